@@ -1,0 +1,75 @@
+PYTHON ?= python3
+# processes that run the tests
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check -qq
+
+# Each stamp stands for one finished installation, which is repeated only when a requirement changes.
+BASE := $(VENV)/.installed-base
+FULL := $(VENV)/.installed-full
+REQUIREMENTS := pyproject.toml constraints.txt
+
+NOTEBOOKS := $(patsubst %.py,%.ipynb,$(wildcard notebooks/*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint notebooks bench clean
+
+help: ## show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: $(FULL) ## install everything into .venv: tests, lint, notebooks, torch, CUDA 13 wheels
+
+demo: $(BASE) ## find a historical Split-K bug and draw where it is (installs the base)
+	@$(BIN)/workbench diff split_k --fault reduce-double-counts-sum \
+	    --seqlen 128 --splits 4 --block-k 32 --causal --out demo; \
+	status=$$?; \
+	case $$status in \
+	    1) echo "The bug was found, as it should be (exit code 1). Pictures: demo/*.png" ;; \
+	    0) echo "The demo failed: the fault was not found." >&2; exit 1 ;; \
+	    *) echo "The demo failed with exit code $$status; try $(BIN)/workbench doctor." >&2; exit $$status ;; \
+	esac
+
+# One thread for each process: NumPy's own threads would compete with the other test processes for the same cores.
+test: export OMP_NUM_THREADS := 1
+test: $(FULL) ## run the tests
+	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal
+
+lint: $(FULL) ## check style, formatting and types
+	@$(BIN)/ruff check --quiet --output-format concise .
+	@$(BIN)/ruff format --check --quiet . || { echo "Not formatted; run $(BIN)/ruff format" >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+
+notebooks: $(FULL) $(NOTEBOOKS) ## write the .ipynb of every notebooks/*.py and run them all
+	@$(if $(NOTEBOOKS),$(BIN)/pytest --quiet --nbmake --nbmake-kernel=python3 $(NOTEBOOKS),echo "no notebooks")
+
+# --update keeps the cell ids of an earlier .ipynb, so that only what changed shows in a review; it holds no outputs.
+notebooks/%.ipynb: notebooks/%.py $(FULL)
+	@$(BIN)/jupytext --quiet --update --to ipynb $<
+
+bench: $(BASE) ## time the emulator against numba's simulator
+	@$(BIN)/workbench bench emulator
+
+clean: ## remove the environment and whatever runs left behind
+	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find workbench tests notebooks -name __pycache__ -prune -exec rm -rf {} +
+
+$(BASE): $(REQUIREMENTS) | $(BIN)/pip
+	@echo "Installing the workbench into $(VENV) (about a minute) ..."
+	@$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+$(FULL): $(REQUIREMENTS) | $(BIN)/pip
+	@echo "Installing the workbench and all its tools into $(VENV) (about two minutes; several with a CUDA build of torch) ..."
+	@$(PIP) install --constraint constraints.txt --editable ".[torch,cu13,test,lint,notebooks]"
+	@touch $(BASE) $@
+
+# bin/pip is the last file that venv writes, so that an interrupted one is made again.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Python 3.11 or newer is needed, but $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+	    echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
+	    exit 1; \
+	}
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,44 @@
+"""What all tests share: skipping of `gpu` tests, their count in the summary, and hypothesis settings."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+os.environ.setdefault("MPLBACKEND", "Agg")  # pictures are written to files, no test opens a window
+
+# A first example may compile a kernel, which takes seconds. Where CI is set, hypothesis has loaded its `ci` profile.
+settings.register_profile("dev", deadline=None)
+if "CI" not in os.environ:
+    settings.load_profile("dev")
+
+NO_GPU = "needs an NVIDIA GPU, and this machine has none"
+
+
+def pytest_sessionstart(session):
+    """Stop at once where numba.cuda is not NVIDIA's: every kernel would be compiled by another compiler."""
+    if hasattr(session.config, "workerinput"):
+        return  # an xdist worker; the process that started it has looked
+    from workbench.cuda.gpu import implementation
+
+    if (found := implementation()) != "NVIDIA":
+        raise pytest.UsageError(f"numba.cuda is {found!r}, not 'NVIDIA'; `workbench doctor` says how to mend it")
+
+
+def pytest_collection_modifyitems(items):
+    """Skip the tests marked `gpu` where there is none; without such tests nobody looks for one."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    from workbench.cuda.gpu import gpu
+
+    if gpu() is None:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=NO_GPU))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Count what was not tested for want of a GPU, so that nobody takes a green run for more than it is."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if NO_GPU in str(report.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} gpu tests skipped: {NO_GPU}", yellow=True)

@@ -1,0 +1,172 @@
+"""What replacing a stage changes: exactly the stages that read it, as `stages.py` says."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench import reference
+from workbench.case import Case
+from workbench.refusal import Refusal
+from workbench.stages import ALGORITHMS, PROBE_SETS, shape
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+# bottom-right causal with more queries than keys: the first rows see no key; 3 tiles, one ragged, and an empty 4th split
+CASE = Case(heads=2, kv_heads=1, seqlen_q=7, seqlen_k=5, head_dim=3, causal=True, block_k=2, splits=4)
+OPTIONS = {"flash": {}, "split_k": {"splits": CASE.splits}}
+EVERY_STAGE = [(algorithm, name) for algorithm, stages in ALGORITHMS.items() for name in stages]
+
+
+def forward(algorithm, given=None, inputs=None):
+    q, k, v = inputs or CASE.inputs()
+    options = dict(scale=CASE.scale, mask=CASE.mask(), block_k=CASE.block_k, **OPTIONS[algorithm])
+    return reference.forward(algorithm, q, k, v, **options, given=given or {})
+
+
+def perturbed(array):
+    """`array` with another number in every finite place, each moved by its own amount."""
+    return array + np.random.default_rng(0).uniform(0.5, 1, array.shape)
+
+
+def changed(before, after):
+    """Names of the stages whose arrays differ in any bit."""
+    assert list(before) == list(after)
+    return {name for name in before if not np.array_equal(before[name], after[name], equal_nan=True)}
+
+
+def readers(algorithm, name, replaced):
+    """Stages that see `name` directly, or through computed stages, those not in `replaced`."""
+    found: set[str] = set()
+    sources = {name}
+    for stage in ALGORITHMS[algorithm].values():  # in data-flow order: one pass is enough
+        if sources & set(stage.reads):
+            found.add(stage.name)
+            if stage.name not in replaced:
+                sources.add(stage.name)
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_stages_come_in_order_with_the_shapes_of_the_vocabulary(algorithm):
+    trace = forward(algorithm)
+    assert list(trace) == list(ALGORITHMS[algorithm])
+    for name, stage in ALGORITHMS[algorithm].items():
+        assert trace[name].shape == shape(stage, CASE.sizes) and trace[name].dtype == np.float64
+        assert not np.any(np.isnan(trace[name]))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_its_own_trace_given_back_changes_nothing(algorithm):
+    trace = forward(algorithm)
+    assert changed(trace, forward(algorithm, given=trace)) == set()
+
+
+@pytest.mark.parametrize("others", ["nothing", "everything", "lean"])
+@pytest.mark.parametrize(("algorithm", "name"), EVERY_STAGE)
+def test_a_replaced_stage_changes_its_readers_only(algorithm, name, others):
+    before = forward(algorithm)
+    names = {"nothing": (), "everything": tuple(before), "lean": PROBE_SETS["lean"]}[others]
+    substitutes = {other: before[other] for other in names if other in before} | {name: perturbed(before[name])}
+    expected = readers(algorithm, name, set(substitutes))
+    assert changed(before, forward(algorithm, given=substitutes)) == expected
+    assert bool(expected) == (name not in ("out", "lse"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_set_of_replaced_stages(data):
+    algorithm, name = data.draw(st.sampled_from(EVERY_STAGE))
+    before = forward(algorithm)
+    others = data.draw(st.sets(st.sampled_from(list(before))))
+    substitutes = {other: before[other] for other in others} | {name: perturbed(before[name])}
+    assert changed(before, forward(algorithm, given=substitutes)) == readers(algorithm, name, set(substitutes))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_nan_in_any_slot_is_read_by_someone(algorithm):
+    trace = forward(algorithm)
+    slots = 0
+    for name in trace:
+        if name in ("out", "lse"):
+            continue
+        for index in np.ndindex(trace[name].shape):
+            if name == "qk" and not CASE.mask()[index[2:]]:
+                continue  # a masked score is -inf by definition and reads nothing
+            broken = trace[name].copy()
+            broken[index] = np.nan
+            after = forward(algorithm, given=trace | {name: broken})
+            assert any(np.any(np.isnan(array)) for array in after.values()), (name, index)
+            slots += 1
+    assert slots > 500
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_a_nan_in_the_inputs_reaches_the_output(algorithm, name):
+    inputs = {n: x.astype(np.float64) for n, x in zip("qkv", CASE.inputs(), strict=True)}
+    inputs[name][0, 0, 3, 1] = np.nan  # query 3 and key 3 see others, and are seen
+    out = forward(algorithm, inputs=tuple(inputs.values()))["out"]
+    assert np.any(np.isnan(out))
+
+
+def test_the_previous_state_of_a_tile_is_the_given_one():
+    before = forward("flash")
+    row_max = before["row_max"].copy()
+    row_max[..., 0] = 100.0  # far above every score
+    after = forward("flash", given={"row_max": row_max})
+    assert np.all(after["row_max"][..., 0] == before["row_max"][..., 0])  # computed from its own inputs
+    assert np.all(after["row_max"][..., 1] == 100.0)  # the next tile's previous state
+    assert np.array_equal(after["row_max"][..., 2], before["row_max"][..., 2])  # previous: the given tile 1
+
+
+def test_given_partials_decide_the_merge_whatever_the_inputs_are():
+    trace = forward("split_k")
+    partials = {name: trace[name] for name in ("partial_max", "partial_sum", "partial_O")}
+    zeros = tuple(np.zeros_like(x) for x in CASE.inputs())
+    other = forward("split_k", given=partials, inputs=zeros)
+    assert np.array_equal(other["out"], trace["out"]) and np.array_equal(other["lse"], trace["lse"])
+    assert not np.array_equal(forward("split_k", inputs=zeros)["out"], trace["out"])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_given_arrays_may_have_any_float_dtype(dtype):
+    row_sum = (perturbed(forward("flash")["row_sum"]) + 1).astype(dtype)
+    narrow, wide = (forward("flash", given={"row_sum": x}) for x in (row_sum, row_sum.astype(np.float64)))
+    assert changed(narrow, wide) == set() and narrow["out"].dtype == np.float64
+
+
+def test_given_is_neither_written_nor_returned():
+    trace = forward("split_k")
+    for array in trace.values():
+        array.setflags(write=False)
+    after = forward("split_k", given=trace)
+    assert not any(np.shares_memory(after[name], given_array) for name in after for given_array in trace.values())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "message"),
+    [
+        (
+            "flash",
+            {"partial_max": np.zeros(1)},
+            "given holds stages of flash: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, out, lse; "
+            "got 'partial_max'",
+        ),
+        (
+            "flash",
+            {"row_max": np.zeros((1, 2, 7, 1))},
+            "given row_max must have shape (1, 2, 7, 3) (b=1, h=2, q=7, t=3); got (1, 2, 7, 1)",
+        ),
+        (
+            "split_k",
+            {"partial_O": np.zeros((1, 2, 7, 4, 3))},
+            "given partial_O must have shape (1, 2, 4, 7, 3) (b=1, h=2, s=4, q=7, d=3); got (1, 2, 7, 4, 3)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(algorithm, given, message):
+    with pytest.raises(Refusal) as refused:
+        forward(algorithm, given=given)
+    assert str(refused.value) == message

@@ -1,0 +1,134 @@
+"""From a kernel's one source to the function that runs: faults in the text, probes and constants in the syntax tree, then a target.
+
+Nobody keeps an instrumented copy of a kernel. A build without probes compiles to the same PTX as the source without its probe lines.
+"""
+
+import ast
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numba import cuda, float32
+
+from workbench.cuda import device, emulator
+from workbench.faults import Fault, applied
+
+#: storage dtype -> (LOAD, STORE); float16 arrays convert on assignment, bfloat16 arrays hold bits
+CONVERSIONS = {
+    "float32": (float32, float32),
+    "float16": (float32, float32),
+    "bfloat16": (device.load_bfloat16, device.store_bfloat16),
+}
+HEAD_DIMS = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What a build binds its kernel's capitals to."""
+
+    block_q: int
+    block_k: int
+    head_dim: int  #: padded: one of HEAD_DIMS
+    dtype: str  #: storage dtype
+
+    @property
+    def threads(self) -> int:
+        """Threads in a block: LANES for each query row."""
+        return self.block_q * device.LANES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory of a block: tiles of Q, of K or V, and of scores, in float32."""
+        return 4 * (self.block_q * self.head_dim + self.block_k * self.head_dim + self.block_q * self.block_k)
+
+    def names(self) -> dict[str, Any]:
+        """Capital name in the kernel's source -> its value."""
+        load, store = CONVERSIONS[self.dtype]
+        return {
+            "BLOCK_Q": self.block_q,
+            "BLOCK_K": self.block_k,
+            "HEAD_DIM": self.head_dim,
+            "DIMS": self.head_dim // device.LANES,
+            "THREADS": self.threads,
+            "LOAD": load,
+            "STORE": store,
+        }
+
+
+@dataclass(frozen=True)
+class Build:
+    """A kernel function with its constants bound and the wanted probes in place."""
+
+    source: emulator.Source
+    probes: tuple[str, ...]  #: stages dumped; each is a last argument of the function, in this order
+
+    def for_emulator(self) -> emulator.Emulated:
+        """The function for the CPU; compiled at its first launch, from a cache on disk where it was compiled before."""
+        return emulator.compile(self.source)
+
+    def for_cuda(self) -> Any:
+        """The function for numba.cuda (a dispatcher); compiled at its first launch."""
+        return cuda.jit(self.source.namespace[self.source.name], lineinfo=True)
+
+
+class _Probes(ast.NodeTransformer):
+    """Turns `probe.<stage>[index] = value` into a store to an argument for wanted stages and drops it for others."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        self.wanted = wanted
+        self.found: list[str] = []
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign | None:
+        """Keep, redirect or drop one assignment."""
+        target = node.targets[0]
+        if not (isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute)):
+            return node
+        owner = target.value.value
+        if not (isinstance(owner, ast.Name) and owner.id == "probe"):
+            return node
+        stage = target.value.attr
+        if stage not in self.wanted:
+            return None
+        self.found.append(stage)
+        target.value = ast.copy_location(ast.Name(f"probe_{stage}", ast.Load()), target.value)
+        return node
+
+    def _block(self, node: ast.If | ast.For) -> ast.AST | None:
+        """A block left empty goes with its header; a header holds no effects, only a condition or a range."""
+        had_else = bool(node.orelse)
+        self.generic_visit(node)
+        if had_else and not node.orelse and not node.body:
+            return None
+        return node if node.body else None
+
+    visit_If = visit_For = _block
+
+
+@functools.cache
+def _parsed(file: Path, faults: tuple[Fault, ...]) -> str:
+    return applied(file.read_text(), faults, file.name)
+
+
+def build(file: Path, function: str, constants: Constants, probes: Sequence[str], faults: tuple[Fault, ...]) -> Build:
+    """The kernel `function` of `file`, built with `constants`, dumping the stages of `probes` that it can, with `faults` put in.
+
+    Raises Refusal for a fault whose text no longer matches.
+    """
+    tree = ast.parse(_parsed(file, faults), str(file))
+    (kernel,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    transformer = _Probes(probes)
+    transformer.visit(kernel)
+    found = tuple(stage for stage in dict.fromkeys(transformer.found))
+    kernel.args.args += [ast.arg(f"probe_{stage}") for stage in found]
+    tree.body = [node for node in tree.body if not _is_other_kernel(node, kernel)]
+    ast.fix_missing_locations(tree)
+    namespace: dict[str, Any] = {"__name__": f"workbench.cuda.{file.stem}", **constants.names()}
+    exec(compile(tree, str(file), "exec"), namespace)
+    return Build(emulator.Source(function, tree, namespace, str(file)), found)
+
+
+def _is_other_kernel(node: ast.stmt, kernel: ast.FunctionDef) -> bool:
+    """Whether `node` is a kernel function of the same file other than `kernel`; device functions carry a decorator."""
+    return isinstance(node, ast.FunctionDef) and node is not kernel and not node.decorator_list

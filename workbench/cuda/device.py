@@ -1,0 +1,44 @@
+"""Device functions that the kernels share: reductions over the threads of a row, and bfloat16 as bits."""
+
+from numba import cuda, float32, int32, uint16
+from numba.cuda import libdevice
+
+#: threads that share a query row: neighbours in one warp, so that two shuffles reduce a row
+LANES = 4
+FULL_WARP = 0xFFFFFFFF
+
+
+@cuda.jit(device=True)
+def row_max_of(x):
+    """Largest x among the LANES threads of a row, in each of them; every lane of the warp takes part."""
+    offset = LANES // 2
+    while offset > 0:
+        x = max(x, cuda.shfl_xor_sync(FULL_WARP, x, offset))
+        offset //= 2
+    return x
+
+
+@cuda.jit(device=True)
+def row_sum_of(x):
+    """Sum of x over the LANES threads of a row, bit-identical in each of them; every lane of the warp takes part."""
+    offset = LANES // 2
+    while offset > 0:
+        x = x + cuda.shfl_xor_sync(FULL_WARP, x, offset)
+        offset //= 2
+    return x
+
+
+@cuda.jit(device=True)
+def load_bfloat16(bits):
+    """The float32 value of bfloat16 `bits` (uint16): exact, since bfloat16 is the upper half of a float32."""
+    return libdevice.int_as_float(int32(bits << 16))
+
+
+@cuda.jit(device=True)
+def store_bfloat16(x):
+    """Bits (uint16) of float32 `x` rounded to the nearest bfloat16, ties to even; a NaN becomes the quiet NaN 0x7fc0."""
+    if x != x:
+        return uint16(0x7FC0)
+    bits = libdevice.float_as_int(float32(x)) & 0xFFFFFFFF
+    # adding just under half of the last kept bit, or exactly half when that bit is odd, carries into it when x must round up
+    return uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)

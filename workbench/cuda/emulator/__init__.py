@@ -1,0 +1,12 @@
+"""The emulator: runs numba.cuda kernels on the CPU, compiled, with every rule of barriers checked.
+
+A kernel's syntax tree is rewritten (`rewrite`, `program`) into a module (`module`) that numba compiles to a generator
+which suspends at each barrier (`barriers`); a compiled scheduler (`schedule`) runs the threads of a block.
+"""
+
+from workbench.cuda.emulator.cache import cache_dir
+from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.launch import Emulated, compile
+from workbench.cuda.emulator.source import Source, source_of
+
+__all__ = ["Emulated", "EmulatorError", "Source", "cache_dir", "compile", "source_of"]

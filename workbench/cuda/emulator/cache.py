@@ -1,0 +1,77 @@
+"""Generated modules on disk: named by their content, so that processes share what numba compiled for them."""
+
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+import threading
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import llvmlite
+import numba
+
+_LOADING = threading.RLock()  # a module that is being executed by one thread is already in sys.modules for another
+
+
+def cache_dir() -> Path:
+    """Return the folder of the generated modules; it need not exist yet.
+
+    ``$WORKBENCH_CACHE/emulator`` if that variable is set, else ``workbench/emulator`` in ``$XDG_CACHE_HOME`` or
+    ``~/.cache``.
+    """
+    chosen = os.environ.get("WORKBENCH_CACHE")
+    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "workbench"
+    return base / "emulator"
+
+
+def load(stem: str, text: str) -> ModuleType:
+    """Return the module with this text, from its file in `cache_dir`; written there first where it is new.
+
+    The file's name also holds the versions of the emulator, numba and llvmlite: code that numba compiled from older
+    ones is never found.
+    """
+    digest = hashlib.sha256((text + _version()).encode()).hexdigest()[:24]
+    name = f"{stem}_{digest}"
+    with _LOADING:
+        return _loaded(name, text)
+
+
+def _loaded(name, text):
+    if name in sys.modules:
+        return sys.modules[name]
+    path = cache_dir() / f"{name}.py"
+    if not path.exists():
+        _write(path, text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@cache
+def _version() -> str:
+    """Return what the generated code depends on besides its text."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    return f"{digest} {numba.__version__} {llvmlite.__version__}"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that other processes see whole or not at all.
+
+    numba forgets its compiled code when a file's time changes, so the time is the same for all that write this text.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    os.utime(temporary, (0, 0))
+    os.replace(temporary, path)

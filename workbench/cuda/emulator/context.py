@@ -1,0 +1,152 @@
+"""Where a thread is, and how it trades values with others: the compiled functions behind the names of `numba.cuda`."""
+
+from typing import NamedTuple
+
+from numba import njit
+from numba.core import types
+
+from workbench.cuda.emulator.intrinsics import bits_of, from_bits, words_at
+
+int32, int64, uint32 = types.int32, types.int64, types.uint32
+
+
+class Launch:
+    """Positions in the int64 words that describe the running block to its threads."""
+
+    ARGUMENTS, SHARED, LOCAL, LOCAL_SIZE, RECORDS, BLOCK_IDX, BLOCK_DIM, GRID_DIM = 0, 1, 2, 3, 4, 5, 8, 11
+    WORDS = 14
+
+
+class Record:
+    """Positions in the int64 words by which a thread and the scheduler trade values."""
+
+    MASK, VALUE, OPERAND, RESULT = 0, 1, 2, 3
+    WORDS = 4
+
+
+class Context(NamedTuple):
+    """A thread's coordinates and the addresses of its memory; the hidden first argument of every rewritten function."""
+
+    thread_x: int
+    thread_y: int
+    thread_z: int
+    block_x: int
+    block_y: int
+    block_z: int
+    block_dim_x: int
+    block_dim_y: int
+    block_dim_z: int
+    grid_dim_x: int
+    grid_dim_y: int
+    grid_dim_z: int
+    lane: int
+    shared: int
+    local: int
+    record: int
+
+
+_LOCAL, _LOCAL_SIZE, _RECORDS, _RECORD_BYTES = Launch.LOCAL, Launch.LOCAL_SIZE, Launch.RECORDS, 8 * Record.WORDS
+_SHARED, _BLOCK, _DIM, _GRID, _WORDS = (
+    Launch.SHARED,
+    Launch.BLOCK_IDX,
+    Launch.BLOCK_DIM,
+    Launch.GRID_DIM,
+    Launch.WORDS,
+)
+
+
+@njit(_nrt=False, error_model="numpy")
+def context_of(launch, thread):
+    """Return the `Context` of a thread, counted along x, then y, then z, from the address of the launch words."""
+    words = words_at(launch, _WORDS)
+    width, height = words[_DIM], words[_DIM + 1]
+    return Context(
+        int32(thread % width),
+        int32(thread // width % height),
+        int32(thread // (width * height)),
+        int32(words[_BLOCK]),
+        int32(words[_BLOCK + 1]),
+        int32(words[_BLOCK + 2]),
+        int32(width),
+        int32(height),
+        int32(words[_DIM + 2]),
+        int32(words[_GRID]),
+        int32(words[_GRID + 1]),
+        int32(words[_GRID + 2]),
+        int32(thread % 32),
+        words[_SHARED],
+        words[_LOCAL] + thread * words[_LOCAL_SIZE],
+        words[_RECORDS] + thread * _RECORD_BYTES,
+    )
+
+
+@njit(_nrt=False)
+def grid_1(c):
+    """Return ``cuda.grid(1)``."""
+    return int64(c.block_x) * c.block_dim_x + c.thread_x
+
+
+@njit(_nrt=False)
+def grid_2(c):
+    """Return ``cuda.grid(2)``."""
+    return grid_1(c), int64(c.block_y) * c.block_dim_y + c.thread_y
+
+
+@njit(_nrt=False)
+def grid_3(c):
+    """Return ``cuda.grid(3)``."""
+    x, y = grid_2(c)
+    return x, y, int64(c.block_z) * c.block_dim_z + c.thread_z
+
+
+@njit(_nrt=False)
+def gridsize_1(c):
+    """Return ``cuda.gridsize(1)``."""
+    return int64(c.grid_dim_x) * c.block_dim_x
+
+
+@njit(_nrt=False)
+def gridsize_2(c):
+    """Return ``cuda.gridsize(2)``."""
+    return gridsize_1(c), int64(c.grid_dim_y) * c.block_dim_y
+
+
+@njit(_nrt=False)
+def gridsize_3(c):
+    """Return ``cuda.gridsize(3)``."""
+    x, y = gridsize_2(c)
+    return x, y, int64(c.grid_dim_z) * c.block_dim_z
+
+
+@njit(_nrt=False)
+def offer(c, mask, value, operand):
+    """Leave mask, value and operand for the scheduler; return the value, whose type `take` needs."""
+    record = words_at(c.record, 4)
+    record[0] = int64(mask) & 0xFFFFFFFF
+    record[1] = bits_of(value)
+    record[2] = int64(operand)
+    return value
+
+
+@njit(_nrt=False)
+def take(c, offered, waited):
+    """Return what the scheduler left, as the type that was offered; ``waited`` is the barrier in between."""
+    return from_bits(words_at(c.record, 4)[3], offered)
+
+
+@njit(_nrt=False)
+def take_bool(c, offered, waited):
+    """Return what the scheduler left, as a truth value."""
+    return words_at(c.record, 4)[3] != 0
+
+
+@njit(_nrt=False)
+def take_int32(c, offered, waited):
+    """Return what the scheduler left, as an int32."""
+    return int32(words_at(c.record, 4)[3])
+
+
+@njit(_nrt=False)
+def take_uint32(c, offered, waited):
+    """Return what the scheduler left, as a uint32."""
+    return uint32(words_at(c.record, 4)[3])

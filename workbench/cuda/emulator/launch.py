@@ -1,0 +1,176 @@
+"""Launching: arguments to words, blocks to workers, errors to messages."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from workbench.cuda.emulator import cache
+from workbench.cuda.emulator.context import Launch, Record
+from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.intrinsics import DTYPES
+from workbench.cuda.emulator.module import Entry, Parameter, entry_of
+from workbench.cuda.emulator.program import Program, program_of
+from workbench.cuda.emulator.report import stuck
+from workbench.cuda.emulator.source import Source
+
+WARP = 32
+MAX_THREADS = 1024
+ORDERS = ("ascending", "descending", "shuffle")
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """A kernel that can be launched on the CPU; see `compile`."""
+
+    program: Program
+    _entries: dict[tuple[Parameter, ...], Entry] = field(default_factory=dict, repr=False, compare=False)
+
+    def __call__(self, grid, block, args, *, order="ascending", seed=0, skew=False, workers=None) -> None:
+        """Run the kernel; it returns when every block has finished.
+
+        Parameters
+        ----------
+        grid, block : blocks of the grid and threads of a block: an int, or up to three along x, y, z.
+        args : the kernel's arguments: NumPy arrays, which the kernel reads and writes in place, and scalars. A Python
+            int is an int64, a float a float64, a NumPy scalar has its own type.
+        order : in which order the blocks, and the threads between two barriers, run: ``"ascending"``,
+            ``"descending"`` or ``"shuffle"``, a permutation drawn with ``seed``.
+        skew : run each warp to the block's next barrier before the next warp starts.
+        workers : how many threads of this process run blocks, all CPUs when None. A kernel that uses atomics has one.
+
+        Raises
+        ------
+        EmulatorError
+            For arguments without a CUDA type, code that numba cannot compile, and threads that wait for ever. The
+            arrays then hold what was written until then.
+        """
+        grid, block = _dim3("grid", grid), _dim3("block", block)
+        if order not in ORDERS:
+            raise EmulatorError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
+        threads = int(np.prod(block))
+        if threads > MAX_THREADS:
+            raise EmulatorError(f"a block has at most {MAX_THREADS} threads, not {block} = {threads}")
+        if len(args) != len(self.program.parameters):
+            wanted = ", ".join(self.program.parameters)
+            raise EmulatorError(f"{self.program.name} takes {len(self.program.parameters)} arguments ({wanted}), not {len(args)}")
+        pairs = [_encoded(name, value) for name, value in zip(self.program.parameters, args, strict=True)]
+        parameters = tuple(parameter for parameter, _ in pairs)
+        if parameters not in self._entries:
+            self._entries[parameters] = entry_of(self.program, parameters)
+        words = np.array([word for _, words in pairs for word in words] or [0], np.int64)
+
+        random = np.random.default_rng(seed)
+        blocks = _permuted(np.arange(int(np.prod(grid))), order, random)
+        schedule = _thread_order(threads, order, skew, random)
+        scheduler = _scheduler()
+        workers = 1 if self.program.uses_atomics else min(workers or os.cpu_count() or 1, len(blocks))
+
+        def work(worker):
+            share = np.ascontiguousarray(blocks[worker::workers])
+            return _run(scheduler, self.program, self._entries[parameters], words, grid, block, share, schedule)
+
+        if workers == 1:
+            errors = [work(0)]
+        else:
+            with ThreadPoolExecutor(workers) as pool:
+                errors = list(pool.map(work, range(workers)))
+        for error in errors:
+            if error is not None:
+                raise EmulatorError(error)
+
+
+def compile(source: Source) -> Emulated:
+    """Return the kernel rewritten for the CPU; numba compiles it at the first launch of each signature.
+
+    Raises `EmulatorError`, with ``file:line``, for a construct that the emulator does not support.
+    """
+    return Emulated(program_of(source))
+
+
+def _dim3(what, given):
+    extents = (given,) if isinstance(given, int | np.integer) else tuple(given)
+    if not (1 <= len(extents) <= 3 and all(isinstance(n, int | np.integer) and n > 0 for n in extents)):
+        raise EmulatorError(f"{what} must be one to three positive integers, not {given!r}")
+    return (*(int(n) for n in extents), 1, 1)[:3]
+
+
+def _encoded(name, value):
+    """Return the type of an argument and the int64 words that hold it."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.name not in DTYPES or not value.dtype.isnative:
+            raise EmulatorError(f"argument {name}: arrays of dtype {value.dtype} have no CUDA type")
+        layout = "C" if value.flags.c_contiguous else "A"
+        parameter = Parameter(value.dtype.name, value.ndim, layout, not value.flags.writeable)
+        return parameter, [value.ctypes.data, *value.shape, *(value.strides if layout == "A" else ())]
+    plain = {bool: np.bool_, int: np.int64, float: np.float64}.get(type(value))
+    try:
+        scalar = value if plain is None else plain(value)
+    except OverflowError as error:
+        raise EmulatorError(f"argument {name}: {value} does not fit an int64") from error
+    if not isinstance(scalar, np.generic) or scalar.dtype.name not in DTYPES:
+        raise EmulatorError(f"argument {name}: {type(value).__name__} has no CUDA type; pass an array or a number")
+    bits = scalar.tobytes().ljust(8, b"\0")
+    return Parameter(scalar.dtype.name), [int.from_bytes(bits, "little", signed=True)]
+
+
+def _permuted(items, order, random):
+    if order == "shuffle":
+        return random.permutation(items)
+    return items[::-1].copy() if order == "descending" else items
+
+
+def _thread_order(threads, order, skew, random):
+    """Return the threads in the order in which they run, and where in it groups start that run on their own."""
+    warps = [np.arange(first, min(first + WARP, threads)) for first in range(0, threads, WARP)]
+    if not skew:
+        return _permuted(np.arange(threads), order, random), np.array([0, threads])
+    warps = [_permuted(warps[i], order, random) for i in _permuted(np.arange(len(warps)), order, random)]
+    return np.concatenate(warps), np.cumsum([0, *(len(warp) for warp in warps)])
+
+
+def _scheduler():
+    path = Path(__file__).with_name("schedule.py")
+    return cache.load("schedule", path.read_text())
+
+
+def _aligned(size):
+    """Return ``size`` bytes whose address is a multiple of 64."""
+    buffer = np.empty(size + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size]
+
+
+def _run(scheduler, program, entry, words, grid, block, blocks, schedule):
+    """Run some blocks on this thread; return the message of an error, or None."""
+    threads = int(np.prod(block))
+    order, groups = schedule
+    shared, local = (np.frombuffer(memory or b"\0", np.uint8) for memory in (program.shared, program.local))
+    local_size = -(-len(local) // 16) * 16
+    shared_memory, local_memory = _aligned(len(shared)), _aligned(threads * local_size)
+    records = np.zeros((threads, Record.WORDS), np.int64)
+    state = np.zeros(threads, np.int64)
+    launch = np.zeros(Launch.WORDS, np.int64)
+    launch[: Launch.BLOCK_IDX] = (
+        words.ctypes.data,
+        shared_memory.ctypes.data,
+        local_memory.ctypes.data,
+        local_size,
+        records.ctypes.data,
+    )
+    launch[Launch.BLOCK_DIM : Launch.BLOCK_DIM + 3] = block
+    launch[Launch.GRID_DIM : Launch.GRID_DIM + 3] = grid
+    slot_size = -(-scheduler.size_of(entry.address, launch) // 64) * 64
+    slots = _aligned(threads * slot_size)
+    kinds = np.array(program.kinds, np.int64)
+    error, failed = scheduler.run_blocks(
+        entry.address, launch, blocks, order, groups, kinds, state, records, slots.ctypes.data, slot_size, shared, local
+    )
+    if error == scheduler.NO_ERROR:
+        return None
+    place = (failed % grid[0], failed // grid[0] % grid[1], failed // (grid[0] * grid[1]))
+    if error == scheduler.EXCEPTION:
+        return f"{program.location}: {program.name} raised an exception in block {place}"
+    return stuck(program, place, block, state, records[:, Record.MASK])

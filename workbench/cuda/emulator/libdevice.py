@@ -1,0 +1,138 @@
+"""`numba.cuda.libdevice` on the CPU: the functions with one correct result, and models of the approximate ones.
+
+The table `FUNCTIONS` maps a name to a compiled function. A float32 function gives what its float64 counterpart gives,
+rounded, or the host's float32 function; ``fast_`` ones follow the hardware's formula with an exact ``ex2`` or ``lg2``.
+Functions that round towards a direction (``_rd``, ``_ru``, ``_rz``) are left out, except conversions to integers.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+from numba.core import types
+
+from workbench.cuda.emulator.arithmetic import brev, clz, ffs, fma, maximum, minimum, popc
+from workbench.cuda.emulator.intrinsics import bits_of, from_bits
+from workbench.cuda.emulator.narrow import half_bits, widened_half
+
+int32, uint32, int64, uint64 = types.int32, types.uint32, types.int64, types.uint64
+uint16, float32, float64 = types.uint16, types.float32, types.float64
+
+
+def _unary(function, kind, result=None):
+    result = result or kind
+    return njit(_nrt=False, error_model="numpy")(lambda x: result(function(kind(x))))
+
+
+def _binary(function, kind):
+    return njit(_nrt=False, error_model="numpy")(lambda x, y: kind(function(kind(x), kind(y))))
+
+
+def _ternary(function, kind):
+    return njit(_nrt=False, error_model="numpy")(lambda x, y, z: kind(function(kind(x), kind(y), kind(z))))
+
+
+add = njit(_nrt=False)(lambda x, y: x + y)
+sub = njit(_nrt=False)(lambda x, y: x - y)
+mul = njit(_nrt=False)(lambda x, y: x * y)
+div = njit(_nrt=False, error_model="numpy")(lambda x, y: x / y)
+max_of = njit(_nrt=False)(lambda x, y: maximum(x, y))
+min_of = njit(_nrt=False)(lambda x, y: minimum(x, y))
+fma_of = njit(_nrt=False)(lambda x, y, z: fma(x, y, z))
+rsqrt = njit(_nrt=False, error_model="numpy")(lambda x: 1.0 / math.sqrt(float64(x)))
+saturate = njit(_nrt=False)(lambda x: min(max(x, float32(0)), float32(1)) if x == x else float32(0))
+dim = njit(_nrt=False)(lambda x, y: x - y if x > y else (x - x if x == x and y == y else x + y))
+exp10 = njit(_nrt=False)(lambda x: math.pow(10.0, float64(x)))
+round_away = njit(_nrt=False)(lambda x: math.copysign(math.floor(abs(float64(x)) + 0.5), x))
+
+LOG2_E, LN_2, LOG10_2, LOG2_10 = np.float32([1 / math.log(2), math.log(2), math.log10(2), math.log2(10)])
+ex2 = njit(_nrt=False)(lambda x: float32(np.exp2(float64(x))))
+lg2 = njit(_nrt=False, error_model="numpy")(lambda x: float32(np.log2(float64(x))))
+fast_exp = njit(_nrt=False)(lambda x: ex2(x * LOG2_E))
+fast_exp10 = njit(_nrt=False)(lambda x: ex2(x * LOG2_10))
+fast_log = njit(_nrt=False)(lambda x: lg2(x) * LN_2)
+fast_log10 = njit(_nrt=False)(lambda x: lg2(x) * LOG10_2)
+fast_pow = njit(_nrt=False)(lambda x, y: ex2(y * lg2(x)))
+
+float_as_int = njit(_nrt=False)(lambda x: int32(bits_of(float32(x))))
+int_as_float = njit(_nrt=False)(lambda x: from_bits(bits_of(int32(x)), float32(0)))
+double_as_longlong = njit(_nrt=False)(lambda x: bits_of(float64(x)))
+longlong_as_double = njit(_nrt=False)(lambda x: from_bits(int64(x), float64(0)))
+float2half = njit(_nrt=False)(lambda x: half_bits(float64(float32(x))))
+half2float = njit(_nrt=False)(lambda x: widened_half(uint16(x)))
+
+
+def _to_integer(rounding, kind, low, high):
+    """Return a conversion that saturates and makes 0 of NaN, as the GPU does."""
+
+    @njit(_nrt=False)
+    def convert(x):
+        if x != x:
+            return kind(0)
+        rounded = rounding(float64(x))
+        return kind(low) if rounded <= low else kind(high) if rounded >= high else kind(rounded)
+
+    return convert
+
+
+_MATH_NAMES = (
+    "acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp expm1 fabs floor lgamma log log10 log1p sin sinh sqrt "
+    "tan tanh trunc"
+).split()
+_UNARY = {name: getattr(math, name) for name in _MATH_NAMES} | {"tgamma": math.gamma, "round": round_away}
+_UNARY |= {"exp2": np.exp2, "log2": np.log2, "cbrt": np.cbrt, "rint": np.rint, "nearbyint": np.rint}
+_UNARY |= {"rsqrt": rsqrt, "exp10": exp10}
+_BINARY = {"atan2": math.atan2, "copysign": math.copysign, "fmod": math.fmod, "hypot": math.hypot, "pow": math.pow}
+_BINARY |= {"fmax": max_of, "fmin": min_of, "fdim": dim}
+
+FUNCTIONS = {
+    **{name: _unary(function, float64) for name, function in _UNARY.items()},
+    **{f"{name}f": _unary(function, float32) for name, function in _UNARY.items()},
+    **{name: _binary(function, float64) for name, function in _BINARY.items()},
+    **{f"{name}f": _binary(function, float32) for name, function in _BINARY.items()},
+    **{f"f{name}_rn": _binary(f, float32) for name, f in {"add": add, "sub": sub, "mul": mul, "div": div}.items()},
+    **{f"d{name}_rn": _binary(f, float64) for name, f in {"add": add, "mul": mul, "div": div}.items()},
+    **{name: _ternary(fma_of, float64) for name in ("fma", "fma_rn")},
+    **{name: _ternary(fma_of, float32) for name in ("fmaf", "fmaf_rn")},
+    **{name: _unary(math.sqrt, float32) for name in ("fsqrt_rn",)},
+    **{name: _unary(math.sqrt, float64) for name in ("dsqrt_rn",)},
+    "frcp_rn": _unary(njit(_nrt=False, error_model="numpy")(lambda x: float32(1) / x), float32),
+    "drcp_rn": _unary(njit(_nrt=False, error_model="numpy")(lambda x: 1.0 / x), float64),
+    "frsqrt_rn": _unary(rsqrt, float32),
+    "saturatef": _unary(saturate, float32),
+    "fast_expf": _unary(fast_exp, float32),
+    "fast_exp10f": _unary(fast_exp10, float32),
+    "fast_logf": _unary(fast_log, float32),
+    "fast_log2f": _unary(lg2, float32),
+    "fast_log10f": _unary(fast_log10, float32),
+    "fast_powf": _binary(fast_pow, float32),
+    "fast_fdividef": _binary(div, float32),
+    "fast_sinf": _unary(math.sin, float32),
+    "fast_cosf": _unary(math.cos, float32),
+    "fast_tanf": _unary(math.tan, float32),
+    "float_as_int": float_as_int,
+    "int_as_float": int_as_float,
+    "double_as_longlong": double_as_longlong,
+    "longlong_as_double": longlong_as_double,
+    "float2half_rn": float2half,
+    "half2float": half2float,
+    "double2float_rn": _unary(float32, float64, float32),
+    "int2float_rn": _unary(float32, int32, float32),
+    "uint2float_rn": _unary(float32, uint32, float32),
+    "int2double_rn": _unary(float64, int32, float64),
+    **{
+        f"float2int_{suffix}": _to_integer(rounding, int32, -(2**31), 2**31 - 1)
+        for suffix, rounding in {"rn": np.rint, "rd": np.floor, "ru": np.ceil, "rz": np.trunc}.items()
+    },
+    **{
+        f"float2uint_{suffix}": _to_integer(rounding, uint32, 0, 2**32 - 1)
+        for suffix, rounding in {"rn": np.rint, "rd": np.floor, "ru": np.ceil, "rz": np.trunc}.items()
+    },
+    **{name: _unary(math.isnan, kind, int32) for name, kind in {"isnanf": float32, "isnand": float64}.items()},
+    **{name: _unary(math.isinf, kind, int32) for name, kind in {"isinff": float32, "isinfd": float64}.items()},
+    **{name: _unary(math.isfinite, kind, int32) for name, kind in {"finitef": float32, "isfinited": float64}.items()},
+    **{name: _unary(popc, kind, int32) for name, kind in {"popc": uint32, "popcll": uint64}.items()},
+    **{name: _unary(clz, kind, int32) for name, kind in {"clz": uint32, "clzll": uint64}.items()},
+    **{name: _unary(ffs, kind, int32) for name, kind in {"ffs": uint32, "ffsll": uint64}.items()},
+    **{name: _unary(brev, kind, kind) for name, kind in {"brev": uint32, "brevll": uint64}.items()},
+}

@@ -1,0 +1,107 @@
+"""What a free name of a kernel means: resolution by value, so that every spelling of an import works."""
+
+import ast
+import builtins
+import math
+from collections.abc import Mapping, Set
+
+import numba
+import numpy as np
+from numba import cuda
+from numba.core import types
+from numba.cuda import libdevice
+
+from workbench.cuda.emulator.intrinsics import DTYPES
+
+UNKNOWN = object()
+
+#: constructs of numba.cuda that are rewritten, by the identity of the value that stands for them
+_CUDA_NAMES = (
+    "threadIdx blockIdx blockDim gridDim laneid warpsize grid gridsize syncthreads syncthreads_and syncthreads_or "
+    "syncthreads_count syncwarp shfl_sync shfl_up_sync shfl_down_sync shfl_xor_sync all_sync any_sync eq_sync "
+    "ballot_sync activemask threadfence threadfence_block threadfence_system nanosleep popc clz ffs brev selp fma cbrt"
+).split()
+_ATOMIC_NAMES = "add sub max min and_ or_ xor inc dec exch cas compare_and_swap".split()
+_CONSTRUCTS = {
+    **{id(getattr(cuda, name)): name for name in _CUDA_NAMES},
+    **{id(getattr(cuda.atomic, name)): f"atomic.{name}" for name in _ATOMIC_NAMES},
+    id(cuda.shared.array): "shared.array",
+    id(cuda.local.array): "local.array",
+}
+_MATH = {id(value): name for name, value in vars(math).items() if callable(value)}
+_LIBDEVICE = {id(value): name for name, value in vars(libdevice).items() if callable(value)}
+_BUILTINS = {id(getattr(builtins, name)): name for name in "abs range len int float bool round pow divmod".split()}
+_STATIC_CALLS = {name: getattr(builtins, name) for name in "min max len int float abs".split()}
+
+
+def value_of(node: ast.expr, local_names: Set[str], namespace: Mapping[str, object]) -> object:
+    """Return the value of a name or dotted name that is free in a function, else `UNKNOWN`."""
+    if isinstance(node, ast.Name) and node.id not in local_names:
+        return namespace.get(node.id, getattr(builtins, node.id, UNKNOWN))
+    if isinstance(node, ast.Attribute):
+        owner = value_of(node.value, local_names, namespace)
+        if owner is not UNKNOWN:
+            return getattr(owner, node.attr, UNKNOWN)
+    return UNKNOWN
+
+
+def static_value(node: ast.expr, local_names: Set[str], namespace: Mapping[str, object]) -> object:
+    """Return the value of an expression of literals and free constants, else `UNKNOWN`."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name) and (child.id in local_names or not _is_static(child.id, namespace)):
+            return UNKNOWN
+        if isinstance(child, ast.Lambda | ast.NamedExpr | ast.Await | ast.Yield | ast.comprehension):
+            return UNKNOWN
+    code = compile(ast.Expression(body=ast.fix_missing_locations(node)), "<constant>", "eval")
+    names = {child.id: namespace[child.id] for child in ast.walk(node) if _is_free(child, namespace)}
+    try:
+        return eval(code, {"__builtins__": _STATIC_CALLS}, names)
+    except Exception:  # whatever it is, the compiler will say it better
+        return UNKNOWN
+
+
+def _is_free(node: ast.AST, namespace: Mapping[str, object]) -> bool:
+    return isinstance(node, ast.Name) and node.id in namespace
+
+
+def _is_static(name: str, namespace: Mapping[str, object]) -> bool:
+    if name in namespace:
+        value = namespace[name]
+        return isinstance(value, bool | int | float | str | tuple | np.generic | np.dtype | type(np) | types.Type | type)
+    return name in _STATIC_CALLS
+
+
+def construct(value: object) -> str | None:
+    """Return the name within `numba.cuda` of a construct that is rewritten, such as ``"atomic.add"``."""
+    return _CONSTRUCTS.get(id(value))
+
+
+def math_name(value: object) -> str | None:
+    """Return the name of a function of `math`."""
+    return _MATH.get(id(value))
+
+
+def libdevice_name(value: object) -> str | None:
+    """Return the name of a function of `numba.cuda.libdevice`."""
+    return _LIBDEVICE.get(id(value))
+
+
+def builtin_name(value: object) -> str | None:
+    """Return the name of a builtin that numba compiles as it is."""
+    return _BUILTINS.get(id(value))
+
+
+def dtype_name(value: object) -> str | None:
+    """Return the name of the element type that a numba type, a NumPy type or a dtype stands for."""
+    if isinstance(value, types.Type) or type(value).__module__.startswith("numba"):
+        name = {"boolean": "bool"}.get(str(value), str(value))
+    elif isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        name = np.dtype(value).name
+    elif isinstance(value, str):
+        name = value
+    else:
+        return None
+    return name if name in DTYPES else None
+
+
+VERSIONS = (numba.__version__, np.__version__)

@@ -1,0 +1,138 @@
+"""float16 and bfloat16 for numba's CPU target: 16-bit storage, conversion in integer arithmetic.
+
+A value converts to float32 and float64 exactly and from them with one rounding to nearest even, whatever the host can
+do. Arithmetic between two narrow values is refused: the GPU rounds each such operation to 16 bits, and a kernel that
+is careful about its numerics says ``float32(x)`` first.
+"""
+
+from llvmlite import ir
+from numba import njit
+from numba.core import types
+from numba.core.typeconv import Conversion
+from numba.core.typing import signature
+from numba.extending import intrinsic, lower_cast, models, register_model
+
+
+class Narrow(types.Number):
+    """The numba type of a 16-bit float with ``mantissa_bits`` stored bits and exponents down to ``least_exponent``."""
+
+    def __init__(self, name, mantissa_bits, least_exponent):
+        super().__init__(name=f"emulated_{name}")
+        self.mantissa_bits = mantissa_bits
+        self.least_exponent = least_exponent
+
+    @property
+    def key(self):
+        """Return what tells two of these types apart."""
+        return self.name
+
+    def can_convert_from(self, typingctx, other):
+        """Return that any real number may be rounded to this type, never silently in an expression."""
+        return Conversion.unsafe if isinstance(other, types.Float | types.Integer | types.Boolean) else None
+
+    def can_convert_to(self, typingctx, other):
+        """Return that the wider floats hold every value."""
+        if isinstance(other, types.Float):
+            return Conversion.promote if other.bitwidth == 32 else Conversion.safe
+        return None
+
+    def unify(self, typingctx, other):
+        """Return the wider float where a variable may hold either."""
+        return other if isinstance(other, types.Float) else None
+
+
+float16 = Narrow("float16", 10, -14)
+bfloat16 = Narrow("bfloat16", 7, -126)
+
+
+@register_model(Narrow)
+class NarrowModel(models.PrimitiveModel):
+    """The bits as an i16, in memory and in registers."""
+
+    def __init__(self, dmm, fe_type):
+        super().__init__(dmm, fe_type, ir.IntType(16))
+
+
+def _reinterpret(source, target):
+    @intrinsic
+    def reinterpret(typingctx, value):
+        def codegen(context, builder, sig, args):
+            return builder.bitcast(args[0], context.get_value_type(target))
+
+        return signature(target, source), codegen
+
+    return reinterpret
+
+
+_double_bits = _reinterpret(types.float64, types.uint64)
+_double = _reinterpret(types.uint64, types.float64)
+_single = _reinterpret(types.uint32, types.float32)
+
+_INFINITY = 0x7FF << 52
+
+
+def _rounder(mantissa_bits, least_exponent):
+    """Return the compiled function float64 -> bits of the nearest narrow float, ties to even.
+
+    Of a float32 the float64 is the exact value, so this is one rounding for both. NaN becomes 0x7fff as on the GPU.
+    """
+    dropped = 52 - mantissa_bits
+    half_less_one = (1 << (dropped - 1)) - 1
+    bias = (1023 + least_exponent - 1) << 52  # between the two exponent fields
+    infinity = ((1 << (15 - mantissa_bits)) - 1) << mantissa_bits
+    smallest_normal = 2.0**least_exponent
+    # Adding 2^52 units of the smallest subnormal leaves |x| rounded to such units in the low bits of the sum.
+    units = 2.0 ** (least_exponent - mantissa_bits + 52)
+    units_bits = (1023 + least_exponent - mantissa_bits + 52) << 52
+
+    @njit
+    def rounded(x):
+        bits = _double_bits(x)
+        sign = (bits >> types.uint64(48)) & types.uint64(0x8000)
+        magnitude = bits & types.uint64(0x7FFFFFFFFFFFFFFF)
+        if magnitude > types.uint64(_INFINITY):
+            return types.uint16(0x7FFF)
+        if abs(x) < smallest_normal:
+            return types.uint16(sign | (_double_bits(abs(x) + units) - types.uint64(units_bits)))
+        odd = (magnitude >> types.uint64(dropped)) & types.uint64(1)
+        magnitude = (magnitude + types.uint64(half_less_one) + odd - types.uint64(bias)) >> types.uint64(dropped)
+        return types.uint16(sign | min(magnitude, types.uint64(infinity)))
+
+    return rounded
+
+
+@njit
+def widened_half(bits):
+    """Return the float32 of float16 bits: exponent moved by a multiplication, which also normalises subnormals."""
+    sign = (types.uint32(bits) & types.uint32(0x8000)) << types.uint32(16)
+    magnitude = (types.uint32(bits) & types.uint32(0x7FFF)) << types.uint32(13)
+    if magnitude >= types.uint32(0x7C00 << 13):
+        return _single(types.uint32(sign | magnitude | types.uint32(0x7F800000)))
+    value = _single(types.uint32(magnitude)) * types.float32(2.0**112)
+    return -value if sign else value
+
+
+@njit
+def _widened_bfloat(bits):
+    return _single(types.uint32(types.uint32(bits) << types.uint32(16)))
+
+
+_ROUND = {t: _rounder(t.mantissa_bits, t.least_exponent) for t in (float16, bfloat16)}
+half_bits = _ROUND[float16]
+_WIDEN = {float16: widened_half, bfloat16: _widened_bfloat}
+
+
+@lower_cast(Narrow, types.Float)
+def _widen(context, builder, narrow, wide, value):
+    widen = _WIDEN[narrow].py_func
+    single = context.compile_internal(builder, widen, signature(types.float32, types.uint16), [value])
+    return context.cast(builder, single, types.float32, wide)
+
+
+@lower_cast(types.Float, Narrow)
+@lower_cast(types.Integer, Narrow)
+@lower_cast(types.Boolean, Narrow)
+def _round(context, builder, wide, narrow, value):
+    double = context.cast(builder, value, wide, types.float64)
+    round_ = _ROUND[narrow].py_func
+    return context.compile_internal(builder, round_, signature(types.uint16, types.float64), [double])

@@ -1,0 +1,185 @@
+"""A kernel with all its device functions, rewritten: the text of a module that numba compiles."""
+
+import ast
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.rewrite import Array, Rewriter, Rewritten, Site
+from workbench.cuda.emulator.source import Source, device_function, kernel_of, local_function
+
+_EMULATOR = "workbench.cuda.emulator"
+_FLAGS = 'error_model="numpy", _nrt=False'
+_ALIGNMENT = 16
+#: what memory holds before a block starts: quiet NaN where the type has it, else a pattern that is easy to spot
+POISON = {
+    "float32": 0x7FC0DEAD,
+    "float64": 0x7FF8DEAD7FC0DEAD,
+    "float16": 0x7EAD,
+    "bfloat16": 0x7FDE,
+    "bool": 1,
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """The generated text of a kernel and the tables that its threads and the scheduler need."""
+
+    #: the kernel's name
+    name: str
+    #: ``file:line`` of the kernel
+    location: str
+    #: statements before the functions: imports, constants, arrays
+    header: str
+    #: the functions, the kernel last, and the ``file:line`` of each line of them
+    body: str
+    lines: tuple[str, ...]
+    #: number of parameters of the kernel
+    parameters: tuple[str, ...]
+    #: sites[i] is number i + 1
+    sites: tuple[Site, ...]
+    kinds: tuple[int, ...]
+    #: the bytes that fill shared memory, and a thread's local memory, before a block starts
+    shared: bytes
+    local: bytes
+    uses_atomics: bool
+
+
+def program_of(source: Source) -> Program:
+    """Return the rewritten kernel; raises `EmulatorError` for what cannot be emulated."""
+    return _Builder(source).program()
+
+
+@dataclass
+class _Builder:
+    """Hands out names for what the functions of a kernel refer to."""
+
+    source: Source
+    header: dict[str, str] = field(default_factory=dict)
+    functions: dict[int, tuple[str, Rewritten] | None] = field(default_factory=dict)
+    text: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    memory: dict[str, bytes] = field(default_factory=lambda: {"shared": b"", "local": b""})
+    alive: list[object] = field(default_factory=list)  # keeps the ids in `functions` valid
+
+    def program(self) -> Program:
+        kernel = kernel_of(self.source)
+        rewritten = Rewriter(kernel, self).rewritten()
+        arguments = rewritten.node.args
+        if arguments.defaults:
+            raise EmulatorError(f"{kernel.at(kernel.node)}: the emulator does not support defaults of a kernel")
+        if not rewritten.takes_context:
+            arguments.args.insert(0, ast.arg("__c"))
+        # Never true; makes the function a generator even where it has no barrier.
+        rewritten.node.body[:0] = ast.parse("if __c.lane < 0:\n    yield 0").body
+        pipeline = self.imported(f"{_EMULATOR}.barriers", "KernelCompiler")
+        self.emit(rewritten.node, "__kernel", f"pipeline_class={pipeline}, {_FLAGS}", kernel)
+        return Program(
+            name=kernel.node.name,
+            location=kernel.at(kernel.node),
+            header="\n".join(self.header.values()),
+            body="\n".join(self.text),
+            lines=tuple(self.lines),
+            parameters=tuple(argument.arg for argument in arguments.args[1:]),
+            sites=tuple(self.sites),
+            kinds=(0, *self.kinds),
+            shared=self.memory["shared"],
+            local=self.memory["local"],
+            uses_atomics=rewritten.uses_atomics,
+        )
+
+    def emit(self, node, name, options, function):
+        """Append a function under a new name, and where each line of it comes from."""
+        node.name = name
+        text = ast.unparse(ast.fix_missing_locations(node))
+        decorated = f"@__njit({options})\n{text}\n\n"
+        lines = [function.at(node)] * decorated.count("\n")
+        # The text parses to a tree of the same shape, which tells where unparse put each node.
+        for old, new in zip(ast.walk(node), ast.walk(ast.parse(text)), strict=False):
+            if isinstance(old, ast.stmt) and isinstance(new, ast.stmt):
+                lines[new.lineno] = function.at(old)
+        self.text.append(decorated)
+        self.lines.extend(lines)
+
+    def declare(self, name, statement):
+        """Add a statement to the header, once; return the name that it binds."""
+        self.header.setdefault(name, statement)
+        return name
+
+    def imported(self, module, name):
+        """Return the name of something imported from a module."""
+        alias = f"__{module.rpartition('.')[2]}_{name}"
+        return self.declare(alias, f"from {module} import {name} as {alias}")
+
+    def libdevice(self, name):
+        """Return the name of a libdevice function."""
+        functions = self.imported(f"{_EMULATOR}.libdevice", "FUNCTIONS")
+        return self.declare(f"__libdevice_{name}", f"__libdevice_{name} = {functions}[{name!r}]")
+
+    def dtype(self, name):
+        """Return the name of an element type."""
+        dtypes = self.imported(f"{_EMULATOR}.intrinsics", "DTYPES")
+        return self.declare(f"__{name}", f"__{name} = {dtypes}[{name!r}]")
+
+    def constant(self, value):
+        """Return the name of a number."""
+        if isinstance(value, np.generic):
+            numpy = self.declare("__np", "import numpy as __np")
+            text = f"{numpy}.{value.dtype.type.__name__}({_number(value.item())})"
+        else:
+            text = _number(value)
+        for name, statement in self.header.items():
+            if statement == f"{name} = {text}":
+                return name
+        name = f"__constant{len(self.header)}"
+        return self.declare(name, f"{name} = {text}")
+
+    def array(self, array: Array):
+        """Return the name of the compiled function that gives an array, and reserve its memory."""
+        dtype = np.dtype(np.uint16 if array.dtype == "bfloat16" else array.dtype)
+        used = self.memory[array.memory]
+        start = -(-len(used) // _ALIGNMENT) * _ALIGNMENT
+        garbage = int.from_bytes(b"\xad\xde" * 4, "little") & ((1 << 8 * dtype.itemsize) - 1)
+        element = POISON.get(array.dtype, garbage).to_bytes(dtype.itemsize, "little")
+        self.memory[array.memory] = used.ljust(start, b"\0") + element * math.prod(array.shape)
+        make = self.imported(f"{_EMULATOR}.intrinsics", "array_in")
+        name = f"__array{len(self.header)}"
+        arguments = f"{array.memory!r}, {start}, {array.shape!r}, {array.dtype!r}"
+        return self.declare(name, f"{name} = {make}({arguments})")
+
+    def site(self, site: Site, kind):
+        """Return the number of a place where threads wait."""
+        self.sites.append(site)
+        self.kinds.append(kind)
+        return len(self.sites)
+
+    def defined(self, name):
+        """Return a stand-in for a function of the tree that no namespace names, else `UNKNOWN`."""
+        return local_function(name, self.source)
+
+    def device(self, value, location):
+        """Return the generated name of a device function and what it asks for; rewrites it when it is new."""
+        value = getattr(value, "py_func", value)
+        if id(value) in self.functions:
+            if self.functions[id(value)] is None:
+                raise EmulatorError(f"{location}: the emulator does not support recursion")
+            return self.functions[id(value)]
+        self.alive.append(value)
+        self.functions[id(value)] = None
+        function = device_function(value, self.source)
+        rewritten = Rewriter(function, self).rewritten()
+        name = f"__{function.node.name}{len(self.functions)}"
+        options = f'inline="always", {_FLAGS}' if rewritten.has_barrier else _FLAGS
+        self.emit(rewritten.node, name, options, function)
+        self.functions[id(value)] = name, rewritten
+        return name, rewritten
+
+
+def _number(value):
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)

@@ -1,0 +1,227 @@
+"""The compiled scheduler: runs the threads of a block from barrier to barrier and makes the exchanges of a warp.
+
+This file is compiled once for all kernels; a kernel is the address of its entry function.
+"""
+
+import numpy as np
+from numba import njit
+
+from workbench.cuda.emulator import kinds
+from workbench.cuda.emulator.context import Launch, Record
+from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes
+
+READY = 0  # the state of a thread that can run; a positive state is the site where it waits
+NO_ERROR, STUCK, EXCEPTION = 0, 1, 2
+
+SHARED, LOCAL, LOCAL_SIZE, BLOCK_IDX, GRID_DIM = (
+    Launch.SHARED,
+    Launch.LOCAL,
+    Launch.LOCAL_SIZE,
+    Launch.BLOCK_IDX,
+    Launch.GRID_DIM,
+)
+MASK, VALUE, OPERAND, RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
+SYNCTHREADS_COUNT, SYNCTHREADS_AND, SYNCTHREADS_OR = (
+    kinds.SYNCTHREADS_COUNT,
+    kinds.SYNCTHREADS_AND,
+    kinds.SYNCTHREADS_OR,
+)
+FIRST_WARP_KIND, SYNCWARP, SHFL, SHFL_UP, SHFL_DOWN = (
+    kinds.FIRST_WARP_KIND,
+    kinds.SYNCWARP,
+    kinds.SHFL,
+    kinds.SHFL_UP,
+    kinds.SHFL_DOWN,
+)
+SHFL_XOR, ALL, ANY, EQ, BALLOT, ACTIVEMASK = (
+    kinds.SHFL_XOR,
+    kinds.ALL,
+    kinds.ANY,
+    kinds.EQ,
+    kinds.BALLOT,
+    kinds.ACTIVEMASK,
+)
+UNDEFINED = 0x7FF8DEAD7FC0DEAD  # what a lane reads that no lane offered: NaN as float32 or float64, else garbage
+
+
+@njit(nogil=True)
+def members_of(first, mask, kind, state, kinds, records):
+    """Return the lanes that wait with this mask and kind, and those that have exited, as masks."""
+    waiting = 0
+    exited = 0
+    for lane in range(min(32, state.size - first)):
+        thread = first + lane
+        if state[thread] == FINISHED:
+            exited |= 1 << lane
+        elif state[thread] > 0 and kinds[state[thread]] == kind and records[thread, MASK] == mask:
+            waiting |= 1 << lane
+    return waiting, exited
+
+
+@njit(nogil=True)
+def source_lane(kind, lane, operand):
+    """Return the lane that a shuffle reads; a lane outside the warp reads itself."""
+    source = operand & 31
+    if kind == SHFL_UP:
+        source = lane - operand
+    elif kind == SHFL_DOWN:
+        source = lane + operand
+    elif kind == SHFL_XOR:
+        source = lane ^ operand
+    return source if 0 <= source < 32 else lane
+
+
+@njit(nogil=True)
+def exchange(first, group, kind, records):
+    """Give each lane of the group the result of its operation."""
+    ballot = 0
+    alike = True
+    pivot = -1
+    for lane in range(32):
+        if group >> lane & 1:
+            if pivot < 0:
+                pivot = first + lane
+            if records[first + lane, VALUE] != 0:
+                ballot |= 1 << lane
+            alike = alike and records[first + lane, VALUE] == records[pivot, VALUE]
+    for lane in range(32):
+        if group >> lane & 1:
+            thread = first + lane
+            if SHFL <= kind <= SHFL_XOR:
+                source = source_lane(kind, lane, records[thread, OPERAND])
+                records[thread, RESULT] = records[first + source, VALUE] if group >> source & 1 else UNDEFINED
+            elif kind == ALL:
+                records[thread, RESULT] = ballot == group
+            elif kind == ANY:
+                records[thread, RESULT] = ballot != 0
+            elif kind == EQ:
+                records[thread, RESULT] = alike
+            elif kind == BALLOT:
+                records[thread, RESULT] = ballot
+            elif kind == ACTIVEMASK:
+                records[thread, RESULT] = group
+
+
+@njit(nogil=True)
+def meet(first, state, kinds, records):
+    """Resolve the operations of one warp whose lanes are all there; return whether any lane may go on.
+
+    Exited lanes may be named by the mask of syncwarp only; lanes that the block does not have may be named by any.
+    """
+    existing = (1 << min(32, state.size - first)) - 1
+    done = 0
+    moved = False
+    for lane in range(min(32, state.size - first)):
+        site = state[first + lane]
+        if site <= 0 or done >> lane & 1 or kinds[site] < FIRST_WARP_KIND:
+            continue
+        kind = kinds[site]
+        mask = records[first + lane, MASK]
+        waiting, exited = members_of(first, mask, kind, state, kinds, records)
+        done |= waiting
+        missing = mask & existing & ~waiting
+        if kind == SYNCWARP:
+            missing &= ~exited
+        if kind == ACTIVEMASK:
+            for other in range(32):
+                if waiting >> other & 1 and state[first + other] != site:
+                    waiting &= ~(1 << other)
+        elif missing or waiting & ~mask:
+            continue
+        exchange(first, waiting, kind, records)
+        moved = True
+        for other in range(32):
+            if waiting >> other & 1:
+                state[first + other] = READY
+    return moved
+
+
+@njit(nogil=True)
+def release(state, kinds, records):
+    """Open the block barrier if every live thread waits at the same one; return whether it did."""
+    site = 0
+    total = 0
+    live = 0
+    for thread in range(state.size):
+        if state[thread] == FINISHED:
+            continue
+        if site == 0:
+            site = state[thread]
+        if state[thread] != site:
+            return False
+        live += 1
+        total += records[thread, VALUE] != 0
+    kind = kinds[site]
+    if kind >= FIRST_WARP_KIND:
+        return False
+    result = total
+    if kind == SYNCTHREADS_AND:
+        result = total == live
+    elif kind == SYNCTHREADS_OR:
+        result = total > 0
+    for thread in range(state.size):
+        if state[thread] != FINISHED:
+            state[thread] = READY
+            records[thread, RESULT] = result
+    return True
+
+
+@njit(nogil=True)
+def run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
+    """Run these threads, whole warps, until each waits at a block barrier or cannot go on; return whether one raised."""
+    moved = True
+    while moved:
+        for thread in threads:
+            if state[thread] == READY:
+                state[thread] = call_entry(entry, slots + thread * slot_size, -1, launch)
+                if state[thread] == RAISED:
+                    return True
+        moved = False
+        for thread in threads:
+            if thread % 32 == 0 and meet(thread, state, kinds, records):
+                moved = True
+    return False
+
+
+@njit(nogil=True, cache=True)
+def run_blocks(entry, launch, blocks, order, groups, kinds, state, records, slots, slot_size, poison_shared, poison_local):
+    """Run blocks one after the other; return what went wrong and in which block.
+
+    Parameters
+    ----------
+    entry : address of the kernel's entry function.
+    launch : its words (`Launch`).
+    blocks : the blocks to run, counted along x, then y, then z, in this order.
+    order, groups : the threads in the order in which they run, and where in it the groups start that run on their own
+        until the next block barrier.
+    kinds : the kind of each site.
+    state, records : for each thread, what it waits for and what it trades.
+    slots, slot_size : address and size of the suspended threads.
+    poison_shared, poison_local : bytes that fill shared memory, and each thread's local memory, before every block.
+    """
+    width, height = launch[GRID_DIM], launch[GRID_DIM + 1]
+    for block in blocks:
+        launch[BLOCK_IDX] = block % width
+        launch[BLOCK_IDX + 1] = block // width % height
+        launch[BLOCK_IDX + 2] = block // (width * height)
+        copy_bytes(launch[SHARED], poison_shared.ctypes.data, poison_shared.size)
+        for thread in range(state.size):
+            copy_bytes(launch[LOCAL] + thread * launch[LOCAL_SIZE], poison_local.ctypes.data, poison_local.size)
+            call_entry(entry, slots + thread * slot_size, thread, launch.ctypes.data)
+            state[thread] = READY
+        while True:
+            for group in range(groups.size - 1):
+                threads = order[groups[group] : groups[group + 1]]
+                if run_group(entry, launch.ctypes.data, slots, slot_size, threads, state, kinds, records):
+                    return EXCEPTION, block
+            if np.all(state == FINISHED):
+                break
+            if not release(state, kinds, records):
+                return STUCK, block
+    return NO_ERROR, 0
+
+
+@njit(cache=True)
+def size_of(entry, launch):
+    """Return the size in bytes of a suspended thread."""
+    return call_entry(entry, 0, 0, launch.ctypes.data)

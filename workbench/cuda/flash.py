@@ -1,0 +1,118 @@
+"""FlashAttention forward: one block for each query tile, online softmax over the key tiles.
+
+Algorithm 1 of FlashAttention-2 (Dao 2023, section 3.1.1) with float32 arithmetic. Four threads (LANES) share a query row: thread
+`lane` of row `r` holds the scores of keys lane, lane + 4, ... of a tile and the dims lane, lane + 4, ... of the accumulator.
+
+Names in capitals are bound when the kernel is built (`build.py`): BLOCK_Q, BLOCK_K; HEAD_DIM, head_dim rounded up to 32, 64 or 128;
+DIMS = HEAD_DIM / LANES; THREADS = BLOCK_Q * LANES; LOAD and STORE, conversions between the storage dtype and float32.
+A line `probe.<stage>[...] = value` dumps a stage in builds that ask for it and is absent from all others.
+"""
+
+import math
+
+import numpy as np
+from numba import cuda, float32
+from numba.cuda import libdevice
+
+from workbench.cuda.device import LANES, row_max_of, row_sum_of
+
+NEG_INF = np.float32(-np.inf)
+
+
+@cuda.jit(device=True)
+def load_tile(tile, x, b, h, first_row, rows, head_dim):
+    """Fill tile[r, d] with x[b, h, first_row + r, d] as float32, and with 0 where the row or the dim does not exist."""
+    for i in range(cuda.threadIdx.x, tile.shape[0] * HEAD_DIM, THREADS):
+        r, d = i // HEAD_DIM, i % HEAD_DIM
+        row = first_row + r
+        if row < rows and d < head_dim:
+            tile[r, d] = LOAD(x[b, h, row, d])
+        else:
+            tile[r, d] = float32(0)
+
+
+def flash_forward(q, k, v, out, lse, scale, causal, diagonal):
+    """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp; grid (query tiles, heads, batch).
+
+    q, out [b, heads, seqlen_q, d]; k, v [b, kv_heads, seqlen_k, d]; lse float32 [b, heads, seqlen_q]. A causal row i sees the keys
+    j <= i + diagonal. A row that sees no key gets out 0 and lse -inf.
+    """
+    seqlen_q, seqlen_k, head_dim = q.shape[2], k.shape[2], q.shape[3]
+    b, h = cuda.blockIdx.z, cuda.blockIdx.y
+    kv_h = h // (q.shape[1] // k.shape[1])
+    r, lane = cuda.threadIdx.x // LANES, cuda.threadIdx.x % LANES
+    row = cuda.blockIdx.x * BLOCK_Q + r
+
+    s_q = cuda.shared.array((BLOCK_Q, HEAD_DIM), float32)
+    s_kv = cuda.shared.array((BLOCK_K, HEAD_DIM), float32)  # K of a tile, then V of the same tile
+    s_p = cuda.shared.array((BLOCK_Q, BLOCK_K), float32)  # scores of a tile, then their probs
+    acc = cuda.local.array(DIMS, float32)
+
+    load_tile(s_q, q, b, h, cuda.blockIdx.x * BLOCK_Q, seqlen_q, head_dim)
+    m = NEG_INF
+    l = float32(0)
+    for i in range(DIMS):
+        acc[i] = float32(0)
+
+    for tile in range((seqlen_k + BLOCK_K - 1) // BLOCK_K):
+        first_key = tile * BLOCK_K
+        cuda.syncthreads()  # protects V of the previous tile in s_kv, still read by other threads
+        load_tile(s_kv, k, b, kv_h, first_key, seqlen_k, head_dim)
+        cuda.syncthreads()  # s_q and K are complete before any thread reads them
+
+        tile_max = NEG_INF
+        for c in range(lane, BLOCK_K, LANES):
+            key = first_key + c
+            dot = float32(0)
+            for d in range(head_dim):
+                dot += s_q[r, d] * s_kv[c, d]
+            s = libdevice.fmul_rn(dot, scale)  # rounded here: a fused s - m below would differ from the probed s
+            if key >= seqlen_k or (causal and key > row + diagonal):
+                s = NEG_INF
+            s_p[r, c] = s
+            tile_max = max(tile_max, s)
+            if row < seqlen_q and key < seqlen_k:
+                probe.qk[b, h, row, key] = dot
+                probe.scores[b, h, row, key] = s
+
+        m_prev = m
+        m = max(m_prev, row_max_of(tile_max))
+        m_safe = m if m > NEG_INF else float32(0)  # no key seen yet: exp(-inf - 0) is 0, exp(-inf - (-inf)) would be NaN
+        correction = math.exp(m_prev - m_safe)
+
+        tile_sum = float32(0)
+        for c in range(lane, BLOCK_K, LANES):
+            p = math.exp(s_p[r, c] - m_safe)
+            s_p[r, c] = p
+            tile_sum += p
+            if row < seqlen_q and first_key + c < seqlen_k:
+                probe.probs[b, h, row, first_key + c] = p
+                probe.probs_cast[b, h, row, first_key + c] = p
+        l = l * correction + row_sum_of(tile_sum)
+
+        cuda.syncthreads()  # protects K in s_kv, still read by other threads; the row's probs are complete
+        load_tile(s_kv, v, b, kv_h, first_key, seqlen_k, head_dim)
+        cuda.syncthreads()  # V is complete before any thread reads it
+        for i in range(DIMS):
+            acc[i] = acc[i] * correction
+        for c in range(BLOCK_K):
+            p = s_p[r, c]
+            for i in range(DIMS):
+                acc[i] += p * s_kv[c, lane + i * LANES]
+
+        if row < seqlen_q:
+            if lane == 0:
+                probe.row_max[b, h, row, tile] = m
+                probe.correction[b, h, row, tile] = correction
+                probe.row_sum[b, h, row, tile] = l
+            for i in range(DIMS):
+                if lane + i * LANES < head_dim:
+                    probe.acc[b, h, row, tile, lane + i * LANES] = acc[i]
+
+    if row < seqlen_q:
+        for i in range(DIMS):
+            d = lane + i * LANES
+            if d < head_dim:
+                out[b, h, row, d] = STORE(acc[i] / l if l != float32(0) else float32(0))
+        if lane == 0:
+            lse[b, h, row] = m + math.log(l) if l != float32(0) else NEG_INF

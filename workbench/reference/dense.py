@@ -1,0 +1,31 @@
+"""The referee: two-pass softmax attention in float64, straight from the definition.
+
+It shares no line with the online references, so that a mistake in one cannot hide in the other.
+"""
+
+import numpy as np
+
+
+@np.errstate(all="ignore")
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, mask: np.ndarray) -> dict[str, np.ndarray]:
+    """Softmax attention: "out" [b, heads, q, dim of v] and "lse" [b, heads, q], the natural log of sum_k exp(scores).
+
+    q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d], mask [q, k] (True: visible). A row that sees
+    no key has out 0 and lse -inf; a NaN or infinity in the inputs comes out as IEEE arithmetic makes it.
+    """
+    batch, heads, seqlen_q, dim = q.shape
+    kv_heads = k.shape[1]
+    grouped_q = np.asarray(q, np.float64).reshape(batch, kv_heads, heads // kv_heads, seqlen_q, dim)
+    keys, values = (np.asarray(x, np.float64)[:, :, None] for x in (k, v))
+
+    scores = np.where(mask, scale * (grouped_q @ keys.swapaxes(-1, -2)), -np.inf)
+    largest = scores.max(axis=-1, keepdims=True)
+    has_keys = largest != -np.inf
+    # subtracting the maximum keeps exp within [0, 1]; a row without keys has none, and subtracts 0: exp(-inf) = 0
+    weights = np.exp(scores - np.where(has_keys, largest, 0.0))
+    total = weights.sum(axis=-1, keepdims=True)
+    softmax = np.where(has_keys, weights / total, 0.0)
+
+    out = (softmax @ values).reshape(batch, heads, seqlen_q, v.shape[3])
+    lse = (largest + np.log(total)).reshape(batch, heads, seqlen_q)
+    return {"out": out, "lse": lse}

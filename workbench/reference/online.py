@@ -1,0 +1,212 @@
+"""Online-softmax attention in float64, stage by stage, in the kernel's own tile order: what kernels are held against.
+
+The running maximum and its rescale factor are Milakov & Gimelshein, "Online normalizer calculation for softmax" (2018,
+arXiv 1805.02867), algorithm 3; with the accumulator carried along they are FlashAttention-2 (Dao 2023, arXiv
+2307.08691), section 3.1, algorithm 1.
+
+Special values, the same in every stage: a NaN that is read comes out as NaN, before any other rule; then the rule that
+the stage names; else what IEEE arithmetic gives (inf - inf and 0 * inf are NaN). Nothing warns.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from workbench.refusal import Refusal
+from workbench.stages import ALGORITHMS, shape
+
+Arrays = Mapping[str, np.ndarray]
+Cast = Callable[[np.ndarray], np.ndarray]
+NOTHING: Arrays = MappingProxyType({})
+
+TILE_STAGES = ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
+
+
+@np.errstate(all="ignore")
+def qk(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Dot products before scale and mask, [b, heads, q, k], of q [b, heads, q, d] and k [b, kv_heads, k, d].
+
+    Query head h reads kv head h // (heads // kv_heads).
+    """
+    return q @ _by_query_head(k, q.shape[1]).swapaxes(-1, -2)
+
+
+@np.errstate(all="ignore")
+def scores(qk: np.ndarray, scale: float, mask: np.ndarray) -> np.ndarray:
+    """Scaled dot products, [..., q, k], -inf where mask [q, k] is False: there qk is not read, not even a NaN."""
+    return np.where(mask, qk * scale, -np.inf)
+
+
+def row_max(previous: np.ndarray | float, scores_tile: np.ndarray) -> np.ndarray:
+    """Running maximum after a tile, [..., q], of the previous one [..., q] and scores [..., q, keys of the tile].
+
+    -inf as long as no key was visible. (np.maximum keeps a NaN; np.fmax would lose it.)
+    """
+    return np.maximum(previous, scores_tile.max(axis=-1))
+
+
+@np.errstate(all="ignore")
+def correction(previous_max: np.ndarray | float, row_max: np.ndarray) -> np.ndarray:
+    """Factor that rebases row_sum and acc on the new maximum, exp(previous_max - row_max), [..., q].
+
+    0 where previous_max is -inf, row_max being -inf too or not: there is nothing to rebase (-inf - -inf would be NaN).
+    """
+    nothing_yet = np.isneginf(previous_max) & ~np.isnan(row_max)
+    return np.where(nothing_yet, 0.0, np.exp(previous_max - row_max))
+
+
+@np.errstate(all="ignore")
+def probs(scores_tile: np.ndarray, row_max_column: np.ndarray) -> np.ndarray:
+    """Unnormalised weights exp(scores - row_max) of a tile, [..., q, keys]; scores [..., q, keys], row_max [..., q].
+
+    Exactly 0 where scores is -inf, also in a row that has seen no key (row_max is -inf as well).
+    """
+    column = row_max_column[..., None]
+    hidden = np.isneginf(scores_tile) & ~np.isnan(column)
+    return np.where(hidden, 0.0, np.exp(scores_tile - column))
+
+
+@np.errstate(all="ignore")
+def row_sum(correction: np.ndarray, previous: np.ndarray | float, probs_tile: np.ndarray) -> np.ndarray:
+    """Running denominator after a tile, [..., q]: correction * previous + sum of probs [..., q, keys of the tile]."""
+    return correction * previous + probs_tile.sum(axis=-1)
+
+
+@np.errstate(all="ignore")
+def acc(correction: np.ndarray, previous: np.ndarray | float, probs_tile: np.ndarray, v_tile: np.ndarray) -> np.ndarray:
+    """Running numerator after a tile, [b, heads, q, d]: correction * previous + probs @ v.
+
+    correction [b, heads, q], previous [b, heads, q, d], probs [b, heads, q, keys], v [b, kv_heads, keys, d]. A
+    probability of 0 does not hide an inf or NaN in v: 0 * inf is NaN here as in a kernel.
+    """
+    return correction[..., None] * previous + probs_tile @ _by_query_head(v_tile, probs_tile.shape[1])
+
+
+@np.errstate(all="ignore")
+def out(acc: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
+    """Attention output acc / row_sum, [..., q, d], not yet cast to the output dtype; 0 where row_sum [..., q] is 0."""
+    column = row_sum[..., None]
+    no_keys = (column == 0) & ~np.isnan(acc)
+    return np.where(no_keys, 0.0, acc / column)
+
+
+@np.errstate(all="ignore")
+def lse(row_max: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
+    """Natural log of the sum of exp(scores), row_max + log(row_sum), [..., q]; -inf where row_sum is 0."""
+    no_keys = (row_sum == 0) & ~np.isnan(row_max)
+    return np.where(no_keys, -np.inf, row_max + np.log(row_sum))
+
+
+def tiles(seqlen_k: int, block_k: int) -> list[slice]:
+    """Keys of every tile, in order; the last tile may be ragged."""
+    return [slice(start, min(start + block_k, seqlen_k)) for start in range(0, seqlen_k, block_k)]
+
+
+def split_tiles(n_tiles: int, splits: int) -> list[range]:
+    """Tiles of every split, ceil(n_tiles / splits) each; the last ones may have fewer, or none."""
+    each = -(-n_tiles // splits)
+    return [range(min(s * each, n_tiles), min((s + 1) * each, n_tiles)) for s in range(splits)]
+
+
+def tile_stages(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    scale: float,
+    mask: np.ndarray,
+    block_k: int,
+    splits: int = 1,
+    given: Arrays = NOTHING,
+    cast: Cast | None = None,
+    row_sum_of_cast: bool = False,
+) -> dict[str, np.ndarray]:
+    """The stages from qk to acc, as in `forward`; the running state starts anew at the first tile of every split."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    sizes, stages = axis_sizes(q, k, v, block_k, splits), ALGORITHMS["flash"]
+    computed = {name: np.empty(shape(stages[name], sizes)) for name in TILE_STAGES}
+    seen = computed | as_given(given, "flash", sizes)  # what later stages read: the same arrays, except the given ones
+    first_tiles = {tiles_of.start for tiles_of in split_tiles(sizes["t"], splits)}
+
+    computed["qk"][:] = qk(q, k)
+    computed["scores"][:] = scores(seen["qk"], scale, mask)
+    for t, keys in enumerate(tiles(k.shape[2], block_k)):
+        starts = t in first_tiles
+        previous_max = -np.inf if starts else seen["row_max"][..., t - 1]
+        previous_sum = 0.0 if starts else seen["row_sum"][..., t - 1]
+        previous_acc = 0.0 if starts else seen["acc"][..., t - 1, :]
+        computed["row_max"][..., t] = row_max(previous_max, seen["scores"][..., keys])
+        computed["correction"][..., t] = correction(previous_max, seen["row_max"][..., t])
+        computed["probs"][..., keys] = probs(seen["scores"][..., keys], seen["row_max"][..., t])
+        p = seen["probs"][..., keys]
+        computed["probs_cast"][..., keys] = p if cast is None else cast(p)
+        p_cast = seen["probs_cast"][..., keys]
+        rescale = seen["correction"][..., t]
+        computed["row_sum"][..., t] = row_sum(rescale, previous_sum, p_cast if row_sum_of_cast else p)
+        computed["acc"][..., t, :] = acc(rescale, previous_acc, p_cast, v[:, :, keys])
+    return computed
+
+
+def forward(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    scale: float,
+    mask: np.ndarray,
+    block_k: int,
+    splits: int = 1,
+    given: Arrays = NOTHING,
+    cast: Cast | None = None,
+    row_sum_of_cast: bool = False,
+) -> dict[str, np.ndarray]:
+    """Every stage of the flash algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
+
+    q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d] and mask [q, k] (True: visible); `cast` rounds
+    probs to what acc reads, and row_sum too with `row_sum_of_cast`. With splits > 1 no running state covers the whole
+    row: out and lse are then left out, and `split_k.forward` merges.
+
+    A stage in `given` is read in place of the computed one by every later stage and by the next tile's state. What is
+    returned is still computed, from the given or computed inputs: with a kernel's whole trace as `given`, each stage is
+    what the kernel should have made of its own inputs; with nothing given, of q, k and v.
+    """
+    sizes = axis_sizes(q, k, v, block_k, splits)
+    substitutes = as_given(given, "flash", sizes)
+    computed = tile_stages(
+        q, k, v, scale=scale, mask=mask, block_k=block_k, splits=splits,
+        given=substitutes, cast=cast, row_sum_of_cast=row_sum_of_cast,
+    )  # fmt: skip
+    if splits > 1:
+        return computed
+    seen = computed | substitutes
+    computed["out"] = out(seen["acc"][..., -1, :], seen["row_sum"][..., -1])
+    computed["lse"] = lse(seen["row_max"][..., -1], seen["row_sum"][..., -1])
+    return computed
+
+
+def axis_sizes(q: np.ndarray, k: np.ndarray, v: np.ndarray, block_k: int, splits: int) -> dict[str, int]:
+    """Size of every stage axis; d is the head_dim of v, since only acc, partial_O and out have it."""
+    batch, heads, seqlen_q, _ = q.shape
+    n_tiles = -(-k.shape[2] // block_k)
+    return {"b": batch, "h": heads, "q": seqlen_q, "k": k.shape[2], "d": v.shape[3], "t": n_tiles, "s": splits}
+
+
+def as_given(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """`given` in float64; raises Refusal for a name that is no stage of `algorithm`, and for a shape not its own.
+
+    Without the check an array of size 1 on some axis would broadcast, and a misspelt stage would be computed instead.
+    """
+    stages = ALGORITHMS[algorithm]
+    for name, array in given.items():
+        if name not in stages:
+            raise Refusal(f"given holds stages of {algorithm}: {', '.join(stages)}; got {name!r}")
+        if np.shape(array) != shape(stages[name], sizes):
+            axes = ", ".join(f"{axis}={sizes[axis]}" for axis in stages[name].axes)
+            raise Refusal(f"given {name} must have shape {shape(stages[name], sizes)} ({axes}); got {np.shape(array)}")
+    return {name: np.asarray(array, np.float64) for name, array in given.items()}
+
+
+def _by_query_head(x: np.ndarray, heads: int) -> np.ndarray:
+    """Keys or values [b, kv_heads, k, d] repeated for every query head of their group, [b, heads, k, d]."""
+    return np.repeat(x, heads // x.shape[1], axis=1)

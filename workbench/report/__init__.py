@@ -1,0 +1,1 @@
+"""What a user sees of a diff: text, pictures and pages."""

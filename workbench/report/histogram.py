@@ -1,0 +1,209 @@
+"""How large the errors of a stage are: a histogram in units of budget, and the axis and look that all pictures share."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workbench.comparison import Comparison, StageDiff, State
+from workbench.refusal import Refusal
+from workbench.trace import to_float64
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 110
+TITLE, LABEL, SMALL = 13, 9.5, 8.5  #: font sizes, in points
+
+INK, FAINT, RULE = "#1f2328", "#6a737d", "#d0d7de"
+CALM, HOT, VICTIM = "#2b7bba", "#c4281c", "#e08a00"  #: within budget, outside it, outside only end to end
+HOT_WASH = "#fdf1ec"
+
+LOW, HIGH = -4, 8  #: decades of the budget axis; smaller errors count into its first bin
+BINS_PER_DECADE = 4
+SLOT = 0.7  #: decades that each bar beside the axis takes (exactly 0, beyond the axis, inf), with a gap of as much before it
+
+_AXIS = np.arange(LOW * BINS_PER_DECADE, HIGH * BINS_PER_DECADE + 1) / BINS_PER_DECADE
+#: edges of all bars in decades: the slot of 0, the axis, the slot beyond it, the slot of inf; what lies between is a gap
+EDGES = np.concatenate([[LOW - 2 * SLOT, LOW - SLOT], _AXIS, HIGH + SLOT * np.arange(1, 5)])
+
+
+def histogram(stage: StageDiff) -> "Figure":
+    """Counts of |error| / budget, log-log: the decisive comparison filled, the propagated one as an outline over an isolated one.
+
+    Errors of exactly 0, beyond the axis and inf (NaN, wrong class, unwritten, or any error where none is allowed) have bars of
+    their own. Elements that were not judged are in no bar. Refuses a stage without a comparison.
+    """
+    comparison = decisive(stage)
+    bars = counts(comparison.over_budget)
+    outline = None if stage.isolated is None or stage.propagated is None else counts(stage.propagated.over_budget)
+    figure = page(7.6, 4.6)
+    headline(figure, f"{stage.name}: {stage.verdict}", f"{_numbers(comparison)}\n{worst_line(stage)}")
+    axes = figure.add_axes((0.09, 0.115, 0.885, 0.635))
+    budget_axis(axes, f"{kind(stage)} |error| / budget")
+    _count_axis(axes, max(np.nanmax(bars), 1 if outline is None else np.nanmax(outline)))
+    _bars(axes, bars, outline)
+    _strip(axes, comparison)
+    worst = worst_element(comparison)
+    if worst is None:
+        axes.text(0.5, 0.5, "nothing was judged", transform=axes.transAxes, ha="center", color=FAINT, fontsize=TITLE)
+    else:
+        _mark_worst(axes, float(comparison.over_budget.flat[worst]), bars, bars if outline is None else np.fmax(bars, outline))
+    return figure
+
+
+def counts(over_budget: np.ndarray) -> np.ndarray:
+    """How many elements fall between each pair of EDGES, nan in the gaps; a bin holds its upper edge, so 1.0 is within budget."""
+    ratios = over_budget[~np.isnan(over_budget)]
+    finite = ratios[(ratios > 0) & (ratios <= 10.0**HIGH)]
+    bins = np.clip(np.searchsorted(10.0**_AXIS, finite) - 1, 0, None)
+    axis = np.bincount(bins, minlength=len(_AXIS) - 1)
+    beyond = np.count_nonzero((ratios > 10.0**HIGH) & np.isfinite(ratios))
+    return np.array([np.count_nonzero(ratios == 0), np.nan, *axis, np.nan, beyond, np.nan, np.count_nonzero(np.isinf(ratios))])
+
+
+def position(over_budget: float) -> float:
+    """Where a ratio lies on the budget axis, in decades; 0, beyond the axis and inf lie in the middle of their slots."""
+    if over_budget == 0:
+        return float(EDGES[:2].mean())
+    if over_budget <= 10.0**HIGH:
+        return max(float(np.log10(over_budget)), float(LOW))
+    return float(EDGES[-2:].mean() if np.isinf(over_budget) else EDGES[-4:-2].mean())
+
+
+def decisive(stage: StageDiff) -> Comparison:
+    """The comparison that the verdict rests on; refuses a stage that has none."""
+    if stage.decisive is None:
+        raise Refusal(f"{stage.name} has no comparison to draw: {stage.verdict}" + (f", {stage.reason}" if stage.reason else ""))
+    return stage.decisive
+
+
+def worst_element(comparison: Comparison) -> int | None:
+    """Flat index of the largest |error| / budget, the first of equals; None where nothing was judged."""
+    if not comparison.judged.any():
+        return None
+    return int(np.nanargmax(comparison.over_budget))
+
+
+def indices(stage: StageDiff, flat: int) -> dict[str, int]:
+    """Axis letter -> index of the element at position `flat` in C order."""
+    return {axis: int(i) for axis, i in zip(stage.axes, np.unravel_index(flat, decisive(stage).state.shape), strict=True)}
+
+
+def kind(stage: StageDiff) -> str:
+    """Which comparison is the decisive one: isolated or propagated."""
+    return "isolated" if stage.isolated is not None else "propagated"
+
+
+def worst_line(stage: StageDiff) -> str:
+    """The worst element of the decisive comparison in one line: its place, actual, expected, x of budget."""
+    comparison = decisive(stage)
+    flat = worst_element(comparison)
+    if flat is None:
+        return "nothing was judged"
+    place = " ".join(f"{axis}={i}" for axis, i in indices(stage, flat).items())
+    actual, expected, ratio = (float(to_float64(x).flat[flat]) for x in (comparison.actual, comparison.expected, comparison.over_budget))
+    return f"worst at {place}: actual {actual:.7g}, expected {expected:.7g}, {times(ratio)} x budget"
+
+
+def times(over_budget: float) -> str:
+    """A ratio in few characters: 0, 0.25, 3.1e5, inf; with all its digits close to 1, where they decide."""
+    if over_budget == 0 or np.isinf(over_budget) or 1e-2 <= over_budget < 1e3:
+        return f"{over_budget:.{9 if abs(over_budget - 1) < 1e-2 else 3}g}"
+    digits, exponent = f"{over_budget:.1e}".split("e")
+    return f"{digits}e{int(exponent)}"
+
+
+def page(width: float, height: float) -> "Figure":
+    """An empty figure of so many inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI, facecolor="white")
+
+
+def headline(figure: "Figure", title: str, subtitle: str) -> None:
+    """Write the title and the line below it at the top left, at the same distance from the edges of every figure."""
+    width, height = figure.get_size_inches()
+    figure.text(0.2 / width, 1 - 0.17 / height, title, fontsize=TITLE, fontweight="bold", color=INK, va="top")
+    figure.text(0.2 / width, 1 - 0.45 / height, subtitle, fontsize=LABEL, color=FAINT, va="top", linespacing=1.4)
+
+
+def bare(axes: "Axes") -> None:
+    """Take frame and tick marks off; tick labels small, in ink."""
+    axes.tick_params(length=0, labelsize=SMALL, labelcolor=INK)
+    axes.spines[:].set_visible(False)
+
+
+def budget_axis(axes: "Axes", label: str) -> None:
+    """Make x the budget axis: its slots beside it, a line at 1.0, and the side outside the budget tinted."""
+    bare(axes)
+    decades = range(LOW, HIGH, 2)
+    names = [f"\u2264{power(LOW)}", *map(power, decades[1:])]
+    slots = [position(0.0), position(10.0 ** (HIGH + 1)), position(np.inf)]
+    below = {"xycoords": axes.get_xaxis_transform(), "xytext": (0, -13), "textcoords": "offset points"}
+    for x, name in zip((*decades, *slots), (*names, "0", f">{power(HIGH)}", "inf"), strict=True):
+        axes.annotate(name, (x, 0), **below, ha="center", fontsize=SMALL, color=INK)  # ticks take three times as long
+    axes.set(xticks=[], xlim=(EDGES[0] - SLOT, EDGES[-1] + SLOT))
+    axes.set_xlabel(label, fontsize=LABEL, color=INK, labelpad=18)
+    axes.axvspan(0, EDGES[-1] + SLOT, color=HOT_WASH, lw=0, zorder=0)
+    axes.axvline(0, color=INK, lw=1.4, zorder=4)
+
+
+def power(decade: int) -> str:
+    """10 ** decade in few characters: 1e-3, 1, 1e6."""
+    return "1" if decade == 0 else f"1e{decade}"
+
+
+def _bars(axes: "Axes", bars: np.ndarray, outline: np.ndarray | None) -> None:
+    within = EDGES[1:] <= 0
+    axes.stairs(np.where(within, bars, np.nan), EDGES, fill=True, color=CALM, zorder=2, label="isolated")
+    axes.stairs(np.where(within, np.nan, bars), EDGES, fill=True, color=HOT, zorder=2)
+    if outline is not None:
+        axes.stairs(outline, EDGES, color=INK, lw=1.2, zorder=3, label="propagated")
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=LABEL, labelcolor=INK, frameon=False, borderaxespad=0)
+
+
+def _count_axis(axes: "Axes", largest: float) -> None:
+    top = np.log10(max(largest, 10))
+    axes.set_ylim(0.6, 10 ** (1.22 * top))  # the room above the bars is for the mark of the worst element
+    axes.set_yscale("log")
+    shown = range(int(top) + 1)
+    axes.set_yticks([10**n for n in shown], ["1k 10k 100k 1M 10M 100M 1G 10G".split()[n - 3] if n > 2 else f"{10**n}" for n in shown])
+    axes.set_yticks([], minor=True)
+    axes.text(-0.075, 0.5, "elements", transform=axes.transAxes, rotation=90, ha="center", va="center", fontsize=LABEL, color=INK)
+    axes.grid(axis="y", color=RULE, lw=0.6)
+    axes.set_axisbelow(True)
+
+
+def _numbers(comparison: Comparison) -> str:
+    poisoned = np.count_nonzero(comparison.state == State.POISONED)
+    unjudged = comparison.actual.size - np.count_nonzero(comparison.judged) - poisoned
+    numbers = [
+        f"{comparison.actual.size:,} elements",
+        f"{np.count_nonzero(comparison.outside):,} outside",
+        f"{poisoned:,} poisoned",
+        *([f"{unjudged:,} not judged"] if unjudged else []),
+    ]
+    return ", ".join(numbers)
+
+
+def _strip(axes: "Axes", comparison: Comparison) -> None:
+    outside = np.count_nonzero(comparison.outside)
+    within = np.count_nonzero(comparison.judged) - outside
+    for x, y, text, side, colour in (
+        (0, 1.015, "budget", "center", INK),
+        (-0.95, 1.015, f"{within:,} within", "right", CALM),
+        (0.95, 1.015, f"{outside:,} outside", "left", HOT),
+    ):
+        style = {"ha": side, "va": "bottom", "color": colour, "fontsize": LABEL, "fontweight": "bold"}
+        axes.text(x, y, text, transform=axes.get_xaxis_transform(), **style)
+
+
+def _mark_worst(axes: "Axes", ratio: float, bars: np.ndarray, drawn: np.ndarray) -> None:
+    x = position(ratio)
+    height = bars[counts(np.array([ratio])) == 1][0]
+    clear = np.nanmax(drawn[(EDGES[1:] > x - 1.2) & (EDGES[:-1] < x + 1.2)])
+    side = "center" if abs(x) > 0.8 else "right" if x <= 0 else "left"  # clear of the line at 1.0
+    arrow = {"arrowstyle": "-|>", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 1, "relpos": ({"left": 0, "center": 0.5, "right": 1}[side], 0)}
+    style = {"ha": side, "va": "bottom", "fontsize": SMALL, "color": INK, "arrowprops": arrow, "zorder": 5}
+    axes.annotate(f"worst {times(ratio)}", xy=(x, height), xytext=(x, clear * axes.get_ylim()[1] ** 0.07), **style)

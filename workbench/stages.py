@@ -1,0 +1,114 @@
+"""The vocabulary: every intermediate of an attention kernel, its axes, what it is computed from, and its definition.
+
+Reference, probes, budgets, diff, report and docs read this table; nothing else lists stages.
+Axes: b batch, h head, q query, k key, d dim, t key tile (counted over the whole row), s split.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from workbench.refusal import Refusal
+
+AXIS_NAMES = {"b": "batch", "h": "head", "q": "query", "k": "key", "d": "dim", "t": "tile", "s": "split"}
+
+INPUTS = ("q", "k", "v")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One named intermediate."""
+
+    name: str
+    axes: str  #: one letter an axis, outermost first
+    reads: tuple[str, ...]  #: direct inputs; a state also reads its own previous tile
+    definition: str  #: in float64, natural logarithm and exponent
+
+
+_TILES = (
+    Stage("qk", "bhqk", ("q", "k"), "sum_d q k, before scale and mask"),
+    Stage("scores", "bhqk", ("qk",), "qk * scale, -inf where masked"),
+    Stage("row_max", "bhqt", ("scores", "row_max"), "running max after tile t"),
+    Stage("correction", "bhqt", ("row_max",), "exp(previous row_max - row_max); 0 when the previous max is -inf"),
+    Stage("probs", "bhqk", ("scores", "row_max"), "exp(scores - row_max of the key's own tile); 0 where scores is -inf"),
+    Stage("probs_cast", "bhqk", ("probs",), "probs rounded as the contract declares"),
+    Stage("row_sum", "bhqt", ("correction", "row_sum", "probs"), "correction * previous row_sum + sum of this tile's probs"),
+    Stage("acc", "bhqtd", ("correction", "acc", "probs_cast", "v"), "correction * previous acc + probs_cast @ v"),
+)
+
+_FLASH = (
+    *_TILES,
+    Stage("out", "bhqd", ("acc", "row_sum"), "acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum is 0"),
+    Stage("lse", "bhq", ("row_max", "row_sum"), "row_max + log(row_sum) of the last tile; -inf where row_sum is 0"),
+)
+
+_SPLIT_K = (
+    *_TILES,
+    Stage("partial_max", "bhsq", ("row_max",), "row_max after the split's last tile; -inf for a split without tiles"),
+    Stage("partial_sum", "bhsq", ("row_sum",), "row_sum after the split's last tile; 0 for a split without tiles"),
+    Stage("partial_O", "bhsqd", ("acc",), "acc after the split's last tile, as stored; 0 for a split without tiles"),
+    Stage("merge_max", "bhq", ("partial_max",), "max over splits"),
+    Stage("merge_weight", "bhsq", ("partial_max", "merge_max"), "exp(partial_max - merge_max); 0 for an empty split"),
+    Stage("merge_sum", "bhq", ("partial_max", "merge_max", "partial_sum"), "sum_s exp(partial_max - merge_max) * partial_sum"),
+    Stage("out", "bhqd", ("merge_weight", "partial_O", "merge_sum"), "sum_s merge_weight * partial_O / merge_sum, cast; 0 for an empty row"),
+    Stage("lse", "bhq", ("merge_max", "merge_sum"), "merge_max + log(merge_sum); -inf for an empty row"),
+)
+
+#: stages of each algorithm, in data-flow order
+ALGORITHMS: Mapping[str, Mapping[str, Stage]] = {
+    "flash": {stage.name: stage for stage in _FLASH},
+    "split_k": {stage.name: stage for stage in _SPLIT_K},
+}
+
+#: stages whose buffers the user asked for, by the name of the set
+PROBE_SETS: Mapping[str, tuple[str, ...]] = {
+    "all": tuple(dict.fromkeys((*ALGORITHMS["flash"], *ALGORITHMS["split_k"]))),
+    "lean": ("scores", "row_max", "row_sum", "acc", "partial_max", "partial_sum", "partial_O", "out", "lse"),
+    "output": ("out", "lse"),
+}
+
+
+def probe_set(algorithm: str, probes: str) -> tuple[str, ...]:
+    """Stages that the probe set `probes` asks of `algorithm`, in data-flow order."""
+    if probes not in PROBE_SETS:
+        raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}; got {probes!r}")
+    return tuple(name for name in ALGORITHMS[algorithm] if name in PROBE_SETS[probes])
+
+
+def shape(stage: Stage, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Array shape of `stage` for the axis sizes of a case (`Case.sizes`)."""
+    return tuple(sizes[axis] for axis in stage.axes)
+
+
+def nearest_dumped(algorithm: str, name: str, dumped: Iterable[str]) -> tuple[str, ...]:
+    """The dumped stages from which `name` is judged, in data-flow order; q, k and v are left out.
+
+    Where a direct input was not dumped, its own inputs take its place, and so on up to q, k and v.
+    """
+    stages, known = ALGORITHMS[algorithm], set(dumped)
+    found: set[str] = set()
+    seen: set[str] = set()
+    queue = list(stages[name].reads)
+    while queue:
+        parent = queue.pop()
+        if parent in seen or parent in INPUTS:
+            continue
+        seen.add(parent)
+        if parent in known:
+            found.add(parent)
+        elif parent in stages:
+            queue.extend(stages[parent].reads)
+    return tuple(stage for stage in stages if stage in found)
+
+
+def unseen_upstream(algorithm: str, name: str, dumped: Iterable[str]) -> tuple[str, ...]:
+    """Stages between `name` and its nearest dumped ancestors that nobody saw, in data-flow order."""
+    stages, known = ALGORITHMS[algorithm], set(dumped)
+    seen: set[str] = set()
+    queue = list(stages[name].reads)
+    while queue:
+        parent = queue.pop()
+        if parent in seen or parent in INPUTS or parent in known or parent == name:
+            continue
+        seen.add(parent)
+        queue.extend(stages[parent].reads)
+    return tuple(stage for stage in stages if stage in seen)

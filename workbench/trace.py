@@ -1,0 +1,186 @@
+"""A trace: every dumped stage of one run, with the case, the contract and where it came from; in memory and at rest.
+
+At rest it is a safetensors file: q, k, v and the stages by name, and a JSON manifest in the metadata.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from workbench.case import Case, case_fields
+from workbench.contract import Contract
+from workbench.refusal import Refusal
+from workbench.stages import ALGORITHMS, INPUTS, shape
+
+SCHEMA = "workbench.trace/1"
+
+# A slot that nobody wrote holds a signalling NaN of our own. Arithmetic turns any signalling NaN into a quiet one, so that no
+# computed value can be taken for it; copies keep it bit for bit.
+_UNWRITTEN_BITS = {
+    np.dtype(np.float32): np.uint32(0x7FA0BEEF),
+    np.dtype(np.float16): np.uint16(0x7D5A),
+    np.dtype(ml_dtypes.bfloat16): np.uint16(0x7FA5),
+}
+
+
+def blank(dims: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A buffer of unwritten slots; dtype float32, float16 or bfloat16."""
+    bits = _UNWRITTEN_BITS[np.dtype(dtype)]
+    return np.full(dims, bits).view(dtype)
+
+
+def unwritten(stage: np.ndarray) -> np.ndarray:
+    """Which slots of a dumped stage were never written, bool; all False for a dtype that `blank` does not make."""
+    bits = _UNWRITTEN_BITS.get(stage.dtype)
+    if bits is None:
+        return np.zeros(stage.shape, bool)
+    return np.ascontiguousarray(stage).view(bits.dtype).reshape(stage.shape) == bits
+
+
+def to_float64(stage: np.ndarray) -> np.ndarray:
+    """The values in float64; NaN stays NaN."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN raises the flag when it is widened
+        return stage.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one run of a kernel left behind."""
+
+    target: str  #: name of a kernel, or path.py:function
+    algorithm: str  #: whose stages these are, by the name of `stages.ALGORITHMS`
+    case: Case  #: settled: splits and tiles have their values where the kernel has them
+    contract: Contract
+    inputs: Mapping[str, np.ndarray]  #: q, k, v as the kernel read them
+    stages: Mapping[str, np.ndarray]  #: dumped stages by name
+    requested: tuple[str, ...]  #: stages that the run had to dump; an absent one is missing. Empty for foreign kernels
+    backend: str = "foreign"  #: emulator, cuda or foreign
+    faults: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
+
+
+def _sizes(case: Case, contract: Contract) -> dict[str, int]:
+    sizes = case.sizes
+    if contract.block_k is not None:
+        sizes["t"] = -(-case.seqlen_k // contract.block_k)
+    if contract.splits is not None:
+        sizes["s"] = contract.splits
+    return sizes
+
+
+def check(trace: Trace, where: str) -> Trace:
+    """`trace` itself; Refusal where an input is not finite or a stage is unknown or misshaped. `where` names it in messages."""
+    for name in INPUTS:
+        values = to_float64(trace.inputs[name])
+        if not np.all(np.isfinite(values)):
+            index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+            place = ", ".join(f"{axis}={i}" for axis, i in zip("bhqd" if name == "q" else "bhkd", index, strict=True))
+            raise Refusal(f"{where}: inputs must be finite; {name} holds {values[index]} at {place}")
+    known = ALGORITHMS[trace.algorithm]
+    sizes = _sizes(trace.case, trace.contract)
+    for name, stage in trace.stages.items():
+        if name not in known:
+            raise Refusal(f"{where}: unknown stage {name!r}; stages of {trace.algorithm}: {', '.join(known)}")
+        axes = known[name].axes
+        for axis in set(axes) - set(sizes):  # tiles or splits that nobody declared take the size they have
+            if stage.ndim == len(axes):
+                sizes[axis] = stage.shape[axes.index(axis)]
+        expected = shape(known[name], sizes) if set(axes) <= set(sizes) else ("?",) * len(axes)
+        if stage.shape != expected:
+            raise Refusal(
+                f"{where}: stage {name} has axes [{' '.join(axes)}] and must have shape {list(expected)} for this case; "
+                f"got {list(stage.shape)}"
+            )
+    return trace
+
+
+def save(trace: Trace, path: Path) -> None:
+    """Write `trace` as a safetensors file; a failed run leaves no half-written file."""
+    from safetensors.numpy import save as serialised
+
+    manifest = {
+        "schema": SCHEMA,
+        "target": trace.target,
+        "algorithm": trace.algorithm,
+        "case": trace.case.as_dict(),
+        "contract": trace.contract.as_dict(),
+        "stages": {name: {"axes": ALGORITHMS[trace.algorithm][name].axes} for name in trace.stages},
+        "requested": list(trace.requested),
+        "backend": trace.backend,
+        "faults": list(trace.faults),
+        "versions": dict(trace.versions),
+    }
+    arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages}.items()}
+    write_atomically(path, serialised(arrays, {"workbench": json.dumps(manifest)}))
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` to `path`, or nothing at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def load(path: Path) -> Trace:
+    """The trace in `path`. Raises Refusal for a file that is truncated, is no trace, or lacks or misshapes a stage."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        raise Refusal(f"{path}: no such file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except SafetensorError as error:
+        raise Refusal(f"{path}: not a complete safetensors file ({error})") from None
+    if "workbench" not in metadata:
+        raise Refusal(f"{path}: a trace carries its manifest as metadata 'workbench'; this file has {sorted(metadata) or 'no metadata'}")
+    manifest = _manifest(path, metadata["workbench"])
+    missing = [name for name in (*INPUTS, *manifest["stages"]) if name not in arrays]
+    if missing:
+        raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
+    trace = Trace(
+        target=manifest["target"],
+        algorithm=manifest["algorithm"],
+        case=Case(**manifest["case"]),
+        contract=Contract(**{**manifest["contract"], "assumed": tuple(manifest["contract"]["assumed"])}),
+        inputs={name: arrays[name] for name in INPUTS},
+        stages={name: arrays[name] for name in manifest["stages"]},
+        requested=tuple(manifest["requested"]),
+        backend=manifest["backend"],
+        faults=tuple(manifest["faults"]),
+        versions=manifest["versions"],
+    )
+    return check(trace, str(path))
+
+
+def _manifest(path: Path, text: str) -> dict[str, Any]:
+    try:
+        manifest = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Refusal(f"{path}: the manifest is not JSON ({error})") from None
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        found = manifest.get("schema") if isinstance(manifest, dict) else manifest
+        raise Refusal(f"{path}: the manifest must have schema {SCHEMA!r}; got {found!r}")
+    for name in ("target", "algorithm", "case", "contract", "stages", "requested", "backend", "faults", "versions"):
+        if name not in manifest:
+            raise Refusal(f"{path}: the manifest lacks {name!r}")
+    if manifest["algorithm"] not in ALGORITHMS:
+        raise Refusal(f"{path}: algorithm is one of {', '.join(ALGORITHMS)}; got {manifest['algorithm']!r}")
+    unknown = set(manifest["case"]) - set(case_fields())
+    if unknown:
+        raise Refusal(f"{path}: the case has unknown fields {', '.join(sorted(unknown))}")
+    return manifest
