@@ -104,7 +104,7 @@ def test_healthy_machine():
             "set WORKBENCH_CACHE to a folder that can be written",
         ),
     ],
-    ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
+    ids=["python", "row_stack", "old numpy", "old numba", "no numba-cuda", "built-in", "broken numba", "cache"],
 )
 def test_what_stops_the_workbench(facts, name, detail, fix):
     failure = only_failure(facts)

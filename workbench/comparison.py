@@ -133,7 +133,10 @@ class StageDiff:
 
     def worst(self, n: int = 1) -> list[Element]:
         """The n elements farthest outside their budget, the farthest first; fewer where fewer were judged."""
-        comparison = self._judged()
+        return self.worst_of(self._judged(), n)
+
+    def worst_of(self, comparison: Comparison, n: int) -> list[Element]:
+        """As `worst`, of one of the stage's two comparisons."""
         over = comparison.over_budget.ravel()
         candidates = np.flatnonzero(~np.isnan(over))
         order = candidates[np.argsort(-over[candidates], kind="stable")[:n]]

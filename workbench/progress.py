@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 Tick = Callable[[str], None]  #: says how far a step is, such as "12 of 65 cases"
 
@@ -31,11 +35,12 @@ class _Shown:
     """What `shown` was told."""
 
     stream: TextIO
+    console: "Console | None"  #: of the stream, where it is a terminal; one for all steps, since steps nest
     patience: float
     interval: float
 
     def display(self) -> _Display:
-        return _StatusLine(self.stream) if _can_overwrite(self.stream) else _Lines(self.stream, self.interval)
+        return _Lines(self.stream, self.interval) if self.console is None else _StatusLine(self.console)
 
 
 _shown: ContextVar[_Shown | None] = ContextVar("shown", default=None)
@@ -55,7 +60,8 @@ def shown(stream: TextIO | None = None, *, patience: float = 5.0, interval: floa
         Seconds between plain lines. Nobody should wait 30 s for one, so the default leaves room for a busy machine.
 
     """
-    token = _shown.set(_Shown(sys.stderr if stream is None else stream, patience, interval))
+    stream = sys.stderr if stream is None else stream
+    token = _shown.set(_Shown(stream, _terminal(stream), patience, interval))
     try:
         yield
     finally:
@@ -140,7 +146,8 @@ class _Lines:
         self.stream, self.interval = stream, interval
 
     def during(self, text: str) -> None:
-        print(text, file=self.stream, flush=True)
+        self.stream.write(f"{text}\n")  # in one piece, which print is not: nested steps write from two threads
+        self.stream.flush()
 
     def after(self, text: str | None) -> None:
         if text is not None:
@@ -152,32 +159,37 @@ class _StatusLine:
 
     interval = 1.0
 
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
+    def __init__(self, console: "Console") -> None:
+        from rich.live import Live
 
-        self.stream = stream
-        self.status = Console(file=stream).status("")
-        self.running = False
+        self.console = console
+        # Rewritten from the thread that watches the step; rich's own would outlive it by a moment.
+        self.live = Live(console=console, auto_refresh=False, transient=True)
 
     def during(self, text: str) -> None:
-        from rich.text import Text
-
-        self.status.update(Text(text))  # as Text, since "[b h q]" in a name is no markup
-        if not self.running:
-            self.status.start()
-            self.running = True
+        if not self.live.is_started:
+            self.live.start()
+        self.live.update(_plain(text), refresh=True)
 
     def after(self, text: str | None) -> None:
-        if self.running:
-            self.status.stop()
+        if self.live.is_started:
+            self.live.stop()
         if text is not None:
-            print(text, file=self.stream, flush=True)
+            self.console.print(_plain(text))
 
 
-def _can_overwrite(stream: TextIO) -> bool:
-    """Whether a line of `stream` can be rewritten. The stream is asked, since FORCE_COLOR makes rich say yes to a file."""
+def _plain(text: str) -> "Text":
+    """For rich: without markup, since "[b h q]" in a name is none."""
+    from rich.text import Text
+
+    return Text(text)
+
+
+def _terminal(stream: TextIO) -> "Console | None":
+    """A console if lines of `stream` can be rewritten. The stream is asked, for FORCE_COLOR fools rich."""
     if not stream.isatty():
-        return False
+        return None
     from rich.console import Console
 
-    return not Console(file=stream).is_dumb_terminal
+    console = Console(file=stream)
+    return None if console.is_dumb_terminal else console

@@ -94,9 +94,9 @@ def test_against_ball_arithmetic(attention, distribution):
     case = Case(heads=2, kv_heads=1, seqlen_q=5, seqlen_k=9, head_dim=4, causal=True, distribution=distribution)
     q, k, v = (x.astype(np.float64) for x in case.inputs())
     result = attention(q, k, v, scale=case.scale, mask=case.mask())
-    # The balls are built from the very float64 inputs, at 113 bits. The 4 terms of a score sum to less than 16 in absolute
-    # value, so that it is off by 4 * 16 * 2^-53 = 7e-15 at worst, as is every weight, relatively; the sums over 9 keys and
-    # the division add 12 roundings of 1e-16.
+    # The balls are built from the very float64 inputs, at 113 bits. The 4 terms of a score sum to less than 16 in
+    # absolute value, so that it is off by 4 * 16 * 2^-53 = 7e-15 at worst, as is every weight, relatively; the sums
+    # over 9 keys and the division add 12 roundings of 1e-16.
     bound = 1e-14
     with flint.ctx.workprec(113):
         for head in range(2):

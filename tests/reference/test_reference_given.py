@@ -13,8 +13,8 @@ from workbench.stages import ALGORITHMS, PROBE_SETS, shape
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-# bottom-right causal with more queries than keys: the first rows see no key; 3 tiles, one ragged, and an empty 4th split
-CASE = Case(heads=2, kv_heads=1, seqlen_q=7, seqlen_k=5, head_dim=3, causal=True, block_k=2, splits=4)
+# more queries than keys: the first rows see no key; 4 tiles, the last ragged, in splits of 2, 2 and 0
+CASE = Case(heads=2, kv_heads=1, seqlen_q=9, seqlen_k=7, head_dim=3, causal=True, block_k=2, splits=3)
 OPTIONS = {"flash": {}, "split_k": {"splits": CASE.splits}}
 EVERY_STAGE = [(algorithm, name) for algorithm, stages in ALGORITHMS.items() for name in stages]
 
@@ -156,13 +156,13 @@ def test_given_is_neither_written_nor_returned():
         ),
         (
             "flash",
-            {"row_max": np.zeros((1, 2, 7, 1))},
-            "given row_max must have shape (1, 2, 7, 3) (b=1, h=2, q=7, t=3); got (1, 2, 7, 1)",
+            {"row_max": np.zeros((1, 2, 9, 1))},
+            "given row_max must have shape (1, 2, 9, 4) (b=1, h=2, q=9, t=4); got (1, 2, 9, 1)",
         ),
         (
             "split_k",
-            {"partial_O": np.zeros((1, 2, 7, 4, 3))},
-            "given partial_O must have shape (1, 2, 4, 7, 3) (b=1, h=2, s=4, q=7, d=3); got (1, 2, 7, 4, 3)",
+            {"partial_O": np.zeros((1, 2, 9, 3, 3))},
+            "given partial_O must have shape (1, 2, 3, 9, 3) (b=1, h=2, s=3, q=9, d=3); got (1, 2, 9, 3, 3)",
         ),
     ],
 )

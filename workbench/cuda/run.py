@@ -1,16 +1,19 @@
 """Run a kernel of ours on a case and bring back its trace, from the emulator or from a GPU."""
 
 import functools
+import hashlib
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from workbench import contract, faults
 from workbench.case import DTYPES, Case
+from workbench.cuda import emulator
 from workbench.cuda.build import HEAD_DIMS, Constants, build
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS, Kernel
@@ -26,8 +29,9 @@ GRID_LIMIT = 65535  # blocks along y and z
 #: default tiles by padded head_dim: the largest square ones within SHARED_LIMIT
 DEFAULT_BLOCKS = {32: 64, 64: 64, 128: 32}
 
-#: seconds for one cold compile of a kernel function on the emulator, measured on 2 cores; for estimates only
-COMPILE_S = 4.0
+# Seconds measured on 2 cores, for estimates only: a cold compile on the emulator and for a GPU, a judgement, and what it costs for each
+# (query, key) pair
+COMPILE_S, CUDA_COMPILE_S, JUDGE_S, ELEMENT_S = 4.0, 1.5, 0.03, 1e-6
 
 
 def settle(kernel: Kernel, case: Case) -> Case:
@@ -125,6 +129,10 @@ def run_kernel(
         names = (*arguments, *(f"probe_{stage}" for stage in dumped))
         values = {**_scalars(case), **memory.arrays, **{f"probe_{stage}": memory.arrays[stage] for stage in dumped}}
         launch(grid, _constants(case).threads, tuple(values[name] for name in names))
+        if backend == "emulator":
+            receipt = _receipt(function, _constants(case), wanted, chosen)
+            receipt.parent.mkdir(parents=True, exist_ok=True)
+            receipt.touch()
     memory.copy_back()
     return trace
 
@@ -204,6 +212,25 @@ def _as_numpy(x: Any) -> np.ndarray:
 
 
 def _versions(backend: str) -> dict[str, str]:
-    found = {"python": platform.python_version()} | {name: version(name) for name in ("numpy", "numba", "numba-cuda")}
+    found = {"python": platform.python_version()} | {package: version(package) for package in ("numpy", "numba", "numba-cuda")}
     device = gpu() if backend == "cuda" else None
     return found if device is None else found | {"gpu": device.name, "driver": device.driver}
+
+
+def estimate_s(name: str, cases: Sequence[Case], faults_in: Sequence[str], probes: str, backend: str) -> float:
+    """About how many seconds the cases take: the compiles that are not in the cache on disk yet, and the runs and judgements."""
+    kernel = KERNELS[name]
+    settled = [settle(kernel, case) for case in cases]
+    chosen = faults.chosen(faults_in, name)
+    wanted = probe_set(kernel.algorithm, probes)
+    work_s = sum(JUDGE_S + ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
+    if choose_backend(backend) == "cuda":
+        return work_s + CUDA_COMPILE_S * len({_constants(case) for case in settled}) * len(kernel.functions)
+    builds = {(function, _constants(case)) for case in settled for function in kernel.functions}
+    return work_s + COMPILE_S * sum(not _receipt(function, constants, wanted, chosen).exists() for function, constants in builds)
+
+
+def _receipt(function: str, constants: Constants, wanted: tuple[str, ...], chosen: tuple[faults.Fault, ...]) -> Path:
+    """A file that says that the emulator has compiled this build before, for estimates only."""
+    key = repr((function, constants, wanted, [(fault.id, fault.after) for fault in chosen], version("numba")))
+    return emulator.cache_dir() / "receipts" / hashlib.sha256(key.encode()).hexdigest()[:24]

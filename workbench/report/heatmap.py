@@ -1,32 +1,19 @@
 """Where the errors of a stage are: a map in units of budget, through the worst element.
 
-Each element becomes a shade, a small integer whose order is its importance, so that reducing a large map is a block maximum.
+Each element becomes a shade, an integer that grows with importance, so that reducing a large map is a block maximum.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.case import Case
-from workbench.comparison import Comparison, StageDiff, State
+from workbench.comparison import StageDiff, State
 from workbench.refusal import Refusal
-from workbench.report.histogram import (
-    FAINT,
-    INK,
-    LABEL,
-    SMALL,
-    bare,
-    decisive,
-    headline,
-    indices,
-    kind,
-    page,
-    power,
-    worst_element,
-    worst_line,
-)
+from workbench.report import histogram as look
+from workbench.report.histogram import FAINT, INK, LABEL, SMALL
 from workbench.stages import AXIS_NAMES
 
 if TYPE_CHECKING:
@@ -74,54 +61,43 @@ class Slice:
 
 
 def heatmap(stage: StageDiff, *, case: Case, axes: tuple[str, str] | None = None) -> "Figure":
-    """A map of |error| / budget of the decisive comparison, through the worst element, which is marked.
+    """A map of |error| / budget of the decisive comparison, in the plane through its worst element, which is marked.
 
-    `axes`: the letters of rows and columns; None: query by key, dim, tile or split, whichever the stage has first, else head by
-    query. Tile lines need the case's block_q and block_k. A cell of a map of more than CELLS elements in a direction is the worst
-    of its block. Refuses a stage without a comparison, and axes that it does not have.
+    `axes`: the letters of rows and columns; None: query by the first of key, dim, tile and split that the stage has,
+    else head by query. Tile lines need the case's block_q and block_k. In a map of more than CELLS elements in a
+    direction, a cell is the worst of a block. Refuses a stage without a comparison, and axes that it does not have.
     """
-    comparison = decisive(stage)
     cut = slice_at_worst(stage, axes or default_axes(stage.axes))
     shades, steps = reduced(shade(cut.over_budget, cut.state))
-    figure = page(WIDTH, HEIGHT)
-    headline(figure, f"{stage.name}: {stage.verdict}", f"{_place(stage, comparison, cut, steps)}\n{worst_line(stage)}")
+    figure = look.page(WIDTH, HEIGHT)
+    look.headline(figure, f"{stage.name}: {stage.verdict}", f"{_place(stage, cut, steps)}\n{look.worst_line(stage)}")
     plot = figure.add_axes((0.72 / WIDTH, 0.55 / HEIGHT, MAP / WIDTH, MAP / HEIGHT))
     _image(plot, shades, steps, cut)
     _colour_bar(figure.add_axes((5.75 / WIDTH, 2.45 / HEIGHT, 0.2 / WIDTH, (MAP - 1.9) / HEIGHT)))
     handles = [*_mark_worst(plot, cut.worst), *_lines(plot, case, cut), *_swatches(shades)]
+    style: dict[str, Any] = {"borderaxespad": 0, "borderpad": 0, "frameon": False}
     corner = (5.75 / WIDTH, 2.2 / HEIGHT)
-    figure.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=corner,
-        borderaxespad=0,
-        borderpad=0,
-        frameon=False,
-        fontsize=SMALL,
-        labelcolor=INK,
-    )
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=corner, fontsize=SMALL, labelcolor=INK, **style)
     return figure
 
 
 def default_axes(axes: str) -> tuple[str, str]:
-    """Letters of the rows and columns drawn of a stage with `axes`."""
-    for rows, columns in ("qk", "qd", "qt", "qs", "hq"):
-        if rows in axes and columns in axes:
-            return rows, columns
-    rows, columns = axes[-2:].rjust(2)
-    return rows, columns
+    """Letters of the rows and columns drawn of a stage with `axes`; the rows of a stage of one axis are blank."""
+    pairs = (("q", "k"), ("q", "d"), ("q", "t"), ("q", "s"), ("h", "q"))
+    last = axes[-2:].rjust(2)
+    return next((pair for pair in pairs if set(pair) <= set(axes)), (last[0], last[1]))
 
 
 def slice_at_worst(stage: StageDiff, axes: tuple[str, str]) -> Slice:
-    """The plane of `axes` through the worst element of the decisive comparison; through index 0 where nothing was judged."""
-    comparison = decisive(stage)
+    """The plane of `axes` through the worst element of the decisive comparison, or index 0 where nothing was judged."""
+    comparison = look.decisive(stage)
     rows, columns = axes
-    if rows == columns or not set(axes) <= {*stage.axes, " "} or columns == " ":
+    if rows == columns or columns not in stage.axes or rows not in (*stage.axes, " "):
         raise Refusal(f"axes are two different ones of {stage.name}: {', '.join(stage.axes)}; got {', '.join(axes)}")
-    worst = worst_element(comparison)
-    at = indices(stage, worst or 0)
+    worst = look.worst_element(comparison)
+    at = look.indices(stage, worst or 0)
     index = tuple(slice(None) if axis in axes else i for axis, i in at.items())
-    turned = list(at).index(columns) < list(at).index(rows) if rows in at else False
+    turned = stage.axes.find(rows) > stage.axes.find(columns)
     planes = [np.atleast_2d(array[index]) for array in (comparison.over_budget, comparison.state)]
     over_budget, state = [plane.T if turned else plane for plane in planes]
     held = {axis: i for axis, i in at.items() if axis not in axes}
@@ -129,7 +105,10 @@ def slice_at_worst(stage: StageDiff, axes: tuple[str, str]) -> Slice:
 
 
 def shade(over_budget: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """A shade for each element, int16; larger is more important: unwritten, NaN, over budget, poisoned, not judged, within, exact."""
+    """A shade for each element, int16, that grows with importance.
+
+    exact < within budget, by size < not judged < poisoned < over budget, by size < NaN < unwritten
+    """
     with np.errstate(divide="ignore"):
         decades = np.log10(over_budget)
     calm = np.clip((decades - LOW) / -LOW * (RAMP - 1), 0, RAMP - 1)
@@ -142,11 +121,13 @@ def shade(over_budget: np.ndarray, state: np.ndarray) -> np.ndarray:
         over_budget > 1,
         over_budget == 0,
     ]
-    return np.select(conditions, [UNWRITTEN, NAN, POISONED, NOT_JUDGED, OVER + hot, EXACT], WITHIN + calm).astype(np.int16)
+    return np.select(conditions, [UNWRITTEN, NAN, POISONED, NOT_JUDGED, OVER + hot, EXACT], WITHIN + calm).astype(
+        np.int16
+    )
 
 
 def reduced(shades: np.ndarray, limit: int = CELLS) -> tuple[np.ndarray, tuple[int, int]]:
-    """The most important shade of each block, at most `limit` blocks in a direction, and the block's rows and columns."""
+    """The largest shade of each block, at most `limit` blocks in a direction, and the rows and columns of a block."""
     rows, columns = (-(-size // limit) for size in shades.shape)
     shades = np.maximum.reduceat(shades, np.arange(0, shades.shape[0], rows), axis=0)
     return np.maximum.reduceat(shades, np.arange(0, shades.shape[1], columns), axis=1), (rows, columns)
@@ -163,14 +144,15 @@ def colours(shades: np.ndarray) -> np.ndarray:
 
 
 def grid(case: Case, axis: str, size: int) -> tuple[list[int], list[int]]:
-    """Where tiles and splits begin within an axis of `size` elements, 0 left out; a split's begin is no tile's as well."""
-    block = {"q": case.block_q, "k": case.block_k, "t": 1}.get(axis)
-    tiles = [] if block is None or axis == "t" else list(range(block, size, block))
+    """Where tiles and splits begin within an axis of `size` elements: 0 is left out, and no place is in both lists."""
+    block = {"q": case.block_q, "k": case.block_k, "t": 1 if case.block_k else None}.get(axis)
+    if block is None:
+        return [], []
     splits: list[int] = []
-    if block is not None and axis in "kt" and case.splits is not None and case.block_k is not None:
-        key_tiles = -(-case.seqlen_k // case.block_k)  # type: ignore[operator]
+    if axis in "kt" and case.splits is not None:
+        key_tiles = -(-size // block)
         splits = list(range(block * -(-key_tiles // case.splits), size, block * -(-key_tiles // case.splits)))
-    return [edge for edge in tiles if edge not in splits], splits
+    return [edge for edge in range(block, size, block) if edge not in splits and axis != "t"], splits
 
 
 def _rgb(colour: str) -> list[int]:
@@ -183,25 +165,25 @@ def _ramp(anchors: tuple[str, ...]) -> np.ndarray:
     return np.stack([np.interp(places, np.arange(len(anchors)), channel) for channel in known.T], axis=1)
 
 
-def _place(stage: StageDiff, comparison: Comparison, cut: Slice, steps: tuple[int, int]) -> str:
-    sizes = dict(zip(stage.axes, comparison.actual.shape, strict=True))
+def _place(stage: StageDiff, cut: Slice, steps: tuple[int, int]) -> str:
+    sizes = dict(zip(stage.axes, look.decisive(stage).state.shape, strict=True))
     several = [f"{sizes[axis]} {PLURALS[axis]}" for axis in cut.held if sizes[axis] > 1]
-    place = " ".join(f"{axis}={i}" for axis, i in cut.held.items())  # such as b=0 h=2
+    place = " ".join(f"{axis}={i}" for axis, i in cut.held.items())
     if several:
         place = f"{'first' if cut.worst is None else 'worst'} of {' x '.join(several)}: {place}"
     cells = f"a cell is the worst of {steps[0]} x {steps[1]} elements" if max(steps) > 1 else ""
-    return ", ".join(part for part in (place, f"{kind(stage)} |error| / budget", cells) if part)
+    return ", ".join(part for part in (place, f"{look.kind(stage)} |error| / budget", cells) if part)
 
 
 def _image(axes: "Axes", shades: np.ndarray, steps: tuple[int, int], cut: Slice) -> None:
-    bare(axes)
+    look.bare(axes)
     (rows, columns), (height, width) = shades.shape, cut.over_budget.shape
     extent = (-0.5, columns * steps[1] - 0.5, rows * steps[0] - 0.5, -0.5)
-    image = colours(shades)
+    image, outside = colours(shades), shades >= OVER
     axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", zorder=0)
-    outside = shades >= OVER
     if outside.any():  # once more over the lines, which may be wider than a cell
-        axes.imshow(np.dstack([image, 255 * outside.astype(np.uint8)]), extent=extent, aspect="auto", interpolation="nearest", zorder=3)
+        image = np.dstack([image, 255 * outside.astype(np.uint8)])
+        axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", zorder=3)
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=_ticks(width), yticks=_ticks(height))
     axes.set_xlabel(WORDS.get(cut.columns, cut.columns), fontsize=LABEL, color=INK)
     axes.set_ylabel(WORDS.get(cut.rows, cut.rows), fontsize=LABEL, color=INK)
@@ -216,19 +198,15 @@ def _ticks(size: int) -> range:
 
 
 def _lines(axes: "Axes", case: Case, cut: Slice) -> list:
-    from matplotlib.lines import Line2D
-
     height, width = cut.over_budget.shape
-    styles = ({"color": FAINT, "lw": 0.6, "alpha": 0.5}, {"color": INK, "lw": 1.8})
-    drawn: list[bool] = [False, False]
-    for axis, size, line in ((cut.rows, height, axes.axhline), (cut.columns, width, axes.axvline)):
-        for kind, edges in enumerate(grid(case, axis, size)):
-            if len(edges) <= LINES:
-                drawn[kind] |= bool(edges)
-                for edge in edges:
-                    line(edge - 0.5, **styles[kind])
-    names = ("tile bounds", "split bounds")
-    return [Line2D([], [], label=name, **style) for name, style, on in zip(names, styles, drawn, strict=True) if on]
+    tile: dict[str, Any] = {"colors": FAINT, "linewidths": 0.6, "alpha": 0.5, "label": "tile bounds"}
+    split: dict[str, Any] = {"colors": INK, "linewidths": 1.8, "label": "split bounds"}
+    drawn = {}
+    for axis, size, lines, end in ((cut.rows, height, axes.hlines, width), (cut.columns, width, axes.vlines, height)):
+        for style, edges in zip((tile, split), grid(case, axis, size), strict=True):
+            if 0 < len(edges) <= LINES:
+                drawn[style["label"]] = lines([edge - 0.5 for edge in edges], -0.5, end - 0.5, **style)
+    return list(drawn.values())
 
 
 def _swatches(shades: np.ndarray) -> list:
@@ -244,15 +222,23 @@ def _colour_bar(axes: "Axes") -> None:
     shades = shade(10.0**decades, np.zeros(decades.size, np.uint8))
     axes.imshow(colours(shades[:, None]), extent=(0, 1, LOW, HIGH), aspect="auto", interpolation="nearest")
     axes.axhline(0, color=INK, lw=1.4)
-    names = {LOW: f"\u2264{power(LOW)}", 0: "1  budget", HIGH: f"\u2265{power(HIGH)}"}
+    names = {LOW: f"\u2264{look.power(LOW)}", 0: "1  budget", HIGH: f"\u2265{look.power(HIGH)}"}
     for decade in range(LOW, HIGH + 1):
         weight = "bold" if decade == 0 else "normal"
-        axes.text(1.3, decade, names.get(decade, power(decade)), va="center_baseline", fontsize=SMALL, color=INK, fontweight=weight)
+        axes.text(
+            1.3,
+            decade,
+            names.get(decade, look.power(decade)),
+            va="center_baseline",
+            fontsize=SMALL,
+            color=INK,
+            fontweight=weight,
+        )
 
 
 def _mark_worst(axes: "Axes", worst: tuple[int, int] | None) -> list:
     if worst is None:
         return []
-    ring = {"marker": "o", "ls": "", "mfc": "none", "clip_on": False, "zorder": 5}
+    ring: dict[str, Any] = {"marker": "o", "ls": "", "mfc": "none", "clip_on": False, "zorder": 5}
     axes.plot(worst[1], worst[0], **ring, mec="white", mew=3.6, ms=13)
     return axes.plot(worst[1], worst[0], **ring, mec=INK, mew=1.5, ms=13, label="worst element")

@@ -1,6 +1,6 @@
-"""How large the errors of a stage are: a histogram in units of budget, and the axis and look that all pictures share."""
+"""How large the errors of a stage are: a histogram in units of budget; also the axis and look that pictures share."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,18 +21,18 @@ HOT_WASH = "#fdf1ec"
 
 LOW, HIGH = -4, 8  #: decades of the budget axis; smaller errors count into its first bin
 BINS_PER_DECADE = 4
-SLOT = 0.7  #: decades that each bar beside the axis takes (exactly 0, beyond the axis, inf), with a gap of as much before it
+SLOT = 0.7  #: width, in decades, of the bars beside the axis (exactly 0, beyond the axis, inf) and of the gaps between
 
 _AXIS = np.arange(LOW * BINS_PER_DECADE, HIGH * BINS_PER_DECADE + 1) / BINS_PER_DECADE
-#: edges of all bars in decades: the slot of 0, the axis, the slot beyond it, the slot of inf; what lies between is a gap
+#: edges of all bars, in decades: 0, the axis, beyond it, inf; what lies between is a gap
 EDGES = np.concatenate([[LOW - 2 * SLOT, LOW - SLOT], _AXIS, HIGH + SLOT * np.arange(1, 5)])
 
 
 def histogram(stage: StageDiff) -> "Figure":
-    """Counts of |error| / budget, log-log: the decisive comparison filled, the propagated one as an outline over an isolated one.
+    """Counts of |error| / budget, log-log: the decisive comparison filled, the propagated one beside it as an outline.
 
-    Errors of exactly 0, beyond the axis and inf (NaN, wrong class, unwritten, or any error where none is allowed) have bars of
-    their own. Elements that were not judged are in no bar. Refuses a stage without a comparison.
+    Errors of exactly 0, beyond the axis and inf (NaN, wrong class, unwritten, or an error where none is allowed) have
+    bars of their own. Elements that were not judged are in no bar. Refuses a stage without a comparison.
     """
     comparison = decisive(stage)
     bars = counts(comparison.over_budget)
@@ -48,22 +48,23 @@ def histogram(stage: StageDiff) -> "Figure":
     if worst is None:
         axes.text(0.5, 0.5, "nothing was judged", transform=axes.transAxes, ha="center", color=FAINT, fontsize=TITLE)
     else:
-        _mark_worst(axes, float(comparison.over_budget.flat[worst]), bars, bars if outline is None else np.fmax(bars, outline))
+        drawn = bars if outline is None else np.fmax(bars, outline)
+        _mark_worst(axes, float(comparison.over_budget.flat[worst]), bars, drawn)
     return figure
 
 
 def counts(over_budget: np.ndarray) -> np.ndarray:
-    """How many elements fall between each pair of EDGES, nan in the gaps; a bin holds its upper edge, so 1.0 is within budget."""
+    """How many elements lie between each two EDGES, nan in gaps. A bin holds its upper edge: 1.0 is within budget."""
     ratios = over_budget[~np.isnan(over_budget)]
-    finite = ratios[(ratios > 0) & (ratios <= 10.0**HIGH)]
-    bins = np.clip(np.searchsorted(10.0**_AXIS, finite) - 1, 0, None)
-    axis = np.bincount(bins, minlength=len(_AXIS) - 1)
-    beyond = np.count_nonzero((ratios > 10.0**HIGH) & np.isfinite(ratios))
-    return np.array([np.count_nonzero(ratios == 0), np.nan, *axis, np.nan, beyond, np.nan, np.count_nonzero(np.isinf(ratios))])
+    bins = np.searchsorted(10.0**_AXIS, ratios[(ratios > 0) & (ratios <= 10.0**HIGH)]) - 1
+    axis = np.bincount(np.maximum(bins, 0), minlength=len(_AXIS) - 1)
+    infinite = np.count_nonzero(np.isinf(ratios))
+    beyond = np.count_nonzero(ratios > 10.0**HIGH) - infinite
+    return np.array([np.count_nonzero(ratios == 0), np.nan, *axis, np.nan, beyond, np.nan, infinite])
 
 
 def position(over_budget: float) -> float:
-    """Where a ratio lies on the budget axis, in decades; 0, beyond the axis and inf lie in the middle of their slots."""
+    """Where a ratio lies on the budget axis, in decades; 0, beyond the axis and inf lie in the middle of their bars."""
     if over_budget == 0:
         return float(EDGES[:2].mean())
     if over_budget <= 10.0**HIGH:
@@ -74,7 +75,7 @@ def position(over_budget: float) -> float:
 def decisive(stage: StageDiff) -> Comparison:
     """The comparison that the verdict rests on; refuses a stage that has none."""
     if stage.decisive is None:
-        raise Refusal(f"{stage.name} has no comparison to draw: {stage.verdict}" + (f", {stage.reason}" if stage.reason else ""))
+        raise Refusal(f"{stage.name} cannot be drawn: {stage.verdict}{f' ({stage.reason})' if stage.reason else ''}")
     return stage.decisive
 
 
@@ -87,7 +88,8 @@ def worst_element(comparison: Comparison) -> int | None:
 
 def indices(stage: StageDiff, flat: int) -> dict[str, int]:
     """Axis letter -> index of the element at position `flat` in C order."""
-    return {axis: int(i) for axis, i in zip(stage.axes, np.unravel_index(flat, decisive(stage).state.shape), strict=True)}
+    place = np.unravel_index(flat, decisive(stage).state.shape)
+    return {axis: int(i) for axis, i in zip(stage.axes, place, strict=True)}
 
 
 def kind(stage: StageDiff) -> str:
@@ -102,8 +104,9 @@ def worst_line(stage: StageDiff) -> str:
     if flat is None:
         return "nothing was judged"
     place = " ".join(f"{axis}={i}" for axis, i in indices(stage, flat).items())
-    actual, expected, ratio = (float(to_float64(x).flat[flat]) for x in (comparison.actual, comparison.expected, comparison.over_budget))
-    return f"worst at {place}: actual {actual:.7g}, expected {expected:.7g}, {times(ratio)} x budget"
+    actual, expected = float(to_float64(comparison.actual).flat[flat]), float(comparison.expected.flat[flat])
+    ratio = times(float(comparison.over_budget.flat[flat]))
+    return f"worst at {place}: actual {actual:.7g}, expected {expected:.7g}, {ratio} x budget"
 
 
 def times(over_budget: float) -> str:
@@ -135,14 +138,18 @@ def bare(axes: "Axes") -> None:
 
 
 def budget_axis(axes: "Axes", label: str) -> None:
-    """Make x the budget axis: its slots beside it, a line at 1.0, and the side outside the budget tinted."""
+    """Make x the budget axis: its bars beside it, a line at 1.0, and the side outside the budget tinted."""
     bare(axes)
-    decades = range(LOW, HIGH, 2)
-    names = [f"\u2264{power(LOW)}", *map(power, decades[1:])]
-    slots = [position(0.0), position(10.0 ** (HIGH + 1)), position(np.inf)]
-    below = {"xycoords": axes.get_xaxis_transform(), "xytext": (0, -13), "textcoords": "offset points"}
-    for x, name in zip((*decades, *slots), (*names, "0", f">{power(HIGH)}", "inf"), strict=True):
-        axes.annotate(name, (x, 0), **below, ha="center", fontsize=SMALL, color=INK)  # ticks take three times as long
+    names = {float(decade): power(decade) for decade in range(LOW, HIGH, 2)}
+    names |= {
+        LOW: f"\u2264{power(LOW)}",
+        EDGES[:2].mean(): "0",
+        position(1e300): f">{power(HIGH)}",
+        position(np.inf): "inf",
+    }
+    below: dict[str, Any] = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center"}
+    for x, name in names.items():  # as ticks they would take three times as long
+        axes.annotate(name, (x, 0), (0, -13), **below, fontsize=SMALL, color=INK)
     axes.set(xticks=[], xlim=(EDGES[0] - SLOT, EDGES[-1] + SLOT))
     axes.set_xlabel(label, fontsize=LABEL, color=INK, labelpad=18)
     axes.axvspan(0, EDGES[-1] + SLOT, color=HOT_WASH, lw=0, zorder=0)
@@ -160,50 +167,51 @@ def _bars(axes: "Axes", bars: np.ndarray, outline: np.ndarray | None) -> None:
     axes.stairs(np.where(within, np.nan, bars), EDGES, fill=True, color=HOT, zorder=2)
     if outline is not None:
         axes.stairs(outline, EDGES, color=INK, lw=1.2, zorder=3, label="propagated")
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=LABEL, labelcolor=INK, frameon=False, borderaxespad=0)
+        style: dict[str, Any] = {"frameon": False, "borderaxespad": 0, "fontsize": LABEL, "labelcolor": INK}
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, **style)
 
 
 def _count_axis(axes: "Axes", largest: float) -> None:
     top = np.log10(max(largest, 10))
     axes.set_ylim(0.6, 10 ** (1.22 * top))  # the room above the bars is for the mark of the worst element
     axes.set_yscale("log")
-    shown = range(int(top) + 1)
-    axes.set_yticks([10**n for n in shown], ["1k 10k 100k 1M 10M 100M 1G 10G".split()[n - 3] if n > 2 else f"{10**n}" for n in shown])
+    names = "1 10 100 1k 10k 100k 1M 10M 100M 1G 10G".split()[: int(top) + 1]
+    axes.set_yticks([10**n for n in range(len(names))], names)
     axes.set_yticks([], minor=True)
-    axes.text(-0.075, 0.5, "elements", transform=axes.transAxes, rotation=90, ha="center", va="center", fontsize=LABEL, color=INK)
+    style: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center", "fontsize": LABEL, "color": INK}
+    axes.text(-0.075, 0.5, "elements", transform=axes.transAxes, **style)
     axes.grid(axis="y", color=RULE, lw=0.6)
     axes.set_axisbelow(True)
 
 
 def _numbers(comparison: Comparison) -> str:
-    poisoned = np.count_nonzero(comparison.state == State.POISONED)
-    unjudged = comparison.actual.size - np.count_nonzero(comparison.judged) - poisoned
-    numbers = [
-        f"{comparison.actual.size:,} elements",
-        f"{np.count_nonzero(comparison.outside):,} outside",
-        f"{poisoned:,} poisoned",
-        *([f"{unjudged:,} not judged"] if unjudged else []),
-    ]
-    return ", ".join(numbers)
+    judged, poisoned = np.count_nonzero(comparison.judged), np.count_nonzero(comparison.state == State.POISONED)
+    unjudged = comparison.state.size - judged - poisoned
+    outside = f"{np.count_nonzero(comparison.outside):,} outside"
+    size = comparison.state.size
+    text = f"{size:,} element{'s' if size > 1 else ''}, {outside}, {poisoned:,} poisoned"
+    return f"{text}, {unjudged:,} not judged" if unjudged else text
 
 
 def _strip(axes: "Axes", comparison: Comparison) -> None:
     outside = np.count_nonzero(comparison.outside)
     within = np.count_nonzero(comparison.judged) - outside
-    for x, y, text, side, colour in (
-        (0, 1.015, "budget", "center", INK),
-        (-0.95, 1.015, f"{within:,} within", "right", CALM),
-        (0.95, 1.015, f"{outside:,} outside", "left", HOT),
+    for x, text, side, colour in (
+        (0, "budget", "center", INK),
+        (-0.95, f"{within:,} within", "right", CALM),
+        (0.95, f"{outside:,} outside", "left", HOT),
     ):
-        style = {"ha": side, "va": "bottom", "color": colour, "fontsize": LABEL, "fontweight": "bold"}
-        axes.text(x, y, text, transform=axes.get_xaxis_transform(), **style)
+        style: dict[str, Any] = {"ha": side, "va": "bottom", "color": colour, "fontsize": LABEL, "fontweight": "bold"}
+        axes.text(x, 1.015, text, transform=axes.get_xaxis_transform(), **style)
 
 
 def _mark_worst(axes: "Axes", ratio: float, bars: np.ndarray, drawn: np.ndarray) -> None:
     x = position(ratio)
     height = bars[counts(np.array([ratio])) == 1][0]
-    clear = np.nanmax(drawn[(EDGES[1:] > x - 1.2) & (EDGES[:-1] < x + 1.2)])
-    side = "center" if abs(x) > 0.8 else "right" if x <= 0 else "left"  # clear of the line at 1.0
-    arrow = {"arrowstyle": "-|>", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 1, "relpos": ({"left": 0, "center": 0.5, "right": 1}[side], 0)}
-    style = {"ha": side, "va": "bottom", "fontsize": SMALL, "color": INK, "arrowprops": arrow, "zorder": 5}
-    axes.annotate(f"worst {times(ratio)}", xy=(x, height), xytext=(x, clear * axes.get_ylim()[1] ** 0.07), **style)
+    clear = np.nanmax(drawn[(EDGES[1:] > x - 1.2) & (EDGES[:-1] < x + 1.2)])  # the text lies above what is near
+    side, anchor = ("center", 0.5) if abs(x) > 0.8 else ("right", 1) if x <= 0 else ("left", 0)  # and beside the line
+    arrow = {"arrowstyle": "-|>", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 1, "relpos": (anchor, 0)}
+    style: dict[str, Any] = {"ha": side, "va": "bottom", "fontsize": SMALL, "color": INK, "zorder": 5}
+    axes.annotate(
+        f"worst {times(ratio)}", (x, height), (x, clear * axes.get_ylim()[1] ** 0.07), arrowprops=arrow, **style
+    )

@@ -46,10 +46,11 @@ ROW, TOP, BOTTOM = 0.27, 1.25, 0.55  #: inches of the overview: a stage's row, a
 
 
 def save(stages: Sequence[StageDiff], case: Case, folder: Path) -> list[Path]:
-    """Write `overview.png`, `<nn>-<stage>-histogram.png` and `<nn>-<stage>-heatmap.png` into `folder`; returns the files in that order.
+    """Write `overview.png` and, of each stage, `<nn>-<stage>-histogram.png` and `<nn>-<stage>-heatmap.png`; return them.
 
-    `stages` in data-flow order; nn is the place among them, from 01. A stage without a comparison has a row in the overview and no
-    pictures. The same arguments give the same bytes. A file is there whole or not at all; files that were there are replaced.
+    `stages` are in data-flow order, and nn is the place among them, from 01. A stage without a comparison has a row in
+    the overview and no pictures of its own. A file that was there is replaced, and is whole at any time. The same
+    arguments give the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [_write(overview(stages, case), folder / "overview.png")]
@@ -70,38 +71,48 @@ def role(stage: StageDiff) -> str:
 
 
 def overview(stages: Sequence[StageDiff], case: Case) -> "Figure":
-    """One row per stage, in the order given: its largest isolated (bar) and propagated (diamond) |error| / budget, and its role."""
+    """A row for each stage, in the order given: its role, and its largest isolated (bar) and propagated (diamond) error."""
     height = TOP + ROW * len(stages) + BOTTOM
     figure = page(11.4, height)
-    headline(figure, _named(stages, "origin") or _no_origin(stages), f"{_named(stages, 'victim') or 'no victims'}\n{_case_line(case)}")
+    victims = _named(stages, "victim") or "no victims"
+    headline(figure, _named(stages, "origin") or _no_origin(stages), f"{victims}\n{_case_line(case)}")
     axes = figure.add_axes((0.105, BOTTOM / height, 0.46, ROW * len(stages) / height))
     budget_axis(axes, "largest |error| / budget")
     axes.set_ylim(len(stages) - 0.5, -0.5)
     axes.set_yticks(range(len(stages)), [stage.name for stage in stages])
+    axes.text(0, -0.85, "budget", ha="center", va="center", fontsize=LABEL, fontweight="bold", color=INK)
+    for column, x in COLUMNS.items():
+        _cell(axes, x, -0.85, column, FAINT)
     for row, stage in enumerate(stages):
         _row(axes, row, stage)
-    for text, x in COLUMNS.items():
-        axes.text(x, -0.85, text, transform=axes.get_yaxis_transform(), fontsize=LABEL, color=FAINT, va="center")
-    axes.text(0, -0.85, "budget", ha="center", va="center", fontsize=LABEL, fontweight="bold", color=INK)
     return figure
 
 
-
-
 def _row(axes: "Axes", row: int, stage: StageDiff) -> None:
-    name = role(stage)
-    axes.axhline(row, color=RULE, lw=0.6, zorder=0.5)
+    name, judged = role(stage), stage.decisive
     isolated, propagated = _largest(stage.isolated), _largest(stage.propagated)
+    axes.axhline(row, color=RULE, lw=0.6, zorder=0.5)
     if isolated is not None:
-        axes.barh(row, position(isolated) - EDGES[0] + 0.3, left=EDGES[0] - 0.3, height=0.56, color=ROLES[name], zorder=2)
+        start = EDGES[0] - 0.3
+        axes.barh(row, position(isolated) - start, left=start, height=0.56, color=ROLES[name], zorder=2)
     if propagated is not None:
-        axes.plot(position(propagated), row, "D", mfc="white", mec=ROLES[name], mew=1.6, ms=6.5, zorder=5)
-    outside = "-" if stage.decisive is None else f"{np.count_nonzero(stage.decisive.outside):,} / {stage.decisive.actual.size:,}"
-    shown = name if name in ("origin", "victim") else ""
-    cells = (shown, stage.verdict, *("-" if x is None else times(x) for x in (isolated, propagated)), outside)
-    for column, (x, text) in enumerate(zip(COLUMNS.values(), cells, strict=True)):
-        weight, colour = ("bold", ROLES[name]) if column == 0 else ("normal", FAINT if name == "not judged" else INK)
-        axes.text(x, row, text, transform=axes.get_yaxis_transform(), fontsize=LABEL, va="center", color=colour, fontweight=weight)
+        axes.plot(position(propagated), row, "D", mfc="white", mec=INK, mew=1.3, ms=6.5, zorder=5)
+    texts = (
+        stage.verdict,
+        "-" if isolated is None else times(isolated),
+        "-" if propagated is None else times(propagated),
+        "-" if judged is None else f"{np.count_nonzero(judged.outside):,} / {judged.state.size:,}",
+    )
+    place, *places = COLUMNS.values()
+    if name in ("origin", "victim"):
+        _cell(axes, place, row, name, ROLES[name], "bold")
+    for place, text in zip(places, texts, strict=True):
+        _cell(axes, place, row, text, FAINT if name == "not judged" else INK)
+
+
+def _cell(axes: "Axes", x: float, y: float, text: str, colour: str, weight: str = "normal") -> None:
+    style = {"fontsize": LABEL, "color": colour, "fontweight": weight}
+    axes.text(x, y, text, transform=axes.get_yaxis_transform(), va="center", fontdict=style)
 
 
 def _largest(comparison: Comparison | None) -> float | None:
@@ -116,7 +127,9 @@ def _named(stages: Sequence[StageDiff], wanted: str) -> str:
 
 
 def _no_origin(stages: Sequence[StageDiff]) -> str:
-    return "no origin: every judged stage is within its budget" if any(role(stage) != "not judged" for stage in stages) else "nothing was judged"
+    if all(role(stage) == "not judged" for stage in stages):
+        return "nothing was judged"
+    return "no origin: no stage is wrong on its own inputs"
 
 
 def _case_line(case: Case) -> str:

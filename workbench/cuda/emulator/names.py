@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import copy
 import math
 from collections.abc import Mapping, Set
 
@@ -31,7 +32,13 @@ _CONSTRUCTS = {
 _MATH = {id(value): name for name, value in vars(math).items() if callable(value)}
 _LIBDEVICE = {id(value): name for name, value in vars(libdevice).items() if callable(value)}
 _BUILTINS = {id(getattr(builtins, name)): name for name in "abs range len int float bool round pow divmod".split()}
-_STATIC_CALLS = {name: getattr(builtins, name) for name in "min max len int float abs".split()}
+_STATIC_CALLS = {id(function) for function in (min, max, len, int, float, abs)}
+_STATIC_TYPES = (bool, int, float, str, tuple, np.generic, np.dtype, types.Type, type(None))
+_STATIC_NODES = (
+    *(ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.Subscript, ast.Call),
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp),
+    *(ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
+)
 
 
 def value_of(node: ast.expr, local_names: Set[str], namespace: Mapping[str, object]) -> object:
@@ -47,28 +54,24 @@ def value_of(node: ast.expr, local_names: Set[str], namespace: Mapping[str, obje
 
 def static_value(node: ast.expr, local_names: Set[str], namespace: Mapping[str, object]) -> object:
     """Return the value of an expression of literals and free constants, else `UNKNOWN`."""
-    for child in ast.walk(node):
-        if isinstance(child, ast.Name) and (child.id in local_names or not _is_static(child.id, namespace)):
-            return UNKNOWN
-        if isinstance(child, ast.Lambda | ast.NamedExpr | ast.Await | ast.Yield | ast.comprehension):
-            return UNKNOWN
-    code = compile(ast.Expression(body=ast.fix_missing_locations(node)), "<constant>", "eval")
-    names = {child.id: namespace[child.id] for child in ast.walk(node) if _is_free(child, namespace)}
-    try:
-        return eval(code, {"__builtins__": _STATIC_CALLS}, names)
-    except Exception:  # whatever it is, the compiler will say it better
+    values: dict[str, object] = {}
+
+    class Bind(ast.NodeTransformer):
+        def visit_Name(self, name):
+            values[f"value{len(values)}"] = value_of(name, local_names, namespace)
+            return ast.copy_location(ast.Name(f"value{len(values) - 1}", ast.Load()), name)
+
+        visit_Attribute = visit_Name
+
+    if not all(isinstance(child, _STATIC_NODES) for child in ast.walk(node)):
         return UNKNOWN
-
-
-def _is_free(node: ast.AST, namespace: Mapping[str, object]) -> bool:
-    return isinstance(node, ast.Name) and node.id in namespace
-
-
-def _is_static(name: str, namespace: Mapping[str, object]) -> bool:
-    if name in namespace:
-        value = namespace[name]
-        return isinstance(value, bool | int | float | str | tuple | np.generic | np.dtype | type(np) | types.Type | type)
-    return name in _STATIC_CALLS
+    code = compile(ast.Expression(Bind().visit(copy.deepcopy(node))), "<constant>", "eval")
+    if not all(isinstance(value, _STATIC_TYPES) or id(value) in _STATIC_CALLS for value in values.values()):
+        return UNKNOWN
+    try:
+        return eval(code, {"__builtins__": {}}, values)
+    except Exception:  # whatever is wrong with it, the compiler will say better
+        return UNKNOWN
 
 
 def construct(value: object) -> str | None:

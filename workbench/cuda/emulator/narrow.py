@@ -1,16 +1,18 @@
 """float16 and bfloat16 for numba's CPU target: 16-bit storage, conversion in integer arithmetic.
 
 A value converts to float32 and float64 exactly and from them with one rounding to nearest even, whatever the host can
-do. Arithmetic between two narrow values is refused: the GPU rounds each such operation to 16 bits, and a kernel that
-is careful about its numerics says ``float32(x)`` first.
+do. ``+ - * /`` of two narrow values round their exact result once, as the GPU does: computing in float32 in between
+changes nothing, since 24 bits are at least twice 11 plus 2 (Figueroa 1995). With a float32 they give float32.
 """
+
+import operator
 
 from llvmlite import ir
 from numba import njit
 from numba.core import types
 from numba.core.typeconv import Conversion
 from numba.core.typing import signature
-from numba.extending import intrinsic, lower_cast, models, register_model
+from numba.extending import intrinsic, lower_cast, models, overload, register_model
 
 
 class Narrow(types.Number):
@@ -136,3 +138,32 @@ def _round(context, builder, wide, narrow, value):
     double = context.cast(builder, value, wide, types.float64)
     round_ = _ROUND[narrow].py_func
     return context.compile_internal(builder, round_, signature(types.uint16, types.float64), [double])
+
+
+@intrinsic
+def _narrowed(typingctx, value, like):
+    def codegen(context, builder, sig, args):
+        return context.cast(builder, args[0], value, like)
+
+    return signature(like, value, like), codegen
+
+
+def _overload_operator(function, inplace):
+    # target="cpu" goes before numba's own templates, which would take the float32 to which a narrow value converts
+    @overload(function, target="cpu")
+    @overload(inplace, target="cpu")
+    def operation(a, b):
+        if isinstance(a, Narrow) and a == b:
+            return lambda a, b: _narrowed(function(types.float32(a), types.float32(b)), a)
+        return None
+
+
+@overload(operator.neg, target="cpu")
+def _negative(a):
+    return (lambda a: _narrowed(-types.float32(a), a)) if isinstance(a, Narrow) else None
+
+
+_overload_operator(operator.add, operator.iadd)
+_overload_operator(operator.sub, operator.isub)
+_overload_operator(operator.mul, operator.imul)
+_overload_operator(operator.truediv, operator.itruediv)

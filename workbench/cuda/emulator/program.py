@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench.cuda.emulator.errors import EmulatorError
 from workbench.cuda.emulator.rewrite import Array, Rewriter, Rewritten, Site
-from workbench.cuda.emulator.source import Source, device_function, kernel_of, local_function
+from workbench.cuda.emulator.source import Source, device_function, kernel_of
 
 _EMULATOR = "workbench.cuda.emulator"
 _FLAGS = 'error_model="numpy", _nrt=False'
@@ -156,10 +156,6 @@ class _Builder:
         self.sites.append(site)
         self.kinds.append(kind)
         return len(self.sites)
-
-    def defined(self, name):
-        """Return a stand-in for a function of the tree that no namespace names, else `UNKNOWN`."""
-        return local_function(name, self.source)
 
     def device(self, value, location):
         """Return the generated name of a device function and what it asks for; rewrites it when it is new."""

@@ -114,10 +114,7 @@ class Rewriter(ast.NodeTransformer):
 
     def value(self, node):
         """Return what a free name or dotted name means, else `UNKNOWN`."""
-        value = names.value_of(node, self.locals, self.function.namespace)
-        if value is UNKNOWN and isinstance(node, ast.Name) and node.id not in self.locals:
-            value = self.program.defined(node.id)
-        return value
+        return names.value_of(node, self.locals, self.function.namespace)
 
     def context(self):
         """Return the hidden argument."""
@@ -283,7 +280,8 @@ class Rewriter(ast.NodeTransformer):
         if not {"shape", "dtype"} <= given.keys():
             raise self.refusal(node, ast.unparse(node))
         shape = names.static_value(given["shape"], self.locals, self.function.namespace)
-        dtype = names.dtype_name(names.static_value(given["dtype"], self.locals, self.function.namespace))
+        static = names.static_value(given["dtype"], self.locals, self.function.namespace)
+        dtype = names.dtype_name(self.value(given["dtype"]) if static is UNKNOWN else static)
         extents = shape if isinstance(shape, tuple) else (shape,)
         if dtype is None:
             raise self.refusal(node, f"cuda.{memory}.array of dtype {ast.unparse(given['dtype'])}")

@@ -65,14 +65,9 @@ def device_function(value, source: Source) -> Function:
 
 
 def is_function(value) -> bool:
-    """Return whether a value is a function with a Python source of its own."""
-    return isinstance(getattr(value, "py_func", value), FunctionType)
-
-
-def local_function(name: str, source: Source) -> Function | None:
-    """Return the function that the tree defines under a name that the namespace does not have."""
-    node = _definition(source.tree, name)
-    return node and Function(node, source.namespace, source.filename)
+    """Return whether a value is a function of the user's, with a Python source of its own."""
+    function = getattr(value, "py_func", value)
+    return isinstance(function, FunctionType) and function.__module__.partition(".")[0] != "numba"
 
 
 def _python_function(value) -> FunctionType:

@@ -1,0 +1,32 @@
+import pytest
+
+from workbench.cuda import emulator
+
+
+@pytest.fixture
+def emulate():
+    """Compile and launch in one go: emulate(kernel, grid, block, *args, **schedule)."""
+
+    def launch(kernel, grid, block, *args, **schedule):
+        emulator.compile(emulator.source_of(kernel))(grid, block, args, **schedule)
+
+    return launch
+
+
+@pytest.fixture
+def error_of():
+    """The message of the EmulatorError that a call raises, with line numbers relative to the kernel's def."""
+
+    def message(kernel, *launch):
+        function = getattr(kernel, "py_func", kernel)
+        with pytest.raises(emulator.EmulatorError) as caught:
+            emulated = emulator.compile(emulator.source_of(kernel))
+            if launch:
+                emulated(*launch)
+        text = str(caught.value)
+        first = function.__code__.co_firstlineno
+        for offset in range(40, -1, -1):
+            text = text.replace(f"{function.__code__.co_filename}:{first + offset}:", f"+{offset}:")
+        return text
+
+    return message

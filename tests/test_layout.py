@@ -1,0 +1,178 @@
+"""Who may import whom, who may print, and what starting the command line may cost."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "workbench").rglob("*.py"))
+}
+
+
+def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
+    """Absolute names of what `tree`, the source of `module`, imports; `from a import b` gives both a and a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = module.split(".")
+            # one dot is the package that holds the module, which is the module itself where it is an __init__.py
+            base = parts[: len(parts) - node.level + is_package] if node.level else []
+            source = ".".join([*base, *(node.module.split(".") if node.module else [])])
+            yield source
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def at_import_time(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported: no function bodies, no `if TYPE_CHECKING`."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from at_import_time(node.orelse)
+            continue
+        blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+        blocks += [handler.body for handler in getattr(node, "handlers", [])]
+        if not any(blocks):
+            yield node
+        for block in blocks:
+            yield from at_import_time(block)
+
+
+def prints(tree: ast.AST) -> list[int]:
+    """Lines of `tree` that call print."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+
+
+def parse(module: str) -> ast.Module:
+    return ast.parse(SOURCES[module].read_text(), SOURCES[module].name)
+
+
+def imported_by(module: str) -> set[str]:
+    return set(imports(parse(module), module, SOURCES[module].name == "__init__.py"))
+
+
+def reachable(package: str) -> set[str]:
+    """The modules of the workbench that those of `package` import, directly or through others, inside functions too.
+
+    `workbench` itself is left out: it collects the public names of all others, and uses none.
+    """
+    found, todo = set(), [module for module in SOURCES if within(module, package)]
+    while todo:
+        module = todo.pop()
+        if module not in found:
+            found.add(module)
+            todo += imported_by(module) & SOURCES.keys() - {"workbench"}
+    return found
+
+
+def within(module: str, *packages: str) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def importers(library: str) -> list[str]:
+    return [module for module in SOURCES if any(within(name, library) for name in imported_by(module))]
+
+
+def test_scan_sees_every_kind_of_import():
+    source = "import numba\ndef f():\n    from ..reference import dense\n    from . import build"
+    assert set(imports(ast.parse(source), "workbench.cuda.run", is_package=False)) == {
+        "numba",
+        "workbench.reference",
+        "workbench.reference.dense",
+        "workbench.cuda",
+        "workbench.cuda.build",
+    }
+    assert set(imports(ast.parse("from . import run"), "workbench.cuda", is_package=True)) == {
+        "workbench.cuda",
+        "workbench.cuda.run",
+    }
+
+
+def test_scan_sees_what_runs_at_import():
+    source = """
+if TYPE_CHECKING:
+    import a
+try:
+    import b
+except ImportError:
+    import c
+class C:
+    import d
+def f():
+    import e
+"""
+    names = (name for node in at_import_time(ast.parse(source).body) for name in imports(node, "m", is_package=False))
+    assert list(names) == ["b", "c", "d"]
+
+
+def test_scan_sees_prints():
+    assert prints(ast.parse("x = 1\ndef f():\n    print(x)\n# print\nconsole.print()")) == [3]
+
+
+@pytest.mark.parametrize(("package", "other"), [("reference", "cuda"), ("cuda", "reference")])
+def test_reference_and_kernels_are_independent(package, other):
+    """Not even through a third module: what they share could be wrong in both, and no comparison would show it."""
+    assert [name for name in reachable(f"workbench.{package}") if within(name, f"workbench.{other}")] == []
+
+
+def test_numba_only_under_cuda():
+    assert [module for module in importers("numba") if not within(module, "workbench.cuda")] == []
+
+
+def test_matplotlib_only_under_report():
+    assert [module for module in importers("matplotlib") if not within(module, "workbench.report")] == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_torch_is_imported_where_it_is_used(module):
+    """It takes a second, and is an extra."""
+    names = {
+        name
+        for node in at_import_time(parse(module).body)
+        for name in imports(node, module, SOURCES[module].name == "__init__.py")
+    }
+    assert [name for name in names if within(name, "torch")] == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_only_the_command_line_and_reports_print(module):
+    if not within(module, "workbench.cli", "workbench.report"):
+        assert prints(parse(module)) == []
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["import workbench", "from workbench.cli import main; main(['--help'], standalone_mode=False)"],
+    ids=["import", "help"],
+)
+def test_start_is_light(start):
+    """numba, matplotlib and torch take half a second or more each; who asks for help waits for none of them."""
+    if "cli" in start and "workbench.cli" not in SOURCES:
+        pytest.skip("there is no command line yet")
+    code = f"import sys; {start}; print('loaded', *{{'numba', 'matplotlib', 'torch'}} & sys.modules.keys())"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stderr, run.stdout.splitlines()[-1]) == (0, "", "loaded")
+
+
+def normalise(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_constraints_pin_every_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    names = {normalise(re.match(r"[\w.-]+", requirement).group()) for requirement in wanted}
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = {normalise(line.partition("==")[0]) for line in lines}
+    assert names - pins == set()
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []

@@ -1,0 +1,41 @@
+"""A numerics workbench for attention kernels: it names the first wrong stage and tells a bug from rounding.
+
+>>> from workbench import Case, run, diff
+>>> d = diff(run("split_k", Case(seqlen=128, splits=4, block_k=32), faults=["reduce-double-counts-sum"]))  # doctest: +SKIP
+>>> d.origin  # doctest: +SKIP
+'merge_weight'
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.case import Case
+    from workbench.comparison import StageDiff
+    from workbench.judge import Diff, diff
+    from workbench.refusal import Refusal, Unavailable
+    from workbench.target import run
+    from workbench.trace import Trace, load, save
+
+#: public name -> module, in data-flow order; imported when first used, so that `import workbench` is light
+_HOMES = {
+    "Case": "case",
+    "run": "target",
+    "Trace": "trace",
+    "load": "trace",
+    "save": "trace",
+    "diff": "judge",
+    "Diff": "judge",
+    "StageDiff": "comparison",
+    "Refusal": "refusal",
+    "Unavailable": "refusal",
+}
+__all__ = ["Case", "Diff", "Refusal", "StageDiff", "Trace", "Unavailable", "diff", "load", "run", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'workbench' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"workbench.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,152 @@
+"""Kernels that are not ours: a Python callable, found by `path.py:function`, run on a case and brought into a trace."""
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench import contract
+from workbench.case import DTYPES, Case
+from workbench.refusal import Refusal, Unavailable
+from workbench.stages import ALGORITHMS
+from workbench.trace import Trace, check
+
+ARRAYS = ("numpy", "torch", "cupy")
+DEVICES = ("cpu", "cuda")
+LAYOUTS = ("bhsd", "bshd")
+
+Function = Callable[..., Any]
+
+
+def find(target: str) -> Function:
+    """The function that `path.py:function` names; Refusal where there is none."""
+    path, _, name = target.rpartition(":")
+    if not path.endswith(".py") or not name:
+        raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
+    if not Path(path).is_file():
+        raise Refusal(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles of the file look themselves up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception:
+        raise Refusal(f"{path} could not be imported:\n{traceback.format_exc()}") from None
+    function = getattr(module, name, None)
+    if not callable(function):
+        defined = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+        raise Refusal(f"{path} defines no function {name!r}; it defines: {defined or 'none'}")
+    return function
+
+
+def run_foreign(
+    function: Function,
+    case: Case,
+    *,
+    name: str,
+    arrays: str = "numpy",
+    device: str = "cpu",
+    layout: str = "bhsd",
+    inputs: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> Trace:
+    """The trace of a foreign kernel.
+
+    `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and returns out, (out,
+    lse), or a dict of stage name -> array, with an optional key "contract" (a dict). Refusal where it raises or returns anything else.
+    """
+    for option, value, accepted in (("arrays", arrays, ARRAYS), ("device", device, DEVICES), ("layout", layout, LAYOUTS)):
+        if value not in accepted:
+            raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
+    q, k, v = case.inputs() if inputs is None else inputs
+    handed = [_handed_over(np.ascontiguousarray(_swapped(x)) if layout == "bshd" else x.copy(), arrays, device) for x in (q, k, v)]
+    try:
+        returned = function(*handed, scale=case.scale, causal=case.causal)
+    except Exception:
+        hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
+        raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
+    stages, declared = _stages(returned, name)
+    if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
+        stages["out"] = _swapped(stages["out"])
+    algorithm = "flash" if set(stages) <= set(ALGORITHMS["flash"]) else "split_k"
+    if "out" in stages and "out_dtype" not in declared:
+        own = stages["out"].dtype
+        declared = {**declared, "out_dtype": next((key for key, dtype in DTYPES.items() if dtype == own), "float32")}
+    promise = contract.of_foreign(declared, case)
+    trace = Trace(
+        target=name,
+        algorithm=algorithm,
+        case=case.but(block_k=promise.block_k, splits=promise.splits),
+        contract=promise,
+        inputs={"q": q, "k": k, "v": v},
+        stages={stage: stages[stage] for stage in ALGORITHMS[algorithm] if stage in stages},
+        requested=(),
+    )
+    unknown = [stage for stage in stages if stage not in ALGORITHMS[algorithm]]
+    if unknown:
+        raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(ALGORITHMS[algorithm])}")
+    return check(trace, name)
+
+
+def _swapped(x: np.ndarray) -> np.ndarray:
+    """Between [b, h, s, d] and [b, s, h, d]."""
+    return x.swapaxes(1, 2)
+
+
+def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
+    """Stages by name, and the declared contract, of what a foreign function returned."""
+    declared: Mapping[str, Any] = {}
+    if isinstance(returned, tuple) and len(returned) == 2:
+        returned = {"out": returned[0], "lse": returned[1]}
+    elif not isinstance(returned, Mapping):
+        returned = {"out": returned}
+    if "contract" in returned:
+        declared = returned["contract"]
+        if not isinstance(declared, Mapping):
+            raise Refusal(f'{name}: "contract" must be a dict; got {type(declared).__name__}')
+    stages = {key: _as_numpy(value, f"{name}: {key}") for key, value in returned.items() if key != "contract"}
+    if not stages:
+        raise Refusal(f"{name} returned no stage; return out, (out, lse), or a dict of stage name -> array")
+    return stages, declared
+
+
+def _handed_over(x: np.ndarray, arrays: str, device: str) -> Any:
+    """A copy of `x` as the foreign function wants it; bfloat16 crosses to torch as bits, which NumPy's protocols refuse."""
+    if arrays == "numpy":
+        if device != "cpu":
+            raise Refusal(f"NumPy arrays live on the cpu; got device {device!r}: say --arrays torch or cupy")
+        return x
+    if arrays == "cupy":
+        if x.dtype == DTYPES["bfloat16"]:
+            raise Refusal("CuPy has no bfloat16; say --arrays torch, or another --dtype")
+        return _module("cupy").asarray(x)
+    torch = _module("torch")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Unavailable("device cuda needs an NVIDIA GPU that torch can use; none was found")
+    if x.dtype == DTYPES["bfloat16"]:
+        return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16).to(device)
+    return torch.from_numpy(x).to(device)
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise Unavailable(f"--arrays {name} needs {name}, which is not installed here") from None
+
+
+def _as_numpy(x: Any, what: str) -> np.ndarray:
+    """A NumPy array from what a foreign function returned; Refusal for what is not an array of floats."""
+    if hasattr(x, "detach"):  # torch
+        x = x.detach().cpu().contiguous()
+        x = x.view(_module("torch").uint16).numpy().view(DTYPES["bfloat16"]) if str(x.dtype) == "torch.bfloat16" else x.numpy()
+    elif hasattr(x, "get"):  # CuPy
+        x = x.get()
+    array = np.asarray(x)
+    if array.dtype not in (*DTYPES.values(), np.dtype(np.float64)):
+        raise Refusal(f"{what} must be an array of {', '.join(DTYPES)} or float64; got {array.dtype}")
+    return array

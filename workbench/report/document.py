@@ -1,0 +1,91 @@
+"""Judgements as JSON documents; non-finite numbers are the strings "inf", "-inf" and "nan"."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.comparison import Comparison, State, StageDiff
+from workbench.judge import Diff
+
+
+def diff_document(diff: Diff) -> dict[str, Any]:
+    """The document `workbench.diff/1` of one judged run."""
+    trace = diff.trace
+    return {
+        "schema": "workbench.diff/1",
+        "target": trace.target,
+        "faults": list(trace.faults),
+        "backend": trace.backend,
+        "case": number(trace.case.as_dict()),
+        "contract": number(trace.contract.as_dict()),
+        "verdict": diff.verdict,
+        "origin": diff.origin,
+        "origins": list(diff.origins),
+        "victims": list(diff.victims),
+        "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
+        "stages": [_stage(stage) for stage in diff.stages],
+        "explanations": [],
+    }
+
+
+def diffs_document(diffs: Sequence[Diff]) -> dict[str, Any]:
+    """The document `workbench.diffs/1` of a list of runs."""
+    return {"schema": "workbench.diffs/1", "runs": [diff_document(diff) for diff in diffs]}
+
+
+def number(value: Any) -> Any:
+    """`value` with every non-finite number as its name, in dicts and lists too."""
+    if isinstance(value, dict):
+        return {key: number(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [number(item) for item in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else str(float(value))
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _stage(stage: StageDiff) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "verdict": stage.verdict,
+        "reason": stage.reason,
+        "judged_from": list(stage.judged_from),
+        "upstream": list(stage.upstream),
+        "isolated": _comparison(stage, stage.isolated),
+        "propagated": _comparison(stage, stage.propagated),
+    }
+
+
+def _comparison(stage: StageDiff, comparison: Comparison | None) -> dict[str, Any] | None:
+    if comparison is None:
+        return None
+    worst = stage.worst_of(comparison, 1)
+    fields = {
+        "over_budget": worst[0].over_budget if worst else None,
+        "max_abs": largest_abs(comparison.error),
+        "max_ulp": largest_abs(comparison.error_ulp),
+        "mean_signed": mean(comparison.error),
+        "outside": int(comparison.outside.sum()),
+        "poisoned": int((comparison.state == State.POISONED).sum()),
+        "vacuous": int((comparison.state == State.VACUOUS).sum()),
+        "size": comparison.actual.size,
+        "worst": dict(worst[0].index) if worst else None,
+        "actual": worst[0].actual if worst else None,
+        "expected": worst[0].expected if worst else None,
+        "budget": worst[0].budget if worst else None,
+    }
+    return {key: number(value) for key, value in fields.items()}
+
+
+def largest_abs(errors: np.ndarray) -> float | None:
+    """Largest magnitude of the errors that are numbers; None where none is."""
+    known = np.abs(errors[np.isfinite(errors)])
+    return float(known.max()) if known.size else None
+
+
+def mean(errors: np.ndarray) -> float | None:
+    """Mean of the errors that are numbers; None where none is."""
+    known = errors[np.isfinite(errors)]
+    return float(known.mean()) if known.size else None

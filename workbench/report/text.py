@@ -1,0 +1,290 @@
+"""Judgements as tables and sentences, for a terminal and for Jupyter."""
+
+import html
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from workbench.case import Case
+from workbench.comparison import Comparison, Element, State, StageDiff
+from workbench.judge import ORIGIN_VERDICTS, Diff
+from workbench.report.document import largest_abs, mean
+from workbench.stages import ALGORITHMS, AXIS_NAMES
+
+COLUMNS = (
+    "stage",
+    "verdict",
+    "x of budget",
+    "outside",
+    "max abs",
+    "max ulp",
+    "mean signed",
+    "worst at",
+    "actual",
+    "expected",
+)
+_STYLES = {"origin": "bold red", "victim": "yellow", "clean": "green", "none": "dim"}
+
+
+def number(value: float | None) -> str:
+    """Three significant digits; a dash for None."""
+    return "-" if value is None else f"{value:.3g}"
+
+
+def value(x: float) -> str:
+    """A value with the digits that tell float32 numbers apart by eye."""
+    return f"{x:.6g}"
+
+
+def place(element: Element) -> str:
+    """Axis letters and indices of an element."""
+    return " ".join(f"{axis}={i}" for axis, i in element.index.items())
+
+
+def role(diff: Diff, stage: StageDiff) -> str:
+    """origin, victim or clean."""
+    return "origin" if stage.name in diff.origins else "victim" if stage.name in diff.victims else "clean"
+
+
+def row(diff: Diff, stage: StageDiff) -> tuple[str, ...]:
+    """The cells of one stage, as in COLUMNS."""
+    part = role(diff, stage)
+    verdict = stage.verdict + {"origin": " <- origin", "victim": " (victim)", "clean": ""}[part]
+    # a victim's own errors are small: what it suffers is its distance from q, k, v
+    comparison = stage.propagated if part == "victim" else stage.decisive
+    if comparison is None:
+        return (stage.name, verdict, *[""] * (len(COLUMNS) - 3), stage.reason)
+    worst = stage.worst_of(comparison, 1)
+    return (
+        stage.name,
+        verdict,
+        number(worst[0].over_budget) if worst else "-",
+        f"{int(comparison.outside.sum())}/{comparison.actual.size}",
+        number(largest_abs(comparison.error)),
+        number(largest_abs(comparison.error_ulp)),
+        number(mean(comparison.error)),
+        place(worst[0]) if worst else "-",
+        value(worst[0].actual) if worst else "-",
+        value(worst[0].expected) if worst else "-",
+    )
+
+
+def report(diff: Diff, *, unicode: bool) -> RenderableType:
+    """The whole judgement of one run: what was run, a row for each stage, the origins in words, and how to repeat it."""
+    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=False)
+    for column in COLUMNS:
+        table.add_column(
+            column, justify="left" if column in ("stage", "verdict", "worst at") else "right", no_wrap=True
+        )
+    for stage in diff.stages:
+        table.add_row(*row(diff, stage), style=_STYLES[role(diff, stage)])
+    parts: list[RenderableType] = [Text(headline(diff)), table]
+    if diff.victims:
+        parts.append(
+            Text(
+                "Rows marked (victim) show the error against q, k, v; all others against the stage's own dumped inputs."
+            )
+        )
+    parts += [Text(line, style="bold" if not line.startswith(" ") else "") for line in findings(diff)]
+    parts.append(Text(f"repeat: {repeat(diff)}", style="dim"))
+    return Group(*parts)
+
+
+def headline(diff: Diff) -> str:
+    """What was run, in a line."""
+    trace, case = diff.trace, diff.trace.case
+    heads = f"h={case.heads}" + (f" (kv {case.kv_heads})" if case.kv_heads != case.heads else "")
+    tiles = f"tiles {case.block_q or '?'}x{case.block_k or '?'}" + (f", {case.splits} splits" if case.splits else "")
+    mask = f"causal {case.causal_alignment}" if case.causal else "full"
+    faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
+    return (
+        f"{trace.target}{faults} on {trace.backend}: {case.dtype} b={case.batch} {heads} q={case.seqlen_q} k={case.seqlen_k} "
+        f"d={case.head_dim}, {mask}, {tiles}, {case.distribution}, seed {case.seed}"
+    )
+
+
+def findings(diff: Diff) -> list[str]:
+    """The judgement in words: a line for each origin, indented lines of detail below it."""
+    lines = []
+    for i, stage in enumerate(stage for stage in diff.stages if stage.verdict in ORIGIN_VERDICTS):
+        definition = ALGORITHMS[diff.trace.algorithm][stage.name].definition
+        lines.append(
+            f"{'first wrong stage' if i == 0 else 'also wrong on its own inputs'}: {stage.name} = {definition}"
+        )
+        lines += [f"  {line}" for line in _details(stage)]
+    if diff.victims and diff.origins:
+        lines.append(f"victims, right on their own inputs: {', '.join(diff.victims)}")
+    if not diff.origins:
+        lines.append(f"verdict: {diff.verdict}" + {"untestable": "", "exact": ": every judged element is the correct rounding"}.get(
+            diff.verdict, ": every judged element is within its budget"))  # fmt: skip
+    lines += [f"  {stage.name} is untestable: {stage.reason}" for stage in diff.stages if stage.verdict == "untestable"]
+    if not diff.stages:
+        lines.append("  nothing was judged")
+    others = [f"{stage.name} ({stage.reason})" for stage in diff.not_judged if stage.reason != "not given"]
+    absent = [stage.name for stage in diff.not_judged if stage.reason == "not given"]
+    if others or absent:
+        lines.append(f"  not judged: {', '.join([*others, *absent])}")
+    if diff.trace.contract.assumed:
+        lines.append(f"  assumed of the kernel, the weakest choice: {', '.join(assumptions(diff))}")
+    return lines
+
+
+def assumptions(diff: Diff) -> list[str]:
+    """Contract fields that nobody declared, with the value assumed."""
+    promise = diff.trace.contract
+    return [
+        f"{field.name}={getattr(promise, field.name)}" for field in fields(promise) if field.name in promise.assumed
+    ]
+
+
+def _details(stage: StageDiff) -> list[str]:
+    if stage.decisive is None:
+        return [stage.reason]
+    lines = [stage.reason] if stage.reason else []
+    worst = stage.worst(1)[0]
+    axes = ", ".join(f"{AXIS_NAMES[axis]} {i}" for axis, i in worst.index.items())
+    lines.append(
+        f"worst at {axes}: actual {value(worst.actual)}, expected {value(worst.expected)}, allowed error {number(worst.budget)}, "
+        f"{number(worst.over_budget)} x of budget"
+    )
+    lines.append(counts(stage.decisive))
+    if stage.isolated is None:
+        lines.append(f"judged end to end, from q, k and v: the cause is at or before {stage.name}")
+    elif stage.judged_from:
+        lines.append(f"judged from {', '.join(stage.judged_from)}")
+    if stage.upstream:
+        lines.append(f"upstream that nobody saw: {', '.join(stage.upstream)}")
+    return lines
+
+
+def counts(comparison: Comparison) -> str:
+    """How many elements are outside, and of which kind."""
+    size, state = comparison.actual.size, comparison.state
+    kinds = {
+        "NaN or of the wrong class": State.NAN,
+        "unwritten": State.UNWRITTEN,
+        "poisoned": State.POISONED,
+        "untestable": State.VACUOUS,
+    }
+    found = [f"{count} {words}" for words, kind in kinds.items() if (count := int((state == kind).sum()))]
+    outside = int(comparison.outside.sum())
+    return f"outside the budget: {outside} of {size} ({outside / size:.1%})" + (
+        f"; {', '.join(found)}" if found else ""
+    )
+
+
+def repeat(diff: Diff) -> str:
+    """The command that runs the same again."""
+    trace = diff.trace
+    words = ["workbench", "diff", trace.target, *(word for fault in trace.faults for word in ("--fault", fault))]
+    return " ".join([*map(shlex.quote, words), *case_options(trace.case, own=trace.backend != "foreign")])
+
+
+def case_options(case: Case, own: bool) -> list[str]:
+    """The command line's case options that give `case`; tiles and splits only where the kernel is ours (`own`)."""
+    default = Case().but(block_q=case.block_q, block_k=case.block_k)
+    words: list[str] = []
+    if case.seqlen_q == case.seqlen_k:
+        words += ["--seqlen", str(case.seqlen_q)]
+    else:
+        words += ["--seqlen-q", str(case.seqlen_q), "--seqlen-k", str(case.seqlen_k)]
+    derived = Case(heads=case.heads, head_dim=case.head_dim)
+    for name in (
+        "batch",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "dtype",
+        "causal_alignment",
+        "scale",
+        "seed",
+        "distribution",
+        "input_std",
+    ):
+        reference = derived if name in ("kv_heads", "scale") else default
+        if getattr(case, name) != getattr(reference, name):
+            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
+    if case.causal:
+        words.append("--causal")
+    for name in ("splits", "block_q", "block_k") if own else ():
+        if getattr(case, name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
+    return words
+
+
+def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
+    """One row for each run: case, verdict, origin, worst x of budget, largest error; the last passing and first failing one marked."""
+    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=False)
+    for column in ("case", "verdict", "origin", "x of budget", "max abs", ""):
+        table.add_column(column, justify="right" if column in ("x of budget", "max abs") else "left", overflow="fold")
+    passed = [diff.verdict not in (*ORIGIN_VERDICTS, "untestable") for diff in diffs]
+    first_failing = passed.index(False) if False in passed else None
+    last_passing = max((i for i, ok in enumerate(passed) if ok), default=None)
+    for i, diff in enumerate(diffs):
+        worst = [
+            element.over_budget for stage in diff.stages if stage.decisive is not None for element in stage.worst(1)
+        ]
+        errors = [
+            error
+            for stage in diff.stages
+            if stage.decisive and (error := largest_abs(stage.decisive.error)) is not None
+        ]
+        mark = (
+            "<- first failing"
+            if i == first_failing
+            else "<- last passing"
+            if i == last_passing and first_failing is not None
+            else ""
+        )
+        table.add_row(
+            " ".join([diff.trace.target, *case_options(diff.trace.case, own=False)]),
+            diff.verdict,
+            ", ".join(diff.origins) or "-",
+            number(max(worst, default=None)),
+            number(max(errors, default=None)),
+            mark,
+            style=_STYLES["clean" if passed[i] else "origin"],
+        )
+    failing = passed.count(False)
+    return Group(
+        table,
+        Text(
+            f"{len(diffs)} runs: {len(diffs) - failing} without a bug, {failing} with one or not testable", style="bold"
+        ),
+    )
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console as wide as the tables need when it is no terminal."""
+    made = Console(stderr=stderr, highlight=False)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=200)
+
+
+def html_table(diff: Diff) -> str:
+    """The table of `report` as HTML, for Jupyter."""
+    colours = {"origin": "#b00020", "victim": "#946200", "clean": "inherit"}
+    cells = "".join(f"<th style='text-align:left'>{html.escape(column)}</th>" for column in COLUMNS)
+    rows = [f"<tr>{cells}</tr>"]
+    for stage in diff.stages:
+        part = role(diff, stage)
+        cells = "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row(diff, stage))
+        weight = "bold" if part == "origin" else "normal"
+        rows.append(f"<tr style='color:{colours[part]};font-weight:{weight}'>{cells}</tr>")
+    words = "".join(f"<div>{html.escape(line)}</div>" for line in findings(diff))
+    return f"<div>{html.escape(headline(diff))}</div><table>{''.join(rows)}</table>{words}"
+
+
+def listing(entries: Sequence[dict], columns: Sequence[str], *, unicode: bool) -> RenderableType:
+    """A plain table of dicts."""
+    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column.replace("_", " "), no_wrap=i == 0, overflow="fold")
+    for entry in entries:
+        cells = (entry[column] for column in columns)
+        table.add_row(*(", ".join(cell) if isinstance(cell, list) else number(cell) if isinstance(cell, float) else str(cell) for cell in cells))
+    return table
