@@ -56,7 +56,7 @@ bench: $(BASE) ## time the emulator against numba's simulator
 
 clean: ## remove the environment and whatever runs left behind
 	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find workbench tests notebooks -name __pycache__ -prune -exec rm -rf {} +
+	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(BASE): $(REQUIREMENTS) | $(BIN)/pip
 	@echo "Installing the workbench into $(VENV) (about a minute) ..."

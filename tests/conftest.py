@@ -21,8 +21,12 @@ def pytest_sessionstart(session):
         return  # an xdist worker; the process that started it has looked
     from workbench.cuda.gpu import implementation
 
-    if (found := implementation()) != "NVIDIA":
-        raise pytest.UsageError(f"numba.cuda is {found!r}, not 'NVIDIA'; `workbench doctor` says how to mend it")
+    try:
+        found = implementation()
+    except Exception as error:  # numba checks versions at import and raises what it likes
+        found = f"not to be imported ({type(error).__name__}: {error})"
+    if found != "NVIDIA":
+        raise pytest.UsageError(f"numba.cuda is {found}, and must be NVIDIA's; `workbench doctor` says how to mend it")
 
 
 def pytest_collection_modifyitems(items):

@@ -1,11 +1,12 @@
 """The largest rounding error that a correct kernel can make, for every element of every stage.
 
-One walk serves all uses. A stage is judged from the values that it read (the kernel's own where they were dumped, the reference's
-elsewhere) and from bounds on their errors (0 where they were dumped). With every stage dumped the bounds are those of each stage alone
-(isolated); with none they run from q, k, v to the end (propagated); in between they compose over the stages that nobody saw.
+One walk serves all uses. A stage is judged from the values that it read (the kernel's own where they were dumped, the
+reference's elsewhere) and from bounds on their errors (0 where they were dumped). With every stage dumped the bounds
+are those of each stage alone (isolated); with none they run from q, k, v to the end (propagated); in between they
+compose over the stages that nobody saw.
 
-Notation of Higham, Accuracy and Stability of Numerical Algorithms (2002), chapters 2 to 4: u = 2^-24 is float32's unit roundoff;
-g(n) = n u / (1 - n u) bounds the relative error of n rounded operations, sums in any order.
+Notation of Higham, Accuracy and Stability of Numerical Algorithms (2002), chapters 2 to 4: u = 2^-24 is float32's unit
+roundoff; g(n) = n u / (1 - n u) bounds the relative error of n rounded operations, sums in any order.
 """
 
 from collections.abc import Mapping
@@ -24,9 +25,11 @@ Arrays = Mapping[str, np.ndarray]
 U = unit_roundoff("float32")
 #: what one operation may lose to underflow: exp may flush a subnormal result to zero (ex2.approx.ftz)
 FLOOR = 2.0**-126
-#: ulps of an accurate float32 exp and log. CUDA's math.exp: 1.84 over 4 million values in [-40, 0]; libm: 0.51. One ulp is at most 2u
+#: ulps of an accurate float32 exp and log. CUDA's math.exp: 1.84 over 4 million values in [-40, 0]; libm: 0.51. One ulp
+#: is at most 2u
 EXP_ULPS = LOG_ULPS = 2.0
-#: CUDA's __expf is off by 2 + 1.173 |x| ulp, its __logf by 2^-21.41 near 1 (CUDA programming guide, intrinsic functions)
+#: CUDA's __expf is off by 2 + 1.173 |x| ulp, its __logf by 2^-21.41 near 1 (CUDA programming guide, intrinsic
+#: functions)
 FAST_EXP_ULPS_PER_X = 1.173
 FAST_LOG = 2.0**-21.41
 #: a sum of terms below this is as good as zero, and a bound as large as the sum still means something
@@ -65,8 +68,9 @@ def budgets(
 ) -> dict[str, Budget]:
     """Budget of every stage of `algorithm` ("flash" or "split_k"), name -> Budget.
 
-    q [b, h, q, d], k and v [b, kv_heads, k, d] in float64; `exact_products`: products of q and k are exact in float32 (16-bit inputs);
-    `computed`: every stage as the reference computes it from `given`, the dumped stages; float64, -inf and NaN allowed.
+    q [b, h, q, d], k and v [b, kv_heads, k, d] in float64; `exact_products`: products of q and k are exact in float32
+    (16-bit inputs); `computed`: every stage as the reference computes it from `given`, the dumped stages; float64, -inf
+    and NaN allowed.
     """
     seen = {**computed, **given}
     group = q.shape[1] // k.shape[1]
@@ -96,7 +100,9 @@ def budgets(
     found["partial_O"] = Budget(bound, np.full_like(bound, np.inf))
 
     m, e_m = seen["partial_max"], error("partial_max")
-    found["merge_max"] = Budget(_max_bound(computed["merge_max"], m, e_m, axis=-2), np.full_like(computed["merge_max"], np.inf))
+    found["merge_max"] = Budget(
+        _max_bound(computed["merge_max"], m, e_m, axis=-2), np.full_like(computed["merge_max"], np.inf)
+    )
     x = _difference(m, seen["merge_max"][..., None, :])
     dx = e_m + error("merge_max")[..., None, :]
     found["merge_weight"] = _weight(x, dx, contract)
@@ -120,12 +126,16 @@ def budgets(
 
 
 def _qk(contract: Contract, value: np.ndarray, size: np.ndarray, head_dim: int, exact_products: bool) -> Budget:
-    """g(n) sum|q k| for an inner product in any order: head_dim - 1 sums, and one product where it rounds (Higham, section 3.1)."""
+    """g(n) sum|q k| for an inner product in any order: head_dim - 1 sums, and one product where it rounds (Higham,
+    section 3.1).
+    """
     bound = gamma(max(1, head_dim - 1 + (not exact_products))) * size + np.where(size > 0, head_dim * FLOOR, 0.0)
     return Budget(_stored(value, bound, contract.scores_dtype), size)
 
 
-def _scores(contract: Contract, qk: np.ndarray, e_qk: np.ndarray, value: np.ndarray, scale: float, size_qk: np.ndarray) -> Budget:
+def _scores(
+    contract: Contract, qk: np.ndarray, e_qk: np.ndarray, value: np.ndarray, scale: float, size_qk: np.ndarray
+) -> Budget:
     """|scale| times the error of qk, one rounding of the scale and one of the product; the mask is exact."""
     scaled = np.abs(qk * scale)
     bound = np.abs(scale) * e_qk * (1 + 2 * U) + 2 * U * scaled + np.where((scaled > 0) | (e_qk > 0), FLOOR, 0.0)
@@ -203,9 +213,11 @@ def _exp_ulps(x: np.ndarray, contract: Contract) -> np.ndarray | float:
 
 
 def _rescaling(contract: Contract, scores: np.ndarray) -> np.ndarray:
-    """Relative error of the rescalings that a kernel of unknown tiles may add to a row, [..., q]; 0 where the tiles are known.
+    """Relative error of the rescalings that a kernel of unknown tiles may add to a row, [..., q]; 0 where the tiles are
+    known.
 
-    At most one for each tile and one for each split, with arguments that add up to no more than the range of the row's scores.
+    At most one for each tile and one for each split, with arguments that add up to no more than the range of the row's
+    scores.
     """
     if contract.block_k is not None:
         return np.zeros(scores.shape[:-1])
@@ -228,7 +240,8 @@ def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _exp_bound(x: np.ndarray, dx: np.ndarray, contract: Contract) -> np.ndarray:
-    """Bound of exp(x) for x = a - b known to dx: exp(x) expm1(dx + u|x| + eE), the subtraction rounded, eE = 2u ulps of exp.
+    """Bound of exp(x) for x = a - b known to dx: exp(x) expm1(dx + u|x| + eE), the subtraction rounded, eE = 2u ulps of
+    exp.
 
     exp(0) = 1 and exp(-inf) = 0 are exact.
     """
@@ -248,15 +261,20 @@ def _weight(x: np.ndarray, dx: np.ndarray, contract: Contract) -> Budget:
 
 
 def _probs_cast(contract: Contract, p: np.ndarray, e_p: np.ndarray, from_dumped: bool) -> np.ndarray:
-    """The cast of probs: exact where dumped probs are rounded as declared, else one more rounding that may or may not happen."""
+    """The cast of probs: exact where dumped probs are rounded as declared, else one more rounding that may or may not
+    happen.
+    """
     declared = "probs_dtype" not in contract.assumed
     if contract.probs_dtype == "float32" or (declared and from_dumped):
         return e_p
-    return e_p + np.where(p > 0, unit_roundoff(contract.probs_dtype) * (p + e_p) + smallest_subnormal(contract.probs_dtype) / 2, 0.0)
+    return e_p + np.where(
+        p > 0, unit_roundoff(contract.probs_dtype) * (p + e_p) + smallest_subnormal(contract.probs_dtype) / 2, 0.0
+    )
 
 
 def _sum_bound(total: np.ndarray, incoming: np.ndarray, n: int) -> np.ndarray:
-    """Bound of a sum of terms whose magnitudes add up to `total` and errors to `incoming`, after n operations: g(n) (total + incoming).
+    """Bound of a sum of terms whose magnitudes add up to `total` and errors to `incoming`, after n operations: g(n)
+    (total + incoming).
 
     A sum of zeros is exact.
     """
@@ -272,7 +290,8 @@ def _out(
     e_sum: np.ndarray,
     size: np.ndarray,
 ) -> Budget:
-    """out = numerator / row_sum, cast: (error of the numerator + |out| error of row_sum) / (row_sum - its error), division and cast rounded.
+    """out = numerator / row_sum, cast: (error of the numerator + |out| error of row_sum) / (row_sum - its error),
+    division and cast rounded.
 
     `value` is the quotient before the cast. A row without keys is 0 exactly.
     """
@@ -280,13 +299,17 @@ def _out(
     quotient = (rounding + incoming + np.abs(value) * e_l) / np.maximum(np.abs(l) - e_l, 0.0)
     # 2u: the division, or a reciprocal and a product; for fast approximations (contract) 2 ulp more
     operations = 2 + 4 * contract.fast_exp
-    bound = quotient * (1 + operations * U) + operations * U * np.abs(value) + np.where((value != 0) | (quotient > 0), FLOOR, 0.0)
+    bound = (
+        quotient * (1 + operations * U)
+        + operations * U * np.abs(value)
+        + np.where((value != 0) | (quotient > 0), FLOOR, 0.0)
+    )
     bound = np.where(l == 0, 0.0, bound)
     return Budget(bound if contract.out_dtype == "float32" else _cast(value, bound, contract.out_dtype), size)
 
 
 def _lse(contract: Contract, value: np.ndarray, e_max: np.ndarray, row_sum: np.ndarray, e_sum: np.ndarray) -> Budget:
-    """lse = max + log(row_sum): the errors of both (log known to -log1p(-e / row_sum)), log's own, and the sum rounded."""
+    """lse = max + log(row_sum): the errors of both (log to -log1p(-e / row_sum)), log's own, the sum rounded."""
     log = np.abs(np.log(row_sum))
     own = 2 * U * LOG_ULPS * log + (FAST_LOG if contract.fast_exp else 0.0)
     bound = e_max - np.log1p(-np.minimum(e_sum / row_sum, 1.0)) + own + 2 * U * np.abs(value) + FLOOR
@@ -294,7 +317,9 @@ def _lse(contract: Contract, value: np.ndarray, e_max: np.ndarray, row_sum: np.n
 
 
 def _cast(value: np.ndarray, bound: np.ndarray, dtype: str) -> np.ndarray:
-    """Bound after `value`, known to `bound`, is rounded to `dtype`: rounding is monotone, so the ends of the interval decide."""
+    """Bound after `value`, known to `bound`, is rounded to `dtype`: rounding is monotone, so the ends of the interval
+    decide.
+    """
     rounded = partial(round_to, dtype=dtype)
     return np.maximum(rounded(value + bound) - value, value - rounded(value - bound))
 

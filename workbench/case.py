@@ -1,11 +1,12 @@
 """A case: one attention problem, and the q, k, v that belong to it.
 
-Everything downstream (kernel, reference, budgets, report) reads the same frozen record, so a run can be repeated from its text.
+Everything downstream (kernel, reference, budgets, report) reads the same frozen record, so a run can be repeated from
+its text.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import InitVar, asdict, dataclass, fields, replace
+from dataclasses import InitVar, asdict, dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -21,24 +22,28 @@ DTYPES: Mapping[str, np.dtype] = {
 ALIGNMENTS = ("bottom-right", "top-left")
 
 
+#: a field that is derived from others when it is not given; a case that exists has a value there
+_SETTLED: Any = None
+
+
 @dataclass(frozen=True)
 class Case:
     """One problem. `seqlen` sets both lengths; of seqlen_q and seqlen_k one alone sets both.
 
-    What is None is settled by `__post_init__` (kv_heads, scale) or by the kernel that runs the case (splits, block_q, block_k).
-    Raises Refusal for a value outside its rule.
+    What is None is settled by `__post_init__` (kv_heads, scale) or by the kernel that runs the case (splits, block_q,
+    block_k). Raises Refusal for a value outside its rule.
     """
 
     batch: int = 1
     heads: int = 1
-    kv_heads: int | None = None  #: None: as many as heads; must divide heads
-    seqlen_q: int | None = None
-    seqlen_k: int | None = None
+    kv_heads: int = _SETTLED  #: as many as heads when not given; must divide heads
+    seqlen_q: int = _SETTLED
+    seqlen_k: int = _SETTLED
     head_dim: int = 64
     dtype: str = "float32"
     causal: bool = False
     causal_alignment: str = "bottom-right"  #: FlashAttention-2's; "top-left" is torch's is_causal
-    scale: float | None = None  #: None: 1 / sqrt(head_dim); rounded to float32, in which kernels take it
+    scale: float = _SETTLED  #: 1 / sqrt(head_dim) when not given; rounded to float32, in which kernels take it
     splits: int | None = None  #: None: 2 in kernels that split the keys
     block_q: int | None = None  #: queries in a tile; None: chosen by head_dim
     block_k: int | None = None  #: keys in a tile; None: chosen by head_dim
@@ -49,45 +54,56 @@ class Case:
 
     def __post_init__(self, seqlen: int | None) -> None:
         if seqlen is not None and (self.seqlen_q is not None or self.seqlen_k is not None):
-            raise Refusal("seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others")
-        lengths = [n for n in (seqlen, self.seqlen_q, self.seqlen_k) if n is not None] or [128]
-        self._settle("seqlen_q", self.seqlen_q if self.seqlen_q is not None else lengths[0])
-        self._settle("seqlen_k", self.seqlen_k if self.seqlen_k is not None else lengths[0])
-        self._settle("kv_heads", self.heads if self.kv_heads is None else self.kv_heads)
+            raise Refusal(
+                "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others"
+            )
+        if seqlen is not None:
+            self._settle("seqlen_q", _whole("seqlen", seqlen))
+        given = [n for n in (self.seqlen_q, self.seqlen_k) if n is not None] or [128]
+        derived = (("seqlen_q", given[0]), ("seqlen_k", given[0]), ("kv_heads", self.heads))
+        for name, default in derived:
+            if getattr(self, name) is None:
+                self._settle(name, default)
         for name in ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "splits", "block_q", "block_k"):
-            value = getattr(self, name)
-            if name in ("splits", "block_q", "block_k") and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise Refusal(f"{name} must be a whole number of at least 1; got {value!r}")
-            self._settle(name, int(value))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or self.seed < 0:
-            raise Refusal(f"seed must be a whole number of at least 0; got {self.seed!r}")
-        if self.heads % self.kv_heads:  # type: ignore[operator]
+            if name not in ("splits", "block_q", "block_k") or getattr(self, name) is not None:
+                self._settle(name, _whole(name, getattr(self, name)))
+        self._settle("seed", _whole("seed", self.seed, at_least=0))
+        if self.heads % self.kv_heads:
             raise Refusal(f"heads must be a multiple of kv_heads; got heads={self.heads}, kv_heads={self.kv_heads}")
         for name, accepted in (("dtype", DTYPES), ("causal_alignment", ALIGNMENTS), ("distribution", DISTRIBUTIONS)):
-            if getattr(self, name) not in accepted:
+            if not isinstance(getattr(self, name), str) or getattr(self, name) not in accepted:
                 raise Refusal(f"{name} is one of {', '.join(accepted)}; got {getattr(self, name)!r}")
-        scale = 1 / math.sqrt(self.head_dim) if self.scale is None else self.scale
-        if not math.isfinite(scale):
-            raise Refusal(f"scale must be finite; got {scale!r}")
+        if not isinstance(self.causal, bool | np.bool_):
+            raise Refusal(f"causal must be True or False; got {self.causal!r}")
+        self._settle("causal", bool(self.causal))
+        scale = _number("scale", 1 / math.sqrt(self.head_dim) if getattr(self, "scale") is None else self.scale)  # noqa: B009
+        if not (scale == 0 or 2.0**-149 <= abs(scale) <= float(np.finfo(np.float32).max)):
+            raise Refusal(f"scale must fit in float32, in which kernels take it; got {scale!r}")
         self._settle("scale", float(np.float32(scale)))
-        if not (math.isfinite(self.input_std) and self.input_std > 0):
-            raise Refusal(f"input_std must be finite and above 0; got {self.input_std!r}")
+        self._settle("input_std", _number("input_std", self.input_std))
+        if self.input_std <= 0:
+            raise Refusal(f"input_std must be above 0; got {self.input_std!r}")
         if self.distribution in ("exact-integers", "index-coded") and self.input_std != 1:
-            raise Refusal(f"distribution {self.distribution} has fixed values and takes no input_std; got {self.input_std!r}")
-        bits = max(1, (self.seqlen_k - 1).bit_length())  # type: ignore[operator]
+            raise Refusal(
+                f"distribution {self.distribution} has fixed values and takes no input_std; got {self.input_std!r}"
+            )
+        bits = _bits(self.seqlen_k)
         if self.distribution == "index-coded" and self.head_dim < bits:
             raise Refusal(
-                f"distribution index-coded writes the key's index in binary over head_dim: seqlen_k={self.seqlen_k} needs "
-                f"head_dim >= {bits}; got {self.head_dim}"
+                f"distribution index-coded writes the key's index in binary over head_dim: seqlen_k={self.seqlen_k} "
+                f"needs head_dim >= {bits}; got {self.head_dim}"
             )
 
     def _settle(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def but(self, **changes: Any) -> "Case":
-        """The same case with `changes`; a new head_dim or heads keeps scale and kv_heads unless they are given."""
+        """The same case with `changes`; a new head_dim or heads keeps scale and kv_heads unless they are given.
+
+        `seqlen` sets both lengths here too.
+        """
+        if (seqlen := changes.pop("seqlen", None)) is not None:
+            changes = {"seqlen_q": seqlen, "seqlen_k": seqlen} | changes
         return replace(self, **changes, seqlen=None)
 
     def as_dict(self) -> dict[str, Any]:
@@ -99,34 +115,59 @@ class Case:
         """Size of every stage axis but t and s where tiles and splits are not settled; `h` is the query head."""
         sizes = {"b": self.batch, "h": self.heads, "q": self.seqlen_q, "k": self.seqlen_k, "d": self.head_dim}
         if self.block_k is not None:
-            sizes["t"] = -(-self.seqlen_k // self.block_k)  # type: ignore[operator]
+            sizes["t"] = -(-self.seqlen_k // self.block_k)
         if self.splits is not None:
             sizes["s"] = self.splits
-        return sizes  # type: ignore[return-value]
+        return sizes
 
     @property
     def diagonal(self) -> int:
         """A causal query row i sees the keys j <= i + diagonal (bottom-right: the last query sees every key)."""
-        return self.seqlen_k - self.seqlen_q if self.causal_alignment == "bottom-right" else 0  # type: ignore[operator]
+        return self.seqlen_k - self.seqlen_q if self.causal_alignment == "bottom-right" else 0
 
     def mask(self) -> np.ndarray:
         """Which keys a query sees, bool [seqlen_q, seqlen_k]."""
         if not self.causal:
-            return np.ones((self.seqlen_q, self.seqlen_k), bool)  # type: ignore[arg-type]
+            return np.ones((self.seqlen_q, self.seqlen_k), bool)
         return np.arange(self.seqlen_k)[None, :] <= np.arange(self.seqlen_q)[:, None] + self.diagonal
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """q [b, heads, seqlen_q, d] and k, v [b, kv_heads, seqlen_k, d] in the case's dtype, rounded before anyone sees them."""
+        """q [b, heads, seqlen_q, d] and k, v [b, kv_heads, seqlen_k, d] in the case's dtype, rounded before anyone sees
+        them.
+        """
         rng = np.random.default_rng(self.seed)
         arrays = DISTRIBUTIONS[self.distribution](self, rng)
-        dtype = DTYPES[self.dtype]
-        # to float32 first: casts from float64 to 16-bit types double-round, and every kernel dtype is narrower than float32
-        return tuple(x.astype(np.float32).astype(dtype) for x in arrays)  # type: ignore[return-value]
+        # by way of float32, so that a 16-bit case has the inputs of the float32 case, rounded once
+        with np.errstate(over="ignore"):
+            q, k, v = (x.astype(np.float32).astype(DTYPES[self.dtype]) for x in arrays)
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            if not np.all(np.isfinite(x.astype(np.float32))):
+                raise Refusal(
+                    f"inputs must be finite in {self.dtype}; {self.distribution} with input_std={self.input_std!r} "
+                    f"overflows in {name}"
+                )
+        return q, k, v
 
 
-def case_fields() -> tuple[str, ...]:
-    """Names of the fields of a case, in order."""
-    return tuple(field.name for field in fields(Case))
+def _whole(name: str, value: Any, at_least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+        raise Refusal(f"{name} must be a whole number of at least {at_least}; got {value!r}")
+    return int(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.integer | np.floating)
+        or not math.isfinite(value)
+    ):
+        raise Refusal(f"{name} must be a finite number; got {value!r}")
+    return float(value)
+
+
+def _bits(seqlen_k: int) -> int:
+    """Binary digits that tell seqlen_k keys apart."""
+    return max(1, (seqlen_k - 1).bit_length())
 
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -154,24 +195,27 @@ def _outlier_channels(case: Case, rng: np.random.Generator) -> Arrays:
 
 
 def _near_cancelling(case: Case, rng: np.random.Generator) -> Arrays:
-    """Sums that nearly vanish: k[2e + 1] = k[2e], q[2e + 1] = -q[2e] * (1 + 2^-7 n), v[j] = (-1)^j w + 2^-7 n, n = N(0, 1).
+    """Sums that nearly vanish: k[2e + 1] = k[2e], q[2e + 1] = -q[2e] * (1 + 2^-7 n), v[j] = (-1)^j w + 2^-7 n, n = N(0,
+    1).
 
     Over dims in q @ k (a last unpaired dim is 2^-7 n in q), over keys in probs @ v; all times input_std.
     """
     q, k, v = _normal(case, rng)
     pairs = case.head_dim // 2
     k[..., 1 : 2 * pairs : 2] = k[..., 0 : 2 * pairs : 2]
-    q[..., 1 : 2 * pairs : 2] = -q[..., 0 : 2 * pairs : 2] * (1 + 2**-7 * rng.standard_normal(q[..., : 2 * pairs : 2].shape))
+    q[..., 1 : 2 * pairs : 2] = -q[..., 0 : 2 * pairs : 2] * (
+        1 + 2**-7 * rng.standard_normal(q[..., : 2 * pairs : 2].shape)
+    )
     q[..., 2 * pairs :] *= 2**-7
-    signs = np.where(np.arange(case.seqlen_k) % 2 == 0, 1.0, -1.0)[:, None]  # type: ignore[arg-type]
+    signs = np.where(np.arange(case.seqlen_k) % 2 == 0, 1.0, -1.0)[:, None]
     return q, k, signs * v[..., :1, :] + 2**-7 * v
 
 
 def _peaked(case: Case, rng: np.random.Generator) -> Arrays:
     """q[i] = 4 * k[i % seqlen_k] + n, the rest input_std * N(0, 1): one key holds nearly all of a row's weight."""
     q, k, v = _normal(case, rng)
-    group = case.heads // case.kv_heads  # type: ignore[operator]
-    rows = np.arange(case.seqlen_q) % case.seqlen_k  # type: ignore[arg-type,operator]
+    group = case.heads // case.kv_heads
+    rows = np.arange(case.seqlen_q) % case.seqlen_k
     return q + 4 * np.repeat(k, group, axis=1)[:, :, rows], k, v
 
 
@@ -189,13 +233,15 @@ def _tiny(case: Case, rng: np.random.Generator) -> Arrays:
 def _zero_head(case: Case, rng: np.random.Generator) -> Arrays:
     """q, k, v = input_std * N(0, 1), and 0 throughout kv head 0 and the query heads that share it."""
     q, k, v = _normal(case, rng)
-    q[:, : case.heads // case.kv_heads] = 0  # type: ignore[operator]
+    q[:, : case.heads // case.kv_heads] = 0
     k[:, 0] = v[:, 0] = 0
     return q, k, v
 
 
 def _one_hot(case: Case, rng: np.random.Generator) -> Arrays:
-    """q[i] = 8 e(i % head_dim), k[j] = 8 e(j % head_dim), v[j] = e(j % head_dim), times input_std; e(n) is the n-th unit vector."""
+    """q[i] = 8 e(i % head_dim), k[j] = 8 e(j % head_dim), v[j] = e(j % head_dim), times input_std; e(n) is the n-th
+    unit vector.
+    """
     q, k, v = (np.zeros(shape) for shape in _shapes(case))
     for x, height in ((q, 8.0), (k, 8.0), (v, 1.0)):
         rows = np.arange(x.shape[2])
@@ -206,8 +252,8 @@ def _one_hot(case: Case, rng: np.random.Generator) -> Arrays:
 def _exact_integers(case: Case, rng: np.random.Generator) -> Arrays:
     """q, k = 64 * {-1, 0, 1}, v = {-8..8}: scores of a row differ by 0 or at least 4096 * scale.
 
-    At scale >= 0.03 probs are then exactly 0 or 1 in float32 (exp(-104) < 2^-150), so that qk, row_sum and acc are sums of
-    integers below 2^24: exact in any order. scores is exact when scale is a power of two.
+    At scale >= 0.03 probs are then exactly 0 or 1 in float32 (exp(-104) < 2^-150), so that qk, row_sum and acc are sums
+    of integers below 2^24: exact in any order. scores is exact when scale is a power of two.
     """
     q, k, v = _shapes(case)
     return 64.0 * rng.integers(-1, 2, q), 64.0 * rng.integers(-1, 2, k), 1.0 * rng.integers(-8, 9, v)
@@ -216,15 +262,16 @@ def _exact_integers(case: Case, rng: np.random.Generator) -> Arrays:
 def _index_coded(case: Case, rng: np.random.Generator) -> Arrays:
     """k[j] = 32 * (bits of j as -1, 1), q[i] = k[(5 i + 3) % visible keys of i], v[j, d] = 16 * (j % 16) + d % 16.
 
-    Query i attends to one key only: any other key is at least 2 * 32^2 * scale below it. In hexadecimal, out reads "key, dim".
+    Query i attends to one key only: any other key is at least 2 * 32^2 * scale below it. In hexadecimal, out reads
+    "key, dim".
     """
     q, k, v = (np.zeros(shape) for shape in _shapes(case))
-    keys, dims = np.arange(case.seqlen_k), np.arange(case.head_dim)  # type: ignore[arg-type]
-    bits = max(1, (case.seqlen_k - 1).bit_length())  # type: ignore[operator]
+    keys, dims = np.arange(case.seqlen_k), np.arange(case.head_dim)
+    bits = _bits(case.seqlen_k)
     code = 32.0 * (2 * (keys[:, None] >> np.arange(bits) & 1) - 1)
     k[..., :bits] = code
     visible = np.maximum(case.mask().sum(axis=1), 1)
-    q[..., :bits] = code[(5 * np.arange(case.seqlen_q) + 3) % visible]  # type: ignore[arg-type]
+    q[..., :bits] = code[(5 * np.arange(case.seqlen_q) + 3) % visible]
     v[:] = 16 * (keys[:, None] % 16) + dims % 16
     return q, k, v
 
@@ -232,7 +279,7 @@ def _index_coded(case: Case, rng: np.random.Generator) -> Arrays:
 def _shapes(case: Case) -> tuple[tuple[int, ...], ...]:
     query = (case.batch, case.heads, case.seqlen_q, case.head_dim)
     key = (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
-    return query, key, key  # type: ignore[return-value]
+    return query, key, key
 
 
 #: name -> draw(case, rng) -> q, k, v in float64; the docstring of each is its formula

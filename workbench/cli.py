@@ -1,12 +1,15 @@
 """The command line. Results go to stdout, progress and errors to stderr.
 
-Exit codes: 0 no bug, 1 a bug (or nothing could be judged), 2 wrong usage, 3 the machine lacks something.
+Exit codes: 0 no bug, 1 a bug (or nothing could be judged), 2 wrong usage, 3 the machine lacks something, 70 a defect of
+the workbench itself.
 """
 
 import itertools
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from workbench.trace import Trace
 
 BUG, USAGE, ENVIRONMENT = 1, 2, 3
+#: --fail-on -> verdicts that exit with 1 besides bug, missing and untestable
+FAILS_ALSO = {"bug": (), "biased": ("biased",), "suspicious": ("biased", "suspicious")}
+DEFECT = 70  # EX_SOFTWARE of sysexits.h: a crash must not look like a bug found
 
 
 def main() -> None:
@@ -32,12 +38,17 @@ def main() -> None:
     except Unavailable as missing:
         click.echo(f"workbench: {missing}", err=True)
         sys.exit(ENVIRONMENT)
+    except Exception:
+        click.echo(
+            f"workbench: a defect of the workbench itself, not of the kernel\n{traceback.format_exc()}", err=True
+        )
+        sys.exit(DEFECT)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="attention-workbench")
 def commands() -> None:
-    """Name the first wrong stage of a wrong attention kernel, and tell a bug from rounding.
+    r"""Name the first wrong stage of a wrong attention kernel, and tell a bug from rounding.
 
     \b
     workbench diff split_k --fault reduce-double-counts-sum --causal    a kernel of ours with a fault put in
@@ -87,7 +98,10 @@ CASE_OPTIONS: dict[str, tuple[click.ParamType, str]] = {
 
 def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the case options, each of which takes a list, to a command."""
-    for flag, text in (("--full", "No mask [default]; with --causal: both"), ("--causal", "Causal mask; with --full: both")):
+    for flag, text in (
+        ("--full", "No mask [default]; with --causal: both"),
+        ("--causal", "Causal mask; with --full: both"),
+    ):
         command = click.option(flag, is_flag=True, help=text)(command)
     for option, (kind, text) in reversed(CASE_OPTIONS.items()):
         command = click.option(option, type=kind, help=text, metavar=kind.name.upper() + "[,...]")(command)
@@ -99,14 +113,22 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
     from workbench.case import Case
 
     lists = {flag[2:].replace("-", "_"): options.get(flag[2:].replace("-", "_")) for flag in CASE_OPTIONS}
-    lists["causal"] = tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
+    lists["causal"] = (
+        tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
+    )
     given = {name: values for name, values in lists.items() if values is not None}
     return [Case(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
 
 
 @commands.command()
 @click.argument("target", metavar="TARGET")
-@click.option("--fault", "faults", multiple=True, metavar="ID", help="Put a fault in; may be repeated. `workbench faults` lists them")
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="ID",
+    help="Put a fault in; may be repeated. `workbench faults` lists them",
+)
 @case_options
 @click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
 @click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
@@ -115,7 +137,9 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
 @click.option("--layout", help="Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]")
 @click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
+)
 def diff(
     target: str,
     faults: tuple[str, ...],
@@ -128,15 +152,15 @@ def diff(
 ) -> None:
     """Judge every stage of TARGET and name the first wrong one.
 
-    TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as FILE.safetensors.
-    Case options take comma-separated lists; every combination is run and gets one row.
+    TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
+    FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row.
     """
-    from workbench.judge import ORIGIN_VERDICTS, SEVERITY
+    from workbench.judge import ORIGIN_VERDICTS
     from workbench.progress import shown
     from workbench.refusal import Refusal
 
-    if fail_on not in ("bug", "biased", "suspicious"):
-        raise Refusal(f"--fail-on is one of bug, biased, suspicious; got {fail_on!r}")
+    if fail_on not in FAILS_ALSO:
+        raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
     with shown():
         if target.endswith(".safetensors"):
             given = [name for name, value in {**options, "faults": faults}.items() if value]
@@ -151,8 +175,7 @@ def diff(
         if out is not None:
             _write_all(diffs, out)
     _print(diffs, as_json, out)
-    failing = {*ORIGIN_VERDICTS, "untestable", *SEVERITY[SEVERITY.index("biased" if fail_on == "biased" else "suspicious") :]}
-    failing = {*ORIGIN_VERDICTS, "untestable"} if fail_on == "bug" else failing
+    failing = {*ORIGIN_VERDICTS, "untestable", *FAILS_ALSO[fail_on]}
     sys.exit(BUG if any(judged.verdict in failing for judged in diffs) else 0)
 
 
@@ -166,10 +189,9 @@ def _runs(
     targets = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
     foreign = {name: options[name] for name in ("arrays", "device", "layout") if options[name] is not None}
     cases = cases_of({**options, **_needs(faults, options)})
-    calls = [
-        lambda name=name, case=case: run(name, case, faults=faults, probes=probes, backend=backend, **foreign)  # type: ignore[misc]
-        for name in targets
-        for case in cases
+    ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend}
+    calls: list[Callable[[], Trace]] = [
+        partial(run, name, case, **ours, **foreign) for name in targets for case in cases
     ]
     if targets[0] not in KERNELS:
         return calls, None
@@ -179,14 +201,14 @@ def _runs(
 
 
 def _needs(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Case options that the chosen faults need to show: defaults where the user is silent, refused where contradicted."""
+    """Case options that the chosen faults need to show: defaults where the user is silent, else refused."""
     from workbench.faults import CATALOGUE
     from workbench.refusal import Refusal
 
     needs: dict[str, Any] = {}
     for fault in faults:
         for name, value in CATALOGUE[fault].needs.items() if fault in CATALOGUE else ():
-            given = options["causal"] or (False if options["full"] else None) if name == "causal" else options[name]
+            given = options[name]
             if name == "causal":
                 if options["full"]:
                     raise Refusal(f"fault {fault} shows only with --causal; got --full")
@@ -194,7 +216,8 @@ def _needs(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
             elif given is None:
                 needs[name] = (value,)
             elif any(item != value for item in given):
-                raise Refusal(f"fault {fault} shows only with --{name.replace('_', '-')} {value}; got {given}")
+                listed = ",".join(map(str, given))
+                raise Refusal(f"fault {fault} shows only with --{name.replace('_', '-')} {value}; got {listed}")
     return needs
 
 
@@ -231,7 +254,10 @@ def _print(diffs: list["Diff"], as_json: bool, out: Path | None) -> None:
 
     screen = text.console()
     unicode = screen.is_terminal
-    screen.print(text.report(diffs[0], unicode=unicode) if len(diffs) == 1 else text.summary(diffs, unicode=unicode), soft_wrap=False)
+    screen.print(
+        text.report(diffs[0], unicode=unicode) if len(diffs) == 1 else text.summary(diffs, unicode=unicode),
+        soft_wrap=False,
+    )
     if out is not None:
         screen.print(f"pictures and traces: {out}/", soft_wrap=True)
 
@@ -243,10 +269,18 @@ def faults(as_json: bool) -> None:
     from workbench.faults import CATALOGUE
 
     entries = [
-        {"id": f.id, "kernel": f.kernel, "summary": f.summary, "stages": list(f.stages), "needs": dict(f.needs), "source": f.source,
-         "before": f.before, "after": f.after}
-        for f in CATALOGUE.values()
-    ]  # fmt: skip
+        {
+            "id": fault.id,
+            "kernel": fault.kernel,
+            "summary": fault.summary,
+            "stages": list(fault.stages),
+            "needs": dict(fault.needs),
+            "source": fault.source,
+            "before": fault.before,
+            "after": fault.after,
+        }
+        for fault in CATALOGUE.values()
+    ]
     _list(as_json, "workbench.faults/1", "faults", entries, ("id", "kernel", "stages", "summary"))
 
 
@@ -259,12 +293,16 @@ def kernels(as_json: bool) -> None:
     from workbench.stages import ALGORITHMS
 
     entries = [
-        {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits} for k in KERNELS.values()
+        {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
+        for k in KERNELS.values()
     ]
     if as_json:
         return _list(True, "workbench.kernels/1", "kernels", entries, ())
     _list(False, "", "kernels", entries, ("name", "stages", "summary"))
-    inputs = [{"distribution": name, "formula": (draw.__doc__ or "").partition("\n")[0]} for name, draw in DISTRIBUTIONS.items()]
+    inputs = [
+        {"distribution": name, "formula": (draw.__doc__ or "").partition("\n")[0]}
+        for name, draw in DISTRIBUTIONS.items()
+    ]
     _list(False, "", "distributions", inputs, ("distribution", "formula"))
 
 
@@ -280,7 +318,9 @@ def _list(as_json: bool, schema: str, name: str, entries: list[dict[str, Any]], 
 @commands.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 def doctor(as_json: bool) -> None:
-    """Check what this machine has: one line each, and the fix for what is wrong. Exits with 3 where something needed is missing."""
+    """Check what this machine has: one line each, and the fix for what is wrong. Exits with 3 where something needed is
+    missing.
+    """
     from dataclasses import asdict
 
     from workbench import doctor as doctor_module
@@ -305,9 +345,8 @@ def bench() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 def emulator(as_json: bool) -> None:
     """Measure the emulator against numba's own CUDA simulator."""
-    from workbench.progress import shown
-
     from workbench.cuda import bench_emulator
+    from workbench.progress import shown
 
     with shown():
         results = bench_emulator.measure()

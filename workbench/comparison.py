@@ -1,4 +1,6 @@
-"""One stage held against what it should be: every element's error in units of its budget, and why an element was not judged."""
+"""One stage held against what it should be: every element's error in units of its budget, and why an element was not
+judged.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +23,7 @@ class State(IntEnum):
     NAN = 1  #: actual is NaN, or of another class (finite, +inf, -inf) than expected: always outside its budget
     UNWRITTEN = 2  #: the slot still holds what it was filled with before the run: always outside its budget
     POISONED = 3  #: the element's own dumped inputs turn into NaN: not judged
-    VACUOUS = 4  #: the budget is not finite or as large as the terms themselves: not judged
+    VACUOUS = 4  #: the budget is not finite or as large as the terms themselves, so it would pass anything: not judged
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ class Comparison:
 def compare(actual: np.ndarray, expected: np.ndarray, budget: Budget) -> Comparison:
     """`actual`, as dumped, against `expected` (float64) within `budget`; arrays of one shape.
 
-    Class before size: an unwritten slot, then a NaN expectation (poisoned), then a NaN or another class than expected, then the budget.
-    Half an ulp of the dtype is always allowed, so an exact stage allows what rounds to it and nothing else. An infinity is right where
-    |expected| + budget reaches beyond the largest value of the dtype.
+    Class before size: an unwritten slot, then a NaN expectation (poisoned), then a NaN or another class than expected,
+    then the budget. Half an ulp of the dtype is always allowed, so an exact stage allows what rounds to it and nothing
+    else. An infinity is right where |expected| + budget reaches beyond the largest value of the dtype.
     """
     value, expected = to_float64(actual), np.asarray(expected, np.float64)
     with np.errstate(all="ignore"):
@@ -79,9 +81,15 @@ def compare(actual: np.ndarray, expected: np.ndarray, budget: Budget) -> Compari
         overflows = np.isfinite(expected) & (np.abs(expected) + bound > largest(actual.dtype))
         allowed = (np.isfinite(value) & np.isfinite(expected)) | (value == expected)
         allowed |= overflows & np.isinf(value) & (np.sign(value) == np.sign(expected))
-        vacuous = ~np.isfinite(budget.bound) | (budget.bound >= np.maximum(budget.size, ulp(expected, actual.dtype)))
+        # where the terms themselves overflow, inf - inf may make a NaN of a correct sum
+        terms_overflow = np.isfinite(budget.size) & (budget.size > largest(actual.dtype))
+        vacuous = (
+            terms_overflow
+            | ~np.isfinite(budget.bound)
+            | (budget.bound >= np.maximum(budget.size, ulp(expected, actual.dtype)))
+        )
     state = np.select(
-        [unwritten(actual), np.isnan(expected), ~allowed, vacuous & (error != 0) & ~(over > 1)],
+        [unwritten(actual), np.isnan(expected), ~allowed & ~terms_overflow, vacuous & ~(over > 1)],
         [State.UNWRITTEN, State.POISONED, State.NAN, State.VACUOUS],
         State.JUDGED,
     ).astype(np.uint8)
@@ -176,7 +184,9 @@ class StageDiff:
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(known, error, 0.0).sum(axis=others) / known.sum(axis=others)
         largest_over = np.where(np.isnan(over), -1.0, over).max(axis=others)
-        return Profile(axis, comparison.outside.sum(axis=others), np.where(largest_over < 0, np.nan, largest_over), mean)
+        return Profile(
+            axis, comparison.outside.sum(axis=others), np.where(largest_over < 0, np.nan, largest_over), mean
+        )
 
     def plot(self) -> Any:
         """The histogram of errors in units of budget, a matplotlib Figure."""

@@ -16,7 +16,9 @@ class Contract:
     """Arithmetic of one kernel; arithmetic not named here is float32, rounded to nearest."""
 
     block_k: int | None  #: keys in a tile; None: unknown, so stages with a tile axis cannot be judged
-    splits: int | None  #: splits of whole tiles, ceil(tiles / splits) each; None: the keys are not split, or it is unknown how
+    splits: (
+        int | None
+    )  #: splits of whole tiles, ceil(tiles / splits) each; None: the keys are not split, or it is unknown how
     scores_dtype: str  #: in which qk and scores are rounded
     probs_dtype: str  #: to which probs are cast before they meet v; float32 means no cast
     partials_dtype: str  #: in which partial_O is stored

@@ -1,7 +1,8 @@
 """The catalogue of faults: named, small source changes that break a kernel, each with the stage where it first shows.
 
-A fault is literally the difference that introduced the bug: `before` is found exactly once in the kernel's clean source and replaced by
-`after`, which has as many lines, so that line numbers survive. Several faults may be combined as long as they do not overlap.
+A fault is literally the difference that introduced the bug: `before` is found exactly once in the kernel's clean source
+and replaced by `after`, which has as many lines, so that line numbers survive. Several faults may be combined as long
+as they do not overlap.
 """
 
 from collections.abc import Mapping, Sequence
@@ -159,7 +160,9 @@ def chosen(ids: Sequence[str], kernel: str) -> tuple[Fault, ...]:
             raise Refusal(f"unknown fault {id!r}; `workbench faults` lists them: {', '.join(CATALOGUE)}")
         if CATALOGUE[id].kernel != kernel:
             own = ", ".join(fault.id for fault in CATALOGUE.values() if fault.kernel == kernel)
-            raise Refusal(f"fault {id} belongs to kernel {CATALOGUE[id].kernel}, not to {kernel}; faults of {kernel}: {own}")
+            raise Refusal(
+                f"fault {id} belongs to kernel {CATALOGUE[id].kernel}, not to {kernel}; faults of {kernel}: {own}"
+            )
         if CATALOGUE[id] in faults:
             raise Refusal(f"fault {id} is given twice; once is enough")
         faults.append(CATALOGUE[id])
@@ -175,7 +178,8 @@ def applied(text: str, faults: Sequence[Fault], filename: str) -> str:
     for fault in faults:
         if (count := text.count(fault.before)) != 1:
             raise Refusal(
-                f"fault {fault.id}: its text must occur exactly once in {filename}; it occurs {count} times:\n{fault.before.rstrip()}"
+                f"fault {fault.id}: its text must occur exactly once in {filename}; it occurs {count} times:\n"
+                f"{fault.before.rstrip()}"
             )
         if fault.before.count("\n") != fault.after.count("\n"):
             raise Refusal(f"fault {fault.id}: its change must keep the number of lines, so that line numbers stay true")

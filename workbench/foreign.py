@@ -56,14 +56,22 @@ def run_foreign(
 ) -> Trace:
     """The trace of a foreign kernel.
 
-    `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and returns out, (out,
-    lse), or a dict of stage name -> array, with an optional key "contract" (a dict). Refusal where it raises or returns anything else.
+    `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and
+    returns out, (out, lse), or a dict of stage name -> array, with an optional key "contract" (a dict). Refusal where
+    it raises or returns anything else.
     """
-    for option, value, accepted in (("arrays", arrays, ARRAYS), ("device", device, DEVICES), ("layout", layout, LAYOUTS)):
+    for option, value, accepted in (
+        ("arrays", arrays, ARRAYS),
+        ("device", device, DEVICES),
+        ("layout", layout, LAYOUTS),
+    ):
         if value not in accepted:
             raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
     q, k, v = case.inputs() if inputs is None else inputs
-    handed = [_handed_over(np.ascontiguousarray(_swapped(x)) if layout == "bshd" else x.copy(), arrays, device) for x in (q, k, v)]
+    handed = [
+        _handed_over(np.ascontiguousarray(_swapped(x)) if layout == "bshd" else x.copy(), arrays, device)
+        for x in (q, k, v)
+    ]
     try:
         returned = function(*handed, scale=case.scale, causal=case.causal)
     except Exception:
@@ -88,7 +96,9 @@ def run_foreign(
     )
     unknown = [stage for stage in stages if stage not in ALGORITHMS[algorithm]]
     if unknown:
-        raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(ALGORITHMS[algorithm])}")
+        raise Refusal(
+            f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(ALGORITHMS[algorithm])}"
+        )
     return check(trace, name)
 
 
@@ -115,7 +125,9 @@ def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], Mapping[st
 
 
 def _handed_over(x: np.ndarray, arrays: str, device: str) -> Any:
-    """A copy of `x` as the foreign function wants it; bfloat16 crosses to torch as bits, which NumPy's protocols refuse."""
+    """A copy of `x` as the foreign function wants it; bfloat16 crosses to torch as bits, which NumPy's protocols
+    refuse.
+    """
     if arrays == "numpy":
         if device != "cpu":
             raise Refusal(f"NumPy arrays live on the cpu; got device {device!r}: say --arrays torch or cupy")
@@ -143,7 +155,11 @@ def _as_numpy(x: Any, what: str) -> np.ndarray:
     """A NumPy array from what a foreign function returned; Refusal for what is not an array of floats."""
     if hasattr(x, "detach"):  # torch
         x = x.detach().cpu().contiguous()
-        x = x.view(_module("torch").uint16).numpy().view(DTYPES["bfloat16"]) if str(x.dtype) == "torch.bfloat16" else x.numpy()
+        x = (
+            x.view(_module("torch").uint16).numpy().view(DTYPES["bfloat16"])
+            if str(x.dtype) == "torch.bfloat16"
+            else x.numpy()
+        )
     elif hasattr(x, "get"):  # CuPy
         x = x.get()
     array = np.asarray(x)

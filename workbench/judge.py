@@ -1,7 +1,7 @@
 """Trace against reference: every stage judged on its own inputs, the origins named, the victims told apart.
 
-The reference is run twice in float64: with the kernel's own dumped stages in place of its own (isolated: what should each stage have
-been, given what it read?) and without them (propagated: given q, k, v?).
+The reference is run twice in float64: with the kernel's own dumped stages in place of its own (isolated: what should
+each stage have been, given what it read?) and without them (propagated: given q, k, v?).
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import numpy as np
 
 from workbench import reference
 from workbench.budget import Budget, budgets
-from workbench.comparison import Comparison, State, StageDiff, compare
+from workbench.comparison import Comparison, StageDiff, State, compare
 from workbench.contract import Contract
 from workbench.errors import round_to
 from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped, unseen_upstream
@@ -80,7 +80,8 @@ def diff(trace: Trace) -> Diff:
     isolated = _expectations(trace, dumped)
     propagated = _expectations(trace, {})
 
-    judged, others = [], []
+    judged: list[StageDiff] = []
+    others: list[StageDiff] = []
     for name, stage in known.items():
         nothing = partial(StageDiff, name, stage.axes, isolated=None, propagated=None)
         if name not in trace.stages:
@@ -115,7 +116,10 @@ def _expectations(trace: Trace, dumped: dict[str, np.ndarray]) -> dict[str, tupl
     q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
     given = {name: to_float64(stage) for name, stage in dumped.items()}
     geometry = {"scale": case.scale, "block_k": contract.block_k or case.seqlen_k, "splits": _splits(trace)}
-    options: dict[str, Any] = {"cast": _cast_of(contract, "probs_dtype", "probs" in given), "row_sum_of_cast": contract.row_sum_of_cast}
+    options: dict[str, Any] = {
+        "cast": _cast_of(contract, "probs_dtype", "probs" in given),
+        "row_sum_of_cast": contract.row_sum_of_cast,
+    }
     if trace.algorithm == "split_k":
         options["partial_cast"] = _cast_of(contract, "partials_dtype", "acc" in given)
     computed = reference.forward(trace.algorithm, q, k, v, mask=case.mask(), given=given, **geometry, **options)
@@ -138,14 +142,18 @@ def _splits(trace: Trace) -> int:
     if trace.contract.splits is not None:
         return trace.contract.splits
     known = ALGORITHMS[trace.algorithm]
-    sizes = {stage.shape[known[name].axes.index("s")] for name, stage in trace.stages.items() if "s" in known[name].axes}
+    sizes = {
+        stage.shape[known[name].axes.index("s")] for name, stage in trace.stages.items() if "s" in known[name].axes
+    }
     return next(iter(sizes), 1)
 
 
 def _cast_of(contract: Contract, field: str, from_dumped: bool) -> Any:
     """The declared rounding, where its own input was dumped; elsewhere the budget covers it."""
     dtype = getattr(contract, field)
-    return partial(round_to, dtype=dtype) if from_dumped and dtype != "float32" and field not in contract.assumed else None
+    return (
+        partial(round_to, dtype=dtype) if from_dumped and dtype != "float32" and field not in contract.assumed else None
+    )
 
 
 def _judge(
@@ -190,5 +198,8 @@ def _verdict(comparison: Comparison) -> tuple[str, str]:
         return "bug", ""
     if not comparison.judged.any():
         poisoned = int((comparison.state == State.POISONED).sum())
-        return "untestable", f"no element could be judged: {poisoned} poisoned, {size - poisoned} with a budget that says nothing"
+        return (
+            "untestable",
+            f"no element could be judged: {poisoned} poisoned, {size - poisoned} with a budget that says nothing",
+        )
     return ("exact" if comparison.exact else "rounding"), ""

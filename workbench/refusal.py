@@ -2,7 +2,9 @@
 
 
 class Refusal(ValueError):
-    """A request that breaks a rule: the message shows the rule, the value, where, and what would be accepted (exit code 2)."""
+    """A request that breaks a rule: the message shows the rule, the value, where, and what would be accepted (exit code
+    2).
+    """
 
 
 class Unavailable(RuntimeError):

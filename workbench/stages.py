@@ -29,15 +29,27 @@ _TILES = (
     Stage("scores", "bhqk", ("qk",), "qk * scale, -inf where masked"),
     Stage("row_max", "bhqt", ("scores", "row_max"), "running max after tile t"),
     Stage("correction", "bhqt", ("row_max",), "exp(previous row_max - row_max); 0 when the previous max is -inf"),
-    Stage("probs", "bhqk", ("scores", "row_max"), "exp(scores - row_max of the key's own tile); 0 where scores is -inf"),
+    Stage(
+        "probs", "bhqk", ("scores", "row_max"), "exp(scores - row_max of the key's own tile); 0 where scores is -inf"
+    ),
     Stage("probs_cast", "bhqk", ("probs",), "probs rounded as the contract declares"),
-    Stage("row_sum", "bhqt", ("correction", "row_sum", "probs"), "correction * previous row_sum + sum of this tile's probs"),
+    Stage(
+        "row_sum",
+        "bhqt",
+        ("correction", "row_sum", "probs"),
+        "correction * previous row_sum + sum of this tile's probs",
+    ),
     Stage("acc", "bhqtd", ("correction", "acc", "probs_cast", "v"), "correction * previous acc + probs_cast @ v"),
 )
 
 _FLASH = (
     *_TILES,
-    Stage("out", "bhqd", ("acc", "row_sum"), "acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum is 0"),
+    Stage(
+        "out",
+        "bhqd",
+        ("acc", "row_sum"),
+        "acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum is 0",
+    ),
     Stage("lse", "bhq", ("row_max", "row_sum"), "row_max + log(row_sum) of the last tile; -inf where row_sum is 0"),
 )
 
@@ -48,8 +60,18 @@ _SPLIT_K = (
     Stage("partial_O", "bhsqd", ("acc",), "acc after the split's last tile, as stored; 0 for a split without tiles"),
     Stage("merge_max", "bhq", ("partial_max",), "max over splits"),
     Stage("merge_weight", "bhsq", ("partial_max", "merge_max"), "exp(partial_max - merge_max); 0 for an empty split"),
-    Stage("merge_sum", "bhq", ("partial_max", "merge_max", "partial_sum"), "sum_s exp(partial_max - merge_max) * partial_sum"),
-    Stage("out", "bhqd", ("merge_weight", "partial_O", "merge_sum"), "sum_s merge_weight * partial_O / merge_sum, cast; 0 for an empty row"),
+    Stage(
+        "merge_sum",
+        "bhq",
+        ("partial_max", "merge_max", "partial_sum"),
+        "sum_s exp(partial_max - merge_max) * partial_sum",
+    ),
+    Stage(
+        "out",
+        "bhqd",
+        ("merge_weight", "partial_O", "merge_sum"),
+        "sum_s merge_weight * partial_O / merge_sum, cast; 0 for an empty row",
+    ),
     Stage("lse", "bhq", ("merge_max", "merge_sum"), "merge_max + log(merge_sum); -inf for an empty row"),
 )
 

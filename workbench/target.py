@@ -1,7 +1,6 @@
 """Run any target on a case: a kernel of ours by name, a foreign one as `path.py:function` or as the callable itself."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from workbench.case import Case
@@ -23,9 +22,9 @@ def run(
 ) -> Trace:
     """The trace of `target` on `case`.
 
-    `faults`, `probes` (all, lean, output) and `backend` (auto, emulator, cuda) are for kernels of ours, `foreign` (arrays, device,
-    layout) for others; `inputs` are q, k, v in the case's dtype instead of the case's own.
-    Raises Refusal for an unknown target or an option that the target does not take, Unavailable for a missing GPU.
+    `faults`, `probes` (all, lean, output) and `backend` (auto, emulator, cuda) are for kernels of ours, `foreign`
+    (arrays, device, layout) for others; `inputs` are q, k, v in the case's dtype instead of the case's own. Raises
+    Refusal for an unknown target or an option that the target does not take, Unavailable for a missing GPU.
     """
     if isinstance(target, str) and target in KERNELS:
         if foreign:
@@ -38,10 +37,10 @@ def run(
             f"unknown kernel {target!r}; kernels are {', '.join(KERNELS)}, a foreign one is given as path.py:function, "
             "a trace as FILE.safetensors"
         )
+    name = target if isinstance(target, str) else getattr(target, "__name__", "callable")
     for option, given in (("fault", faults), ("probes", probes != "all"), ("backend", backend != "auto")):
         if given:
-            raise Refusal(f"{option} is for kernels of ours ({', '.join(KERNELS)}); {target} is a foreign one")
+            raise Refusal(f"{option} is for kernels of ours ({', '.join(KERNELS)}); {name} is a foreign one")
     if isinstance(target, str):
-        path, _, name = target.rpartition(":")
-        return run_foreign(find(target), case, name=f"{Path(path).name}:{name}", inputs=inputs, **foreign)
-    return run_foreign(target, case, name=getattr(target, "__name__", "callable"), inputs=inputs, **foreign)
+        return run_foreign(find(target), case, name=target, inputs=inputs, **foreign)
+    return run_foreign(target, case, name=name, inputs=inputs, **foreign)

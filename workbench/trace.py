@@ -7,23 +7,23 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from workbench.case import Case, case_fields
+from workbench.case import DTYPES, Case
 from workbench.contract import Contract
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, shape
 
 SCHEMA = "workbench.trace/1"
 
-# A slot that nobody wrote holds a signalling NaN of our own. Arithmetic turns any signalling NaN into a quiet one, so that no
-# computed value can be taken for it; copies keep it bit for bit.
-_UNWRITTEN_BITS = {
+# A slot that nobody wrote holds a signalling NaN of our own. Arithmetic turns any signalling NaN into a quiet one, so
+# that no computed value can be taken for it; copies keep it bit for bit.
+_UNWRITTEN_BITS: Mapping[np.dtype, np.uint32 | np.uint16] = {
     np.dtype(np.float32): np.uint32(0x7FA0BEEF),
     np.dtype(np.float16): np.uint16(0x7D5A),
     np.dtype(ml_dtypes.bfloat16): np.uint16(0x7FA5),
@@ -76,9 +76,20 @@ def _sizes(case: Case, contract: Contract) -> dict[str, int]:
 
 
 def check(trace: Trace, where: str) -> Trace:
-    """`trace` itself; Refusal where an input is not finite or a stage is unknown or misshaped. `where` names it in messages."""
+    """`trace` itself; Refusal where an input is not finite or a stage is unknown or misshaped. `where` names it in
+    messages.
+    """
+    case = trace.case
     for name in INPUTS:
-        values = to_float64(trace.inputs[name])
+        wanted = (case.batch, case.heads, case.seqlen_q) if name == "q" else (case.batch, case.kv_heads, case.seqlen_k)
+        found = trace.inputs[name]
+        if found.shape != (*wanted, case.head_dim):
+            raise Refusal(
+                f"{where}: {name} must have shape {[*wanted, case.head_dim]} for this case; got {list(found.shape)}"
+            )
+        if found.dtype != DTYPES[case.dtype]:
+            raise Refusal(f"{where}: {name} must have dtype {case.dtype}, the case's; got {found.dtype}")
+        values = to_float64(found)
         if not np.all(np.isfinite(values)):
             index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
             place = ", ".join(f"{axis}={i}" for axis, i in zip("bhqd" if name == "q" else "bhkd", index, strict=True))
@@ -95,8 +106,8 @@ def check(trace: Trace, where: str) -> Trace:
         expected = shape(known[name], sizes) if set(axes) <= set(sizes) else ("?",) * len(axes)
         if stage.shape != expected:
             raise Refusal(
-                f"{where}: stage {name} has axes [{' '.join(axes)}] and must have shape {list(expected)} for this case; "
-                f"got {list(stage.shape)}"
+                f"{where}: stage {name} has axes [{' '.join(axes)}] and must have shape {list(expected)} "
+                f"for this case; got {list(stage.shape)}"
             )
     return trace
 
@@ -147,15 +158,22 @@ def load(path: Path) -> Trace:
     except SafetensorError as error:
         raise Refusal(f"{path}: not a complete safetensors file ({error})") from None
     if "workbench" not in metadata:
-        raise Refusal(f"{path}: a trace carries its manifest as metadata 'workbench'; this file has {sorted(metadata) or 'no metadata'}")
+        raise Refusal(
+            f"{path}: a trace carries its manifest as metadata 'workbench'; "
+            f"this file has {sorted(metadata) or 'no metadata'}"
+        )
     manifest = _manifest(path, metadata["workbench"])
     missing = [name for name in (*INPUTS, *manifest["stages"]) if name not in arrays]
     if missing:
         raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
+    try:
+        case = Case(**manifest["case"])
+    except Refusal as refusal:
+        raise Refusal(f"{path}: {refusal}") from None
     trace = Trace(
         target=manifest["target"],
         algorithm=manifest["algorithm"],
-        case=Case(**manifest["case"]),
+        case=case,
         contract=Contract(**{**manifest["contract"], "assumed": tuple(manifest["contract"]["assumed"])}),
         inputs={name: arrays[name] for name in INPUTS},
         stages={name: arrays[name] for name in manifest["stages"]},
@@ -180,7 +198,10 @@ def _manifest(path: Path, text: str) -> dict[str, Any]:
             raise Refusal(f"{path}: the manifest lacks {name!r}")
     if manifest["algorithm"] not in ALGORITHMS:
         raise Refusal(f"{path}: algorithm is one of {', '.join(ALGORITHMS)}; got {manifest['algorithm']!r}")
-    unknown = set(manifest["case"]) - set(case_fields())
-    if unknown:
-        raise Refusal(f"{path}: the case has unknown fields {', '.join(sorted(unknown))}")
+    for name, record in (("case", Case), ("contract", Contract)):
+        known = [field.name for field in fields(record)]
+        if unknown := sorted(set(manifest[name]) - set(known)):
+            raise Refusal(f"{path}: the {name} has unknown fields {', '.join(unknown)}")
+        if lacking := [field for field in known if field not in manifest[name]]:
+            raise Refusal(f"{path}: the {name} lacks {', '.join(lacking)}")
     return manifest

@@ -111,6 +111,50 @@ def test_a_nan_in_the_inputs_reaches_the_output(algorithm, name):
     assert np.any(np.isnan(out))
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_whole_trace_of_unrelated_numbers_is_read_stage_by_stage(algorithm):
+    rng = np.random.default_rng(3)
+    x = {name: rng.uniform(1, 2, shape(stage, CASE.sizes)) for name, stage in ALGORITHMS[algorithm].items()}
+    y = forward(algorithm, given=x)
+    tile = np.arange(CASE.seqlen_k) // CASE.block_k
+    first = [0] if algorithm == "flash" else [0, 2]
+    before = {name: np.roll(x[name], 1, axis=3) for name in ("row_max", "row_sum", "acc")}  # the state before each tile
+    for name, initial in (("row_max", -np.inf), ("row_sum", 0.0), ("acc", 0.0)):
+        before[name][:, :, :, first] = initial
+    in_tile = [x["probs"][..., tile == t].sum(axis=-1) for t in range(4)]
+    v = CASE.inputs()[2].astype(np.float64)
+    product = [x["probs_cast"][..., tile == t] @ v[:, :, tile == t] for t in range(4)]
+    highest = np.stack([x["scores"][..., tile == t].max(axis=-1) for t in range(4)], axis=3)
+    expected = {
+        "scores": np.where(CASE.mask(), x["qk"] * CASE.scale, -np.inf),
+        "row_max": np.maximum(before["row_max"], highest),
+        "correction": np.exp(before["row_max"] - x["row_max"]),
+        "probs": np.exp(x["scores"] - x["row_max"][..., tile]),
+        "probs_cast": x["probs"],
+        "row_sum": x["correction"] * before["row_sum"] + np.stack(in_tile, axis=3),
+        "acc": x["correction"][..., None] * before["acc"] + np.stack(product, axis=3),
+    }
+    if algorithm == "flash":
+        expected["out"] = x["acc"][..., -1, :] / x["row_sum"][..., -1:]
+        expected["lse"] = x["row_max"][..., -1] + np.log(x["row_sum"][..., -1])
+    else:
+        for partial, state, initial in (("max", "row_max", -np.inf), ("sum", "row_sum", 0.0), ("O", "acc", 0.0)):
+            last = np.moveaxis(x[state][:, :, :, [1, 3, 3]], 3, 2)
+            last[:, :, 2] = initial  # the third split has no tile
+            expected[f"partial_{partial}"] = last
+        weights = np.exp(x["partial_max"] - x["merge_max"][:, :, None])
+        expected["merge_max"] = x["partial_max"].max(axis=2)
+        expected["merge_weight"] = weights
+        expected["merge_sum"] = (weights * x["partial_sum"]).sum(axis=2)
+        merged = (x["merge_weight"][..., None] * x["partial_O"]).sum(axis=2)
+        expected["out"] = merged / x["merge_sum"][..., None]
+        expected["lse"] = x["merge_max"] + np.log(x["merge_sum"])
+    assert set(expected) | {"qk"} == set(y)
+    for name, array in expected.items():
+        # sums of at most 7 numbers below 10, in another order
+        np.testing.assert_allclose(y[name], array, rtol=1e-14, atol=1e-14, equal_nan=False, err_msg=name)
+
+
 def test_the_previous_state_of_a_tile_is_the_given_one():
     before = forward("flash")
     row_max = before["row_max"].copy()

@@ -1,6 +1,8 @@
-"""From a kernel's one source to the function that runs: faults in the text, probes and constants in the syntax tree, then a target.
+"""From a kernel's one source to the function that runs: faults in the text, probes and constants in the syntax tree,
+then a target.
 
-Nobody keeps an instrumented copy of a kernel. A build without probes compiles to the same PTX as the source without its probe lines.
+Nobody keeps an instrumented copy of a kernel. A build without probes compiles to the same PTX as the source without its
+probe lines.
 """
 
 import ast
@@ -70,7 +72,14 @@ class Build:
 
     def for_cuda(self) -> Any:
         """The function for numba.cuda (a dispatcher); compiled at its first launch."""
-        return cuda.jit(self.source.namespace[self.source.name], lineinfo=True)
+        return cuda.jit(self.source.namespace[self.source.name], **self.cuda_options)
+
+    @property
+    def cuda_options(self) -> dict[str, Any]:
+        """What numba.cuda compiles with. The bound on threads keeps a block within its 65536 registers: unbounded, the
+        compiler takes up to 246 for each thread, and a launch of 512 threads fails.
+        """
+        return {"lineinfo": True, "launch_bounds": self.source.namespace["THREADS"]}
 
 
 class _Probes(ast.NodeTransformer):
@@ -97,10 +106,9 @@ class _Probes(ast.NodeTransformer):
 
     def _block(self, node: ast.If | ast.For) -> ast.AST | None:
         """A block left empty goes with its header; a header holds no effects, only a condition or a range."""
-        had_else = bool(node.orelse)
         self.generic_visit(node)
-        if had_else and not node.orelse and not node.body:
-            return None
+        if not node.body and node.orelse:  # what the else branch does must still depend on the header
+            node.body = [ast.copy_location(ast.Pass(), node)]
         return node if node.body else None
 
     visit_If = visit_For = _block
@@ -112,7 +120,8 @@ def _parsed(file: Path, faults: tuple[Fault, ...]) -> str:
 
 
 def build(file: Path, function: str, constants: Constants, probes: Sequence[str], faults: tuple[Fault, ...]) -> Build:
-    """The kernel `function` of `file`, built with `constants`, dumping the stages of `probes` that it can, with `faults` put in.
+    """The kernel `function` of `file`, built with `constants`, dumping the stages of `probes` that it can, with
+    `faults` put in.
 
     Raises Refusal for a fault whose text no longer matches.
     """

@@ -36,9 +36,9 @@ def load_bfloat16(bits):
 
 @cuda.jit(device=True)
 def store_bfloat16(x):
-    """Bits (uint16) of float32 `x` rounded to the nearest bfloat16, ties to even; a NaN becomes the quiet NaN 0x7fc0."""
+    """Bits (uint16) of float32 `x` rounded to the nearest bfloat16, ties to even; NaN gives the quiet NaN 0x7fc0."""
     if x != x:
         return uint16(0x7FC0)
     bits = libdevice.float_as_int(float32(x)) & 0xFFFFFFFF
-    # adding just under half of the last kept bit, or exactly half when that bit is odd, carries into it when x must round up
+    # adding just under half of the last kept bit, or half when that bit is odd, carries into it when x must round up
     return uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)

@@ -1,11 +1,12 @@
 """FlashAttention forward: one block for each query tile, online softmax over the key tiles.
 
-Algorithm 1 of FlashAttention-2 (Dao 2023, section 3.1.1) with float32 arithmetic. Four threads (LANES) share a query row: thread
-`lane` of row `r` holds the scores of keys lane, lane + 4, ... of a tile and the dims lane, lane + 4, ... of the accumulator.
+Algorithm 1 of FlashAttention-2 (Dao 2023, section 3.1.1) with float32 arithmetic. Four threads (LANES) share a query
+row: thread `lane` of row `r` holds the scores of keys lane, lane + 4, ... of a tile and the dims lane, lane + 4, ... of
+the accumulator.
 
-Names in capitals are bound when the kernel is built (`build.py`): BLOCK_Q, BLOCK_K; HEAD_DIM, head_dim rounded up to 32, 64 or 128;
-DIMS = HEAD_DIM / LANES; THREADS = BLOCK_Q * LANES; LOAD and STORE, conversions between the storage dtype and float32.
-A line `probe.<stage>[...] = value` dumps a stage in builds that ask for it and is absent from all others.
+Names in capitals are bound when the kernel is built (`build.py`): BLOCK_Q, BLOCK_K; HEAD_DIM, head_dim rounded up to
+32, 64 or 128; DIMS = HEAD_DIM / LANES; THREADS = BLOCK_Q * LANES; LOAD and STORE, conversions between the storage dtype
+and float32. A line `probe.<stage>[...] = value` dumps a stage in builds that ask for it and is absent from all others.
 """
 
 import math
@@ -32,10 +33,11 @@ def load_tile(tile, x, b, h, first_row, rows, head_dim):
 
 
 def flash_forward(q, k, v, out, lse, scale, causal, diagonal):
-    """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp; grid (query tiles, heads, batch).
+    """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp; grid (query tiles,
+    heads, batch).
 
-    q, out [b, heads, seqlen_q, d]; k, v [b, kv_heads, seqlen_k, d]; lse float32 [b, heads, seqlen_q]. A causal row i sees the keys
-    j <= i + diagonal. A row that sees no key gets out 0 and lse -inf.
+    q, out [b, heads, seqlen_q, d]; k, v [b, kv_heads, seqlen_k, d]; lse float32 [b, heads, seqlen_q]. A causal row i
+    sees the keys j <= i + diagonal. A row that sees no key gets out 0 and lse -inf.
     """
     seqlen_q, seqlen_k, head_dim = q.shape[2], k.shape[2], q.shape[3]
     b, h = cuda.blockIdx.z, cuda.blockIdx.y
@@ -77,7 +79,7 @@ def flash_forward(q, k, v, out, lse, scale, causal, diagonal):
 
         m_prev = m
         m = max(m_prev, row_max_of(tile_max))
-        m_safe = m if m > NEG_INF else float32(0)  # no key seen yet: exp(-inf - 0) is 0, exp(-inf - (-inf)) would be NaN
+        m_safe = m if m > NEG_INF else float32(0)  # no key seen yet: exp(-inf - 0) is 0, exp(-inf + inf) is NaN
         correction = math.exp(m_prev - m_safe)
 
         tile_sum = float32(0)

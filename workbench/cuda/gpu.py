@@ -57,7 +57,7 @@ def first_gpu(driver: Any) -> Gpu | str:
             "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR",
         )
     )
-    name = ask(driver.cuDeviceGetName, 256, device).rstrip(b"\0").decode()
+    name = ask(driver.cuDeviceGetName, 256, device).split(b"\0")[0].decode()  # cuda-bindings fills up with blanks too
     release = ask(driver.cuDriverGetVersion)  # 1000 * major + 10 * minor
     return Gpu(name, (major, minor), f"{release // 1000}.{release % 1000 // 10}")
 

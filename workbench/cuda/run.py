@@ -29,8 +29,8 @@ GRID_LIMIT = 65535  # blocks along y and z
 #: default tiles by padded head_dim: the largest square ones within SHARED_LIMIT
 DEFAULT_BLOCKS = {32: 64, 64: 64, 128: 32}
 
-# Seconds measured on 2 cores, for estimates only: a cold compile on the emulator and for a GPU, a judgement, and what it costs for each
-# (query, key) pair
+# Seconds measured on 2 cores, for estimates only: a cold compile on the emulator and for a GPU, a judgement, and what
+# it costs for each (query, key) pair
 COMPILE_S, CUDA_COMPILE_S, JUDGE_S, ELEMENT_S = 4.0, 1.5, 0.03, 1e-6
 
 
@@ -52,13 +52,14 @@ def settle(kernel: Kernel, case: Case) -> Case:
     needed = _constants(case).shared_bytes
     if needed > SHARED_LIMIT:
         raise Refusal(
-            f"tiles must fit in {SHARED_LIMIT} bytes of shared memory; block_q={case.block_q}, block_k={case.block_k} at "
-            f"head_dim={case.head_dim} (padded to {_padded(case.head_dim)}) need {needed}: choose smaller blocks"
+            f"tiles must fit in {SHARED_LIMIT} bytes of shared memory; block_q={case.block_q}, block_k={case.block_k} "
+            f"at head_dim={case.head_dim} (padded to {_padded(case.head_dim)}) need {needed}: choose smaller blocks"
         )
     columns = case.heads * (case.splits or 1)
     if columns > GRID_LIMIT or case.batch > GRID_LIMIT:
         raise Refusal(
-            f"a grid has at most {GRID_LIMIT} blocks along heads * splits and along batch; got {columns} and {case.batch}"
+            f"a grid has at most {GRID_LIMIT} blocks along heads * splits and along batch; "
+            f"got {columns} and {case.batch}"
         )
     return case
 
@@ -80,7 +81,9 @@ def choose_backend(backend: str) -> str:
         return backend
     found = gpu()
     if backend == "cuda" and found is None:
-        raise Unavailable("backend cuda needs an NVIDIA GPU and its driver; none was found. `--backend emulator` runs on the CPU")
+        raise Unavailable(
+            "backend cuda needs an NVIDIA GPU and its driver; none was found. `--backend emulator` runs on the CPU"
+        )
     return "emulator" if found is None else "cuda"
 
 
@@ -95,14 +98,14 @@ def run_kernel(
 ) -> Trace:
     """The trace of kernel `name` on `case`, with the named faults put in.
 
-    `inputs` are q, k, v in the case's dtype, NumPy arrays or torch tensors; the case's own where None. Refusal for a case,
-    fault or input that the kernel cannot take; Unavailable for a backend that this machine lacks.
+    `inputs` are q, k, v in the case's dtype, NumPy arrays or torch tensors; the case's own where None. Refusal for a
+    case, fault or input that the kernel cannot take; Unavailable for a backend that this machine lacks.
     """
     kernel = KERNELS[name]
     case = settle(kernel, case)
     chosen = faults.chosen(faults_in, name)
     backend = choose_backend(backend)
-    q, k, v = case.inputs() if inputs is None else (_as_numpy(x) for x in inputs)
+    q, k, v = case.inputs() if inputs is None else _fitting(inputs, case)
     stages = ALGORITHMS[kernel.algorithm]
     wanted = probe_set(kernel.algorithm, probes)
     buffers = {
@@ -150,7 +153,11 @@ def _launches(case: Case, kernel: Kernel) -> list[tuple[str, tuple[int, int, int
         return [("flash_forward", (query_tiles, case.heads, case.batch), ("q", "k", "v", "out", "lse", *mask))]
     partials = ("partial_O", "partial_max", "partial_sum")
     return [
-        ("split_k_partial", (query_tiles, case.heads * (case.splits or 1), case.batch), ("q", "k", "v", *partials, *mask)),
+        (
+            "split_k_partial",
+            (query_tiles, case.heads * (case.splits or 1), case.batch),
+            ("q", "k", "v", *partials, *mask),
+        ),
         ("split_k_reduce", (query_tiles, case.heads, case.batch), (*partials, "out", "lse")),
     ]
 
@@ -161,7 +168,12 @@ def _scalars(case: Case) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=256)
 def _launcher(
-    kernel: Kernel, function: str, constants: Constants, wanted: tuple[str, ...], chosen: tuple[faults.Fault, ...], backend: str
+    kernel: Kernel,
+    function: str,
+    constants: Constants,
+    wanted: tuple[str, ...],
+    chosen: tuple[faults.Fault, ...],
+    backend: str,
 ) -> tuple[tuple[str, ...], Callable[..., None]]:
     """The stages that a kernel function dumps, and launch(grid, block, arguments); built once in a process."""
     made = build(kernel.file, function, constants, wanted, chosen)
@@ -199,10 +211,26 @@ def _bits(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint16) if array.dtype == DTYPES["bfloat16"] else array
 
 
-def _as_numpy(x: Any) -> np.ndarray:
+def _fitting(inputs: Sequence[Any], case: Case) -> tuple[np.ndarray, ...]:
+    """The inputs as NumPy arrays; Refusal where a shape or dtype is not the case's."""
+    query = (case.batch, case.heads, case.seqlen_q, case.head_dim)
+    key = (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
+    arrays = tuple(_as_numpy(name, x) for name, x in zip("qkv", inputs, strict=True))
+    for name, array, expected in zip("qkv", arrays, (query, key, key), strict=True):
+        if array.shape != expected or array.dtype != DTYPES[case.dtype]:
+            raise Refusal(
+                f"{name} must have shape {list(expected)} and dtype {case.dtype} for this case; "
+                f"got {list(array.shape)} and {array.dtype}"
+            )
+    return arrays
+
+
+def _as_numpy(name: str, x: Any) -> np.ndarray:
     """A NumPy array from a NumPy array or a torch tensor; bfloat16 crosses as bits, which NumPy's protocols refuse."""
     if isinstance(x, np.ndarray):
         return np.ascontiguousarray(x)
+    if not hasattr(x, "detach"):
+        raise Refusal(f"{name} must be a NumPy array or a torch tensor; got {type(x).__name__}")
     x = x.detach().cpu().contiguous()
     if str(x.dtype) == "torch.bfloat16":
         import torch
@@ -212,13 +240,17 @@ def _as_numpy(x: Any) -> np.ndarray:
 
 
 def _versions(backend: str) -> dict[str, str]:
-    found = {"python": platform.python_version()} | {package: version(package) for package in ("numpy", "numba", "numba-cuda")}
+    found = {"python": platform.python_version()} | {
+        package: version(package) for package in ("numpy", "numba", "numba-cuda")
+    }
     device = gpu() if backend == "cuda" else None
     return found if device is None else found | {"gpu": device.name, "driver": device.driver}
 
 
 def estimate_s(name: str, cases: Sequence[Case], faults_in: Sequence[str], probes: str, backend: str) -> float:
-    """About how many seconds the cases take: the compiles that are not in the cache on disk yet, and the runs and judgements."""
+    """About how many seconds the cases take: the compiles that are not in the cache on disk yet, and the runs and
+    judgements.
+    """
     kernel = KERNELS[name]
     settled = [settle(kernel, case) for case in cases]
     chosen = faults.chosen(faults_in, name)
@@ -227,7 +259,9 @@ def estimate_s(name: str, cases: Sequence[Case], faults_in: Sequence[str], probe
     if choose_backend(backend) == "cuda":
         return work_s + CUDA_COMPILE_S * len({_constants(case) for case in settled}) * len(kernel.functions)
     builds = {(function, _constants(case)) for case in settled for function in kernel.functions}
-    return work_s + COMPILE_S * sum(not _receipt(function, constants, wanted, chosen).exists() for function, constants in builds)
+    return work_s + COMPILE_S * sum(
+        not _receipt(function, constants, wanted, chosen).exists() for function, constants in builds
+    )
 
 
 def _receipt(function: str, constants: Constants, wanted: tuple[str, ...], chosen: tuple[faults.Fault, ...]) -> Path:

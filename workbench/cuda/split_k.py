@@ -1,8 +1,10 @@
-"""Split-K attention (Flash-Decoding): partial attention of each (query tile, split), then a reduce that merges the splits.
+"""Split-K attention (Flash-Decoding): partial attention of each (query tile, split), then a reduce that merges the
+splits.
 
-The keys of a row are cut into splits of whole key tiles; `split_k_partial` runs the online softmax of `flash.py` over the tiles of one
-split and stores the unnormalised partial_O with its partial_max and partial_sum; `split_k_reduce` rescales them to the common max
-and divides (Dao et al. 2023, Flash-Decoding for long-context inference). Capitals and `probe` as in `flash.py`.
+The keys of a row are cut into splits of whole key tiles; `split_k_partial` runs the online softmax of `flash.py` over
+the tiles of one split and stores the unnormalised partial_O with its partial_max and partial_sum; `split_k_reduce`
+rescales them to the common max and divides (Dao et al. 2023, Flash-Decoding for long-context inference). Capitals and
+`probe` as in `flash.py`.
 """
 
 import math
@@ -31,9 +33,9 @@ def load_tile(tile, x, b, h, first_row, rows, head_dim):
 def split_k_partial(q, k, v, partial_O, partial_max, partial_sum, scale, causal, diagonal):
     """Online softmax over the key tiles of one split; grid (query tiles, heads * splits, batch).
 
-    q [b, heads, seqlen_q, d]; k, v [b, kv_heads, seqlen_k, d]; partial_O float32 [b, heads, splits, seqlen_q, d]; partial_max and
-    partial_sum float32 [b, heads, splits, seqlen_q]. Split s holds the tiles from s * tiles_per_split on; without tiles it stores
-    (-inf, 0, 0). A causal row i sees the keys j <= i + diagonal.
+    q [b, heads, seqlen_q, d]; k, v [b, kv_heads, seqlen_k, d]; partial_O float32 [b, heads, splits, seqlen_q, d];
+    partial_max and partial_sum float32 [b, heads, splits, seqlen_q]. Split s holds the tiles from s * tiles_per_split
+    on; without tiles it stores (-inf, 0, 0). A causal row i sees the keys j <= i + diagonal.
     """
     seqlen_q, seqlen_k, head_dim = q.shape[2], k.shape[2], q.shape[3]
     splits = partial_O.shape[2]
@@ -78,7 +80,7 @@ def split_k_partial(q, k, v, partial_O, partial_max, partial_sum, scale, causal,
 
         m_prev = m
         m = max(m_prev, row_max_of(tile_max))
-        m_safe = m if m > NEG_INF else float32(0)  # no key seen yet: exp(-inf - 0) is 0, exp(-inf - (-inf)) would be NaN
+        m_safe = m if m > NEG_INF else float32(0)  # no key seen yet: exp(-inf - 0) is 0, exp(-inf + inf) is NaN
         correction = math.exp(m_prev - m_safe)
 
         tile_sum = float32(0)
@@ -123,8 +125,9 @@ def split_k_partial(q, k, v, partial_O, partial_max, partial_sum, scale, causal,
 def split_k_reduce(partial_O, partial_max, partial_sum, out, lse):
     """Merge the splits of each row; grid (query tiles, heads, batch).
 
-    partial_O, partial_max, partial_sum as `split_k_partial` leaves them; out [b, heads, seqlen_q, d] in the storage dtype; lse float32
-    [b, heads, seqlen_q]. A split without visible keys has partial_max -inf and weighs 0; a row without keys gets out 0, lse -inf.
+    partial_O, partial_max, partial_sum as `split_k_partial` leaves them; out [b, heads, seqlen_q, d] in the storage
+    dtype; lse float32 [b, heads, seqlen_q]. A split without visible keys has partial_max -inf and weighs 0; a row
+    without keys gets out 0, lse -inf.
     """
     splits, seqlen_q, head_dim = partial_O.shape[2], partial_O.shape[3], partial_O.shape[4]
     b, h = cuda.blockIdx.z, cuda.blockIdx.y

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.comparison import Comparison, State, StageDiff
+from workbench.comparison import Comparison, StageDiff, State
 from workbench.judge import Diff
 
 

@@ -38,7 +38,7 @@ NAMED = {
     EXACT: ("#ffffff", "exact, error 0"),
     NOT_JUDGED: ("#e9dfc3", "not judged"),
     POISONED: ("#9aa0a6", "poisoned: inputs NaN"),
-    NAN: ("#7b1fa2", "NaN or wrong class"),
+    NAN: ("#4a0d66", "NaN or wrong class"),
     UNWRITTEN: ("#000000", "unwritten"),
 }
 CALM_RAMP = ("#e1eef9", "#a9cfe9", "#5ba3d4", "#1f6fb0")
@@ -121,9 +121,8 @@ def shade(over_budget: np.ndarray, state: np.ndarray) -> np.ndarray:
         over_budget > 1,
         over_budget == 0,
     ]
-    return np.select(conditions, [UNWRITTEN, NAN, POISONED, NOT_JUDGED, OVER + hot, EXACT], WITHIN + calm).astype(
-        np.int16
-    )
+    shades = [UNWRITTEN, NAN, POISONED, NOT_JUDGED, OVER + hot, EXACT]
+    return np.select(conditions, shades, WITHIN + calm).astype(np.int16)
 
 
 def reduced(shades: np.ndarray, limit: int = CELLS) -> tuple[np.ndarray, tuple[int, int]]:
@@ -224,16 +223,8 @@ def _colour_bar(axes: "Axes") -> None:
     axes.axhline(0, color=INK, lw=1.4)
     names = {LOW: f"\u2264{look.power(LOW)}", 0: "1  budget", HIGH: f"\u2265{look.power(HIGH)}"}
     for decade in range(LOW, HIGH + 1):
-        weight = "bold" if decade == 0 else "normal"
-        axes.text(
-            1.3,
-            decade,
-            names.get(decade, look.power(decade)),
-            va="center_baseline",
-            fontsize=SMALL,
-            color=INK,
-            fontweight=weight,
-        )
+        style = {"fontsize": SMALL, "color": INK, "fontweight": "bold" if decade == 0 else "normal"}
+        axes.text(1.3, decade, names.get(decade, look.power(decade)), va="center_baseline", fontdict=style)
 
 
 def _mark_worst(axes: "Axes", worst: tuple[int, int] | None) -> list:

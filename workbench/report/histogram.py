@@ -141,12 +141,8 @@ def budget_axis(axes: "Axes", label: str) -> None:
     """Make x the budget axis: its bars beside it, a line at 1.0, and the side outside the budget tinted."""
     bare(axes)
     names = {float(decade): power(decade) for decade in range(LOW, HIGH, 2)}
-    names |= {
-        LOW: f"\u2264{power(LOW)}",
-        EDGES[:2].mean(): "0",
-        position(1e300): f">{power(HIGH)}",
-        position(np.inf): "inf",
-    }
+    names |= {LOW: f"\u2264{power(LOW)}", position(0): "0", position(np.inf): "inf"}
+    names[position(10.0 ** (HIGH + 1))] = f">{power(HIGH)}"
     below: dict[str, Any] = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center"}
     for x, name in names.items():  # as ticks they would take three times as long
         axes.annotate(name, (x, 0), (0, -13), **below, fontsize=SMALL, color=INK)
@@ -212,6 +208,5 @@ def _mark_worst(axes: "Axes", ratio: float, bars: np.ndarray, drawn: np.ndarray)
     side, anchor = ("center", 0.5) if abs(x) > 0.8 else ("right", 1) if x <= 0 else ("left", 0)  # and beside the line
     arrow = {"arrowstyle": "-|>", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 1, "relpos": (anchor, 0)}
     style: dict[str, Any] = {"ha": side, "va": "bottom", "fontsize": SMALL, "color": INK, "zorder": 5}
-    axes.annotate(
-        f"worst {times(ratio)}", (x, height), (x, clear * axes.get_ylim()[1] ** 0.07), arrowprops=arrow, **style
-    )
+    text_at = (x, clear * axes.get_ylim()[1] ** 0.07)
+    axes.annotate(f"worst {times(ratio)}", (x, height), text_at, arrowprops=arrow, **style)

@@ -46,7 +46,7 @@ ROW, TOP, BOTTOM = 0.27, 1.25, 0.55  #: inches of the overview: a stage's row, a
 
 
 def save(stages: Sequence[StageDiff], case: Case, folder: Path) -> list[Path]:
-    """Write `overview.png` and, of each stage, `<nn>-<stage>-histogram.png` and `<nn>-<stage>-heatmap.png`; return them.
+    """Write `overview.png` and each stage's `<nn>-<stage>-histogram.png` and `<nn>-<stage>-heatmap.png`; return them.
 
     `stages` are in data-flow order, and nn is the place among them, from 01. A stage without a comparison has a row in
     the overview and no pictures of its own. A file that was there is replaced, and is whole at any time. The same
@@ -71,7 +71,7 @@ def role(stage: StageDiff) -> str:
 
 
 def overview(stages: Sequence[StageDiff], case: Case) -> "Figure":
-    """A row for each stage, in the order given: its role, and its largest isolated (bar) and propagated (diamond) error."""
+    """A row for each stage, in the order given: its role, its largest isolated (bar) and propagated (diamond) error."""
     height = TOP + ROW * len(stages) + BOTTOM
     figure = page(11.4, height)
     victims = _named(stages, "victim") or "no victims"

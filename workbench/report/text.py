@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from workbench.case import Case
-from workbench.comparison import Comparison, Element, State, StageDiff
+from workbench.comparison import Comparison, Element, StageDiff, State
 from workbench.judge import ORIGIN_VERDICTS, Diff
 from workbench.report.document import largest_abs, mean
 from workbench.stages import ALGORITHMS, AXIS_NAMES
@@ -28,6 +28,10 @@ COLUMNS = (
     "actual",
     "expected",
 )
+_MEANING = {
+    "exact": ": every judged element is the correct rounding",
+    "rounding": ": every judged element is within its budget",
+}
 _STYLES = {"origin": "bold red", "victim": "yellow", "clean": "green", "none": "dim"}
 
 
@@ -60,23 +64,25 @@ def row(diff: Diff, stage: StageDiff) -> tuple[str, ...]:
     if comparison is None:
         return (stage.name, verdict, *[""] * (len(COLUMNS) - 3), stage.reason)
     worst = stage.worst_of(comparison, 1)
+    if worst and worst[0].over_budget == 0:  # every element is as good as every other
+        worst = []
     return (
         stage.name,
         verdict,
-        number(worst[0].over_budget) if worst else "-",
+        number(worst[0].over_budget) if worst else "0" if comparison.judged.any() else "-",
         f"{int(comparison.outside.sum())}/{comparison.actual.size}",
         number(largest_abs(comparison.error)),
         number(largest_abs(comparison.error_ulp)),
         number(mean(comparison.error)),
-        place(worst[0]) if worst else "-",
-        value(worst[0].actual) if worst else "-",
-        value(worst[0].expected) if worst else "-",
+        place(worst[0]) if worst else "",
+        value(worst[0].actual) if worst else "",
+        value(worst[0].expected) if worst else "",
     )
 
 
 def report(diff: Diff, *, unicode: bool) -> RenderableType:
-    """The whole judgement of one run: what was run, a row for each stage, the origins in words, and how to repeat it."""
-    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=False)
+    """The whole judgement of one run: what was run, a row for each stage, the origins in words, how to repeat it."""
+    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=not unicode)
     for column in COLUMNS:
         table.add_column(
             column, justify="left" if column in ("stage", "verdict", "worst at") else "right", no_wrap=True
@@ -103,8 +109,8 @@ def headline(diff: Diff) -> str:
     mask = f"causal {case.causal_alignment}" if case.causal else "full"
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
     return (
-        f"{trace.target}{faults} on {trace.backend}: {case.dtype} b={case.batch} {heads} q={case.seqlen_q} k={case.seqlen_k} "
-        f"d={case.head_dim}, {mask}, {tiles}, {case.distribution}, seed {case.seed}"
+        f"{trace.target}{faults} on {trace.backend}: {case.dtype} b={case.batch} {heads} q={case.seqlen_q} "
+        f"k={case.seqlen_k} d={case.head_dim}, {mask}, {tiles}, {case.distribution}, seed {case.seed}"
     )
 
 
@@ -120,9 +126,16 @@ def findings(diff: Diff) -> list[str]:
     if diff.victims and diff.origins:
         lines.append(f"victims, right on their own inputs: {', '.join(diff.victims)}")
     if not diff.origins:
-        lines.append(f"verdict: {diff.verdict}" + {"untestable": "", "exact": ": every judged element is the correct rounding"}.get(
-            diff.verdict, ": every judged element is within its budget"))  # fmt: skip
+        lines.append(f"verdict: {diff.verdict}{_MEANING.get(diff.verdict, '')}")
     lines += [f"  {stage.name} is untestable: {stage.reason}" for stage in diff.stages if stage.verdict == "untestable"]
+    for stage in diff.stages:
+        if (
+            stage.decisive is not None
+            and stage.verdict != "untestable"
+            and (vacuous := int((stage.decisive.state == State.VACUOUS).sum()))
+        ):
+            of = f"{vacuous} of {stage.decisive.state.size}"
+            lines.append(f"  {stage.name}: {of} elements have a budget that says nothing; not judged")
     if not diff.stages:
         lines.append("  nothing was judged")
     others = [f"{stage.name} ({stage.reason})" for stage in diff.not_judged if stage.reason != "not given"]
@@ -149,8 +162,8 @@ def _details(stage: StageDiff) -> list[str]:
     worst = stage.worst(1)[0]
     axes = ", ".join(f"{AXIS_NAMES[axis]} {i}" for axis, i in worst.index.items())
     lines.append(
-        f"worst at {axes}: actual {value(worst.actual)}, expected {value(worst.expected)}, allowed error {number(worst.budget)}, "
-        f"{number(worst.over_budget)} x of budget"
+        f"worst at {axes}: actual {value(worst.actual)}, expected {value(worst.expected)}, "
+        f"allowed error {number(worst.budget)}, {number(worst.over_budget)} x of budget"
     )
     lines.append(counts(stage.decisive))
     if stage.isolated is None:
@@ -218,8 +231,10 @@ def case_options(case: Case, own: bool) -> list[str]:
 
 
 def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
-    """One row for each run: case, verdict, origin, worst x of budget, largest error; the last passing and first failing one marked."""
-    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=False)
+    """One row for each run: case, verdict, origin, worst x of budget, largest error; the last passing and first failing
+    one marked.
+    """
+    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=not unicode)
     for column in ("case", "verdict", "origin", "x of budget", "max abs", ""):
         table.add_column(column, justify="right" if column in ("x of budget", "max abs") else "left", overflow="fold")
     passed = [diff.verdict not in (*ORIGIN_VERDICTS, "untestable") for diff in diffs]
@@ -281,10 +296,15 @@ def html_table(diff: Diff) -> str:
 
 def listing(entries: Sequence[dict], columns: Sequence[str], *, unicode: bool) -> RenderableType:
     """A plain table of dicts."""
-    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=not unicode)
     for i, column in enumerate(columns):
         table.add_column(column.replace("_", " "), no_wrap=i == 0, overflow="fold")
     for entry in entries:
         cells = (entry[column] for column in columns)
-        table.add_row(*(", ".join(cell) if isinstance(cell, list) else number(cell) if isinstance(cell, float) else str(cell) for cell in cells))
+        table.add_row(
+            *(
+                ", ".join(cell) if isinstance(cell, list) else number(cell) if isinstance(cell, float) else str(cell)
+                for cell in cells
+            )
+        )
     return table

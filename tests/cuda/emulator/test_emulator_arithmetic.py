@@ -4,6 +4,8 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
+from workbench.cuda.emulator.libdevice import FUNCTIONS
+
 NEG_INF = np.float32(-np.inf)
 THIRD = np.float32(1 / 3)
 
@@ -76,6 +78,31 @@ def test_bit_functions(emulate):
     np.testing.assert_array_equal(out[2], [0, 1, 2, 32, 1])
     np.testing.assert_array_equal(out[3], [0, 0x80000000, 0x60000000, 1, 0xFFFFFFFF])
     np.testing.assert_array_equal(out[4], [2, 2, 1, 1, 1])
+
+
+def roundings(x, out):
+    t = cuda.grid(1)
+    out[0, t] = libdevice.floorf(x[t])
+    out[1, t] = libdevice.truncf(x[t])
+    out[2, t] = libdevice.rintf(x[t])
+    out[3, t] = libdevice.roundf(x[t])
+    out[4, t] = libdevice.saturatef(x[t])
+    out[5, t] = math.fmod(x[t], float32(0.75))
+
+
+def test_roundings_of_huge_and_special_floats(emulate):
+    x = np.array([-2.5, -0.5, 0.5, 1.5, 1e30, -np.inf, np.nan], np.float32)
+    out = np.zeros((6, 7))
+    emulate(roundings, 1, 7, x, out)
+    with np.errstate(invalid="ignore"):
+        away = np.copysign(np.floor(np.abs(x) + np.float32(0.5)), x)
+        unit = np.where(np.isnan(x), 0, np.clip(x, 0, 1))
+        remainder = np.fmod(x, np.float32(0.75))
+    np.testing.assert_array_equal(out, [np.floor(x), np.trunc(x), np.rint(x), away, unit, remainder])
+
+
+def test_every_libdevice_model_has_a_function_of_numba_behind_it():
+    assert FUNCTIONS.keys() <= vars(libdevice).keys()
 
 
 def device_library(x, y, out, ints):

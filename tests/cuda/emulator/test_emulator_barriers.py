@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
+from workbench.cuda import emulator
+
 
 def block_votes(x, out):
     t = cuda.threadIdx.x
@@ -120,3 +122,18 @@ def test_the_line_is_that_of_the_device_function(error_of):
         f"  {__file__}:{first + 3}: cuda.syncwarp reached by threads 16-31 with mask 0xffffffff, without threads 0-15\n"
         f"  {__file__}:{first + 5}: cuda.syncthreads reached by threads 0-15"
     )
+
+
+def every_odd_block(out):
+    if cuda.blockIdx.x % 2 and cuda.threadIdx.x:
+        cuda.syncthreads()
+    elif cuda.blockIdx.x % 2:
+        cuda.syncthreads()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_first_failing_block_is_named_for_any_number_of_workers(workers):
+    emulated = emulator.compile(emulator.source_of(every_odd_block))
+    for order, block in [("ascending", 1), ("descending", 7)]:
+        with pytest.raises(emulator.EmulatorError, match=rf"divergent barrier in block \({block}, 0, 0\)"):
+            emulated(8, 2, (np.zeros(1),), order=order, workers=workers)

@@ -26,10 +26,13 @@ def test_every_thread_of_a_three_dimensional_grid_knows_its_place(emulate):
     np.testing.assert_array_equal(out, np.stack(expected, axis=1), strict=True)
 
 
+AXES = 2
+
+
 def grids(one, two):
     i = cuda.grid(1)
     one[i] = i + 1000 * cuda.gridsize(1)
-    x, y = cuda.grid(2)
+    x, y = cuda.grid(AXES)
     width, height = cuda.gridsize(2)
     two[y, x] = x + 10 * y + 100 * width + 1000 * height
 

@@ -17,8 +17,7 @@ def shape_at_run_time(out):
 
 
 def cooperative(out):
-    g = cuda.cg.this_grid()
-    g.sync()
+    cuda.cg.this_grid().sync()
 
 
 def matches(out):
@@ -60,6 +59,16 @@ def function_as_value(x):
     x[0] = f(x[0])
 
 
+def calls_a_local(x):
+    n = 3
+    x[0] = n(x[1])
+
+
+def hidden_name(x):
+    __c = x[0]
+    x[1] = __c
+
+
 @cuda.jit(device=True)
 def recursive(x):
     return x if x < 1 else recursive(x - 1)
@@ -85,6 +94,8 @@ def recursion(x):
         (comprehends, "+1: the emulator does not support sum()"),
         (undefined, "+1: MISSING is not defined"),
         (numpy_call, "+1: the emulator does not support np.cumsum()"),
+        (calls_a_local, "+2: the emulator does not support a call of the local variable n"),
+        (hidden_name, "+0: the emulator does not support a variable whose name starts with two underscores: __c"),
         (function_as_value, "+1: the emulator does not support a device function as a value: helper"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -141,3 +152,18 @@ def test_a_read_only_array_cannot_be_written(error_of):
     x.flags.writeable = False
     assert error_of(writes, 1, 1, (x,)).startswith("+1: numba cannot compile writes for these arguments\n")
     assert x[0] == 0
+
+
+TABLE = (10, 20, 30)
+
+
+def looks_up(x):
+    x[cuda.threadIdx.x] = TABLE[cuda.threadIdx.x + x.size - 2]
+
+
+def test_an_exception_inside_a_thread_is_an_error(emulate, error_of):
+    x = np.zeros(2)
+    emulate(looks_up, 1, 2, x)
+    assert x.tolist() == [10, 20]
+    text = error_of(looks_up, (1, 1, 2), 2, (np.zeros(4),))
+    assert text == "+0: looks_up raised an exception in block (0, 0, 0)"

@@ -13,13 +13,14 @@ def shuffles(x4, x8, i4, i8, out):
     out[3, t] = cuda.shfl_xor_sync(FULL, i8[t], 9)
     out[4, t] = cuda.shfl_sync(FULL, int32(t), (t + 1) % 32)
     out[5, t] = cuda.shfl_xor_sync(0xF << (t // 4 * 4) % 32, float64(t), 2)
+    out[6, t] = cuda.shfl_down_sync(FULL, t, 35)  # 5 bits of the distance count
 
 
 def test_shuffles_of_four_types(emulate):
     lane = np.arange(64)
     x = np.random.default_rng(0).standard_normal(64)
     i8 = np.random.default_rng(1).integers(-(2**52), 2**52, 64)
-    out = np.zeros((6, 64))
+    out = np.zeros((7, 64))
     emulate(shuffles, 1, 64, x.astype(np.float32), x, (100 * x).astype(np.int32), i8, out)
     warp = lane // 32 * 32
     up, down = np.where(lane % 32 < 3, lane, lane - 3), np.where(lane % 32 > 28, lane, lane + 3)
@@ -29,6 +30,7 @@ def test_shuffles_of_four_types(emulate):
     np.testing.assert_array_equal(out[3], i8[lane ^ 9])
     np.testing.assert_array_equal(out[4], warp + (lane + 1) % 32)
     np.testing.assert_array_equal(out[5], lane ^ 2)
+    np.testing.assert_array_equal(out[6], down)
 
 
 def votes(x, out):
@@ -156,3 +158,19 @@ def test_lanes_at_different_operations_are_missing(error_of):
         "  +3: cuda.shfl_xor_sync reached by threads 1, 3 with mask 0xffffffff, without threads 0, 2\n"
         "  +5: cuda.shfl_down_sync reached by threads 0, 2 with mask 0xffffffff, without threads 1, 3"
     )
+
+
+def survivors(out):
+    s = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    s[t] = t
+    if t >= 20:
+        return
+    cuda.syncwarp()
+    out[t] = s[31 - t]
+
+
+def test_exited_lanes_take_no_part_in_syncwarp(emulate):
+    out = np.zeros(32, np.float32)
+    emulate(survivors, 1, 32, out)
+    np.testing.assert_array_equal(out, np.where(np.arange(32) < 20, 31 - np.arange(32), 0))

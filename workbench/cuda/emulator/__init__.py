@@ -1,7 +1,11 @@
-"""The emulator: runs numba.cuda kernels on the CPU, compiled, with every rule of barriers checked.
+"""The emulator: runs numba.cuda kernels on the CPU, compiled, with the rules of barriers checked.
 
-A kernel's syntax tree is rewritten (`rewrite`, `program`) into a module (`module`) that numba compiles to a generator
-which suspends at each barrier (`barriers`); a compiled scheduler (`schedule`) runs the threads of a block.
+A kernel's syntax tree is rewritten (`rewrite`, `calls`, `program`) into a module (`module`) that numba compiles to a
+generator which suspends at each barrier (`barriers`); a compiled scheduler (`schedule`) runs the threads of a block and
+makes the exchanges of its warps.
+
+float32 arithmetic stays float32 and is never contracted to fused multiply-adds. A thread runs until its next barrier,
+so a loop that waits for another thread's store never ends. Indices are not checked.
 """
 
 from workbench.cuda.emulator.cache import cache_dir

@@ -1,5 +1,6 @@
 """Arithmetic that CUDA defines and numba's CPU target has differently or not at all."""
 
+import numpy as np
 from llvmlite import ir
 from numba import njit
 from numba.core import types
@@ -31,7 +32,9 @@ def _minimum(a, b):
 def _fma(typingctx, a, b, c):
     def codegen(context, builder, sig, args):
         float_type = args[0].type
-        function = builder.module.declare_intrinsic("llvm.fma", [float_type], ir.FunctionType(float_type, [float_type] * 3))
+        function = builder.module.declare_intrinsic(
+            "llvm.fma", [float_type], ir.FunctionType(float_type, [float_type] * 3)
+        )
         return builder.call(function, args)
 
     return signature(a, a, a, a), codegen
@@ -66,8 +69,18 @@ def _bit_function(name, extra):
 _FALSE = ir.Constant(ir.IntType(1), 0)
 popc = _bit_function("ctpop", [])
 clz = _bit_function("ctlz", [_FALSE])  # the width where the value is 0
-brev = _bit_function("bitreverse", [])
+_bitreverse = _bit_function("bitreverse", [])
 _ctz = _bit_function("cttz", [_FALSE])
+
+
+def brev(x):
+    """Return the bits in reverse order, as an unsigned number of the same width."""
+
+
+@overload(brev)
+def _brev_of(x):
+    unsigned = uint64 if x.bitwidth == 64 else uint32
+    return lambda x: _bitreverse(unsigned(x))
 
 
 @njit(_nrt=False)
@@ -85,6 +98,10 @@ def selp(condition, a, b):
 @njit(_nrt=False)
 def cbrt(x):
     """Return the cube root, in the type of ``x``."""
-    import numpy as np
-
     return np.cbrt(x)
+
+
+@njit(_nrt=False)
+def fmod(x, y):
+    """Return the remainder of the division that rounds to zero, in the type of the operands."""
+    return np.fmod(x, y)

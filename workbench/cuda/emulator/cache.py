@@ -13,6 +13,8 @@ from types import ModuleType
 import llvmlite
 import numba
 
+from workbench.cuda.emulator.errors import EmulatorError
+
 _LOADING = threading.RLock()  # a module that is being executed by one thread is already in sys.modules for another
 
 
@@ -69,8 +71,11 @@ def _write(path: Path, text: str) -> None:
 
     numba forgets its compiled code when a file's time changes, so the time is the same for all that write this text.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    except OSError as error:
+        raise EmulatorError(f"cannot write to {path.parent}: {error}; set WORKBENCH_CACHE to another folder") from error
     with os.fdopen(handle, "w") as file:
         file.write(text)
     os.utime(temporary, (0, 0))

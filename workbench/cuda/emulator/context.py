@@ -11,10 +11,13 @@ int32, int64, uint32 = types.int32, types.int64, types.uint32
 
 
 class Launch:
-    """Positions in the int64 words that describe the running block to its threads."""
+    """Positions in the int64 words that describe the running block to its threads, and its memory to the scheduler."""
 
-    ARGUMENTS, SHARED, LOCAL, LOCAL_SIZE, RECORDS, BLOCK_IDX, BLOCK_DIM, GRID_DIM = 0, 1, 2, 3, 4, 5, 8, 11
-    WORDS = 14
+    ARGUMENTS, RECORDS = 0, 1  # addresses
+    SHARED, SHARED_SIZE, SHARED_POISON = 2, 3, 4  # address, bytes, and the address of what fills it before a block
+    LOCAL, LOCAL_SIZE, LOCAL_POISON = 5, 6, 7  # the same of the first thread; the size is that of each thread
+    BLOCK_IDX, BLOCK_DIM, GRID_DIM = 8, 11, 14  # x, y, z
+    WORDS = 17
 
 
 class Record:
@@ -45,14 +48,11 @@ class Context(NamedTuple):
     record: int
 
 
-_LOCAL, _LOCAL_SIZE, _RECORDS, _RECORD_BYTES = Launch.LOCAL, Launch.LOCAL_SIZE, Launch.RECORDS, 8 * Record.WORDS
-_SHARED, _BLOCK, _DIM, _GRID, _WORDS = (
-    Launch.SHARED,
-    Launch.BLOCK_IDX,
-    Launch.BLOCK_DIM,
-    Launch.GRID_DIM,
-    Launch.WORDS,
-)
+# numba freezes globals, not attributes of classes.
+_RECORDS, _SHARED, _LOCAL, _LOCAL_SIZE = Launch.RECORDS, Launch.SHARED, Launch.LOCAL, Launch.LOCAL_SIZE
+_BLOCK, _DIM, _GRID, _WORDS = Launch.BLOCK_IDX, Launch.BLOCK_DIM, Launch.GRID_DIM, Launch.WORDS
+_RECORD_WORDS, _RECORD_BYTES = Record.WORDS, 8 * Record.WORDS
+_MASK, _VALUE, _OPERAND, _RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 
 
 @njit(_nrt=False, error_model="numpy")
@@ -121,32 +121,32 @@ def gridsize_3(c):
 @njit(_nrt=False)
 def offer(c, mask, value, operand):
     """Leave mask, value and operand for the scheduler; return the value, whose type `take` needs."""
-    record = words_at(c.record, 4)
-    record[0] = int64(mask) & 0xFFFFFFFF
-    record[1] = bits_of(value)
-    record[2] = int64(operand)
+    record = words_at(c.record, _RECORD_WORDS)
+    record[_MASK] = int64(mask) & 0xFFFFFFFF
+    record[_VALUE] = bits_of(value)
+    record[_OPERAND] = int64(operand)
     return value
 
 
 @njit(_nrt=False)
 def take(c, offered, waited):
     """Return what the scheduler left, as the type that was offered; ``waited`` is the barrier in between."""
-    return from_bits(words_at(c.record, 4)[3], offered)
+    return from_bits(words_at(c.record, _RECORD_WORDS)[_RESULT], offered)
 
 
 @njit(_nrt=False)
 def take_bool(c, offered, waited):
     """Return what the scheduler left, as a truth value."""
-    return words_at(c.record, 4)[3] != 0
+    return words_at(c.record, _RECORD_WORDS)[_RESULT] != 0
 
 
 @njit(_nrt=False)
 def take_int32(c, offered, waited):
     """Return what the scheduler left, as an int32."""
-    return int32(words_at(c.record, 4)[3])
+    return int32(words_at(c.record, _RECORD_WORDS)[_RESULT])
 
 
 @njit(_nrt=False)
 def take_uint32(c, offered, waited):
     """Return what the scheduler left, as a uint32."""
-    return uint32(words_at(c.record, 4)[3])
+    return uint32(words_at(c.record, _RECORD_WORDS)[_RESULT])

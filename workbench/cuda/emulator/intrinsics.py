@@ -147,9 +147,10 @@ def start(typingctx, slot, generator):
 
     def codegen(context, builder, sig, args):
         pointer = args[1]
+        size = ir.Constant(_I64, context.get_abi_sizeof(pointer.type.pointee))
         with builder.if_then(cgutils.is_not_null(builder, args[0])):
-            builder.store(builder.load(pointer), builder.inttoptr(args[0], pointer.type))
-        return ir.Constant(_I64, context.get_abi_sizeof(pointer.type.pointee))
+            cgutils.raw_memcpy(builder, builder.inttoptr(args[0], pointer.type), pointer, size, 1)
+        return size
 
     return signature(types.int64, types.int64, generator), codegen
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from workbench.cuda.emulator import cache
+from workbench.cuda.emulator.arguments import Parameter, encoded
 from workbench.cuda.emulator.context import Launch, Record
 from workbench.cuda.emulator.errors import EmulatorError
-from workbench.cuda.emulator.intrinsics import DTYPES
-from workbench.cuda.emulator.module import Entry, Parameter, entry_of
+from workbench.cuda.emulator.module import Entry, entry_of
 from workbench.cuda.emulator.program import Program, program_of
 from workbench.cuda.emulator.report import stuck
 from workbench.cuda.emulator.source import Source
@@ -55,8 +55,10 @@ class Emulated:
             raise EmulatorError(f"a block has at most {MAX_THREADS} threads, not {block} = {threads}")
         if len(args) != len(self.program.parameters):
             wanted = ", ".join(self.program.parameters)
-            raise EmulatorError(f"{self.program.name} takes {len(self.program.parameters)} arguments ({wanted}), not {len(args)}")
-        pairs = [_encoded(name, value) for name, value in zip(self.program.parameters, args, strict=True)]
+            raise EmulatorError(
+                f"{self.program.name} takes {len(self.program.parameters)} arguments ({wanted}), not {len(args)}"
+            )
+        pairs = [encoded(name, value) for name, value in zip(self.program.parameters, args, strict=True)]
         parameters = tuple(parameter for parameter, _ in pairs)
         if parameters not in self._entries:
             self._entries[parameters] = entry_of(self.program, parameters)
@@ -66,7 +68,7 @@ class Emulated:
         blocks = _permuted(np.arange(int(np.prod(grid))), order, random)
         schedule = _thread_order(threads, order, skew, random)
         scheduler = _scheduler()
-        workers = 1 if self.program.uses_atomics else min(workers or os.cpu_count() or 1, len(blocks))
+        workers = 1 if self.program.uses_atomics else min(workers or _cpus(), len(blocks))
 
         def work(worker):
             share = np.ascontiguousarray(blocks[worker::workers])
@@ -77,9 +79,10 @@ class Emulated:
         else:
             with ThreadPoolExecutor(workers) as pool:
                 errors = list(pool.map(work, range(workers)))
-        for error in errors:
-            if error is not None:
-                raise EmulatorError(error)
+        failures = {failed: message for failed, message in errors if message}
+        for failed in blocks:  # the first in the chosen order, however many workers there were
+            if failed in failures:
+                raise EmulatorError(failures[failed])
 
 
 def compile(source: Source) -> Emulated:
@@ -90,30 +93,16 @@ def compile(source: Source) -> Emulated:
     return Emulated(program_of(source))
 
 
+def _cpus():
+    """Return how many CPUs this process may use; macOS does not tell them from those there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _dim3(what, given):
     extents = (given,) if isinstance(given, int | np.integer) else tuple(given)
     if not (1 <= len(extents) <= 3 and all(isinstance(n, int | np.integer) and n > 0 for n in extents)):
         raise EmulatorError(f"{what} must be one to three positive integers, not {given!r}")
     return (*(int(n) for n in extents), 1, 1)[:3]
-
-
-def _encoded(name, value):
-    """Return the type of an argument and the int64 words that hold it."""
-    if isinstance(value, np.ndarray):
-        if value.dtype.name not in DTYPES or not value.dtype.isnative:
-            raise EmulatorError(f"argument {name}: arrays of dtype {value.dtype} have no CUDA type")
-        layout = "C" if value.flags.c_contiguous else "A"
-        parameter = Parameter(value.dtype.name, value.ndim, layout, not value.flags.writeable)
-        return parameter, [value.ctypes.data, *value.shape, *(value.strides if layout == "A" else ())]
-    plain = {bool: np.bool_, int: np.int64, float: np.float64}.get(type(value))
-    try:
-        scalar = value if plain is None else plain(value)
-    except OverflowError as error:
-        raise EmulatorError(f"argument {name}: {value} does not fit an int64") from error
-    if not isinstance(scalar, np.generic) or scalar.dtype.name not in DTYPES:
-        raise EmulatorError(f"argument {name}: {type(value).__name__} has no CUDA type; pass an array or a number")
-    bits = scalar.tobytes().ljust(8, b"\0")
-    return Parameter(scalar.dtype.name), [int.from_bytes(bits, "little", signed=True)]
 
 
 def _permuted(items, order, random):
@@ -144,33 +133,31 @@ def _aligned(size):
 
 
 def _run(scheduler, program, entry, words, grid, block, blocks, schedule):
-    """Run some blocks on this thread; return the message of an error, or None."""
+    """Run some blocks on this thread; return the block that failed and why, or (0, None)."""
     threads = int(np.prod(block))
     order, groups = schedule
-    shared, local = (np.frombuffer(memory or b"\0", np.uint8) for memory in (program.shared, program.local))
-    local_size = -(-len(local) // 16) * 16
-    shared_memory, local_memory = _aligned(len(shared)), _aligned(threads * local_size)
-    records = np.zeros((threads, Record.WORDS), np.int64)
-    state = np.zeros(threads, np.int64)
-    launch = np.zeros(Launch.WORDS, np.int64)
-    launch[: Launch.BLOCK_IDX] = (
-        words.ctypes.data,
-        shared_memory.ctypes.data,
-        local_memory.ctypes.data,
-        local_size,
-        records.ctypes.data,
-    )
-    launch[Launch.BLOCK_DIM : Launch.BLOCK_DIM + 3] = block
-    launch[Launch.GRID_DIM : Launch.GRID_DIM + 3] = grid
-    slot_size = -(-scheduler.size_of(entry.address, launch) // 64) * 64
-    slots = _aligned(threads * slot_size)
     kinds = np.array(program.kinds, np.int64)
-    error, failed = scheduler.run_blocks(
-        entry.address, launch, blocks, order, groups, kinds, state, records, slots.ctypes.data, slot_size, shared, local
+    state = np.zeros(threads, np.int64)
+    records = np.zeros((threads, Record.WORDS), np.int64)
+    shared_poison = np.frombuffer(program.shared or b"\0", np.uint8)
+    local_poison = np.frombuffer(program.local or b"\0", np.uint8)
+    shared, local = _aligned(len(shared_poison)), _aligned(threads * len(local_poison))
+    launch = np.zeros(Launch.WORDS, np.int64)
+    launch[[Launch.ARGUMENTS, Launch.RECORDS]] = words.ctypes.data, records.ctypes.data
+    launch[Launch.SHARED : Launch.LOCAL] = shared.ctypes.data, len(shared), shared_poison.ctypes.data
+    launch[Launch.LOCAL : Launch.BLOCK_IDX] = local.ctypes.data, len(local_poison), local_poison.ctypes.data
+    launch[Launch.BLOCK_DIM : Launch.GRID_DIM] = block
+    launch[Launch.GRID_DIM : Launch.WORDS] = grid
+    address = launch.ctypes.data
+    slot_size = -(-scheduler.size_of(entry.address, address) // 64) * 64
+    slots = _aligned(threads * slot_size)
+
+    end, failed = scheduler.run_blocks(
+        entry.address, address, blocks, order, groups, kinds, state, records, slots.ctypes.data, slot_size
     )
-    if error == scheduler.NO_ERROR:
-        return None
+    if end == scheduler.FINISHED_BLOCK:
+        return 0, None
     place = (failed % grid[0], failed // grid[0] % grid[1], failed // (grid[0] * grid[1]))
-    if error == scheduler.EXCEPTION:
-        return f"{program.location}: {program.name} raised an exception in block {place}"
-    return stuck(program, place, block, state, records[:, Record.MASK])
+    if end == scheduler.EXCEPTION:
+        return failed, f"{program.location}: {program.name} raised an exception in block {place}"
+    return failed, stuck(program, place, block, state, records[:, Record.MASK])

@@ -43,7 +43,7 @@ rsqrt = njit(_nrt=False, error_model="numpy")(lambda x: 1.0 / math.sqrt(float64(
 saturate = njit(_nrt=False)(lambda x: min(max(x, float32(0)), float32(1)) if x == x else float32(0))
 dim = njit(_nrt=False)(lambda x, y: x - y if x > y else (x - x if x == x and y == y else x + y))
 exp10 = njit(_nrt=False)(lambda x: math.pow(10.0, float64(x)))
-round_away = njit(_nrt=False)(lambda x: math.copysign(math.floor(abs(float64(x)) + 0.5), x))
+round_away = njit(_nrt=False)(lambda x: math.copysign(np.floor(abs(float64(x)) + 0.5), x))
 
 LOG2_E, LN_2, LOG10_2, LOG2_10 = np.float32([1 / math.log(2), math.log(2), math.log10(2), math.log2(10)])
 ex2 = njit(_nrt=False)(lambda x: float32(np.exp2(float64(x))))
@@ -76,13 +76,13 @@ def _to_integer(rounding, kind, low, high):
 
 
 _MATH_NAMES = (
-    "acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp expm1 fabs floor lgamma log log10 log1p sin sinh sqrt "
-    "tan tanh trunc"
+    "acos acosh asin asinh atan atanh cos cosh erf erfc exp expm1 fabs lgamma log log10 log1p sin sinh sqrt tan tanh"
 ).split()
 _UNARY = {name: getattr(math, name) for name in _MATH_NAMES} | {"tgamma": math.gamma, "round": round_away}
 _UNARY |= {"exp2": np.exp2, "log2": np.log2, "cbrt": np.cbrt, "rint": np.rint, "nearbyint": np.rint}
+_UNARY |= {"ceil": np.ceil, "floor": np.floor, "trunc": np.trunc}  # those of math give an int64
 _UNARY |= {"rsqrt": rsqrt, "exp10": exp10}
-_BINARY = {"atan2": math.atan2, "copysign": math.copysign, "fmod": math.fmod, "hypot": math.hypot, "pow": math.pow}
+_BINARY = {"atan2": math.atan2, "copysign": math.copysign, "fmod": np.fmod, "hypot": math.hypot, "pow": math.pow}
 _BINARY |= {"fmax": max_of, "fmin": min_of, "fdim": dim}
 
 FUNCTIONS = {

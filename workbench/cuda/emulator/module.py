@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from numba.core.errors import NumbaError
 
 from workbench.cuda.emulator import cache
+from workbench.cuda.emulator.arguments import Parameter
 from workbench.cuda.emulator.errors import EmulatorError
 from workbench.cuda.emulator.program import Program
 
 _IMPORTS = """\
 from numba import cfunc as __cfunc, njit as __njit
 
-from workbench.cuda.emulator.context import Launch as __Launch, context_of as __context_of
+from workbench.cuda.emulator.context import context_of as __context_of
 from workbench.cuda.emulator.intrinsics import argument_at as __argument_at, resume as __resume, start as __start
 from workbench.cuda.emulator.intrinsics import words_at as __words_at
 """
@@ -27,22 +28,8 @@ def entry(slot, thread, launch):
     return __resume(slot, __kernel, arguments)
 """
 
-
-@dataclass(frozen=True)
-class Parameter:
-    """The type of an argument: a scalar where ``ndim`` is None."""
-
-    dtype: str
-    ndim: int | None = None
-    layout: str = "C"
-    readonly: bool = False
-
-    @property
-    def words(self) -> int:
-        """Return how many int64 words hold the argument."""
-        if self.ndim is None:
-            return 1
-        return 1 + self.ndim * (1 if self.layout == "C" else 2)
+#: where numba's messages name a line of a generated module (`cache.load`)
+_PLACE = r"_[0-9a-f]{24}\.py\", line (\d+):\n"
 
 
 @dataclass(frozen=True)
@@ -80,12 +67,9 @@ def entry_of(program: Program, parameters: tuple[Parameter, ...]) -> Entry:
 
 def _message(error: NumbaError, program: Program, offset: int) -> str:
     """Return numba's message with the kernel's own lines instead of the generated ones."""
-    place = program.location
-    found = re.findall(r"\.py[\"']?,? (?:line |\()(\d+)", str(error))
-    lines = [int(number) - offset - 1 for number in found]
-    known = [program.lines[line] for line in lines if 0 <= line < len(program.lines)]
-    if known:
-        place = known[-1]
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    kept = [line for line in text.splitlines() if line.strip() and "File \"" not in line and "def " not in line]
-    return f"{place}: numba cannot compile {program.name} for these arguments\n" + "\n".join(kept)
+    numbers = [int(number) - offset - 1 for number in re.findall(_PLACE, text)]
+    places = [program.lines[number] for number in numbers if 0 <= number < len(program.lines)]
+    place = places[0] if places else program.location  # numba tells the innermost line first
+    reason = text.split("\nDuring: ")[0].removeprefix("Failed in nopython mode pipeline (step: nopython frontend)\n")
+    return f"{place}: numba cannot compile {program.name} for these arguments\n{reason}"

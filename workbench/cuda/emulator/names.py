@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Mapping, Set
 
-import numba
 import numpy as np
 from numba import cuda
 from numba.core import types
@@ -16,13 +15,13 @@ from workbench.cuda.emulator.intrinsics import DTYPES
 
 UNKNOWN = object()
 
-#: constructs of numba.cuda that are rewritten, by the identity of the value that stands for them
 _CUDA_NAMES = (
     "threadIdx blockIdx blockDim gridDim laneid warpsize grid gridsize syncthreads syncthreads_and syncthreads_or "
     "syncthreads_count syncwarp shfl_sync shfl_up_sync shfl_down_sync shfl_xor_sync all_sync any_sync eq_sync "
     "ballot_sync activemask threadfence threadfence_block threadfence_system nanosleep popc clz ffs brev selp fma cbrt"
 ).split()
 _ATOMIC_NAMES = "add sub max min and_ or_ xor inc dec exch cas compare_and_swap".split()
+#: constructs of numba.cuda that are rewritten, by the identity of the value that stands for them
 _CONSTRUCTS = {
     **{id(getattr(cuda, name)): name for name in _CUDA_NAMES},
     **{id(getattr(cuda.atomic, name)): f"atomic.{name}" for name in _ATOMIC_NAMES},
@@ -105,6 +104,3 @@ def dtype_name(value: object) -> str | None:
     else:
         return None
     return name if name in DTYPES else None
-
-
-VERSIONS = (numba.__version__, np.__version__)

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from workbench.cuda.emulator.calls import Array, Site
 from workbench.cuda.emulator.errors import EmulatorError
-from workbench.cuda.emulator.rewrite import Array, Rewriter, Rewritten, Site
+from workbench.cuda.emulator.rewrite import Rewriter, Rewritten
 from workbench.cuda.emulator.source import Source, device_function, kernel_of
 
 _EMULATOR = "workbench.cuda.emulator"
-_FLAGS = 'error_model="numpy", _nrt=False'
+_FLAGS = 'error_model="numpy", _nrt=False, no_cfunc_wrapper=True'
 _ALIGNMENT = 16
 #: what memory holds before a block starts: quiet NaN where the type has it, else a pattern that is easy to spot
 POISON = {
@@ -36,9 +37,9 @@ class Program:
     #: the functions, the kernel last, and the ``file:line`` of each line of them
     body: str
     lines: tuple[str, ...]
-    #: number of parameters of the kernel
+    #: the names of the kernel's parameters
     parameters: tuple[str, ...]
-    #: sites[i] is number i + 1
+    #: where threads wait; site number n is sites[n - 1], its kind is kinds[n]
     sites: tuple[Site, ...]
     kinds: tuple[int, ...]
     #: the bytes that fill shared memory, and a thread's local memory, before a block starts
@@ -75,7 +76,10 @@ class _Builder:
         if not rewritten.takes_context:
             arguments.args.insert(0, ast.arg("__c"))
         # Never true; makes the function a generator even where it has no barrier.
-        rewritten.node.body[:0] = ast.parse("if __c.lane < 0:\n    yield 0").body
+        never = ast.parse("if __c.lane < 0:\n    yield 0").body[0]
+        for statement in (never, *never.body):
+            ast.copy_location(statement, kernel.node)
+        rewritten.node.body.insert(0, never)
         pipeline = self.imported(f"{_EMULATOR}.barriers", "KernelCompiler")
         self.emit(rewritten.node, "__kernel", f"pipeline_class={pipeline}, {_FLAGS}", kernel)
         return Program(
@@ -88,7 +92,7 @@ class _Builder:
             sites=tuple(self.sites),
             kinds=(0, *self.kinds),
             shared=self.memory["shared"],
-            local=self.memory["local"],
+            local=_padded(self.memory["local"]),
             uses_atomics=rewritten.uses_atomics,
         )
 
@@ -99,7 +103,7 @@ class _Builder:
         decorated = f"@__njit({options})\n{text}\n\n"
         lines = [function.at(node)] * decorated.count("\n")
         # The text parses to a tree of the same shape, which tells where unparse put each node.
-        for old, new in zip(ast.walk(node), ast.walk(ast.parse(text)), strict=False):
+        for old, new in zip(ast.walk(node), ast.walk(ast.parse(text).body[0]), strict=False):
             if isinstance(old, ast.stmt) and isinstance(new, ast.stmt):
                 lines[new.lineno] = function.at(old)
         self.text.append(decorated)
@@ -141,14 +145,13 @@ class _Builder:
     def array(self, array: Array):
         """Return the name of the compiled function that gives an array, and reserve its memory."""
         dtype = np.dtype(np.uint16 if array.dtype == "bfloat16" else array.dtype)
-        used = self.memory[array.memory]
-        start = -(-len(used) // _ALIGNMENT) * _ALIGNMENT
+        used = _padded(self.memory[array.memory])
         garbage = int.from_bytes(b"\xad\xde" * 4, "little") & ((1 << 8 * dtype.itemsize) - 1)
         element = POISON.get(array.dtype, garbage).to_bytes(dtype.itemsize, "little")
-        self.memory[array.memory] = used.ljust(start, b"\0") + element * math.prod(array.shape)
+        self.memory[array.memory] = used + element * math.prod(array.shape)
         make = self.imported(f"{_EMULATOR}.intrinsics", "array_in")
         name = f"__array{len(self.header)}"
-        arguments = f"{array.memory!r}, {start}, {array.shape!r}, {array.dtype!r}"
+        arguments = f"{array.memory!r}, {len(used)}, {array.shape!r}, {array.dtype!r}"
         return self.declare(name, f"{name} = {make}({arguments})")
 
     def site(self, site: Site, kind):
@@ -173,6 +176,11 @@ class _Builder:
         self.emit(rewritten.node, name, options, function)
         self.functions[id(value)] = name, rewritten
         return name, rewritten
+
+
+def _padded(memory):
+    """Return the bytes up to where a next array may start."""
+    return memory.ljust(-(-len(memory) // _ALIGNMENT) * _ALIGNMENT, b"\0")
 
 
 def _number(value):

@@ -3,44 +3,24 @@
 This file is compiled once for all kernels; a kernel is the address of its entry function.
 """
 
-import numpy as np
 from numba import njit
 
 from workbench.cuda.emulator import kinds
 from workbench.cuda.emulator.context import Launch, Record
-from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes
+from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes, words_at
 
 READY = 0  # the state of a thread that can run; a positive state is the site where it waits
-NO_ERROR, STUCK, EXCEPTION = 0, 1, 2
+FINISHED_BLOCK, STUCK, EXCEPTION = 0, 1, 2
 
-SHARED, LOCAL, LOCAL_SIZE, BLOCK_IDX, GRID_DIM = (
-    Launch.SHARED,
-    Launch.LOCAL,
-    Launch.LOCAL_SIZE,
-    Launch.BLOCK_IDX,
-    Launch.GRID_DIM,
-)
+# numba freezes globals, not attributes of classes and modules.
+SHARED, SHARED_SIZE, SHARED_POISON = Launch.SHARED, Launch.SHARED_SIZE, Launch.SHARED_POISON
+LOCAL, LOCAL_SIZE, LOCAL_POISON = Launch.LOCAL, Launch.LOCAL_SIZE, Launch.LOCAL_POISON
+BLOCK_IDX, GRID_DIM, WORDS = Launch.BLOCK_IDX, Launch.GRID_DIM, Launch.WORDS
 MASK, VALUE, OPERAND, RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
-SYNCTHREADS_COUNT, SYNCTHREADS_AND, SYNCTHREADS_OR = (
-    kinds.SYNCTHREADS_COUNT,
-    kinds.SYNCTHREADS_AND,
-    kinds.SYNCTHREADS_OR,
-)
-FIRST_WARP_KIND, SYNCWARP, SHFL, SHFL_UP, SHFL_DOWN = (
-    kinds.FIRST_WARP_KIND,
-    kinds.SYNCWARP,
-    kinds.SHFL,
-    kinds.SHFL_UP,
-    kinds.SHFL_DOWN,
-)
-SHFL_XOR, ALL, ANY, EQ, BALLOT, ACTIVEMASK = (
-    kinds.SHFL_XOR,
-    kinds.ALL,
-    kinds.ANY,
-    kinds.EQ,
-    kinds.BALLOT,
-    kinds.ACTIVEMASK,
-)
+SYNCTHREADS_AND, SYNCTHREADS_OR = kinds.SYNCTHREADS_AND, kinds.SYNCTHREADS_OR
+FIRST_WARP_KIND, SYNCWARP, ACTIVEMASK = kinds.FIRST_WARP_KIND, kinds.SYNCWARP, kinds.ACTIVEMASK
+SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR = kinds.SHFL, kinds.SHFL_UP, kinds.SHFL_DOWN, kinds.SHFL_XOR
+ALL, ANY, EQ, BALLOT = kinds.ALL, kinds.ANY, kinds.EQ, kinds.BALLOT
 UNDEFINED = 0x7FF8DEAD7FC0DEAD  # what a lane reads that no lane offered: NaN as float32 or float64, else garbage
 
 
@@ -60,14 +40,14 @@ def members_of(first, mask, kind, state, kinds, records):
 
 @njit(nogil=True)
 def source_lane(kind, lane, operand):
-    """Return the lane that a shuffle reads; a lane outside the warp reads itself."""
+    """Return the lane that a shuffle reads, its own where that would lie outside the warp; 5 bits of operand count."""
     source = operand & 31
     if kind == SHFL_UP:
-        source = lane - operand
+        source = lane - source
     elif kind == SHFL_DOWN:
-        source = lane + operand
+        source = lane + source
     elif kind == SHFL_XOR:
-        source = lane ^ operand
+        source = lane ^ source
     return source if 0 <= source < 32 else lane
 
 
@@ -143,14 +123,12 @@ def release(state, kinds, records):
     total = 0
     live = 0
     for thread in range(state.size):
-        if state[thread] == FINISHED:
-            continue
-        if site == 0:
-            site = state[thread]
-        if state[thread] != site:
-            return False
-        live += 1
-        total += records[thread, VALUE] != 0
+        if state[thread] != FINISHED:
+            site = site or state[thread]
+            if state[thread] != site:
+                return False
+            live += 1
+            total += records[thread, VALUE] != 0
     kind = kinds[site]
     if kind >= FIRST_WARP_KIND:
         return False
@@ -168,7 +146,7 @@ def release(state, kinds, records):
 
 @njit(nogil=True)
 def run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
-    """Run these threads, whole warps, until each waits at a block barrier or cannot go on; return whether one raised."""
+    """Run whole warps until each thread waits at a block barrier or cannot go on; return whether one raised."""
     moved = True
     while moved:
         for thread in threads:
@@ -183,45 +161,63 @@ def run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
     return False
 
 
+@njit(nogil=True)
+def all_finished(state):
+    """Return whether every thread has exited."""
+    for thread_state in state:
+        if thread_state != FINISHED:
+            return False
+    return True
+
+
+@njit(nogil=True)
+def run_block(entry, launch, order, groups, kinds, state, records, slots, slot_size):
+    """Run one block from fresh memory; return how it ended."""
+    words = words_at(launch, WORDS)
+    copy_bytes(words[SHARED], words[SHARED_POISON], words[SHARED_SIZE])
+    for thread in range(state.size):
+        copy_bytes(words[LOCAL] + thread * words[LOCAL_SIZE], words[LOCAL_POISON], words[LOCAL_SIZE])
+        call_entry(entry, slots + thread * slot_size, thread, launch)
+        state[thread] = READY
+    while True:
+        for group in range(groups.size - 1):
+            threads = order[groups[group] : groups[group + 1]]
+            if run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
+                return EXCEPTION
+        if all_finished(state):
+            return FINISHED_BLOCK
+        if not release(state, kinds, records):
+            return STUCK
+
+
 @njit(nogil=True, cache=True)
-def run_blocks(entry, launch, blocks, order, groups, kinds, state, records, slots, slot_size, poison_shared, poison_local):
-    """Run blocks one after the other; return what went wrong and in which block.
+def run_blocks(entry, launch, blocks, order, groups, kinds, state, records, slots, slot_size):
+    """Run blocks one after the other; return how the last one ended and which it was.
 
     Parameters
     ----------
     entry : address of the kernel's entry function.
-    launch : its words (`Launch`).
+    launch : address of its words (`Launch`).
     blocks : the blocks to run, counted along x, then y, then z, in this order.
     order, groups : the threads in the order in which they run, and where in it the groups start that run on their own
         until the next block barrier.
     kinds : the kind of each site.
     state, records : for each thread, what it waits for and what it trades.
     slots, slot_size : address and size of the suspended threads.
-    poison_shared, poison_local : bytes that fill shared memory, and each thread's local memory, before every block.
     """
-    width, height = launch[GRID_DIM], launch[GRID_DIM + 1]
+    words = words_at(launch, WORDS)
+    width, height = words[GRID_DIM], words[GRID_DIM + 1]
     for block in blocks:
-        launch[BLOCK_IDX] = block % width
-        launch[BLOCK_IDX + 1] = block // width % height
-        launch[BLOCK_IDX + 2] = block // (width * height)
-        copy_bytes(launch[SHARED], poison_shared.ctypes.data, poison_shared.size)
-        for thread in range(state.size):
-            copy_bytes(launch[LOCAL] + thread * launch[LOCAL_SIZE], poison_local.ctypes.data, poison_local.size)
-            call_entry(entry, slots + thread * slot_size, thread, launch.ctypes.data)
-            state[thread] = READY
-        while True:
-            for group in range(groups.size - 1):
-                threads = order[groups[group] : groups[group + 1]]
-                if run_group(entry, launch.ctypes.data, slots, slot_size, threads, state, kinds, records):
-                    return EXCEPTION, block
-            if np.all(state == FINISHED):
-                break
-            if not release(state, kinds, records):
-                return STUCK, block
-    return NO_ERROR, 0
+        words[BLOCK_IDX] = block % width
+        words[BLOCK_IDX + 1] = block // width % height
+        words[BLOCK_IDX + 2] = block // (width * height)
+        end = run_block(entry, launch, order, groups, kinds, state, records, slots, slot_size)
+        if end != FINISHED_BLOCK:
+            return end, block
+    return FINISHED_BLOCK, 0
 
 
 @njit(cache=True)
 def size_of(entry, launch):
     """Return the size in bytes of a suspended thread."""
-    return call_entry(entry, 0, 0, launch.ctypes.data)
+    return call_entry(entry, 0, 0, launch)

@@ -1,0 +1,284 @@
+"""What a build does to a kernel's source: probes kept or dropped, constants bound, line numbers left alone."""
+
+import ast
+import textwrap
+
+import pytest
+
+from workbench.cuda.build import HEAD_DIMS, Constants, build
+from workbench.cuda.device import LANES
+from workbench.cuda.kernels import KERNELS
+from workbench.faults import Fault
+from workbench.refusal import Refusal
+from workbench.stages import ALGORITHMS
+
+CONSTANTS = Constants(block_q=16, block_k=32, head_dim=64, dtype="float32")
+
+#: stages that reach the host as the buffers the kernels themselves write or read
+OWN_BUFFERS = {"flash": {"out", "lse"}, "split_k": {"out", "lse", "partial_O", "partial_max", "partial_sum"}}
+
+
+@pytest.fixture
+def built(tmp_path):
+    """built(text, probes, ...): the body of `def kernel(x, out):` after a build, as text, and the build itself."""
+
+    def make(body, probes=(), faults=()):
+        file = tmp_path / "kernel.py"
+        file.write_text("def kernel(x, out):\n" + textwrap.indent(textwrap.dedent(body), "    "))
+        made = build(file, "kernel", CONSTANTS, probes, faults)
+        (function,) = made.source.tree.body
+        return "\n".join(ast.unparse(statement) for statement in function.body), made
+
+    return make
+
+
+def arguments(made):
+    code = made.source.namespace[made.source.name].__code__
+    return code.co_varnames[: code.co_argcount]
+
+
+def unindented(text):
+    return textwrap.dedent(text).strip()
+
+
+# ---- probes
+
+
+@pytest.mark.parametrize(
+    ("body", "probes", "expected"),
+    [
+        pytest.param(
+            "s = x[0]\nprobe.scores[0] = s\nout[0] = s",
+            [],
+            "s = x[0]\nout[0] = s",
+            id="dropped",
+        ),
+        pytest.param(
+            "s = x[0]\nprobe.scores[0, 1] = s\nout[0] = s",
+            ["scores"],
+            "s = x[0]\nprobe_scores[0, 1] = s\nout[0] = s",
+            id="kept",
+        ),
+        pytest.param(
+            "probe.acc[0] = x[0]\nprobe.scores[0] = x[1]\nout[0] = 1",
+            ["scores"],
+            "probe_scores[0] = x[1]\nout[0] = 1",
+            id="one kept, one dropped",
+        ),
+        pytest.param(
+            """
+            if x[0] > 0:
+                probe.scores[0] = x[0]
+            out[0] = 1
+            """,
+            [],
+            "out[0] = 1",
+            id="an empty block goes with its header",
+        ),
+        pytest.param(
+            """
+            if x[0] > 0:
+                for i in range(4):
+                    if i < 3:
+                        probe.scores[i] = x[i]
+            out[0] = 1
+            """,
+            [],
+            "out[0] = 1",
+            id="so do the blocks around it",
+        ),
+        pytest.param(
+            """
+            if x[0] > 0:
+                probe.scores[0] = x[0]
+                out[0] = 1
+            """,
+            [],
+            """
+            if x[0] > 0:
+                out[0] = 1
+            """,
+            id="a block that does more stays",
+        ),
+        pytest.param(
+            """
+            if x[0] > 0:
+                out[0] = 1
+            else:
+                probe.scores[0] = x[0]
+            """,
+            [],
+            """
+            if x[0] > 0:
+                out[0] = 1
+            """,
+            id="an empty else goes",
+        ),
+        pytest.param(
+            """
+            if x[0] > 0:
+                probe.scores[0] = x[0]
+            else:
+                out[0] = 1
+            """,
+            [],
+            """
+            if x[0] > 0:
+                pass
+            else:
+                out[0] = 1
+            """,
+            id="an else stays where its if is empty",
+        ),
+        pytest.param(
+            """
+            if x[0] > 0:
+                probe.scores[0] = x[0]
+            elif x[1] > 0:
+                probe.acc[0] = x[1]
+            else:
+                probe.lse[0] = x[2]
+            out[0] = 1
+            """,
+            [],
+            "out[0] = 1",
+            id="if, elif and else all empty",
+        ),
+        pytest.param(
+            """
+            if x[0] > 0:
+                pass
+            other.scores[0] = 1
+            a.probe.scores[0] = 1
+            probe = x[0]
+            """,
+            [],
+            """
+            if x[0] > 0:
+                pass
+            other.scores[0] = 1
+            a.probe.scores[0] = 1
+            probe = x[0]
+            """,
+            id="what only looks like a probe stays",
+        ),
+    ],
+)
+def test_probes_in_the_source(built, body, probes, expected):
+    text, _ = built(body, probes)
+    assert text == unindented(expected)
+
+
+def test_wanted_probes_become_the_last_arguments_in_order_of_the_source(built):
+    body = "probe.acc[0] = x[0]\nprobe.scores[0] = x[1]\nprobe.acc[1] = x[2]\nprobe.lse[0] = x[3]"
+    _, made = built(body, ["scores", "row_max", "acc"])
+    assert made.probes == ("acc", "scores")
+    assert arguments(made) == ("x", "out", "probe_acc", "probe_scores")
+
+
+def test_probes_run_as_stores_to_their_buffers(built):
+    _, made = built("for i in range(3):\n    s = 2 * x[i]\n    probe.scores[i] = s\n    out[i] = s + 1", ["scores"])
+    out, scores = [0] * 3, [0] * 3
+    made.source.namespace["kernel"]([1, 2, 3], out, scores)
+    assert (out, scores) == ([3, 5, 7], [2, 4, 6])
+
+
+def simple_statements(function):
+    """(line, text) of every statement of a function that is not a block."""
+    return {
+        (node.lineno, ast.unparse(node))
+        for node in ast.walk(function)
+        if isinstance(node, ast.stmt) and not hasattr(node, "body")
+    }
+
+
+def function_of(tree, name):
+    (found,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kernel", "function"),
+    [pytest.param(kernel, function, id=function) for kernel in KERNELS.values() for function in kernel.functions],
+)
+def test_every_build_keeps_the_line_numbers_of_the_file(kernel, function):
+    text = kernel.file.read_text()
+    written = function_of(ast.parse(text), function)
+    stages = tuple(ALGORITHMS[kernel.algorithm])
+    plain, probed = (build(kernel.file, function, CONSTANTS, probes, ()) for probes in ((), stages))
+
+    in_file = simple_statements(written)
+    probe_lines = {(line, statement) for line, statement in in_file if statement.startswith("probe.")}
+    assert len(probe_lines) >= 3
+    assert simple_statements(function_of(plain.source.tree, function)) == in_file - probe_lines
+    kept = simple_statements(function_of(probed.source.tree, function))
+    assert {(line, statement.replace("probe_", "probe.")) for line, statement in kept} == in_file
+    for made in (plain, probed):
+        code = made.source.namespace[function].__code__
+        assert (code.co_filename, code.co_firstlineno) == (str(kernel.file), written.lineno)
+
+
+# ---- constants, faults, other functions of the file
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_capitals_are_bound(built, head_dim):
+    _, made = built("out[0] = BLOCK_Q")
+    assert made.source.namespace["BLOCK_Q"] == 16
+    names = Constants(16, 32, head_dim, "bfloat16").names()
+    assert {name: value for name, value in names.items() if isinstance(value, int)} == {
+        "BLOCK_Q": 16,
+        "BLOCK_K": 32,
+        "HEAD_DIM": head_dim,
+        "DIMS": head_dim // LANES,
+        "THREADS": 16 * LANES,
+    }
+    out = [0]
+    made.source.namespace["kernel"]([], out)
+    assert out == [16]
+
+
+def test_numba_is_told_how_many_threads_to_expect():
+    made = build(KERNELS["flash"].file, "flash_forward", Constants(128, 16, 64, "float32"), (), ())
+    assert made.cuda_options == {"lineinfo": True, "launch_bounds": 512}
+    assert made.for_cuda().targetoptions["launch_bounds"] == 512
+
+
+def test_faults_change_the_text_before_probes_are_looked_at(built):
+    fault = Fault("f", "synthetic", "", "out[0] = x[0]", "probe.scores[0] = x[0]; out[0] = x[1]", ("scores",))
+    text, made = built("out[0] = x[0]", ["scores"], (fault,))
+    assert text == "probe_scores[0] = x[0]\nout[0] = x[1]"
+    assert made.probes == ("scores",)
+
+
+def test_fault_whose_text_no_longer_matches_is_refused(built):
+    fault = Fault("stale", "synthetic", "", "out[0] = x[9]", "out[0] = x[8]", ("out",))
+    with pytest.raises(Refusal) as refusal:
+        built("out[0] = x[0]", [], (fault,))
+    assert str(refusal.value) == (
+        "fault stale: its text must occur exactly once in kernel.py; it occurs 0 times:\nout[0] = x[9]"
+    )
+
+
+def test_other_kernels_of_the_file_are_left_out():
+    made = build(KERNELS["split_k"].file, "split_k_reduce", CONSTANTS, (), ())
+    names = [node.name for node in made.source.tree.body if isinstance(node, ast.FunctionDef)]
+    assert names == ["load_tile", "split_k_reduce"]
+
+
+# ---- the kernels' probes against the vocabulary
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_probes_and_buffers_cover_exactly_the_stages(kernel):
+    named = {
+        node.attr
+        for node in ast.walk(ast.parse(kernel.file.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "probe"
+    }
+    assert named | OWN_BUFFERS[kernel.algorithm] == set(ALGORITHMS[kernel.algorithm])
+    assert not named & OWN_BUFFERS[kernel.algorithm]
+    kept = [build(kernel.file, function, CONSTANTS, ALGORITHMS[kernel.algorithm], ()) for function in kernel.functions]
+    assert {stage for made in kept for stage in made.probes} == named
+    for made in kept:
+        assert arguments(made)[-len(made.probes) :] == tuple(f"probe_{stage}" for stage in made.probes)

@@ -1,0 +1,240 @@
+"""What the kernels compile to for a GPU, looked at without one: PTX, linked machine code, and its instructions.
+
+numba.cuda.jit hands LTO-IR to nvJitLink, so that is what is linked here; PTX comes from the same compiled function.
+"""
+
+import functools
+import itertools
+import re
+import subprocess
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from numba.cuda import compiler, dispatcher, types
+
+from workbench.case import DTYPES, Case
+from workbench.cuda.build import HEAD_DIMS, Constants, build
+from workbench.cuda.kernels import KERNELS
+from workbench.cuda.run import BLOCKS, SHARED_LIMIT, settle
+from workbench.doctor import facts
+from workbench.refusal import Refusal
+from workbench.stages import ALGORITHMS
+
+ARCHITECTURES = ((8, 0), (8, 9), (9, 0), (10, 0))
+REGISTERS = 65536  # of a block, on every one of them
+
+#: the largest block whose shared memory is exactly at the limit
+LARGEST = {"block_q": 64, "block_k": 64, "head_dim": 64}
+
+FUNCTIONS = {function: kernel for kernel in KERNELS.values() for function in kernel.functions}
+STORAGE = {"float32": types.float32, "float16": types.float16, "bfloat16": types.uint16}
+SCALARS = {"scale": types.float32, "causal": types.boolean, "diagonal": types.int32}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_gpu_needed():
+    """Skip without the toolkit; answer for the GPU where numba asks for its compute capability."""
+    if missing := facts().missing_toolkit:
+        pytest.skip(f"needs the CUDA toolkit; not found: {', '.join(missing)}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatcher, "get_current_device", lambda: SimpleNamespace(compute_capability=(8, 0)))
+        yield
+
+
+def signature(function, algorithm, dtype):
+    """The types that `workbench.cuda.run` launches a built function with."""
+    stages = ALGORITHMS[algorithm]
+
+    def of(name):
+        if name in SCALARS:
+            return SCALARS[name]
+        dims = 4 if name in ("q", "k", "v") else len(stages[name.removeprefix("probe_")].axes)
+        return types.Array(STORAGE[dtype] if name in ("q", "k", "v", "out") else types.float32, dims, "C")
+
+    code = function.__code__
+    return types.void(*(of(name) for name in code.co_varnames[: code.co_argcount]))
+
+
+def library_of(function, algorithm, dtype, options):
+    """numba's code library: typed and lowered once, good for every architecture, which the public functions are not."""
+    library, _ = compiler._compile_pyfunc_with_fixup(
+        function, signature(function, algorithm, dtype), device=False, abi="numba", cc=ARCHITECTURES[0], **options
+    )
+    return library
+
+
+@functools.cache
+def compiled(name, constants, probed):
+    """The code library of one variant: a kernel function, its constants, all probes or none."""
+    kernel = FUNCTIONS[name]
+    made = build(kernel.file, name, constants, tuple(ALGORITHMS[kernel.algorithm]) if probed else (), ())
+    return library_of(made.source.namespace[name], kernel.algorithm, constants.dtype, made.cuda_options)
+
+
+def linked(library, cc):
+    """The cubin, and what the linker says of it: registers of a thread, bytes of static shared memory."""
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=True, verbose=True)
+    linker = Linker(ObjectCode.from_ltoir(library.get_ltoir(cc=cc)), options=options)
+    cubin = linker.link("cubin").code
+    (registers,) = re.findall(r"Used (\d+) registers", linker.get_info_log())
+    shared = re.findall(r"(\d+) bytes smem", linker.get_info_log())
+    return cubin, int(registers), int(shared[0]) if shared else 0
+
+
+# ---- every variant
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["plain", "probed"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_variant_compiles_and_links(name, dtype, probed):
+    constants = Constants(**LARGEST, dtype=dtype)
+    library = compiled(name, constants, probed)
+    for cc in ARCHITECTURES:
+        ptx = library.get_asm_str(cc=cc)
+        assert f".target sm_{cc[0]}{cc[1]}" in ptx
+        assert ".f32" in ptx
+        assert ".f64" not in ptx
+        cubin, registers, shared = linked(library, cc)
+        assert cubin.startswith(b"\x7fELF")
+        assert 0 < registers <= REGISTERS // constants.threads
+        assert shared == (0 if name == "split_k_reduce" else SHARED_LIMIT)
+
+
+def test_f64_would_be_seen():
+    """numba promotes float32 * int64 to float64 without a word: what the search for .f64 is there for."""
+
+    def promotes(q, out):
+        out[0, 0, 0, 0] = q[0, 0, 0, 0] * len(q)
+
+    assert ".f64" in library_of(promotes, "flash", "float32", {}).get_asm_str(cc=(9, 0))
+
+
+# ---- resources of a block
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_every_case_that_is_taken_fits_a_block(kernel):
+    taken, refused = set(), set()
+    for block_q, block_k, head_dim in itertools.product(BLOCKS, BLOCKS, (1, 31, 32, 33, 64, 65, 100, 128)):
+        try:
+            settle(kernel, Case(block_q=block_q, block_k=block_k, head_dim=head_dim))
+            taken.add((block_q, block_k, head_dim))
+        except Refusal:
+            refused.add((block_q, block_k, head_dim))
+    for tiles in (taken, refused):
+        for block_q, block_k, head_dim in tiles:
+            padded = next(size for size in HEAD_DIMS if size >= head_dim)
+            floats = block_q * padded + block_k * padded + block_q * block_k
+            assert (floats * 4 <= 48 * 1024) == (tiles is taken)
+            assert Constants(block_q, block_k, padded, "float32").threads <= 1024
+    assert (64, 64, 64) in taken and (64, 64, 65) in refused
+    assert all(settle(kernel, Case(head_dim=head_dim)).block_q for head_dim in range(1, 129))
+
+
+@pytest.mark.parametrize("tiles", [(128, 32, 32), (128, 16, 64)], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_registers_of_the_largest_blocks(name, tiles):
+    """512 threads leave 128 registers for each; the compiler would take up to 246 if it did not know."""
+    constants = Constants(*tiles, "float16")
+    for cc in ((8, 0), (9, 0)):
+        _, registers, shared = linked(compiled(name, constants, True), cc)
+        assert registers * constants.threads <= REGISTERS
+        assert shared == (0 if name == "split_k_reduce" else constants.shared_bytes)
+
+
+def test_linker_refuses_more_shared_memory():
+    """PTX says nothing about it, so that only the link shows whether a block fits."""
+    from cuda.bindings.nvjitlink import nvJitLinkError
+
+    library = compiled("flash_forward", Constants(64, 64, 128, "float32"), False)
+    assert library.get_asm_str(cc=(9, 0))
+    with pytest.raises(nvJitLinkError, match=r"uses too much shared data \(0x14000 bytes, 0xc000 max\)"):
+        linked(library, (9, 0))
+
+
+# ---- probes leave no trace in a plain build
+
+
+def without_probe_lines(text):
+    """The source with its probe lines, and the headers of blocks left empty, blanked out; no syntax tree involved."""
+    lines = ["" if line.strip().startswith("probe.") else line for line in text.split("\n")]
+    while True:
+        empty = [i for i, line in enumerate(lines) if re.match(r" +(if|for) .*:$", line) and not has_body(lines, i)]
+        if not empty:
+            return "\n".join(lines)
+        for i in empty:
+            lines[i] = ""
+
+
+def has_body(lines, header):
+    following = next(line for line in lines[header + 1 :] if line.strip())
+    return indent(following) > indent(lines[header])
+
+
+def indent(line):
+    return len(line) - len(line.lstrip())
+
+
+def normalised(ptx):
+    """PTX with the names that numba numbers, and the length of debug strings that hold them, made alike."""
+    ptx = re.sub(r"_ZN\w+", "NAME", ptx)
+    ptx = re.sub(r"_cudapy_smem_\d+", "smem", ptx)
+    return ptx
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [Constants(16, 32, 32, "bfloat16"), Constants(**LARGEST, dtype="float32")],
+    ids=["16x32 head_dim 32 bfloat16", "64x64 head_dim 64 float32"],
+)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_plain_build_is_the_source_without_its_probe_lines(name, constants):
+    """The same PTX, lines of the source included."""
+    kernel = FUNCTIONS[name]
+    text = kernel.file.read_text()
+    stripped = without_probe_lines(text)
+    assert text.count("\n") == stripped.count("\n") and "    probe." in text and "    probe." not in stripped
+    namespace = constants.names()
+    exec(compile(stripped, str(kernel.file), "exec"), namespace)
+    options = {"lineinfo": True, "launch_bounds": constants.threads}
+    expected = library_of(namespace[name], kernel.algorithm, constants.dtype, options).get_asm_str(cc=(9, 0))
+    actual = compiled(name, constants, False).get_asm_str(cc=(9, 0))
+    assert ".loc" in expected and ".maxntid" in expected
+    assert normalised(actual) == normalised(expected)
+
+
+# ---- probes leave the arithmetic alone
+
+
+def operations(cubin, folder):
+    """How often each float32 instruction occurs in machine code, by its name without modifiers."""
+    try:
+        from cuda.pathfinder import find_nvidia_binary_utility
+
+        nvdisasm = find_nvidia_binary_utility("nvdisasm")
+    except ImportError:
+        nvdisasm = None
+    if nvdisasm is None:
+        pytest.skip("needs nvdisasm, as nvidia-cuda-nvdisasm has it")
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    listing = subprocess.run([nvdisasm, "-c", path], capture_output=True, text=True, check=True).stdout
+    found = Counter(re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9]+)", listing, re.MULTILINE))
+    return {name: n for name, n in sorted(found.items()) if name in ("FADD", "FFMA", "FMUL", "FMNMX", "FSETP", "MUFU")}
+
+
+@pytest.mark.parametrize("cc", ARCHITECTURES, ids="sm_{0[0]}{0[1]}".format)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_probes_leave_contraction_alone(name, cc, tmp_path):
+    """Multiplications and additions are fused into FFMA only as the machine code is made, from what else reads a product.
+
+    A probe is one more reader: a probed product that also went into an addition would be fused in plain builds alone.
+    """
+    constants = Constants(**LARGEST, dtype="float32")
+    plain, probed = (operations(linked(compiled(name, constants, kind), cc)[0], tmp_path) for kind in (False, True))
+    assert plain["FFMA"] > 50
+    assert probed == plain

@@ -1,0 +1,255 @@
+"""The command line as a user meets it: results, exit codes, and whole messages for every mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from workbench import Case, cli, run, save
+from workbench.faults import CATALOGUE
+
+SMALL = ["--seqlen", "20", "--head-dim", "8", "--block-q", "16", "--block-k", "16", "--backend", "emulator"]
+FAULTY = ["diff", "split_k", "--fault", "reduce-double-counts-sum", *SMALL]
+
+
+def workbench(*words: str) -> Result:
+    """Run the command in this process; a Refusal comes back as the exit code and message of `main`."""
+    runner = CliRunner()
+    with runner.isolation() as (out, err, _), pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
+        patch.setattr(sys, "argv", ["workbench", *words])
+        cli.main()
+    return Result(runner, out.getvalue(), err.getvalue(), b"", None, stop.value.code, None)
+
+
+def message(*words: str) -> str:
+    """The message of a refused command, which says nothing on stdout."""
+    result = workbench(*words)
+    assert result.exit_code == 2 and result.stdout == ""
+    return result.stderr.removeprefix("workbench: ").rstrip("\n")
+
+
+def test_a_bug_exits_with_1_and_names_its_origin() -> None:
+    result = workbench(*FAULTY)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert any("merge_weight" in line and "bug <- origin" in line for line in lines)
+    assert "first wrong stage: merge_weight = exp(partial_max - merge_max); 0 for an empty split" in lines
+    assert "victims, right on their own inputs: out" in lines
+    assert (
+        "repeat: workbench diff split_k --fault reduce-double-counts-sum --seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16"
+        in lines
+    )
+
+
+def test_no_bug_exits_with_0() -> None:
+    result = workbench("diff", "flash", *SMALL)
+    assert result.exit_code == 0 and "verdict: rounding: every judged element is within its budget" in result.stdout
+
+
+def test_json_is_one_document_with_the_fields_of_the_schema() -> None:
+    result = workbench(*FAULTY, "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert (
+        document["schema"] == "workbench.diff/1"
+        and document["target"] == "split_k"
+        and document["backend"] == "emulator"
+    )
+    assert document["faults"] == ["reduce-double-counts-sum"]
+    assert (document["verdict"], document["origin"], document["origins"]) == ("bug", "merge_weight", ["merge_weight"])
+    assert document["victims"] == ["out"] and document["not_judged"] == []
+    assert Case(**document["case"]) == Case(seqlen=20, head_dim=8, block_q=16, block_k=16, splits=2)
+    stages = {stage["name"]: stage for stage in document["stages"]}
+    weight = stages["merge_weight"]["isolated"]
+    assert weight["outside"] > 0 and weight["size"] == 40 and set(weight["worst"]) == {"b", "h", "s", "q"}
+    assert weight["over_budget"] > 1 and weight["actual"] != weight["expected"]
+    assert {"max_abs", "max_ulp", "mean_signed", "poisoned"} <= set(weight)
+    assert stages["out"]["isolated"]["outside"] == 0 and stages["out"]["propagated"]["outside"] > 0
+
+
+def test_non_finite_numbers_are_strings_in_json() -> None:
+    result = workbench(
+        "diff", "split_k", "--fault", "partial-no-masked-tile-guard", "--seqlen", "40", *SMALL[2:], "--json"
+    )
+    document = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    stages = {stage["name"]: stage for stage in document["stages"]}
+    assert (
+        stages["correction"]["isolated"]["over_budget"] == "inf" and stages["correction"]["isolated"]["actual"] == "nan"
+    )
+
+
+def test_lists_give_a_row_for_each_case_and_mark_where_it_starts_to_fail() -> None:
+    command = ["diff", "flash", "--fault", "flash-no-correction", "--seqlen", "16,17,40", *SMALL[2:]]
+    result = workbench(*command)
+    assert result.exit_code == 1
+    rows = [line for line in result.stdout.splitlines() if line.startswith("| flash")]
+    assert [("<- last passing" in row, "<- first failing" in row) for row in rows] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]
+    assert result.stdout.splitlines()[-1] == "3 runs: 1 without a bug, 2 with one or not testable"
+    document = json.loads(workbench(*command, "--json").stdout)
+    assert document["schema"] == "workbench.diffs/1" and [run["origin"] for run in document["runs"]] == [
+        None,
+        "acc",
+        "acc",
+    ]
+
+
+def test_causal_and_full_and_several_kernels_make_a_product() -> None:
+    document = json.loads(workbench("diff", "flash,split_k", *SMALL, "--causal", "--full", "--json").stdout)
+    assert [(run["target"], run["case"]["causal"]) for run in document["runs"]] == [
+        ("flash", False), ("flash", True), ("split_k", False), ("split_k", True),
+    ]  # fmt: skip
+
+
+def test_a_fault_brings_the_options_that_it_needs() -> None:
+    document = json.loads(workbench("diff", "flash", "--fault", "flash-no-causal-mask", *SMALL, "--json").stdout)
+    assert document["case"]["causal"] is True and document["origin"] == "scores"
+
+
+def test_out_holds_pictures_and_a_trace_that_can_be_judged_again(tmp_path: Path) -> None:
+    result = workbench(*FAULTY, "--out", str(tmp_path / "o"))
+    assert result.exit_code == 1
+    names = sorted(path.name for path in (tmp_path / "o").iterdir())
+    assert (
+        "overview.png" in names and "13-merge_weight-histogram.png" in names and "13-merge_weight-heatmap.png" in names
+    )
+    again = workbench("diff", str(tmp_path / "o" / "trace.safetensors"), "--json")
+    assert again.exit_code == 1 and json.loads(again.stdout)["origin"] == "merge_weight"
+
+
+def test_a_foreign_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import numpy as np\n"
+        "def attention(q, k, v, *, scale, causal):\n"
+        "    s = q @ k.swapaxes(-1, -2) * np.float32(scale)\n"
+        "    p = np.exp(s - s.max(-1, keepdims=True))\n"
+        "    return p @ v / p.sum(-1, keepdims=True)\n"
+        "def wrong(q, k, v, *, scale, causal):\n"
+        "    return attention(q, k, v, scale=1.0, causal=causal)\n"
+    )
+    options = ["--seqlen", "20", "--head-dim", "8"]
+    assert workbench("diff", f"{path}:attention", *options).exit_code == 0
+    result = workbench("diff", f"{path}:wrong", *options)
+    assert result.exit_code == 1
+    assert "  judged end to end, from q, k and v: the cause is at or before out" in result.stdout.splitlines()
+    assert (
+        "  assumed of the kernel, the weakest choice: block_k=None, splits=None, scores_dtype=float32" in result.stdout
+    )
+
+
+def test_untestable_exits_with_1() -> None:
+    """Dot products that overflow float32 may rightly be inf or NaN: no bug, and no reason to be content either."""
+    result = workbench("diff", "flash", *SMALL, "--input-std", "3e37", "--json")
+    document = json.loads(result.stdout)
+    assert (document["verdict"], document["origin"], result.exit_code) == ("untestable", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["flsh"],
+            "unknown kernel 'flsh'; kernels are flash, split_k, a foreign one is given as path.py:function, a trace as FILE.safetensors",
+        ),
+        (
+            ["flash", "--fault", "reduce-double-counts-sum"],
+            "fault reduce-double-counts-sum belongs to kernel split_k, not to flash; faults of flash: "
+            + ", ".join(fault.id for fault in CATALOGUE.values() if fault.kernel == "flash"),
+        ),
+        (["flash", "--fault", "nope"], f"unknown fault 'nope'; `workbench faults` lists them: {', '.join(CATALOGUE)}"),
+        (["flash", "--head-dim", "0"], "head_dim must be a whole number of at least 1; got 0"),
+        (["flash", "--head-dim", "200"], "kernel flash takes head_dim 1 to 128; got 200"),
+        (["flash", "--input-std", "nan"], "input_std must be a finite number; got nan"),
+        (["flash", "--splits", "2"], "kernel flash does not split the keys and takes no splits; got splits=2"),
+        (
+            ["flash", "--seqlen", "4", "--seqlen-q", "4"],
+            "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others",
+        ),
+        (["flash", "--dtype", "float8"], "dtype is one of float32, float16, bfloat16; got 'float8'"),
+        (["flash", "--block-q", "48"], "block_q is one of 16, 32, 64, 128; got 48"),
+        (["flash", "--backend", "gpu"], "backend is one of auto, emulator, cuda; got 'gpu'"),
+        (["flash", "--probes", "most"], "probes is one of all, lean, output; got 'most'"),
+        (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, suspicious; got 'rounding'"),
+        (["flash", "--layout", "bshd"], "layout are for foreign kernels; flash is one of ours"),
+        (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
+        (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no other options; got seed"),
+        (["mine.py:attention"], "mine.py: no such file"),
+        (
+            ["flash", "--full", "--fault", "flash-no-causal-mask"],
+            "fault flash-no-causal-mask shows only with --causal; got --full",
+        ),
+    ],
+)
+def test_wrong_usage_is_refused(words: list[str], expected: str) -> None:
+    assert message("diff", *words) == expected
+
+
+def test_wrong_words_show_the_usage() -> None:
+    result = workbench("diff", "flash", "--seqlen", "four")
+    assert result.exit_code == 2
+    assert (
+        result.stderr.splitlines()[-1]
+        == "Error: Invalid value for '--seqlen': 'four' is not a comma-separated list of integers"
+    )
+    assert workbench("diff").exit_code == 2 and workbench("dif").exit_code == 2
+
+
+def test_a_trace_with_a_hole_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    save(run("flash", Case(seqlen=20, head_dim=8, block_q=16, block_k=16), backend="emulator"), path)
+    path.write_bytes(path.read_bytes()[:-8])
+    assert message("diff", str(path)).startswith(f"{path}: not a complete safetensors file (")
+
+
+def test_a_gpu_that_is_not_there_exits_with_3() -> None:
+    from workbench.cuda.gpu import gpu
+
+    if gpu() is not None:
+        pytest.skip("there is a GPU")
+    result = workbench("diff", "flash", "--backend", "cuda")
+    assert result.exit_code == 3
+    assert result.stderr == (
+        "workbench: backend cuda needs an NVIDIA GPU and its driver; none was found. `--backend emulator` runs on the CPU\n"
+    )
+
+
+def test_a_defect_of_ours_is_not_taken_for_a_bug_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.judge.diff", lambda trace: 1 / 0)
+    result = workbench("diff", "flash", *SMALL)
+    assert (
+        result.exit_code == 70
+        and "a defect of the workbench itself" in result.stderr
+        and "ZeroDivisionError" in result.stderr
+    )
+
+
+def test_faults_and_kernels_are_listed() -> None:
+    faults = json.loads(workbench("faults", "--json").stdout)
+    assert [fault["id"] for fault in faults["faults"]] == list(CATALOGUE) and faults["schema"] == "workbench.faults/1"
+    kernels = json.loads(workbench("kernels", "--json").stdout)
+    assert [kernel["name"] for kernel in kernels["kernels"]] == ["flash", "split_k"]
+    assert "flash-scale-twice" in workbench("faults").stdout and "index-coded" in workbench("kernels").stdout
+
+
+def test_doctor_has_a_line_for_each_check() -> None:
+    result = workbench("doctor")
+    assert result.exit_code == 0
+    for name in ("Python", "numpy", "numba", "numba-cuda", "numba.cuda", "GPU", "compile cache"):
+        assert any(line[7:].startswith(f"{name}:") for line in result.stdout.splitlines()), name
+    document = json.loads(workbench("doctor", "--json").stdout)
+    assert document["schema"] == "workbench.doctor/1" and all(
+        {"name", "ok", "detail", "fix"} <= set(check) for check in document["checks"]
+    )
+
+
+def test_the_console_script_is_installed_and_help_is_light() -> None:
+    script = Path(sys.executable).with_name("workbench")
+    result = subprocess.run([script, "--help"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0 and "diff" in result.stdout and "doctor" in result.stdout

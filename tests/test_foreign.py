@@ -1,0 +1,270 @@
+"""Foreign kernels: any callable, with all, some or none of the stages, and what happens when it misbehaves."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from workbench import Case, Refusal, Unavailable, diff, run
+
+CASE = Case(seqlen=24, heads=4, kv_heads=2, head_dim=16, causal=True)
+
+
+def attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool, **faults: float
+) -> dict[str, np.ndarray]:
+    """Plain float32 attention in NumPy with its stages, as a user might write it; a single tile of all keys."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v = q.astype(np.float32), np.repeat(k, group, 1).astype(np.float32), np.repeat(v, group, 1).astype(np.float32)
+    qk = q @ k.swapaxes(-1, -2)
+    scores = qk * np.float32(scale * faults.get("scale_by", 1))
+    if causal:
+        hidden = np.triu(np.ones(scores.shape[-2:], bool), 1 + scores.shape[-1] - scores.shape[-2])
+        scores = np.where(hidden, -np.inf, scores).astype(np.float32)
+    row_max = scores.max(axis=-1)
+    probs = np.exp(scores - row_max[..., None])
+    row_sum = probs.sum(axis=-1) * np.float32(faults.get("row_sum_by", 1))
+    acc = probs @ v
+    stages = {"qk": qk, "scores": scores, "row_max": row_max[..., None], "probs": probs, "row_sum": row_sum[..., None]}
+    return stages | {"acc": acc[..., None, :], "out": acc / row_sum[..., None], "lse": row_max + np.log(row_sum)}
+
+
+def returning(*names: str, contract: dict[str, Any] | None = None, **faults: float) -> Callable[..., dict[str, Any]]:
+    """`attention` that hands out these stages alone."""
+
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> dict[str, Any]:
+        stages = attention(q, k, v, scale=scale, causal=causal, **faults)
+        chosen: dict[str, Any] = {name: stages[name] for name in names}
+        return chosen if contract is None else chosen | {"contract": contract}
+
+    return kernel
+
+
+EXACT = {"block_k": 24, "scores_dtype": "float32", "probs_dtype": "float32", "fast_exp": False}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_all_stages(dtype: str) -> None:
+    everything = ("qk", "scores", "row_max", "probs", "row_sum", "acc", "out", "lse")
+    judged = diff(run(returning(*everything, contract=EXACT), CASE.but(dtype=dtype)))
+    assert judged.verdict == "rounding" and [stage.name for stage in judged] == list(everything)
+    assert [stage.name for stage in judged.not_judged] == ["correction", "probs_cast"]
+    faulty = diff(run(returning(*everything, contract=EXACT, scale_by=1.01), CASE.but(dtype=dtype)))
+    assert faulty.origins == ("scores",)
+
+
+def test_some_stages_without_a_contract_and_what_was_assumed() -> None:
+    judged = diff(run(returning("scores", "probs", "out", "lse"), CASE))
+    assert judged.verdict == "rounding" and judged["probs"].reason.startswith("the contract does not tell block_k")
+    assert judged.trace.contract.assumed == (
+        "block_k",
+        "splits",
+        "scores_dtype",
+        "probs_dtype",
+        "partials_dtype",
+        "row_sum_of_cast",
+        "fast_exp",
+    )
+    assert diff(run(returning("scores", "out", row_sum_by=1.001), CASE)).origins == ("out",)
+
+
+@pytest.mark.parametrize("form", ["array", "pair"])
+def test_output_alone(form: str) -> None:
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> Any:
+        stages = attention(q, k, v, scale=scale, causal=causal)
+        return stages["out"] if form == "array" else (stages["out"], stages["lse"])
+
+    judged = diff(run(kernel, CASE))
+    assert judged.verdict == "rounding" and [stage.name for stage in judged] == (
+        ["out"] if form == "array" else ["out", "lse"]
+    )
+    assert judged["out"].isolated is None
+
+
+def test_float64_output_of_a_prototype_is_judged_too() -> None:
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        return attention(q, k, v, scale=scale, causal=causal)["out"].astype(np.float64)
+
+    assert diff(run(kernel, CASE)).verdict == "rounding"
+
+
+def test_a_split_k_that_gives_its_partials_alone() -> None:
+    """Without a contract the partials cannot be judged, but the merge can."""
+
+    def kernel(
+        q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool, twice: bool = False
+    ) -> dict[str, np.ndarray]:
+        halves = [
+            attention(q, k[:, :, half], v[:, :, half], scale=scale, causal=False)
+            for half in (slice(0, 12), slice(12, 24))
+        ]
+        partial = {name: np.stack([half[name][..., 0] for half in halves], axis=2) for name in ("row_max", "row_sum")}
+        partial_o = np.stack([half["acc"][:, :, :, 0] for half in halves], axis=2)
+        weight = np.exp(partial["row_max"] - partial["row_max"].max(axis=2, keepdims=True))
+        total = (weight * partial["row_sum"]).sum(axis=2)
+        weight = weight * partial["row_sum"] if twice else weight
+        out = (weight[..., None] * partial_o).sum(axis=2) / total[..., None]
+        return {
+            "partial_max": partial["row_max"],
+            "partial_sum": partial["row_sum"],
+            "partial_O": partial_o,
+            "out": out,
+        }
+
+    def faulty(*args: np.ndarray, **options: Any) -> dict[str, np.ndarray]:
+        return kernel(*args, **options, twice=True)
+
+    case = CASE.but(causal=False)
+    assert diff(run(kernel, case)).verdict == "rounding"
+    judged = diff(run(faulty, case))
+    assert judged.origins == ("out",) and judged["out"].upstream == ("merge_max", "merge_weight", "merge_sum")
+    told = diff(run(lambda *a, **o: kernel(*a, **o) | {"contract": {"block_k": 12, "splits": 2}}, case))
+    assert [stage.name for stage in told] == [
+        "partial_max",
+        "partial_sum",
+        "partial_O",
+        "out",
+    ] and told.verdict == "rounding"
+
+
+def test_torch_functions_run_unmodified() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    seen = []
+
+    def sdpa(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        seen.append((q.dtype, tuple(q.shape)))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal, enable_gqa=True)
+
+    for dtype in ("float32", "float16", "bfloat16"):
+        judged = diff(run(sdpa, CASE.but(dtype=dtype, causal_alignment="top-left"), arrays="torch"))
+        assert judged.verdict == "rounding" and seen[-1] == (getattr(torch, dtype), (1, 4, 24, 16))
+
+
+def test_bshd_functions_see_and_give_their_own_layout() -> None:
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        assert q.shape == (1, 24, 4, 16) and k.shape == (1, 24, 2, 16)
+        return attention(*(x.swapaxes(1, 2) for x in (q, k, v)), scale=scale, causal=causal)["out"].swapaxes(1, 2)
+
+    assert diff(run(kernel, CASE, layout="bshd")).verdict == "rounding"
+
+
+def test_a_function_that_writes_into_its_inputs_does_not_spoil_the_judgement() -> None:
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        out = attention(q, k, v, scale=scale, causal=causal)["out"]
+        k[:] = 0
+        return out
+
+    trace = run(kernel, CASE)
+    assert trace.inputs["k"].any() and diff(trace).verdict == "rounding"
+
+
+def kernel_of(result: Any) -> Callable[..., Any]:
+    return lambda q, k, v, *, scale, causal: result
+
+
+OUT = np.zeros((1, 4, 24, 16), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (
+            OUT[:, :, :23],
+            "<lambda>: stage out has axes [b h q d] and must have shape [1, 4, 24, 16] for this case; got [1, 4, 23, 16]",
+        ),
+        (OUT.astype(np.int32), "<lambda>: out must be an array of float32, float16, bfloat16 or float64; got int32"),
+        (None, "<lambda>: out must be an array of float32, float16, bfloat16 or float64; got object"),
+        ({}, "<lambda> returned no stage; return out, (out, lse), or a dict of stage name -> array"),
+        (
+            {"scoers": OUT},
+            "<lambda> returned unknown stages scoers; stages are: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, "
+            "partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, out, lse",
+        ),
+        ({"out": OUT, "contract": 3}, '<lambda>: "contract" must be a dict; got int'),
+        (
+            {"out": OUT, "contract": {"tile": 3}},
+            '"contract" has the fields block_k, splits, scores_dtype, probs_dtype, partials_dtype, out_dtype, row_sum_of_cast, fast_exp; '
+            "got 'tile'",
+        ),
+        (
+            {"out": OUT, "contract": {"block_k": 0}},
+            '"contract" field block_k must be a whole number of at least 1; got 0',
+        ),
+        (
+            {"out": OUT, "contract": {"probs_dtype": "fp16"}},
+            "\"contract\" field probs_dtype is one of float32, float16, bfloat16; got 'fp16'",
+        ),
+        ({"out": OUT, "contract": {"fast_exp": 1}}, '"contract" field fast_exp must be true or false; got 1'),
+    ],
+)
+def test_wrong_results_are_refused(result: Any, message: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        run(kernel_of(result), CASE)
+    assert str(refusal.value) == message
+
+
+def test_an_exception_is_shown_with_its_traceback_and_a_hint(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def attention(q, k, v, *, scale, causal):\n    return q.view(3)\n")
+    with pytest.raises(Refusal) as refusal:
+        run(f"{path}:attention", CASE)
+    message = str(refusal.value)
+    assert message.startswith(f"{path}:attention raised on numpy arrays:\nTraceback")
+    assert f'File "{path}", line 2, in attention' in message
+    assert message.endswith("\nIf it expects torch tensors, say --arrays torch.")
+
+
+def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import nowhere_to_be_found\n")
+    good = tmp_path / "good.py"
+    good.write_text("def attention(): pass\ndef other(): pass\n")
+    for target, message in [
+        ("mine:attention", "a foreign kernel is given as path.py:function; got 'mine:attention'"),
+        (f"{tmp_path}/no.py:f", f"{tmp_path}/no.py: no such file"),
+        (f"{good}:flash", f"{good} defines no function 'flash'; it defines: attention, other"),
+    ]:
+        with pytest.raises(Refusal) as refusal:
+            run(target, CASE)
+        assert str(refusal.value) == message
+    with pytest.raises(Refusal, match="could not be imported:\nTraceback"):
+        run(f"{path}:f", CASE)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"arrays": "jax"}, Refusal, "arrays is one of numpy, torch, cupy; got 'jax'"),
+        ({"device": "gpu"}, Refusal, "device is one of cpu, cuda; got 'gpu'"),
+        ({"layout": "sbhd"}, Refusal, "layout is one of bhsd, bshd; got 'sbhd'"),
+        ({"device": "cuda"}, Refusal, "NumPy arrays live on the cpu; got device 'cuda': say --arrays torch or cupy"),
+        ({"probes": "lean"}, Refusal, "probes is for kernels of ours (flash, split_k); <lambda> is a foreign one"),
+        ({"faults": ["x"]}, Refusal, "fault is for kernels of ours (flash, split_k); <lambda> is a foreign one"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], error: type, message: str) -> None:
+    with pytest.raises(error) as refusal:
+        run(kernel_of(OUT), CASE, **options)
+    assert str(refusal.value) == message
+
+
+def test_torch_on_a_gpu_that_is_not_there_is_unavailable() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(Unavailable) as missing:
+        run(kernel_of(OUT), CASE, arrays="torch", device="cuda")
+    assert str(missing.value) == "device cuda needs an NVIDIA GPU that torch can use; none was found"
+
+
+def test_bfloat16_numpy_arrays_reach_the_function_in_their_own_dtype() -> None:
+    seen = []
+
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        seen.append(q.dtype)
+        return attention(q, k, v, scale=scale, causal=causal)["out"].astype(ml_dtypes.bfloat16)
+
+    assert diff(run(kernel, CASE.but(dtype="bfloat16"))).origin is None and seen == [np.dtype(ml_dtypes.bfloat16)]
