@@ -21,7 +21,6 @@
 
 # %%
 from workbench import Case, diff, run
-from workbench.report.plots import heatmap, overview
 
 case = Case(seqlen=128, head_dim=64, causal=True, splits=4, block_k=32)
 trace = run("split_k", case, faults=["reduce-double-counts-sum"])
@@ -63,7 +62,7 @@ d
 # errors, diamonds propagated ones.
 
 # %%
-overview(d.stages, d.trace.case)
+d.plot()
 
 # %% [markdown]
 # ## Where in the stage
@@ -77,7 +76,7 @@ d["merge_weight"].plot()
 # The map shows which queries and splits are affected.
 
 # %%
-heatmap(d["merge_weight"], case=d.trace.case)
+d.heatmap("merge_weight")
 
 # %% [markdown]
 # In numbers, along the axis of the splits: how many queries are outside their budget, and how many see the split at

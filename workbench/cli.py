@@ -352,4 +352,5 @@ def emulator(as_json: bool) -> None:
         results = bench_emulator.measure()
     if as_json:
         return click.echo(json.dumps(results))
-    _list(False, "", "runs", results["runs"], tuple(results["runs"][0]))
+    for table in ("runs", "starts"):
+        _list(False, "", table, results[table], tuple(results[table][0]))

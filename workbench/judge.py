@@ -24,7 +24,7 @@ SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing"
 ORIGIN_VERDICTS = ("missing", "bug")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diff:
     """The judgement of a trace, stage by stage in data-flow order."""
 
@@ -61,6 +61,23 @@ class Diff:
 
     def __iter__(self) -> Iterator[StageDiff]:
         return iter(self.stages)
+
+    def plot(self) -> Any:
+        """The overview of all stages, a matplotlib Figure."""
+        from workbench.report.plots import overview
+
+        return overview([*self.stages], self.trace.case)
+
+    def heatmap(self, name: str, axes: tuple[str, str] | None = None) -> Any:
+        """Where the errors of a stage are, over two of its axes (letters), a matplotlib Figure."""
+        from workbench.report.plots import heatmap
+
+        return heatmap(self[name], case=self.trace.case, axes=axes)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Diff of {self.trace.target}: {self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}>"
+        )
 
     def _repr_html_(self) -> str:
         from workbench.report.text import html_table

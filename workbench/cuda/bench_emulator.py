@@ -127,7 +127,7 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
         "kernel": name,
         "seqlen": case.seqlen_k,
         "tiles": f"{settled.block_q}x{settled.block_k}",
-        "threads": run._constants(settled).threads,
+        "threads": run.constants(settled).threads,
         "repeats": REPEATS,
         **medians,
         **dict.fromkeys(("edited_s", "simulator_s", "simulator_repeats", "ratio")),
@@ -221,11 +221,11 @@ def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]
 
     kernel = KERNELS[name]
     case = run.settle(kernel, case)
-    constants, scalars = run._constants(case), run._scalars(case)
+    constants, scalars = run.constants(case), run.scalars(case)
     numbers = {key: value for key, value in constants.names().items() if isinstance(value, int)}
     arrays = dict(zip("qkv", case.inputs(), strict=True))
     launches = []
-    for function, grid, names in run._launches(case, kernel):
+    for function, grid, names in run.launches(case, kernel):
         text = ast.unparse(build(kernel.file, function, constants, (), ()).source.tree)
         for before, after in EDITS.items():
             text = text.replace(before, after)
@@ -251,14 +251,14 @@ def _first_runs(name: str, seqlen: int, options: Mapping[str, Any]) -> dict[str,
 
 
 def first_run() -> None:
-    """Run the kernel and case of stdin (JSON); print the seconds, imports excluded."""
+    """Run the kernel and case of stdin (JSON); write the seconds to stdout, imports excluded."""
     from workbench.cuda.run import run_kernel
 
     name, options = json.load(sys.stdin)
     case = Case(causal=True, **options)
     started = time.perf_counter()
     run_kernel(name, case, probes="output", backend="emulator")
-    print(time.perf_counter() - started)
+    sys.stdout.write(str(time.perf_counter() - started))
 
 
 def _python(command: str, given: bytes, **environment: str) -> bytes:

@@ -49,7 +49,7 @@ def settle(kernel: Kernel, case: Case) -> Case:
     for name in ("block_q", "block_k"):
         if getattr(case, name) not in BLOCKS:
             raise Refusal(f"{name} is one of {', '.join(map(str, BLOCKS))}; got {getattr(case, name)}")
-    needed = _constants(case).shared_bytes
+    needed = constants(case).shared_bytes
     if needed > SHARED_LIMIT:
         raise Refusal(
             f"tiles must fit in {SHARED_LIMIT} bytes of shared memory; block_q={case.block_q}, block_k={case.block_k} "
@@ -68,7 +68,8 @@ def _padded(head_dim: int) -> int:
     return next(size for size in HEAD_DIMS if size >= head_dim)
 
 
-def _constants(case: Case) -> Constants:
+def constants(case: Case) -> Constants:
+    """The constants that a settled case is built with."""
     assert case.block_q is not None and case.block_k is not None
     return Constants(case.block_q, case.block_k, _padded(case.head_dim), case.dtype)
 
@@ -127,13 +128,13 @@ def run_kernel(
     )
     check(trace, name)
     memory = _Memory(backend, {name: _bits(array) for name, array in {**trace.inputs, **buffers}.items()})
-    for function, grid, arguments in _launches(case, kernel):
-        dumped, launch = _launcher(kernel, function, _constants(case), wanted, chosen, backend)
+    for function, grid, arguments in launches(case, kernel):
+        dumped, launch = _launcher(kernel, function, constants(case), wanted, chosen, backend)
         names = (*arguments, *(f"probe_{stage}" for stage in dumped))
-        values = {**_scalars(case), **memory.arrays, **{f"probe_{stage}": memory.arrays[stage] for stage in dumped}}
-        launch(grid, _constants(case).threads, tuple(values[name] for name in names))
+        values = {**scalars(case), **memory.arrays, **{f"probe_{stage}": memory.arrays[stage] for stage in dumped}}
+        launch(grid, constants(case).threads, tuple(values[name] for name in names))
         if backend == "emulator":
-            receipt = _receipt(function, _constants(case), wanted, chosen)
+            receipt = _receipt(function, constants(case), wanted, chosen)
             receipt.parent.mkdir(parents=True, exist_ok=True)
             receipt.touch()
     memory.copy_back()
@@ -144,7 +145,7 @@ def run_kernel(
 _OWN_BUFFERS = ("partial_O", "partial_max", "partial_sum", "out", "lse")
 
 
-def _launches(case: Case, kernel: Kernel) -> list[tuple[str, tuple[int, int, int], tuple[str, ...]]]:
+def launches(case: Case, kernel: Kernel) -> list[tuple[str, tuple[int, int, int], tuple[str, ...]]]:
     """Function, grid and argument names of every launch, in order."""
     assert case.block_q is not None
     query_tiles = -(-case.seqlen_q // case.block_q)
@@ -162,7 +163,8 @@ def _launches(case: Case, kernel: Kernel) -> list[tuple[str, tuple[int, int, int
     ]
 
 
-def _scalars(case: Case) -> dict[str, Any]:
+def scalars(case: Case) -> dict[str, Any]:
+    """Scalar arguments of the kernels, by name."""
     return {"scale": np.float32(case.scale), "causal": case.causal, "diagonal": np.int32(case.diagonal)}
 
 
@@ -257,8 +259,8 @@ def estimate_s(name: str, cases: Sequence[Case], faults_in: Sequence[str], probe
     wanted = probe_set(kernel.algorithm, probes)
     work_s = sum(JUDGE_S + ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
     if choose_backend(backend) == "cuda":
-        return work_s + CUDA_COMPILE_S * len({_constants(case) for case in settled}) * len(kernel.functions)
-    builds = {(function, _constants(case)) for case in settled for function in kernel.functions}
+        return work_s + CUDA_COMPILE_S * len({constants(case) for case in settled}) * len(kernel.functions)
+    builds = {(function, constants(case)) for case in settled for function in kernel.functions}
     return work_s + COMPILE_S * sum(
         not _receipt(function, constants, wanted, chosen).exists() for function, constants in builds
     )

@@ -1,5 +1,6 @@
 """How large the errors of a stage are: a histogram in units of budget; also the axis and look that pictures share."""
 
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,10 +119,17 @@ def times(over_budget: float) -> str:
 
 
 def page(width: float, height: float) -> "Figure":
-    """An empty figure of so many inches."""
+    """An empty figure of so many inches, which Jupyter shows as a picture."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=DPI, facecolor="white")
+    class Page(Figure):
+        def _repr_png_(self) -> bytes:
+            """For Jupyter, which knows how to show a Figure only once pyplot is imported."""
+            picture = BytesIO()
+            self.savefig(picture, format="png")
+            return picture.getvalue()
+
+    return Page(figsize=(width, height), dpi=DPI, facecolor="white")
 
 
 def headline(figure: "Figure", title: str, subtitle: str) -> None:

@@ -89,7 +89,8 @@ def overview(stages: Sequence[StageDiff], case: Case) -> "Figure":
 
 
 def _row(axes: "Axes", row: int, stage: StageDiff) -> None:
-    name, judged = role(stage), stage.decisive
+    name = role(stage)
+    judged = stage.propagated if name == "victim" else stage.decisive
     isolated, propagated = _largest(stage.isolated), _largest(stage.propagated)
     axes.axhline(row, color=RULE, lw=0.6, zorder=0.5)
     if isolated is not None:

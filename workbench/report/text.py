@@ -303,7 +303,11 @@ def listing(entries: Sequence[dict], columns: Sequence[str], *, unicode: bool) -
         cells = (entry[column] for column in columns)
         table.add_row(
             *(
-                ", ".join(cell) if isinstance(cell, list) else number(cell) if isinstance(cell, float) else str(cell)
+                ", ".join(cell)
+                if isinstance(cell, list)
+                else number(cell)
+                if cell is None or isinstance(cell, float)
+                else str(cell)
                 for cell in cells
             )
         )
