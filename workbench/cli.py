@@ -255,7 +255,9 @@ def _print(diffs: list["Diff"], as_json: bool, out: Path | None) -> None:
     screen = text.console()
     unicode = screen.is_terminal
     screen.print(
-        text.report(diffs[0], unicode=unicode) if len(diffs) == 1 else text.summary(diffs, unicode=unicode),
+        text.report(diffs[0], unicode=unicode, width=screen.width)
+        if len(diffs) == 1
+        else text.summary(diffs, unicode=unicode),
         soft_wrap=False,
     )
     if out is not None:
@@ -300,7 +302,7 @@ def kernels(as_json: bool) -> None:
         return _list(True, "workbench.kernels/1", "kernels", entries, ())
     _list(False, "", "kernels", entries, ("name", "stages", "summary"))
     inputs = [
-        {"distribution": name, "formula": (draw.__doc__ or "").partition("\n")[0]}
+        {"distribution": name, "formula": " ".join((draw.__doc__ or "").partition("\n\n")[0].split())}
         for name, draw in DISTRIBUTIONS.items()
     ]
     _list(False, "", "distributions", inputs, ("distribution", "formula"))

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -80,15 +81,19 @@ def row(diff: Diff, stage: StageDiff) -> tuple[str, ...]:
     )
 
 
-def report(diff: Diff, *, unicode: bool) -> RenderableType:
-    """The whole judgement of one run: what was run, a row for each stage, the origins in words, how to repeat it."""
-    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=not unicode)
-    for column in COLUMNS:
-        table.add_column(
-            column, justify="left" if column in ("stage", "verdict", "worst at") else "right", no_wrap=True
-        )
-    for stage in diff.stages:
-        table.add_row(*row(diff, stage), style=_STYLES[role(diff, stage)])
+def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
+    """The whole judgement of one run: what was run, a row for each stage, the origins in words, how to repeat it.
+
+    On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
+    """
+    table = _table(unicode)
+    rows = [dict(zip(COLUMNS, row(diff, stage), strict=True)) for stage in diff.stages]
+    columns = _fitting(rows, width)
+    for column in columns:
+        left = column in ("stage", "verdict", "worst at")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
+    for stage, cells in zip(diff.stages, rows, strict=True):
+        table.add_row(*(escape(cells[column]) for column in columns), style=_STYLES[role(diff, stage)])
     parts: list[RenderableType] = [Text(headline(diff)), table]
     if diff.victims:
         parts.append(
@@ -99,6 +104,23 @@ def report(diff: Diff, *, unicode: bool) -> RenderableType:
     parts += [Text(line, style="bold" if not line.startswith(" ") else "") for line in findings(diff)]
     parts.append(Text(f"repeat: {repeat(diff)}", style="dim"))
     return Group(*parts)
+
+
+def _table(unicode: bool) -> Table:
+    """An empty table; plain columns where no terminal shows it, so that other programs can read them."""
+    return Table(box=box.SIMPLE_HEAD if unicode else None, header_style="bold", pad_edge=False)
+
+
+def _fitting(rows: Sequence[dict[str, str]], width: int) -> list[str]:
+    """COLUMNS without the least telling ones, as far as the rows do not fit into `width` characters."""
+    columns = list(COLUMNS)
+    for spare in ("mean signed", "max abs", "max ulp", "outside", "x of budget"):
+        # two characters stand between columns
+        needed = sum(2 + max(map(len, (column, *(cells[column] for cells in rows)))) for column in columns)
+        if needed <= width:
+            break
+        columns.remove(spare)
+    return columns
 
 
 def headline(diff: Diff) -> str:
@@ -234,7 +256,7 @@ def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
     """One row for each run: case, verdict, origin, worst x of budget, largest error; the last passing and first failing
     one marked.
     """
-    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=not unicode)
+    table = _table(unicode)
     for column in ("case", "verdict", "origin", "x of budget", "max abs", ""):
         table.add_column(column, justify="right" if column in ("x of budget", "max abs") else "left", overflow="fold")
     passed = [diff.verdict not in (*ORIGIN_VERDICTS, "untestable") for diff in diffs]
@@ -257,7 +279,7 @@ def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
             else ""
         )
         table.add_row(
-            " ".join([diff.trace.target, *case_options(diff.trace.case, own=False)]),
+            escape(" ".join([diff.trace.target, *case_options(diff.trace.case, own=False)])),
             diff.verdict,
             ", ".join(diff.origins) or "-",
             number(max(worst, default=None)),
@@ -296,19 +318,15 @@ def html_table(diff: Diff) -> str:
 
 def listing(entries: Sequence[dict], columns: Sequence[str], *, unicode: bool) -> RenderableType:
     """A plain table of dicts."""
-    table = Table(box=box.SIMPLE_HEAD if unicode else box.ASCII2, header_style="bold", pad_edge=not unicode)
+    table = _table(unicode)
     for i, column in enumerate(columns):
         table.add_column(column.replace("_", " "), no_wrap=i == 0, overflow="fold")
     for entry in entries:
-        cells = (entry[column] for column in columns)
-        table.add_row(
-            *(
-                ", ".join(cell)
-                if isinstance(cell, list)
-                else number(cell)
-                if cell is None or isinstance(cell, float)
-                else str(cell)
-                for cell in cells
-            )
-        )
+        table.add_row(*(escape(_cell(entry[column])) for column in columns))
     return table
+
+
+def _cell(content: object) -> str:
+    if content is None or isinstance(content, float):
+        return number(content)
+    return ", ".join(content) if isinstance(content, list) else str(content)
