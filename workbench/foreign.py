@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from workbench import contract
+from workbench.arrays import ARRAYS, DEVICES, as_numpy, handed_over
 from workbench.case import DTYPES, Case
-from workbench.refusal import Refusal, Unavailable
+from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS
 from workbench.trace import Trace, check
 
-ARRAYS = ("numpy", "torch", "cupy")
-DEVICES = ("cpu", "cuda")
 LAYOUTS = ("bhsd", "bshd")
 
 Function = Callable[..., Any]
@@ -69,7 +68,7 @@ def run_foreign(
             raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
     q, k, v = case.inputs() if inputs is None else inputs
     handed = [
-        _handed_over(np.ascontiguousarray(_swapped(x)) if layout == "bshd" else x.copy(), arrays, device)
+        handed_over(np.ascontiguousarray(_swapped(x)) if layout == "bshd" else x.copy(), arrays, device)
         for x in (q, k, v)
     ]
     try:
@@ -118,51 +117,7 @@ def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], Mapping[st
         declared = returned["contract"]
         if not isinstance(declared, Mapping):
             raise Refusal(f'{name}: "contract" must be a dict; got {type(declared).__name__}')
-    stages = {key: _as_numpy(value, f"{name}: {key}") for key, value in returned.items() if key != "contract"}
+    stages = {key: as_numpy(value, f"{name}: {key}") for key, value in returned.items() if key != "contract"}
     if not stages:
         raise Refusal(f"{name} returned no stage; return out, (out, lse), or a dict of stage name -> array")
     return stages, declared
-
-
-def _handed_over(x: np.ndarray, arrays: str, device: str) -> Any:
-    """A copy of `x` as the foreign function wants it; bfloat16 crosses to torch as bits, which NumPy's protocols
-    refuse.
-    """
-    if arrays == "numpy":
-        if device != "cpu":
-            raise Refusal(f"NumPy arrays live on the cpu; got device {device!r}: say --arrays torch or cupy")
-        return x
-    if arrays == "cupy":
-        if x.dtype == DTYPES["bfloat16"]:
-            raise Refusal("CuPy has no bfloat16; say --arrays torch, or another --dtype")
-        return _module("cupy").asarray(x)
-    torch = _module("torch")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise Unavailable("device cuda needs an NVIDIA GPU that torch can use; none was found")
-    if x.dtype == DTYPES["bfloat16"]:
-        return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16).to(device)
-    return torch.from_numpy(x).to(device)
-
-
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise Unavailable(f"--arrays {name} needs {name}, which is not installed here") from None
-
-
-def _as_numpy(x: Any, what: str) -> np.ndarray:
-    """A NumPy array from what a foreign function returned; Refusal for what is not an array of floats."""
-    if hasattr(x, "detach"):  # torch
-        x = x.detach().cpu().contiguous()
-        x = (
-            x.view(_module("torch").uint16).numpy().view(DTYPES["bfloat16"])
-            if str(x.dtype) == "torch.bfloat16"
-            else x.numpy()
-        )
-    elif hasattr(x, "get"):  # CuPy
-        x = x.get()
-    array = np.asarray(x)
-    if array.dtype not in (*DTYPES.values(), np.dtype(np.float64)):
-        raise Refusal(f"{what} must be an array of {', '.join(DTYPES)} or float64; got {array.dtype}")
-    return array

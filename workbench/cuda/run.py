@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from workbench import contract, faults
+from workbench.arrays import as_numpy
 from workbench.case import DTYPES, Case
 from workbench.cuda import emulator
 from workbench.cuda.build import HEAD_DIMS, Constants, build
@@ -106,7 +107,7 @@ def run_kernel(
     case = settle(kernel, case)
     chosen = faults.chosen(faults_in, name)
     backend = choose_backend(backend)
-    q, k, v = case.inputs() if inputs is None else _fitting(inputs, case)
+    q, k, v = case.inputs() if inputs is None else (as_numpy(x, f"{name}: inputs") for x in inputs)
     stages = ALGORITHMS[kernel.algorithm]
     wanted = probe_set(kernel.algorithm, probes)
     buffers = {
@@ -211,34 +212,6 @@ class _Memory:
 def _bits(array: np.ndarray) -> np.ndarray:
     """The array as kernels take it: bfloat16 as uint16 bits, which share the array's memory."""
     return array.view(np.uint16) if array.dtype == DTYPES["bfloat16"] else array
-
-
-def _fitting(inputs: Sequence[Any], case: Case) -> tuple[np.ndarray, ...]:
-    """The inputs as NumPy arrays; Refusal where a shape or dtype is not the case's."""
-    query = (case.batch, case.heads, case.seqlen_q, case.head_dim)
-    key = (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
-    arrays = tuple(_as_numpy(name, x) for name, x in zip("qkv", inputs, strict=True))
-    for name, array, expected in zip("qkv", arrays, (query, key, key), strict=True):
-        if array.shape != expected or array.dtype != DTYPES[case.dtype]:
-            raise Refusal(
-                f"{name} must have shape {list(expected)} and dtype {case.dtype} for this case; "
-                f"got {list(array.shape)} and {array.dtype}"
-            )
-    return arrays
-
-
-def _as_numpy(name: str, x: Any) -> np.ndarray:
-    """A NumPy array from a NumPy array or a torch tensor; bfloat16 crosses as bits, which NumPy's protocols refuse."""
-    if isinstance(x, np.ndarray):
-        return np.ascontiguousarray(x)
-    if not hasattr(x, "detach"):
-        raise Refusal(f"{name} must be a NumPy array or a torch tensor; got {type(x).__name__}")
-    x = x.detach().cpu().contiguous()
-    if str(x.dtype) == "torch.bfloat16":
-        import torch
-
-        return x.view(torch.uint16).numpy().view(DTYPES["bfloat16"])
-    return x.numpy()
 
 
 def _versions(backend: str) -> dict[str, str]:

@@ -1,0 +1,104 @@
+"""Every fault in the catalogue leads to its own stage, and the catalogue refuses what it cannot do."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from workbench import Case, Diff, Refusal, diff, run
+from workbench.cuda.kernels import KERNELS
+from workbench.faults import CATALOGUE, applied, chosen
+from workbench.stages import ALGORITHMS
+
+CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True)
+
+
+def judged(kernel: str, faults: Sequence[str], case: Case = CASE, backend: str = "emulator") -> Diff:
+    splits = 3 if KERNELS[kernel].splits else None
+    return diff(run(kernel, case.but(splits=splits), faults=faults, backend=backend))
+
+
+def case_of(fault: str) -> Case:
+    """The rows that see no key exist only where there are more queries than keys."""
+    return CASE.but(seqlen_k=64) if fault == "flash-no-masked-tile-guard" else CASE
+
+
+@pytest.mark.parametrize("kernel", list(KERNELS))
+def test_without_a_fault_there_is_no_origin(kernel: str) -> None:
+    assert (judged(kernel, []).origins, judged(kernel, [], CASE.but(seqlen_k=64)).origins) == ((), ())
+
+
+@pytest.mark.parametrize("fault", list(CATALOGUE))
+def test_each_fault_is_found_at_its_own_stage(fault: str) -> None:
+    found = judged(CATALOGUE[fault].kernel, [fault], case_of(fault))
+    assert found.verdict == "bug" and found.origin in CATALOGUE[fault].stages
+    assert set(found.origins) <= set(CATALOGUE[fault].stages), "what comes after the fault is a victim"
+    if fault == "flash-bshd-strides":  # q and k are read wrongly, and so is v
+        assert found.origins == ("qk", "acc")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "faults", "origins"),
+    [
+        ("flash", ["flash-scale-twice", "flash-no-correction"], ("scores", "acc")),
+        ("flash", ["flash-stale-max", "flash-k-tile-stale"], ("qk", "probs")),
+        ("split_k", ["reduce-double-counts-sum", "partial-offset-wrong-split"], ("partial_O", "merge_weight")),
+    ],
+)
+def test_two_faults_give_two_origins(kernel: str, faults: list[str], origins: tuple[str, ...]) -> None:
+    assert judged(kernel, faults).origins == origins
+
+
+@pytest.mark.parametrize("fault", list(CATALOGUE.values()), ids=list(CATALOGUE))
+def test_each_fault_changes_one_place_of_its_kernel_and_keeps_the_lines(fault) -> None:  # noqa: ANN001
+    kernel = KERNELS[fault.kernel]
+    text = kernel.file.read_text()
+    faulty = applied(text, [fault], kernel.file.name)
+    assert faulty != text and faulty.count("\n") == text.count("\n")
+    assert set(fault.stages) <= set(ALGORITHMS[kernel.algorithm]) and fault.stages
+    assert fault.summary and set(fault.needs) <= set(CASE.as_dict())
+
+
+def refusal(call, *arguments) -> str:  # noqa: ANN001, ANN002
+    with pytest.raises(Refusal) as refused:
+        call(*arguments)
+    return str(refused.value)
+
+
+def test_choosing_is_refused() -> None:
+    own = [fault.id for fault in CATALOGUE.values() if fault.kernel == "split_k"]
+    assert refusal(chosen, ["no-such"], "flash") == (
+        f"unknown fault 'no-such'; `workbench faults` lists them: {', '.join(CATALOGUE)}"
+    )
+    assert refusal(chosen, ["flash-stale-max"], "split_k") == (
+        f"fault flash-stale-max belongs to kernel flash, not to split_k; faults of split_k: {', '.join(own)}"
+    )
+    assert refusal(chosen, ["flash-stale-max"] * 2, "flash") == "fault flash-stale-max is given twice; once is enough"
+
+
+def test_text_that_no_longer_matches_is_refused() -> None:
+    fault = CATALOGUE["flash-scale-twice"]
+    assert refusal(applied, "x = 1\n", [fault], "flash.py") == (
+        "fault flash-scale-twice: its text must occur exactly once in flash.py; it occurs 0 times:\n"
+        "s = libdevice.fmul_rn(dot, scale)"
+    )
+    twice = f"{fault.before}\n{fault.before}\n"
+    assert "it occurs 2 times" in refusal(applied, twice, [fault], "flash.py")
+    longer = replace(fault, after="s = 0\ns = 1")
+    assert refusal(applied, fault.before, [longer], "flash.py") == (
+        "fault flash-scale-twice: its change must keep the number of lines, so that line numbers stay true"
+    )
+
+
+def test_overlapping_faults_are_refused() -> None:
+    faults = [CATALOGUE["flash-no-causal-mask"], CATALOGUE["flash-causal-off-by-one"]]
+    assert refusal(applied, KERNELS["flash"].file.read_text(), faults, "flash.py") == (
+        "faults flash-no-causal-mask and flash-causal-off-by-one change the same text of flash.py; choose one of them"
+    )
+
+
+def test_all_texts_are_matched_on_the_clean_source() -> None:
+    """A fault whose new text holds another's old text does not make that one ambiguous."""
+    one = replace(CATALOGUE["flash-scale-twice"], id="one", before="a = 1", after="b = 2")
+    other = replace(CATALOGUE["flash-scale-twice"], id="other", before="b = 2", after="c = 3")
+    assert applied("a = 1\nb = 2\n", [one, other], "x.py") == "b = 2\nc = 3\n"
