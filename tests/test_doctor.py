@@ -9,7 +9,7 @@ import pytest
 
 from workbench import doctor
 from workbench.cuda.gpu import Gpu, first_gpu
-from workbench.doctor import Facts, cache_folder, can_write, checks, judge
+from workbench.doctor import Facts, can_write, checks, judge
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
@@ -156,20 +156,6 @@ def test_bounds_are_those_of_the_project_file():
     assert project["requires-python"] == doctor.PYTHON
     for bound in (f"numba{doctor.NUMBA}", f"numba-cuda{doctor.NUMBA_CUDA}", f"numpy{doctor.NUMPY}"):
         assert bound in project["dependencies"]
-
-
-@pytest.mark.parametrize(
-    ("environment", "folder"),
-    [
-        ({"WORKBENCH_CACHE": "chosen", "XDG_CACHE_HOME": "xdg"}, "chosen"),
-        ({"XDG_CACHE_HOME": "xdg"}, "xdg/workbench"),
-        ({"WORKBENCH_CACHE": "", "XDG_CACHE_HOME": ""}, "home/.cache/workbench"),
-        ({}, "home/.cache/workbench"),
-    ],
-    ids=["chosen", "xdg", "empty", "home"],
-)
-def test_cache_folder(environment, folder):
-    assert cache_folder(environment, Path("home")) == Path(folder)
 
 
 def test_can_write_creates_nothing(tmp_path):

@@ -155,7 +155,7 @@ def diff(
     TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
     FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row.
     """
-    from workbench.judge import ORIGIN_VERDICTS
+    from workbench.comparison import ORIGIN_VERDICTS
     from workbench.progress import shown
     from workbench.refusal import Refusal
 

@@ -15,6 +15,9 @@ from workbench.refusal import Refusal
 from workbench.stages import AXIS_NAMES
 from workbench.trace import to_float64, unwritten
 
+#: verdicts of a stage that is wrong on its own inputs
+ORIGIN_VERDICTS = ("missing", "bug")
+
 
 class State(IntEnum):
     """What is known of an element, besides the size of its error."""
@@ -75,7 +78,7 @@ def compare(actual: np.ndarray, expected: np.ndarray, budget: Budget) -> Compari
     """
     value, expected = to_float64(actual), np.asarray(expected, np.float64)
     with np.errstate(all="ignore"):
-        bound = np.fmax(budget.bound, ulp(expected, actual.dtype) / 2)
+        bound = np.maximum(budget.bound, ulp(expected, actual.dtype) / 2)
         error = np.where(value == expected, 0.0, np.abs(value - expected))
         over = np.where(error == 0, 0.0, error / bound)
         overflows = np.isfinite(expected) & (np.abs(expected) + bound > largest(actual.dtype))
@@ -138,6 +141,15 @@ class StageDiff:
     def decisive(self) -> Comparison | None:
         """The comparison that the verdict rests on: the isolated one where it exists."""
         return self.isolated if self.isolated is not None else self.propagated
+
+    @property
+    def role(self) -> str:
+        """origin: wrong by its own verdict; victim: only its propagated error is outside; not judged; or clean."""
+        if self.verdict in ORIGIN_VERDICTS:
+            return "origin"
+        if self.propagated is not None and self.propagated.outside.any():
+            return "victim"
+        return "not judged" if self.decisive is None or self.verdict == "untestable" else "clean"
 
     def worst(self, n: int = 1) -> list[Element]:
         """The n elements farthest outside their budget, the farthest first; fewer where fewer were judged."""

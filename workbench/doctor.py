@@ -14,6 +14,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from workbench.cache import cache_folder
 from workbench.cuda.gpu import Gpu, implementation, look_for_gpu
 
 # As in pyproject.toml; a test compares them.
@@ -57,17 +58,10 @@ def checks() -> list[Check]:
     return judge(facts())
 
 
-def cache_folder(environment: Mapping[str, str], home: Path) -> Path:
-    """Where compiled kernels are kept: $WORKBENCH_CACHE, else `workbench` in $XDG_CACHE_HOME or in ~/.cache."""
-    if chosen := environment.get("WORKBENCH_CACHE"):
-        return Path(chosen)
-    return Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "workbench"
-
-
 def facts() -> Facts:
     """What is so on this machine; takes about a second, most of it the import of numba."""
     found = look_for_gpu()
-    cache = cache_folder(os.environ, Path.home())
+    cache = cache_folder()
     return Facts(
         python=".".join(map(str, sys.version_info[:3])),
         versions=_versions("numpy", "numba", "numba-cuda", "torch"),

@@ -21,7 +21,6 @@ from workbench.trace import Trace, check, to_float64, unwritten
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
 SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing", "bug")
-ORIGIN_VERDICTS = ("missing", "bug")
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,7 +39,7 @@ class Diff:
     @property
     def origins(self) -> tuple[str, ...]:
         """Stages that are wrong on their own inputs, in data-flow order."""
-        return tuple(stage.name for stage in self.stages if stage.verdict in ORIGIN_VERDICTS)
+        return tuple(stage.name for stage in self.stages if stage.role == "origin")
 
     @property
     def origin(self) -> str | None:
@@ -50,11 +49,7 @@ class Diff:
     @property
     def victims(self) -> tuple[str, ...]:
         """Stages that are right on their own inputs and wrong against q, k, v."""
-        return tuple(
-            stage.name
-            for stage in self.stages
-            if stage.verdict not in ORIGIN_VERDICTS and stage.propagated is not None and stage.propagated.outside.any()
-        )
+        return tuple(stage.name for stage in self.stages if stage.role == "victim")
 
     def __getitem__(self, name: str) -> StageDiff:
         return {stage.name: stage for stage in (*self.stages, *self.not_judged)}[name]

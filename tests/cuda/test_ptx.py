@@ -79,7 +79,7 @@ def compiled(name, constants, probed, faults=()):
 
 
 def linked(library, cc, *, lto=True):
-    """The cubin, and what the linker says of it: registers of a thread, and with `lto` bytes of static shared memory."""
+    """The cubin, and what the linker's log says of it."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     code = (
@@ -89,10 +89,21 @@ def linked(library, cc, *, lto=True):
     )
     options = LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}", link_time_optimization=lto or None, verbose=True)
     linker = Linker(code, options=options)
-    cubin = linker.link("cubin").code
-    (registers,) = re.findall(r"Used (\d+) registers", linker.get_info_log())
-    shared = re.findall(r"(\d+) bytes smem", linker.get_info_log())
-    return cubin, int(registers), int(shared[0]) if shared else 0
+    return linker.link("cubin").code, linker.get_info_log()
+
+
+def registers_of(log):
+    """Registers of a thread. nvJitLink has been seen to link well and say nothing."""
+    if not log:
+        pytest.skip("the linker's log is empty, which is the only place that tells the registers")
+    (registers,) = re.findall(r"Used (\d+) registers", log)
+    return int(registers)
+
+
+def shared_of(log):
+    """Bytes of static shared memory; only code that was linked from LTO-IR says so."""
+    found = re.findall(r"(\d+) bytes smem", log)
+    return int(found[0]) if found else 0
 
 
 # ---- every variant
@@ -109,12 +120,12 @@ def test_variant_compiles_and_links(name, dtype, probed):
         assert f".target sm_{cc[0]}{cc[1]}" in ptx
         assert ".f32" in ptx
         assert ".f64" not in ptx
-        cubin, registers, _ = linked(library, cc, lto=False)
+        cubin, log = linked(library, cc, lto=False)
         assert cubin.startswith(b"\x7fELF")
-        assert 0 < registers * constants.threads <= REGISTERS
-    _, registers, shared = linked(library, (9, 0))
-    assert 0 < registers * constants.threads <= REGISTERS
-    assert shared == (0 if name == "split_k_reduce" else constants.shared_bytes)
+        assert 0 < registers_of(log) * constants.threads <= REGISTERS
+    _, log = linked(library, (9, 0))
+    assert 0 < registers_of(log) * constants.threads <= REGISTERS
+    assert shared_of(log) == (0 if name == "split_k_reduce" else constants.shared_bytes)
 
 
 def test_f64_would_be_seen():
@@ -153,9 +164,9 @@ def test_every_case_that_is_taken_fits_a_block(kernel):
 def test_largest_blocks_link(name, tiles):
     """512 threads leave 128 registers for each; a compiler that does not know takes up to 246."""
     constants = Constants(**tiles, dtype="float16")
-    _, registers, shared = linked(compiled(name, constants, True), (9, 0))
-    assert registers * constants.threads <= REGISTERS
-    assert shared == (0 if name == "split_k_reduce" else constants.shared_bytes)
+    _, log = linked(compiled(name, constants, True), (9, 0))
+    assert registers_of(log) * constants.threads <= REGISTERS
+    assert shared_of(log) == (0 if name == "split_k_reduce" else constants.shared_bytes)
     assert Constants(**LARGEST, dtype="float16").shared_bytes == SHARED_LIMIT == 49152
 
 

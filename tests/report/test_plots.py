@@ -15,7 +15,7 @@ from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
 from workbench.report import histogram as bars
 from workbench.report import plots
-from workbench.report.plots import heatmap, histogram, overview, role, save
+from workbench.report.plots import heatmap, histogram, overview, save
 
 CASE = Case(seqlen=8, heads=4, causal=True, block_q=4, block_k=2, splits=2)
 ORDER = ("exact", "within", "not judged", "poisoned", "over", "nan", "unwritten")  # by importance, least first
@@ -334,17 +334,6 @@ def test_every_cell_of_the_largest_map_has_a_pixel():
 
 
 # --- overview
-
-
-def test_roles():
-    good, bad = comparison(np.full((1, 1, 2), 0.5)), comparison(np.full((1, 1, 2), 5.0))
-    unjudged = comparison(np.zeros((1, 1, 2)), np.full((1, 1, 2), State.VACUOUS))
-    assert role(StageDiff("lse", "bhq", "bug", bad, bad)) == "origin"
-    assert role(StageDiff("lse", "bhq", "missing", None, None)) == "origin"
-    assert role(StageDiff("lse", "bhq", "rounding", good, bad)) == "victim"
-    assert role(StageDiff("lse", "bhq", "suspicious", good, good)) == "clean"
-    assert role(StageDiff("lse", "bhq", "untestable", None, unjudged)) == "not judged"
-    assert role(StageDiff("lse", "bhq", "not judged", None, None)) == "not judged"
 
 
 def story():

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["heatmap", "histogram", "overview", "role", "save"]
+__all__ = ["heatmap", "histogram", "overview", "save"]
 
 ROLES = {"origin": HOT, "victim": VICTIM, "clean": CALM, "not judged": FAINT}  #: role of a stage -> colour
 
@@ -61,15 +61,6 @@ def save(stages: Sequence[StageDiff], case: Case, folder: Path) -> list[Path]:
     return paths
 
 
-def role(stage: StageDiff) -> str:
-    """origin: wrong by its own verdict; victim: only its propagated error is outside; not judged; or clean."""
-    if stage.verdict in ("bug", "missing"):
-        return "origin"
-    if stage.propagated is not None and stage.propagated.outside.any():
-        return "victim"
-    return "not judged" if stage.decisive is None or stage.verdict == "untestable" else "clean"
-
-
 def overview(stages: Sequence[StageDiff], case: Case) -> "Figure":
     """A row for each stage, in the order given: its role, its largest isolated (bar) and propagated (diamond) error."""
     height = TOP + ROW * len(stages) + BOTTOM
@@ -89,7 +80,7 @@ def overview(stages: Sequence[StageDiff], case: Case) -> "Figure":
 
 
 def _row(axes: "Axes", row: int, stage: StageDiff) -> None:
-    name = role(stage)
+    name = stage.role
     judged = stage.propagated if name == "victim" else stage.decisive
     isolated, propagated = _largest(stage.isolated), _largest(stage.propagated)
     axes.axhline(row, color=RULE, lw=0.6, zorder=0.5)
@@ -122,13 +113,13 @@ def _largest(comparison: Comparison | None) -> float | None:
 
 
 def _named(stages: Sequence[StageDiff], wanted: str) -> str:
-    names = [stage.name for stage in stages if role(stage) == wanted]
+    names = [stage.name for stage in stages if stage.role == wanted]
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return f"{wanted}{'s' if len(names) > 1 else ''}: {', '.join(names[:6])}{more}" if names else ""
 
 
 def _no_origin(stages: Sequence[StageDiff]) -> str:
-    if all(role(stage) == "not judged" for stage in stages):
+    if all(stage.role == "not judged" for stage in stages):
         return "nothing was judged"
     return "no origin: no stage is wrong on its own inputs"
 

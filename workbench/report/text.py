@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from workbench.case import Case
-from workbench.comparison import Comparison, Element, StageDiff, State
-from workbench.judge import ORIGIN_VERDICTS, Diff
+from workbench.comparison import ORIGIN_VERDICTS, Comparison, Element, StageDiff, State
+from workbench.judge import Diff
 from workbench.report.document import largest_abs, mean
 from workbench.stages import ALGORITHMS, AXIS_NAMES
 
@@ -33,7 +33,7 @@ _MEANING = {
     "exact": ": every judged element is the correct rounding",
     "rounding": ": every judged element is within its budget",
 }
-_STYLES = {"origin": "bold red", "victim": "yellow", "clean": "green", "none": "dim"}
+_STYLES = {"origin": "bold red", "victim": "yellow", "clean": "green", "not judged": "dim"}
 
 
 def number(value: float | None) -> str:
@@ -51,15 +51,10 @@ def place(element: Element) -> str:
     return " ".join(f"{axis}={i}" for axis, i in element.index.items())
 
 
-def role(diff: Diff, stage: StageDiff) -> str:
-    """origin, victim or clean."""
-    return "origin" if stage.name in diff.origins else "victim" if stage.name in diff.victims else "clean"
-
-
 def row(diff: Diff, stage: StageDiff) -> tuple[str, ...]:
     """The cells of one stage, as in COLUMNS."""
-    part = role(diff, stage)
-    verdict = stage.verdict + {"origin": " <- origin", "victim": " (victim)", "clean": ""}[part]
+    part = stage.role
+    verdict = stage.verdict + {"origin": " <- origin", "victim": " (victim)"}.get(part, "")
     # a victim's own errors are small: what it suffers is its distance from q, k, v
     comparison = stage.propagated if part == "victim" else stage.decisive
     if comparison is None:
@@ -93,7 +88,7 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
         left = column in ("stage", "verdict", "worst at")
         table.add_column(column, justify="left" if left else "right", no_wrap=True)
     for stage, cells in zip(diff.stages, rows, strict=True):
-        table.add_row(*(escape(cells[column]) for column in columns), style=_STYLES[role(diff, stage)])
+        table.add_row(*(escape(cells[column]) for column in columns), style=_STYLES[stage.role])
     parts: list[RenderableType] = [Text(headline(diff)), table]
     if diff.victims:
         parts.append(
@@ -139,7 +134,7 @@ def headline(diff: Diff) -> str:
 def findings(diff: Diff) -> list[str]:
     """The judgement in words: a line for each origin, indented lines of detail below it."""
     lines = []
-    for i, stage in enumerate(stage for stage in diff.stages if stage.verdict in ORIGIN_VERDICTS):
+    for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
         definition = ALGORITHMS[diff.trace.algorithm][stage.name].definition
         lines.append(
             f"{'first wrong stage' if i == 0 else 'also wrong on its own inputs'}: {stage.name} = {definition}"
@@ -304,14 +299,14 @@ def console(*, stderr: bool = False) -> Console:
 
 def html_table(diff: Diff) -> str:
     """The table of `report` as HTML, for Jupyter."""
-    colours = {"origin": "#b00020", "victim": "#946200", "clean": "inherit"}
+    colours = {"origin": "#b00020", "victim": "#946200"}
     cells = "".join(f"<th style='text-align:left'>{html.escape(column)}</th>" for column in COLUMNS)
     rows = [f"<tr>{cells}</tr>"]
     for stage in diff.stages:
-        part = role(diff, stage)
+        part = stage.role
         cells = "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row(diff, stage))
         weight = "bold" if part == "origin" else "normal"
-        rows.append(f"<tr style='color:{colours[part]};font-weight:{weight}'>{cells}</tr>")
+        rows.append(f"<tr style='color:{colours.get(part, 'inherit')};font-weight:{weight}'>{cells}</tr>")
     words = "".join(f"<div>{html.escape(line)}</div>" for line in findings(diff))
     return f"<div>{html.escape(headline(diff))}</div><table>{''.join(rows)}</table>{words}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.cuda.emulator import EmulatorError, cache, cache_dir
+from workbench.cuda.emulator import EmulatorError, cache
 
 SCRIPT = """
     import json, sys
@@ -58,16 +58,6 @@ def test_processes_share_what_was_compiled(start, tmp_path):
     assert [path.suffix for path in files].count(".py") == 2  # the kernel and the scheduler
     assert not [path for path in files if path.suffix == ".tmp"]
     assert result(start()) == {"out": expected, "hits": 1}
-
-
-def test_the_folder_follows_the_environment(monkeypatch):
-    monkeypatch.setenv("WORKBENCH_CACHE", "/chosen")
-    assert cache_dir() == Path("/chosen/emulator")
-    monkeypatch.delenv("WORKBENCH_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert cache_dir() == Path("/xdg/workbench/emulator")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_dir() == Path.home() / ".cache/workbench/emulator"
 
 
 def test_one_text_is_one_module_and_a_broken_one_is_not_kept(monkeypatch, tmp_path):

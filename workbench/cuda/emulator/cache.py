@@ -13,20 +13,15 @@ from types import ModuleType
 import llvmlite
 import numba
 
+from workbench.cache import cache_folder
 from workbench.cuda.emulator.errors import EmulatorError
 
 _LOADING = threading.RLock()  # a module that is being executed by one thread is already in sys.modules for another
 
 
 def cache_dir() -> Path:
-    """Return the folder of the generated modules; it need not exist yet.
-
-    ``$WORKBENCH_CACHE/emulator`` if that variable is set, else ``workbench/emulator`` in ``$XDG_CACHE_HOME`` or
-    ``~/.cache``.
-    """
-    chosen = os.environ.get("WORKBENCH_CACHE")
-    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "workbench"
-    return base / "emulator"
+    """Return the folder of the generated modules; it need not exist yet."""
+    return cache_folder() / "emulator"
 
 
 def load(stem: str, text: str) -> ModuleType:
