@@ -52,6 +52,9 @@ def cases(draw: st.DrawFn, kernel: str) -> Case:
 def test_correct_kernel_is_never_called_wrong(kernel: str) -> None:
     @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     @given(cases(kernel))
+    @example(Case(seqlen=1, head_dim=1, scale=9.640933434554741e-43, block_q=16, block_k=16))
+    @example(Case(seqlen=40, head_dim=8, input_std=1e-20, block_q=16, block_k=16))
+    @example(Case(seqlen=40, head_dim=8, scale=0.0, block_q=16, block_k=16))
     @example(Case(seqlen_q=70, seqlen_k=5, causal=True, block_q=64, block_k=64, head_dim=64))
     def holds(case: Case) -> None:
         judged = diff(run(kernel, case, backend="emulator"))

@@ -32,7 +32,7 @@ EXP_ULPS = LOG_ULPS = 2.0
 #: functions)
 FAST_EXP_ULPS_PER_X = 1.173
 FAST_LOG = 2.0**-21.41
-#: a sum of terms below this is as good as zero, and a bound as large as the sum still means something
+#: a score or a sum below this is as good as zero, and a bound as large as it still means something
 NEGLIGIBLE = 2.0**-100
 #: smallest key tile assumed of a kernel that does not tell its own: every tile is one more rescaling, with one more exp
 SMALLEST_BLOCK_K = 16
@@ -81,7 +81,7 @@ def budgets(
     def error(name: str) -> np.ndarray:
         return np.zeros_like(seen[name]) if name in given else found[name].bound
 
-    found["qk"] = _qk(contract, computed["qk"], size_qk, q.shape[-1], exact_products)
+    found["qk"] = _qk(contract, computed["qk"], size_qk, q.shape[-1], exact_products, scale)
     found["scores"] = _scores(contract, seen["qk"], error("qk"), computed["scores"], scale, size_qk)
     found |= _tile_stages(contract, computed, given, found["scores"].bound, abs_v, block_k, splits)
     out_size = np.broadcast_to(abs_v.max(axis=-2, keepdims=True), computed["out"].shape)
@@ -125,12 +125,15 @@ def budgets(
     return found
 
 
-def _qk(contract: Contract, value: np.ndarray, size: np.ndarray, head_dim: int, exact_products: bool) -> Budget:
+def _qk(
+    contract: Contract, value: np.ndarray, size: np.ndarray, head_dim: int, exact_products: bool, scale: float
+) -> Budget:
     """g(n) sum|q k| for an inner product in any order: head_dim - 1 sums, and one product where it rounds (Higham,
     section 3.1).
     """
     bound = gamma(max(1, head_dim - 1 + (not exact_products))) * size + np.where(size > 0, head_dim * FLOOR, 0.0)
-    return Budget(_stored(value, bound, contract.scores_dtype), size)
+    negligible = np.divide(NEGLIGIBLE, np.abs(scale))  # what makes a negligible score; inf where the scale is 0
+    return Budget(_stored(value, bound, contract.scores_dtype), np.maximum(size, negligible))
 
 
 def _scores(
@@ -141,7 +144,8 @@ def _scores(
     bound = np.abs(scale) * e_qk * (1 + 2 * U) + 2 * U * scaled + np.where((scaled > 0) | (e_qk > 0), FLOOR, 0.0)
     bound = _stored(qk * scale, bound, contract.scores_dtype)
     visible = ~np.isneginf(value)
-    return Budget(np.where(visible, bound, 0.0), np.where(visible, np.abs(scale) * size_qk + scaled, np.inf))
+    size = np.maximum(np.abs(scale) * size_qk + scaled, NEGLIGIBLE)
+    return Budget(np.where(visible, bound, 0.0), np.where(visible, size, np.inf))
 
 
 def _tile_stages(

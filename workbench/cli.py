@@ -48,13 +48,13 @@ def main() -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="attention-workbench")
 def commands() -> None:
-    r"""Name the first wrong stage of a wrong attention kernel, and tell a bug from rounding.
+    """Name the first wrong stage of a wrong attention kernel, and tell a bug from rounding.
 
     \b
     workbench diff split_k --fault reduce-double-counts-sum --causal    a kernel of ours with a fault put in
     workbench diff my_kernel.py:attention --dtype float16              a kernel of yours
     workbench diff run.safetensors                                     a trace, judged without running anything
-    """
+    """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
 
 
 class ListOf(click.ParamType):

@@ -122,13 +122,15 @@ def headline(diff: Diff) -> str:
     """What was run, in a line."""
     trace, case = diff.trace, diff.trace.case
     heads = f"h={case.heads}" + (f" (kv {case.kv_heads})" if case.kv_heads != case.heads else "")
-    tiles = f"tiles {case.block_q or '?'}x{case.block_k or '?'}" + (f", {case.splits} splits" if case.splits else "")
+    # a foreign kernel may not say how it splits the keys, and its tiles of queries do not matter
+    tiles = [f"tiles {case.block_q}x{case.block_k}"] if case.block_q and case.block_k else []
+    splits = [f"{case.splits} splits"] if case.splits else []
     mask = f"causal {case.causal_alignment}" if case.causal else "full"
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
-    return (
-        f"{trace.target}{faults} on {trace.backend}: {case.dtype} b={case.batch} {heads} q={case.seqlen_q} "
-        f"k={case.seqlen_k} d={case.head_dim}, {mask}, {tiles}, {case.distribution}, seed {case.seed}"
-    )
+    backend = "" if trace.backend == "foreign" else f" on {trace.backend}"
+    shape = f"{case.dtype} b={case.batch} {heads} q={case.seqlen_q} k={case.seqlen_k} d={case.head_dim}"
+    parts = [shape, mask, *tiles, *splits, case.distribution, f"seed {case.seed}"]
+    return f"{trace.target}{faults}{backend}: {', '.join(parts)}"
 
 
 def findings(diff: Diff) -> list[str]:
