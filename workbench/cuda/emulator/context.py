@@ -6,6 +6,7 @@ from numba import njit
 from numba.core import types
 
 from workbench.cuda.emulator.intrinsics import bits_of, from_bits, words_at
+from workbench.cuda.emulator.shadow import Watch
 
 int32, int64, uint32 = types.int32, types.int64, types.uint32
 
@@ -17,7 +18,8 @@ class Launch:
     SHARED, SHARED_SIZE, SHARED_POISON = 2, 3, 4  # address, bytes, and the address of what fills it before a block
     LOCAL, LOCAL_SIZE, LOCAL_POISON = 5, 6, 7  # the same of the first thread; the size is that of each thread
     BLOCK_IDX, BLOCK_DIM, GRID_DIM = 8, 11, 14  # x, y, z
-    WORDS = 17
+    WATCH = 17  # address of the words of the first thread's watch, or 0
+    WORDS = 18
 
 
 class Record:
@@ -46,11 +48,13 @@ class Context(NamedTuple):
     shared: int
     local: int
     record: int
+    watch: int
 
 
 # numba freezes globals, not attributes of classes.
 _RECORDS, _SHARED, _LOCAL, _LOCAL_SIZE = Launch.RECORDS, Launch.SHARED, Launch.LOCAL, Launch.LOCAL_SIZE
 _BLOCK, _DIM, _GRID, _WORDS = Launch.BLOCK_IDX, Launch.BLOCK_DIM, Launch.GRID_DIM, Launch.WORDS
+_WATCH, _WATCH_BYTES = Launch.WATCH, 8 * Watch.WORDS
 _RECORD_WORDS, _RECORD_BYTES = Record.WORDS, 8 * Record.WORDS
 _MASK, _VALUE, _OPERAND, _RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 
@@ -77,6 +81,7 @@ def context_of(launch, thread):
         words[_SHARED],
         words[_LOCAL] + thread * words[_LOCAL_SIZE],
         words[_RECORDS] + thread * _RECORD_BYTES,
+        words[_WATCH] + thread * _WATCH_BYTES,
     )
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,7 @@ from workbench.cuda.emulator.calls import Array, Site
 from workbench.cuda.emulator.errors import EmulatorError
 from workbench.cuda.emulator.rewrite import Rewriter, Rewritten
 from workbench.cuda.emulator.source import Source, device_function, kernel_of
+from workbench.cuda.emulator.watcher import Place
 
 _EMULATOR = "workbench.cuda.emulator"
 _FLAGS = 'error_model="numpy", _nrt=False, no_cfunc_wrapper=True'
@@ -46,11 +48,22 @@ class Program:
     shared: bytes
     local: bytes
     uses_atomics: bool
+    #: whether its accesses are watched; the places of the accesses, of which number n is places[n - 1]
+    watched: bool
+    places: tuple[Place, ...]
+    #: generated name -> a shared or local array and the bytes before it in its memory
+    arrays: Mapping[str, tuple[Array, int]]
+    #: parameter -> ``file:line`` of the first statement that stores to it, or hands it on where none does
+    stores: Mapping[str, str]
+
+    def store(self, parameter: str) -> str:
+        """Return ``file:line`` of the store to an array argument; of the kernel where there is none."""
+        return self.stores.get(parameter, self.location)
 
 
-def program_of(source: Source) -> Program:
+def program_of(source: Source, *, watched: bool) -> Program:
     """Return the rewritten kernel; raises `EmulatorError` for what cannot be emulated."""
-    return _Builder(source).program()
+    return _Builder(source, watched).program()
 
 
 @dataclass
@@ -58,6 +71,7 @@ class _Builder:
     """Hands out names for what the functions of a kernel refer to."""
 
     source: Source
+    watched: bool
     header: dict[str, str] = field(default_factory=dict)
     functions: dict[int, tuple[str, Rewritten] | None] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
@@ -66,6 +80,10 @@ class _Builder:
     kinds: list[int] = field(default_factory=list)
     memory: dict[str, bytes] = field(default_factory=lambda: {"shared": b"", "local": b""})
     alive: list[object] = field(default_factory=list)  # keeps the ids in `functions` valid
+    places: dict[Place, int] = field(default_factory=dict)
+    arrays: dict[str, tuple[Array, int]] = field(default_factory=dict)
+    stores: dict[str, str] = field(default_factory=dict)
+    calls: dict[str, str] = field(default_factory=dict)
 
     def program(self) -> Program:
         kernel = kernel_of(self.source)
@@ -94,7 +112,24 @@ class _Builder:
             shared=self.memory["shared"],
             local=_padded(self.memory["local"]),
             uses_atomics=rewritten.uses_atomics,
+            watched=self.watched,
+            places=tuple(self.places),
+            arrays=self.arrays,
+            stores=self.calls | self.stores,
         )
+
+    def place(self, place):
+        """Return the number of a place of an access or a loop."""
+        return self.places.setdefault(place, len(self.places) + 1)
+
+    def memory_of(self, name):
+        """Return "shared" or "local" for the generated name of an array, else None."""
+        return self.arrays[name][0].memory if name in self.arrays else None
+
+    def note_use(self, function, array, node, *, stores):
+        """Remember where the kernel first stores to an argument of its own, or first hands it on."""
+        if isinstance(array, ast.Name) and function.node.name == self.source.name:
+            (self.stores if stores else self.calls).setdefault(array.id, function.at(node))
 
     def emit(self, node, name, options, function):
         """Append a function under a new name, and where each line of it comes from."""
@@ -151,6 +186,7 @@ class _Builder:
         self.memory[array.memory] = used + element * math.prod(array.shape)
         make = self.imported(f"{_EMULATOR}.intrinsics", "array_in")
         name = f"__array{len(self.header)}"
+        self.arrays[name] = array, len(used)
         arguments = f"{array.memory!r}, {len(used)}, {array.shape!r}, {array.dtype!r}"
         return self.declare(name, f"{name} = {make}({arguments})")
 
