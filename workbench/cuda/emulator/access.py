@@ -5,6 +5,8 @@ is reported and not made: a read gives 0, a write is dropped. What is no single 
 a tuple) is taken without a note; its elements are watched when they are read in turn.
 """
 
+import operator
+
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
@@ -22,14 +24,6 @@ _MAX_DIMS = Watch.CLOCKS - Watch.INDEX
 
 class StopThread(Exception):
     """Ends a thread that cannot go on, after a finding that says why."""
-
-
-def load(array, index, watch, place):
-    """Return ``array[index]``; watched where it is an element."""
-
-
-def load_local(array, index, watch, place):
-    """Return ``array[index]`` of an array in local memory."""
 
 
 def store(value, array, index, watch, place):
@@ -126,35 +120,62 @@ def nothing(typingctx, array):
 
 
 def _loader(note):
-    def of(array, index, watch, place):
-        parts = _integers(index)
-        if not isinstance(array, types.Array) or parts is None or len(parts) > array.ndim:
-            return lambda array, index, watch, place: array[index]
+    """Return the compiled function ``array[index]``, of which `note` notes the elements."""
 
-        def row(array, index, watch, place):
-            if locate(array, index, watch) == 0:
-                shadow.report(watch, OUT_OF_BOUNDS, place, 0, base(array))
-                raise StopThread
-            return array[index]
+    def row(array, index, watch, place):
+        if locate(array, index, watch) == 0:
+            shadow.report(watch, OUT_OF_BOUNDS, place, 0, base(array))
+            raise StopThread
 
-        def element(array, index, watch, place):
-            address = locate(array, index, watch)
-            if address == 0:
-                shadow.report(watch, OUT_OF_BOUNDS, place, 0, base(array))
-                return nothing(array)
-            note(watch, address, place)
-            return fetch(array, address)
+    def element(array, index, watch, place):
+        address = locate(array, index, watch)
+        if address == 0:
+            shadow.report(watch, OUT_OF_BOUNDS, place, 0, base(array))
+            return nothing(array)
+        note(watch, address, place)
+        return fetch(array, address)
 
-        return element if len(parts) == array.ndim else row
+    @intrinsic(prefer_literal=True)
+    def load(typingctx, array, index, watch, place):
+        """Return ``array[index]``; watched where it is an element."""
+        given = (array, types.unliteral(index), types.int64, types.int64)
+        if isinstance(array, types.BaseTuple) and isinstance(index, types.IntegerLiteral):
+            position = index.literal_value
 
-    return of
+            def item(context, builder, sig, args):
+                return context.cast(builder, builder.extract_value(args[0], position), array[position], array[position])
+
+            return signature(array[position], array, index, watch, place), item
+        parts = _integers(index) if isinstance(array, types.Array) else None
+        if parts is not None and len(parts) == array.ndim:
+
+            def watched(context, builder, sig, args):
+                return context.compile_internal(builder, element, signature(array.dtype, *given), args)
+
+            return signature(array.dtype, *given), watched
+
+        getitem = typingctx.resolve_value_type(operator.getitem)
+        taken = getitem.get_call_type(typingctx, given[:2], {})
+
+        def part(context, builder, sig, args):
+            if parts is not None:
+                context.compile_internal(builder, row, signature(types.none, *given), args)
+            index_ = context.cast(builder, args[1], given[1], taken.args[1])
+            return context.get_function(getitem, taken)(builder, [args[0], index_])
+
+        return signature(taken.return_type, *given), part
+
+    return load
+
+
+load, load_local = _loader(shadow.read), _loader(shadow.read_local)
 
 
 def _storer(note):
     def of(value, array, index, watch, place):
         parts = _integers(index)
         if parts is None or len(parts) != array.ndim:
-            raise TypingError("the watched emulator does not support a store to a part of an array")
+            raise TypingError("a watched kernel cannot store to a part of an array at once")
 
         def element(value, array, index, watch, place):
             address = locate(array, index, watch)
@@ -169,8 +190,6 @@ def _storer(note):
     return of
 
 
-overload(load)(_loader(shadow.read))
-overload(load_local)(_loader(shadow.read_local))
 overload(store)(_storer(shadow.write))
 overload(store_local)(_storer(shadow.write_local))
 

@@ -201,7 +201,7 @@ def _read_at(watch, shadow, address, place, now, start, oldest):
     epoch = epoch_of(now)
     if written < oldest:
         report(watch, UNINITIALISED, place, int64(0), address)
-    elif _conflicts(watch, written, now, start):
+    elif not now & ATOMIC and _conflicts(watch, written, now, start):  # of an atomic operation, the write will tell
         report(watch, RACE, place, written, address)
     first, second = peek(shadow + 8), peek(shadow + 16)
     # two readers of different warps since the last barrier are enough: the usual case, and the fast one

@@ -61,11 +61,15 @@ class Watcher(ast.NodeTransformer):
         """Watch a read."""
         if isinstance(node.value, ast.Attribute) and node.value.attr in ("shape", "strides"):
             return node
+        if _has_slice(node.slice):
+            return self.generic_visit(node)
         array, index = self.visit(node.value), self.visit(node.slice)
         return self.access(f"load{self.suffix(array)}", node, array, index)
 
     def stored(self, node, value):
         """Return the statement that stores a value where a subscript stands."""
+        if _has_slice(node.slice):
+            raise self.rewriter.refusal(node, f"a store to a part of an array in a watched run: {ast.unparse(node)}")
         self.program.note_use(self.rewriter.function, node.value, node, stores=True)
         array, index = self.visit(node.value), self.visit(node.slice)
         return ast.Expr(self.access(f"store{self.suffix(array)}", node, value, array, index))
@@ -147,3 +151,7 @@ class Watcher(ast.NodeTransformer):
 
 def _parts(target):
     return [part for item in target.elts for part in _parts(item)] if isinstance(target, ast.Tuple) else [target]
+
+
+def _has_slice(index):
+    return any(isinstance(part, ast.Slice) for part in ast.walk(index))

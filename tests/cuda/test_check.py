@@ -1,0 +1,182 @@
+"""Watched runs of the kernels: nothing is found in them, and every fault and every missing barrier is."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workbench import Case, Refusal
+from workbench.case import DISTRIBUTIONS
+from workbench.cuda import emulator
+from workbench.cuda.check import Schedule, check
+from workbench.cuda.kernels import KERNELS
+from workbench.faults import CATALOGUE, Fault, applied
+
+SMALL = {"head_dim": 32, "block_q": 32, "block_k": 32}
+
+
+def case_of(kernel: str, **options) -> Case:  # noqa: ANN003
+    splits = {"splits": 3} if KERNELS[kernel].splits else {}
+    return Case(**SMALL | splits | options)
+
+
+# ---- kernels are clean
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_nothing_is_found_in_a_correct_kernel(kernel: str, causal: bool) -> None:
+    for seqlen in (1, 4, 33, 64, 65, 128):
+        found = check(kernel, case_of(kernel, seqlen=seqlen, causal=causal, heads=4, kv_heads=2))
+        assert found.findings == ()
+        assert found.blocks >= 4 * -(-seqlen // 32)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_nothing_is_found_in_random_cases(kernel: str) -> None:
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        kv_heads = data.draw(st.integers(1, 2))
+        options = {
+            "batch": data.draw(st.integers(1, 2)),
+            "heads": kv_heads * data.draw(st.integers(1, 3)),
+            "kv_heads": kv_heads,
+            "seqlen_q": data.draw(st.integers(1, 70)),
+            "seqlen_k": data.draw(st.integers(1, 100)),
+            "head_dim": data.draw(st.integers(1, 32)),
+            "causal": data.draw(st.booleans()),
+            "causal_alignment": data.draw(st.sampled_from(["bottom-right", "top-left"])),
+            "seed": data.draw(st.integers(0, 2**32)),
+            "distribution": data.draw(st.sampled_from(sorted(set(DISTRIBUTIONS) - {"index-coded"}))),
+        }
+        if KERNELS[kernel].splits:
+            options["splits"] = data.draw(st.integers(1, 5))
+        assert check(kernel, case_of(kernel, **options)).findings == ()
+
+    holds()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_nothing_is_found_with_narrow_storage(dtype: str) -> None:
+    assert check("flash", case_of("flash", seqlen=65, dtype=dtype, causal=True), probes="output").findings == ()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_schedules_differ_and_give_the_same_bits(kernel: str) -> None:
+    found = check(kernel, case_of(kernel, seqlen=100, causal=True, heads=2), schedules=6)
+    assert found.findings == ()
+    assert found.schedules == (
+        Schedule("ascending", 0, False),
+        Schedule("ascending", 0, True),
+        Schedule("descending", 0, False),
+        Schedule("descending", 0, True),
+        Schedule("shuffle", 1, False),
+        Schedule("shuffle", 1, True),
+    )
+
+
+def test_refusals() -> None:
+    with pytest.raises(Refusal, match=r"^schedules must be a whole number of at least 1; got 0$"):
+        check("flash", Case(), schedules=0)
+    with pytest.raises(Refusal, match="does not split the keys"):
+        check("flash", Case(splits=2))
+
+
+# ---- faults are found, at their line
+
+
+#: fault -> the line in the faulty source, or in device.py, that the finding names
+LINES = {
+    "partial-acc-uninitialised": "acc[i] = acc[i] * correction",
+    "reduce-acc-uninitialised": "acc[i] += weight * partial_O[b, h, s, row, d]",
+    "flash-no-barrier-before-load": "tile[r, d] = LOAD(x[b, h, row, d])",
+    "flash-no-barrier-after-load": "dot += s_q[r, d] * s_kv[c, d]",
+    "flash-tile-partly-written": "dot += s_q[r, d] * s_kv[c, d]",
+    "flash-reads-past-keys": "tile[r, d] = LOAD(x[b, h, row, d])",
+    "flash-barrier-in-branch": "if row < seqlen_q: cuda.syncthreads()  # V is complete before any thread reads it",
+    "flash-shuffle-in-branch": "x = max(x, cuda.shfl_xor_sync(FULL_WARP, x, offset))",
+    "partial-split-unwritten": "partial_max[b, h, split, row] = m",
+    "partial-non-atomic": "partial_O[b, h, 0, row, d] += acc[i]",
+}
+ARRAYS = {
+    "partial-acc-uninitialised": "acc",
+    "reduce-acc-uninitialised": "acc",
+    "flash-no-barrier-before-load": "s_kv",
+    "flash-no-barrier-after-load": "s_kv",
+    "flash-tile-partly-written": "s_q",
+    "flash-reads-past-keys": "k",
+    "partial-split-unwritten": "partial_max",
+    "partial-non-atomic": "partial_O",
+}
+
+
+def test_every_fault_that_a_watched_run_finds_is_tested() -> None:
+    assert set(LINES) == {fault.id for fault in CATALOGUE.values() if fault.finding}
+
+
+@pytest.mark.parametrize("id", LINES)
+def test_a_fault_is_reported_with_its_kind_and_line(id: str) -> None:
+    fault = CATALOGUE[id]
+    case = case_of(fault.kernel, seqlen=fault.seqlen or 128, causal=True, heads=2)
+    assert check(fault.kernel, case, probes="output").findings == ()
+    found = check(fault.kernel, case, faults=[id], probes="output")
+    reported = {(finding.kind, finding.array, found.line(finding.file, finding.line)) for finding in found.findings}
+    assert (fault.finding, ARRAYS.get(id, ""), LINES[id]) in reported
+
+
+# ---- barrier mutation
+
+
+BARRIER = re.compile(r"cuda\.(syncthreads|syncwarp)\(\)")
+
+
+def barriers() -> list[tuple[str, int]]:
+    """Kernel and line, from 1, of every barrier of every kernel."""
+    return [
+        (kernel.name, number)
+        for kernel in KERNELS.values()
+        for number, line in enumerate(kernel.file.read_text().splitlines(), 1)
+        if BARRIER.search(line)
+    ]
+
+
+#: barriers that no run needs, by kernel and text of the line, with the reason
+REDUNDANT: dict[tuple[str, str], str] = {}
+
+
+@pytest.mark.parametrize(("kernel", "line"), barriers())
+def test_no_barrier_can_be_left_out_unseen(kernel: str, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = KERNELS[kernel].file.read_text().splitlines(keepends=True)
+    before = lines[line - 1]
+    assert (kernel, before.strip()) not in REDUNDANT
+    unique = before if lines.count(before) == 1 else before + lines[line]
+    mutation = Fault("mutation", kernel, "a barrier left out", unique, BARRIER.sub("pass", unique, count=1))
+    assert applied("".join(lines), [mutation], kernel) != "".join(lines)
+    monkeypatch.setattr("workbench.faults.CATALOGUE", {**CATALOGUE, "mutation": mutation})
+    options = {"splits": 2} if KERNELS[kernel].splits else {}
+    found = check(kernel, case_of(kernel, **options), faults=["mutation"], probes="output")
+    assert {finding.kind for finding in found.findings} & {"race", "uninitialised-read"}
+
+
+def test_there_are_barriers_to_leave_out() -> None:
+    assert len(barriers()) >= 8
+
+
+# ---- what a finding says
+
+
+def test_a_finding_names_files_that_exist_and_lines_in_them() -> None:
+    found = check("flash", case_of("flash"), faults=["flash-no-barrier-after-load"], probes="output")
+    race = next(finding for finding in found.findings if finding.kind == "race" and finding.other_line)
+    assert Path(race.file) == KERNELS["flash"].file == Path(race.other_file or "")
+    assert (
+        race.text
+        == f"s_kv[{race.index[0]}, {race.index[1]}] is touched by two threads, one of which writes it, with no barrier in between"
+    )
+    assert len(race.threads) == 2 and race.threads[0] != race.threads[1] and race.count > 1
+    merged = emulator.merged([race, replace(race, count=5)])
+    assert merged == [replace(race, count=race.count + 5)]
