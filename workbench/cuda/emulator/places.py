@@ -1,4 +1,4 @@
-"""Places in memory as the operations of `workbench.cuda.ptx` name them: array and index; every access goes here."""
+"""Places in memory as the operations of `workbench.cuda.ptx` name them: array and index; accesses go here."""
 
 from llvmlite import ir
 from numba.core import cgutils, types

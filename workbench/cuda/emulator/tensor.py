@@ -81,7 +81,7 @@ def decoded(bits, fraction_bits, exponent_bits):
 def aligned(significand, shift):
     """Return a significand moved to the left, or to the right and cut off towards zero."""
     if shift >= 0:
-        return significand << shift
+        return significand << min(shift, 63)  # only that of nothing, beside smaller addends, is moved so far
     moved = abs(significand) >> min(-shift, 63)
     return moved if significand >= 0 else -moved
 
