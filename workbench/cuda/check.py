@@ -19,7 +19,7 @@ from workbench.refusal import Refusal
 from workbench.stages import probe_set
 
 #: kinds of findings that end a launch; they come first, since others may follow from them
-_STOPPING = ("divergent-barrier", "missing-lanes", "runaway")
+_STOPPING = ("divergent-barrier", "missing-lanes", "runaway", "misaligned")
 
 # Seconds measured on 2 cores, for estimates only: a cold compile, and each (query, key) pair
 COMPILE_S, ELEMENT_S = 8.0, 2e-6
@@ -58,9 +58,10 @@ class Checked:
 def check(name: str, case: Case, *, faults: Sequence[str] = (), probes: str = "all", schedules: int = 1) -> Checked:
     """What a watched run of kernel `name` on `case` finds: nothing, of a correct kernel.
 
-    Every access of shared, local and global memory is checked: uninitialised-read, race, out-of-bounds, second-write
-    (of an output or of a dumped stage), unwritten-output; and divergent-barrier, missing-lanes, runaway. The run is
-    repeated under `schedules` orders of blocks and threads; where they give other bits, that is order-dependent.
+    Every access of shared, local and global memory is checked: uninitialised-read, race, out-of-bounds, misaligned,
+    second-write (of an output or of a dumped stage), unwritten-output; and divergent-barrier, missing-lanes, runaway.
+    The run is repeated under `schedules` orders of blocks and threads; where they give other bits, that is
+    order-dependent.
 
     `faults` and `probes` (all, lean, output) as in `workbench.run`. Refusal for a case or a fault that the kernel
     cannot take.

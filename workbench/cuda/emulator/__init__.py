@@ -2,7 +2,8 @@
 
 A kernel's syntax tree is rewritten (`rewrite`, `calls`, `program`) into a module (`module`) that numba compiles to a
 generator which suspends at each barrier (`barriers`); a compiled scheduler (`schedule`) runs the threads of a block and
-makes the exchanges of its warps.
+makes the exchanges of its warps. Operations of `workbench.cuda.ptx` are performed by `fragments` and `tensor` (those of
+a warp), `copies` and `packed` (those of a thread); `places` makes all their accesses to memory but the queued copies.
 
 float32 arithmetic stays float32 and is never contracted to fused multiply-adds. A thread runs until its next barrier,
 so a loop that waits for another thread's store never ends. Indices are not checked.

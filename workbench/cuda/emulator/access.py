@@ -8,14 +8,16 @@ a tuple) is taken without a note; its elements are watched when they are read in
 import operator
 
 from llvmlite import ir
+from numba import njit
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
-from workbench.cuda.emulator import shadow
-from workbench.cuda.emulator.shadow import OUT_OF_BOUNDS, Watch
+from workbench.cuda.emulator import copies, shadow
+from workbench.cuda.emulator.intrinsics import peek
+from workbench.cuda.emulator.shadow import MISALIGNED, OUT_OF_BOUNDS, Watch
 
 _I64 = ir.IntType(64)
 _NDIM, _INDEX = Watch.NDIM, Watch.INDEX
@@ -205,3 +207,82 @@ def _locked(array, index, watch, place):
         return array
 
     return impl
+
+
+def wide_read(array, index, size, watch, place):
+    """Return the array after noting the read of ``size`` bytes from an element on."""
+
+
+def wide_write(array, index, size, watch, place):
+    """Return the array after noting the write of ``size`` bytes from an element on."""
+
+
+def wide_copy(array, index, size, watch, place):
+    """Return the array after noting that a copy of ``size`` bytes to an element is under way."""
+
+
+def _wide(note):
+    def of(array, index, size, watch, place):
+        step = max(1, array.dtype.bitwidth // 8)
+
+        def impl(array, index, size, watch, place):
+            if size == 0:
+                return array
+            address = locate(array, index, watch)
+            if address == 0 or address + size > base(array) + array.nbytes:
+                shadow.report(watch, OUT_OF_BOUNDS, place, 0, base(array))
+                raise StopThread
+            if address % size:
+                shadow.report(watch, MISALIGNED, place, 0, address)
+                raise StopThread
+            for offset in range(0, size, step):
+                note(watch, address + offset, place)
+            return array
+
+        return impl
+
+    return of
+
+
+overload(wide_read)(_wide(shadow.read))
+overload(wide_write)(_wide(shadow.write))
+overload(wide_copy)(_wide(shadow.await_copy))
+
+_SHIFT = 8 * Watch.SHARED_SHIFT
+_MADE, _ASKED, _GROUPS = copies.MADE, copies.ASKED, copies.GROUPS
+_FIRST, _CAPACITY = copies.FIRST, copies.CAPACITY
+
+
+@njit(_nrt=False)
+def arrived(queue, group, watch, place):
+    """Note the writes of the copies of the groups before ``group``, which are made next."""
+    for copy in range(queue[_MADE], queue[_ASKED]):
+        entry = _FIRST + 4 * (copy % _CAPACITY)
+        if queue[entry + 3] >= group:
+            break
+        for offset in range(0, queue[entry + 2], 1 << peek(watch + _SHIFT)):
+            shadow.write(watch, queue[entry] + offset, place)
+
+
+@njit(_nrt=False)
+def arrived_but(queue, n, watch, place):
+    """Return the queue after noting the copies of all committed groups but the last ``n``."""
+    arrived(queue, queue[_GROUPS] - n, watch, place)
+    return queue
+
+
+@njit(_nrt=False)
+def arrived_all(queue, watch, place):
+    """Return the queue after noting all its copies."""
+    arrived(queue, queue[_GROUPS] + 1, watch, place)
+    return queue
+
+
+@njit(_nrt=False)
+def room(queue, watch, place):
+    """Return the queue after noting the oldest copy where it has to be made early to make room."""
+    if queue[_ASKED] - queue[_MADE] == _CAPACITY:
+        entry = _FIRST + 4 * (queue[_MADE] % _CAPACITY)
+        for offset in range(0, queue[entry + 2], 1 << peek(watch + _SHIFT)):
+            shadow.write(watch, queue[entry] + offset, place)
+    return queue

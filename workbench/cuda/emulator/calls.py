@@ -104,7 +104,9 @@ def _construct(rewriter, node, name):
     if name in ("shared.array", "local.array"):
         return called(array_of(rewriter, node, name.partition(".")[0]), rewriter.context())
     if node.keywords:
-        raise rewriter.refusal(node, f"keyword arguments of cuda.{name}")
+        raise rewriter.refusal(node, f"keyword arguments of {ast.unparse(node.func)}")
+    if name.startswith("ptx."):
+        return _ptx(rewriter, node, name)
     if name in KINDS:
         return _barrier(rewriter, node, name)
     if name in _FENCES:  # stores are never reordered here
@@ -152,6 +154,26 @@ def _barrier(rewriter, node, name):
             raise rewriter.refusal(node, f"{ast.unparse(node)} with {len(arguments)} arguments")
     offer = called(imported(f"{_EMULATOR}.context", "offer"), rewriter.context(), *offered)
     return called(imported(f"{_EMULATOR}.context", _TAKES[name]), rewriter.context(), offer, wait)
+
+
+def _ptx(rewriter, node, name):
+    """Return the expression for an operation of `workbench.cuda.ptx`."""
+    imported = rewriter.program.imported
+    arguments = _arguments(rewriter, node)
+    operation = name.removeprefix("ptx.")
+    if name in KINDS:
+        rewriter.result.has_barrier = True
+        site = rewriter.program.site(Site(name, rewriter.function.at(node), rewriter.branches > 0), KINDS[name])
+        wait = called(imported(f"{_EMULATOR}.barriers", "barrier"), ast.Constant(site))
+        kind = "mma" if operation.startswith("mma") else operation.removesuffix("_trans")
+        offer, take = (imported(f"{_EMULATOR}.fragments", f"{verb}_{kind}") for verb in ("offer", "take"))
+        return called(take, rewriter.context(), called(offer, rewriter.context(), *arguments), wait)
+    if operation.startswith("cp_async"):
+        if operation == "cp_async_wait_group" and UNKNOWN in map(rewriter.static, node.args):
+            raise rewriter.refusal(node, f"a group count that is not constant: {ast.unparse(node)}")
+        arguments.insert(0, called(rewriter.program.copies(), rewriter.context()))
+        return called(imported(f"{_EMULATOR}.copies", operation), *arguments)
+    return called(imported(f"{_EMULATOR}.packed", operation), *arguments)
 
 
 def _extremum(rewriter, node, name):

@@ -26,7 +26,8 @@ class Record:
     """Positions in the int64 words by which a thread and the scheduler trade values."""
 
     MASK, VALUE, OPERAND, RESULT = 0, 1, 2, 3
-    WORDS = 4
+    REGISTERS = 4  # what an aligned operation offers, ten at most, and then what it gives
+    WORDS = 14
 
 
 class Context(NamedTuple):

@@ -6,10 +6,14 @@ SYNCTHREADS, SYNCTHREADS_COUNT, SYNCTHREADS_AND, SYNCTHREADS_OR = 1, 2, 3, 4
 SYNCWARP, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, ALL, ANY, EQ, BALLOT = 10, 11, 12, 13, 14, 15, 16, 17, 18
 # Warp-wide without a mask: whichever lanes arrive together.
 ACTIVEMASK = 19
+# Warp-wide, one and the same instruction in all 32 lanes (``.aligned`` in PTX).
+MMA_F16, MMA_BF16, MMA_E4M3, MMA_E5M2, MMA_E4M3_E5M2, MMA_E5M2_E4M3 = 20, 21, 22, 23, 24, 25
+LDMATRIX, LDMATRIX_TRANS = 26, 27
 
 FIRST_WARP_KIND = SYNCWARP
+FIRST_ALIGNED_KIND = MMA_F16
 
-# Name in `numba.cuda` -> kind.
+# Name in `numba.cuda`, or after "ptx." in `workbench.cuda.ptx` -> kind.
 KINDS = {
     "syncthreads": SYNCTHREADS,
     "syncthreads_count": SYNCTHREADS_COUNT,
@@ -25,4 +29,12 @@ KINDS = {
     "eq_sync": EQ,
     "ballot_sync": BALLOT,
     "activemask": ACTIVEMASK,
+    "ptx.mma_m16n8k16_f16": MMA_F16,
+    "ptx.mma_m16n8k16_bf16": MMA_BF16,
+    "ptx.mma_m16n8k32_e4m3": MMA_E4M3,
+    "ptx.mma_m16n8k32_e5m2": MMA_E5M2,
+    "ptx.mma_m16n8k32_e4m3_e5m2": MMA_E4M3_E5M2,
+    "ptx.mma_m16n8k32_e5m2_e4m3": MMA_E5M2_E4M3,
+    **{f"ptx.ldmatrix_x{count}": LDMATRIX for count in (1, 2, 4)},
+    **{f"ptx.ldmatrix_x{count}_trans": LDMATRIX_TRANS for count in (1, 2, 4)},
 }

@@ -173,8 +173,7 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, memory
     end, failed = scheduler.run_blocks(
         entry.address, address, blocks, order, groups, kinds, state, records, slots.ctypes.data, slot_size
     )
-    if watch:
-        watch.end()
+    found = watch.end() if watch else 0
     if end == scheduler.FINISHED_BLOCK:
         return 0, None
     place = block_of(failed, grid)
@@ -182,7 +181,8 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, memory
         memory.abandoned = True
         if end == scheduler.STUCK:
             memory.findings.append(waiting(program, place, block, state, records[:, Record.MASK]))
-        return 0, None
+        if end == scheduler.STUCK or found:  # a thread ends with an exception after some findings
+            return 0, None
     if end == scheduler.EXCEPTION:
         return failed, f"{program.location}: {program.name} raised an exception in block {place}"
     return failed, stuck(program, place, block, state, records[:, Record.MASK])

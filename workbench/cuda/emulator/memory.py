@@ -14,6 +14,7 @@ KINDS = {
     shadow.UNINITIALISED: "uninitialised-read",
     shadow.RACE: "race",
     shadow.OUT_OF_BOUNDS: "out-of-bounds",
+    shadow.MISALIGNED: "misaligned",
     shadow.RUNAWAY: "runaway",
     shadow.MISSING_LANES: "missing-lanes",
     shadow.SECOND_WRITE: "second-write",
@@ -26,8 +27,8 @@ STEPS = 10**8
 class Finding:
     """Something that a kernel must not do, and where it first did it."""
 
-    #: uninitialised-read, race, out-of-bounds, second-write, unwritten-output, divergent-barrier, missing-lanes,
-    #: runaway, order-dependent
+    #: uninitialised-read, race, out-of-bounds, misaligned, second-write, unwritten-output, divergent-barrier,
+    #: missing-lanes, runaway, order-dependent
     kind: str
     array: str  #: its name in the source; "" where no array is concerned
     file: str  #: of the access
@@ -112,14 +113,16 @@ class Session:
         """Return the address of the first thread's words."""
         return self.watches.ctypes.data
 
-    def end(self) -> None:
-        """Add what was found to the memory's findings."""
+    def end(self) -> int:
+        """Add what was found to the memory's findings; return how many."""
         self.memory.epoch = int(self.common[Common.EPOCH])
         if self.memory.epoch >= shadow.MAX_EPOCHS:
             raise EmulatorError(
                 f"a watched run has at most {shadow.MAX_EPOCHS} barriers and blocks; use a smaller case"
             )
-        self.memory.findings.extend(merged(self._findings()))
+        findings = merged(self._findings())
+        self.memory.findings.extend(findings)
+        return len(findings)
 
     def _findings(self) -> Iterator[Finding]:
         for words in self.found[: self.common[Common.FINDING_COUNT]]:
@@ -258,6 +261,8 @@ def _words(kind: str, array: str, index: tuple[int, ...], source: str) -> str:
             return f"{element} is touched by two threads, one of which writes it, with no barrier in between"
         case "out-of-bounds":
             return f"{element} lies outside of the array"
+        case "misaligned":
+            return f"{element} is not where a wide access may start: its address must be a multiple of the bytes moved"
         case "second-write":
             return f"{element} is written a second time"
         case _:

@@ -68,7 +68,8 @@ def _reinterpret(source, target):
 
 _double_bits = _reinterpret(types.float64, types.uint64)
 _double = _reinterpret(types.uint64, types.float64)
-_single = _reinterpret(types.uint32, types.float32)
+single = _reinterpret(types.uint32, types.float32)
+single_bits = _reinterpret(types.float32, types.uint32)
 
 _INFINITY = 0x7FF << 52
 
@@ -109,18 +110,18 @@ def widened_half(bits):
     sign = (types.uint32(bits) & types.uint32(0x8000)) << types.uint32(16)
     magnitude = (types.uint32(bits) & types.uint32(0x7FFF)) << types.uint32(13)
     if magnitude >= types.uint32(0x7C00 << 13):
-        return _single(types.uint32(sign | magnitude | types.uint32(0x7F800000)))
-    value = _single(types.uint32(magnitude)) * types.float32(2.0**112)
+        return single(types.uint32(sign | magnitude | types.uint32(0x7F800000)))
+    value = single(types.uint32(magnitude)) * types.float32(2.0**112)
     return -value if sign else value
 
 
 @njit
 def _widened_bfloat(bits):
-    return _single(types.uint32(types.uint32(bits) << types.uint32(16)))
+    return single(types.uint32(types.uint32(bits) << types.uint32(16)))
 
 
 _ROUND = {t: _rounder(t.mantissa_bits, t.least_exponent) for t in (float16, bfloat16)}
-half_bits = _ROUND[float16]
+half_bits, bfloat_bits = _ROUND[float16], _ROUND[bfloat16]
 _WIDEN = {float16: widened_half, bfloat16: _widened_bfloat}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workbench.cuda.emulator.calls import Array, Site
+from workbench.cuda.emulator.copies import WORDS as COPIES_WORDS
 from workbench.cuda.emulator.errors import EmulatorError
 from workbench.cuda.emulator.rewrite import Rewriter, Rewritten
 from workbench.cuda.emulator.source import Source, device_function, kernel_of
@@ -189,6 +190,16 @@ class _Builder:
         self.arrays[name] = array, len(used)
         arguments = f"{array.memory!r}, {len(used)}, {array.shape!r}, {array.dtype!r}"
         return self.declare(name, f"{name} = {make}({arguments})")
+
+    def copies(self):
+        """Return the name of the compiled function that gives a thread's queue of copies; a block finds it empty."""
+        name = "__copies"
+        if name not in self.header:
+            used = _padded(self.memory["local"])
+            self.memory["local"] = used + bytes(8 * COPIES_WORDS)
+            make = self.imported(f"{_EMULATOR}.intrinsics", "array_in")
+            self.declare(name, f"{name} = {make}('local', {len(used)}, ({COPIES_WORDS},), 'int64')")
+        return name
 
     def site(self, site: Site, kind):
         """Return the number of a place where threads wait."""

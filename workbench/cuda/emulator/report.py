@@ -1,6 +1,6 @@
 """Messages for threads that wait for what never comes."""
 
-from workbench.cuda.emulator.kinds import FIRST_WARP_KIND, SYNCWARP
+from workbench.cuda.emulator.kinds import FIRST_ALIGNED_KIND, FIRST_WARP_KIND, SYNCWARP
 from workbench.cuda.emulator.memory import Finding, located
 from workbench.cuda.emulator.program import Program
 
@@ -23,6 +23,8 @@ def stuck(program: Program, block: tuple[int, ...], block_dim: tuple[int, ...], 
             line += f" with mask {mask:#x}"
             if missing:
                 line += f", without {_threads(missing, block_dim)}"
+            elif program.kinds[site] >= FIRST_ALIGNED_KIND:
+                line += f", in a warp of {len(state) % 32} threads"
             elif any(not mask >> (thread % 32) & 1 for thread in threads):
                 line += ", which does not name them all"
         lines.append(line)

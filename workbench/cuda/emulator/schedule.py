@@ -7,6 +7,7 @@ from numba import njit
 
 from workbench.cuda.emulator import kinds
 from workbench.cuda.emulator.context import Launch, Record
+from workbench.cuda.emulator.fragments import exchange_fragments
 from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes, words_at
 from workbench.cuda.emulator.shadow import MISSING_LANES, Watch, begin_block, meet_lanes, pass_barrier, report
 
@@ -21,6 +22,7 @@ WATCH_BYTES = 8 * Watch.WORDS
 MASK, VALUE, OPERAND, RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 SYNCTHREADS_AND, SYNCTHREADS_OR = kinds.SYNCTHREADS_AND, kinds.SYNCTHREADS_OR
 FIRST_WARP_KIND, SYNCWARP, ACTIVEMASK = kinds.FIRST_WARP_KIND, kinds.SYNCWARP, kinds.ACTIVEMASK
+FIRST_ALIGNED_KIND = kinds.FIRST_ALIGNED_KIND
 SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR = kinds.SHFL, kinds.SHFL_UP, kinds.SHFL_DOWN, kinds.SHFL_XOR
 ALL, ANY, EQ, BALLOT = kinds.ALL, kinds.ANY, kinds.EQ, kinds.BALLOT
 UNDEFINED = 0x7FF8DEAD7FC0DEAD  # what a lane reads that no lane offered: NaN as float32 or float64, else garbage
@@ -61,6 +63,9 @@ def source_lane(kind, lane, operand):
 @njit(nogil=True)
 def exchange(first, group, kind, state, records, watches):
     """Give each lane of the group the result of its operation."""
+    if kind >= FIRST_ALIGNED_KIND:
+        exchange_fragments(records[first : first + 32], kind)
+        return
     ballot = 0
     alike = True
     pivot = -1
@@ -95,7 +100,8 @@ def exchange(first, group, kind, state, records, watches):
 def meet(first, state, kinds, records, watches):
     """Resolve the operations of one warp whose lanes are all there; return whether any lane may go on.
 
-    Exited lanes may be named by the mask of syncwarp only; lanes that the block does not have may be named by any.
+    Exited lanes may be named by the mask of syncwarp only; lanes that the block does not have may be named by any,
+    except where an operation is aligned.
     """
     existing = (1 << min(32, state.size - first)) - 1
     done = 0
@@ -108,7 +114,9 @@ def meet(first, state, kinds, records, watches):
         mask = records[first + lane, MASK]
         waiting, exited = members_of(first, mask, site, state, kinds, records)
         done |= waiting
-        missing = mask & existing & ~waiting
+        missing = mask & ~waiting
+        if kind < FIRST_ALIGNED_KIND:
+            missing &= existing
         if kind == SYNCWARP:
             missing &= ~exited
         if kind == ACTIVEMASK:  # lanes behind catch up before others ask the same at a later place

@@ -29,7 +29,7 @@ HOST = EPOCH
 #: bytes of an element's three words
 SHADOW_BYTES = 24
 
-UNINITIALISED, RACE, OUT_OF_BOUNDS, RUNAWAY, MISSING_LANES, SECOND_WRITE = 1, 2, 3, 4, 5, 6
+UNINITIALISED, RACE, OUT_OF_BOUNDS, MISALIGNED, RUNAWAY, MISSING_LANES, SECOND_WRITE = 1, 2, 3, 4, 5, 6, 7
 
 
 class Watch:
@@ -266,6 +266,14 @@ def write(watch, address, place):
         shadow = peek(region + _SHADOW) + SHADOW_BYTES * element
         start, once = peek(watch + _LAUNCH_START), peek(region + _ONCE)
         _write_at(watch, shadow, address, place, peek(watch + _STAMP), start, once)
+
+
+@_watched
+def await_copy(watch, address, place):
+    """Note the start of an asynchronous write of shared memory; until it arrives, the element counts as unwritten."""
+    write(watch, address, place)
+    offset = (address - peek(watch + _SHARED)) >> peek(watch + _SHARED_SHIFT)
+    poke(peek(watch + _SHARED_SHADOW) + SHADOW_BYTES * offset, 0)
 
 
 @_watched

@@ -26,6 +26,7 @@ class Watcher(ast.NodeTransformer):
         self.rewriter = rewriter
         self.program = rewriter.program
         self.temporaries = 0
+        self.line = rewriter.function.node.lineno  # of the statement being visited
 
     def statements(self, body):
         """Return the watched statements of a block."""
@@ -36,9 +37,14 @@ class Watcher(ast.NodeTransformer):
                 watched.append(ast.copy_location(made, statement))
         return watched
 
+    def visit(self, node):
+        """Remember the line, which nodes that `calls` made do not have."""
+        self.line = getattr(node, "lineno", self.line)
+        return super().visit(node)
+
     def place(self, node, text=""):
         """Return the constant that names a place."""
-        line = getattr(node, "lineno", self.rewriter.function.node.lineno)
+        line = getattr(node, "lineno", self.line)
         number = self.program.place(Place(self.rewriter.function.filename, line, text))
         if number >= MAX_PLACES:
             raise EmulatorError(
@@ -119,19 +125,52 @@ class Watcher(ast.NodeTransformer):
         return [*made, self.stored(target, sum_)]
 
     def visit_Call(self, node):
-        """Note an atomic operation before it is made."""
+        """Note what an operation does to memory, before it is made."""
         node = self.generic_visit(node)
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name.startswith("__atomics_"):
-            array, index = node.args[0], node.args[1]
-            if name == "__atomics_compare_and_swap":
-                index = ast.Constant(0)
-            self.program.note_use(self.rewriter.function, array, node, stores=True)
-            subscript = ast.copy_location(ast.Subscript(array, index, ast.Load()), node)
-            node.args[0] = self.access("locked", subscript, array, index)
+        family, _, operation = name.removeprefix("__").partition("_")
+        if family == "atomics":
+            index = ast.Constant(0) if operation == "compare_and_swap" else node.args[1]
+            node.args[0] = self.noted("locked", node, node.args[0], index)
+        elif family == "fragments" and operation.startswith("offer_ldmatrix"):
+            lanes = 8 * int(operation[-1])  # each loads a row of 16 bytes
+            first = ast.Compare(
+                ast.Attribute(self.rewriter.context(), "lane", ast.Load()), [ast.Lt()], [ast.Constant(lanes)]
+            )
+            size = ast.IfExp(first, ast.Constant(16), ast.Constant(0))
+            node.args[1] = self.noted("wide_read", node, node.args[1], node.args[2], size)
+        elif family == "packed" and operation[:3] in ("ld_", "st_"):
+            function = "wide_read" if operation[0] == "l" else "wide_write"
+            node.args[0] = self.noted(function, node, node.args[0], node.args[1], ast.Constant(4 * int(operation[4])))
+        elif family == "copies" and operation:
+            self.copies(node, operation)
         for argument in node.args:
             self.program.note_use(self.rewriter.function, argument, node, stores=False)
         return node
+
+    def copies(self, node, operation):
+        """Note asynchronous copies when they are asked for, and when they arrive."""
+        queue, *arguments = node.args
+        if operation == "cp_async_wait_group":
+            node.args[0] = self.noted("arrived_but", node, queue, arguments[0])
+        elif operation == "cp_async_wait_all":
+            node.args[0] = self.noted("arrived_all", node, queue)
+        elif operation != "cp_async_commit":
+            target, target_index, source, source_index = arguments
+            size = ast.Constant(int(operation.rpartition("_")[2]))
+            node.args = [
+                self.noted("room", node, queue),
+                *(self.noted("wide_copy", node, target, target_index, size), target_index),
+                *(self.noted("wide_read", node, source, source_index, size), source_index),
+            ]
+
+    def noted(self, function, node, array, *arguments):
+        """Return the call that notes something about an array and gives the array back."""
+        if function in ("locked", "wide_write"):
+            self.program.note_use(self.rewriter.function, array, node, stores=True)
+        name = self.program.imported(_ACCESS, function)
+        watch = ast.Attribute(self.rewriter.context(), "watch", ast.Load())
+        return ast.copy_location(called(name, array, *arguments, watch, self.place(node, ast.unparse(array))), node)
 
     def loop(self, node):
         """Count the turns of a loop."""

@@ -1,0 +1,216 @@
+"""The multiply-accumulate of a tensor core as a function of bits, in integers: what its float32 results are made of.
+
+A step adds some products and a float32 at once. Products are exact. All addends are aligned to the largest exponent
+among them, that of a product being the sum of its factors' exponents; below the last bit of a float32 of that exponent
+and a few extra bits they are cut off. The sum of what is left is exact, and cut off to a float32 (Fasi, Higham,
+Mikaitis, Pranesh 2021, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, section 4). How many products meet
+in a step, and the extra bits, differ between generations of GPUs: `ACCUMULATION`.
+
+Special values: subnormals count in full; NaN is 0x7fffffff; a sum of zeros, and of addends that cancel, is +0; a sum
+beyond float32 is infinite, also where the infinite one is only a step's.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from workbench.cuda.emulator.narrow import half_bits, single, single_bits, widened_half
+
+
+class Accumulation(NamedTuple):
+    """How a tensor core adds the products of one element of the result, in the order of k."""
+
+    #: products that meet in one step; it starts with the sum of the step before it, the first one with C
+    block: int
+    #: bits kept below the last bit of a float32 that has the largest exponent of the step; negative where bits are lost
+    extra_bits: int
+
+
+#: Hopper (sm_90), by the types of the factors, as `python3 -m workbench.cuda.probe_mma` measured them on an H200: of
+#: 8192 random sums of each type none differs. For fp8 no instruction of its own stands behind
+#: mma.sync there: ptxas 13.0 converts to float16 and emits two m16n8k16, the first for k % 4 < 2 on top of zeros, the
+#: second on top of its result, and adds C last, rounded to nearest. (sm_89 and sm_120 have QMMA instead, and wgmma
+#: another path, of about 13 fraction bits: DeepSeek-AI 2024, "DeepSeek-V3 technical report", section 3.3.2. Neither is
+#: modelled.)
+ACCUMULATION = {
+    "f16": Accumulation(block=16, extra_bits=2),
+    "bf16": Accumulation(block=16, extra_bits=2),
+    "fp8": Accumulation(block=16, extra_bits=2),
+}
+
+F16, BF16, E4M3, E5M2 = 0, 1, 2, 3
+#: type of a factor -> its code in compiled functions
+CODES = {"f16": F16, "bf16": BF16, "e4m3": E4M3, "e5m2": E5M2}
+
+NAN = 0x7FFFFFFF
+INFINITY = 0x7F800000
+SPECIAL = 1 << 20  # the exponent of an infinity, and of NaN, which has the significand 0
+ZERO = -(1 << 20)  # the exponent of nothing
+
+
+@njit(nogil=True)
+def half_of_fp8(bits, code):
+    """Return the float16 bits of fp8 bits: exact. NaN becomes 0x7fff."""
+    if code == E5M2:
+        return bits << 8 if bits & 0x7F <= 0x7C else 0x7FFF
+    if bits & 0x7F == 0x7F:
+        return 0x7FFF
+    # the exponent's bias is 15 instead of 7
+    return (bits & 0x80) << 8 | int(half_bits(np.float64(widened_half((bits & 0x7F) << 7)) * 256.0))
+
+
+@njit(nogil=True)
+def decoded(bits, fraction_bits, exponent_bits):
+    """Return (significand, exponent) of a float with infinities: its value is significand 2^(exponent - fraction_bits).
+
+    Only the significand of a subnormal is less than ``1 << fraction_bits``.
+    """
+    top = (1 << exponent_bits) - 1
+    fraction = bits & ((1 << fraction_bits) - 1)
+    field = bits >> fraction_bits & top
+    sign = -1 if bits >> (fraction_bits + exponent_bits) & 1 else 1
+    if field == top:
+        return (0 if fraction else sign), SPECIAL
+    bias = top >> 1
+    return (sign * (fraction | 1 << fraction_bits), field - bias) if field else (sign * fraction, 1 - bias)
+
+
+@njit(nogil=True)
+def aligned(significand, shift):
+    """Return a significand moved to the left, or to the right and cut off towards zero."""
+    if shift >= 0:
+        return significand << min(shift, 63)  # only that of nothing, beside smaller addends, is moved so far
+    moved = abs(significand) >> min(-shift, 63)
+    return moved if significand >= 0 else -moved
+
+
+@njit(nogil=True)
+def cut_off(total, unit):
+    """Return the float32 bits of ``total * 2^unit`` rounded towards zero; beyond the largest float32 infinity."""
+    if total == 0:
+        return 0
+    magnitude = abs(total)
+    width = 0
+    while magnitude >> width:
+        width += 1
+    exponent = max(unit + width - 1, -126)
+    bits = aligned(magnitude, unit - (exponent - 23)) + ((exponent + 126) << 23)  # the leading bit adds one more
+    if bits == 0:
+        return 0  # an H200 gives +0 for what is cut off below zero, too
+    sign = 0 if total > 0 else 0x80000000
+    return sign | (bits if exponent < 128 else INFINITY)
+
+
+@njit(nogil=True)
+def step(a, a_exponents, b, b_exponents, product_bits, c, extra_bits):
+    """Return the float32 bits of c plus the products of two decoded vectors, of ``product_bits`` fraction bits."""
+    c, largest = decoded(c, 23, 8)
+    c_exponent = largest
+    positive, negative, undefined = False, False, False
+    if c_exponent == SPECIAL:
+        positive, negative, undefined = c > 0, c < 0, c == 0
+    if c == 0:
+        largest = ZERO
+    for k in range(a.size):
+        exponent = a_exponents[k] + b_exponents[k]
+        product = a[k] * b[k]
+        if exponent > SPECIAL // 2:
+            positive, negative, undefined = positive or product > 0, negative or product < 0, undefined or product == 0
+        elif product and exponent > largest:
+            largest = exponent
+    if undefined or (positive and negative):
+        return NAN
+    if positive or negative:
+        return INFINITY if positive else 0x80000000 | INFINITY
+    if largest == ZERO:
+        return 0
+    unit = largest - 23 - extra_bits
+    total = aligned(c, c_exponent - 23 - unit)
+    for k in range(a.size):
+        total += aligned(a[k] * b[k], a_exponents[k] + b_exponents[k] - product_bits - unit)
+    return cut_off(total, unit)
+
+
+@njit(nogil=True)
+def _decoded_matrix(bits, code):
+    """Return significands and exponents of a matrix of float16 or bfloat16 bits."""
+    significands = np.empty(bits.shape, np.int64)
+    exponents = np.empty(bits.shape, np.int64)
+    fraction_bits = 10 if code == F16 else 7
+    for i in range(bits.shape[0]):
+        for j in range(bits.shape[1]):
+            decoded_ = decoded(np.int64(bits[i, j]), fraction_bits, 15 - fraction_bits)
+            significands[i, j], exponents[i, j] = decoded_
+    return significands, exponents
+
+
+@njit(nogil=True)
+def product_16(a, b_transposed, c, code, block, extra_bits):
+    """Return the bits of A B + C for bits of 16-bit factors of one type: [m, k], [n, k] and [m, n]."""
+    fraction_bits = 20 if code == F16 else 14
+    a, a_exponents = _decoded_matrix(a, code)
+    b, b_exponents = _decoded_matrix(b_transposed, code)
+    d = c.copy()
+    for i in range(d.shape[0]):
+        for j in range(d.shape[1]):
+            for k in range(0, a.shape[1], block):
+                ks = slice(k, k + block)
+                parts = a[i, ks], a_exponents[i, ks], b[j, ks], b_exponents[j, ks]
+                d[i, j] = step(*parts, fraction_bits, d[i, j], extra_bits)
+    return d
+
+
+@njit(nogil=True)
+def _half_matrix(bits, code, part):
+    """Return the float16 bits of those columns k of an fp8 matrix with ``k % 4 // 2 == part``."""
+    halves = np.empty((bits.shape[0], bits.shape[1] // 2), np.int64)
+    for i in range(halves.shape[0]):
+        for j in range(halves.shape[1]):
+            halves[i, j] = half_of_fp8(np.int64(bits[i, j // 2 * 4 + part * 2 + j % 2]), code)
+    return halves
+
+
+@njit(nogil=True)
+def added(a, b):
+    """Return the bits of the sum of two float32 given as bits, rounded to nearest."""
+    total = single(np.uint32(a)) + single(np.uint32(b))
+    return NAN if total != total else np.int64(single_bits(total))
+
+
+@njit(nogil=True)
+def product(a, b_transposed, c, a_code, b_code, block, extra_bits):
+    """Return the bits of A B + C as the tensor core accumulates it.
+
+    Parameters
+    ----------
+    a, b_transposed : the bits of the factors, integers of shape [m, k] and [n, k].
+    c : the float32 bits of C, int64 [m, n], and so is the result.
+    a_code, b_code : the factors' types (`CODES`): equal, or both fp8.
+    block, extra_bits : see `Accumulation`.
+    """
+    if a_code == F16 or a_code == BF16:
+        return product_16(a, b_transposed, c, a_code, block, extra_bits)
+    d = np.zeros_like(c)
+    for part in range(2):
+        halves = _half_matrix(a, a_code, part), _half_matrix(b_transposed, b_code, part)
+        d = product_16(*halves, d, F16, block, extra_bits)
+    for i in range(d.shape[0]):
+        for j in range(d.shape[1]):
+            d[i, j] = added(c[i, j], d[i, j])
+    return d
+
+
+_F16_BLOCK, _F16_BITS = ACCUMULATION["f16"]
+_BF16_BLOCK, _BF16_BITS = ACCUMULATION["bf16"]
+_FP8_BLOCK, _FP8_BITS = ACCUMULATION["fp8"]
+
+
+@njit(nogil=True)
+def mma(a, b_transposed, c, a_code, b_code):
+    """Return `product` with the declared `ACCUMULATION`."""
+    if a_code == F16:
+        return product(a, b_transposed, c, a_code, b_code, _F16_BLOCK, _F16_BITS)
+    if a_code == BF16:
+        return product(a, b_transposed, c, a_code, b_code, _BF16_BLOCK, _BF16_BITS)
+    return product(a, b_transposed, c, a_code, b_code, _FP8_BLOCK, _FP8_BITS)
