@@ -17,12 +17,12 @@ def emulate():
 def error_of():
     """The message of the EmulatorError that a call raises, with line numbers relative to the kernel's def."""
 
-    def message(kernel, *launch):
+    def message(kernel, *launch, **options):
         function = getattr(kernel, "py_func", kernel)
         with pytest.raises(emulator.EmulatorError) as caught:
             emulated = emulator.compile(emulator.source_of(kernel))
             if launch:
-                emulated(*launch)
+                emulated(*launch, **options)
         text = str(caught.value)
         first = function.__code__.co_firstlineno
         for offset in range(40, -1, -1):

@@ -5,11 +5,6 @@ from numba import cuda, float32
 from workbench.cuda import emulator
 
 
-def dynamic_shared(out):
-    s = cuda.shared.array(0, float32)
-    out[0] = s[0]
-
-
 def shape_at_run_time(out):
     n = out.shape[0]
     s = cuda.local.array(n, float32)
@@ -81,7 +76,6 @@ def recursion(x):
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        (dynamic_shared, "+1: the emulator does not support dynamic shared memory: cuda.shared.array(0, float32)"),
         (
             shape_at_run_time,
             "+2: the emulator does not support a shape that is not constant and positive: cuda.local.array(n, float32)",

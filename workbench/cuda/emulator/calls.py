@@ -31,7 +31,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Array:
-    """A shared or local array that a function declares."""
+    """A shared or local array that a function declares; ``shape`` (0,) stands for dynamic shared memory."""
 
     memory: str
     shape: tuple[int, ...]
@@ -79,9 +79,9 @@ def array_of(rewriter, node: ast.Call, memory: str) -> str:
     extents = shape if isinstance(shape, tuple) else (shape,)
     if dtype is None:
         raise rewriter.refusal(node, f"cuda.{memory}.array of dtype {ast.unparse(given['dtype'])}")
-    if not all(isinstance(extent, int | np.integer) and extent > 0 for extent in extents):
-        what = "dynamic shared memory" if extents == (0,) else "a shape that is not constant and positive"
-        raise rewriter.refusal(node, f"{what}: {ast.unparse(node)}")
+    is_dynamic = memory == "shared" and extents == (0,)
+    if not is_dynamic and not all(isinstance(extent, int | np.integer) and extent > 0 for extent in extents):
+        raise rewriter.refusal(node, f"a shape that is not constant and positive: {ast.unparse(node)}")
     return rewriter.program.array(Array(memory, tuple(int(extent) for extent in extents), dtype))
 
 
@@ -101,6 +101,8 @@ def _construct(rewriter, node, name):
         return called(array_of(rewriter, node, name.partition(".")[0]), rewriter.context())
     if node.keywords:
         raise rewriter.refusal(node, f"keyword arguments of cuda.{name}")
+    if name == "const.array_like" and len(node.args) == 1 and isinstance(rewriter.value(node.args[0]), np.ndarray):
+        return rewriter.visit(node.args[0])
     if name in KINDS:
         return _barrier(rewriter, node, name)
     if name in _FENCES:  # stores are never reordered here

@@ -17,7 +17,8 @@ class Launch:
     SHARED, SHARED_SIZE, SHARED_POISON = 2, 3, 4  # address, bytes, and the address of what fills it before a block
     LOCAL, LOCAL_SIZE, LOCAL_POISON = 5, 6, 7  # the same of the first thread; the size is that of each thread
     BLOCK_IDX, BLOCK_DIM, GRID_DIM = 8, 11, 14  # x, y, z
-    WORDS = 17
+    DYNAMIC_SIZE = 17  # bytes at the end of shared memory
+    WORDS = 18
 
 
 class Record:
@@ -46,11 +47,14 @@ class Context(NamedTuple):
     shared: int
     local: int
     record: int
+    dynamic: int
+    dynamic_size: int
 
 
 # numba freezes globals, not attributes of classes.
 _RECORDS, _SHARED, _LOCAL, _LOCAL_SIZE = Launch.RECORDS, Launch.SHARED, Launch.LOCAL, Launch.LOCAL_SIZE
 _BLOCK, _DIM, _GRID, _WORDS = Launch.BLOCK_IDX, Launch.BLOCK_DIM, Launch.GRID_DIM, Launch.WORDS
+_SHARED_SIZE, _DYNAMIC_SIZE = Launch.SHARED_SIZE, Launch.DYNAMIC_SIZE
 _RECORD_WORDS, _RECORD_BYTES = Record.WORDS, 8 * Record.WORDS
 _MASK, _VALUE, _OPERAND, _RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 
@@ -77,6 +81,8 @@ def context_of(launch, thread):
         words[_SHARED],
         words[_LOCAL] + thread * words[_LOCAL_SIZE],
         words[_RECORDS] + thread * _RECORD_BYTES,
+        words[_SHARED] + words[_SHARED_SIZE] - words[_DYNAMIC_SIZE],
+        words[_DYNAMIC_SIZE],
     )
 
 

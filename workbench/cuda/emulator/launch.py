@@ -18,6 +18,7 @@ from workbench.cuda.emulator.source import Source
 
 WARP = 32
 MAX_THREADS = 1024
+MAX_SHARED = 227 * 1024  # bytes of a block, static and dynamic: compute capability 9.0, CUDA Programming Guide
 ORDERS = ("ascending", "descending", "shuffle")
 
 
@@ -28,7 +29,9 @@ class Emulated:
     program: Program
     _entries: dict[tuple[Parameter, ...], Entry] = field(default_factory=dict, repr=False, compare=False)
 
-    def __call__(self, grid, block, args, *, order="ascending", seed=0, skew=False, workers=None) -> None:
+    def __call__(
+        self, grid, block, args, *, dynamic_shared_bytes=0, order="ascending", seed=0, skew=False, workers=None
+    ) -> None:
         """Run the kernel; it returns when every block has finished.
 
         Parameters
@@ -36,6 +39,7 @@ class Emulated:
         grid, block : blocks of the grid and threads of a block: an int, or up to three along x, y, z.
         args : the kernel's arguments: NumPy arrays, which the kernel reads and writes in place, and scalars. A Python
             int is an int64, a float a float64, a NumPy scalar has its own type.
+        dynamic_shared_bytes : the size of the arrays that the kernel declares as ``cuda.shared.array(0, dtype)``.
         order : in which order the blocks, and the threads between two barriers, run: ``"ascending"``,
             ``"descending"`` or ``"shuffle"``, a permutation drawn with ``seed``.
         skew : run each warp to the block's next barrier before the next warp starts.
@@ -53,6 +57,7 @@ class Emulated:
         threads = int(np.prod(block))
         if threads > MAX_THREADS:
             raise EmulatorError(f"a block has at most {MAX_THREADS} threads, not {block} = {threads}")
+        poison = _shared_poison(self.program, dynamic_shared_bytes)
         if len(args) != len(self.program.parameters):
             wanted = ", ".join(self.program.parameters)
             raise EmulatorError(
@@ -72,7 +77,7 @@ class Emulated:
 
         def work(worker):
             share = np.ascontiguousarray(blocks[worker::workers])
-            return _run(scheduler, self.program, self._entries[parameters], words, grid, block, share, schedule)
+            return _run(scheduler, self.program, self._entries[parameters], words, grid, block, share, schedule, poison)
 
         if workers == 1:
             errors = [work(0)]
@@ -132,14 +137,30 @@ def _aligned(size):
     return buffer[start : start + size]
 
 
-def _run(scheduler, program, entry, words, grid, block, blocks, schedule):
+def _shared_poison(program, dynamic_size):
+    """Return the bytes that fill shared memory before a block starts, and how many of them are dynamic."""
+    if not isinstance(dynamic_size, int | np.integer) or dynamic_size < 0:
+        raise EmulatorError(f"dynamic_shared_bytes must be a number of bytes, not {dynamic_size!r}")
+    if program.dynamic and not dynamic_size:
+        raise EmulatorError(f"{program.name} uses dynamic shared memory; pass its size as dynamic_shared_bytes")
+    if len(program.shared) + dynamic_size > MAX_SHARED:
+        raise EmulatorError(
+            f"a block has at most {MAX_SHARED} bytes of shared memory, not {len(program.shared)} static"
+            f" and {dynamic_size} dynamic ones"
+        )
+    element = program.dynamic or b"\0"
+    dynamic = (element * -(-dynamic_size // len(element)))[:dynamic_size]
+    return np.frombuffer(program.shared + dynamic or b"\0", np.uint8), dynamic_size
+
+
+def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison):
     """Run some blocks on this thread; return the block that failed and why, or (0, None)."""
     threads = int(np.prod(block))
     order, groups = schedule
+    shared_poison, dynamic_size = poison
     kinds = np.array(program.kinds, np.int64)
     state = np.zeros(threads, np.int64)
     records = np.zeros((threads, Record.WORDS), np.int64)
-    shared_poison = np.frombuffer(program.shared or b"\0", np.uint8)
     local_poison = np.frombuffer(program.local or b"\0", np.uint8)
     shared, local = _aligned(len(shared_poison)), _aligned(threads * len(local_poison))
     launch = np.zeros(Launch.WORDS, np.int64)
@@ -147,7 +168,8 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule):
     launch[Launch.SHARED : Launch.LOCAL] = shared.ctypes.data, len(shared), shared_poison.ctypes.data
     launch[Launch.LOCAL : Launch.BLOCK_IDX] = local.ctypes.data, len(local_poison), local_poison.ctypes.data
     launch[Launch.BLOCK_DIM : Launch.GRID_DIM] = block
-    launch[Launch.GRID_DIM : Launch.WORDS] = grid
+    launch[Launch.GRID_DIM : Launch.DYNAMIC_SIZE] = grid
+    launch[Launch.DYNAMIC_SIZE] = dynamic_size
     address = launch.ctypes.data
     slot_size = -(-scheduler.size_of(entry.address, address) // 64) * 64
     slots = _aligned(threads * slot_size)

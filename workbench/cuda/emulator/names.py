@@ -27,6 +27,7 @@ _CONSTRUCTS = {
     **{id(getattr(cuda.atomic, name)): f"atomic.{name}" for name in _ATOMIC_NAMES},
     id(cuda.shared.array): "shared.array",
     id(cuda.local.array): "local.array",
+    id(cuda.const.array_like): "const.array_like",
 }
 _MATH = {id(value): name for name, value in vars(math).items() if callable(value)}
 _LIBDEVICE = {id(value): name for name, value in vars(libdevice).items() if callable(value)}

@@ -1,6 +1,7 @@
 """A kernel with all its device functions, rewritten: the text of a module that numba compiles."""
 
 import ast
+import hashlib
 import math
 from dataclasses import dataclass, field
 
@@ -45,6 +46,8 @@ class Program:
     #: the bytes that fill shared memory, and a thread's local memory, before a block starts
     shared: bytes
     local: bytes
+    #: the element that fills dynamic shared memory, b"" where the kernel has no such array
+    dynamic: bytes
     uses_atomics: bool
 
 
@@ -65,6 +68,7 @@ class _Builder:
     sites: list[Site] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     memory: dict[str, bytes] = field(default_factory=lambda: {"shared": b"", "local": b""})
+    dynamic: set[bytes] = field(default_factory=set)
     alive: list[object] = field(default_factory=list)  # keeps the ids in `functions` valid
 
     def program(self) -> Program:
@@ -91,8 +95,10 @@ class _Builder:
             parameters=tuple(argument.arg for argument in arguments.args[1:]),
             sites=tuple(self.sites),
             kinds=(0, *self.kinds),
-            shared=self.memory["shared"],
+            shared=_padded(self.memory["shared"]),
             local=_padded(self.memory["local"]),
+            # All bits set are a NaN of every float type, so that aliased arrays of several types see one too.
+            dynamic=self.dynamic.pop() if len(self.dynamic) == 1 else b"\xff" * bool(self.dynamic),
             uses_atomics=rewritten.uses_atomics,
         )
 
@@ -145,14 +151,25 @@ class _Builder:
     def array(self, array: Array):
         """Return the name of the compiled function that gives an array, and reserve its memory."""
         dtype = np.dtype(np.uint16 if array.dtype == "bfloat16" else array.dtype)
-        used = _padded(self.memory[array.memory])
         garbage = int.from_bytes(b"\xad\xde" * 4, "little") & ((1 << 8 * dtype.itemsize) - 1)
         element = POISON.get(array.dtype, garbage).to_bytes(dtype.itemsize, "little")
+        if array.shape == (0,):
+            self.dynamic.add(element)
+            make = self.imported(f"{_EMULATOR}.intrinsics", "dynamic_array")
+            return self.declare(f"__dynamic_{array.dtype}", f"__dynamic_{array.dtype} = {make}({array.dtype!r})")
+        used = _padded(self.memory[array.memory])
         self.memory[array.memory] = used + element * math.prod(array.shape)
         make = self.imported(f"{_EMULATOR}.intrinsics", "array_in")
         name = f"__array{len(self.header)}"
         arguments = f"{array.memory!r}, {len(used)}, {array.shape!r}, {array.dtype!r}"
         return self.declare(name, f"{name} = {make}({arguments})")
+
+    def constant_array(self, value):
+        """Return the name of the compiled function that gives an array of the namespace, as it is now."""
+        make = self.imported(f"{_EMULATOR}.intrinsics", "constant_array")
+        text = f"{make}({value.tobytes()!r}, {value.shape!r}, {value.dtype.name!r})"
+        name = f"__table_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        return self.declare(name, f"{name} = {text}")
 
     def site(self, site: Site, kind):
         """Return the number of a place where threads wait."""
