@@ -19,8 +19,8 @@ def matches(out):
     out[0] = cuda.match_any_sync(0xFFFFFFFF, 1)
 
 
-def directed_rounding(x):
-    x[0] = cuda.libdevice.fadd_rz(x[0], x[1])
+def special_function(x):
+    x[0] = cuda.libdevice.j0f(x[0])
 
 
 def raises(x):
@@ -82,7 +82,7 @@ def recursion(x):
         ),
         (cooperative, "+1: the emulator does not support cuda.cg.this_grid()"),
         (matches, "+1: the emulator does not support cuda.match_any_sync()"),
-        (directed_rounding, "+1: the emulator does not support libdevice.fadd_rz"),
+        (special_function, "+1: the emulator does not support libdevice.j0f"),
         (raises, "+2: the emulator does not support raise"),
         (prints, "+1: the emulator does not support print()"),
         (comprehends, "+1: the emulator does not support sum()"),

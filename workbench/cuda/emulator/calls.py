@@ -13,6 +13,12 @@ from workbench.cuda.emulator.source import is_function
 _EMULATOR = "workbench.cuda.emulator"
 _FENCES = ("threadfence", "threadfence_block", "threadfence_system", "nanosleep")
 _BIT_FUNCTIONS = ("popc", "clz", "ffs", "brev", "selp", "fma", "cbrt")
+#: functions of `math` that numba's CPU target lacks or converts to an integer without saturation
+_MATH_MODULES = {
+    "fmod": f"{_EMULATOR}.arithmetic",
+    **{name: f"{_EMULATOR}.conversions" for name in ("floor", "ceil", "trunc")},
+}
+_TO_INTEGER = {"int": "to_int", "round": "to_nearest"}
 _TAKES = {
     **{name: "take" for name in ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")},
     **{name: "take_bool" for name in ("all_sync", "any_sync", "eq_sync")},
@@ -54,11 +60,14 @@ def call_of(rewriter, node: ast.Call, value: object) -> ast.expr:
             raise rewriter.refusal(node, f"libdevice.{name}")
         return _renamed(rewriter, node, rewriter.program.libdevice(name))
     if name := names.math_name(value):
-        module = f"{_EMULATOR}.arithmetic" if name == "fmod" else "math"  # numba's CPU target lacks fmod
-        return _renamed(rewriter, node, rewriter.program.imported(module, name))
+        return _renamed(rewriter, node, rewriter.program.imported(_MATH_MODULES.get(name, "math"), name))
     if name := names.builtin_name(value):
+        if name in _TO_INTEGER and len(node.args) == 1:
+            name = rewriter.program.imported(f"{_EMULATOR}.conversions", _TO_INTEGER[name])
         return _renamed(rewriter, node, name)
     if not isinstance(value, str) and (dtype := names.dtype_name(value)):
+        if "int" in dtype:
+            return _renamed(rewriter, node, rewriter.program.imported(f"{_EMULATOR}.conversions", dtype))
         return _renamed(rewriter, node, rewriter.program.dtype(dtype))
     if is_function(value):
         name, callee = rewriter.program.device(value, rewriter.function.at(node))
