@@ -192,3 +192,83 @@ def test_drawn_float32(triples):
 @example([(5e-324, 5e-324, -5e-324), (5e-324, 0.5, 5e-324), (2.0**-540, 2.0**-540, -0.0), (1e308, 10.0, -math.inf)])
 def test_drawn_float64(triples):
     check(np.float64, triples)
+
+
+def to_float(i4, u4, i8, u8, d, single, double):
+    t = cuda.grid(1)
+    a, b, c, e, x = i4[t], u4[t], i8[t], u8[t], d[t]
+    single[0, 0, t], single[0, 1, t], single[0, 2, t], single[0, 3, t] = (
+        lib.int2float_rn(a),
+        lib.int2float_rz(a),
+        lib.int2float_ru(a),
+        lib.int2float_rd(a),
+    )
+    single[1, 0, t], single[1, 1, t], single[1, 2, t], single[1, 3, t] = (
+        lib.uint2float_rn(b),
+        lib.uint2float_rz(b),
+        lib.uint2float_ru(b),
+        lib.uint2float_rd(b),
+    )
+    single[2, 0, t], single[2, 1, t], single[2, 2, t], single[2, 3, t] = (
+        lib.ll2float_rn(c),
+        lib.ll2float_rz(c),
+        lib.ll2float_ru(c),
+        lib.ll2float_rd(c),
+    )
+    single[3, 0, t], single[3, 1, t], single[3, 2, t], single[3, 3, t] = (
+        lib.ull2float_rn(e),
+        lib.ull2float_rz(e),
+        lib.ull2float_ru(e),
+        lib.ull2float_rd(e),
+    )
+    single[4, 0, t], single[4, 1, t], single[4, 2, t], single[4, 3, t] = (
+        lib.double2float_rn(x),
+        lib.double2float_rz(x),
+        lib.double2float_ru(x),
+        lib.double2float_rd(x),
+    )
+    double[0, 0, t], double[1, 0, t] = lib.int2double_rn(a), lib.uint2double_rn(b)
+    double[2, 0, t], double[2, 1, t], double[2, 2, t], double[2, 3, t] = (
+        lib.ll2double_rn(c),
+        lib.ll2double_rz(c),
+        lib.ll2double_ru(c),
+        lib.ll2double_rd(c),
+    )
+    double[3, 0, t], double[3, 1, t], double[3, 2, t], double[3, 3, t] = (
+        lib.ull2double_rn(e),
+        lib.ull2double_rz(e),
+        lib.ull2double_ru(e),
+        lib.ull2double_rd(e),
+    )
+
+
+TO_FLOAT = emulator.compile(emulator.source_of(to_float))
+
+
+def check_to_float(integers, doubles):
+    dtypes = (np.int32, np.uint32, np.int64, np.uint64)
+    arrays = [np.array([number % 2**64 for number in integers], np.uint64).astype(dtype) for dtype in dtypes]
+    arrays.append(np.resize(np.array(doubles, np.float64), len(integers)))
+    outs = {np.float32: np.zeros((5, 4, len(integers)), np.float32), np.float64: np.zeros((4, 4, len(integers)))}
+    TO_FLOAT(len(integers), 1, [*arrays, *outs.values()])
+    for dtype, out in outs.items():
+        for k, d in product(range(len(out)), range(4)):
+            if dtype is np.float32 or k > 1 or d == 0:  # libdevice has int2double_rn only
+                items = arrays[k].tolist()
+                right = [rounded(dtype, Fraction(x), DIRECTIONS[d]) if x and math.isfinite(x) else x for x in items]
+                np.testing.assert_array_equal(out[k, d], right)
+                np.testing.assert_array_equal(np.signbit(out[k, d]), np.signbit(right))
+
+
+def test_integers_between_floats_and_doubles_beyond_float32():
+    powers = [2**n + k for n in (0, 23, 24, 25, 31, 32, 53, 54, 63, 64) for k in (-2, -1, 0, 1, 2, 3)]
+    sizes = [0.0, 5e-324, 1e-46, 7e-46, 1e-45, 1e-38, 1 + 2**-24, 1 + 3 * 2**-24, 3.4e38, 3.40282356e38, 1e39, math.inf]
+    check_to_float(powers + [-power for power in powers], sizes + [-size for size in sizes])
+
+
+@given(
+    st.lists(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=20),
+    st.lists(st.floats(allow_nan=False), min_size=1),
+)
+def test_drawn_numbers_to_floats(integers, doubles):
+    check_to_float(integers, doubles)
