@@ -47,17 +47,37 @@ def test_exchanges_return_the_old_element(emulate):
 
 
 def wraps(x, y):
+    t = cuda.threadIdx.x
     cuda.atomic.add(x, 0, 1)
     cuda.atomic.sub(x, 1, 1)
-    cuda.atomic.max(y, 0, 3.0)
-    cuda.atomic.max(y, 1, np.nan)
+    cuda.atomic.max(y, (0, t), 3.0)
+    cuda.atomic.min(y, (1, t), 3.0)
+    cuda.atomic.nanmax(y, (2, t), 3.0)
+    cuda.atomic.nanmin(y, (3, t), 3.0)
+    cuda.atomic.max(y, (4, t), np.nan)
+    cuda.atomic.min(y, (5, t), np.nan)
+    cuda.atomic.nanmax(y, (6, t), np.nan)
+    cuda.atomic.nanmin(y, (7, t), np.nan)
 
 
-def test_unsigned_atomics_wrap_and_a_stored_nan_gives_way(emulate):
-    x, y = np.array([2**32 - 1, 0], np.uint32), np.array([np.nan, 1], np.float32)
-    emulate(wraps, 1, 1, x, y)
+def test_unsigned_atomics_wrap_and_only_nanmax_and_nanmin_replace_a_nan(emulate):
+    nan = np.nan
+    x, y = np.array([2**32 - 3, 2], np.uint32), np.tile(np.array([nan, 1, 5], np.float32), (8, 1))
+    emulate(wraps, 1, 3, x, y)
     np.testing.assert_array_equal(x, [0, 2**32 - 1])
-    np.testing.assert_array_equal(y, [3, 1])
+    expected = [[nan, 3, 5], [nan, 1, 3], [3, 3, 5], [3, 1, 3], *[[nan, 1, 5]] * 4]
+    np.testing.assert_array_equal(y, expected)
+
+
+def counts_in_floats(x):
+    cuda.atomic.add(x, 0, 1)
+    cuda.atomic.inc(x, 0, 4)
+
+
+def test_atomics_that_numba_cuda_lacks_are_refused(error_of):
+    text = error_of(counts_in_floats, 1, 1, (np.zeros(1, np.float32),))
+    assert text.startswith("+2: numba cannot compile counts_in_floats for these arguments\n")
+    assert "inc" in text
 
 
 def last_block_adds(partial, ticket, out):

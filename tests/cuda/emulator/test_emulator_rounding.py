@@ -12,6 +12,7 @@ from numba import cuda
 from numba.cuda import libdevice as lib
 
 from workbench.cuda import emulator
+from workbench.cuda.emulator.rounding import sign_of
 
 DIRECTIONS = ("rn", "rz", "ru", "rd")
 OPERATIONS = ("add", "mul", "div", "fma", "sqrt", "rcp", "sub")
@@ -176,6 +177,20 @@ def test_results_that_nearly_cancel_and_nearly_are_floats(dtype):
         check(dtype, np.stack([x * y, y, x], 1))  # a quotient near x
         check(dtype, np.stack([x * x, -x, z], 1))  # a root near x
         check(dtype, np.stack([x, -np.nextafter(x, dtype(1)), -x], 1))
+
+
+@pytest.mark.parametrize(
+    ("terms", "sign"),
+    [
+        ((1.0, 2.0**-60, -1.0), 1),
+        ((1.0, -(2.0**-60), -1.0), -1),
+        ((1.0, 2.0**-60, -1 - 2.0**-52), -1),
+        ((0.0, 0.0, -1.0), -1),
+    ],
+    ids=str,
+)
+def test_a_sum_of_three_keeps_its_sign(terms, sign):
+    assert np.sign(sign_of(*terms)) == np.sign(sum(map(Fraction, terms))) == sign
 
 
 def floats(width):

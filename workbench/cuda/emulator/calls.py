@@ -23,7 +23,9 @@ _TAKES = {
     **{name: "take" for name in ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")},
     **{name: "take_bool" for name in ("all_sync", "any_sync", "eq_sync")},
     **{name: "take_int32" for name in ("syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp")},
-    **{name: "take_uint32" for name in ("ballot_sync", "activemask")},
+    **{name: "take_int32" for name in ("ballot_sync", "match_any_sync")},  # not unsigned in numba.cuda
+    "match_all_sync": "take_match",
+    "activemask": "take_uint32",
 }
 
 
@@ -120,6 +122,8 @@ def _construct(rewriter, node, name):
         axes = rewriter.static(node.args[0]) if len(node.args) == 1 else UNKNOWN
         if axes in (1, 2, 3):
             return called(imported(f"{_EMULATOR}.context", f"{name}_{axes}"), rewriter.context())
+    if name == "lanemask_lt" and not node.args:
+        return called(imported(f"{_EMULATOR}.context", name), rewriter.context())
     if name in _BIT_FUNCTIONS:
         return called(imported(f"{_EMULATOR}.arithmetic", name), *_arguments(rewriter, node))
     if name.startswith("atomic."):
@@ -153,6 +157,8 @@ def _barrier(rewriter, node, name):
             offered = [zero, predicate, zero]
         case (("all_sync" | "any_sync" | "eq_sync" | "ballot_sync"), [mask, predicate]):
             offered = [mask, predicate, zero]
+        case (("match_any_sync" | "match_all_sync"), [mask, value]):
+            offered = [mask, value, zero]
         case (("shfl_sync" | "shfl_up_sync" | "shfl_down_sync" | "shfl_xor_sync"), [mask, value, operand]):
             offered = [mask, value, operand]
         case _:

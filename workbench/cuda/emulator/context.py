@@ -125,6 +125,12 @@ def gridsize_3(c):
 
 
 @njit(_nrt=False)
+def lanemask_lt(c):
+    """Return ``cuda.lanemask_lt()``: the mask of the lanes before this one, as a uint32."""
+    return uint32((1 << c.lane) - 1)
+
+
+@njit(_nrt=False)
 def offer(c, mask, value, operand):
     """Leave mask, value and operand for the scheduler; return the value, whose type `take` needs."""
     record = words_at(c.record, _RECORD_WORDS)
@@ -156,3 +162,10 @@ def take_int32(c, offered, waited):
 def take_uint32(c, offered, waited):
     """Return what the scheduler left, as a uint32."""
     return uint32(words_at(c.record, _RECORD_WORDS)[_RESULT])
+
+
+@njit(_nrt=False)
+def take_match(c, offered, waited):
+    """Return what the scheduler left, as an int32 mask and whether it names any lane."""
+    mask = take_int32(c, offered, waited)
+    return mask, mask != 0

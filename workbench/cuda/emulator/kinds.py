@@ -6,6 +6,8 @@ SYNCTHREADS, SYNCTHREADS_COUNT, SYNCTHREADS_AND, SYNCTHREADS_OR = 1, 2, 3, 4
 SYNCWARP, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, ALL, ANY, EQ, BALLOT = 10, 11, 12, 13, 14, 15, 16, 17, 18
 # Warp-wide without a mask: whichever lanes arrive together.
 ACTIVEMASK = 19
+# Warp-wide again: which lanes offer the same bits.
+MATCH_ANY, MATCH_ALL = 30, 31
 
 FIRST_WARP_KIND = SYNCWARP
 
@@ -25,4 +27,6 @@ KINDS = {
     "eq_sync": EQ,
     "ballot_sync": BALLOT,
     "activemask": ACTIVEMASK,
+    "match_any_sync": MATCH_ANY,
+    "match_all_sync": MATCH_ALL,
 }

@@ -6,9 +6,12 @@ other side of the exact result, so one step suffices; of an overflow the nearest
 the other sign, and the step leads to the largest finite float. Of NaN and of an infinite operand the missing part is
 NaN or 0, and no step is made.
 
-float32 results are first rounded to odd in float64: to the neighbour whose last bit is odd where the exact result is no
-float64. That float64 lies on the same side of every float32, whose bits end in zeros, as the exact result (Boldo and
-Melquiond 2008). Intermediate float64 neither overflow nor underflow: exponents of float32 operands, doubled, fit.
+float32 results are rounded from float64, where exponents of float32 operands, doubled, neither overflow nor underflow.
+A product of two float32 is exact there. A quotient or root that is no float32 lies at least 2^-49 of itself from any,
+as the operand and the float32 times the divisor, or its square, are multiples of 2^-48 of the larger; so it lies on
+the same side of every float32 as the nearest float64, within 2^-53. A sum is rounded to odd: to the neighbour whose
+last bit is odd where it is no float64. That one, too, lies on the same side of every float32, whose bits end in zeros
+(Boldo and Melquiond 2008).
 """
 
 import math
@@ -180,16 +183,8 @@ def _functions(direction):
         return step(x / y, quotient_missing(x, y, x / y))
 
     @_compiled
-    def single_quotient(x, y):
-        return single(odd(x / y, quotient_missing(x, y, x / y)))
-
-    @_compiled
     def double_root(x):
         return step(math.sqrt(x), root_missing(x, math.sqrt(x)))
-
-    @_compiled
-    def single_root(x):
-        return single(odd(math.sqrt(x), root_missing(x, math.sqrt(x))))
 
     @_compiled
     def double_fma(x, y, z):
@@ -204,9 +199,9 @@ def _functions(direction):
         f"fadd_{direction}": _compiled(lambda x, y: single_sum(float64(float32(x)), float64(float32(y)))),
         f"fsub_{direction}": _compiled(lambda x, y: single_sum(float64(float32(x)), -float64(float32(y)))),
         f"fmul_{direction}": _compiled(lambda x, y: single(float64(float32(x)) * float64(float32(y)))),
-        f"fdiv_{direction}": _compiled(lambda x, y: single_quotient(float64(float32(x)), float64(float32(y)))),
-        f"frcp_{direction}": _compiled(lambda x: single_quotient(1.0, float64(float32(x)))),
-        f"fsqrt_{direction}": _compiled(lambda x: single_root(float64(float32(x)))),
+        f"fdiv_{direction}": _compiled(lambda x, y: single(float64(float32(x)) / float64(float32(y)))),
+        f"frcp_{direction}": _compiled(lambda x: single(1.0 / float64(float32(x)))),
+        f"fsqrt_{direction}": _compiled(lambda x: single(math.sqrt(float64(float32(x))))),
         f"fmaf_{direction}": _compiled(
             lambda x, y, z: single_sum(float64(float32(x)) * float64(float32(y)), float64(float32(z)))
         ),
