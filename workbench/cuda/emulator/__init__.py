@@ -4,8 +4,8 @@ A kernel's syntax tree is rewritten (`rewrite`, `calls`, `program`) into a modul
 generator which suspends at each barrier (`barriers`); a compiled scheduler (`schedule`) runs the threads of a block and
 makes the exchanges of its warps.
 
-float32 arithmetic stays float32 and is never contracted to fused multiply-adds. A thread runs until its next barrier,
-so a loop that waits for another thread's store never ends. Indices are not checked.
+float32 arithmetic stays float32; `compile` says whether it is contracted to fused multiply-adds. A thread runs until
+its next barrier, so a loop that waits for another thread's store never ends. Indices are not checked.
 """
 
 from workbench.cuda.emulator.cache import cache_dir

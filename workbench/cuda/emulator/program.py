@@ -51,9 +51,9 @@ class Program:
     uses_atomics: bool
 
 
-def program_of(source: Source) -> Program:
-    """Return the rewritten kernel; raises `EmulatorError` for what cannot be emulated."""
-    return _Builder(source).program()
+def program_of(source: Source, contract: bool = False, gpu_math: bool = False) -> Program:
+    """Return the rewritten kernel (see `launch.compile`); raises `EmulatorError` for what cannot be emulated."""
+    return _Builder(source, _FLAGS + ', fastmath={"contract"}' * contract, gpu_math).program()
 
 
 @dataclass
@@ -61,6 +61,8 @@ class _Builder:
     """Hands out names for what the functions of a kernel refer to."""
 
     source: Source
+    flags: str
+    gpu_math: bool
     header: dict[str, str] = field(default_factory=dict)
     functions: dict[int, tuple[str, Rewritten] | None] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
@@ -85,7 +87,7 @@ class _Builder:
             ast.copy_location(statement, kernel.node)
         rewritten.node.body.insert(0, never)
         pipeline = self.imported(f"{_EMULATOR}.barriers", "KernelCompiler")
-        self.emit(rewritten.node, "__kernel", f"pipeline_class={pipeline}, {_FLAGS}", kernel)
+        self.emit(rewritten.node, "__kernel", f"pipeline_class={pipeline}, {self.flags}", kernel)
         return Program(
             name=kernel.node.name,
             location=kernel.at(kernel.node),
@@ -189,7 +191,7 @@ class _Builder:
         function = device_function(value, self.source)
         rewritten = Rewriter(function, self).rewritten()
         name = f"__{function.node.name}{len(self.functions)}"
-        options = f'inline="always", {_FLAGS}' if rewritten.has_barrier else _FLAGS
+        options = f'inline="always", {self.flags}' if rewritten.has_barrier else self.flags
         self.emit(rewritten.node, name, options, function)
         self.functions[id(value)] = name, rewritten
         return name, rewritten
