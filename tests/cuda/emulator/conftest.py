@@ -1,4 +1,5 @@
 import pytest
+from numba import cuda
 
 from workbench.cuda import emulator
 
@@ -30,3 +31,16 @@ def error_of():
         return text
 
     return message
+
+
+@pytest.fixture
+def launch_on_gpu():
+    """Compile for a GPU and launch there: launch_on_gpu(kernel, grid, block, *arrays)."""
+
+    def launch(kernel, grid, block, *arrays):
+        on_device = [cuda.to_device(array) for array in arrays]
+        cuda.jit(getattr(kernel, "py_func", kernel))[grid, block](*on_device)
+        for array, device in zip(arrays, on_device, strict=True):
+            device.copy_to_host(array)
+
+    return launch

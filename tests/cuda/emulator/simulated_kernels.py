@@ -1,4 +1,4 @@
-"""Kernels that numba's simulator can run, as a script: ``simulated_kernels.py emulator`` or, under its flag, ``simulator``.
+"""Kernels that numba's simulator can run, as a script with the argument emulator, gpu or, under its flag, simulator.
 
 Prints name -> the arrays of each kernel after its launch, as JSON. Results are integers, or float64 that no order of
 the threads changes.

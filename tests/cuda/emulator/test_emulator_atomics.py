@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from numba import cuda, int64, uint32
 
 
@@ -10,7 +11,7 @@ def tallies(total, extremes, bits, ring, place):
     cuda.syncthreads()
     place[cuda.grid(1)] = cuda.atomic.add(counter, 0, 1)
     cuda.atomic.add(total, 0, 0.5)
-    cuda.atomic.sub(total, (1,), 2)
+    cuda.atomic.sub(total, 1, 2)
     cuda.atomic.max(extremes, (0, 1), t)
     cuda.atomic.min(extremes, (0, 0), -t)
     cuda.atomic.or_(bits, 0, 1 << (t % 8))
@@ -67,6 +68,24 @@ def test_unsigned_atomics_wrap_and_only_nanmax_and_nanmin_replace_a_nan(emulate)
     np.testing.assert_array_equal(x, [0, 2**32 - 1])
     expected = [[nan, 3, 5], [nan, 1, 3], [3, 3, 5], [3, 1, 3], *[[nan, 1, 5]] * 4]
     np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", [wraps, tallies], ids=["wraps", "tallies"])
+def test_a_gpu_leaves_the_same(emulate, launch_on_gpu, kernel):
+    nan, threads = np.nan, 3 if kernel is wraps else 12
+
+    def arrays():
+        if kernel is wraps:
+            return [np.array([2**32 - 3, 2], np.uint32), np.tile(np.array([nan, 1, 5], np.float32), (8, 1))]
+        numbers = [np.zeros(2, np.float32), np.zeros((1, 2), np.int32), np.array([0, 0, 0xFFF], np.int64)]
+        return [*numbers, np.zeros(2, np.uint32), np.zeros(12, np.int64)]
+
+    here, there = arrays(), arrays()
+    emulate(kernel, 1, threads, *here)
+    launch_on_gpu(kernel, 1, threads, *there)
+    for ours, theirs in zip(here, there, strict=True):
+        np.testing.assert_array_equal(np.sort(ours.ravel()), np.sort(theirs.ravel()))  # places are in any order
 
 
 def counts_in_floats(x):

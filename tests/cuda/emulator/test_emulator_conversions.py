@@ -170,3 +170,18 @@ def test_narrow_floats_and_integers_convert_too(emulate):
     out = np.zeros(8)
     emulate(of_others, 1, 1, h, b, i, out)
     np.testing.assert_array_equal(out, [-(2**31), 2**31 - 1, 3, -5, -5, round(2.345, 2) * 100, -5, 1])
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same_integers(emulate, launch_on_gpu):
+    near = [float(np.nextafter(np.float32(end), np.float32(side))) for end in ENDS for side in (-math.inf, math.inf)]
+    values = np.array([*ENDS, *near, math.inf, math.nan])
+    values = np.concatenate([values, -values])
+    for kernel, source in ((of_single, np.float32), (of_double, np.float64), (narrow_integers, np.float32)):
+        dtypes = (np.int8, np.uint8, np.int16, np.uint16, bool) if kernel is narrow_integers else INTEGERS
+        shape = len(values) if kernel is narrow_integers else (10, len(values))
+        here, there = ([np.zeros(shape, dtype) for dtype in dtypes] for _ in range(2))
+        emulate(kernel, len(values), 1, values.astype(source), *here)
+        launch_on_gpu(kernel, len(values), 1, values.astype(source), *there)
+        for ours, theirs in zip(here, there, strict=True):
+            np.testing.assert_array_equal(ours, theirs)

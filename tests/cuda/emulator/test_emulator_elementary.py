@@ -126,3 +126,16 @@ def test_contraction_fuses_products_into_sums():
     np.testing.assert_array_equal(fused[3], product + z)  # libdevice.fmul_rn is there to prevent contraction
     np.testing.assert_array_equal(fused[4], [chained(value, y[:8]) for value in x])
     assert (np.count_nonzero(apart != fused, axis=1)[[0, 1, 2, 4]] > 100).all()
+
+
+@pytest.mark.gpu
+def test_a_gpu_has_the_same_log_and_an_exp_within_ex2_of_ours(launch_on_gpu):
+    x = np.concatenate([SPECIAL, float32_between(0, np.inf, 4099), -float32_between(2**-6, 104, 331)])
+    blocks = -(-x.size // 256)
+    x = np.resize(x, 256 * blocks)
+    here, there = np.zeros((5, x.size)), np.zeros((5, x.size))
+    emulator.compile(emulator.source_of(evaluates), gpu_math=True)(blocks, 256, (x, here))
+    launch_on_gpu(evaluates, blocks, 256, x, there)
+    np.testing.assert_array_equal(here[[1, 3]], there[[1, 3]])
+    ours, theirs = here[[0, 2]].astype(np.float32), there[[0, 2]].astype(np.float32)
+    np.testing.assert_array_max_ulp(np.nan_to_num(ours, nan=-1), np.nan_to_num(theirs, nan=-1), 3)  # 2 of ex2, 1 of mul

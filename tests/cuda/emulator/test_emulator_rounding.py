@@ -287,3 +287,17 @@ def test_integers_between_floats_and_doubles_beyond_float32():
 )
 def test_drawn_numbers_to_floats(integers, doubles):
     check_to_float(integers, doubles)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+def test_a_gpu_gives_the_same_bits(emulate, launch_on_gpu, dtype):
+    kernel = single if dtype is np.float32 else double
+    values = hard(dtype)
+    triples = np.array([(x, y, z) for x, y in product(values, repeat=2) for z in values[::7]], dtype)
+    columns = [np.ascontiguousarray(column) for column in triples.T]
+    here, there = (np.zeros((8, 4, len(triples)), dtype) for _ in range(2))
+    emulate(kernel, len(triples), 1, *columns, here)
+    launch_on_gpu(kernel, len(triples), 1, *columns, there)
+    same = (here.view(f"u{here.itemsize}") == there.view(f"u{here.itemsize}")) | (np.isnan(here) & np.isnan(there))
+    assert same.all(), np.argwhere(~same)[:10]

@@ -33,3 +33,14 @@ def test_numbas_simulator_agrees(results, name):
     assert emulated == simulated
     written = np.unique(np.concatenate([np.ravel(array) for array in emulated]))
     assert len(written) > 5  # not zeros throughout
+
+
+@pytest.mark.gpu
+def test_a_gpu_agrees(results):
+    command = [sys.executable, str(SCRIPT), "gpu"]
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    for line in run.stdout.splitlines():
+        for name, arrays in json.loads(line).items():
+            for ours, theirs in zip(results["emulator"][name], arrays, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=2**-50, err_msg=name)  # pow is not exact on a GPU

@@ -97,6 +97,19 @@ def test_matches_compare_bits(emulate):
     np.testing.assert_array_equal(out[5], (1 << lane % 32) - 1)
 
 
+@pytest.mark.gpu
+def test_a_gpu_matches_and_votes_alike(emulate, launch_on_gpu):
+    lane = np.arange(64)
+    i4, i8 = (lane % 32).astype(np.int32), np.where(lane < 32, lane % 3, 2**40 + lane % 5)
+    f4 = np.array([0.0, -0.0, np.nan, 1.5], np.float32)[lane % 4]
+    for kernel, arrays in ((matches, (i4, i8, f4)), (votes, (lane.astype(np.int32),))):
+        rows = 6 if kernel is matches else 5  # activemask may name fewer lanes on a GPU
+        here, there = np.full((7, 64), -1), np.full((7, 64), -1)
+        emulate(kernel, 1, 64, *arrays, here)
+        launch_on_gpu(kernel, 1, 64, *arrays, there)
+        np.testing.assert_array_equal(here[:rows], there[:rows])
+
+
 def sorted_places(digit, place, counts):
     lane = cuda.laneid
     peers = cuda.match_any_sync(FULL, digit[lane])
