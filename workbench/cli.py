@@ -4,7 +4,6 @@ Exit codes: 0 no bug, 1 a bug (or nothing could be judged), 2 wrong usage, 3 the
 the workbench itself.
 """
 
-import itertools
 import json
 import sys
 import traceback
@@ -15,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.options import case_options, cases_of, fault_option, json_option, needs_of
+
 if TYPE_CHECKING:
-    from workbench.case import Case
+    from workbench.cuda.check import Checked
     from workbench.judge import Diff
     from workbench.trace import Trace
 
@@ -57,78 +58,9 @@ def commands() -> None:
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
 
 
-class ListOf(click.ParamType):
-    """Comma-separated values: `4,64,65`."""
-
-    def __init__(self, item: Callable[[str], Any], name: str) -> None:
-        self.item, self.name = item, name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        """The values of one option."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(self.item(part.strip()) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a comma-separated list of {self.name}s", param, ctx)
-
-
-INTEGERS, NUMBERS, WORDS = ListOf(int, "integer"), ListOf(float, "number"), ListOf(str, "word")
-
-#: option -> (type, help); the field of a case has the option's name with underscores
-CASE_OPTIONS: dict[str, tuple[click.ParamType, str]] = {
-    "--batch": (INTEGERS, "Batch size [1]"),
-    "--heads": (INTEGERS, "Query heads [1]"),
-    "--kv-heads": (INTEGERS, "Key and value heads, a divisor of heads [as heads]"),
-    "--seqlen": (INTEGERS, "Both sequence lengths [128]"),
-    "--seqlen-q": (INTEGERS, "Query length [as --seqlen-k]"),
-    "--seqlen-k": (INTEGERS, "Key length [as --seqlen-q]"),
-    "--head-dim": (INTEGERS, "Head dimension [64]"),
-    "--dtype": (WORDS, "float32, float16 or bfloat16 [float32]"),
-    "--causal-alignment": (WORDS, "bottom-right (FlashAttention-2) or top-left (torch's is_causal) [bottom-right]"),
-    "--scale": (NUMBERS, "Factor of the scores [1/sqrt(head_dim)]"),
-    "--splits": (INTEGERS, "Splits of the keys, in kernels that have them [2]"),
-    "--block-q": (INTEGERS, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),
-    "--block-k": (INTEGERS, "Keys in a tile: 16, 32, 64 or 128 [by head_dim]"),
-    "--seed": (INTEGERS, "Seed of the inputs [0]"),
-    "--distribution": (WORDS, "Distribution of the inputs [normal]; `workbench kernels` lists them"),
-    "--input-std": (NUMBERS, "Standard deviation of the inputs [1]"),
-}
-
-
-def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the case options, each of which takes a list, to a command."""
-    for flag, text in (
-        ("--full", "No mask [default]; with --causal: both"),
-        ("--causal", "Causal mask; with --full: both"),
-    ):
-        command = click.option(flag, is_flag=True, help=text)(command)
-    for option, (kind, text) in reversed(CASE_OPTIONS.items()):
-        command = click.option(option, type=kind, help=text, metavar=kind.name.upper() + "[,...]")(command)
-    return command
-
-
-def cases_of(options: dict[str, Any]) -> list["Case"]:
-    """Every combination of the listed case options, in the order of the options, the last varying fastest."""
-    from workbench.case import Case
-
-    lists = {flag[2:].replace("-", "_"): options.get(flag[2:].replace("-", "_")) for flag in CASE_OPTIONS}
-    lists["causal"] = (
-        tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
-    )
-    given = {name: values for name, values in lists.items() if values is not None}
-    return [Case(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
-
-
 @commands.command()
 @click.argument("target", metavar="TARGET")
-@click.option(
-    "--fault",
-    "faults",
-    multiple=True,
-    metavar="ID",
-    help="Put a fault in; may be repeated. `workbench faults` lists them",
-)
+@fault_option
 @case_options
 @click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
 @click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
@@ -136,7 +68,7 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
 @click.option("--device", help="Where a foreign kernel wants its arrays: cpu or cuda [cpu]")
 @click.option("--layout", help="Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]")
 @click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
+@json_option
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
 )
@@ -188,7 +120,7 @@ def _runs(
 
     targets = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
     foreign = {name: options[name] for name in ("arrays", "device", "layout") if options[name] is not None}
-    cases = cases_of({**options, **_needs(faults, options)})
+    cases = cases_of({**options, **needs_of(faults, options)})
     ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend}
     calls: list[Callable[[], Trace]] = [
         partial(run, name, case, **ours, **foreign) for name in targets for case in cases
@@ -198,27 +130,6 @@ def _runs(
     from workbench.cuda.run import estimate_s
 
     return calls, sum(estimate_s(name, cases, faults, probes, backend) for name in targets)
-
-
-def _needs(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Case options that the chosen faults need to show: defaults where the user is silent, else refused."""
-    from workbench.faults import CATALOGUE
-    from workbench.refusal import Refusal
-
-    needs: dict[str, Any] = {}
-    for fault in faults:
-        for name, value in CATALOGUE[fault].needs.items() if fault in CATALOGUE else ():
-            given = options[name]
-            if name == "causal":
-                if options["full"]:
-                    raise Refusal(f"fault {fault} shows only with --causal; got --full")
-                needs["causal"] = True
-            elif given is None:
-                needs[name] = (value,)
-            elif any(item != value for item in given):
-                listed = ",".join(map(str, given))
-                raise Refusal(f"fault {fault} shows only with --{name.replace('_', '-')} {value}; got {listed}")
-    return needs
 
 
 def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None) -> Iterable["Diff"]:
@@ -265,7 +176,47 @@ def _print(diffs: list["Diff"], as_json: bool, out: Path | None) -> None:
 
 
 @commands.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
+@click.argument("target", metavar="TARGET")
+@fault_option
+@case_options
+@click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
+@click.option("--schedules", default=1, help="Orders of blocks and threads to run, each with other bits looked for [1]")
+@json_option
+def check(target: str, faults: tuple[str, ...], probes: str, schedules: int, as_json: bool, **options: Any) -> None:
+    """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
+
+    TARGET is a kernel of ours, or several, separated by commas. Case options take comma-separated lists; every
+    combination is run. Exits with 1 where something was found.
+    """
+    from workbench.cuda.check import check as check_kernel
+    from workbench.cuda.check import estimate_s
+    from workbench.cuda.kernels import KERNELS
+    from workbench.progress import shown, step
+    from workbench.refusal import Refusal
+
+    targets = target.split(",")
+    if unknown := [name for name in targets if name not in KERNELS]:
+        raise Refusal(f"check runs kernels of ours ({', '.join(KERNELS)}) on the emulator; got {unknown[0]!r}")
+    cases = cases_of({**options, **needs_of(faults, options)})
+    checked: list[Checked] = []
+    with shown(), step(f"watch {len(cases) * len(targets)} runs", estimate_s(targets, cases, faults, probes)) as tick:
+        for name in targets:
+            for case in cases:
+                tick(f"{len(checked)} done")
+                checked.append(check_kernel(name, case, faults=faults, probes=probes, schedules=schedules))
+    if as_json:
+        from workbench.report.document import check_document, checks_document
+
+        click.echo(json.dumps(check_document(checked[0]) if len(checked) == 1 else checks_document(checked)))
+    else:
+        from workbench.report import findings, text
+
+        text.console().print(findings.report(checked), soft_wrap=True)
+    sys.exit(BUG if any(one.findings for one in checked) else 0)
+
+
+@commands.command()
+@json_option
 def faults(as_json: bool) -> None:
     """List the faults that can be put into a kernel."""
     from workbench.faults import CATALOGUE
@@ -276,6 +227,7 @@ def faults(as_json: bool) -> None:
             "kernel": fault.kernel,
             "summary": fault.summary,
             "stages": list(fault.stages),
+            "finding": fault.finding,
             "needs": dict(fault.needs),
             "source": fault.source,
             "before": fault.before,
@@ -283,11 +235,11 @@ def faults(as_json: bool) -> None:
         }
         for fault in CATALOGUE.values()
     ]
-    _list(as_json, "workbench.faults/1", "faults", entries, ("id", "kernel", "stages", "summary"))
+    _list(as_json, "workbench.faults/1", "faults", entries, ("id", "kernel", "stages", "finding", "summary"))
 
 
 @commands.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
+@json_option
 def kernels(as_json: bool) -> None:
     """List the kernels, their stages, and the distributions of inputs."""
     from workbench.case import DISTRIBUTIONS
@@ -318,7 +270,7 @@ def _list(as_json: bool, schema: str, name: str, entries: list[dict[str, Any]], 
 
 
 @commands.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
+@json_option
 def doctor(as_json: bool) -> None:
     """Check what this machine has: one line each, and the fix for what is wrong. Exits with 3 where something needed is
     missing.
@@ -344,7 +296,7 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
+@json_option
 def emulator(as_json: bool) -> None:
     """Measure the emulator against numba's own CUDA simulator."""
     from workbench.cuda import bench_emulator

@@ -21,8 +21,11 @@ class Fault:
     summary: str
     before: str
     after: str
-    stages: tuple[str, ...]  #: the origins it leads to; where the table of a run shows any of them, it is found
+    stages: tuple[str, ...] = ()  #: the origins it leads to; () where numbers may not show it, or not always the same
+    finding: str = ""  #: the kind under which `workbench check` reports it; "" where it finds nothing
     needs: Mapping[str, Any] = field(default_factory=dict)  #: case options without which it cannot show
+    seqlen: int | None = None  #: length at which it shows, taken where the user gives none
+    leaves_arrays: bool = False  #: whether it reads beyond the end of its inputs
     unwritten_memory: bool = False  #: whether it shows only when unwritten memory does not happen to hold zeros
     source: str = ""  #: a public report of the same mistake
 
@@ -45,7 +48,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "m_safe = m if m > NEG_INF else float32(0)  # no key seen yet",
             "m_safe = m  # no key seen yet",
             ("correction", "probs"),
-            {"causal": True},
+            needs={"causal": True},
             source="flash-attention 26d7d92f, mlx#2608",
         ),
         Fault(
@@ -55,7 +58,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "m_safe = m if m > NEG_INF else float32(0)  # no key seen yet",
             "m_safe = m  # no key seen yet",
             ("correction", "probs"),
-            {"causal": True},
+            needs={"causal": True},
             source="mlx#2608",
         ),
         Fault(
@@ -65,6 +68,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "    l = float32(0)\n    for i in range(DIMS):\n        acc[i] = float32(0)\n\n    tiles",
             "    l = float32(0)\n    for i in range(DIMS):\n        pass\n\n    tiles",
             ("acc",),
+            "uninitialised-read",
             unwritten_memory=True,
             source="flashinfer 6cbaf6e26",
         ),
@@ -75,6 +79,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "        acc[i] = float32(0)\n    for s in range(splits):\n        weight",
             "        pass\n    for s in range(splits):\n        weight",
             ("out",),
+            "uninitialised-read",
             unwritten_memory=True,
             source="flashinfer 6cbaf6e26",
         ),
@@ -110,7 +115,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "if key >= seqlen_k or (causal and key > row + diagonal):",
             "if key >= seqlen_k:",
             ("scores",),
-            {"causal": True},
+            needs={"causal": True},
         ),
         Fault(
             "flash-causal-off-by-one",
@@ -119,7 +124,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "(causal and key > row + diagonal)",
             "(causal and key >= row + diagonal)",
             ("scores",),
-            {"causal": True},
+            needs={"causal": True},
         ),
         Fault(
             "flash-bshd-strides",
@@ -147,6 +152,77 @@ CATALOGUE: Mapping[str, Fault] = {
             "s = libdevice.fmul_rn(libdevice.fmul_rn(dot, scale), scale)",
             ("scores",),
             source="vllm#48016",
+        ),
+        Fault(
+            "flash-no-barrier-before-load",
+            "flash",
+            "no barrier before K overwrites the tile in which other threads still read V",
+            "        cuda.syncthreads()  # protects V of the previous tile",
+            "        pass  # protects V of the previous tile",
+            finding="race",
+        ),
+        Fault(
+            "flash-no-barrier-after-load",
+            "flash",
+            "no barrier between the load of K and its use",
+            "        cuda.syncthreads()  # s_q and K are complete",
+            "        pass  # s_q and K are complete",
+            finding="race",
+        ),
+        Fault(
+            "flash-tile-partly-written",
+            "flash",
+            "the rows of a tile beyond the last key are not zeroed",
+            "            tile[r, d] = float32(0)",
+            "            pass",
+            finding="uninitialised-read",
+            seqlen=100,
+        ),
+        Fault(
+            "flash-reads-past-keys",
+            "flash",
+            "the last tile reads keys beyond the end of K, and masks them afterwards: out is right",
+            "load_tile(s_kv, k, b, kv_h, first_key, seqlen_k, head_dim)",
+            "load_tile(s_kv, k, b, kv_h, first_key, first_key + BLOCK_K, head_dim)",
+            finding="out-of-bounds",
+            seqlen=100,
+            leaves_arrays=True,
+        ),
+        Fault(
+            "flash-barrier-in-branch",
+            "flash",
+            "only threads whose query exists wait for V",
+            "        cuda.syncthreads()  # V is complete",
+            "        if row < seqlen_q: cuda.syncthreads()  # V is complete",
+            finding="divergent-barrier",
+            seqlen=100,
+        ),
+        Fault(
+            "flash-shuffle-in-branch",
+            "flash",
+            "only threads whose query exists take part in the reduction of the row's max",
+            "m = max(m_prev, row_max_of(tile_max))",
+            "m = max(m_prev, row_max_of(tile_max)) if row < seqlen_q else m_prev",
+            finding="missing-lanes",
+            seqlen=100,
+        ),
+        Fault(
+            "partial-split-unwritten",
+            "split_k",
+            "a split in which a row sees no key stores no max and no sum",
+            "        if lane == 0:\n            partial_max",
+            "        if lane == 0 and m > NEG_INF:\n            partial_max",
+            ("partial_max",),
+            "unwritten-output",
+            needs={"causal": True},
+        ),
+        Fault(
+            "partial-non-atomic",
+            "split_k",
+            "all splits add to the slot of the first, without atomic operations",
+            "partial_O[b, h, split, row, d] = acc[i]",
+            "partial_O[b, h, 0, row, d] += acc[i]",
+            finding="race",
         ),
     )
 }

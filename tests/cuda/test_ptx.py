@@ -18,7 +18,7 @@ from numba.cuda import compiler, dispatcher, types
 from workbench.case import DTYPES, Case
 from workbench.cuda.build import HEAD_DIMS, Constants, build
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.run import BLOCKS, SHARED_LIMIT, settle
+from workbench.cuda.plan import BLOCKS, SHARED_LIMIT, settle
 from workbench.doctor import facts
 from workbench.faults import Fault
 from workbench.refusal import Refusal

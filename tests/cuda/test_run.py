@@ -6,7 +6,8 @@ import pytest
 from workbench import Case, Refusal, Unavailable, run
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.run import choose_backend, constants, estimate_s, settle
+from workbench.cuda.plan import constants, settle
+from workbench.cuda.run import choose_backend, estimate_s
 from workbench.stages import ALGORITHMS, PROBE_SETS
 
 CASE = Case(seqlen=20, heads=2, head_dim=8, block_q=16, block_k=16, causal=True)

@@ -113,21 +113,22 @@ def measure(
 
 def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     """A row of `runs`, with blanks for the simulator."""
-    from workbench.cuda import run
+    from workbench.cuda import plan
     from workbench.cuda.kernels import KERNELS
+    from workbench.cuda.run import run_kernel
 
-    settled = run.settle(KERNELS[name], case)
+    settled = plan.settle(KERNELS[name], case)
     inputs = case.inputs()
     medians = {}
     for field, probes in (("plain_s", "output"), ("probed_s", "all")):
-        call = partial(run.run_kernel, name, case, probes=probes, backend="emulator", inputs=inputs)
+        call = partial(run_kernel, name, case, probes=probes, backend="emulator", inputs=inputs)
         call()  # compiles, or reads the cache
         medians[field] = median(_seconds(call))
     return {
         "kernel": name,
         "seqlen": case.seqlen_k,
         "tiles": f"{settled.block_q}x{settled.block_k}",
-        "threads": run.constants(settled).threads,
+        "threads": plan.constants(settled).threads,
         "repeats": REPEATS,
         **medians,
         **dict.fromkeys(("edited_s", "simulator_s", "simulator_repeats", "ratio")),
@@ -214,18 +215,18 @@ def simulate() -> None:
 
 def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]:
     """The launches of a kernel after EDITS, and its arrays, those that it writes full of NaN."""
-    from workbench.cuda import run
+    from workbench.cuda import plan
     from workbench.cuda.build import build
     from workbench.cuda.kernels import KERNELS
     from workbench.stages import ALGORITHMS, shape
 
     kernel = KERNELS[name]
-    case = run.settle(kernel, case)
-    constants, scalars = run.constants(case), run.scalars(case)
+    case = plan.settle(kernel, case)
+    constants, scalars = plan.constants(case), plan.scalars(case)
     numbers = {key: value for key, value in constants.names().items() if isinstance(value, int)}
     arrays = dict(zip("qkv", case.inputs(), strict=True))
     launches = []
-    for function, grid, names in run.launches(case, kernel):
+    for function, grid, names in plan.launches(case, kernel):
         text = ast.unparse(build(kernel.file, function, constants, (), ()).source.tree)
         for before, after in EDITS.items():
             text = text.replace(before, after)

@@ -66,9 +66,9 @@ class Build:
     source: emulator.Source
     probes: tuple[str, ...]  #: stages dumped; each is a last argument of the function, in this order
 
-    def for_emulator(self) -> emulator.Emulated:
+    def for_emulator(self, *, watched: bool = False) -> emulator.Emulated:
         """The function for the CPU; compiled at its first launch, from a cache on disk where it was compiled before."""
-        return emulator.compile(self.source)
+        return emulator.compile(self.source, watched=watched)
 
     def for_cuda(self) -> Any:
         """The function for numba.cuda (a dispatcher); compiled at its first launch."""

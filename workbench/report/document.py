@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.comparison import Comparison, StageDiff, State
 from workbench.judge import Diff
+
+if TYPE_CHECKING:
+    from workbench.cuda.check import Checked
 
 
 def diff_document(diff: Diff) -> dict[str, Any]:
@@ -33,6 +37,23 @@ def diff_document(diff: Diff) -> dict[str, Any]:
 def diffs_document(diffs: Sequence[Diff]) -> dict[str, Any]:
     """The document `workbench.diffs/1` of a list of runs."""
     return {"schema": "workbench.diffs/1", "runs": [diff_document(diff) for diff in diffs]}
+
+
+def check_document(checked: "Checked") -> dict[str, Any]:
+    """The document `workbench.check/1` of one watched run."""
+    return {
+        "schema": "workbench.check/1",
+        "target": checked.target,
+        "faults": list(checked.faults),
+        "case": number(checked.case.as_dict()),
+        "schedules": [asdict(schedule) for schedule in checked.schedules],
+        "findings": [number(asdict(finding)) for finding in checked.findings],
+    }
+
+
+def checks_document(checked: Sequence["Checked"]) -> dict[str, Any]:
+    """The document `workbench.checks/1` of a list of watched runs."""
+    return {"schema": "workbench.checks/1", "runs": [check_document(one) for one in checked]}
 
 
 def number(value: Any) -> Any:

@@ -3,6 +3,9 @@ import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32, uint8, uint32
 
+from workbench.cuda import emulator
+from workbench.cuda.emulator.memory import Memory
+
 
 def reverses(x, out, extents):
     before = cuda.shared.array(3, uint8)  # static memory lies before dynamic memory
@@ -123,3 +126,35 @@ def test_a_kernel_that_uses_dynamic_memory_must_be_given_some(error_of, given):
 def test_a_size_is_a_number_of_bytes(error_of, size):
     message = f"dynamic_shared_bytes must be a number of bytes, not {size}"
     assert error_of(one_type, 1, 1, (np.zeros(1, np.float32),), dynamic_shared_bytes=size) == message
+
+
+def mirrors(x, out):
+    before = cuda.shared.array(3, uint8)
+    s = cuda.shared.array(0, float32)
+    t = cuda.threadIdx.x
+    before[t % 3] = 1
+    s[t] = x[t]
+    cuda.syncthreads()
+    out[t] = s[s.size - 1 - t]
+
+
+def mirrors_wrongly(x, out):
+    s = cuda.shared.array(0, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    out[t] = s[s.size - 1 - t] + s[s.size]
+
+
+def test_dynamic_memory_is_watched():
+    found = {}
+    for kernel in (mirrors, mirrors_wrongly):
+        memory, x = Memory(), np.arange(8, dtype=np.float32)
+        emulated = emulator.compile(emulator.source_of(kernel), watched=True)
+        emulated(1, 3 if kernel is mirrors else 8, (x, np.zeros(8)), dynamic_shared_bytes=32, memory=memory)
+        line = kernel.__code__.co_firstlineno
+        found[kernel] = {(f.kind, f.array, f.index, f.line - line) for f in memory.findings}
+    unwritten = ("uninitialised-read", "s", (7,), 7)
+    assert found[mirrors] == {unwritten}
+    kinds = {(kind, array) for kind, array, _, _ in found[mirrors_wrongly]}
+    assert kinds == {("uninitialised-read", "s"), ("out-of-bounds", "s"), ("race", "s")}
+    assert ("out-of-bounds", "s", (8,), 4) in found[mirrors_wrongly]

@@ -11,6 +11,20 @@ its next barrier, so a loop that waits for another thread's store never ends. In
 from workbench.cuda.emulator.cache import cache_dir
 from workbench.cuda.emulator.errors import EmulatorError
 from workbench.cuda.emulator.launch import Emulated, compile
+from workbench.cuda.emulator.memory import Finding, Memory, located, merged
+from workbench.cuda.emulator.program import Program
 from workbench.cuda.emulator.source import Source, source_of
 
-__all__ = ["Emulated", "EmulatorError", "Source", "cache_dir", "compile", "source_of"]
+__all__ = [
+    "Emulated",
+    "EmulatorError",
+    "Finding",
+    "Memory",
+    "Program",
+    "Source",
+    "cache_dir",
+    "compile",
+    "located",
+    "merged",
+    "source_of",
+]

@@ -36,6 +36,8 @@ class Site:
 
     construct: str
     location: str
+    #: whether it stands in a branch
+    conditional: bool
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Array:
     memory: str
     shape: tuple[int, ...]
     dtype: str
+    #: the variable that holds it; "" where it has none of its own
+    name: str
 
 
 def called(function: str, *arguments: ast.expr) -> ast.Call:
@@ -82,7 +86,7 @@ def call_of(rewriter, node: ast.Call, value: object) -> ast.expr:
     raise rewriter.refusal(node, ast.unparse(node.func) + "()")
 
 
-def array_of(rewriter, node: ast.Call, memory: str) -> str:
+def array_of(rewriter, node: ast.Call, memory: str, name: str = "") -> str:
     """Return the name of the compiled function that gives the array declared by this call."""
     given = dict(zip(("shape", "dtype", "alignment"), node.args, strict=False))
     given |= {keyword.arg: keyword.value for keyword in node.keywords}
@@ -96,7 +100,7 @@ def array_of(rewriter, node: ast.Call, memory: str) -> str:
     is_dynamic = memory == "shared" and extents == (0,)
     if not is_dynamic and not all(isinstance(extent, int | np.integer) and extent > 0 for extent in extents):
         raise rewriter.refusal(node, f"a shape that is not constant and positive: {ast.unparse(node)}")
-    return rewriter.program.array(Array(memory, tuple(int(extent) for extent in extents), dtype))
+    return rewriter.program.array(Array(memory, tuple(int(extent) for extent in extents), dtype, name))
 
 
 def _arguments(rewriter, node):
@@ -144,7 +148,7 @@ def _barrier(rewriter, node, name):
     imported = rewriter.program.imported
     rewriter.result.has_barrier = True
     arguments = _arguments(rewriter, node)
-    site = rewriter.program.site(Site(f"cuda.{name}", rewriter.function.at(node)), KINDS[name])
+    site = rewriter.program.site(Site(f"cuda.{name}", rewriter.function.at(node), rewriter.branches > 0), KINDS[name])
     wait = called(imported(f"{_EMULATOR}.barriers", "barrier"), ast.Constant(site))
     zero = ast.Constant(0)
     match name, arguments:

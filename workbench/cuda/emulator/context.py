@@ -6,6 +6,7 @@ from numba import njit
 from numba.core import types
 
 from workbench.cuda.emulator.intrinsics import bits_of, from_bits, words_at
+from workbench.cuda.emulator.shadow import Watch
 
 int32, int64, uint32 = types.int32, types.int64, types.uint32
 
@@ -18,7 +19,8 @@ class Launch:
     LOCAL, LOCAL_SIZE, LOCAL_POISON = 5, 6, 7  # the same of the first thread; the size is that of each thread
     BLOCK_IDX, BLOCK_DIM, GRID_DIM = 8, 11, 14  # x, y, z
     DYNAMIC_SIZE = 17  # bytes at the end of shared memory
-    WORDS = 18
+    WATCH = 18  # address of the words of the first thread's watch, or 0
+    WORDS = 19
 
 
 class Record:
@@ -49,12 +51,14 @@ class Context(NamedTuple):
     record: int
     dynamic: int
     dynamic_size: int
+    watch: int
 
 
 # numba freezes globals, not attributes of classes.
 _RECORDS, _SHARED, _LOCAL, _LOCAL_SIZE = Launch.RECORDS, Launch.SHARED, Launch.LOCAL, Launch.LOCAL_SIZE
 _BLOCK, _DIM, _GRID, _WORDS = Launch.BLOCK_IDX, Launch.BLOCK_DIM, Launch.GRID_DIM, Launch.WORDS
 _SHARED_SIZE, _DYNAMIC_SIZE = Launch.SHARED_SIZE, Launch.DYNAMIC_SIZE
+_WATCH, _WATCH_BYTES = Launch.WATCH, 8 * Watch.WORDS
 _RECORD_WORDS, _RECORD_BYTES = Record.WORDS, 8 * Record.WORDS
 _MASK, _VALUE, _OPERAND, _RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 
@@ -83,6 +87,7 @@ def context_of(launch, thread):
         words[_RECORDS] + thread * _RECORD_BYTES,
         words[_SHARED] + words[_SHARED_SIZE] - words[_DYNAMIC_SIZE],
         words[_DYNAMIC_SIZE],
+        words[_WATCH] + thread * _WATCH_BYTES,
     )
 
 

@@ -149,6 +149,34 @@ def words_at(typingctx, address, count):
     return signature(array_type, types.int64, types.int64), codegen
 
 
+def _memory(width):
+    """Return two compiled functions that read and write an integer of `width` bits, as an int64, at an address."""
+    integer = ir.IntType(width)
+
+    @intrinsic
+    def peek(typingctx, address):
+        def codegen(context, builder, sig, args):
+            value = builder.load(builder.inttoptr(args[0], integer.as_pointer()))
+            return value if width == 64 else builder.zext(value, _I64)
+
+        return signature(types.int64, types.int64), codegen
+
+    @intrinsic
+    def poke(typingctx, address, value):
+        def codegen(context, builder, sig, args):
+            value = args[1] if width == 64 else builder.trunc(args[1], integer)
+            builder.store(value, builder.inttoptr(args[0], integer.as_pointer()))
+            return context.get_dummy_value()
+
+        return signature(types.none, types.int64, types.int64), codegen
+
+    return peek, poke
+
+
+peek, poke = _memory(64)
+peek_byte, poke_byte = _memory(8)
+
+
 @intrinsic
 def bits_of(typingctx, value):
     """Return the bits of a number as an int64; a narrow integer keeps its value."""

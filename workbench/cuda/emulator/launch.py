@@ -11,9 +11,10 @@ from workbench.cuda.emulator import cache
 from workbench.cuda.emulator.arguments import Parameter, encoded
 from workbench.cuda.emulator.context import Launch, Record
 from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.memory import Memory, block_of, session
 from workbench.cuda.emulator.module import Entry, entry_of
 from workbench.cuda.emulator.program import Program, program_of
-from workbench.cuda.emulator.report import stuck
+from workbench.cuda.emulator.report import stuck, waiting
 from workbench.cuda.emulator.source import Source
 
 WARP = 32
@@ -30,7 +31,17 @@ class Emulated:
     _entries: dict[tuple[Parameter, ...], Entry] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(
-        self, grid, block, args, *, dynamic_shared_bytes=0, order="ascending", seed=0, skew=False, workers=None
+        self,
+        grid,
+        block,
+        args,
+        *,
+        dynamic_shared_bytes=0,
+        order="ascending",
+        seed=0,
+        skew=False,
+        workers=None,
+        memory: Memory | None = None,
     ) -> None:
         """Run the kernel; it returns when every block has finished.
 
@@ -43,7 +54,10 @@ class Emulated:
         order : in which order the blocks, and the threads between two barriers, run: ``"ascending"``,
             ``"descending"`` or ``"shuffle"``, a permutation drawn with ``seed``.
         skew : run each warp to the block's next barrier before the next warp starts.
-        workers : how many threads of this process run blocks, all CPUs when None. A kernel that uses atomics has one.
+        workers : how many threads of this process run blocks, all CPUs when None. A kernel that uses atomics has one,
+            and so has one that is watched.
+        memory : where a kernel that was compiled to be watched leaves its findings. Threads that wait for ever are then
+            a finding, not an error.
 
         Raises
         ------
@@ -67,17 +81,25 @@ class Emulated:
         parameters = tuple(parameter for parameter, _ in pairs)
         if parameters not in self._entries:
             self._entries[parameters] = entry_of(self.program, parameters)
+        if self.program.watched != (memory is not None):
+            raise EmulatorError("memory is for kernels compiled with watched=True, which need it")
         words = np.array([word for _, words in pairs for word in words] or [0], np.int64)
 
         random = np.random.default_rng(seed)
         blocks = _permuted(np.arange(int(np.prod(grid))), order, random)
         schedule = _thread_order(threads, order, skew, random)
         scheduler = _scheduler()
-        workers = 1 if self.program.uses_atomics else min(workers or _cpus(), len(blocks))
+        workers = 1 if self.program.uses_atomics or memory else min(workers or _cpus(), len(blocks))
+        arrays = {
+            name: value
+            for name, value in zip(self.program.parameters, args, strict=True)
+            if isinstance(value, np.ndarray)
+        }
 
         def work(worker):
             share = np.ascontiguousarray(blocks[worker::workers])
-            return _run(scheduler, self.program, self._entries[parameters], words, grid, block, share, schedule, poison)
+            entry = self._entries[parameters]
+            return _run(scheduler, self.program, entry, words, grid, block, share, schedule, poison, memory, arrays)
 
         if workers == 1:
             errors = [work(0)]
@@ -90,7 +112,7 @@ class Emulated:
                 raise EmulatorError(failures[failed])
 
 
-def compile(source: Source, *, contract: bool = False, gpu_math: bool = False) -> Emulated:
+def compile(source: Source, *, contract: bool = False, gpu_math: bool = False, watched: bool = False) -> Emulated:
     """Return the kernel rewritten for the CPU; numba compiles it at the first launch of each signature.
 
     Parameters
@@ -100,10 +122,11 @@ def compile(source: Source, *, contract: bool = False, gpu_math: bool = False) -
         without fused multiply-add fuses none.
     gpu_math : whether `math.exp` and `math.log` of a float32 are computed as numba.cuda does (see `elementary`)
         instead of by the host's functions. Other functions of `math` remain the host's.
+    watched : whether each access is checked, at about 100 times the cost; see `memory`.
 
     Raises `EmulatorError`, with ``file:line``, for a construct that the emulator does not support.
     """
-    return Emulated(program_of(source, contract, gpu_math))
+    return Emulated(program_of(source, contract=contract, gpu_math=gpu_math, watched=watched))
 
 
 def _cpus():
@@ -161,7 +184,7 @@ def _shared_poison(program, dynamic_size):
     return np.frombuffer(program.shared + dynamic or b"\0", np.uint8), dynamic_size
 
 
-def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison):
+def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison, memory, arrays):
     """Run some blocks on this thread; return the block that failed and why, or (0, None)."""
     threads = int(np.prod(block))
     order, groups = schedule
@@ -178,6 +201,8 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
     launch[Launch.BLOCK_DIM : Launch.GRID_DIM] = block
     launch[Launch.GRID_DIM : Launch.DYNAMIC_SIZE] = grid
     launch[Launch.DYNAMIC_SIZE] = dynamic_size
+    watch = memory and session(memory, program, arrays, grid, threads, shared, local)
+    launch[Launch.WATCH] = watch.address if watch else 0
     address = launch.ctypes.data
     slot_size = -(-scheduler.size_of(entry.address, address) // 64) * 64
     slots = _aligned(threads * slot_size)
@@ -185,9 +210,16 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
     end, failed = scheduler.run_blocks(
         entry.address, address, blocks, order, groups, kinds, state, records, slots.ctypes.data, slot_size
     )
+    if watch:
+        watch.end()
     if end == scheduler.FINISHED_BLOCK:
         return 0, None
-    place = (failed % grid[0], failed // grid[0] % grid[1], failed // (grid[0] * grid[1]))
+    place = block_of(failed, grid)
+    if watch:
+        memory.abandoned = True
+        if end == scheduler.STUCK:
+            memory.findings.append(waiting(program, place, block, state, records[:, Record.MASK]))
+        return 0, None
     if end == scheduler.EXCEPTION:
         return failed, f"{program.location}: {program.name} raised an exception in block {place}"
     return failed, stuck(program, place, block, state, records[:, Record.MASK])

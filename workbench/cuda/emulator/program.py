@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +12,7 @@ from workbench.cuda.emulator.calls import Array, Site
 from workbench.cuda.emulator.errors import EmulatorError
 from workbench.cuda.emulator.rewrite import Rewriter, Rewritten
 from workbench.cuda.emulator.source import Source, device_function, kernel_of
+from workbench.cuda.emulator.watcher import Place
 
 _EMULATOR = "workbench.cuda.emulator"
 _FLAGS = 'error_model="numpy", _nrt=False, no_cfunc_wrapper=True'
@@ -49,11 +51,22 @@ class Program:
     #: the element that fills dynamic shared memory, b"" where the kernel has no such array
     dynamic: bytes
     uses_atomics: bool
+    #: whether its accesses are watched; the places of the accesses, of which number n is places[n - 1]
+    watched: bool
+    places: tuple[Place, ...]
+    #: generated name -> a shared or local array and the bytes before it in its memory, or in dynamic shared memory
+    arrays: Mapping[str, tuple[Array, int]]
+    #: parameter -> ``file:line`` of the first statement that stores to it, or hands it on where none does
+    stores: Mapping[str, str]
+
+    def store(self, parameter: str) -> str:
+        """Return ``file:line`` of the store to an array argument; of the kernel where there is none."""
+        return self.stores.get(parameter, self.location)
 
 
-def program_of(source: Source, contract: bool = False, gpu_math: bool = False) -> Program:
+def program_of(source: Source, *, contract: bool, gpu_math: bool, watched: bool) -> Program:
     """Return the rewritten kernel (see `launch.compile`); raises `EmulatorError` for what cannot be emulated."""
-    return _Builder(source, _FLAGS + ', fastmath={"contract"}' * contract, gpu_math).program()
+    return _Builder(source, _FLAGS + ', fastmath={"contract"}' * contract, gpu_math, watched).program()
 
 
 @dataclass
@@ -63,6 +76,7 @@ class _Builder:
     source: Source
     flags: str
     gpu_math: bool
+    watched: bool
     header: dict[str, str] = field(default_factory=dict)
     functions: dict[int, tuple[str, Rewritten] | None] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
@@ -72,6 +86,10 @@ class _Builder:
     memory: dict[str, bytes] = field(default_factory=lambda: {"shared": b"", "local": b""})
     dynamic: set[bytes] = field(default_factory=set)
     alive: list[object] = field(default_factory=list)  # keeps the ids in `functions` valid
+    places: dict[Place, int] = field(default_factory=dict)
+    arrays: dict[str, tuple[Array, int]] = field(default_factory=dict)
+    stores: dict[str, str] = field(default_factory=dict)
+    calls: dict[str, str] = field(default_factory=dict)
 
     def program(self) -> Program:
         kernel = kernel_of(self.source)
@@ -102,7 +120,24 @@ class _Builder:
             # All bits set are a NaN of every float type, so that aliased arrays of several types see one too.
             dynamic=self.dynamic.pop() if len(self.dynamic) == 1 else b"\xff" * bool(self.dynamic),
             uses_atomics=rewritten.uses_atomics,
+            watched=self.watched,
+            places=tuple(self.places),
+            arrays=self.arrays,
+            stores=self.calls | self.stores,
         )
+
+    def place(self, place):
+        """Return the number of a place of an access or a loop."""
+        return self.places.setdefault(place, len(self.places) + 1)
+
+    def memory_of(self, name):
+        """Return "shared" or "local" for the generated name of an array, else None."""
+        return self.arrays[name][0].memory if name in self.arrays else None
+
+    def note_use(self, function, array, node, *, stores):
+        """Remember where the kernel first stores to an argument of its own, or first hands it on."""
+        if isinstance(array, ast.Name) and function.node.name == self.source.name:
+            (self.stores if stores else self.calls).setdefault(array.id, function.at(node))
 
     def emit(self, node, name, options, function):
         """Append a function under a new name, and where each line of it comes from."""
@@ -158,11 +193,14 @@ class _Builder:
         if array.shape == (0,):
             self.dynamic.add(element)
             make = self.imported(f"{_EMULATOR}.intrinsics", "dynamic_array")
-            return self.declare(f"__dynamic_{array.dtype}", f"__dynamic_{array.dtype} = {make}({array.dtype!r})")
+            name = f"__dynamic_{array.dtype}"
+            self.arrays.setdefault(name, (array, 0))
+            return self.declare(name, f"{name} = {make}({array.dtype!r})")
         used = _padded(self.memory[array.memory])
         self.memory[array.memory] = used + element * math.prod(array.shape)
         make = self.imported(f"{_EMULATOR}.intrinsics", "array_in")
         name = f"__array{len(self.header)}"
+        self.arrays[name] = array, len(used)
         arguments = f"{array.memory!r}, {len(used)}, {array.shape!r}, {array.dtype!r}"
         return self.declare(name, f"{name} = {make}({arguments})")
 

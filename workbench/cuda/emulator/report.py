@@ -1,6 +1,7 @@
 """Messages for threads that wait for what never comes."""
 
 from workbench.cuda.emulator.kinds import FIRST_WARP_KIND, SYNCWARP
+from workbench.cuda.emulator.memory import Finding, located
 from workbench.cuda.emulator.program import Program
 
 
@@ -10,17 +11,10 @@ def stuck(program: Program, block: tuple[int, ...], block_dim: tuple[int, ...], 
     ``state`` holds what each thread waits for: a site, or -1 for a thread that has exited; ``masks`` what the threads
     at warp operations named.
     """
-    waiting: dict[tuple[int, int], list[int]] = {}
-    exited = []
-    for thread, site in enumerate(state):
-        if site < 0:
-            exited.append(thread)
-        else:
-            mask = masks[thread] if program.kinds[site] >= FIRST_WARP_KIND else 0
-            waiting.setdefault((int(site), int(mask)), []).append(thread)
+    groups, exited = _groups(program, state, masks)
     lines = []
     warp_wide = False
-    for (site, mask), threads in sorted(waiting.items()):
+    for (site, mask), threads in sorted(groups.items()):
         place = program.sites[site - 1]
         line = f"  {place.location}: {place.construct} reached by {_threads(threads, block_dim)}"
         if program.kinds[site] >= FIRST_WARP_KIND:
@@ -36,6 +30,51 @@ def stuck(program: Program, block: tuple[int, ...], block_dim: tuple[int, ...], 
         lines.append(f"  exited: {_threads(exited, block_dim)}")
     problem = "lanes of the mask are missing" if warp_wide else "divergent barrier"
     return f"{program.name}: {problem} in block {block}\n" + "\n".join(lines)
+
+
+def waiting(program: Program, block: tuple[int, ...], block_dim: tuple[int, ...], state, masks) -> Finding:
+    """Return the finding for a block of which no thread can go on; arguments as of `stuck`.
+
+    Its place is that of the warp operation that lacks lanes, else of a barrier in a branch, else of the first one in
+    the source.
+    """
+    groups, exited = _groups(program, state, masks)
+    warp_wide = {key: threads for key, threads in groups.items() if program.kinds[key[0]] >= FIRST_WARP_KIND}
+
+    def suspicion(key):
+        site = program.sites[key[0] - 1]
+        return not site.conditional, located(site.location), key
+
+    ordered = sorted(warp_wide or groups, key=suspicion)
+    first, *others = [*ordered, *sorted(key for key in groups if warp_wide and key not in warp_wide)]
+    file, line = located(program.sites[first[0] - 1].location)
+    other_file, other_line = located(program.sites[others[0][0] - 1].location) if others else (None, None)
+    return Finding(
+        kind="missing-lanes" if warp_wide else "divergent-barrier",
+        array="",
+        file=file,
+        line=line,
+        other_file=other_file,
+        other_line=other_line,
+        block=block,
+        threads=tuple(groups[first]),
+        index=(),
+        count=1,
+        text=stuck(program, block, block_dim, state, masks),
+    )
+
+
+def _groups(program, state, masks):
+    """Return (site, mask) -> the threads that wait there, and the threads that have exited."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    exited = []
+    for thread, site in enumerate(state):
+        if site < 0:
+            exited.append(thread)
+        else:
+            mask = masks[thread] if program.kinds[site] >= FIRST_WARP_KIND else 0
+            groups.setdefault((int(site), int(mask)), []).append(thread)
+    return groups, exited
 
 
 def _missing(mask, threads, state, excused):

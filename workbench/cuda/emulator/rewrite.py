@@ -14,6 +14,7 @@ from workbench.cuda.emulator.calls import array_of, call_of, called
 from workbench.cuda.emulator.errors import EmulatorError
 from workbench.cuda.emulator.names import UNKNOWN
 from workbench.cuda.emulator.source import Function, is_function
+from workbench.cuda.emulator.watcher import Watcher
 
 MAX_CONSTANT = 64 * 1024  # bytes of constant memory on every GPU
 _COORDINATES = {"threadIdx": "thread", "blockIdx": "block", "blockDim": "block_dim", "gridDim": "grid_dim"}
@@ -57,6 +58,7 @@ class Rewriter(ast.NodeTransformer):
         self.locals = parameters | set(stores)
         self.assigned_once = {name for name in stores if stores.count(name) == 1} - parameters
         self.arrays = {}
+        self.branches = 0  # that the node being visited lies in
         self.result = None
 
     def rewritten(self) -> Rewritten:
@@ -77,6 +79,8 @@ class Rewriter(ast.NodeTransformer):
         if ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
         node.body = self.statements(node.body)
+        if self.program.watched:
+            node.body = Watcher(self).statements(node.body)
         if self.result.takes_context:
             arguments.args.insert(0, ast.arg("__c"))
         return self.result
@@ -190,7 +194,7 @@ class Rewriter(ast.NodeTransformer):
             if isinstance(node.value, ast.Call):
                 construct = names.construct(self.value(node.value.func))
                 if construct in ("shared.array", "local.array"):
-                    self.arrays[target.id] = array_of(self, node.value, construct.partition(".")[0])
+                    self.arrays[target.id] = array_of(self, node.value, construct.partition(".")[0], target.id)
                     return []
         return self.generic_visit(node)
 
@@ -205,8 +209,10 @@ class Rewriter(ast.NodeTransformer):
         if (decided := self.decided(node.test)) is not None:
             return self.statements(node.body if decided else node.orelse) if node.orelse or decided else []
         node.test = self.visit(node.test)
+        self.branches += 1
         node.body = self.statements(node.body)
         node.orelse = self.statements(node.orelse) if node.orelse else []
+        self.branches -= 1
         return node
 
     def visit_IfExp(self, node):

@@ -8,6 +8,7 @@ from numba import njit
 from workbench.cuda.emulator import kinds
 from workbench.cuda.emulator.context import Launch, Record
 from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes, words_at
+from workbench.cuda.emulator.shadow import MISSING_LANES, Watch, begin_block, meet_lanes, pass_barrier, report
 
 READY = 0  # the state of a thread that can run; a positive state is the site where it waits
 FINISHED_BLOCK, STUCK, EXCEPTION = 0, 1, 2
@@ -15,7 +16,8 @@ FINISHED_BLOCK, STUCK, EXCEPTION = 0, 1, 2
 # numba freezes globals, not attributes of classes and modules.
 SHARED, SHARED_SIZE, SHARED_POISON = Launch.SHARED, Launch.SHARED_SIZE, Launch.SHARED_POISON
 LOCAL, LOCAL_SIZE, LOCAL_POISON = Launch.LOCAL, Launch.LOCAL_SIZE, Launch.LOCAL_POISON
-BLOCK_IDX, GRID_DIM, WORDS = Launch.BLOCK_IDX, Launch.GRID_DIM, Launch.WORDS
+BLOCK_IDX, GRID_DIM, WATCH, WORDS = Launch.BLOCK_IDX, Launch.GRID_DIM, Launch.WATCH, Launch.WORDS
+WATCH_BYTES = 8 * Watch.WORDS
 MASK, VALUE, OPERAND, RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 SYNCTHREADS_AND, SYNCTHREADS_OR = kinds.SYNCTHREADS_AND, kinds.SYNCTHREADS_OR
 FIRST_WARP_KIND, SYNCWARP, ACTIVEMASK = kinds.FIRST_WARP_KIND, kinds.SYNCWARP, kinds.ACTIVEMASK
@@ -26,16 +28,21 @@ UNDEFINED = 0x7FF8DEAD7FC0DEAD  # what a lane reads that no lane offered: NaN as
 
 
 @njit(nogil=True)
-def members_of(first, mask, kind, state, kinds, records):
-    """Return the lanes that wait with this mask and kind, and those that have exited, as masks."""
+def members_of(first, mask, site, state, kinds, records):
+    """Return the lanes that wait with this mask at this site, and those that have exited, as masks.
+
+    Lanes may meet at several `syncwarp`, but must execute the same shuffle or vote (CUDA C++ programming guide, warp
+    vote and warp shuffle functions).
+    """
     waiting = 0
     exited = 0
     for lane in range(min(32, state.size - first)):
         thread = first + lane
         if state[thread] == FINISHED:
             exited |= 1 << lane
-        elif state[thread] > 0 and kinds[state[thread]] == kind and records[thread, MASK] == mask:
-            waiting |= 1 << lane
+        elif state[thread] > 0 and records[thread, MASK] == mask:
+            if state[thread] == site or (kinds[site] == SYNCWARP and kinds[state[thread]] == SYNCWARP):
+                waiting |= 1 << lane
     return waiting, exited
 
 
@@ -63,7 +70,7 @@ def lanes_like(first, group, value, records):
 
 
 @njit(nogil=True)
-def exchange(first, group, kind, records):
+def exchange(first, group, kind, state, records, watches):
     """Give each lane of the group the result of its operation."""
     ballot = 0
     alike = True
@@ -81,6 +88,8 @@ def exchange(first, group, kind, records):
             if SHFL <= kind <= SHFL_XOR:
                 source = source_lane(kind, lane, records[thread, OPERAND])
                 records[thread, RESULT] = records[first + source, VALUE] if group >> source & 1 else UNDEFINED
+                if watches and not group >> source & 1:
+                    report(watches + thread * WATCH_BYTES, MISSING_LANES, state[thread], 0, 0)
             elif kind == ALL:
                 records[thread, RESULT] = ballot == group
             elif kind == ANY:
@@ -98,7 +107,7 @@ def exchange(first, group, kind, records):
 
 
 @njit(nogil=True)
-def meet(first, state, kinds, records):
+def meet(first, state, kinds, records, watches):
     """Resolve the operations of one warp whose lanes are all there; return whether any lane may go on.
 
     Exited lanes may be named by the mask of syncwarp only; lanes that the block does not have may be named by any.
@@ -112,18 +121,20 @@ def meet(first, state, kinds, records):
             continue
         kind = kinds[site]
         mask = records[first + lane, MASK]
-        waiting, exited = members_of(first, mask, kind, state, kinds, records)
+        waiting, exited = members_of(first, mask, site, state, kinds, records)
         done |= waiting
         missing = mask & existing & ~waiting
         if kind == SYNCWARP:
             missing &= ~exited
-        if kind == ACTIVEMASK:
-            for other in range(32):
-                if waiting >> other & 1 and state[first + other] != site:
-                    waiting &= ~(1 << other)
+        if kind == ACTIVEMASK:  # lanes behind catch up before others ask the same at a later place
+            for other in range(min(32, state.size - first)):
+                if state[first + other] > 0 and kinds[state[first + other]] == ACTIVEMASK:
+                    done |= 1 << other
         elif missing or waiting & ~mask:
             continue
-        exchange(first, waiting, kind, records)
+        exchange(first, waiting, kind, state, records, watches)
+        if watches and kind == SYNCWARP:  # shuffles and votes order no memory
+            meet_lanes(watches, first, waiting)
         moved = True
         for other in range(32):
             if waiting >> other & 1:
@@ -162,6 +173,7 @@ def release(state, kinds, records):
 @njit(nogil=True)
 def run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
     """Run whole warps until each thread waits at a block barrier or cannot go on; return whether one raised."""
+    watches = words_at(launch, WORDS)[WATCH]
     moved = True
     while moved:
         for thread in threads:
@@ -171,7 +183,7 @@ def run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
                     return True
         moved = False
         for thread in threads:
-            if thread % 32 == 0 and meet(thread, state, kinds, records):
+            if thread % 32 == 0 and meet(thread, state, kinds, records, watches):
                 moved = True
     return False
 
@@ -186,9 +198,12 @@ def all_finished(state):
 
 
 @njit(nogil=True)
-def run_block(entry, launch, order, groups, kinds, state, records, slots, slot_size):
+def run_block(entry, launch, block, order, groups, kinds, state, records, slots, slot_size):
     """Run one block from fresh memory; return how it ended."""
     words = words_at(launch, WORDS)
+    watches = words[WATCH]
+    if watches:
+        begin_block(watches, state.size, block)
     copy_bytes(words[SHARED], words[SHARED_POISON], words[SHARED_SIZE])
     for thread in range(state.size):
         copy_bytes(words[LOCAL] + thread * words[LOCAL_SIZE], words[LOCAL_POISON], words[LOCAL_SIZE])
@@ -203,6 +218,8 @@ def run_block(entry, launch, order, groups, kinds, state, records, slots, slot_s
             return FINISHED_BLOCK
         if not release(state, kinds, records):
             return STUCK
+        if watches:
+            pass_barrier(watches, state.size)
 
 
 @njit(nogil=True, cache=True)
@@ -226,7 +243,7 @@ def run_blocks(entry, launch, blocks, order, groups, kinds, state, records, slot
         words[BLOCK_IDX] = block % width
         words[BLOCK_IDX + 1] = block // width % height
         words[BLOCK_IDX + 2] = block // (width * height)
-        end = run_block(entry, launch, order, groups, kinds, state, records, slots, slot_size)
+        end = run_block(entry, launch, block, order, groups, kinds, state, records, slots, slot_size)
         if end != FINISHED_BLOCK:
             return end, block
     return FINISHED_BLOCK, 0

@@ -1,0 +1,151 @@
+"""Run a kernel of ours on the emulator with every access watched, and report what a GPU cannot show."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from workbench.case import Case
+from workbench.cuda import emulator
+from workbench.cuda.build import build
+from workbench.cuda.emulator import Finding
+from workbench.cuda.kernels import KERNELS
+from workbench.cuda.plan import Plan, constants, launches, plan, settle
+from workbench.cuda.run import leave_receipt, receipt
+from workbench.faults import applied, chosen
+from workbench.refusal import Refusal
+from workbench.stages import probe_set
+
+#: kinds of findings that end a launch; they come first, since others may follow from them
+_STOPPING = ("divergent-barrier", "missing-lanes", "runaway")
+
+# Seconds measured on 2 cores, for estimates only: a cold compile, and each (query, key) pair
+COMPILE_S, ELEMENT_S = 8.0, 2e-6
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """In which order blocks and threads run; arguments of `emulator.Emulated`."""
+
+    order: str
+    seed: int
+    skew: bool  #: each warp runs to the block's barrier before the next one starts
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found."""
+
+    target: str
+    faults: tuple[str, ...]
+    case: Case  #: with its tiles and splits
+    schedules: tuple[Schedule, ...]
+    launches: int  #: of kernel functions in one run
+    blocks: int  #: that those launch
+    findings: tuple[Finding, ...]
+
+    def line(self, file: str, number: int) -> str:
+        """The text of a line of the source, with the faults put in."""
+        text = Path(file).read_text()
+        kernel = KERNELS[self.target]
+        if Path(file) == kernel.file:
+            text = applied(text, chosen(self.faults, self.target), kernel.file.name)
+        return text.splitlines()[number - 1].strip()
+
+
+def check(name: str, case: Case, *, faults: Sequence[str] = (), probes: str = "all", schedules: int = 1) -> Checked:
+    """What a watched run of kernel `name` on `case` finds: nothing, of a correct kernel.
+
+    Every access of shared, local and global memory is checked: uninitialised-read, race, out-of-bounds, second-write
+    (of an output or of a dumped stage), unwritten-output; and divergent-barrier, missing-lanes, runaway. The run is
+    repeated under `schedules` orders of blocks and threads; where they give other bits, that is order-dependent.
+
+    `faults` and `probes` (all, lean, output) as in `workbench.run`. Refusal for a case or a fault that the kernel
+    cannot take.
+    """
+    if schedules < 1:
+        raise Refusal(f"schedules must be a whole number of at least 1; got {schedules}")
+    settle(KERNELS[name], case)
+    tried = tuple(itertools.islice(_schedules(), schedules))
+    findings: list[Finding] = []
+    first: Plan | None = None
+    for schedule in tried:
+        made = plan(name, case, faults_in=faults, probes=probes, inputs=None, backend="emulator")
+        found, stores = _watched(made, schedule)
+        findings += found
+        first = first or made
+        if not findings:
+            findings += _differences(first, made, stores)
+    assert first is not None
+    launched = launches(first.trace.case, first.kernel)
+    return Checked(
+        target=name,
+        faults=tuple(faults),
+        case=first.trace.case,
+        schedules=tried,
+        launches=len(launched),
+        blocks=sum(int(np.prod(grid)) for _, grid, _ in launched),
+        findings=tuple(sorted(emulator.merged(findings), key=lambda finding: finding.kind not in _STOPPING)),
+    )
+
+
+def estimate_s(names: Sequence[str], cases: Sequence[Case], faults: Sequence[str], probes: str) -> float:
+    """About how many seconds checks take: the compiles, unless they are in the cache on disk, and the runs."""
+    total = 0.0
+    for name in names:
+        kernel = KERNELS[name]
+        settled = [settle(kernel, case) for case in cases]
+        stages, injected = probe_set(kernel.algorithm, probes), chosen(faults, name)
+        builds = {(function, constants(case)) for case in settled for function in kernel.functions}
+        total += COMPILE_S * sum(not receipt(*build, stages, injected, watched=True).exists() for build in builds)
+        total += sum(ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
+    return total
+
+
+def _schedules() -> Iterator[Schedule]:
+    """Ascending and descending order, then orders drawn at random, each with and without skew."""
+    for seed in itertools.count():
+        for order in ("ascending", "descending") if seed == 0 else ("shuffle",):
+            for skew in (False, True):
+                yield Schedule(order, seed, skew)
+
+
+def _watched(made: Plan, schedule: Schedule) -> tuple[list[Finding], dict[str, str]]:
+    """Findings of one run of all launches, or until one of them is given up; and ``file:line`` of the store to each
+    array.
+    """
+    memory = emulator.Memory()
+    for name, array in made.arrays.items():
+        given = name in made.trace.inputs
+        memory.add(array, written=given, once=not given)
+    outputs: dict[str, tuple[emulator.Program, str]] = {}
+    for function, grid, names in launches(made.trace.case, made.kernel):
+        built = build(made.kernel.file, function, made.constants, made.trace.requested, made.faults)
+        kernel = built.for_emulator(watched=True)
+        arguments = made.arguments(names, built.probes, made.arrays)
+        kernel(grid, made.constants.threads, arguments, memory=memory, **vars(schedule))
+        leave_receipt(function, made.constants, made.trace.requested, made.faults, watched=True)
+        if memory.abandoned:
+            return memory.findings, {}
+        parameters = (*names, *(f"probe_{stage}" for stage in built.probes))
+        for parameter, name in zip(parameters, (*names, *built.probes), strict=True):
+            outputs.setdefault(name, (kernel.program, parameter))
+    for name, (program, parameter) in outputs.items():
+        if name in made.arrays and (finding := memory.unwritten(program, parameter, made.arrays[name])):
+            memory.findings.append(finding)
+    return memory.findings, {name: program.store(parameter) for name, (program, parameter) in outputs.items()}
+
+
+def _differences(first: Plan, other: Plan, stores: dict[str, str]) -> list[Finding]:
+    """Findings for the arrays in which two runs of a kernel differ."""
+    findings = []
+    for name, array in first.arrays.items():
+        differs = np.argwhere(array.view(np.uint8) != other.arrays[name].view(np.uint8))
+        if len(differs):
+            text = f"{name} has other bits in another order of blocks and threads"
+            index = tuple(int(i) for i in differs[0][:-1])
+            file, line = emulator.located(stores[name])
+            findings.append(Finding("order-dependent", name, file, line, None, None, (), (), index, len(differs), text))
+    return findings

@@ -1,0 +1,270 @@
+"""The memory of a watched run: stamps of its global arrays, which outlive a launch, and what was found in it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from workbench.cuda.emulator import shadow
+from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.program import Program
+from workbench.cuda.emulator.shadow import Common, Found, Region, Watch
+
+KINDS = {
+    shadow.UNINITIALISED: "uninitialised-read",
+    shadow.RACE: "race",
+    shadow.OUT_OF_BOUNDS: "out-of-bounds",
+    shadow.RUNAWAY: "runaway",
+    shadow.MISSING_LANES: "missing-lanes",
+    shadow.SECOND_WRITE: "second-write",
+}
+_LIMIT = 256  # findings of one launch that are told apart
+STEPS = 10**8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a kernel must not do, and where it first did it."""
+
+    #: uninitialised-read, race, out-of-bounds, second-write, unwritten-output, divergent-barrier, missing-lanes,
+    #: runaway, order-dependent
+    kind: str
+    array: str  #: its name in the source; "" where no array is concerned
+    file: str  #: of the access
+    line: int
+    other_file: str | None  #: of the access that it conflicts with
+    other_line: int | None
+    block: tuple[int, ...]
+    threads: tuple[int, ...]  #: the thread, and that of the other access; of a barrier, those that wait at it
+    index: tuple[int, ...]  #: the array's element
+    count: int  #: how often
+    text: str  #: in words
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A global array and its stamps."""
+
+    array: np.ndarray
+    stamps: np.ndarray
+    once: bool  #: whether an element may be written once only
+
+
+@dataclass
+class Memory:
+    """What is known of the global arrays of a run, from one launch to the next.
+
+    Arrays that nobody added count as written by the host before they were first launched with.
+    """
+
+    steps: int = STEPS  #: turns of loops that a thread may take in one launch
+    owned: list[Owned] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    #: whether a launch was given up, so that what it has left unwritten says nothing
+    abandoned: bool = False
+    epoch: int = 1
+
+    def add(self, array: np.ndarray, *, written: bool, once: bool = False) -> None:
+        """Watch an array: whether the host has written it, and whether an element may be written once only."""
+        low, high = np.lib.array_utils.byte_bounds(array)
+        stamps = np.zeros(((high - low) // array.itemsize, 3), np.int64)
+        if written:
+            stamps[:, 0] = shadow.HOST
+        self.owned.append(Owned(array, stamps, once))
+
+    def find(self, address: int) -> Owned | None:
+        """Return the array that holds an address."""
+        for owned in self.owned:
+            low, high = np.lib.array_utils.byte_bounds(owned.array)
+            if low <= address < high:
+                return owned
+        return None
+
+    def unwritten(self, program: Program, name: str, array: np.ndarray) -> Finding | None:
+        """Return the finding for an output of `program` that has elements nobody wrote; None where all are written."""
+        owned = self.find(array.ctypes.data)
+        assert owned is not None
+        missing = np.argwhere((owned.stamps[:, 0] == 0).reshape(array.shape))
+        if not len(missing):
+            return None
+        file, line = located(program.store(name))
+        text = f"{len(missing)} of {array.size} elements of {name} were never written"
+        index = tuple(int(i) for i in missing[0])
+        return Finding("unwritten-output", name, file, line, None, None, (), (), index, len(missing), text)
+
+
+@dataclass(frozen=True)
+class Session:
+    """One launch under watch: the words of its threads, and the arrays behind them."""
+
+    memory: Memory
+    program: Program
+    parameters: dict[str, np.ndarray]
+    grid: tuple[int, int, int]
+    watches: np.ndarray
+    common: np.ndarray
+    regions: np.ndarray
+    found: np.ndarray
+    keep: tuple[np.ndarray, ...]  #: shared memory, local memory, and the stamps of both
+
+    @property
+    def address(self) -> int:
+        """Return the address of the first thread's words."""
+        return self.watches.ctypes.data
+
+    def end(self) -> None:
+        """Add what was found to the memory's findings."""
+        self.memory.epoch = int(self.common[Common.EPOCH])
+        if self.memory.epoch >= shadow.MAX_EPOCHS:
+            raise EmulatorError(
+                f"a watched run has at most {shadow.MAX_EPOCHS} barriers and blocks; use a smaller case"
+            )
+        self.memory.findings.extend(merged(self._findings()))
+
+    def _findings(self) -> Iterator[Finding]:
+        for words in self.found[: self.common[Common.FINDING_COUNT]]:
+            kind = KINDS[int(words[Found.KIND])]
+            if kind == "missing-lanes":
+                site = self.program.sites[words[Found.PLACE] - 1]
+                array, index, other = "", (), None
+                file, line = located(site.location)
+                text = f"{site.construct} reads a lane that takes no part in it"
+            else:
+                place = self.program.places[words[Found.PLACE] - 1]
+                file, line = place.file, place.line
+                array, index = self._element(words) if place.text else ("", ())
+                other = self.program.places[words[Found.OTHER] - 1] if words[Found.OTHER] else None
+                text = _words(kind, array, index, place.text)
+            threads = [words[Found.THREAD], words[Found.OTHER_THREAD]]
+            yield Finding(
+                kind=kind,
+                array=array,
+                file=file,
+                line=line,
+                other_file=other.file if other else None,
+                other_line=other.line if other else None,
+                block=block_of(int(words[Found.BLOCK]), self.grid),
+                threads=tuple(int(thread) for thread in threads if thread >= 0),
+                index=index,
+                count=int(words[Found.COUNT]),
+                text=text,
+            )
+
+    def _element(self, words: np.ndarray) -> tuple[str, tuple[int, ...]]:
+        """Return the name of a finding's array in the source and the element's index."""
+        address, thread = int(words[Found.ADDRESS]), int(words[Found.THREAD])
+        given = tuple(int(i) for i in words[Found.INDEX : Found.INDEX + words[Found.NDIM]])
+        for name, array in self.parameters.items():
+            low, high = np.lib.array_utils.byte_bounds(array)
+            if low <= address < high:
+                flat = (address - array.ctypes.data) // array.itemsize
+                contiguous = array.flags.c_contiguous
+                return name, given or (_unravelled(flat, array.shape) if contiguous else (flat,))
+        shared, local = self.keep[:2]
+        starts = {"shared": shared.ctypes.data, "local": local.ctypes.data + thread * len(self.program.local)}
+        for array, offset in self.program.arrays.values():
+            is_dynamic = array.shape == (0,)
+            start = starts[array.memory] + (len(self.program.shared) if is_dynamic else offset)
+            flat, rest = divmod(address - start, itemsize(array.dtype))
+            shape = (len(shared) // itemsize(array.dtype),) if is_dynamic else array.shape
+            if 0 <= flat < np.prod(shape) and rest == 0:
+                return array.name or f"cuda.{array.memory}.array", given or _unravelled(flat, shape)
+        return "", given
+
+
+def session(
+    memory: Memory,
+    program: Program,
+    parameters: dict[str, np.ndarray],
+    grid: tuple[int, int, int],
+    threads: int,
+    shared: np.ndarray,
+    local: np.ndarray,
+) -> Session:
+    """Prepare the words of a launch's threads; `shared` and `local` are the bytes of those memories."""
+    for array in parameters.values():
+        if memory.find(array.ctypes.data) is None and array.size:
+            memory.add(array, written=True)
+    regions = np.array([_region(owned) for owned in memory.owned] or [[0] * Region.WORDS], np.int64)
+    found = np.zeros((_LIMIT, Found.WORDS), np.int64)
+    shifts = {name: _shift(program, name) for name in ("shared", "local")}
+    shared_stamps = np.zeros((len(shared) >> shifts["shared"], 3), np.int64)
+    local_bytes = len(local) // threads
+    local_flags = np.zeros((threads, -(-local_bytes // (1 << shifts["local"])) + 1), np.uint8)
+
+    common = np.zeros(Common.WORDS, np.int64)
+    common[Common.EPOCH] = memory.epoch
+    common[[Common.REGIONS, Common.REGION_COUNT]] = regions.ctypes.data, len(memory.owned)
+    common[[Common.FINDINGS, Common.FINDING_LIMIT]] = found.ctypes.data, _LIMIT
+    common[Common.MEET] = any(site.construct == "cuda.syncwarp" for site in program.sites)
+    common[Common.STEPS] = memory.steps
+    watches = np.zeros((threads, Watch.WORDS), np.int64)
+    watches[:, Watch.LAUNCH_START] = (memory.epoch + 1) * shadow.EPOCH
+    watches[:, Watch.COMMON] = common.ctypes.data
+    watches[:, [Watch.SHARED, Watch.SHARED_BYTES]] = (
+        shared.ctypes.data,
+        len(shared) if program.shared or program.dynamic else 0,
+    )
+    watches[:, [Watch.SHARED_SHADOW, Watch.SHARED_SHIFT]] = shared_stamps.ctypes.data, shifts["shared"]
+    watches[:, Watch.LOCAL] = local.ctypes.data + np.arange(threads) * local_bytes
+    watches[:, Watch.LOCAL_BYTES] = local_bytes if program.local else 0
+    watches[:, Watch.LOCAL_SHADOW] = local_flags.ctypes.data + np.arange(threads) * local_flags.shape[1]
+    watches[:, Watch.LOCAL_SHIFT] = shifts["local"]
+    keep = (shared, local, shared_stamps, local_flags)
+    return Session(memory, program, parameters, grid, watches, common, regions, found, keep)
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes of an element."""
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+def located(location: str) -> tuple[str, int]:
+    """Return file and line of ``file:line``."""
+    file, _, line = location.rpartition(":")
+    return file, int(line)
+
+
+def block_of(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return the coordinates of a block."""
+    return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
+
+
+def merged(findings: Iterator[Finding]) -> list[Finding]:
+    """Return findings with those of one kind at one line of one array added up; the first one's details are kept."""
+    first: dict[tuple, Finding] = {}
+    for finding in findings:
+        key = (finding.kind, finding.array, finding.file, finding.line, finding.other_file, finding.other_line)
+        known = first.get(key)
+        first[key] = replace(known, count=known.count + finding.count) if known else finding
+    return list(first.values())
+
+
+def _region(owned: Owned) -> list[int]:
+    low, high = np.lib.array_utils.byte_bounds(owned.array)
+    return [low, high, owned.stamps.ctypes.data, owned.array.itemsize.bit_length() - 1, int(owned.once)]
+
+
+def _shift(program: Program, memory: str) -> int:
+    """Return log2 of the smallest element's bytes among the arrays of a memory."""
+    sizes = [itemsize(array.dtype) for array, _ in program.arrays.values() if array.memory == memory]
+    return min(sizes, default=4).bit_length() - 1
+
+
+def _unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(flat, shape))
+
+
+def _words(kind: str, array: str, index: tuple[int, ...], source: str) -> str:
+    element = f"{array}[{', '.join(map(str, index))}]"
+    match kind:
+        case "uninitialised-read":
+            return f"{element} is read, and nobody has written it"
+        case "race":
+            return f"{element} is touched by two threads, one of which writes it, with no barrier in between"
+        case "out-of-bounds":
+            return f"{element} lies outside of the array"
+        case "second-write":
+            return f"{element} is written a second time"
+        case _:
+            return "the loop takes more turns than the budget of steps allows"

@@ -1,0 +1,362 @@
+"""Happens-before shadow memory: the compiled functions that a watched thread calls at every access.
+
+Every element of shared and global memory has three words, each the stamp of an access: the last write, and two readers
+since. A stamp holds a time (a block's barriers passed, the thread, the warp barriers it passed since) and the place in
+the source. An access is a race where another thread's stamp is not ordered before it: by the end of a launch, by a
+barrier of the block, or within a warp by `syncwarp`, for which every thread keeps a vector clock of its warp. Shuffles
+order nothing, as on a GPU. An element that nobody wrote has no stamp. An element of local memory has a byte: written or
+not.
+
+Of more than two readers since the last write, two of different warps are kept where there are any, so that a write
+without a barrier of the block in between conflicts with one of them. Among lanes of one warp, the two last ones are
+kept: a write may miss an earlier reader that only a barrier of some of the warp's lanes leaves unordered.
+"""
+
+from numba import njit
+from numba.core import types
+
+from workbench.cuda.emulator.intrinsics import peek, peek_byte, poke, poke_byte
+
+int64, uint64 = types.int64, types.uint64
+
+# a stamp, from its low bits: place, whether the access was atomic, warp barriers passed, thread, epoch
+MAX_PLACES, MAX_TIMES, MAX_THREADS, MAX_EPOCHS = 1 << 11, 1 << 15, 1 << 10, 1 << 26
+ATOMIC = 1 << 11
+TIME_SHIFT, THREAD_SHIFT, WARP_SHIFT, EPOCH_SHIFT = 12, 27, 32, 37
+EPOCH = 1 << EPOCH_SHIFT
+#: stamp of what was in memory before the first launch
+HOST = EPOCH
+#: bytes of an element's three words
+SHADOW_BYTES = 24
+
+UNINITIALISED, RACE, OUT_OF_BOUNDS, RUNAWAY, MISSING_LANES, SECOND_WRITE = 1, 2, 3, 4, 5, 6
+
+
+class Watch:
+    """Positions in the int64 words of a watched thread."""
+
+    STAMP, LAUNCH_START, BLOCK_START = 0, 1, 2  #: now; when this launch and this block started
+    SHARED, SHARED_BYTES, SHARED_SHADOW, SHARED_SHIFT = (
+        3,
+        4,
+        5,
+        6,
+    )  #: address, bytes, stamps, log2 of an element's bytes
+    LOCAL, LOCAL_BYTES, LOCAL_SHADOW, LOCAL_SHIFT = 7, 8, 9, 10
+    STEPS = 11  #: turns of loops that the thread may still take
+    BLOCK = 12  #: number of the block
+    COMMON = 13  #: address of the words of `Common`
+    NDIM, INDEX = 14, 15  #: what an index out of bounds was
+    CLOCKS = 21  #: of each lane of the warp: how many of its warp barriers are known to lie before now
+    WORDS = 56
+
+
+class Common:
+    """Positions in the int64 words that all threads share."""
+
+    EPOCH = 0  #: number of the running epoch: every barrier of a block and every block begins one
+    REGIONS, REGION_COUNT = 1, 2  #: address and number of the global arrays' records
+    FINDINGS, FINDING_COUNT, FINDING_LIMIT = 3, 4, 5  #: address and number of findings, and how many there is room for
+    MEET = 6  #: whether the kernel has warp barriers that order memory
+    STEPS = 7  #: turns of loops that every thread may take
+    WORDS = 8
+
+
+class Region:
+    """Positions in the int64 words of a global array."""
+
+    START, END, SHADOW, SHIFT, ONCE = 0, 1, 2, 3, 4  #: ONCE: whether an element may be written once only
+    WORDS = 5
+
+
+class Found:
+    """Positions in the int64 words of a finding; the same kind at the same places of the same array is counted."""
+
+    KIND, PLACE, OTHER, ARRAY, COUNT, ADDRESS, BLOCK, THREAD, OTHER_THREAD, NDIM, INDEX = range(11)
+    WORDS = INDEX + 6
+
+
+# numba freezes globals, not attributes of classes; positions become offsets in bytes
+_STAMP, _LAUNCH_START, _BLOCK_START = 8 * Watch.STAMP, 8 * Watch.LAUNCH_START, 8 * Watch.BLOCK_START
+_SHARED, _SHARED_BYTES = 8 * Watch.SHARED, 8 * Watch.SHARED_BYTES
+_SHARED_SHADOW, _SHARED_SHIFT = 8 * Watch.SHARED_SHADOW, 8 * Watch.SHARED_SHIFT
+_LOCAL, _LOCAL_BYTES = 8 * Watch.LOCAL, 8 * Watch.LOCAL_BYTES
+_LOCAL_SHADOW, _LOCAL_SHIFT = 8 * Watch.LOCAL_SHADOW, 8 * Watch.LOCAL_SHIFT
+_STEPS, _BLOCK, _COMMON = 8 * Watch.STEPS, 8 * Watch.BLOCK, 8 * Watch.COMMON
+_NDIM, _INDEX, _CLOCKS, _WATCH_BYTES = 8 * Watch.NDIM, 8 * Watch.INDEX, 8 * Watch.CLOCKS, 8 * Watch.WORDS
+_EPOCH, _REGIONS, _REGION_COUNT = 8 * Common.EPOCH, 8 * Common.REGIONS, 8 * Common.REGION_COUNT
+_FINDINGS, _COUNT, _LIMIT = 8 * Common.FINDINGS, 8 * Common.FINDING_COUNT, 8 * Common.FINDING_LIMIT
+_MEET, _ALL_STEPS = 8 * Common.MEET, 8 * Common.STEPS
+_START, _END, _SHADOW = 8 * Region.START, 8 * Region.END, 8 * Region.SHADOW
+_SHIFT, _ONCE, _REGION_BYTES = 8 * Region.SHIFT, 8 * Region.ONCE, 8 * Region.WORDS
+_F_KIND, _F_PLACE, _F_OTHER, _F_ARRAY = 8 * Found.KIND, 8 * Found.PLACE, 8 * Found.OTHER, 8 * Found.ARRAY
+_F_COUNT, _F_ADDRESS, _F_BLOCK = 8 * Found.COUNT, 8 * Found.ADDRESS, 8 * Found.BLOCK
+_F_THREAD, _F_OTHER_THREAD = 8 * Found.THREAD, 8 * Found.OTHER_THREAD
+_F_NDIM, _F_INDEX, _FOUND_BYTES = 8 * Found.NDIM, 8 * Found.INDEX, 8 * Found.WORDS
+
+_watched = njit(_nrt=False, error_model="numpy")
+
+
+@_watched
+def thread_of(stamp):
+    """Return the thread of a stamp."""
+    return stamp >> THREAD_SHIFT & MAX_THREADS - 1
+
+
+@_watched
+def epoch_of(stamp):
+    """Return the first stamp of the epoch of a stamp."""
+    return stamp & -EPOCH
+
+
+@_watched
+def time_of(stamp):
+    """Return how many warp barriers the thread of a stamp had passed."""
+    return stamp >> TIME_SHIFT & MAX_TIMES - 1
+
+
+@_watched
+def region_of(watch, address):
+    """Return the address of the record of the global array that holds an address; 0 where none does."""
+    common = peek(watch + _COMMON)
+    region = peek(common + _REGIONS)
+    for _ in range(peek(common + _REGION_COUNT)):
+        if peek(region + _START) <= address < peek(region + _END):
+            return region
+        region += _REGION_BYTES
+    return int64(0)
+
+
+@_watched
+def report(watch, kind, place, other, address):
+    """Note a finding at a place; `other` is the stamp of the access that it conflicts with, 0 where there is none."""
+    common = peek(watch + _COMMON)
+    array = region_of(watch, address)
+    count = peek(common + _COUNT)
+    found = peek(common + _FINDINGS)
+    other_place = other & MAX_PLACES - 1
+    for _ in range(count):
+        if peek(found + _F_KIND) == kind and peek(found + _F_PLACE) == place:
+            if peek(found + _F_OTHER) == other_place and peek(found + _F_ARRAY) == array:
+                poke(found + _F_COUNT, peek(found + _F_COUNT) + 1)
+                return
+        found += _FOUND_BYTES
+    if count == peek(common + _LIMIT):
+        return
+    poke(common + _COUNT, count + 1)
+    poke(found + _F_KIND, kind)
+    poke(found + _F_PLACE, place)
+    poke(found + _F_OTHER, other_place)
+    poke(found + _F_ARRAY, array)
+    poke(found + _F_COUNT, 1)
+    poke(found + _F_ADDRESS, address)
+    poke(found + _F_BLOCK, peek(watch + _BLOCK))
+    poke(found + _F_THREAD, thread_of(peek(watch + _STAMP)))
+    poke(found + _F_OTHER_THREAD, thread_of(other) if other >= EPOCH else -1)
+    for word in range(7):
+        poke(found + _F_NDIM + 8 * word, peek(watch + _NDIM + 8 * word) if kind == OUT_OF_BOUNDS else 0)
+
+
+@_watched
+def _conflicts(watch, stamp, now, start):
+    """Whether an access is another thread's, not ordered before now, and not atomic like this one.
+
+    Stamps from before `start` belong to an earlier launch, or in shared memory to an earlier block, and to nobody.
+    """
+    if stamp < start or stamp & now & ATOMIC:
+        return False
+    if stamp < peek(watch + _BLOCK_START):
+        return True  # another block
+    if stamp < epoch_of(now) or thread_of(stamp) == thread_of(now):
+        return False
+    if stamp >> WARP_SHIFT != now >> WARP_SHIFT:
+        return True
+    return peek(watch + _CLOCKS + 8 * (thread_of(stamp) & 31)) <= time_of(stamp)
+
+
+@_watched
+def _alive(watch, stamp, now, start):
+    """Whether a reader may still conflict with a later write: of this epoch, or of another block of this launch."""
+    return stamp >= epoch_of(now) or start <= stamp < peek(watch + _BLOCK_START)
+
+
+@_watched
+def _keep_reader(watch, shadow, now, place, start):
+    """Keep this thread among the two readers of an element."""
+    first, second = peek(shadow + 8), peek(shadow + 16)
+    if first >> THREAD_SHIFT == now >> THREAD_SHIFT or not _alive(watch, first, now, start):
+        poke(shadow + 8, now | place)
+    elif second >> THREAD_SHIFT == now >> THREAD_SHIFT or not _alive(watch, second, now, start):
+        poke(shadow + 16, now | place)
+    elif first >> WARP_SHIFT == second >> WARP_SHIFT:
+        if first >> WARP_SHIFT == now >> WARP_SHIFT:
+            poke(shadow + 8, second)
+        poke(shadow + 16, now | place)
+
+
+@_watched
+def _read_at(watch, shadow, address, place, now, start, oldest):
+    """Note the read of an element; stamps from before `oldest` are none."""
+    written = peek(shadow)
+    epoch = epoch_of(now)
+    if written < oldest:
+        report(watch, UNINITIALISED, place, int64(0), address)
+    elif _conflicts(watch, written, now, start):
+        report(watch, RACE, place, written, address)
+    first, second = peek(shadow + 8), peek(shadow + 16)
+    # two readers of different warps since the last barrier are enough: the usual case, and the fast one
+    if first < epoch or second < epoch or first >> WARP_SHIFT == second >> WARP_SHIFT:
+        _keep_reader(watch, shadow, now, place, start)
+
+
+@_watched
+def _write_at(watch, shadow, address, place, now, start, once):
+    """Note the write of an element, which may be the only one where `once` is set."""
+    written, first, second = peek(shadow), peek(shadow + 8), peek(shadow + 16)
+    if _conflicts(watch, written, now, start):
+        report(watch, RACE, place, written, address)
+    elif _conflicts(watch, first, now, start):
+        report(watch, RACE, place, first, address)
+    elif _conflicts(watch, second, now, start):
+        report(watch, RACE, place, second, address)
+    elif once and written and not now & ATOMIC:
+        # of an earlier launch, only the fact is known: places are numbered for each kernel
+        report(watch, SECOND_WRITE, place, written if written >= peek(watch + _LAUNCH_START) else 0, address)
+    poke(shadow, now | place)
+    poke(shadow + 8, 0)
+    poke(shadow + 16, 0)
+
+
+@_watched
+def read(watch, address, place):
+    """Note a read."""
+    offset = uint64(address - peek(watch + _SHARED))
+    if offset < uint64(peek(watch + _SHARED_BYTES)):
+        shadow = peek(watch + _SHARED_SHADOW) + SHADOW_BYTES * int64(offset >> uint64(peek(watch + _SHARED_SHIFT)))
+        start = peek(watch + _BLOCK_START)
+        _read_at(watch, shadow, address, place, peek(watch + _STAMP), start, start)
+        return
+    offset = uint64(address - peek(watch + _LOCAL))
+    if offset < uint64(peek(watch + _LOCAL_BYTES)):
+        read_local(watch, address, place)
+        return
+    region = region_of(watch, address)
+    if region:
+        element = (address - peek(region + _START)) >> peek(region + _SHIFT)
+        shadow = peek(region + _SHADOW) + SHADOW_BYTES * element
+        start = peek(watch + _LAUNCH_START)
+        _read_at(watch, shadow, address, place, peek(watch + _STAMP), start, int64(1))
+
+
+@_watched
+def write(watch, address, place):
+    """Note a write."""
+    offset = uint64(address - peek(watch + _SHARED))
+    if offset < uint64(peek(watch + _SHARED_BYTES)):
+        shadow = peek(watch + _SHARED_SHADOW) + SHADOW_BYTES * int64(offset >> uint64(peek(watch + _SHARED_SHIFT)))
+        _write_at(watch, shadow, address, place, peek(watch + _STAMP), peek(watch + _BLOCK_START), int64(0))
+        return
+    offset = uint64(address - peek(watch + _LOCAL))
+    if offset < uint64(peek(watch + _LOCAL_BYTES)):
+        write_local(watch, address, place)
+        return
+    region = region_of(watch, address)
+    if region:
+        element = (address - peek(region + _START)) >> peek(region + _SHIFT)
+        shadow = peek(region + _SHADOW) + SHADOW_BYTES * element
+        start, once = peek(watch + _LAUNCH_START), peek(region + _ONCE)
+        _write_at(watch, shadow, address, place, peek(watch + _STAMP), start, once)
+
+
+@_watched
+def atomic(watch, address, place):
+    """Note an atomic read and write: one that only plain accesses conflict with."""
+    stamp = peek(watch + _STAMP)
+    poke(watch + _STAMP, stamp | ATOMIC)
+    read(watch, address, place)
+    write(watch, address, place)
+    poke(watch + _STAMP, stamp)
+
+
+@_watched
+def read_local(watch, address, place):
+    """Note a read of the thread's local memory."""
+    element = (address - peek(watch + _LOCAL)) >> peek(watch + _LOCAL_SHIFT)
+    if not peek_byte(peek(watch + _LOCAL_SHADOW) + element):
+        report(watch, UNINITIALISED, place, int64(0), address)
+
+
+@_watched
+def write_local(watch, address, place):
+    """Note a write of the thread's local memory."""
+    element = (address - peek(watch + _LOCAL)) >> peek(watch + _LOCAL_SHIFT)
+    poke_byte(peek(watch + _LOCAL_SHADOW) + element, 1)
+
+
+@_watched
+def spent(watch, place):
+    """Count a turn of a loop; return whether the thread has taken as many as it may."""
+    steps = peek(watch + _STEPS) - 1
+    poke(watch + _STEPS, steps)
+    if steps == 0:
+        report(watch, RUNAWAY, place, int64(0), int64(0))
+    return steps <= 0
+
+
+@_watched
+def begin_block(watches, threads, block):
+    """Begin a block: nothing of its shared and local memory was written."""
+    common = peek(watches + _COMMON)
+    epoch = peek(common + _EPOCH) + 1
+    poke(common + _EPOCH, epoch)
+    for thread in range(threads):
+        watch = watches + thread * _WATCH_BYTES
+        poke(watch + _BLOCK_START, epoch << EPOCH_SHIFT)
+        poke(watch + _STAMP, (epoch << EPOCH_SHIFT) + (thread << THREAD_SHIFT))
+        poke(watch + _BLOCK, block)
+        poke(watch + _STEPS, peek(common + _ALL_STEPS))
+        for byte in range(peek(watch + _LOCAL_BYTES) >> peek(watch + _LOCAL_SHIFT)):
+            poke_byte(peek(watch + _LOCAL_SHADOW) + byte, 0)
+    _forget(watches, threads)
+
+
+@_watched
+def pass_barrier(watches, threads):
+    """All threads of a block have met: what they did so far lies before what they will do."""
+    common = peek(watches + _COMMON)
+    epoch = peek(common + _EPOCH) + 1
+    poke(common + _EPOCH, epoch)
+    for thread in range(threads):
+        poke(watches + thread * _WATCH_BYTES + _STAMP, (epoch << EPOCH_SHIFT) + (thread << THREAD_SHIFT))
+    _forget(watches, threads)
+
+
+@_watched
+def _forget(watches, threads):
+    """Clear the clocks, which tell apart the times of one epoch."""
+    if peek(peek(watches + _COMMON) + _MEET):
+        for thread in range(threads):
+            for lane in range(32):
+                poke(watches + thread * _WATCH_BYTES + _CLOCKS + 8 * lane, 0)
+
+
+@_watched
+def meet_lanes(watches, first, group):
+    """The lanes of a group of the warp that starts at thread `first` have met: each knows what any of them knew."""
+    for lane in range(32):
+        if group >> lane & 1:
+            watch = watches + (first + lane) * _WATCH_BYTES
+            stamp = peek(watch + _STAMP)
+            poke(watch + _CLOCKS + 8 * lane, time_of(stamp) + 1)
+            if (
+                time_of(stamp) < MAX_TIMES - 1
+            ):  # from then on, until a barrier of the block, no race is seen in the warp
+                poke(watch + _STAMP, stamp + (1 << TIME_SHIFT))
+    for known in range(32):
+        latest = int64(0)
+        for lane in range(32):
+            if group >> lane & 1:
+                latest = max(latest, peek(watches + (first + lane) * _WATCH_BYTES + _CLOCKS + 8 * known))
+        for lane in range(32):
+            if group >> lane & 1:
+                poke(watches + (first + lane) * _WATCH_BYTES + _CLOCKS + 8 * known, latest)

@@ -1,0 +1,106 @@
+"""The options of the command line that choose cases and faults."""
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from workbench.case import Case
+
+
+class ListOf(click.ParamType):
+    """Comma-separated values: `4,64,65`."""
+
+    def __init__(self, item: Callable[[str], Any], name: str) -> None:
+        self.item, self.name = item, name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """The values of one option."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self.item(part.strip()) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a comma-separated list of {self.name}s", param, ctx)
+
+
+INTEGERS, NUMBERS, WORDS = ListOf(int, "integer"), ListOf(float, "number"), ListOf(str, "word")
+
+#: option -> (type, help); the field of a case has the option's name with underscores
+CASE_OPTIONS: dict[str, tuple[click.ParamType, str]] = {
+    "--batch": (INTEGERS, "Batch size [1]"),
+    "--heads": (INTEGERS, "Query heads [1]"),
+    "--kv-heads": (INTEGERS, "Key and value heads, a divisor of heads [as heads]"),
+    "--seqlen": (INTEGERS, "Both sequence lengths [128]"),
+    "--seqlen-q": (INTEGERS, "Query length [as --seqlen-k]"),
+    "--seqlen-k": (INTEGERS, "Key length [as --seqlen-q]"),
+    "--head-dim": (INTEGERS, "Head dimension [64]"),
+    "--dtype": (WORDS, "float32, float16 or bfloat16 [float32]"),
+    "--causal-alignment": (WORDS, "bottom-right (FlashAttention-2) or top-left (torch's is_causal) [bottom-right]"),
+    "--scale": (NUMBERS, "Factor of the scores [1/sqrt(head_dim)]"),
+    "--splits": (INTEGERS, "Splits of the keys, in kernels that have them [2]"),
+    "--block-q": (INTEGERS, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),
+    "--block-k": (INTEGERS, "Keys in a tile: 16, 32, 64 or 128 [by head_dim]"),
+    "--seed": (INTEGERS, "Seed of the inputs [0]"),
+    "--distribution": (WORDS, "Distribution of the inputs [normal]; `workbench kernels` lists them"),
+    "--input-std": (NUMBERS, "Standard deviation of the inputs [1]"),
+}
+
+
+def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the case options, each of which takes a list, to a command."""
+    for flag, text in (
+        ("--full", "No mask [default]; with --causal: both"),
+        ("--causal", "Causal mask; with --full: both"),
+    ):
+        command = click.option(flag, is_flag=True, help=text)(command)
+    for option, (kind, text) in reversed(CASE_OPTIONS.items()):
+        command = click.option(option, type=kind, help=text, metavar=kind.name.upper() + "[,...]")(command)
+    return command
+
+
+def cases_of(options: dict[str, Any]) -> list["Case"]:
+    """Every combination of the listed case options, in the order of the options, the last varying fastest."""
+    from workbench.case import Case
+
+    lists = {flag[2:].replace("-", "_"): options.get(flag[2:].replace("-", "_")) for flag in CASE_OPTIONS}
+    lists["causal"] = (
+        tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
+    )
+    given = {name: values for name, values in lists.items() if values is not None}
+    return [Case(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+
+
+def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --fault to a command."""
+    text = "Put a fault in; may be repeated. `workbench faults` lists them"
+    return click.option("--fault", "faults", multiple=True, metavar="ID", help=text)(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
+
+
+def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Case options that the chosen faults need to show: defaults where the user is silent, else refused."""
+    from workbench.faults import CATALOGUE
+    from workbench.refusal import Refusal
+
+    needs: dict[str, Any] = {}
+    for fault in faults:
+        for name, value in CATALOGUE[fault].needs.items() if fault in CATALOGUE else ():
+            given = options[name]
+            if name == "causal":
+                if options["full"]:
+                    raise Refusal(f"fault {fault} shows only with --causal; got --full")
+                needs["causal"] = True
+            elif given is None:
+                needs[name] = (value,)
+            elif any(item != value for item in given):
+                listed = ",".join(map(str, given))
+                raise Refusal(f"fault {fault} shows only with --{name.replace('_', '-')} {value}; got {listed}")
+        length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
+        if length and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
+            needs["seqlen"] = (length,)
+    return needs

@@ -1,0 +1,64 @@
+"""Findings of watched runs as text."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from workbench.report.text import case_options
+
+if TYPE_CHECKING:
+    from workbench.cuda.check import Checked
+    from workbench.cuda.emulator import Finding
+
+
+def report(checked: Sequence["Checked"]) -> Text:
+    """A paragraph for each run with findings, a line for each without, and the sum where there are several."""
+    text = Text()
+    for one in checked:
+        found = len(one.findings)
+        text.append(f"{command(one)}: ", style="bold")
+        where = f"{_many(one.launches, 'launch')} of {_many(one.blocks, 'block')}"
+        where += f", {len(one.schedules)} schedules" if len(one.schedules) > 1 else ""
+        text.append(
+            _many(found, "finding") if found else f"nothing found in {where}", style="red" if found else "green"
+        )
+        text.append("\n")
+        for finding in one.findings:
+            text.append_text(_paragraph(one, finding))
+    if len(checked) > 1:
+        wrong = sum(bool(one.findings) for one in checked)
+        text.append(f"{len(checked)} runs: {len(checked) - wrong} without findings, {wrong} with findings\n")
+    text.rstrip()
+    return text
+
+
+def command(checked: "Checked") -> str:
+    """The command that runs the same again."""
+    words = ["workbench", "check", checked.target, *(w for fault in checked.faults for w in ("--fault", fault))]
+    schedules = [] if len(checked.schedules) == 1 else ["--schedules", str(len(checked.schedules))]
+    return " ".join([*map(shlex.quote, words), *case_options(checked.case, own=True), *schedules])
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
+
+
+def _paragraph(checked: "Checked", finding: "Finding") -> Text:
+    text = Text()
+    first, *more = finding.text.splitlines()
+    text.append(f"{finding.kind}: ", style="bold red")
+    text.append(f"{first}\n")
+    places = [(finding.file, finding.line), (finding.other_file, finding.other_line)]
+    for file, line in places:
+        if file is not None and line is not None:
+            text.append(f"  {os.path.relpath(file)}:{line}", style="cyan")
+            text.append(f"  {checked.line(file, line)}\n")
+    for line in more:
+        text.append(f"{line}\n", style="dim")
+    if finding.threads and not more:
+        threads = f"thread{'s' * (len(finding.threads) > 1)} {' and '.join(map(str, finding.threads))}"
+        text.append(f"  first in block {finding.block}, {threads}; {_many(finding.count, 'time')}\n", style="dim")
+    return text
