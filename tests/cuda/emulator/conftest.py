@@ -1,4 +1,5 @@
 import pytest
+from numba import cuda
 
 from workbench.cuda import emulator
 
@@ -17,12 +18,12 @@ def emulate():
 def error_of():
     """The message of the EmulatorError that a call raises, with line numbers relative to the kernel's def."""
 
-    def message(kernel, *launch):
+    def message(kernel, *launch, **options):
         function = getattr(kernel, "py_func", kernel)
         with pytest.raises(emulator.EmulatorError) as caught:
             emulated = emulator.compile(emulator.source_of(kernel))
             if launch:
-                emulated(*launch)
+                emulated(*launch, **options)
         text = str(caught.value)
         first = function.__code__.co_firstlineno
         for offset in range(40, -1, -1):
@@ -30,3 +31,16 @@ def error_of():
         return text
 
     return message
+
+
+@pytest.fixture
+def launch_on_gpu():
+    """Compile for a GPU and launch there: launch_on_gpu(kernel, grid, block, *arrays)."""
+
+    def launch(kernel, grid, block, *arrays):
+        on_device = [cuda.to_device(array) for array in arrays]
+        cuda.jit(getattr(kernel, "py_func", kernel))[grid, block](*on_device)
+        for array, device in zip(arrays, on_device, strict=True):
+            device.copy_to_host(array)
+
+    return launch

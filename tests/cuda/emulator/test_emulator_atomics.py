@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from numba import cuda, int64, uint32
 
 
@@ -10,7 +11,7 @@ def tallies(total, extremes, bits, ring, place):
     cuda.syncthreads()
     place[cuda.grid(1)] = cuda.atomic.add(counter, 0, 1)
     cuda.atomic.add(total, 0, 0.5)
-    cuda.atomic.sub(total, (1,), 2)
+    cuda.atomic.sub(total, 1, 2)
     cuda.atomic.max(extremes, (0, 1), t)
     cuda.atomic.min(extremes, (0, 0), -t)
     cuda.atomic.or_(bits, 0, 1 << (t % 8))
@@ -47,17 +48,55 @@ def test_exchanges_return_the_old_element(emulate):
 
 
 def wraps(x, y):
+    t = cuda.threadIdx.x
     cuda.atomic.add(x, 0, 1)
     cuda.atomic.sub(x, 1, 1)
-    cuda.atomic.max(y, 0, 3.0)
-    cuda.atomic.max(y, 1, np.nan)
+    cuda.atomic.max(y, (0, t), 3.0)
+    cuda.atomic.min(y, (1, t), 3.0)
+    cuda.atomic.nanmax(y, (2, t), 3.0)
+    cuda.atomic.nanmin(y, (3, t), 3.0)
+    cuda.atomic.max(y, (4, t), np.nan)
+    cuda.atomic.min(y, (5, t), np.nan)
+    cuda.atomic.nanmax(y, (6, t), np.nan)
+    cuda.atomic.nanmin(y, (7, t), np.nan)
 
 
-def test_unsigned_atomics_wrap_and_a_stored_nan_gives_way(emulate):
-    x, y = np.array([2**32 - 1, 0], np.uint32), np.array([np.nan, 1], np.float32)
-    emulate(wraps, 1, 1, x, y)
+def test_unsigned_atomics_wrap_and_only_nanmax_and_nanmin_replace_a_nan(emulate):
+    nan = np.nan
+    x, y = np.array([2**32 - 3, 2], np.uint32), np.tile(np.array([nan, 1, 5], np.float32), (8, 1))
+    emulate(wraps, 1, 3, x, y)
     np.testing.assert_array_equal(x, [0, 2**32 - 1])
-    np.testing.assert_array_equal(y, [3, 1])
+    expected = [[nan, 3, 5], [nan, 1, 3], [3, 3, 5], [3, 1, 3], *[[nan, 1, 5]] * 4]
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", [wraps, tallies], ids=["wraps", "tallies"])
+def test_a_gpu_leaves_the_same(emulate, launch_on_gpu, kernel):
+    nan, threads = np.nan, 3 if kernel is wraps else 12
+
+    def arrays():
+        if kernel is wraps:
+            return [np.array([2**32 - 3, 2], np.uint32), np.tile(np.array([nan, 1, 5], np.float32), (8, 1))]
+        numbers = [np.zeros(2, np.float32), np.zeros((1, 2), np.int32), np.array([0, 0, 0xFFF], np.int64)]
+        return [*numbers, np.zeros(2, np.uint32), np.zeros(12, np.int64)]
+
+    here, there = arrays(), arrays()
+    emulate(kernel, 1, threads, *here)
+    launch_on_gpu(kernel, 1, threads, *there)
+    for ours, theirs in zip(here, there, strict=True):
+        np.testing.assert_array_equal(np.sort(ours.ravel()), np.sort(theirs.ravel()))  # places are in any order
+
+
+def counts_in_floats(x):
+    cuda.atomic.add(x, 0, 1)
+    cuda.atomic.inc(x, 0, 4)
+
+
+def test_atomics_that_numba_cuda_lacks_are_refused(error_of):
+    text = error_of(counts_in_floats, 1, 1, (np.zeros(1, np.float32),))
+    assert text.startswith("+2: numba cannot compile counts_in_floats for these arguments\n")
+    assert "inc" in text
 
 
 def last_block_adds(partial, ticket, out):

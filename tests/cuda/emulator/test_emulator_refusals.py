@@ -1,13 +1,9 @@
 import numpy as np
 import pytest
-from numba import cuda, float32
+from numba import cuda, float32, from_dtype
+from numba.cuda.random import xoroshiro128p_uniform_float32
 
 from workbench.cuda import emulator
-
-
-def dynamic_shared(out):
-    s = cuda.shared.array(0, float32)
-    out[0] = s[0]
 
 
 def shape_at_run_time(out):
@@ -20,12 +16,40 @@ def cooperative(out):
     cuda.cg.this_grid().sync()
 
 
-def matches(out):
-    out[0] = cuda.match_any_sync(0xFFFFFFFF, 1)
+def grid_sync(out):
+    out[0] = 1
+    g = cuda.cg.this_grid()
+    g.sync()
 
 
-def directed_rounding(x):
-    x[0] = cuda.libdevice.fadd_rz(x[0], x[1])
+PAIR = np.dtype([("m", np.float32), ("l", np.float32)])
+
+
+def record_tile(out):
+    s = cuda.shared.array(4, dtype=PAIR)
+    out[0] = s[0].m
+
+
+def record_type(out):
+    pair = from_dtype(PAIR)
+    out[0] = pair
+
+
+def vector(out):
+    v = cuda.float32x4(1, 2, 3, 4)
+    out[0] = v.x
+
+
+def cache_hint(x):
+    x[0] = cuda.ldcs(x, 1)
+
+
+def random_number(states, x):
+    x[0] = xoroshiro128p_uniform_float32(states, 0)
+
+
+def special_function(x):
+    x[0] = cuda.libdevice.j0f(x[0])
 
 
 def raises(x):
@@ -81,14 +105,18 @@ def recursion(x):
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        (dynamic_shared, "+1: the emulator does not support dynamic shared memory: cuda.shared.array(0, float32)"),
         (
             shape_at_run_time,
             "+2: the emulator does not support a shape that is not constant and positive: cuda.local.array(n, float32)",
         ),
         (cooperative, "+1: the emulator does not support cuda.cg.this_grid()"),
-        (matches, "+1: the emulator does not support cuda.match_any_sync()"),
-        (directed_rounding, "+1: the emulator does not support libdevice.fadd_rz"),
+        (grid_sync, "+2: the emulator does not support cuda.cg.this_grid()"),
+        (record_tile, "+1: the emulator does not support cuda.shared.array of dtype PAIR"),
+        (record_type, "+1: the emulator does not support from_dtype()"),
+        (vector, "+1: the emulator does not support cuda.float32x4()"),
+        (cache_hint, "+1: the emulator does not support cuda.ldcs()"),
+        (random_number, "+1: the emulator does not support xoroshiro128p_uniform_float32()"),
+        (special_function, "+1: the emulator does not support libdevice.j0f"),
         (raises, "+2: the emulator does not support raise"),
         (prints, "+1: the emulator does not support print()"),
         (comprehends, "+1: the emulator does not support sum()"),
@@ -134,9 +162,10 @@ def writes(x):
         ((1, 1, ()), "writes takes 1 arguments (x), not 0"),
         ((1, 1, ([1.0],)), "argument x: list has no CUDA type; pass an array or a number"),
         ((1, 1, (np.zeros(1, complex),)), "argument x: arrays of dtype complex128 have no CUDA type"),
+        ((1, 1, (np.zeros(1, PAIR),)), "argument x: arrays of dtype [('m', '<f4'), ('l', '<f4')] have no CUDA type"),
         ((1, 1, (2**63,)), "argument x: 9223372036854775808 does not fit an int64"),
     ],
-    ids=["grid", "block", "threads", "count", "list", "complex", "int"],
+    ids=["grid", "block", "threads", "count", "list", "complex", "record", "int"],
 )
 def test_launches_that_cuda_would_refuse(error_of, launch, message):
     assert error_of(writes, *launch) == message

@@ -40,7 +40,7 @@ def votes(x, out):
     out[1, t] = cuda.all_sync(half, x[t] > 0)
     out[2, t] = cuda.any_sync(half, x[t] == 5)
     out[3, t] = cuda.ballot_sync(FULL, x[t] % 2)
-    out[4, t] = cuda.eq_sync(half, x[t] // 16)
+    out[4, t] = cuda.eq_sync(half, x[t] // 16) + 2 * cuda.eq_sync(half, x[t])
     if t % 3 == 0:
         out[5, t] = cuda.activemask()
     if t % 32 < 2:
@@ -56,11 +56,103 @@ def test_votes_of_whole_warps_and_halves(emulate, order):
     np.testing.assert_array_equal(out[0], 1)
     np.testing.assert_array_equal(out[1], x >= 16)
     np.testing.assert_array_equal(out[2], x < 16)
-    np.testing.assert_array_equal(out[3], 0xAAAAAAAA)
-    np.testing.assert_array_equal(out[4], 1)
+    np.testing.assert_array_equal(out[3], np.int32(0xAAAAAAAA - 2**32))  # an int32 in numba.cuda
+    np.testing.assert_array_equal(out[4], np.where(x < 16, 1, 3))  # a 0 among others differs, 1 and 2 are both true
     thirds = [sum(1 << lane for lane in range(32) if (32 * warp + lane) % 3 == 0) for warp in (0, 1)]
     np.testing.assert_array_equal(out[5], np.where(x % 3 == 0, np.repeat(thirds, 32), -1))
     np.testing.assert_array_equal(out[6], np.where(x % 32 < 2, -1, 0xFFFFFFFC))
+
+
+def matches(i4, i8, f4, out):
+    t = cuda.threadIdx.x
+    half = 0xFFFF if t % 32 < 16 else 0xFFFF0000
+    out[0, t] = cuda.match_any_sync(FULL, i4[t])
+    out[1, t] = cuda.match_any_sync(half, i8[t])
+    out[2, t] = cuda.match_any_sync(FULL, f4[t])
+    mask, alike = cuda.match_all_sync(half, i4[t] // 16)
+    out[3, t] = mask if alike else 7
+    mask, alike = cuda.match_all_sync(FULL, i8[t])
+    out[4, t] = mask if alike else 7
+    out[5, t] = cuda.lanemask_lt()
+
+
+def test_matches_compare_bits(emulate):
+    lane = np.arange(64)
+    i4, i8 = (lane % 32).astype(np.int32), np.where(lane < 32, lane % 3, 2**40 + lane % 5)
+    f4 = np.array([0.0, -0.0, np.nan, 1.5], np.float32)[lane % 4]
+    f4[4] = -np.nan
+    out = np.zeros((6, 64), np.int64)
+    emulate(matches, 1, 64, i4, i8, f4, out)
+
+    def masks(values, group=32):
+        rows = values.reshape(-1, group)
+        same = (rows[:, :, None] == rows[:, None, :]) @ (1 << np.arange(group)).astype(np.int64)
+        return (same << (lane.reshape(-1, group) % 32 // group * group)).astype(np.uint32).astype(np.int32).ravel()
+
+    np.testing.assert_array_equal(out[0], masks(i4))
+    np.testing.assert_array_equal(out[1], masks(i8, 16))
+    np.testing.assert_array_equal(out[2], masks(f4.view(np.uint32)))
+    np.testing.assert_array_equal(out[3], np.where(lane % 32 < 16, 0xFFFF, -0x10000))
+    np.testing.assert_array_equal(out[4], 7)
+    np.testing.assert_array_equal(out[5], (1 << lane % 32) - 1)
+
+
+@pytest.mark.gpu
+def test_a_gpu_matches_and_votes_alike(emulate, launch_on_gpu):
+    lane = np.arange(64)
+    i4, i8 = (lane % 32).astype(np.int32), np.where(lane < 32, lane % 3, 2**40 + lane % 5)
+    f4 = np.array([0.0, -0.0, np.nan, 1.5], np.float32)[lane % 4]
+    for kernel, arrays in ((matches, (i4, i8, f4)), (votes, (lane.astype(np.int32),))):
+        rows = 6 if kernel is matches else 5  # activemask may name fewer lanes on a GPU
+        here, there = np.full((7, 64), -1), np.full((7, 64), -1)
+        emulate(kernel, 1, 64, *arrays, here)
+        launch_on_gpu(kernel, 1, 64, *arrays, there)
+        np.testing.assert_array_equal(here[:rows], there[:rows])
+
+
+def sorted_places(digit, place, counts):
+    lane = cuda.laneid
+    peers = cuda.match_any_sync(FULL, digit[lane])
+    place[lane] = cuda.popc(peers & cuda.lanemask_lt())
+    leader = cuda.ffs(peers) - 1
+    counts[lane] = cuda.shfl_sync(FULL, cuda.popc(peers), leader)
+
+
+def test_peers_count_themselves(emulate):
+    digit = np.random.default_rng(0).integers(0, 5, 32).astype(np.int32)
+    place, counts = np.zeros(32, np.int64), np.zeros(32, np.int64)
+    emulate(sorted_places, 1, 32, digit, place, counts)
+    np.testing.assert_array_equal(place, [np.count_nonzero(digit[:i] == digit[i]) for i in range(32)])
+    np.testing.assert_array_equal(counts, np.bincount(digit)[digit])
+
+
+def match_of_a_half(out):
+    t = cuda.threadIdx.x
+    if t < 16:
+        out[t] = cuda.match_any_sync(FULL, t)
+
+
+def test_lanes_missing_at_a_match_are_an_error(error_of):
+    assert error_of(match_of_a_half, 1, 32, (np.zeros(32),)) == (
+        "match_of_a_half: lanes of the mask are missing in block (0, 0, 0)\n"
+        "  +3: cuda.match_any_sync reached by threads 0-15 with mask 0xffffffff, without threads 16-31\n"
+        "  exited: threads 16-31"
+    )
+
+
+def sleepy(out):
+    t = cuda.threadIdx.x
+    out[t] = t
+    cuda.nanosleep(100)
+    cuda.threadfence_block()
+    cuda.threadfence()
+    cuda.threadfence_system()
+
+
+def test_sleep_and_fences_change_nothing(emulate):
+    out = np.full(4, -1)
+    emulate(sleepy, 1, 4, out)
+    np.testing.assert_array_equal(out, np.arange(4))
 
 
 def neighbours(out):

@@ -5,8 +5,8 @@ generator which suspends at each barrier (`barriers`); a compiled scheduler (`sc
 makes the exchanges of its warps. Operations of `workbench.cuda.ptx` are performed by `fragments` and `tensor` (those of
 a warp), `copies` and `packed` (those of a thread); `places` makes all their accesses to memory but the queued copies.
 
-float32 arithmetic stays float32 and is never contracted to fused multiply-adds. A thread runs until its next barrier,
-so a loop that waits for another thread's store never ends. Indices are not checked.
+float32 arithmetic stays float32; `compile` says whether it is contracted to fused multiply-adds. A thread runs until
+its next barrier, so a loop that waits for another thread's store never ends. Indices are not checked.
 """
 
 from workbench.cuda.emulator.cache import cache_dir

@@ -1,12 +1,36 @@
 """`cuda.atomic`: plain read-modify-write, since only one thread of a kernel that uses atomics runs at a time.
 
-Each function returns the old element. The new one is stored in the array's dtype, so unsigned arithmetic wraps.
+Each function returns the old element. The new one is stored in the array's dtype, so unsigned arithmetic wraps. Other
+dtypes than `numba.cuda` has an operation for are refused.
 """
 
-from numba import njit
+from numba.core import types
+from numba.extending import overload
+
+_UNSIGNED = (types.uint32, types.uint64)
+_INTEGERS = (types.int32, types.int64, *_UNSIGNED)
+_NUMBERS = (*_INTEGERS, types.float32, types.float64)
 
 
-@njit(_nrt=False)
+def _atomic(dtypes):
+    """Return a decorator: the function, which compiled code may call for arrays of these element types."""
+
+    def decorate(implementation):
+        def function(*arguments):
+            raise AssertionError("atomics are for compiled code")
+
+        def typed(array, *others):
+            return implementation if array.dtype in dtypes else None
+
+        function.__name__ = implementation.__name__
+        function.__doc__ = implementation.__doc__
+        overload(function, strict=False, jit_options={"_nrt": False})(typed)
+        return function
+
+    return decorate
+
+
+@_atomic(_NUMBERS)
 def add(array, index, value):
     """Add ``value``."""
     old = array[index]
@@ -14,7 +38,7 @@ def add(array, index, value):
     return old
 
 
-@njit(_nrt=False)
+@_atomic(_NUMBERS)
 def sub(array, index, value):
     """Subtract ``value``."""
     old = array[index]
@@ -22,27 +46,45 @@ def sub(array, index, value):
     return old
 
 
-@njit(_nrt=False)
+@_atomic(_NUMBERS)
 def max(array, index, value):
+    """Keep the larger; nothing changes where either is NaN."""
+    old = array[index]
+    if array.dtype.type(value) > old:
+        array[index] = value
+    return old
+
+
+@_atomic(_NUMBERS)
+def min(array, index, value):
+    """Keep the smaller; nothing changes where either is NaN."""
+    old = array[index]
+    if array.dtype.type(value) < old:
+        array[index] = value
+    return old
+
+
+@_atomic(_NUMBERS)
+def nanmax(array, index, value):
     """Keep the larger; a NaN that is stored gives way to ``value``, a NaN as ``value`` is ignored."""
     old = array[index]
     value = array.dtype.type(value)
-    if value > old or old != old:
+    if value > old or (old != old and value == value):
         array[index] = value
     return old
 
 
-@njit(_nrt=False)
-def min(array, index, value):
-    """Keep the smaller; NaN as in `max`."""
+@_atomic(_NUMBERS)
+def nanmin(array, index, value):
+    """Keep the smaller; a NaN that is stored gives way to ``value``, a NaN as ``value`` is ignored."""
     old = array[index]
     value = array.dtype.type(value)
-    if value < old or old != old:
+    if value < old or (old != old and value == value):
         array[index] = value
     return old
 
 
-@njit(_nrt=False)
+@_atomic(_INTEGERS)
 def and_(array, index, value):
     """Keep the common bits."""
     old = array[index]
@@ -50,7 +92,7 @@ def and_(array, index, value):
     return old
 
 
-@njit(_nrt=False)
+@_atomic(_INTEGERS)
 def or_(array, index, value):
     """Keep the bits of either."""
     old = array[index]
@@ -58,7 +100,7 @@ def or_(array, index, value):
     return old
 
 
-@njit(_nrt=False)
+@_atomic(_INTEGERS)
 def xor(array, index, value):
     """Keep the bits that differ."""
     old = array[index]
@@ -66,7 +108,7 @@ def xor(array, index, value):
     return old
 
 
-@njit(_nrt=False)
+@_atomic(_UNSIGNED)
 def inc(array, index, value):
     """Count up, from ``value`` on to 0."""
     old = array[index]
@@ -74,7 +116,7 @@ def inc(array, index, value):
     return old
 
 
-@njit(_nrt=False)
+@_atomic(_UNSIGNED)
 def dec(array, index, value):
     """Count down, from 0 or above ``value`` to ``value``."""
     old = array[index]
@@ -83,7 +125,7 @@ def dec(array, index, value):
     return old
 
 
-@njit(_nrt=False)
+@_atomic(_INTEGERS)
 def exch(array, index, value):
     """Store ``value``."""
     old = array[index]
@@ -91,7 +133,7 @@ def exch(array, index, value):
     return old
 
 
-@njit(_nrt=False)
+@_atomic(_INTEGERS)
 def cas(array, index, old, value):
     """Store ``value`` where the element is ``old``."""
     current = array[index]
@@ -100,7 +142,7 @@ def cas(array, index, old, value):
     return current
 
 
-@njit(_nrt=False)
+@_atomic(_INTEGERS)
 def compare_and_swap(array, old, value):
     """`cas` on element 0 of a 1-d array."""
     return cas(array, 0, old, value)

@@ -13,11 +13,20 @@ from workbench.cuda.emulator.source import is_function
 _EMULATOR = "workbench.cuda.emulator"
 _FENCES = ("threadfence", "threadfence_block", "threadfence_system", "nanosleep")
 _BIT_FUNCTIONS = ("popc", "clz", "ffs", "brev", "selp", "fma", "cbrt")
+#: functions of `math` that numba's CPU target lacks or converts to an integer without saturation
+_MATH_MODULES = {
+    "fmod": f"{_EMULATOR}.arithmetic",
+    **{name: f"{_EMULATOR}.conversions" for name in ("floor", "ceil", "trunc")},
+}
+_GPU_MATH = {("exp", None): "exp", ("log", None): "log", (None, "expf"): "expf", (None, "logf"): "logf"}
+_TO_INTEGER = {"int": "to_int", "round": "to_nearest"}
 _TAKES = {
     **{name: "take" for name in ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")},
     **{name: "take_bool" for name in ("all_sync", "any_sync", "eq_sync")},
     **{name: "take_int32" for name in ("syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp")},
-    **{name: "take_uint32" for name in ("ballot_sync", "activemask")},
+    **{name: "take_int32" for name in ("ballot_sync", "match_any_sync")},  # not unsigned in numba.cuda
+    "match_all_sync": "take_match",
+    "activemask": "take_uint32",
 }
 
 
@@ -33,7 +42,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Array:
-    """A shared or local array that a function declares."""
+    """A shared or local array that a function declares; ``shape`` (0,) stands for dynamic shared memory."""
 
     memory: str
     shape: tuple[int, ...]
@@ -53,16 +62,21 @@ def call_of(rewriter, node: ast.Call, value: object) -> ast.expr:
         return _construct(rewriter, node, construct)
     if value is max or value is min:
         return _extremum(rewriter, node, "maximum" if value is max else "minimum")
+    if rewriter.program.gpu_math and (name := _GPU_MATH.get((names.math_name(value), names.libdevice_name(value)))):
+        return _renamed(rewriter, node, rewriter.program.imported(f"{_EMULATOR}.elementary", name))
     if name := names.libdevice_name(value):
         if name not in libdevice.FUNCTIONS:
             raise rewriter.refusal(node, f"libdevice.{name}")
         return _renamed(rewriter, node, rewriter.program.libdevice(name))
     if name := names.math_name(value):
-        module = f"{_EMULATOR}.arithmetic" if name == "fmod" else "math"  # numba's CPU target lacks fmod
-        return _renamed(rewriter, node, rewriter.program.imported(module, name))
+        return _renamed(rewriter, node, rewriter.program.imported(_MATH_MODULES.get(name, "math"), name))
     if name := names.builtin_name(value):
+        if name in _TO_INTEGER and len(node.args) == 1:
+            name = rewriter.program.imported(f"{_EMULATOR}.conversions", _TO_INTEGER[name])
         return _renamed(rewriter, node, name)
     if not isinstance(value, str) and (dtype := names.dtype_name(value)):
+        if "int" in dtype:
+            return _renamed(rewriter, node, rewriter.program.imported(f"{_EMULATOR}.conversions", dtype))
         return _renamed(rewriter, node, rewriter.program.dtype(dtype))
     if is_function(value):
         name, callee = rewriter.program.device(value, rewriter.function.at(node))
@@ -83,9 +97,9 @@ def array_of(rewriter, node: ast.Call, memory: str, name: str = "") -> str:
     extents = shape if isinstance(shape, tuple) else (shape,)
     if dtype is None:
         raise rewriter.refusal(node, f"cuda.{memory}.array of dtype {ast.unparse(given['dtype'])}")
-    if not all(isinstance(extent, int | np.integer) and extent > 0 for extent in extents):
-        what = "dynamic shared memory" if extents == (0,) else "a shape that is not constant and positive"
-        raise rewriter.refusal(node, f"{what}: {ast.unparse(node)}")
+    is_dynamic = memory == "shared" and extents == (0,)
+    if not is_dynamic and not all(isinstance(extent, int | np.integer) and extent > 0 for extent in extents):
+        raise rewriter.refusal(node, f"a shape that is not constant and positive: {ast.unparse(node)}")
     return rewriter.program.array(Array(memory, tuple(int(extent) for extent in extents), dtype, name))
 
 
@@ -107,6 +121,8 @@ def _construct(rewriter, node, name):
         raise rewriter.refusal(node, f"keyword arguments of {ast.unparse(node.func)}")
     if name.startswith("ptx."):
         return _ptx(rewriter, node, name)
+    if name == "const.array_like" and len(node.args) == 1 and isinstance(rewriter.value(node.args[0]), np.ndarray):
+        return rewriter.visit(node.args[0])
     if name in KINDS:
         return _barrier(rewriter, node, name)
     if name in _FENCES:  # stores are never reordered here
@@ -115,6 +131,8 @@ def _construct(rewriter, node, name):
         axes = rewriter.static(node.args[0]) if len(node.args) == 1 else UNKNOWN
         if axes in (1, 2, 3):
             return called(imported(f"{_EMULATOR}.context", f"{name}_{axes}"), rewriter.context())
+    if name == "lanemask_lt" and not node.args:
+        return called(imported(f"{_EMULATOR}.context", name), rewriter.context())
     if name in _BIT_FUNCTIONS:
         return called(imported(f"{_EMULATOR}.arithmetic", name), *_arguments(rewriter, node))
     if name.startswith("atomic."):
@@ -148,6 +166,8 @@ def _barrier(rewriter, node, name):
             offered = [zero, predicate, zero]
         case (("all_sync" | "any_sync" | "eq_sync" | "ballot_sync"), [mask, predicate]):
             offered = [mask, predicate, zero]
+        case (("match_any_sync" | "match_all_sync"), [mask, value]):
+            offered = [mask, value, zero]
         case (("shfl_sync" | "shfl_up_sync" | "shfl_down_sync" | "shfl_xor_sync"), [mask, value, operand]):
             offered = [mask, value, operand]
         case _:

@@ -18,8 +18,9 @@ class Launch:
     SHARED, SHARED_SIZE, SHARED_POISON = 2, 3, 4  # address, bytes, and the address of what fills it before a block
     LOCAL, LOCAL_SIZE, LOCAL_POISON = 5, 6, 7  # the same of the first thread; the size is that of each thread
     BLOCK_IDX, BLOCK_DIM, GRID_DIM = 8, 11, 14  # x, y, z
-    WATCH = 17  # address of the words of the first thread's watch, or 0
-    WORDS = 18
+    DYNAMIC_SIZE = 17  # bytes at the end of shared memory
+    WATCH = 18  # address of the words of the first thread's watch, or 0
+    WORDS = 19
 
 
 class Record:
@@ -49,12 +50,15 @@ class Context(NamedTuple):
     shared: int
     local: int
     record: int
+    dynamic: int
+    dynamic_size: int
     watch: int
 
 
 # numba freezes globals, not attributes of classes.
 _RECORDS, _SHARED, _LOCAL, _LOCAL_SIZE = Launch.RECORDS, Launch.SHARED, Launch.LOCAL, Launch.LOCAL_SIZE
 _BLOCK, _DIM, _GRID, _WORDS = Launch.BLOCK_IDX, Launch.BLOCK_DIM, Launch.GRID_DIM, Launch.WORDS
+_SHARED_SIZE, _DYNAMIC_SIZE = Launch.SHARED_SIZE, Launch.DYNAMIC_SIZE
 _WATCH, _WATCH_BYTES = Launch.WATCH, 8 * Watch.WORDS
 _RECORD_WORDS, _RECORD_BYTES = Record.WORDS, 8 * Record.WORDS
 _MASK, _VALUE, _OPERAND, _RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
@@ -82,6 +86,8 @@ def context_of(launch, thread):
         words[_SHARED],
         words[_LOCAL] + thread * words[_LOCAL_SIZE],
         words[_RECORDS] + thread * _RECORD_BYTES,
+        words[_SHARED] + words[_SHARED_SIZE] - words[_DYNAMIC_SIZE],
+        words[_DYNAMIC_SIZE],
         words[_WATCH] + thread * _WATCH_BYTES,
     )
 
@@ -125,6 +131,12 @@ def gridsize_3(c):
 
 
 @njit(_nrt=False)
+def lanemask_lt(c):
+    """Return ``cuda.lanemask_lt()``: the mask of the lanes before this one, as a uint32."""
+    return uint32((1 << c.lane) - 1)
+
+
+@njit(_nrt=False)
 def offer(c, mask, value, operand):
     """Leave mask, value and operand for the scheduler; return the value, whose type `take` needs."""
     record = words_at(c.record, _RECORD_WORDS)
@@ -156,3 +168,10 @@ def take_int32(c, offered, waited):
 def take_uint32(c, offered, waited):
     """Return what the scheduler left, as a uint32."""
     return uint32(words_at(c.record, _RECORD_WORDS)[_RESULT])
+
+
+@njit(_nrt=False)
+def take_match(c, offered, waited):
+    """Return what the scheduler left, as an int32 mask and whether it names any lane."""
+    mask = take_int32(c, offered, waited)
+    return mask, mask != 0

@@ -70,6 +70,44 @@ def array_in(field, offset, shape, dtype):
     return array
 
 
+def constant_array(data, shape, dtype):
+    """Return a compiled function without parameters: the read-only array of these bytes, which the code contains."""
+
+    @intrinsic
+    def array(typingctx):
+        array_type = types.Array(DTYPES[dtype], len(shape), "C", readonly=True)
+
+        def codegen(context, builder, sig, args):
+            constant = cgutils.global_constant(builder, "constant_array", cgutils.make_bytearray(data))
+            constant.align = 16
+            address = builder.ptrtoint(constant, _I64)
+            return _array(context, builder, array_type, address, [ir.Constant(_I64, n) for n in shape], None)
+
+        return signature(array_type), codegen
+
+    return array
+
+
+def dynamic_array(dtype):
+    """Return a compiled function of a `Context`: the array that covers all dynamic shared memory of the launch."""
+
+    @intrinsic
+    def array(typingctx, owner):
+        array_type = types.Array(DTYPES[dtype], 1, "C")
+
+        def codegen(context, builder, sig, args):
+            address, size = (
+                builder.extract_value(args[0], sig.args[0].fields.index(field)) for field in ("dynamic", "dynamic_size")
+            )
+            itemsize = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
+            extent = builder.udiv(size, ir.Constant(_I64, itemsize))
+            return _array(context, builder, array_type, address, [extent], None)
+
+        return signature(array_type, owner), codegen
+
+    return array
+
+
 def argument_at(position, dtype, ndim, layout, readonly):
     """Return a compiled function of an address: the kernel argument stored there, at word ``position``.
 

@@ -6,9 +6,11 @@ SYNCTHREADS, SYNCTHREADS_COUNT, SYNCTHREADS_AND, SYNCTHREADS_OR = 1, 2, 3, 4
 SYNCWARP, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, ALL, ANY, EQ, BALLOT = 10, 11, 12, 13, 14, 15, 16, 17, 18
 # Warp-wide without a mask: whichever lanes arrive together.
 ACTIVEMASK = 19
+# Warp-wide again: which lanes offer the same bits.
+MATCH_ANY, MATCH_ALL = 20, 21
 # Warp-wide, one and the same instruction in all 32 lanes (``.aligned`` in PTX).
-MMA_F16, MMA_BF16, MMA_E4M3, MMA_E5M2, MMA_E4M3_E5M2, MMA_E5M2_E4M3 = 20, 21, 22, 23, 24, 25
-LDMATRIX, LDMATRIX_TRANS = 26, 27
+MMA_F16, MMA_BF16, MMA_E4M3, MMA_E5M2, MMA_E4M3_E5M2, MMA_E5M2_E4M3 = 22, 23, 24, 25, 26, 27
+LDMATRIX, LDMATRIX_TRANS = 28, 29
 
 FIRST_WARP_KIND = SYNCWARP
 FIRST_ALIGNED_KIND = MMA_F16
@@ -29,6 +31,8 @@ KINDS = {
     "eq_sync": EQ,
     "ballot_sync": BALLOT,
     "activemask": ACTIVEMASK,
+    "match_any_sync": MATCH_ANY,
+    "match_all_sync": MATCH_ALL,
     "ptx.mma_m16n8k16_f16": MMA_F16,
     "ptx.mma_m16n8k16_bf16": MMA_BF16,
     "ptx.mma_m16n8k32_e4m3": MMA_E4M3,

@@ -19,6 +19,7 @@ from workbench.cuda.emulator.source import Source
 
 WARP = 32
 MAX_THREADS = 1024
+MAX_SHARED = 227 * 1024  # bytes of a block, static and dynamic: compute capability 9.0, CUDA Programming Guide
 ORDERS = ("ascending", "descending", "shuffle")
 
 
@@ -30,7 +31,17 @@ class Emulated:
     _entries: dict[tuple[Parameter, ...], Entry] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(
-        self, grid, block, args, *, order="ascending", seed=0, skew=False, workers=None, memory: Memory | None = None
+        self,
+        grid,
+        block,
+        args,
+        *,
+        dynamic_shared_bytes=0,
+        order="ascending",
+        seed=0,
+        skew=False,
+        workers=None,
+        memory: Memory | None = None,
     ) -> None:
         """Run the kernel; it returns when every block has finished.
 
@@ -39,6 +50,7 @@ class Emulated:
         grid, block : blocks of the grid and threads of a block: an int, or up to three along x, y, z.
         args : the kernel's arguments: NumPy arrays, which the kernel reads and writes in place, and scalars. A Python
             int is an int64, a float a float64, a NumPy scalar has its own type.
+        dynamic_shared_bytes : the size of the arrays that the kernel declares as ``cuda.shared.array(0, dtype)``.
         order : in which order the blocks, and the threads between two barriers, run: ``"ascending"``,
             ``"descending"`` or ``"shuffle"``, a permutation drawn with ``seed``.
         skew : run each warp to the block's next barrier before the next warp starts.
@@ -59,6 +71,7 @@ class Emulated:
         threads = int(np.prod(block))
         if threads > MAX_THREADS:
             raise EmulatorError(f"a block has at most {MAX_THREADS} threads, not {block} = {threads}")
+        poison = _shared_poison(self.program, dynamic_shared_bytes)
         if len(args) != len(self.program.parameters):
             wanted = ", ".join(self.program.parameters)
             raise EmulatorError(
@@ -86,7 +99,7 @@ class Emulated:
         def work(worker):
             share = np.ascontiguousarray(blocks[worker::workers])
             entry = self._entries[parameters]
-            return _run(scheduler, self.program, entry, words, grid, block, share, schedule, memory, arrays)
+            return _run(scheduler, self.program, entry, words, grid, block, share, schedule, poison, memory, arrays)
 
         if workers == 1:
             errors = [work(0)]
@@ -99,14 +112,21 @@ class Emulated:
                 raise EmulatorError(failures[failed])
 
 
-def compile(source: Source, *, watched: bool = False) -> Emulated:
+def compile(source: Source, *, contract: bool = False, gpu_math: bool = False, watched: bool = False) -> Emulated:
     """Return the kernel rewritten for the CPU; numba compiles it at the first launch of each signature.
 
-    With `watched`, each of its accesses is checked, at about 100 times the cost; see `memory`.
+    Parameters
+    ----------
+    contract : whether a product that is added or subtracted may be fused with that into one rounding, as numba.cuda
+        does by default. Where two products are added, another one may be fused than on a GPU: LLVM chooses. A CPU
+        without fused multiply-add fuses none.
+    gpu_math : whether `math.exp` and `math.log` of a float32 are computed as numba.cuda does (see `elementary`)
+        instead of by the host's functions. Other functions of `math` remain the host's.
+    watched : whether each access is checked, at about 100 times the cost; see `memory`.
 
     Raises `EmulatorError`, with ``file:line``, for a construct that the emulator does not support.
     """
-    return Emulated(program_of(source, watched=watched))
+    return Emulated(program_of(source, contract=contract, gpu_math=gpu_math, watched=watched))
 
 
 def _cpus():
@@ -148,14 +168,30 @@ def _aligned(size):
     return buffer[start : start + size]
 
 
-def _run(scheduler, program, entry, words, grid, block, blocks, schedule, memory, arrays):
+def _shared_poison(program, dynamic_size):
+    """Return the bytes that fill shared memory before a block starts, and how many of them are dynamic."""
+    if not isinstance(dynamic_size, int | np.integer) or dynamic_size < 0:
+        raise EmulatorError(f"dynamic_shared_bytes must be a number of bytes, not {dynamic_size!r}")
+    if program.dynamic and not dynamic_size:
+        raise EmulatorError(f"{program.name} uses dynamic shared memory; pass its size as dynamic_shared_bytes")
+    if len(program.shared) + dynamic_size > MAX_SHARED:
+        raise EmulatorError(
+            f"a block has at most {MAX_SHARED} bytes of shared memory, not {len(program.shared)} static"
+            f" and {dynamic_size} dynamic ones"
+        )
+    element = program.dynamic or b"\0"
+    dynamic = (element * -(-dynamic_size // len(element)))[:dynamic_size]
+    return np.frombuffer(program.shared + dynamic or b"\0", np.uint8), dynamic_size
+
+
+def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison, memory, arrays):
     """Run some blocks on this thread; return the block that failed and why, or (0, None)."""
     threads = int(np.prod(block))
     order, groups = schedule
+    shared_poison, dynamic_size = poison
     kinds = np.array(program.kinds, np.int64)
     state = np.zeros(threads, np.int64)
     records = np.zeros((threads, Record.WORDS), np.int64)
-    shared_poison = np.frombuffer(program.shared or b"\0", np.uint8)
     local_poison = np.frombuffer(program.local or b"\0", np.uint8)
     shared, local = _aligned(len(shared_poison)), _aligned(threads * len(local_poison))
     launch = np.zeros(Launch.WORDS, np.int64)
@@ -163,7 +199,8 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, memory
     launch[Launch.SHARED : Launch.LOCAL] = shared.ctypes.data, len(shared), shared_poison.ctypes.data
     launch[Launch.LOCAL : Launch.BLOCK_IDX] = local.ctypes.data, len(local_poison), local_poison.ctypes.data
     launch[Launch.BLOCK_DIM : Launch.GRID_DIM] = block
-    launch[Launch.GRID_DIM : Launch.WATCH] = grid
+    launch[Launch.GRID_DIM : Launch.DYNAMIC_SIZE] = grid
+    launch[Launch.DYNAMIC_SIZE] = dynamic_size
     watch = memory and session(memory, program, arrays, grid, threads, shared, local)
     launch[Launch.WATCH] = watch.address if watch else 0
     address = launch.ctypes.data

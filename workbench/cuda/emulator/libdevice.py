@@ -2,7 +2,7 @@
 
 The table `FUNCTIONS` maps a name to a compiled function. A float32 function gives what its float64 counterpart gives,
 rounded, or the host's float32 function; ``fast_`` ones follow the hardware's formula with an exact ``ex2`` or ``lg2``.
-Functions that round towards a direction (``_rd``, ``_ru``, ``_rz``) are left out, except conversions to integers.
+Those that round towards a direction are in `rounding`, conversions to integers in `conversions`.
 """
 
 import math
@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 from numba.core import types
 
+from workbench.cuda.emulator import conversions, rounding
 from workbench.cuda.emulator.arithmetic import brev, clz, ffs, fma, maximum, minimum, popc
 from workbench.cuda.emulator.intrinsics import bits_of, from_bits
 from workbench.cuda.emulator.narrow import half_bits, widened_half
@@ -62,19 +63,6 @@ float2half = njit(_nrt=False)(lambda x: half_bits(float64(float32(x))))
 half2float = njit(_nrt=False)(lambda x: widened_half(uint16(x)))
 
 
-def _to_integer(rounding, kind, low, high):
-    """Return a conversion that saturates and makes 0 of NaN, as the GPU does."""
-
-    @njit(_nrt=False)
-    def convert(x):
-        if x != x:
-            return kind(0)
-        rounded = rounding(float64(x))
-        return kind(low) if rounded <= low else kind(high) if rounded >= high else kind(rounded)
-
-    return convert
-
-
 _MATH_NAMES = (
     "acos acosh asin asinh atan atanh cos cosh erf erfc exp expm1 fabs lgamma log log10 log1p sin sinh sqrt tan tanh"
 ).split()
@@ -85,7 +73,11 @@ _UNARY |= {"rsqrt": rsqrt, "exp10": exp10}
 _BINARY = {"atan2": math.atan2, "copysign": math.copysign, "fmod": np.fmod, "hypot": math.hypot, "pow": math.pow}
 _BINARY |= {"fmax": max_of, "fmin": min_of, "fdim": dim}
 
+_INTEGERS = {"int": int32, "uint": uint32, "ll": int64, "ull": uint64}
+
 FUNCTIONS = {
+    **conversions.FUNCTIONS,
+    **rounding.FUNCTIONS,
     **{name: _unary(function, float64) for name, function in _UNARY.items()},
     **{f"{name}f": _unary(function, float32) for name, function in _UNARY.items()},
     **{name: _binary(function, float64) for name, function in _BINARY.items()},
@@ -117,17 +109,8 @@ FUNCTIONS = {
     "float2half_rn": float2half,
     "half2float": half2float,
     "double2float_rn": _unary(float32, float64, float32),
-    "int2float_rn": _unary(float32, int32, float32),
-    "uint2float_rn": _unary(float32, uint32, float32),
-    "int2double_rn": _unary(float64, int32, float64),
-    **{
-        f"float2int_{suffix}": _to_integer(rounding, int32, -(2**31), 2**31 - 1)
-        for suffix, rounding in {"rn": np.rint, "rd": np.floor, "ru": np.ceil, "rz": np.trunc}.items()
-    },
-    **{
-        f"float2uint_{suffix}": _to_integer(rounding, uint32, 0, 2**32 - 1)
-        for suffix, rounding in {"rn": np.rint, "rd": np.floor, "ru": np.ceil, "rz": np.trunc}.items()
-    },
+    **{f"{name}2float_rn": _unary(float32, kind, float32) for name, kind in _INTEGERS.items()},
+    **{f"{name}2double_rn": _unary(float64, kind, float64) for name, kind in _INTEGERS.items()},
     **{name: _unary(math.isnan, kind, int32) for name, kind in {"isnanf": float32, "isnand": float64}.items()},
     **{name: _unary(math.isinf, kind, int32) for name, kind in {"isinff": float32, "isinfd": float64}.items()},
     **{name: _unary(math.isfinite, kind, int32) for name, kind in {"finitef": float32, "isfinited": float64}.items()},

@@ -166,9 +166,12 @@ class Session:
         shared, local = self.keep[:2]
         starts = {"shared": shared.ctypes.data, "local": local.ctypes.data + thread * len(self.program.local)}
         for array, offset in self.program.arrays.values():
-            flat, rest = divmod(address - starts[array.memory] - offset, itemsize(array.dtype))
-            if 0 <= flat < np.prod(array.shape) and rest == 0:
-                return array.name or f"cuda.{array.memory}.array", given or _unravelled(flat, array.shape)
+            is_dynamic = array.shape == (0,)
+            start = starts[array.memory] + (len(self.program.shared) if is_dynamic else offset)
+            flat, rest = divmod(address - start, itemsize(array.dtype))
+            shape = (len(shared) // itemsize(array.dtype),) if is_dynamic else array.shape
+            if 0 <= flat < np.prod(shape) and rest == 0:
+                return array.name or f"cuda.{array.memory}.array", given or _unravelled(flat, shape)
         return "", given
 
 
@@ -201,7 +204,10 @@ def session(
     watches = np.zeros((threads, Watch.WORDS), np.int64)
     watches[:, Watch.LAUNCH_START] = (memory.epoch + 1) * shadow.EPOCH
     watches[:, Watch.COMMON] = common.ctypes.data
-    watches[:, [Watch.SHARED, Watch.SHARED_BYTES]] = shared.ctypes.data, len(shared) if program.shared else 0
+    watches[:, [Watch.SHARED, Watch.SHARED_BYTES]] = (
+        shared.ctypes.data,
+        len(shared) if program.shared or program.dynamic else 0,
+    )
     watches[:, [Watch.SHARED_SHADOW, Watch.SHARED_SHIFT]] = shared_stamps.ctypes.data, shifts["shared"]
     watches[:, Watch.LOCAL] = local.ctypes.data + np.arange(threads) * local_bytes
     watches[:, Watch.LOCAL_BYTES] = local_bytes if program.local else 0

@@ -19,9 +19,10 @@ UNKNOWN = object()
 _CUDA_NAMES = (
     "threadIdx blockIdx blockDim gridDim laneid warpsize grid gridsize syncthreads syncthreads_and syncthreads_or "
     "syncthreads_count syncwarp shfl_sync shfl_up_sync shfl_down_sync shfl_xor_sync all_sync any_sync eq_sync "
-    "ballot_sync activemask threadfence threadfence_block threadfence_system nanosleep popc clz ffs brev selp fma cbrt"
+    "ballot_sync activemask match_any_sync match_all_sync lanemask_lt threadfence threadfence_block "
+    "threadfence_system nanosleep popc clz ffs brev selp fma cbrt"
 ).split()
-_ATOMIC_NAMES = "add sub max min and_ or_ xor inc dec exch cas compare_and_swap".split()
+_ATOMIC_NAMES = "add sub max min nanmax nanmin and_ or_ xor inc dec exch cas compare_and_swap".split()
 #: constructs of numba.cuda and `ptx` that are rewritten, by the identity of the value that stands for them
 _CONSTRUCTS = {
     **{id(getattr(cuda, name)): name for name in _CUDA_NAMES},
@@ -29,6 +30,7 @@ _CONSTRUCTS = {
     id(cuda.shared.array): "shared.array",
     id(cuda.local.array): "local.array",
     **{id(operation): f"ptx.{name}" for name, operation in ptx.OPERATIONS.items()},
+    id(cuda.const.array_like): "const.array_like",
 }
 _MATH = {id(value): name for name, value in vars(math).items() if callable(value)}
 _LIBDEVICE = {id(value): name for name, value in vars(libdevice).items() if callable(value)}

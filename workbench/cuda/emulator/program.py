@@ -1,6 +1,7 @@
 """A kernel with all its device functions, rewritten: the text of a module that numba compiles."""
 
 import ast
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,11 +49,13 @@ class Program:
     #: the bytes that fill shared memory, and a thread's local memory, before a block starts
     shared: bytes
     local: bytes
+    #: the element that fills dynamic shared memory, b"" where the kernel has no such array
+    dynamic: bytes
     uses_atomics: bool
     #: whether its accesses are watched; the places of the accesses, of which number n is places[n - 1]
     watched: bool
     places: tuple[Place, ...]
-    #: generated name -> a shared or local array and the bytes before it in its memory
+    #: generated name -> a shared or local array and the bytes before it in its memory, or in dynamic shared memory
     arrays: Mapping[str, tuple[Array, int]]
     #: parameter -> ``file:line`` of the first statement that stores to it, or hands it on where none does
     stores: Mapping[str, str]
@@ -62,9 +65,9 @@ class Program:
         return self.stores.get(parameter, self.location)
 
 
-def program_of(source: Source, *, watched: bool) -> Program:
-    """Return the rewritten kernel; raises `EmulatorError` for what cannot be emulated."""
-    return _Builder(source, watched).program()
+def program_of(source: Source, *, contract: bool, gpu_math: bool, watched: bool) -> Program:
+    """Return the rewritten kernel (see `launch.compile`); raises `EmulatorError` for what cannot be emulated."""
+    return _Builder(source, _FLAGS + ', fastmath={"contract"}' * contract, gpu_math, watched).program()
 
 
 @dataclass
@@ -72,6 +75,8 @@ class _Builder:
     """Hands out names for what the functions of a kernel refer to."""
 
     source: Source
+    flags: str
+    gpu_math: bool
     watched: bool
     header: dict[str, str] = field(default_factory=dict)
     functions: dict[int, tuple[str, Rewritten] | None] = field(default_factory=dict)
@@ -80,6 +85,7 @@ class _Builder:
     sites: list[Site] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     memory: dict[str, bytes] = field(default_factory=lambda: {"shared": b"", "local": b""})
+    dynamic: set[bytes] = field(default_factory=set)
     alive: list[object] = field(default_factory=list)  # keeps the ids in `functions` valid
     places: dict[Place, int] = field(default_factory=dict)
     arrays: dict[str, tuple[Array, int]] = field(default_factory=dict)
@@ -100,7 +106,7 @@ class _Builder:
             ast.copy_location(statement, kernel.node)
         rewritten.node.body.insert(0, never)
         pipeline = self.imported(f"{_EMULATOR}.barriers", "KernelCompiler")
-        self.emit(rewritten.node, "__kernel", f"pipeline_class={pipeline}, {_FLAGS}", kernel)
+        self.emit(rewritten.node, "__kernel", f"pipeline_class={pipeline}, {self.flags}", kernel)
         return Program(
             name=kernel.node.name,
             location=kernel.at(kernel.node),
@@ -110,8 +116,10 @@ class _Builder:
             parameters=tuple(argument.arg for argument in arguments.args[1:]),
             sites=tuple(self.sites),
             kinds=(0, *self.kinds),
-            shared=self.memory["shared"],
+            shared=_padded(self.memory["shared"]),
             local=_padded(self.memory["local"]),
+            # All bits set are a NaN of every float type, so that aliased arrays of several types see one too.
+            dynamic=self.dynamic.pop() if len(self.dynamic) == 1 else b"\xff" * bool(self.dynamic),
             uses_atomics=rewritten.uses_atomics,
             watched=self.watched,
             places=tuple(self.places),
@@ -181,9 +189,15 @@ class _Builder:
     def array(self, array: Array):
         """Return the name of the compiled function that gives an array, and reserve its memory."""
         dtype = np.dtype(np.uint16 if array.dtype == "bfloat16" else array.dtype)
-        used = _padded(self.memory[array.memory])
         garbage = int.from_bytes(b"\xad\xde" * 4, "little") & ((1 << 8 * dtype.itemsize) - 1)
         element = POISON.get(array.dtype, garbage).to_bytes(dtype.itemsize, "little")
+        if array.shape == (0,):
+            self.dynamic.add(element)
+            make = self.imported(f"{_EMULATOR}.intrinsics", "dynamic_array")
+            name = f"__dynamic_{array.dtype}"
+            self.arrays.setdefault(name, (array, 0))
+            return self.declare(name, f"{name} = {make}({array.dtype!r})")
+        used = _padded(self.memory[array.memory])
         self.memory[array.memory] = used + element * math.prod(array.shape)
         make = self.imported(f"{_EMULATOR}.intrinsics", "array_in")
         name = f"__array{len(self.header)}"
@@ -200,6 +214,13 @@ class _Builder:
             make = self.imported(f"{_EMULATOR}.intrinsics", "array_in")
             self.declare(name, f"{name} = {make}('local', {len(used)}, ({COPIES_WORDS},), 'int64')")
         return name
+
+    def constant_array(self, value):
+        """Return the name of the compiled function that gives an array of the namespace, as it is now."""
+        make = self.imported(f"{_EMULATOR}.intrinsics", "constant_array")
+        text = f"{make}({value.tobytes()!r}, {value.shape!r}, {value.dtype.name!r})"
+        name = f"__table_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        return self.declare(name, f"{name} = {text}")
 
     def site(self, site: Site, kind):
         """Return the number of a place where threads wait."""
@@ -219,7 +240,7 @@ class _Builder:
         function = device_function(value, self.source)
         rewritten = Rewriter(function, self).rewritten()
         name = f"__{function.node.name}{len(self.functions)}"
-        options = f'inline="always", {_FLAGS}' if rewritten.has_barrier else _FLAGS
+        options = f'inline="always", {self.flags}' if rewritten.has_barrier else self.flags
         self.emit(rewritten.node, name, options, function)
         self.functions[id(value)] = name, rewritten
         return name, rewritten

@@ -16,6 +16,7 @@ from workbench.cuda.emulator.names import UNKNOWN
 from workbench.cuda.emulator.source import Function, is_function
 from workbench.cuda.emulator.watcher import Watcher
 
+MAX_CONSTANT = 64 * 1024  # bytes of constant memory on every GPU
 _COORDINATES = {"threadIdx": "thread", "blockIdx": "block", "blockDim": "block_dim", "gridDim": "grid_dim"}
 _REFUSED = {
     **{getattr(ast, name): name.lower() for name in "Try Raise Assert With Import Global Nonlocal Delete".split()},
@@ -110,6 +111,8 @@ class Rewriter(ast.NodeTransformer):
             return called(self.program.dtype(value.dtype.name), number)
         if isinstance(value, int | float | np.generic):
             return ast.Name(self.program.constant(value), ast.Load())
+        if isinstance(value, np.ndarray):
+            return called(self.constant_array(node, value))
         if isinstance(value, tuple):
             return ast.Tuple([self.constant(node, item) for item in value], ast.Load())
         if not isinstance(value, str) and (dtype := names.dtype_name(value)):
@@ -117,6 +120,16 @@ class Rewriter(ast.NodeTransformer):
         if is_function(value):
             raise self.refusal(node, f"a device function as a value: {ast.unparse(node)}")
         raise self.refusal(node, f"{ast.unparse(node)}, which is {value!r}")
+
+    def constant_array(self, node, value):
+        """Return the name of the compiled function that gives an array of the namespace."""
+        if names.dtype_name(value.dtype) is None or not value.dtype.isnative or value.size == 0:
+            raise self.refusal(node, f"{ast.unparse(node)}, an array of shape {value.shape} and dtype {value.dtype}")
+        if value.nbytes > MAX_CONSTANT:
+            raise self.refusal(
+                node, f"{ast.unparse(node)}: {value.nbytes} bytes, where constant memory has {MAX_CONSTANT}"
+            )
+        return self.program.constant_array(value)
 
     def visit_Name(self, node):
         """Replace constants by their values and arrays that are declared once by their declaration."""

@@ -25,6 +25,7 @@ FIRST_WARP_KIND, SYNCWARP, ACTIVEMASK = kinds.FIRST_WARP_KIND, kinds.SYNCWARP, k
 FIRST_ALIGNED_KIND = kinds.FIRST_ALIGNED_KIND
 SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR = kinds.SHFL, kinds.SHFL_UP, kinds.SHFL_DOWN, kinds.SHFL_XOR
 ALL, ANY, EQ, BALLOT = kinds.ALL, kinds.ANY, kinds.EQ, kinds.BALLOT
+MATCH_ANY, MATCH_ALL = kinds.MATCH_ANY, kinds.MATCH_ALL
 UNDEFINED = 0x7FF8DEAD7FC0DEAD  # what a lane reads that no lane offered: NaN as float32 or float64, else garbage
 
 
@@ -61,6 +62,16 @@ def source_lane(kind, lane, operand):
 
 
 @njit(nogil=True)
+def lanes_like(first, group, value, records):
+    """Return the lanes of the group that offer this value, as a mask."""
+    mask = 0
+    for lane in range(32):
+        if group >> lane & 1 and records[first + lane, VALUE] == value:
+            mask |= 1 << lane
+    return mask
+
+
+@njit(nogil=True)
 def exchange(first, group, kind, state, records, watches):
     """Give each lane of the group the result of its operation."""
     if kind >= FIRST_ALIGNED_KIND:
@@ -89,11 +100,15 @@ def exchange(first, group, kind, state, records, watches):
             elif kind == ANY:
                 records[thread, RESULT] = ballot != 0
             elif kind == EQ:
-                records[thread, RESULT] = alike
+                records[thread, RESULT] = ballot == 0 or ballot == group  # predicates are truth values
             elif kind == BALLOT:
                 records[thread, RESULT] = ballot
             elif kind == ACTIVEMASK:
                 records[thread, RESULT] = group
+            elif kind == MATCH_ALL:
+                records[thread, RESULT] = group if alike else 0
+            elif kind == MATCH_ANY:
+                records[thread, RESULT] = lanes_like(first, group, records[thread, VALUE], records)
 
 
 @njit(nogil=True)
