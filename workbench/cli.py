@@ -308,3 +308,22 @@ def emulator(as_json: bool) -> None:
         return click.echo(json.dumps(results))
     for table in ("runs", "starts"):
         _list(False, "", table, results[table], tuple(results[table][0]))
+
+
+@bench.command()
+@json_option
+def sanitizer(as_json: bool) -> None:
+    """Compare watched runs with NVIDIA's compute-sanitizer, fault by fault; needs a GPU."""
+    from workbench.cuda import bench_sanitizer
+    from workbench.progress import shown
+
+    with shown():
+        results = bench_sanitizer.measure()
+    if as_json:
+        return click.echo(json.dumps(results))
+    rows = []
+    for row in results["rows"]:
+        cells = {name: bench_sanitizer.text(cell) for name, cell in row.items() if isinstance(cell, dict)}
+        rows.append({"fault": row["fault"] or "none", "kernel": row["kernel"], **cells})
+    _list(False, "", "rows", rows, tuple(rows[0]))
+    _list(False, "", "versions", [results["versions"]], tuple(results["versions"]))

@@ -41,7 +41,7 @@ def test_each_fault_has_the_same_origins_as_on_the_emulator(fault: str) -> None:
     case = CASE.but(seqlen_k=64) if fault == "flash-no-masked-tile-guard" else CASE
     case = case.but(splits=3 if KERNELS[kernel].splits else None)
     on_gpu, on_emulator = (diff(run(kernel, case, faults=[fault], backend=backend)) for backend in ("cuda", "emulator"))
-    assert on_gpu.verdict == "bug" and on_gpu.origin in CATALOGUE[fault].stages
+    assert on_gpu.verdict in ("bug", "missing") and on_gpu.origin in CATALOGUE[fault].stages
     assert on_gpu.origins == on_emulator.origins
 
 

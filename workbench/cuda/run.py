@@ -51,18 +51,20 @@ def run_kernel(
     probes: str = "all",
     backend: str = "auto",
     inputs: tuple[Any, Any, Any] | None = None,
+    guarded: bool = True,
 ) -> Trace:
     """The trace of kernel `name` on `case`, with the named faults put in.
 
     `inputs` are q, k, v in the case's dtype, NumPy arrays or torch tensors; the case's own where None. Refusal for a
-    case, fault or input that the kernel cannot take; Unavailable for a backend that this machine lacks.
+    case, fault or input that the kernel cannot take; Unavailable for a backend that this machine lacks. `guarded`: a
+    fault that reads past its inputs finds memory of this run there.
     """
     settle(KERNELS[name], case)
     faults.chosen(faults_in, name)
     backend = choose_backend(backend)
     about = {"backend": backend, "versions": versions(backend)}
     made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs, **about)
-    memory = _Memory(backend, made.arrays, made.guard)
+    memory = _Memory(backend, made.arrays, made.guard if guarded else 0)
     wanted = made.trace.requested
     for function, grid, names in launches(made.trace.case, made.kernel):
         dumped, launch = _launcher(made.kernel, function, made.constants, wanted, made.faults, backend)

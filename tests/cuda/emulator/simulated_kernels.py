@@ -41,8 +41,8 @@ def barriers(x, out, count):
         if mine[i] % 3 == 0:
             continue
         total += mine[i] // 2 if mine[i] > 0 else -(mine[i] % 5)
-    votes = cuda.syncthreads_count(total > 3) + 100 * cuda.syncthreads_or(total == 7)
-    votes += 1000 * cuda.syncthreads_and(total < 20)
+    votes = cuda.syncthreads_count(int32(total > 3)) + 100 * cuda.syncthreads_or(total == 7)
+    votes += 1000 * cuda.syncthreads_and(int32(total < 20))
     cuda.atomic.add(count, t % 2, total)
     cuda.atomic.max(count, 2, total)
     out[x0] = total + 10000 * votes + y0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 SCRIPT = Path(__file__).with_name("simulated_kernels.py")
+PYTHONPATH = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
 NAMES = "barriers coordinates dynamic constants atomics bits control grid_stride numbers".split()
 
 
@@ -16,7 +17,7 @@ def results():
     """Where a kernel ran -> its name -> its arrays."""
     found = {}
     for where, variable in [("emulator", {}), ("simulator", {"NUMBA_ENABLE_CUDASIM": "1"})]:
-        environment = os.environ | variable | {"PYTHONPATH": str(Path.cwd())}
+        environment = os.environ | variable | {"PYTHONPATH": PYTHONPATH}
         command = [sys.executable, str(SCRIPT), where]
         run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         found[where] = dict(item for line in run.stdout.splitlines() for item in json.loads(line).items())
@@ -38,7 +39,7 @@ def test_numbas_simulator_agrees(results, name):
 @pytest.mark.gpu
 def test_a_gpu_agrees(results):
     command = [sys.executable, str(SCRIPT), "gpu"]
-    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     for line in run.stdout.splitlines():
         for name, arrays in json.loads(line).items():
