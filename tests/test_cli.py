@@ -1,6 +1,7 @@
 """The command line as a user meets it: results, exit codes, and whole messages for every mistake."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -255,3 +256,100 @@ def test_the_console_script_is_installed_and_help_is_light() -> None:
     script = Path(sys.executable).with_name("workbench")
     result = subprocess.run([script, "--help"], capture_output=True, text=True, check=False)
     assert result.returncode == 0 and "diff" in result.stdout and "doctor" in result.stdout
+
+
+# ---- check
+
+
+CHECK = [
+    "check",
+    "flash",
+    "--seqlen",
+    "20",
+    "--head-dim",
+    "8",
+    "--block-q",
+    "16",
+    "--block-k",
+    "16",
+    "--probes",
+    "output",
+]
+
+
+def test_check_finds_nothing_and_exits_with_0() -> None:
+    result = workbench(*CHECK)
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "workbench check flash --seqlen 20 --head-dim 8 --block-q 16 --block-k 16: nothing found in 1 launch of 2 blocks\n",
+    )
+
+
+def test_check_names_lines_and_exits_with_1() -> None:
+    result = workbench(*CHECK, "--fault", "flash-barrier-in-branch")
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0] == (
+        "workbench check flash --fault flash-barrier-in-branch --seqlen 20 --head-dim 8 --block-q 16 --block-k 16: 5 findings"
+    )
+    assert lines[1] == "divergent-barrier: flash_forward: divergent barrier in block (1, 0, 0)"
+    assert re.fullmatch(
+        r"  workbench/cuda/flash\.py:\d+  if row < seqlen_q: cuda\.syncthreads\(\)  # V is complete .*", lines[2]
+    )
+    assert any(re.fullmatch(r"race: s_kv\[\d+, \d+\] is touched by two threads, .*", line) for line in lines)
+    assert any(re.fullmatch(r"  first in block \(1, 0, 0\), threads \d+ and \d+; \d+ times", line) for line in lines)
+
+
+def test_check_json_has_the_fields_of_the_schema() -> None:
+    result = workbench(*CHECK, "--fault", "flash-no-barrier-after-load", "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert (document["schema"], document["target"], document["faults"]) == (
+        "workbench.check/1",
+        "flash",
+        ["flash-no-barrier-after-load"],
+    )
+    assert document["case"]["seqlen_q"] == 20
+    fields = {"kind", "array", "file", "line", "other_line", "block", "threads", "index", "count"}
+    assert document["findings"] and all(fields <= set(finding) for finding in document["findings"])
+    assert all(isinstance(finding["line"], int) for finding in document["findings"])
+
+
+def test_check_takes_lists_and_kernels() -> None:
+    words = [*CHECK, "--causal", "--full", "--heads", "2", "--kv-heads", "1", "--schedules", "3"]
+    result = workbench(*words)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3 and lines[-1] == "2 runs: 2 without findings, 0 with findings"
+    assert all(line.endswith("nothing found in 1 launch of 4 blocks, 3 schedules") for line in lines[:2])
+    document = json.loads(workbench(*words, "--json").stdout)
+    assert document["schema"] == "workbench.checks/1" and [run["findings"] for run in document["runs"]] == [[], []]
+    assert len(document["runs"][0]["schedules"]) == 3
+
+
+def test_a_fault_brings_the_length_at_which_it_shows() -> None:
+    words = ["check", "flash", "--head-dim", "8", "--block-q", "16", "--block-k", "16", "--probes", "output"]
+    fault = ["--fault", "flash-reads-past-keys", "--json"]
+    assert json.loads(workbench(*words, *fault).stdout)["case"]["seqlen_k"] == 100
+    assert json.loads(workbench(*words, *fault, "--seqlen", "20").stdout)["case"]["seqlen_k"] == 20
+
+
+def test_check_refuses_what_it_cannot_run() -> None:
+    assert message("check", "my.py:kernel") == (
+        "check runs kernels of ours (flash, split_k) on the emulator; got 'my.py:kernel'"
+    )
+    assert message(*CHECK, "--schedules", "0") == "schedules must be a whole number of at least 1; got 0"
+    assert message(*CHECK, "--fault", "reduce-double-counts-sum").startswith(
+        "fault reduce-double-counts-sum belongs to kernel split_k, not to flash"
+    )
+
+
+def test_sanitizer_comparison_needs_its_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    result = workbench("bench", "sanitizer")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "the comparison needs compute-sanitizer, of the CUDA toolkit, and a GPU; one is missing" in result.stderr
+
+
+def test_help_keeps_the_lines_of_its_examples() -> None:
+    assert "\n  workbench diff run.safetensors   " in workbench("--help").stdout

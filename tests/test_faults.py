@@ -28,10 +28,10 @@ def test_without_a_fault_there_is_no_origin(kernel: str) -> None:
     assert (judged(kernel, []).origins, judged(kernel, [], CASE.but(seqlen_k=64)).origins) == ((), ())
 
 
-@pytest.mark.parametrize("fault", list(CATALOGUE))
+@pytest.mark.parametrize("fault", [fault.id for fault in CATALOGUE.values() if fault.stages])
 def test_each_fault_is_found_at_its_own_stage(fault: str) -> None:
     found = judged(CATALOGUE[fault].kernel, [fault], case_of(fault))
-    assert found.verdict == "bug" and found.origin in CATALOGUE[fault].stages
+    assert found.verdict in ("bug", "missing") and found.origin in CATALOGUE[fault].stages
     assert set(found.origins) <= set(CATALOGUE[fault].stages), "what comes after the fault is a victim"
     if fault == "flash-bshd-strides":  # q and k are read wrongly, and so is v
         assert found.origins == ("qk", "acc")
@@ -55,7 +55,8 @@ def test_each_fault_changes_one_place_of_its_kernel_and_keeps_the_lines(fault) -
     text = kernel.file.read_text()
     faulty = applied(text, [fault], kernel.file.name)
     assert faulty != text and faulty.count("\n") == text.count("\n")
-    assert set(fault.stages) <= set(ALGORITHMS[kernel.algorithm]) and fault.stages
+    assert set(fault.stages) <= set(ALGORITHMS[kernel.algorithm])
+    assert fault.stages or fault.finding, "somebody must be able to see it"
     assert fault.summary and set(fault.needs) <= set(CASE.as_dict())
 
 

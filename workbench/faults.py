@@ -1,4 +1,6 @@
-"""The catalogue of faults: named, small source changes that break a kernel, each with the stage where it first shows.
+"""The catalogue of faults: named, small source changes that break a kernel.
+
+Each tells the stage where it first shows, and what a watched run finds, which sees more than numbers show.
 
 A fault is literally the difference that introduced the bug: `before` is found exactly once in the kernel's clean source
 and replaced by `after`, which has as many lines, so that line numbers survive. Several faults may be combined as long
@@ -212,7 +214,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "a split in which a row sees no key stores no max and no sum",
             "        if lane == 0:\n            partial_max",
             "        if lane == 0 and m > NEG_INF:\n            partial_max",
-            ("partial_max",),
+            ("partial_max", "partial_sum"),
             "unwritten-output",
             needs={"causal": True},
         ),

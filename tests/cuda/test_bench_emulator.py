@@ -26,7 +26,8 @@ def test_each_length_has_a_row_and_all_rows_have_the_same_columns(results):
     assert [(row["kernel"], row["seqlen"]) for row in results["runs"]] == [("flash", 8), ("flash", 24)]
     assert len({tuple(row) for row in results["runs"]}) == 1, "a table takes its columns from the first row"
     assert all((row["tiles"], row["threads"], row["repeats"]) == ("16x16", 64, 9) for row in results["runs"])
-    assert all(row[field] > 0 for row in results["runs"] for field in ("plain_s", "probed_s"))
+    assert all(row[field] > 0 for row in results["runs"] for field in ("plain_s", "probed_s", "watched_s"))
+    assert all(row["watched_ratio"] == round(row["watched_s"] / row["plain_s"], 1) for row in results["runs"])
 
 
 def test_lengths_that_the_simulator_does_not_get_say_so(results):
@@ -44,7 +45,7 @@ def test_emulator_and_simulator_ran_the_same_work(results):
 
 
 def test_the_first_run_of_a_fresh_process_is_measured_cold_and_cached(results):
-    (start,) = results["starts"]
-    assert start["kernel"] == "flash"
-    for cache in ("cold", "cached"):
-        assert 0 < start[f"{cache}_run_s"] < start[f"{cache}_process_s"]
+    assert [(start["kernel"], start["watched"]) for start in results["starts"]] == [("flash", False), ("flash", True)]
+    for start in results["starts"]:
+        for cache in ("cold", "cached"):
+            assert 0 < start[f"{cache}_run_s"] < start[f"{cache}_process_s"]

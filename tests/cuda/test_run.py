@@ -119,3 +119,14 @@ def test_the_estimate_counts_only_what_is_not_compiled_yet(tmp_path, monkeypatch
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     cold = estimate_s("flash", [CASE, CASE], [], "all", "emulator")
     assert 0 < warm < 1 < cold < 10
+
+
+def test_a_kernel_that_never_finishes_is_refused_with_the_place() -> None:
+    with pytest.raises(Refusal) as refused:
+        run("flash", CASE.but(seqlen_q=5), faults=["flash-barrier-in-branch"], backend="emulator")
+    first, second, *places = str(refused.value).splitlines()
+    assert first == (
+        "flash did not get through on the emulator, so that there is nothing to judge; `workbench check` tells more"
+    )
+    assert second == "flash_forward: divergent barrier in block (0, 0, 0)"
+    assert len(places) == 2 and all("flash.py:" in place and "cuda.syncthreads reached by" in place for place in places)

@@ -32,7 +32,7 @@ from workbench.progress import step
 SCHEMA = "workbench.bench-emulator/1"
 SEQLENS = (64, 256, 512)
 #: kernel -> sequence lengths for the simulator, which takes half a minute for flash at 512
-SIMULATED: Mapping[str, Sequence[int]] = {"flash": (64, 256, 512), "split_k": (64,)}
+SIMULATED: Mapping[str, Sequence[int]] = {"flash": (64, 256, 512), "split_k": (64, 256)}
 
 REPEATS = 9
 PATIENCE_S = 3.0  #: the simulator repeats no more once its runs have taken this long together
@@ -74,15 +74,17 @@ def measure(
     A row of `runs` is a kernel at a sequence length. Medians in seconds of `repeats` warm runs on the emulator:
 
     - `plain_s`, `probed_s`: a whole run as `workbench.run` does it, with only the output and with every stage dumped;
+    - `watched_s`: a whole run as `workbench.check` does it, with only the output; `watched_ratio` is watched_s over
+      plain_s;
     - `edited_s`: the bare launches of the edited kernel.
 
     For the lengths in `simulated`, None for others: `simulator_s` is the median of `simulator_repeats` runs of the same
     launches, `ratio` is simulator_s / edited_s, `max_abs_difference` is the largest between their out and lse, and
     `edited_equals_plain` says whether the edited and the original kernel agree bit by bit on the emulator.
 
-    A row of `starts` is a kernel's first run in a fresh process: `cold_run_s` with an empty compile cache, most of it
-    compiling, and `cached_run_s` with the code on disk; `cold_process_s` and `cached_process_s` add Python's start and
-    all imports.
+    A row of `starts` is a kernel's first run in a fresh process, plain or `watched`: `cold_run_s` with an empty compile
+    cache, most of it compiling, and `cached_run_s` with the code on disk; `cold_process_s` and `cached_process_s` add
+    Python's start and all imports.
     """
     from workbench.cuda.kernels import KERNELS
     from workbench.cuda.run import run_kernel
@@ -90,8 +92,8 @@ def measure(
     load = os.getloadavg()[0]  # before this run adds its own
     cases = [(name, Case(causal=True, seqlen=seqlen, **options)) for name in kernels for seqlen in seqlens]
     functions = sum(len(KERNELS[name].functions) for name in kernels)
-    with step("start the emulator in fresh processes", COMPILE_S * functions + 2 * START_S * len(kernels)):
-        starts = [_first_runs(name, seqlens[0], options) for name in kernels]
+    with step("start the emulator in fresh processes", 4 * (COMPILE_S * functions + START_S * len(kernels))):
+        starts = [_first_runs(name, seqlens[0], options, watched) for name in kernels for watched in (False, True)]
     with step("run the emulator", 2 * COMPILE_S * functions):
         runs = [_on_emulator(name, case) for name, case in cases]
     for row, (name, case) in zip(runs, cases, strict=True):
@@ -114,6 +116,7 @@ def measure(
 def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     """A row of `runs`, with blanks for the simulator."""
     from workbench.cuda import plan
+    from workbench.cuda.check import check
     from workbench.cuda.kernels import KERNELS
     from workbench.cuda.run import run_kernel
 
@@ -124,6 +127,9 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
         call = partial(run_kernel, name, case, probes=probes, backend="emulator", inputs=inputs)
         call()  # compiles, or reads the cache
         medians[field] = median(_seconds(call))
+    watched = partial(check, name, case, probes="output")
+    watched()
+    medians["watched_s"] = median(_seconds(watched))
     return {
         "kernel": name,
         "seqlen": case.seqlen_k,
@@ -131,6 +137,7 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
         "threads": plan.constants(settled).threads,
         "repeats": REPEATS,
         **medians,
+        "watched_ratio": round(medians["watched_s"] / medians["plain_s"], 1),
         **dict.fromkeys(("edited_s", "simulator_s", "simulator_repeats", "ratio")),
         **dict.fromkeys(("max_abs_difference", "edited_equals_plain")),
     }
@@ -238,11 +245,11 @@ def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]
     return launches, arrays
 
 
-def _first_runs(name: str, seqlen: int, options: Mapping[str, Any]) -> dict[str, Any]:
+def _first_runs(name: str, seqlen: int, options: Mapping[str, Any], watched: bool) -> dict[str, Any]:
     """A row of `starts`."""
-    row: dict[str, Any] = {"kernel": name, "seqlen": seqlen}
+    row: dict[str, Any] = {"kernel": name, "seqlen": seqlen, "watched": watched}
     command = "from workbench.cuda import bench_emulator; bench_emulator.first_run()"
-    given = json.dumps([name, {"seqlen": seqlen, **options}]).encode()
+    given = json.dumps([name, {"seqlen": seqlen, **options}, watched]).encode()
     with tempfile.TemporaryDirectory() as folder:
         for cache in ("cold", "cached"):
             started = time.perf_counter()
@@ -253,12 +260,16 @@ def _first_runs(name: str, seqlen: int, options: Mapping[str, Any]) -> dict[str,
 
 def first_run() -> None:
     """Run the kernel and case of stdin (JSON); write the seconds to stdout, imports excluded."""
+    from workbench.cuda.check import check
     from workbench.cuda.run import run_kernel
 
-    name, options = json.load(sys.stdin)
+    name, options, watched = json.load(sys.stdin)
     case = Case(causal=True, **options)
     started = time.perf_counter()
-    run_kernel(name, case, probes="output", backend="emulator")
+    if watched:
+        check(name, case, probes="output")
+    else:
+        run_kernel(name, case, probes="output", backend="emulator")
     sys.stdout.write(str(time.perf_counter() - started))
 
 

@@ -40,8 +40,8 @@ def measure(jobs: int = 0) -> dict[str, Any]:
     """The JSON document of one run of the comparison; `jobs` processes at a time, half the CPUs when 0.
 
     A row has the fault ("" for none), the kernel, and for `emulator` and each tool: `found` (null where the tool gave
-    no report, as when the kernel hangs for TIMEOUT_S), `line` (whether it names a line of the finding; null where nothing
-    is found) and `seconds`; `emulator` has `cached_seconds` too. Unavailable without compute-sanitizer or a GPU.
+    no report, as when the kernel hangs for TIMEOUT_S), `line` (whether it names a line of the finding; null where
+    nothing is found) and `seconds`; `emulator` has `cached_seconds` too. Unavailable without compute-sanitizer or GPU.
     """
     program = shutil.which("compute-sanitizer")
     if program is None or gpu() is None:

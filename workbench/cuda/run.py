@@ -68,7 +68,13 @@ def run_kernel(
     wanted = made.trace.requested
     for function, grid, names in launches(made.trace.case, made.kernel):
         dumped, launch = _launcher(made.kernel, function, made.constants, wanted, made.faults, backend)
-        launch(grid, made.constants.threads, made.arguments(names, dumped, memory.arrays))
+        try:
+            launch(grid, made.constants.threads, made.arguments(names, dumped, memory.arrays))
+        except emulator.EmulatorError as error:
+            raise Refusal(
+                f"{name} did not get through on the emulator, so that there is nothing to judge; "
+                f"`workbench check` tells more\n{error}"
+            ) from None
         if backend == "emulator":
             leave_receipt(function, made.constants, wanted, made.faults)
     memory.copy_back()

@@ -41,7 +41,7 @@ def barriers(x, out, count):
         if mine[i] % 3 == 0:
             continue
         total += mine[i] // 2 if mine[i] > 0 else -(mine[i] % 5)
-    votes = cuda.syncthreads_count(int32(total > 3)) + 100 * cuda.syncthreads_or(total == 7)
+    votes = cuda.syncthreads_count(int32(total > 3)) + 100 * cuda.syncthreads_or(int32(total == 7))
     votes += 1000 * cuda.syncthreads_and(int32(total < 20))
     cuda.atomic.add(count, t % 2, total)
     cuda.atomic.max(count, 2, total)

@@ -20,7 +20,8 @@ class Launch:
     BLOCK_IDX, BLOCK_DIM, GRID_DIM = 8, 11, 14  # x, y, z
     DYNAMIC_SIZE = 17  # bytes at the end of shared memory
     WATCH = 18  # address of the words of the first thread's watch, or 0
-    WORDS = 19
+    ALIGNED = 19  # address of the entry function of `aligned`, where the kernel has such operations
+    WORDS = 20
 
 
 class Record:

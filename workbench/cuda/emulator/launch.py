@@ -11,6 +11,7 @@ from workbench.cuda.emulator import cache
 from workbench.cuda.emulator.arguments import Parameter, encoded
 from workbench.cuda.emulator.context import Launch, Record
 from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.kinds import FIRST_ALIGNED_KIND
 from workbench.cuda.emulator.memory import Memory, block_of, session
 from workbench.cuda.emulator.module import Entry, entry_of
 from workbench.cuda.emulator.program import Program, program_of
@@ -157,8 +158,12 @@ def _thread_order(threads, order, skew, random):
 
 
 def _scheduler():
-    path = Path(__file__).with_name("schedule.py")
-    return cache.load("schedule", path.read_text())
+    return _compiled("schedule")
+
+
+def _compiled(name):
+    """Return a module of the emulator that numba compiles once for all kernels."""
+    return cache.load(name, Path(__file__).with_name(f"{name}.py").read_text())
 
 
 def _aligned(size):
@@ -203,6 +208,8 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
     launch[Launch.DYNAMIC_SIZE] = dynamic_size
     watch = memory and session(memory, program, arrays, grid, threads, shared, local)
     launch[Launch.WATCH] = watch.address if watch else 0
+    if max(program.kinds) >= FIRST_ALIGNED_KIND:
+        launch[Launch.ALIGNED] = _compiled("aligned").entry.address
     address = launch.ctypes.data
     slot_size = -(-scheduler.size_of(entry.address, address) // 64) * 64
     slots = _aligned(threads * slot_size)

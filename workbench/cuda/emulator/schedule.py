@@ -7,7 +7,6 @@ from numba import njit
 
 from workbench.cuda.emulator import kinds
 from workbench.cuda.emulator.context import Launch, Record
-from workbench.cuda.emulator.fragments import exchange_fragments
 from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes, words_at
 from workbench.cuda.emulator.shadow import MISSING_LANES, Watch, begin_block, meet_lanes, pass_barrier, report
 
@@ -18,7 +17,8 @@ FINISHED_BLOCK, STUCK, EXCEPTION = 0, 1, 2
 SHARED, SHARED_SIZE, SHARED_POISON = Launch.SHARED, Launch.SHARED_SIZE, Launch.SHARED_POISON
 LOCAL, LOCAL_SIZE, LOCAL_POISON = Launch.LOCAL, Launch.LOCAL_SIZE, Launch.LOCAL_POISON
 BLOCK_IDX, GRID_DIM, WATCH, WORDS = Launch.BLOCK_IDX, Launch.GRID_DIM, Launch.WATCH, Launch.WORDS
-WATCH_BYTES = 8 * Watch.WORDS
+ALIGNED, RECORDS = Launch.ALIGNED, Launch.RECORDS
+RECORD_BYTES, WATCH_BYTES = 8 * Record.WORDS, 8 * Watch.WORDS
 MASK, VALUE, OPERAND, RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 SYNCTHREADS_AND, SYNCTHREADS_OR = kinds.SYNCTHREADS_AND, kinds.SYNCTHREADS_OR
 FIRST_WARP_KIND, SYNCWARP, ACTIVEMASK = kinds.FIRST_WARP_KIND, kinds.SYNCWARP, kinds.ACTIVEMASK
@@ -72,10 +72,12 @@ def lanes_like(first, group, value, records):
 
 
 @njit(nogil=True)
-def exchange(first, group, kind, state, records, watches):
+def exchange(first, group, kind, state, records, launch):
     """Give each lane of the group the result of its operation."""
+    words = words_at(launch, WORDS)
+    watches = words[WATCH]
     if kind >= FIRST_ALIGNED_KIND:
-        exchange_fragments(records[first : first + 32], kind)
+        call_entry(words[ALIGNED], words[RECORDS] + first * RECORD_BYTES, kind, launch)
         return
     ballot = 0
     alike = True
@@ -112,7 +114,7 @@ def exchange(first, group, kind, state, records, watches):
 
 
 @njit(nogil=True)
-def meet(first, state, kinds, records, watches):
+def meet(first, state, kinds, records, launch):
     """Resolve the operations of one warp whose lanes are all there; return whether any lane may go on.
 
     Exited lanes may be named by the mask of syncwarp only; lanes that the block does not have may be named by any,
@@ -140,7 +142,8 @@ def meet(first, state, kinds, records, watches):
                     done |= 1 << other
         elif missing or waiting & ~mask:
             continue
-        exchange(first, waiting, kind, state, records, watches)
+        exchange(first, waiting, kind, state, records, launch)
+        watches = words_at(launch, WORDS)[WATCH]
         if watches and kind == SYNCWARP:  # shuffles and votes order no memory
             meet_lanes(watches, first, waiting)
         moved = True
@@ -181,7 +184,6 @@ def release(state, kinds, records):
 @njit(nogil=True)
 def run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
     """Run whole warps until each thread waits at a block barrier or cannot go on; return whether one raised."""
-    watches = words_at(launch, WORDS)[WATCH]
     moved = True
     while moved:
         for thread in threads:
@@ -191,7 +193,7 @@ def run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
                     return True
         moved = False
         for thread in threads:
-            if thread % 32 == 0 and meet(thread, state, kinds, records, watches):
+            if thread % 32 == 0 and meet(thread, state, kinds, records, launch):
                 moved = True
     return False
 
