@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 SCREENS = re.findall(r"<!-- screen: ([^>]*) -->\n```\n(.*?)```", README, re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
@@ -27,9 +28,11 @@ def test_screen(command, screen, tmp_path):
     words = [sys.executable, "-c", "from workbench.cli import main; main()", *shlex.split(command)[1:]]
     result = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 1, result.stderr
-    printed = [line for line in without_numbers(result.stdout) if not line.startswith("repeat:")]
+    printed = [
+        line for line in without_numbers(result.stdout.replace(f"{ROOT}/", "")) if not line.startswith("repeat:")
+    ]
     assert printed == without_numbers(screen)
-    assert len(printed) > 10
+    assert len(printed) >= 4
 
 
 def test_python():
@@ -41,7 +44,6 @@ def test_python():
 
 
 def test_links():
-    root = Path(__file__).parent.parent
     links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
     assert links
-    assert all((root / link).is_file() for link in links)
+    assert all((ROOT / link).is_file() for link in links)

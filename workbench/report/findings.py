@@ -42,6 +42,12 @@ def command(checked: "Checked") -> str:
     return " ".join([*map(shlex.quote, words), *case_options(checked.case, own=True), *schedules])
 
 
+def _short(file: str) -> str:
+    """A file of this folder without the folder's name."""
+    relative = os.path.relpath(file)
+    return file if relative.startswith("..") else relative
+
+
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
 
@@ -54,7 +60,7 @@ def _paragraph(checked: "Checked", finding: "Finding") -> Text:
     places = [(finding.file, finding.line), (finding.other_file, finding.other_line)]
     for file, line in places:
         if file is not None and line is not None:
-            text.append(f"  {os.path.relpath(file)}:{line}", style="cyan")
+            text.append(f"  {_short(file)}:{line}", style="cyan")
             text.append(f"  {checked.line(file, line)}\n")
     for line in more:
         text.append(f"{line}\n", style="dim")
