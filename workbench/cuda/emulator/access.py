@@ -50,6 +50,8 @@ def _integers(index):
 def locate(typingctx, array, index, watch):
     """Return the address of an element; where a part of the index is out of bounds, leave it with `watch`, return 0."""
     parts = [index] if isinstance(index, types.Integer) else list(index.types)
+    if len(parts) > _MAX_DIMS:
+        raise TypingError(f"a watched kernel's arrays have at most {_MAX_DIMS} axes")
 
     def codegen(context, builder, sig, args):
         view = make_array(array)(context, builder, args[0])

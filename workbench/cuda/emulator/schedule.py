@@ -7,8 +7,9 @@ from numba import njit
 
 from workbench.cuda.emulator import kinds
 from workbench.cuda.emulator.context import Launch, Record
+from workbench.cuda.emulator.epochs import begin_block, meet_lanes, pass_barrier
 from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes, words_at
-from workbench.cuda.emulator.shadow import MISSING_LANES, Watch, begin_block, meet_lanes, pass_barrier, report
+from workbench.cuda.emulator.shadow import MISSING_LANES, Watch, report
 
 READY = 0  # the state of a thread that can run; a positive state is the site where it waits
 FINISHED_BLOCK, STUCK, EXCEPTION = 0, 1, 2

@@ -83,16 +83,15 @@ _SHARED_SHADOW, _SHARED_SHIFT = 8 * Watch.SHARED_SHADOW, 8 * Watch.SHARED_SHIFT
 _LOCAL, _LOCAL_BYTES = 8 * Watch.LOCAL, 8 * Watch.LOCAL_BYTES
 _LOCAL_SHADOW, _LOCAL_SHIFT = 8 * Watch.LOCAL_SHADOW, 8 * Watch.LOCAL_SHIFT
 _STEPS, _BLOCK, _COMMON = 8 * Watch.STEPS, 8 * Watch.BLOCK, 8 * Watch.COMMON
-_NDIM, _INDEX, _CLOCKS, _WATCH_BYTES = 8 * Watch.NDIM, 8 * Watch.INDEX, 8 * Watch.CLOCKS, 8 * Watch.WORDS
-_EPOCH, _REGIONS, _REGION_COUNT = 8 * Common.EPOCH, 8 * Common.REGIONS, 8 * Common.REGION_COUNT
+_NDIM, _CLOCKS = 8 * Watch.NDIM, 8 * Watch.CLOCKS
+_REGIONS, _REGION_COUNT = 8 * Common.REGIONS, 8 * Common.REGION_COUNT
 _FINDINGS, _COUNT, _LIMIT = 8 * Common.FINDINGS, 8 * Common.FINDING_COUNT, 8 * Common.FINDING_LIMIT
-_MEET, _ALL_STEPS = 8 * Common.MEET, 8 * Common.STEPS
 _START, _END, _SHADOW = 8 * Region.START, 8 * Region.END, 8 * Region.SHADOW
 _SHIFT, _ONCE, _REGION_BYTES = 8 * Region.SHIFT, 8 * Region.ONCE, 8 * Region.WORDS
 _F_KIND, _F_PLACE, _F_OTHER, _F_ARRAY = 8 * Found.KIND, 8 * Found.PLACE, 8 * Found.OTHER, 8 * Found.ARRAY
 _F_COUNT, _F_ADDRESS, _F_BLOCK = 8 * Found.COUNT, 8 * Found.ADDRESS, 8 * Found.BLOCK
 _F_THREAD, _F_OTHER_THREAD = 8 * Found.THREAD, 8 * Found.OTHER_THREAD
-_F_NDIM, _F_INDEX, _FOUND_BYTES = 8 * Found.NDIM, 8 * Found.INDEX, 8 * Found.WORDS
+_F_NDIM, _FOUND_BYTES = 8 * Found.NDIM, 8 * Found.WORDS
 
 _watched = njit(_nrt=False, error_model="numpy")
 
@@ -309,62 +308,3 @@ def spent(watch, place):
     if steps == 0:
         report(watch, RUNAWAY, place, int64(0), int64(0))
     return steps <= 0
-
-
-@_watched
-def begin_block(watches, threads, block):
-    """Begin a block: nothing of its shared and local memory was written."""
-    common = peek(watches + _COMMON)
-    epoch = peek(common + _EPOCH) + 1
-    poke(common + _EPOCH, epoch)
-    for thread in range(threads):
-        watch = watches + thread * _WATCH_BYTES
-        poke(watch + _BLOCK_START, epoch << EPOCH_SHIFT)
-        poke(watch + _STAMP, (epoch << EPOCH_SHIFT) + (thread << THREAD_SHIFT))
-        poke(watch + _BLOCK, block)
-        poke(watch + _STEPS, peek(common + _ALL_STEPS))
-        for byte in range(peek(watch + _LOCAL_BYTES) >> peek(watch + _LOCAL_SHIFT)):
-            poke_byte(peek(watch + _LOCAL_SHADOW) + byte, 0)
-    _forget(watches, threads)
-
-
-@_watched
-def pass_barrier(watches, threads):
-    """All threads of a block have met: what they did so far lies before what they will do."""
-    common = peek(watches + _COMMON)
-    epoch = peek(common + _EPOCH) + 1
-    poke(common + _EPOCH, epoch)
-    for thread in range(threads):
-        poke(watches + thread * _WATCH_BYTES + _STAMP, (epoch << EPOCH_SHIFT) + (thread << THREAD_SHIFT))
-    _forget(watches, threads)
-
-
-@_watched
-def _forget(watches, threads):
-    """Clear the clocks, which tell apart the times of one epoch."""
-    if peek(peek(watches + _COMMON) + _MEET):
-        for thread in range(threads):
-            for lane in range(32):
-                poke(watches + thread * _WATCH_BYTES + _CLOCKS + 8 * lane, 0)
-
-
-@_watched
-def meet_lanes(watches, first, group):
-    """The lanes of a group of the warp that starts at thread `first` have met: each knows what any of them knew."""
-    for lane in range(32):
-        if group >> lane & 1:
-            watch = watches + (first + lane) * _WATCH_BYTES
-            stamp = peek(watch + _STAMP)
-            poke(watch + _CLOCKS + 8 * lane, time_of(stamp) + 1)
-            if (
-                time_of(stamp) < MAX_TIMES - 1
-            ):  # from then on, until a barrier of the block, no race is seen in the warp
-                poke(watch + _STAMP, stamp + (1 << TIME_SHIFT))
-    for known in range(32):
-        latest = int64(0)
-        for lane in range(32):
-            if group >> lane & 1:
-                latest = max(latest, peek(watches + (first + lane) * _WATCH_BYTES + _CLOCKS + 8 * known))
-        for lane in range(32):
-            if group >> lane & 1:
-                poke(watches + (first + lane) * _WATCH_BYTES + _CLOCKS + 8 * known, latest)
