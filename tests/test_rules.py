@@ -8,6 +8,7 @@ import pytest
 
 from workbench import Case, diff, rules, run
 from workbench.reference import dense
+from workbench.trace import blank
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float64": np.float64}
 
@@ -123,5 +124,5 @@ def test_usual_rules_of_a_right_and_a_wrong_kernel(dtype):
     assert {rule.name: rule.passes for rule in rules.usual(right, expected)} == dict.fromkeys(names, True)
     wrong = run("flash", case, faults=["flash-no-correction"], backend="emulator")
     assert {rule.name: rule.passes for rule in rules.usual(wrong, expected)} == dict.fromkeys(names, False)
-    nothing = replace(right, stages={"out": np.full_like(right.stages["out"], np.nan)})
+    nothing = replace(right, stages={"out": blank(expected.shape, right.stages["out"].dtype)})
     assert {rule.name: rule.passes for rule in rules.usual(nothing, expected)} == dict.fromkeys(names, False)
