@@ -69,6 +69,11 @@ def test_json_is_one_document_with_the_fields_of_the_schema() -> None:
     assert weight["over_budget"] > 1 and weight["actual"] != weight["expected"]
     assert {"max_abs", "max_ulp", "mean_signed", "poisoned"} <= set(weight)
     assert stages["out"]["isolated"]["outside"] == 0 and stages["out"]["propagated"]["outside"] > 0
+    assert [rule["name"] for rule in document["rules"]] == ["assert_close", "atol 1e-2", "FlashAttention 2x"]
+    assert all(rule["passes"] is False and rule["value"] > rule["limit"] for rule in document["rules"])
+    assert list(document["bits_lost"]) == ["qk", "row_sum", "acc", "merge_sum", "out"]
+    assert document["bits_lost"]["row_sum"] == {"max": 0.0, "median": 0.0, "below_4_good_bits": 0, "size": 40}
+    assert document["bits_lost"]["qk"]["max"] > document["bits_lost"]["qk"]["median"] > 0
 
 
 def test_non_finite_numbers_are_strings_in_json() -> None:
