@@ -333,3 +333,22 @@ def sanitizer(as_json: bool) -> None:
         rows.append({"fault": row["fault"] or "none", "kernel": row["kernel"], **cells})
     _list(False, "", "rows", rows, tuple(rows[0]))
     _list(False, "", "versions", [results["versions"]], tuple(results["versions"]))
+
+
+@bench.command()
+@click.option("--correct", type=click.IntRange(min=1), default=2000, help="Random cases of correct kernels [2000]")
+@click.option("--per-fault", type=click.IntRange(min=1), default=20, help="Random cases of each fault [20]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--foreign", is_flag=True, help="Instead, judge PyTorch's own attention, its contract unknown")
+@json_option
+def verdicts(correct: int, per_fault: int, seed: int, foreign: bool, as_json: bool) -> None:
+    """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
+    from workbench import bench_verdicts
+    from workbench.progress import shown
+
+    with shown():
+        results = bench_verdicts.measure_foreign() if foreign else bench_verdicts.measure(correct, per_fault, seed)
+    if as_json:
+        return click.echo(json.dumps(results))
+    for rows in bench_verdicts.tables(results):
+        _list(False, "", "rows", rows, tuple(rows[0]))
