@@ -180,7 +180,12 @@ def _print(diffs: list["Diff"], as_json: bool, out: Path | None) -> None:
 @fault_option
 @case_options
 @click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
-@click.option("--schedules", default=1, help="Orders of blocks and threads to run, each with other bits looked for [1]")
+@click.option(
+    "--schedules",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Orders of blocks and threads to run, each with other bits looked for [1]",
+)
 @json_option
 def check(target: str, faults: tuple[str, ...], probes: str, schedules: int, as_json: bool, **options: Any) -> None:
     """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
@@ -199,7 +204,8 @@ def check(target: str, faults: tuple[str, ...], probes: str, schedules: int, as_
         raise Refusal(f"check runs kernels of ours ({', '.join(KERNELS)}) on the emulator; got {unknown[0]!r}")
     cases = cases_of({**options, **needs_of(faults, options)})
     checked: list[Checked] = []
-    with shown(), step(f"watch {len(cases) * len(targets)} runs", estimate_s(targets, cases, faults, probes)) as tick:
+    runs = len(cases) * len(targets)
+    with shown(), step(f"watch {runs} run{'s' * (runs > 1)}", estimate_s(targets, cases, faults, probes)) as tick:
         for name in targets:
             for case in cases:
                 tick(f"{len(checked)} done")
@@ -219,7 +225,7 @@ def check(target: str, faults: tuple[str, ...], probes: str, schedules: int, as_
 @json_option
 def faults(as_json: bool) -> None:
     """List the faults that can be put into a kernel."""
-    from workbench.faults import CATALOGUE
+    from workbench.catalogue import CATALOGUE
 
     entries = [
         {

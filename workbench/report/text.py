@@ -237,6 +237,7 @@ def case_options(case: Case, own: bool) -> list[str]:
         "dtype",
         "causal_alignment",
         "scale",
+        "probs_dtype",
         "seed",
         "distribution",
         "input_std",
