@@ -94,6 +94,25 @@ def test_plain_attention_has_torchs_bits_where_sums_are_exact(dtype):
     assert np.any(ours != exact.astype(q.dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_plain_attention_rounds_its_scores_as_torch_does(dtype):
+    """With v the identity, out is the rounded softmax; with small integers in q and k, the scores are exact but for the
+    roundings of k * scale and of the dot product. What is left is exp, of which float32 libraries differ by an ulp or
+    so: that moves a weight across a midpoint of a 16-bit type once in thousands.
+    """
+    pytest.importorskip("torch", reason="plain attention is what PyTorch computes")
+    rng, kind = np.random.default_rng(1), DTYPES[dtype]
+    q, k = (rng.integers(-3, 4, (1, 2, 32, 32)).astype(kind) for _ in range(2))
+    v = np.broadcast_to(np.eye(32), q.shape).astype(kind)
+    scale, mask = float(np.float32(32**-0.5)), np.ones((32, 32), bool)
+    ours = rules.plain_attention(q, k, v, scale=scale, mask=mask).astype(np.float32)
+    torchs = torch_attention(q, k, v, scale, mask)
+    assert np.mean(ours != torchs) < 0.01
+    # the weights tell: those of unrounded scores are others by the dozen
+    unrounded = rules.plain_attention(*(x.astype(np.float32) for x in (q, k, v)), scale=scale, mask=mask)
+    assert np.mean(unrounded.astype(kind).astype(np.float32) != torchs) > 0.1
+
+
 def test_flash_attention_rule_by_hand():
     # at 1 the spacing of float16 is 2^-10. 1 + 0.3 rounds to 1331/1024 and, less 0.3, to 1 - 1/2048 or 1: the shift
     # loses at most 2^-11; plain attention is off by 2^-9
