@@ -4,7 +4,7 @@ The reference is run twice in float64: with the kernel's own dumped stages in pl
 each stage have been, given what it read?) and without them (propagated: given q, k, v?).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -88,7 +88,7 @@ def diff(trace: Trace) -> Diff:
     check(trace, trace.target)
     known = ALGORITHMS[trace.algorithm]
     unjudgeable = {name: why for name in known if (why := _unjudgeable(trace, name))}
-    dumped = {name: stage for name, stage in trace.stages.items() if name not in unjudgeable or name in _PARTIALS}
+    dumped = trusted(trace)
     isolated = _expectations(trace, dumped)
     propagated = _expectations(trace, {})
 
@@ -111,6 +111,30 @@ _PARTIALS = ("partial_max", "partial_sum", "partial_O")
 _BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 
 
+def trusted(trace: Trace) -> dict[str, np.ndarray]:
+    """The dumped stages that others are judged from: all but those whose tiles or splits are unknown."""
+    return {name: stage for name, stage in trace.stages.items() if name in _PARTIALS or not _unjudgeable(trace, name)}
+
+
+def recomputed(
+    trace: Trace, given: Mapping[str, np.ndarray], rows: slice | np.ndarray = slice(None)
+) -> dict[str, np.ndarray]:
+    """Every stage as the reference computes it from the `given` ones, float64; only the queries `rows`, indices of q.
+
+    `given` holds stages of those queries alone.
+    """
+    case, contract = trace.case, trace.contract
+    q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
+    options: dict[str, Any] = {
+        "cast": _cast_of(contract, "probs_dtype", "probs" in given),
+        "row_sum_of_cast": contract.row_sum_of_cast,
+    }
+    if trace.algorithm == "split_k":
+        options["partial_cast"] = _cast_of(contract, "partials_dtype", "acc" in given)
+    options |= _geometry(trace)
+    return reference.forward(trace.algorithm, q[:, :, rows], k, v, mask=case.mask()[rows], given=given, **options)
+
+
 def _unjudgeable(trace: Trace, name: str) -> str:
     """Why a stage cannot be judged however it looks; empty where it can."""
     if name in _BY_TILE and trace.contract.block_k is None:
@@ -124,29 +148,30 @@ def _unjudgeable(trace: Trace, name: str) -> str:
 
 def _expectations(trace: Trace, dumped: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, Budget]]:
     """Expected value and budget of every stage, computed from the `dumped` stages where there are any."""
-    case, contract = trace.case, trace.contract
     q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
     given = {name: to_float64(stage) for name, stage in dumped.items()}
-    geometry = {"scale": case.scale, "block_k": contract.block_k or case.seqlen_k, "splits": _splits(trace)}
-    options: dict[str, Any] = {
-        "cast": _cast_of(contract, "probs_dtype", "probs" in given),
-        "row_sum_of_cast": contract.row_sum_of_cast,
-    }
-    if trace.algorithm == "split_k":
-        options["partial_cast"] = _cast_of(contract, "partials_dtype", "acc" in given)
-    computed = reference.forward(trace.algorithm, q, k, v, mask=case.mask(), given=given, **geometry, **options)
+    computed = recomputed(trace, given)
     bounds = budgets(
         trace.algorithm,
-        contract,
+        trace.contract,
         q,
         k,
         v,
-        exact_products=case.dtype != "float32",
+        exact_products=trace.case.dtype != "float32",
         computed=computed,
         given=given,
-        **geometry,  # type: ignore[arg-type]
+        **_geometry(trace),
     )
     return {name: (computed[name], bounds[name]) for name in computed}
+
+
+def _geometry(trace: Trace) -> dict[str, Any]:
+    """Scale, tiles and splits, as reference and budgets take them."""
+    return {
+        "scale": trace.case.scale,
+        "block_k": trace.contract.block_k or trace.case.seqlen_k,
+        "splits": _splits(trace),
+    }
 
 
 def _splits(trace: Trace) -> int:

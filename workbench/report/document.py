@@ -9,6 +9,8 @@ import numpy as np
 
 from workbench.comparison import Comparison, StageDiff, State
 from workbench.judge import Diff
+from workbench.ledger import ledger
+from workbench.trace import Trace
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -29,7 +31,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "origins": list(diff.origins),
         "victims": list(diff.victims),
         "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
-        "stages": [_stage(stage) for stage in diff.stages],
+        "stages": [_stage(trace, stage) for stage in diff.stages],
         "explanations": [],
     }
 
@@ -67,7 +69,7 @@ def number(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def _stage(stage: StageDiff) -> dict[str, Any]:
+def _stage(trace: Trace, stage: StageDiff) -> dict[str, Any]:
     return {
         "name": stage.name,
         "verdict": stage.verdict,
@@ -76,6 +78,7 @@ def _stage(stage: StageDiff) -> dict[str, Any]:
         "upstream": list(stage.upstream),
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
+        "ledger": [asdict(entry) for entry in ledger(trace, stage)],
     }
 
 
