@@ -151,6 +151,46 @@ def test_zeros_are_not_explained_by_a_factor_of_zero() -> None:
     assert judged["acc"].verdict == "bug" and ledger(judged.trace, judged["acc"]) == ()
 
 
+def test_infinities_are_not_explained_by_dividing_by_zero() -> None:
+    trace = traced("flash", case=CASE.but(seqlen=32))
+    judged = changed(trace, "acc", lambda stage: np.copysign(np.inf, -stage))
+    assert judged["acc"].verdict == "bug" and ledger(judged.trace, judged["acc"]) == ()
+
+
+@pytest.mark.parametrize(("elements", "entries"), [(7, []), (8, [("scores", "scale", 1, "scores")])])
+def test_a_handful_of_elements_is_no_evidence(elements: int, entries: list, flash: Trace) -> None:
+    def scaled(stage: np.ndarray) -> np.ndarray:
+        stage = stage.copy()
+        stage[0, 0, 50, :elements] *= np.float32(flash.case.scale)
+        return stage
+
+    judged = changed(flash, "scores", scaled)
+    assert judged["scores"].isolated.outside.sum() == elements
+    assert [entry for entry in named(judged) if entry[0] == "scores"] == entries
+
+
+def test_factor_that_vanishes_is_missed_too() -> None:
+    """Rescaling by 0 forgets what came before; without it, everything stays."""
+    trace = traced("flash", "flash-no-correction", case=CASE.but(input_std=24.0))
+    judged = diff(trace)
+    assert (judged["acc"].isolated.outside & (trace.stages["correction"][..., None] == 0)).mean() > 0.01
+    assert ("acc", "correction", -1, "correction") in named(judged)
+
+
+def test_factor_may_come_from_the_reference() -> None:
+    trace = only(traced("split_k", "reduce-double-counts-sum"), "partial_max", "merge_max", "merge_weight")
+    assert named(diff(trace)) == [("merge_weight", "partial_sum", 1, "merge_weight")]
+
+
+def test_errors_grow_with_the_factor(flash: Trace) -> None:
+    """A kernel whose rounding nearly uses up its budget, and that forgets to divide."""
+    lone = only(flash, "out")
+    comparison = diff(lone)["out"].decisive
+    edge = comparison.expected + 0.9 * comparison.budget
+    judged = changed(lone, "out", lambda _: edge * flash.stages["row_sum"][..., -1:])
+    assert named(judged) == [("out", "row_sum", 1, "out")]
+
+
 def test_factor_of_one_explains_nothing(flash: Trace) -> None:
     trace = traced("flash", case=CASE.but(scale=1.0))
     judged = changed(trace, "scores", lambda stage: stage * np.float32(1.001))

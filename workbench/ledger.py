@@ -132,9 +132,8 @@ class _Queries:
 
     @cached_property
     def given(self) -> Arrays:
-        """The stages that the wrong one was judged from; judged end to end, it follows from q, k and v alone."""
-        names = trusted(self.trace) if self.stage.isolated is not None else ()
-        return {name: self.cut(self.trace.stages[name], name) for name in names}
+        """The dumped stages, from which the wrong one was judged."""
+        return {name: self.cut(stage, name) for name, stage in trusted(self.trace).items()}
 
     @cached_property
     def computed(self) -> Arrays:
