@@ -21,7 +21,7 @@ from workbench.trace import Trace, to_float64
 
 Arrays = Mapping[str, np.ndarray]
 
-#: a factor is named where it explains this share of the elements outside the budget, and at least so many of them
+#: a factor is named where it explains this share of the elements outside the budget, of which there are so many
 SHARE, AT_LEAST = 0.99, 8
 #: relative error of a factor that the kernel held in float32 and that nobody dumped: some hundred roundings of 2^-24
 FACTOR_ERROR = 2.0**-16
@@ -83,17 +83,17 @@ def ledger(trace: Trace, stage: StageDiff) -> tuple[Entry, ...]:
     comparison = stage.decisive
     if stage.verdict not in ORIGIN_VERDICTS or comparison is None or "q" not in stage.axes:
         return ()
-    others = tuple(i for i, axis in enumerate(stage.axes) if axis != "q")
-    wrong = np.flatnonzero(comparison.outside.any(axis=others))
     if comparison.outside.sum() < AT_LEAST:
         return ()
+    others = tuple(i for i, axis in enumerate(stage.axes) if axis != "q")
+    wrong = np.flatnonzero(comparison.outside.any(axis=others))
     few = wrong[np.unique(np.linspace(0, len(wrong) - 1, min(SCREENED_ROWS, len(wrong))).astype(int))]
     screening = _Queries(trace, stage, comparison, few)
     likely = [trial for trial in _trials(trace, stage) if _share(screening.entry(trial)) >= SCREENED_SHARE]
     everywhere = _Queries(trace, stage, comparison, wrong) if likely else screening
     best: dict[tuple[str, int], Entry] = {}
     for entry in sorted(map(everywhere.entry, likely), key=_share, reverse=True):  # stable: the plainest first
-        if entry.matched >= AT_LEAST and _share(entry) >= SHARE:
+        if _share(entry) >= SHARE:
             best.setdefault((entry.factor, entry.power), entry)
     return tuple(best.values())
 
@@ -184,8 +184,8 @@ class _Queries:
         growth = _aligned(np.where(np.isfinite(power), np.abs(power), 0.0).max(axis=gone), kept, axes)
         dtype = self.comparison.actual.dtype
         tolerance = bound * np.maximum(growth, 1.0) + FACTOR_ERROR * np.abs(tried) + ulp(tried, dtype) / 2
-        error = np.abs(actual - tried)
-        explained = outside & np.isfinite(error) & (error <= tolerance) & (error <= np.abs(actual - expected) / 2)
+        error = np.abs(actual - tried)  # an infinite product has no ulp, no tolerance, and explains nothing
+        explained = outside & (error <= tolerance) & (error <= np.abs(actual - expected) / 2)
         # a factor of 0 makes every wrong zero right: zeros alone tell nothing
         matched = int(explained.sum()) if (explained & (tried != 0)).any() else 0
         return Entry(trial.factor, trial.power, term, matched, int(outside.sum()))
