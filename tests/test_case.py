@@ -36,7 +36,8 @@ def test_defaults():
     assert Case().as_dict() == {
         "batch": 1, "heads": 1, "kv_heads": 1, "seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "dtype": "float32",
         "causal": False, "causal_alignment": "bottom-right", "scale": 0.125, "splits": None, "block_q": None,
-        "block_k": None, "seed": 0, "distribution": "normal", "input_std": 1.0,
+        "block_k": None, "probs_dtype": None,
+        "seed": 0, "distribution": "normal", "input_std": 1.0,
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from workbench import Case, cli, run, save
-from workbench.faults import CATALOGUE
+from workbench.catalogue import CATALOGUE
 
 SMALL = ["--seqlen", "20", "--head-dim", "8", "--block-q", "16", "--block-k", "16", "--backend", "emulator"]
 FAULTY = ["diff", "split_k", "--fault", "reduce-double-counts-sum", *SMALL]
@@ -74,6 +74,11 @@ def test_json_is_one_document_with_the_fields_of_the_schema() -> None:
         {"factor": "partial_sum", "power": 1, "term": "merge_weight", "matched": of, "of": of}
     ]
     assert stages["out"]["isolated"]["outside"] == 0 and stages["out"]["propagated"]["outside"] > 0
+    assert [rule["name"] for rule in document["rules"]] == ["assert_close", "atol 1e-2", "FlashAttention 2x"]
+    assert all(rule["passes"] is False and rule["value"] > rule["limit"] for rule in document["rules"])
+    assert list(document["bits_lost"]) == ["qk", "row_sum", "acc", "merge_sum", "out"]
+    assert document["bits_lost"]["row_sum"] == {"max": 0.0, "median": 0.0, "below_4_good_bits": 0, "size": 40}
+    assert document["bits_lost"]["qk"]["max"] > document["bits_lost"]["qk"]["median"] > 0
 
 
 def test_non_finite_numbers_are_strings_in_json() -> None:
@@ -343,7 +348,8 @@ def test_check_refuses_what_it_cannot_run() -> None:
     assert message("check", "my.py:kernel") == (
         "check runs kernels of ours (flash, split_k) on the emulator; got 'my.py:kernel'"
     )
-    assert message(*CHECK, "--schedules", "0") == "schedules must be a whole number of at least 1; got 0"
+    refused = workbench(*CHECK, "--schedules", "0")
+    assert refused.exit_code == 2 and "Invalid value for '--schedules': 0 is not in the range x>=1." in refused.stderr
     assert message(*CHECK, "--fault", "reduce-double-counts-sum").startswith(
         "fault reduce-double-counts-sum belongs to kernel split_k, not to flash"
     )
@@ -358,3 +364,16 @@ def test_sanitizer_comparison_needs_its_tools(monkeypatch: pytest.MonkeyPatch) -
 
 def test_help_keeps_the_lines_of_its_examples() -> None:
     assert "\n  workbench diff run.safetensors   " in workbench("--help").stdout
+
+
+def test_probs_dtype_is_that_of_a_kernel_of_ours() -> None:
+    words = ["diff", "flash", *SMALL, "--dtype", "bfloat16", "--probs-dtype"]
+    result = workbench(*words, "bfloat16", "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["contract"]["probs_dtype"] == "bfloat16" == document["case"]["probs_dtype"]
+    assert message(*words, "float16") == (
+        "kernel flash casts probs to float32 or to the dtype of its inputs, bfloat16; got probs_dtype=float16"
+    )
+    assert message(*words, "int8") == "probs_dtype is one of float32, float16, bfloat16; got 'int8'"
+    assert "--probs-dtype bfloat16" in workbench(*words, "bfloat16").stdout

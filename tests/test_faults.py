@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from workbench import Case, Diff, Refusal, diff, run
+from workbench.catalogue import CATALOGUE, chosen
 from workbench.cuda.kernels import KERNELS
-from workbench.faults import CATALOGUE, applied, chosen
+from workbench.faults import applied
 from workbench.stages import ALGORITHMS
 
 CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True)
@@ -20,7 +22,8 @@ def judged(kernel: str, faults: Sequence[str], case: Case = CASE, backend: str =
 
 def case_of(fault: str) -> Case:
     """The rows that see no key exist only where there are more queries than keys."""
-    return CASE.but(seqlen_k=64) if fault == "flash-no-masked-tile-guard" else CASE
+    case = CASE.but(seqlen_k=64) if fault == "flash-no-masked-tile-guard" else CASE
+    return case.but(**CATALOGUE[fault].needs)
 
 
 @pytest.mark.parametrize("kernel", list(KERNELS))
@@ -35,6 +38,26 @@ def test_each_fault_is_found_at_its_own_stage(fault: str) -> None:
     assert set(found.origins) <= set(CATALOGUE[fault].stages), "what comes after the fault is a victim"
     if fault == "flash-bshd-strides":  # q and k are read wrongly, and so is v
         assert found.origins == ("qk", "acc")
+
+
+SUBTLE = (
+    "flash-probs-truncated",
+    "partial-O-float16",
+    "flash-scale-float16",
+    "flash-max-before-scale",
+    "flash-exp-bfloat16",
+    "flash-out-truncated",
+    "flash-lse-no-log",
+    "flash-lse-base-2",
+)
+
+
+@pytest.mark.parametrize("fault", SUBTLE)
+def test_subtle_faults_are_bugs_though_out_is_within_the_usual_tolerance(fault: str) -> None:
+    found = judged(CATALOGUE[fault].kernel, [fault], case_of(fault))
+    out = found["out"].propagated
+    assert out is not None and np.all(np.abs(out.error) < 1e-2) and out.error.size
+    assert found.verdict == "bug" and found.origins == CATALOGUE[fault].stages
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from workbench import Case, Diff, Trace, diff, run
+from workbench.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
-from workbench.faults import CATALOGUE
 from workbench.ledger import _TERMS, FACTORS, Entry, ledger
 from workbench.report.document import diff_document
 from workbench.report.text import findings
@@ -20,12 +20,18 @@ CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True
 WHOLE = {
     "reduce-double-counts-sum": [("merge_weight", "partial_sum", 1, "merge_weight")],
     "flash-no-correction": [("acc", "correction", -1, "correction")],
+    "reduce-sum-unweighted": [("merge_sum", "merge_weight", -1, "partial_sum")],
+    "flash-row-sum-no-correction": [("row_sum", "correction", -1, "correction")],
+    "flash-out-not-normalised": [("out", "row_sum", 1, "out")],
     "flash-scale-twice": [("scores", "scale", 1, "scores")],
+    "flash-scale-missing": [("scores", "scale", -1, "scores")],
 }
 #: the same, judged from out and lse alone
 FROM_OUT = {
     "reduce-double-counts-sum": [("out", "partial_sum", 1, "merge_weight")],
     "flash-scale-twice": [("out", "scale", 1, "scores"), ("lse", "scale", 1, "scores")],
+    "flash-scale-missing": [("out", "scale", -1, "scores"), ("lse", "scale", -1, "scores")],
+    "flash-out-not-normalised": [("out", "row_sum", 1, "out")],
 }
 #: these read beyond the end of their inputs
 UNSEEN = [fault.id for fault in CATALOGUE.values() if fault.leaves_arrays]
@@ -75,7 +81,7 @@ def test_each_factor_is_a_stage_or_the_scale_and_is_applied_by_stages() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_only_faults_that_are_a_factor_name_one(fault: str, dtype: str) -> None:
     case = CASE.but(dtype=dtype, seqlen_k=64 if fault == "flash-no-masked-tile-guard" else 96)
-    trace = traced(CATALOGUE[fault].kernel, fault, case=case)
+    trace = traced(CATALOGUE[fault].kernel, fault, case=case.but(**CATALOGUE[fault].needs))
     assert named(diff(trace)) == WHOLE.get(fault, [])
     assert named(diff(only(trace, "out", "lse"))) == FROM_OUT.get(fault, [])
 

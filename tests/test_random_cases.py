@@ -35,6 +35,7 @@ def cases(draw: st.DrawFn, kernel: str) -> Case:
         "causal": draw(st.booleans()),
         "causal_alignment": draw(st.sampled_from(["bottom-right", "top-left"])),
         "scale": draw(st.none() | st.floats(-2, 2, width=32)),
+        "probs_dtype": draw(st.sampled_from([None, dtype])),
         "block_q": block_q,
         "block_k": block_k,
         "seed": draw(st.integers(0, 2**32)),

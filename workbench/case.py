@@ -47,6 +47,7 @@ class Case:
     splits: int | None = None  #: None: 2 in kernels that split the keys
     block_q: int | None = None  #: queries in a tile; None: chosen by head_dim
     block_k: int | None = None  #: keys in a tile; None: chosen by head_dim
+    probs_dtype: str | None = None  #: to which a kernel of ours casts probs before they meet V; None: float32, no cast
     seed: int = 0
     distribution: str = "normal"
     input_std: float = 1.0
@@ -73,6 +74,8 @@ class Case:
         for name, accepted in (("dtype", DTYPES), ("causal_alignment", ALIGNMENTS), ("distribution", DISTRIBUTIONS)):
             if not isinstance(getattr(self, name), str) or getattr(self, name) not in accepted:
                 raise Refusal(f"{name} is one of {', '.join(accepted)}; got {getattr(self, name)!r}")
+        if self.probs_dtype is not None and self.probs_dtype not in DTYPES:
+            raise Refusal(f"probs_dtype is one of {', '.join(DTYPES)}; got {self.probs_dtype!r}")
         if not isinstance(self.causal, bool | np.bool_):
             raise Refusal(f"causal must be True or False; got {self.causal!r}")
         self._settle("causal", bool(self.causal))

@@ -180,7 +180,12 @@ def _print(diffs: list["Diff"], as_json: bool, out: Path | None) -> None:
 @fault_option
 @case_options
 @click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
-@click.option("--schedules", default=1, help="Orders of blocks and threads to run, each with other bits looked for [1]")
+@click.option(
+    "--schedules",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Orders of blocks and threads to run, each with other bits looked for [1]",
+)
 @json_option
 def check(target: str, faults: tuple[str, ...], probes: str, schedules: int, as_json: bool, **options: Any) -> None:
     """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
@@ -199,7 +204,8 @@ def check(target: str, faults: tuple[str, ...], probes: str, schedules: int, as_
         raise Refusal(f"check runs kernels of ours ({', '.join(KERNELS)}) on the emulator; got {unknown[0]!r}")
     cases = cases_of({**options, **needs_of(faults, options)})
     checked: list[Checked] = []
-    with shown(), step(f"watch {len(cases) * len(targets)} runs", estimate_s(targets, cases, faults, probes)) as tick:
+    runs = len(cases) * len(targets)
+    with shown(), step(f"watch {runs} run{'s' * (runs > 1)}", estimate_s(targets, cases, faults, probes)) as tick:
         for name in targets:
             for case in cases:
                 tick(f"{len(checked)} done")
@@ -219,7 +225,7 @@ def check(target: str, faults: tuple[str, ...], probes: str, schedules: int, as_
 @json_option
 def faults(as_json: bool) -> None:
     """List the faults that can be put into a kernel."""
-    from workbench.faults import CATALOGUE
+    from workbench.catalogue import CATALOGUE
 
     entries = [
         {
@@ -327,3 +333,22 @@ def sanitizer(as_json: bool) -> None:
         rows.append({"fault": row["fault"] or "none", "kernel": row["kernel"], **cells})
     _list(False, "", "rows", rows, tuple(rows[0]))
     _list(False, "", "versions", [results["versions"]], tuple(results["versions"]))
+
+
+@bench.command()
+@click.option("--correct", type=click.IntRange(min=1), default=2000, help="Random cases of correct kernels [2000]")
+@click.option("--per-fault", type=click.IntRange(min=1), default=20, help="Random cases of each fault [20]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--foreign", is_flag=True, help="Instead, judge PyTorch's own attention, its contract unknown")
+@json_option
+def verdicts(correct: int, per_fault: int, seed: int, foreign: bool, as_json: bool) -> None:
+    """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
+    from workbench import bench_verdicts
+    from workbench.progress import shown
+
+    with shown():
+        results = bench_verdicts.measure_foreign() if foreign else bench_verdicts.measure(correct, per_fault, seed)
+    if as_json:
+        return click.echo(json.dumps(results))
+    for rows in bench_verdicts.tables(results):
+        _list(False, "", "rows", rows, tuple(rows[0]))

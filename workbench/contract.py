@@ -33,12 +33,14 @@ class Contract:
 
 
 def of_kernel(case: Case) -> Contract:
-    """The contract of this project's own kernels for a settled case: float32 throughout, out in the storage dtype."""
+    """The contract of this project's own kernels for a settled case: float32 throughout, but for the cast of probs and
+    for out, which is in the storage dtype.
+    """
     return Contract(
         block_k=case.block_k,
         splits=case.splits,
         scores_dtype="float32",
-        probs_dtype="float32",
+        probs_dtype=case.probs_dtype or "float32",
         partials_dtype="float32",
         out_dtype=case.dtype,
         row_sum_of_cast=False,

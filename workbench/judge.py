@@ -88,7 +88,7 @@ def diff(trace: Trace) -> Diff:
     check(trace, trace.target)
     known = ALGORITHMS[trace.algorithm]
     unjudgeable = {name: why for name in known if (why := _unjudgeable(trace, name))}
-    dumped = trusted(trace)
+    dumped = readable(trace)
     isolated = _expectations(trace, dumped)
     propagated = _expectations(trace, {})
 
@@ -111,28 +111,9 @@ _PARTIALS = ("partial_max", "partial_sum", "partial_O")
 _BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 
 
-def trusted(trace: Trace) -> dict[str, np.ndarray]:
-    """The dumped stages that others are judged from: all but those whose tiles or splits are unknown."""
+def readable(trace: Trace) -> dict[str, np.ndarray]:
+    """The dumped stages whose keys are known, so that other stages can be computed from them; as dumped."""
     return {name: stage for name, stage in trace.stages.items() if name in _PARTIALS or not _unjudgeable(trace, name)}
-
-
-def recomputed(
-    trace: Trace, given: Mapping[str, np.ndarray], rows: slice | np.ndarray = slice(None)
-) -> dict[str, np.ndarray]:
-    """Every stage as the reference computes it from the `given` ones, float64; only the queries `rows`, indices of q.
-
-    `given` holds stages of those queries alone.
-    """
-    case, contract = trace.case, trace.contract
-    q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
-    options: dict[str, Any] = {
-        "cast": _cast_of(contract, "probs_dtype", "probs" in given),
-        "row_sum_of_cast": contract.row_sum_of_cast,
-    }
-    if trace.algorithm == "split_k":
-        options["partial_cast"] = _cast_of(contract, "partials_dtype", "acc" in given)
-    options |= _geometry(trace)
-    return reference.forward(trace.algorithm, q[:, :, rows], k, v, mask=case.mask()[rows], given=given, **options)
 
 
 def _unjudgeable(trace: Trace, name: str) -> str:
@@ -146,11 +127,30 @@ def _unjudgeable(trace: Trace, name: str) -> str:
     return ""
 
 
+def expected(
+    trace: Trace, dumped: Mapping[str, np.ndarray], rows: slice | np.ndarray = slice(None)
+) -> dict[str, np.ndarray]:
+    """Every stage in float64, computed from the `dumped` stages where there are any, else from q, k, v.
+
+    With `rows`, indices of q, at those queries alone; `dumped` then holds no others.
+    """
+    case, contract = trace.case, trace.contract
+    q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
+    given = {name: to_float64(stage) for name, stage in dumped.items()}
+    options: dict[str, Any] = {
+        "cast": _cast_of(contract, "probs_dtype", "probs" in given),
+        "row_sum_of_cast": contract.row_sum_of_cast,
+    }
+    if trace.algorithm == "split_k":
+        options["partial_cast"] = _cast_of(contract, "partials_dtype", "acc" in given)
+    options |= _geometry(trace)
+    return reference.forward(trace.algorithm, q[:, :, rows], k, v, mask=case.mask()[rows], given=given, **options)
+
+
 def _expectations(trace: Trace, dumped: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, Budget]]:
     """Expected value and budget of every stage, computed from the `dumped` stages where there are any."""
     q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
-    given = {name: to_float64(stage) for name, stage in dumped.items()}
-    computed = recomputed(trace, given)
+    computed = expected(trace, dumped)
     bounds = budgets(
         trace.algorithm,
         trace.contract,
@@ -159,22 +159,19 @@ def _expectations(trace: Trace, dumped: dict[str, np.ndarray]) -> dict[str, tupl
         v,
         exact_products=trace.case.dtype != "float32",
         computed=computed,
-        given=given,
+        given={name: to_float64(stage) for name, stage in dumped.items()},
         **_geometry(trace),
     )
     return {name: (computed[name], bounds[name]) for name in computed}
 
 
 def _geometry(trace: Trace) -> dict[str, Any]:
-    """Scale, tiles and splits, as reference and budgets take them."""
-    return {
-        "scale": trace.case.scale,
-        "block_k": trace.contract.block_k or trace.case.seqlen_k,
-        "splits": _splits(trace),
-    }
+    """Scale, tiles and splits, as the reference and the budgets take them."""
+    block_k = trace.contract.block_k or trace.case.seqlen_k
+    return {"scale": trace.case.scale, "block_k": block_k, "splits": splits(trace)}
 
 
-def _splits(trace: Trace) -> int:
+def splits(trace: Trace) -> int:
     """Splits of the kernel: declared, else as many as its partial results have."""
     if trace.contract.splits is not None:
         return trace.contract.splits

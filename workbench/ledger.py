@@ -15,7 +15,7 @@ import numpy as np
 
 from workbench.comparison import ORIGIN_VERDICTS, Comparison, StageDiff
 from workbench.errors import ulp
-from workbench.judge import recomputed, trusted
+from workbench.judge import expected, readable
 from workbench.stages import ALGORITHMS, unseen_upstream
 from workbench.trace import Trace, to_float64
 
@@ -117,7 +117,7 @@ def _trials(trace: Trace, stage: StageDiff) -> Iterator[_Trial]:
         # a factor common to all terms of a sum is one of the stage itself
         if term and axes and set(axes) == set(known[term].axes):
             yield from (_Trial(name, power, term) for power in (1, -1))
-    if "scores" in unseen_upstream(trace.algorithm, stage.name, trusted(trace)):
+    if "scores" in unseen_upstream(trace.algorithm, stage.name, readable(trace)):
         yield from (_Trial("scale", power, "scores") for power in (1, -1))
 
 
@@ -133,11 +133,11 @@ class _Queries:
     @cached_property
     def given(self) -> Arrays:
         """The dumped stages, from which the wrong one was judged."""
-        return {name: self.cut(stage, name) for name, stage in trusted(self.trace).items()}
+        return {name: self.cut(stage, name) for name, stage in readable(self.trace).items()}
 
     @cached_property
     def computed(self) -> Arrays:
-        return recomputed(self.trace, self.given, self.rows)
+        return expected(self.trace, self.given, self.rows)
 
     def cut(self, array: np.ndarray, name: str) -> np.ndarray:
         """An array of the stage `name` at the queries alone, float64."""
@@ -150,7 +150,7 @@ class _Queries:
         """A stage as dumped, else as the reference computes it from what was; the wrong one as it should be."""
         if name == self.stage.name:
             return self.cut(self.comparison.expected, name)
-        dumped = trusted(self.trace)
+        dumped = readable(self.trace)
         return self.cut(dumped[name], name) if name in dumped else self.computed[name]
 
     def factor(self, name: str, axes: str) -> tuple[np.ndarray, str]:
@@ -164,20 +164,20 @@ class _Queries:
     def entry(self, trial: _Trial) -> Entry:
         """How many of the elements outside their budget the trial explains."""
         name, axes, term = self.stage.name, self.stage.axes, trial.term
-        expected, bound = self.cut(self.comparison.expected, name), self.cut(self.comparison.budget, name)
+        right, bound = self.cut(self.comparison.expected, name), self.cut(self.comparison.budget, name)
         actual, outside = self.cut(self.comparison.actual, name), self.cut(self.comparison.outside, name) > 0
 
         factor, letters = self.factor(trial.factor, self.axes(term))
         power = factor**trial.power
         if term == name:
-            tried = expected * _aligned(power, letters, axes)
+            tried = right * _aligned(power, letters, axes)
         else:
             summed = self.value(term)
             # a split without keys adds nothing, whatever its factor
             product = np.where(summed == 0, 0.0, summed * _aligned(power, letters, self.axes(term)))
             if term == trial.factor and trial.power == -1:
                 product = np.ones_like(product)  # a factor that is not applied, also where it is 0
-            tried = recomputed(self.trace, {**self.given, term: product}, self.rows)[name]
+            tried = expected(self.trace, {**self.given, term: product}, self.rows)[name]
         # a sum grows by no more than the largest factor of its terms
         gone = tuple(i for i, letter in enumerate(letters) if letter not in axes)
         kept = "".join(letter for letter in letters if letter in axes)
@@ -185,7 +185,7 @@ class _Queries:
         dtype = self.comparison.actual.dtype
         tolerance = bound * np.maximum(growth, 1.0) + FACTOR_ERROR * np.abs(tried) + ulp(tried, dtype) / 2
         error = np.abs(actual - tried)  # an infinite product has no ulp, no tolerance, and explains nothing
-        explained = outside & (error <= tolerance) & (error <= np.abs(actual - expected) / 2)
+        explained = outside & (error <= tolerance) & (error <= np.abs(actual - right) / 2)
         # a factor of 0 makes every wrong zero right: zeros alone tell nothing
         matched = int(explained.sum()) if (explained & (tried != 0)).any() else 0
         return Entry(trial.factor, trial.power, term, matched, int(outside.sum()))

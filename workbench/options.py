@@ -43,6 +43,7 @@ CASE_OPTIONS: dict[str, tuple[click.ParamType, str]] = {
     "--splits": (INTEGERS, "Splits of the keys, in kernels that have them [2]"),
     "--block-q": (INTEGERS, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),
     "--block-k": (INTEGERS, "Keys in a tile: 16, 32, 64 or 128 [by head_dim]"),
+    "--probs-dtype": (WORDS, "To which kernels of ours cast probs before PV: float32, or as --dtype [float32]"),
     "--seed": (INTEGERS, "Seed of the inputs [0]"),
     "--distribution": (WORDS, "Distribution of the inputs [normal]; `workbench kernels` lists them"),
     "--input-std": (NUMBERS, "Standard deviation of the inputs [1]"),
@@ -84,7 +85,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
     """Case options that the chosen faults need to show: defaults where the user is silent, else refused."""
-    from workbench.faults import CATALOGUE
+    from workbench.catalogue import CATALOGUE
     from workbench.refusal import Refusal
 
     needs: dict[str, Any] = {}

@@ -41,6 +41,10 @@ def run(
     for option, given in (("fault", faults), ("probes", probes != "all"), ("backend", backend != "auto")):
         if given:
             raise Refusal(f"{option} is for kernels of ours ({', '.join(KERNELS)}); {name} is a foreign one")
+    if case.probs_dtype is not None:
+        raise Refusal(
+            f'probs_dtype is for kernels of ours ({", ".join(KERNELS)}); a foreign kernel says it in its "contract"'
+        )
     if isinstance(target, str):
         return run_foreign(find(target), case, name=target, inputs=inputs, **foreign)
     return run_foreign(target, case, name=name, inputs=inputs, **foreign)

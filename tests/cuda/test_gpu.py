@@ -5,8 +5,8 @@ import pytest
 
 from workbench import Case, diff, run
 from workbench.case import DTYPES
+from workbench.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
-from workbench.faults import CATALOGUE
 from workbench.trace import to_float64
 
 pytestmark = pytest.mark.gpu
@@ -39,7 +39,7 @@ def test_probes_do_not_change_a_bit_of_the_output(kernel: str, dtype: str) -> No
 def test_each_fault_has_the_same_origins_as_on_the_emulator(fault: str) -> None:
     kernel = CATALOGUE[fault].kernel
     case = CASE.but(seqlen_k=64) if fault == "flash-no-masked-tile-guard" else CASE
-    case = case.but(splits=3 if KERNELS[kernel].splits else None)
+    case = case.but(splits=3 if KERNELS[kernel].splits else None, **CATALOGUE[fault].needs)
     on_gpu, on_emulator = (diff(run(kernel, case, faults=[fault], backend=backend)) for backend in ("cuda", "emulator"))
     assert on_gpu.verdict in ("bug", "missing") and on_gpu.origin in CATALOGUE[fault].stages
     assert on_gpu.origins == on_emulator.origins

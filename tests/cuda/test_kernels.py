@@ -7,8 +7,9 @@ import pytest
 
 from workbench import Case, diff, run
 from workbench.case import DTYPES
+from workbench.catalogue import CATALOGUE
 from workbench.cuda import emulator
-from workbench.faults import CATALOGUE, Fault
+from workbench.faults import Fault
 from workbench.stages import ALGORITHMS, PROBE_SETS
 from workbench.trace import unwritten
 

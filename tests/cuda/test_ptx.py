@@ -128,6 +128,17 @@ def test_variant_compiles_and_links(name, dtype, probed):
     assert shared_of(log) == (0 if name == "split_k_reduce" else constants.shared_bytes)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["flash_forward", "split_k_partial"])
+def test_cast_of_probs_compiles_and_links(name, dtype):
+    cast = compiled(name, Constants(**SMALL, dtype=dtype, probs_dtype=dtype), False)
+    uncast = compiled(name, Constants(**SMALL, dtype=dtype), False)
+    assert cast.get_asm_str(cc=(9, 0)) != uncast.get_asm_str(cc=(9, 0))
+    for cc in ARCHITECTURES:
+        assert ".f64" not in cast.get_asm_str(cc=cc)
+        assert linked(cast, cc, lto=False)[0].startswith(b"\x7fELF")
+
+
 def test_f64_would_be_seen():
     """numba promotes float32 * int64 to float64 without a word: what the search for .f64 is there for."""
 

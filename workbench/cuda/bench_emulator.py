@@ -172,7 +172,7 @@ class Launch:
         """What executing the module leaves, the function among it."""
         from numba import float32
 
-        names = {"__name__": "edited", "LOAD": float32, "STORE": float32, **self.constants}
+        names = {"__name__": "edited", "LOAD": float32, "STORE": float32, "CAST": float32, **self.constants}
         exec(compile(self.text, "edited.py", "exec"), names)
         return names
 

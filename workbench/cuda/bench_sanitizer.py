@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from workbench.case import Case
+from workbench.catalogue import CATALOGUE
 from workbench.cuda.check import check
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.run import run_kernel, versions
-from workbench.faults import CATALOGUE
 from workbench.progress import step
 from workbench.refusal import Unavailable
 

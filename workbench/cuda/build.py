@@ -23,6 +23,8 @@ CONVERSIONS = {
     "float16": (float32, float32),
     "bfloat16": (device.load_bfloat16, device.store_bfloat16),
 }
+#: dtype to which probs are cast -> CAST
+CASTS = {"float32": float32, "float16": device.round_float16, "bfloat16": device.round_bfloat16}
 HEAD_DIMS = (32, 64, 128)
 
 
@@ -34,6 +36,7 @@ class Constants:
     block_k: int
     head_dim: int  #: padded: one of HEAD_DIMS
     dtype: str  #: storage dtype
+    probs_dtype: str = "float32"  #: to which probs are cast before they meet V
 
     @property
     def threads(self) -> int:
@@ -56,6 +59,7 @@ class Constants:
             "THREADS": self.threads,
             "LOAD": load,
             "STORE": store,
+            "CAST": CASTS[self.probs_dtype],
         }
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from workbench.case import Case
+from workbench.catalogue import chosen
 from workbench.cuda import emulator
 from workbench.cuda.build import build
 from workbench.cuda.emulator import Finding
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import Plan, constants, launches, plan, settle
 from workbench.cuda.run import leave_receipt, receipt
-from workbench.faults import applied, chosen
+from workbench.faults import applied
 from workbench.refusal import Refusal
 from workbench.stages import probe_set
 

@@ -35,6 +35,18 @@ def load_bfloat16(bits):
 
 
 @cuda.jit(device=True)
+def round_float16(x):
+    """float32 `x` rounded to the nearest float16, ties to even, as a float32."""
+    return libdevice.half2float(libdevice.float2half_rn(x))
+
+
+@cuda.jit(device=True)
+def round_bfloat16(x):
+    """float32 `x` rounded to the nearest bfloat16, ties to even, as a float32."""
+    return load_bfloat16(store_bfloat16(x))
+
+
+@cuda.jit(device=True)
 def store_bfloat16(x):
     """Bits (uint16) of float32 `x` rounded to the nearest bfloat16, ties to even; NaN gives the quiet NaN 0x7fc0."""
     if x != x:

@@ -6,7 +6,8 @@ the accumulator.
 
 Names in capitals are bound when the kernel is built (`build.py`): BLOCK_Q, BLOCK_K; HEAD_DIM, head_dim rounded up to
 32, 64 or 128; DIMS = HEAD_DIM / LANES; THREADS = BLOCK_Q * LANES; LOAD and STORE, conversions between the storage dtype
-and float32. A line `probe.<stage>[...] = value` dumps a stage in builds that ask for it and is absent from all others.
+and float32; CAST, which rounds probs to the dtype in which they meet V. A line `probe.<stage>[...] = value` dumps a
+stage in builds that ask for it and is absent from all others.
 """
 
 import math
@@ -85,11 +86,12 @@ def flash_forward(q, k, v, out, lse, scale, causal, diagonal):
         tile_sum = float32(0)
         for c in range(lane, BLOCK_K, LANES):
             p = math.exp(s_p[r, c] - m_safe)
-            s_p[r, c] = p
+            p_cast = CAST(p)
+            s_p[r, c] = p_cast
             tile_sum += p
             if row < seqlen_q and first_key + c < seqlen_k:
                 probe.probs[b, h, row, first_key + c] = p
-                probe.probs_cast[b, h, row, first_key + c] = p
+                probe.probs_cast[b, h, row, first_key + c] = p_cast
         l = l * correction + row_sum_of(tile_sum)
 
         cuda.syncthreads()  # protects K in s_kv, still read by other threads; the row's probs are complete

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from workbench import contract, faults
+from workbench import catalogue, contract
 from workbench.arrays import as_numpy
 from workbench.case import DTYPES, Case
 from workbench.cuda.build import HEAD_DIMS, Constants
 from workbench.cuda.kernels import KERNELS, Kernel
+from workbench.faults import Fault
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, probe_set, shape
 from workbench.trace import Trace, blank, check
@@ -34,7 +35,7 @@ class Plan:
     """A kernel on a settled case, with fresh buffers."""
 
     kernel: Kernel
-    faults: tuple[faults.Fault, ...]
+    faults: tuple[Fault, ...]
     trace: Trace  #: its stages are buffers, blank until the kernel has run
     arrays: dict[str, np.ndarray]  #: inputs and every buffer, as kernels take them
     guard: int  #: elements that must lie behind each input, so that no fault reads what is not ours
@@ -60,7 +61,7 @@ def plan(
     """
     kernel = KERNELS[name]
     case = settle(kernel, case)
-    chosen = faults.chosen(faults_in, name)
+    chosen = catalogue.chosen(faults_in, name)
     q, k, v = case.inputs() if inputs is None else (as_numpy(x, f"{name}: inputs") for x in inputs)
     stages = ALGORITHMS[kernel.algorithm]
     wanted = probe_set(kernel.algorithm, probes)
@@ -102,6 +103,11 @@ def settle(kernel: Kernel, case: Case) -> Case:
         raise Refusal(f"kernel {kernel.name} does not split the keys and takes no splits; got splits={case.splits}")
     if case.head_dim > HEAD_DIMS[-1]:
         raise Refusal(f"kernel {kernel.name} takes head_dim 1 to {HEAD_DIMS[-1]}; got {case.head_dim}")
+    if case.probs_dtype not in (None, "float32", case.dtype):
+        raise Refusal(
+            f"kernel {kernel.name} casts probs to float32 or to the dtype of its inputs, {case.dtype}; "
+            f"got probs_dtype={case.probs_dtype}"
+        )
     default = DEFAULT_BLOCKS[_padded(case.head_dim)]
     case = case.but(
         splits=(case.splits or 2) if kernel.splits else None,
@@ -133,7 +139,7 @@ def _padded(head_dim: int) -> int:
 def constants(case: Case) -> Constants:
     """The constants that a settled case is built with."""
     assert case.block_q is not None and case.block_k is not None
-    return Constants(case.block_q, case.block_k, _padded(case.head_dim), case.dtype)
+    return Constants(case.block_q, case.block_k, _padded(case.head_dim), case.dtype, case.probs_dtype or "float32")
 
 
 def launches(case: Case, kernel: Kernel) -> list[tuple[str, tuple[int, int, int], tuple[str, ...]]]:

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from workbench import faults
+from workbench import catalogue
 from workbench.case import Case
 from workbench.cuda import emulator
 from workbench.cuda.build import Constants, build
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.cuda.plan import constants, launches, plan, settle
+from workbench.faults import Fault
 from workbench.refusal import Refusal, Unavailable
 from workbench.stages import probe_set
 from workbench.trace import Trace
@@ -60,7 +61,7 @@ def run_kernel(
     fault that reads past its inputs finds memory of this run there.
     """
     settle(KERNELS[name], case)
-    faults.chosen(faults_in, name)
+    catalogue.chosen(faults_in, name)
     backend = choose_backend(backend)
     about = {"backend": backend, "versions": versions(backend)}
     made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs, **about)
@@ -87,7 +88,7 @@ def _launcher(
     function: str,
     constants: Constants,
     wanted: tuple[str, ...],
-    chosen: tuple[faults.Fault, ...],
+    chosen: tuple[Fault, ...],
     backend: str,
 ) -> tuple[tuple[str, ...], Callable[..., None]]:
     """The stages that a kernel function dumps, and launch(grid, block, arguments); built once in a process."""
@@ -144,7 +145,7 @@ def estimate_s(name: str, cases: Sequence[Case], faults_in: Sequence[str], probe
     """
     kernel = KERNELS[name]
     settled = [settle(kernel, case) for case in cases]
-    chosen = faults.chosen(faults_in, name)
+    chosen = catalogue.chosen(faults_in, name)
     wanted = probe_set(kernel.algorithm, probes)
     work_s = sum(JUDGE_S + ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
     if choose_backend(backend) == "cuda":
@@ -159,7 +160,7 @@ def receipt(
     function: str,
     constants: Constants,
     wanted: tuple[str, ...],
-    chosen: tuple[faults.Fault, ...],
+    chosen: tuple[Fault, ...],
     *,
     watched: bool = False,
 ) -> Path:

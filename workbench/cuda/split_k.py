@@ -86,11 +86,12 @@ def split_k_partial(q, k, v, partial_O, partial_max, partial_sum, scale, causal,
         tile_sum = float32(0)
         for c in range(lane, BLOCK_K, LANES):
             p = math.exp(s_p[r, c] - m_safe)
-            s_p[r, c] = p
+            p_cast = CAST(p)
+            s_p[r, c] = p_cast
             tile_sum += p
             if row < seqlen_q and first_key + c < seqlen_k:
                 probe.probs[b, h, row, first_key + c] = p
-                probe.probs_cast[b, h, row, first_key + c] = p
+                probe.probs_cast[b, h, row, first_key + c] = p_cast
         l = l * correction + row_sum_of(tile_sum)
 
         cuda.syncthreads()  # protects K in s_kv, still read by other threads; the row's probs are complete

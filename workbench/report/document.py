@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.cancellation import GOOD_BITS, bits_lost, ill_conditioned
 from workbench.comparison import Comparison, StageDiff, State
 from workbench.judge import Diff
 from workbench.ledger import ledger
+from workbench.report.remarks import rules
 from workbench.trace import Trace
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "victims": list(diff.victims),
         "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
         "stages": [_stage(trace, stage) for stage in diff.stages],
+        "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in rules(diff)],
+        "bits_lost": {name: _bits_lost(bits) for name, bits in bits_lost(trace).items()},
         "explanations": [],
     }
 
@@ -79,6 +83,17 @@ def _stage(trace: Trace, stage: StageDiff) -> dict[str, Any]:
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
         "ledger": [asdict(entry) for entry in ledger(trace, stage)],
+    }
+
+
+def _bits_lost(bits: np.ndarray) -> dict[str, Any]:
+    """Over the elements whose terms are numbers; None where there are none."""
+    known = bits[~np.isnan(bits)]
+    return {
+        "max": number(float(known.max())) if known.size else None,
+        "median": number(float(np.median(known))) if known.size else None,
+        f"below_{GOOD_BITS}_good_bits": int(ill_conditioned(bits).sum()),
+        "size": bits.size,
     }
 
 

@@ -16,6 +16,7 @@ from workbench.comparison import ORIGIN_VERDICTS, Comparison, Element, StageDiff
 from workbench.judge import Diff
 from workbench.ledger import FACTORS, Entry, ledger
 from workbench.report.document import largest_abs, mean
+from workbench.report.remarks import remarks
 from workbench.stages import ALGORITHMS, AXIS_NAMES
 from workbench.trace import Trace
 
@@ -79,7 +80,8 @@ def row(diff: Diff, stage: StageDiff) -> tuple[str, ...]:
 
 
 def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
-    """The whole judgement of one run: what was run, a row for each stage, the origins in words, how to repeat it.
+    """The whole judgement of one run: what was run, a row for each stage, what other rules say, the origins in
+    words, how to repeat it.
 
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
@@ -98,6 +100,7 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
                 "Rows marked (victim) show the error against q, k, v; all others against the stage's own dumped inputs."
             )
         )
+    parts += [Text(line) for line in remarks(diff)]
     parts += [Text(line, style="bold" if not line.startswith(" ") else "") for line in findings(diff)]
     parts.append(Text(f"repeat: {repeat(diff)}", style="dim"))
     return Group(*parts)
@@ -258,6 +261,7 @@ def case_options(case: Case, own: bool) -> list[str]:
         "dtype",
         "causal_alignment",
         "scale",
+        "probs_dtype",
         "seed",
         "distribution",
         "input_std",
@@ -333,7 +337,7 @@ def html_table(diff: Diff) -> str:
         cells = "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row(diff, stage))
         weight = "bold" if part == "origin" else "normal"
         rows.append(f"<tr style='color:{colours.get(part, 'inherit')};font-weight:{weight}'>{cells}</tr>")
-    words = "".join(f"<div>{html.escape(line)}</div>" for line in findings(diff))
+    words = "".join(f"<div>{html.escape(line)}</div>" for line in [*remarks(diff), *findings(diff)])
     return f"<div>{html.escape(headline(diff))}</div><table>{''.join(rows)}</table>{words}"
 
 

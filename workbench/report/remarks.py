@@ -1,0 +1,37 @@
+"""What is said beside the verdict, in sentences: what other rules make of out, and which sums are ill-conditioned."""
+
+import numpy as np
+
+from workbench.cancellation import GOOD_BITS, bits_lost, ill_conditioned
+from workbench.judge import Diff
+from workbench.rules import Rule, usual
+
+
+def remarks(diff: Diff) -> list[str]:
+    """A line on other rules where there is an out, and one for each stage with ill-conditioned elements."""
+    found = rules(diff)
+    lines = [f"other rules on out: {', '.join(map(_said, found))}"] if found else []
+    for name, bits in bits_lost(diff.trace).items():
+        if few := int(ill_conditioned(bits).sum()):
+            worst = np.unravel_index(int(np.nanargmax(bits)), bits.shape)
+            place = " ".join(f"{axis}={i}" for axis, i in zip(diff[name].axes, worst, strict=True))
+            lines.append(
+                f"ill-conditioned: {name} has {few} of {bits.size} elements with fewer than {GOOD_BITS} good bits, "
+                f"worst at {place}: {bits[worst]:.1f} bits lost"
+            )
+    return lines
+
+
+def rules(diff: Diff) -> tuple[Rule, ...]:
+    """The usual rules on out against float64 from q, k, v; none where out was not given."""
+    given = "out" in diff.trace.stages and diff["out"].propagated
+    return usual(diff.trace, given.expected) if given else ()
+
+
+def _said(rule: Rule) -> str:
+    """passes or fails, and where it fails by how much: assert_close has a tolerance for each element."""
+    if rule.passes:
+        return f"{rule.name} passes"
+    if rule.name == "assert_close":
+        return f"{rule.name} fails ({rule.value:.3g} x its tolerance)"
+    return f"{rule.name} fails ({rule.value:.3g}, limit {rule.limit:.3g})"
