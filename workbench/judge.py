@@ -127,8 +127,13 @@ def _unjudgeable(trace: Trace, name: str) -> str:
     return ""
 
 
-def expected(trace: Trace, dumped: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every stage in float64, computed from the `dumped` stages where there are any, else from q, k, v."""
+def expected(
+    trace: Trace, dumped: Mapping[str, np.ndarray], rows: slice | np.ndarray = slice(None)
+) -> dict[str, np.ndarray]:
+    """Every stage in float64, computed from the `dumped` stages where there are any, else from q, k, v.
+
+    With `rows`, indices of q, at those queries alone; `dumped` then holds no others.
+    """
     case, contract = trace.case, trace.contract
     q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
     given = {name: to_float64(stage) for name, stage in dumped.items()}
@@ -138,7 +143,8 @@ def expected(trace: Trace, dumped: Mapping[str, np.ndarray]) -> dict[str, np.nda
     }
     if trace.algorithm == "split_k":
         options["partial_cast"] = _cast_of(contract, "partials_dtype", "acc" in given)
-    return reference.forward(trace.algorithm, q, k, v, mask=case.mask(), given=given, **_geometry(trace), **options)
+    options |= _geometry(trace)
+    return reference.forward(trace.algorithm, q[:, :, rows], k, v, mask=case.mask()[rows], given=given, **options)
 
 
 def _expectations(trace: Trace, dumped: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, Budget]]:

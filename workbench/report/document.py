@@ -10,7 +10,9 @@ import numpy as np
 from workbench.cancellation import GOOD_BITS, bits_lost, ill_conditioned
 from workbench.comparison import Comparison, StageDiff, State
 from workbench.judge import Diff
+from workbench.ledger import ledger
 from workbench.report.remarks import rules
+from workbench.trace import Trace
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -31,7 +33,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "origins": list(diff.origins),
         "victims": list(diff.victims),
         "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
-        "stages": [_stage(stage) for stage in diff.stages],
+        "stages": [_stage(trace, stage) for stage in diff.stages],
         "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in rules(diff)],
         "bits_lost": {name: _bits_lost(bits) for name, bits in bits_lost(trace).items()},
         "explanations": [],
@@ -71,7 +73,7 @@ def number(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def _stage(stage: StageDiff) -> dict[str, Any]:
+def _stage(trace: Trace, stage: StageDiff) -> dict[str, Any]:
     return {
         "name": stage.name,
         "verdict": stage.verdict,
@@ -80,6 +82,7 @@ def _stage(stage: StageDiff) -> dict[str, Any]:
         "upstream": list(stage.upstream),
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
+        "ledger": [asdict(entry) for entry in ledger(trace, stage)],
     }
 
 

@@ -14,9 +14,11 @@ from rich.text import Text
 from workbench.case import Case
 from workbench.comparison import ORIGIN_VERDICTS, Comparison, Element, StageDiff, State
 from workbench.judge import Diff
+from workbench.ledger import FACTORS, Entry, ledger
 from workbench.report.document import largest_abs, mean
 from workbench.report.remarks import remarks
 from workbench.stages import ALGORITHMS, AXIS_NAMES
+from workbench.trace import Trace
 
 COLUMNS = (
     "stage",
@@ -144,7 +146,7 @@ def findings(diff: Diff) -> list[str]:
         lines.append(
             f"{'first wrong stage' if i == 0 else 'also wrong on its own inputs'}: {stage.name} = {definition}"
         )
-        lines += [f"  {line}" for line in _details(stage)]
+        lines += [f"  {line}" for line in _details(diff.trace, stage)]
     if diff.victims and diff.origins:
         lines.append(f"victims, right on their own inputs: {', '.join(diff.victims)}")
     if not diff.origins:
@@ -177,7 +179,7 @@ def assumptions(diff: Diff) -> list[str]:
     ]
 
 
-def _details(stage: StageDiff) -> list[str]:
+def _details(trace: Trace, stage: StageDiff) -> list[str]:
     if stage.decisive is None:
         return [stage.reason]
     lines = [stage.reason] if stage.reason else []
@@ -188,6 +190,9 @@ def _details(stage: StageDiff) -> list[str]:
         f"allowed error {number(worst.budget)}, {number(worst.over_budget)} x of budget"
     )
     lines.append(counts(stage.decisive))
+    entries = ledger(trace, stage)
+    lines += [_equation(stage, entry) for entry in entries]
+    lines += [_factor(trace, name) for name in dict.fromkeys(entry.factor for entry in entries)]
     if stage.isolated is None:
         lines.append(f"judged end to end, from q, k and v: the cause is at or before {stage.name}")
     elif stage.judged_from:
@@ -195,6 +200,25 @@ def _details(stage: StageDiff) -> list[str]:
     if stage.upstream:
         lines.append(f"upstream that nobody saw: {', '.join(stage.upstream)}")
     return lines
+
+
+def _equation(stage: StageDiff, entry: Entry) -> str:
+    """What a factor explains: of the whole stage, or of the term that the stage sums."""
+    product = f"{'*' if entry.power == 1 else '/'} {entry.factor}"
+    if entry.term == stage.name:
+        how = product
+    elif entry.term == entry.factor and entry.power == -1:
+        how = f"without {entry.factor}"
+    else:
+        how = f"with {entry.term} {product}"
+    return f"actual = expected {how} at {entry.matched} of {entry.of} elements outside the budget"
+
+
+def _factor(trace: Trace, name: str) -> str:
+    """What a factor is and where it is due."""
+    factor, known = FACTORS[name], ALGORITHMS[trace.algorithm]
+    due = " and ".join(f"{stage} ({to})" for stage, to in factor.applied.items() if stage in known)
+    return f"{name}, {factor.held}, is applied by {due}"
 
 
 def counts(comparison: Comparison) -> str:

@@ -1,0 +1,202 @@
+"""The ledger of normalisation factors: which of them a wrong stage holds once too often, or lacks.
+
+The softmax of attention is put together from factors that every path to the output must meet exactly once. At the
+elements outside their budget, what a stage holds is compared with what it should hold, multiplied by a factor or
+divided by it. A stage that sums over an axis on which the factor lives (out over splits, say) has no such ratio: it is
+recomputed in float64 with the factor in the summed term.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from workbench.comparison import ORIGIN_VERDICTS, Comparison, StageDiff
+from workbench.errors import ulp
+from workbench.judge import expected, readable
+from workbench.stages import ALGORITHMS, unseen_upstream
+from workbench.trace import Trace, to_float64
+
+Arrays = Mapping[str, np.ndarray]
+
+#: a factor is named where it explains this share of the elements outside the budget, of which there are so many
+SHARE, AT_LEAST = 0.99, 8
+#: relative error of a factor that the kernel held in float32 and that nobody dumped: some hundred roundings of 2^-24
+FACTOR_ERROR = 2.0**-16
+#: queries on which all factors are tried; only what explains nearly all there is tried on every query
+SCREENED_ROWS, SCREENED_SHARE = 8, 0.9
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What a factor is, and where it is due."""
+
+    held: str  #: what its stage holds
+    applied: Mapping[str, str]  #: stages that apply it, of all algorithms -> to what
+
+
+#: every factor, by the name of the stage that holds it; scale is held by the case
+FACTORS: Mapping[str, Factor] = {
+    "scale": Factor("a number of the case", {"scores": "to qk"}),
+    "correction": Factor(
+        "one for each query and tile", {"row_sum": "to the previous row_sum", "acc": "to the previous acc"}
+    ),
+    "row_sum": Factor("the running denominator", {"partial_sum": "as the split's last", "out": "as a divisor of acc"}),
+    "partial_sum": Factor(
+        "a split's denominator, which partial_O holds already", {"merge_sum": "to each split's weight"}
+    ),
+    "merge_weight": Factor("one for each query and split", {"merge_sum": "to partial_sum", "out": "to partial_O"}),
+    "merge_sum": Factor("a row's denominator", {"out": "as a divisor of the sum"}),
+}
+
+#: stage -> the input that carries the factor of each summed term, by algorithm
+_TERMS: Mapping[str, Mapping[str, str]] = {
+    "flash": {"row_sum": "correction", "acc": "correction"},
+    "split_k": {
+        "row_sum": "correction",
+        "acc": "correction",
+        "merge_sum": "partial_sum",
+        "out": "merge_weight",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A factor that explains a stage: at `matched` of its `of` elements outside the budget."""
+
+    factor: str  #: a name of FACTORS
+    power: int  #: 1: a factor too many; -1: one too few
+    term: str  #: what it was multiplied into: the stage itself, or what the stage sums
+    matched: int
+    of: int
+
+
+def ledger(trace: Trace, stage: StageDiff) -> tuple[Entry, ...]:
+    """The factors that explain a wrong stage of `trace`, the best first; () where the stage is no origin.
+
+    An element is explained where the factor brings the expectation within the element's budget times the factor, and
+    nearer to what the kernel has by half: so a factor of 1 explains nothing.
+    """
+    comparison = stage.decisive
+    if stage.verdict not in ORIGIN_VERDICTS or comparison is None or "q" not in stage.axes:
+        return ()
+    if comparison.outside.sum() < AT_LEAST:
+        return ()
+    others = tuple(i for i, axis in enumerate(stage.axes) if axis != "q")
+    wrong = np.flatnonzero(comparison.outside.any(axis=others))
+    few = wrong[np.unique(np.linspace(0, len(wrong) - 1, min(SCREENED_ROWS, len(wrong))).astype(int))]
+    screening = _Queries(trace, stage, comparison, few)
+    likely = [trial for trial in _trials(trace, stage) if _share(screening.entry(trial)) >= SCREENED_SHARE]
+    everywhere = _Queries(trace, stage, comparison, wrong) if likely else screening
+    best: dict[tuple[str, int], Entry] = {}
+    for entry in sorted(map(everywhere.entry, likely), key=_share, reverse=True):  # stable: the plainest first
+        if _share(entry) >= SHARE:
+            best.setdefault((entry.factor, entry.power), entry)
+    return tuple(best.values())
+
+
+class _Trial(NamedTuple):
+    factor: str
+    power: int
+    term: str
+
+
+def _trials(trace: Trace, stage: StageDiff) -> Iterator[_Trial]:
+    """What is tried, plain products of the stage first."""
+    known, term = ALGORITHMS[trace.algorithm], _TERMS[trace.algorithm].get(stage.name)
+    factors = {name: "" if name == "scale" else known[name].axes for name in FACTORS if name in ("scale", *known)}
+    if trace.algorithm == "flash" and "t" not in stage.axes:
+        factors["row_sum"] = "bhq"  # the last one; split_k's rows are made of several
+    for name, axes in factors.items():
+        if set(axes) <= set(stage.axes):
+            yield from (_Trial(name, power, stage.name) for power in (1, -1))
+    for name, axes in factors.items():
+        # a factor common to all terms of a sum is one of the stage itself
+        if term and axes and set(axes) == set(known[term].axes):
+            yield from (_Trial(name, power, term) for power in (1, -1))
+    if "scores" in unseen_upstream(trace.algorithm, stage.name, readable(trace)):
+        yield from (_Trial("scale", power, "scores") for power in (1, -1))
+
+
+@dataclass(frozen=True, eq=False)
+class _Queries:
+    """A wrong stage of a trace at some queries, where trials are counted."""
+
+    trace: Trace
+    stage: StageDiff
+    comparison: Comparison  #: the stage's decisive one
+    rows: np.ndarray  #: indices of q
+
+    @cached_property
+    def given(self) -> Arrays:
+        """The dumped stages, from which the wrong one was judged."""
+        return {name: self.cut(stage, name) for name, stage in readable(self.trace).items()}
+
+    @cached_property
+    def computed(self) -> Arrays:
+        return expected(self.trace, self.given, self.rows)
+
+    def cut(self, array: np.ndarray, name: str) -> np.ndarray:
+        """An array of the stage `name` at the queries alone, float64."""
+        return to_float64(np.take(array, self.rows, axis=self.axes(name).index("q")))
+
+    def axes(self, name: str) -> str:
+        return ALGORITHMS[self.trace.algorithm][name].axes
+
+    def value(self, name: str) -> np.ndarray:
+        """A stage as dumped, else as the reference computes it from what was; the wrong one as it should be."""
+        if name == self.stage.name:
+            return self.cut(self.comparison.expected, name)
+        dumped = readable(self.trace)
+        return self.cut(dumped[name], name) if name in dumped else self.computed[name]
+
+    def factor(self, name: str, axes: str) -> tuple[np.ndarray, str]:
+        """A factor and its axes; the last of a running one where `axes`, those that it is to meet, have no tile."""
+        if name == "scale":
+            return np.asarray(self.trace.case.scale, np.float64), ""
+        value, letters = self.value(name), self.axes(name)
+        return (value[..., -1], letters[:-1]) if letters.endswith("t") and "t" not in axes else (value, letters)
+
+    @np.errstate(all="ignore")
+    def entry(self, trial: _Trial) -> Entry:
+        """How many of the elements outside their budget the trial explains."""
+        name, axes, term = self.stage.name, self.stage.axes, trial.term
+        right, bound = self.cut(self.comparison.expected, name), self.cut(self.comparison.budget, name)
+        actual, outside = self.cut(self.comparison.actual, name), self.cut(self.comparison.outside, name) > 0
+
+        factor, letters = self.factor(trial.factor, self.axes(term))
+        power = factor**trial.power
+        if term == name:
+            tried = right * _aligned(power, letters, axes)
+        else:
+            summed = self.value(term)
+            # a split without keys adds nothing, whatever its factor
+            product = np.where(summed == 0, 0.0, summed * _aligned(power, letters, self.axes(term)))
+            if term == trial.factor and trial.power == -1:
+                product = np.ones_like(product)  # a factor that is not applied, also where it is 0
+            tried = expected(self.trace, {**self.given, term: product}, self.rows)[name]
+        # a sum grows by no more than the largest factor of its terms
+        gone = tuple(i for i, letter in enumerate(letters) if letter not in axes)
+        kept = "".join(letter for letter in letters if letter in axes)
+        growth = _aligned(np.where(np.isfinite(power), np.abs(power), 0.0).max(axis=gone), kept, axes)
+        dtype = self.comparison.actual.dtype
+        tolerance = bound * np.maximum(growth, 1.0) + FACTOR_ERROR * np.abs(tried) + ulp(tried, dtype) / 2
+        error = np.abs(actual - tried)  # an infinite product has no ulp, no tolerance, and explains nothing
+        explained = outside & (error <= tolerance) & (error <= np.abs(actual - right) / 2)
+        # a factor of 0 makes every wrong zero right: zeros alone tell nothing
+        matched = int(explained.sum()) if (explained & (tried != 0)).any() else 0
+        return Entry(trial.factor, trial.power, term, matched, int(outside.sum()))
+
+
+def _aligned(array: np.ndarray, letters: str, axes: str) -> np.ndarray:
+    """`array` with the axes `letters` as one that broadcasts against a stage with the axes `axes`."""
+    order = sorted(range(len(letters)), key=lambda i: axes.index(letters[i]))
+    sizes = dict(zip(letters, array.shape, strict=True))
+    return array.transpose(order).reshape([sizes.get(axis, 1) for axis in axes])
+
+
+def _share(entry: Entry) -> float:
+    return entry.matched / entry.of if entry.of else 0.0
