@@ -78,7 +78,7 @@ def test_each_factor_is_a_stage_or_the_scale_and_is_applied_by_stages() -> None:
 
 
 @pytest.mark.parametrize("fault", [fault for fault in CATALOGUE if fault not in UNSEEN])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32"])  # a second one would compile every fault anew
 def test_only_faults_that_are_a_factor_name_one(fault: str, dtype: str) -> None:
     case = CASE.but(dtype=dtype, seqlen_k=64 if fault == "flash-no-masked-tile-guard" else 96)
     trace = traced(CATALOGUE[fault].kernel, fault, case=case.but(**CATALOGUE[fault].needs))
