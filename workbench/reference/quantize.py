@@ -1,0 +1,113 @@
+"""What a quantiser of the three formats should give, in float64, from the definitions: scales, codes and decode tables.
+
+`workbench.quantize` is what is held against it. Formats of 8 bits, the code c, before the scale:
+
+simulated   (c - 128) / 127 * 448
+e4m3, e5m2  sign, exponent, fraction of OCP's "8-bit floating point specification (OFP8)" 1.0, sections 5.1 and 5.2
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from workbench.errors import unit_roundoff
+
+U = unit_roundoff("float32")
+#: what an operation may lose to underflow in float32: half its smallest subnormal
+HALF_SUBNORMAL = 2.0**-150
+
+
+def _simulated(code: int) -> float:
+    return (code - 128) / 127 * 448
+
+
+def _e4m3(code: int) -> float:
+    sign, exponent, fraction = 1 - 2 * (code >> 7), code >> 3 & 0xF, code & 0x7
+    if (exponent, fraction) == (15, 7):
+        return np.nan
+    return sign * (2.0 ** (exponent - 7) * (1 + fraction / 8) if exponent else 2.0**-6 * fraction / 8)
+
+
+def _e5m2(code: int) -> float:
+    sign, exponent, fraction = 1 - 2 * (code >> 7), code >> 2 & 0x1F, code & 0x3
+    if exponent == 31:
+        return np.nan if fraction else sign * np.inf
+    return sign * (2.0 ** (exponent - 15) * (1 + fraction / 4) if exponent else 2.0**-14 * fraction / 4)
+
+
+def _table(value: Callable[[int], float]) -> np.ndarray:
+    return np.array([value(code) for code in range(256)])
+
+
+#: values of the 256 codes before the scale, float64, by format
+VALUES: Mapping[str, np.ndarray] = {
+    "simulated": _table(_simulated),
+    "e4m3": _table(_e4m3),
+    "e5m2": _table(_e5m2),
+}
+#: the size that max|x| is mapped to
+LARGEST: Mapping[str, float] = {"simulated": 448.0, "e4m3": 448.0, "e5m2": 57344.0}
+#: float32 roundings on the way from x to what is rounded to a code, and from a code to its entry in a table
+ENCODE_ROUNDINGS: Mapping[str, int] = {"simulated": 3, "e4m3": 1, "e5m2": 1}
+DECODE_ROUNDINGS: Mapping[str, int] = {"simulated": 3, "e4m3": 1, "e5m2": 1}
+
+
+def scale(x: np.ndarray, kind: str, *, scaling: str = "dynamic") -> np.ndarray:
+    """Scale of every head over all batches, max|x| / LARGEST, [head], of x [batch, head, row, dim]; not yet rounded.
+
+    Half of that where `scaling` is static. 1 for a head without a number of at least 2^-126 in size. NaN stays NaN.
+    """
+    largest = np.abs(np.asarray(x, np.float64)).max(axis=(0, 2, 3))
+    share = {"dynamic": 1.0, "static": 0.5}[scaling]
+    return np.where(largest < 2.0**-126, 1.0, share * largest / LARGEST[kind])
+
+
+def table(scale: np.ndarray, kind: str) -> np.ndarray:
+    """What each code stands for, [..., 256], given scale [...]."""
+    return np.asarray(scale, np.float64)[..., None] * VALUES[kind]
+
+
+def decoded(codes: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """The entries that codes [batch, head, row, dim] (integers in any dtype) select of table [head, 256]."""
+    index = np.asarray(codes).astype(np.int64)
+    heads = np.arange(index.shape[1])[:, None, None]
+    return table[heads, index]
+
+
+@np.errstate(all="ignore")
+def codes(x: np.ndarray, scale: np.ndarray, kind: str) -> np.ndarray:
+    """The code of the value nearest to x / scale, as float64, of x [batch, head, row, dim], finite, and scale [head].
+
+    Between two values at the same distance the one with the even code (in e4m3 and e5m2: with the even last bit of the
+    fraction; in simulated codes with the even code, since 128 is even). What lies beyond the largest value becomes that
+    value. A zero has the sign of x.
+    """
+    wanted = np.asarray(x, np.float64) / np.asarray(scale, np.float64)[:, None, None]
+    return _nearest(wanted, kind).astype(np.float64)
+
+
+@np.errstate(all="ignore")
+def codes_interval(x: np.ndarray, scale: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Smallest and largest code that a quantiser in float32 may give, as float64; arguments as of `codes`.
+
+    They differ, by 1, only where its roundings on the way to x / scale can reach a tie between two values.
+    """
+    wanted = np.asarray(x, np.float64) / np.asarray(scale, np.float64)[:, None, None]
+    reach = ENCODE_ROUNDINGS[kind] * U * (1 + 4 * U)
+    away = _nearest(wanted * (1 + reach) + np.copysign(HALF_SUBNORMAL, wanted), kind).astype(np.float64)
+    towards = _nearest(wanted * (1 - reach), kind).astype(np.float64)  # not through zero, which has the sign of x
+    return np.minimum(away, towards), np.maximum(away, towards)
+
+
+def _nearest(wanted: np.ndarray, kind: str) -> np.ndarray:
+    """Index of the nearest finite value, by search among all of them: no arithmetic that could round."""
+    if kind == "simulated":
+        return np.clip(np.rint(wanted * 127 / 448), -127, 127).astype(np.int64) + 128
+    positive = VALUES[kind][:128]
+    positive = positive[np.isfinite(positive)]  # ascending, from code 0 on
+    size = np.minimum(np.abs(wanted), positive[-1])
+    above = np.clip(np.searchsorted(positive, size), 1, len(positive) - 1)
+    below = above - 1
+    to_below, to_above = size - positive[below], positive[above] - size
+    upwards = (to_above < to_below) | ((to_above == to_below) & (above % 2 == 0))
+    return np.where(upwards, above, below) + 128 * np.signbit(wanted)
