@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from workbench.refusal import Refusal
+from workbench.stages import CODES
 
 DTYPES: Mapping[str, np.dtype] = {
     "float32": np.dtype(np.float32),
@@ -20,6 +21,13 @@ DTYPES: Mapping[str, np.dtype] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 ALIGNMENTS = ("bottom-right", "top-left")
+#: fields of quantised kernels, None elsewhere -> values; a quantised kernel takes the first where none is given
+QUANTISED: Mapping[str, tuple[str, ...]] = {
+    "codes": ("simulated", "e4m3", "e5m2"),
+    "scores": ("mma", "scalar"),
+    "decode": ("table", "direct"),
+    "quantiser_scale": ("dynamic", "static"),
+}
 
 
 #: a field that is derived from others when it is not given; a case that exists has a value there
@@ -47,7 +55,12 @@ class Case:
     splits: int | None = None  #: None: 2 in kernels that split the keys
     block_q: int | None = None  #: queries in a tile; None: chosen by head_dim
     block_k: int | None = None  #: keys in a tile; None: chosen by head_dim
-    probs_dtype: str | None = None  #: to which a kernel of ours casts probs before they meet V; None: float32, no cast
+    #: to which a kernel of ours casts probs before they meet V; None: float32, no cast (float16 in quantised kernels)
+    probs_dtype: str | None = None
+    codes: str | None = None  #: format of the 8-bit codes of q, k and v
+    scores: str | None = None  #: how q @ k^T is computed: on tensor cores, or by scalar products
+    decode: str | None = None  #: whether codes of k and v are looked up in a table or decoded one by one
+    quantiser_scale: str | None = None  #: dynamic: max|x| has the largest code; static: half of that, so codes saturate
     seed: int = 0
     distribution: str = "normal"
     input_std: float = 1.0
@@ -74,8 +87,9 @@ class Case:
         for name, accepted in (("dtype", DTYPES), ("causal_alignment", ALIGNMENTS), ("distribution", DISTRIBUTIONS)):
             if not isinstance(getattr(self, name), str) or getattr(self, name) not in accepted:
                 raise Refusal(f"{name} is one of {', '.join(accepted)}; got {getattr(self, name)!r}")
-        if self.probs_dtype is not None and self.probs_dtype not in DTYPES:
-            raise Refusal(f"probs_dtype is one of {', '.join(DTYPES)}; got {self.probs_dtype!r}")
+        for name, accepted in (("probs_dtype", tuple(DTYPES)), *QUANTISED.items()):
+            if getattr(self, name) is not None and getattr(self, name) not in accepted:
+                raise Refusal(f"{name} is one of {', '.join(accepted)}; got {getattr(self, name)!r}")
         if not isinstance(self.causal, bool | np.bool_):
             raise Refusal(f"causal must be True or False; got {self.causal!r}")
         self._settle("causal", bool(self.causal))
@@ -115,8 +129,11 @@ class Case:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Size of every stage axis but t and s where tiles and splits are not settled; `h` is the query head."""
+        """Size of every stage axis but t and s where tiles and splits are not settled; `h` is the query head, and
+        `kv_h` the number of kv heads.
+        """
         sizes = {"b": self.batch, "h": self.heads, "q": self.seqlen_q, "k": self.seqlen_k, "d": self.head_dim}
+        sizes |= {"kv_h": self.kv_heads, "c": CODES}
         if self.block_k is not None:
             sizes["t"] = -(-self.seqlen_k // self.block_k)
         if self.splits is not None:

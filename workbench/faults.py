@@ -26,10 +26,16 @@ class Fault:
     stages: tuple[str, ...] = ()  #: the origins it leads to; () where numbers may not show it, or not always the same
     finding: str = ""  #: the kind under which `workbench check` reports it; "" where it finds nothing
     needs: Mapping[str, Any] = field(default_factory=dict)  #: case options without which it cannot show
+    file: str = ""  #: name of the source that it changes, where that is not the kernel's own
     seqlen: int | None = None  #: length at which it shows, taken where the user gives none
     leaves_arrays: bool = False  #: whether it reads beyond the end of its inputs
     unwritten_memory: bool = False  #: whether it shows only when unwritten memory does not happen to hold zeros
     source: str = ""  #: a public report of the same mistake
+
+
+def of_file(faults: Sequence[Fault], file: str = "") -> tuple[Fault, ...]:
+    """Those of the faults that change `file`; by default those that change the kernel's own source."""
+    return tuple(fault for fault in faults if fault.file == file)
 
 
 def applied(text: str, faults: Sequence[Fault], filename: str) -> str:

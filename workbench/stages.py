@@ -1,7 +1,7 @@
 """The vocabulary: every intermediate of an attention kernel, its axes, what it is computed from, and its definition.
 
 Reference, probes, budgets, diff, report and docs read this table; nothing else lists stages.
-Axes: b batch, h head, q query, k key, d dim, t key tile (counted over the whole row), s split.
+Axes: b batch, h head, q query, k key, d dim, t key tile (counted over the whole row), s split, c 8-bit code.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from workbench.refusal import Refusal
 
-AXIS_NAMES = {"b": "batch", "h": "head", "q": "query", "k": "key", "d": "dim", "t": "tile", "s": "split"}
+AXIS_NAMES = {"b": "batch", "h": "head", "q": "query", "k": "key", "d": "dim", "t": "tile", "s": "split", "c": "code"}
+CODES = 256  #: size of the axis c
 
 INPUTS = ("q", "k", "v")
 
@@ -22,6 +23,7 @@ class Stage:
     axes: str  #: one letter an axis, outermost first
     reads: tuple[str, ...]  #: direct inputs; a state also reads its own previous tile
     definition: str  #: in float64, natural logarithm and exponent
+    of_kv: bool = False  #: whether h is the kv head; else it is the query head
 
 
 _TILES = (
@@ -75,17 +77,48 @@ _SPLIT_K = (
     Stage("lse", "bhq", ("merge_max", "merge_sum"), "merge_max + log(merge_sum); -inf for an empty row"),
 )
 
+_SCALE = "max|x| over the head, all batches, over the largest value of a code; half of it where static; 1 for a zero head"
+_CODES = "the code nearest to x / scale, saturated"
+
+_FP8 = (
+    Stage("scale_q", "h", ("q",), _SCALE),
+    Stage("scale_k", "h", ("k",), _SCALE, of_kv=True),
+    Stage("scale_v", "h", ("v",), _SCALE, of_kv=True),
+    Stage("codes_q", "bhqd", ("q", "scale_q"), _CODES),
+    Stage("codes_k", "bhkd", ("k", "scale_k"), _CODES, of_kv=True),
+    Stage("codes_v", "bhkd", ("v", "scale_v"), _CODES, of_kv=True),
+    Stage("lut_k", "hc", ("scale_k",), "value of the code * scale_k, float32", of_kv=True),
+    Stage("lut_v", "hc", ("scale_v",), "value of the code * scale_v, float32", of_kv=True),
+    Stage("dequant_q", "bhqd", ("codes_q", "scale_q"), "value of the code * scale_q, rounded to float16"),
+    Stage("dequant_k", "bhkd", ("codes_k", "lut_k"), "lut_k of the code, rounded to float16", of_kv=True),
+    Stage("dequant_v", "bhkd", ("codes_v", "lut_v"), "lut_v of the code, rounded to float16", of_kv=True),
+    Stage("qk", "bhqk", ("dequant_q", "dequant_k"), "sum_d dequant_q dequant_k, before scale and mask"),
+    *_TILES[1:-1],
+    Stage(
+        "acc",
+        "bhqtd",
+        ("correction", "acc", "probs_cast", "dequant_v"),
+        "correction * previous acc + probs_cast @ dequant_v",
+    ),
+    *_FLASH[-2:],
+)
+
 #: stages of each algorithm, in data-flow order
 ALGORITHMS: Mapping[str, Mapping[str, Stage]] = {
     "flash": {stage.name: stage for stage in _FLASH},
     "split_k": {stage.name: stage for stage in _SPLIT_K},
+    "fp8": {stage.name: stage for stage in _FP8},
 }
 
-#: stages whose buffers the user asked for, by the name of the set
+#: what a quantised kernel reads: from here on errors are the kernel's; what q, k and v lost before is the quantiser's
+QUANTISED_INPUTS = ("scale_q", "scale_k", "scale_v", "codes_q", "codes_k", "codes_v")
+
+_PARTIALS = ("partial_max", "partial_sum", "partial_O")
+#: stages whose buffers the user asked for, by the name of the set; a quantised kernel's inputs are always among them
 PROBE_SETS: Mapping[str, tuple[str, ...]] = {
-    "all": tuple(dict.fromkeys((*ALGORITHMS["flash"], *ALGORITHMS["split_k"]))),
-    "lean": ("scores", "row_max", "row_sum", "acc", "partial_max", "partial_sum", "partial_O", "out", "lse"),
-    "output": ("out", "lse"),
+    "all": tuple(dict.fromkeys(name for stages in ALGORITHMS.values() for name in stages)),
+    "lean": (*QUANTISED_INPUTS, "scores", "row_max", "row_sum", "acc", *_PARTIALS, "out", "lse"),
+    "output": (*QUANTISED_INPUTS, "out", "lse"),
 }
 
 
@@ -97,8 +130,8 @@ def probe_set(algorithm: str, probes: str) -> tuple[str, ...]:
 
 
 def shape(stage: Stage, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Array shape of `stage` for the axis sizes of a case (`Case.sizes`)."""
-    return tuple(sizes[axis] for axis in stage.axes)
+    """Array shape of `stage` for the axis sizes of a case (`Case.sizes`); kv heads are the size `kv_h`."""
+    return tuple(sizes["kv_h" if axis == "h" and stage.of_kv else axis] for axis in stage.axes)
 
 
 def nearest_dumped(algorithm: str, name: str, dumped: Iterable[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from numba import cuda, float32
 
 from workbench.cuda import device, emulator
 from workbench.faults import Fault, applied
+from workbench.stages import CODES
 
 #: storage dtype -> (LOAD, STORE); float16 arrays convert on assignment, bfloat16 arrays hold bits
 CONVERSIONS = {
@@ -59,6 +60,58 @@ class Constants:
             "THREADS": self.threads,
             "LOAD": load,
             "STORE": store,
+            "CAST": CASTS[self.probs_dtype],
+        }
+
+
+@dataclass(frozen=True)
+class QuantisedConstants:
+    """What a build binds the capitals of a kernel on 8-bit codes to."""
+
+    block_q: int
+    block_k: int
+    head_dim: int  #: padded: one of HEAD_DIMS
+    codes: str  #: format of the codes
+    scores: str  #: mma or scalar
+    decode: str  #: table or direct
+    probs_dtype: str  #: to which probs are cast before they meet V
+
+    @property
+    def threads(self) -> int:
+        """Threads in a block: LANES for each query row."""
+        return self.block_q * device.LANES
+
+    @property
+    def leading_dimension(self) -> int:
+        """Elements from one row of a tile to the next: 16 bytes more than a row, so that 8 rows lie in other banks."""
+        return self.head_dim + 8
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory of a block: tiles of Q and of K or V in float16; in float32 scores, the accumulator, max
+        and sum of each row, and two tables.
+        """
+        halves = self.leading_dimension * (self.block_q + self.block_k)
+        tables = 2 * CODES if self.decode == "table" else 0
+        return 2 * halves + 4 * (self.block_q * (self.block_k + self.head_dim + 2) + tables)
+
+    def names(self) -> dict[str, Any]:
+        """Capital name in the kernel's source -> its value."""
+        return {
+            "BLOCK_Q": self.block_q,
+            "BLOCK_K": self.block_k,
+            "HEAD_DIM": self.head_dim,
+            "DIMS": self.head_dim // device.LANES,
+            "LD": self.leading_dimension,
+            "Q_SIZE": self.block_q * self.leading_dimension,
+            "KV_SIZE": self.block_k * self.leading_dimension,
+            "S_SIZE": self.block_q * self.block_k,
+            "THREADS": self.threads,
+            "WARPS": self.threads // 32,
+            "SIMULATED": self.codes == "simulated",
+            "FRACTION_BITS": 3 if self.codes == "e4m3" else 2,
+            "TABLE": self.decode == "table",
+            "MMA": self.scores == "mma",
             "CAST": CASTS[self.probs_dtype],
         }
 
@@ -123,7 +176,13 @@ def _parsed(file: Path, faults: tuple[Fault, ...]) -> str:
     return applied(file.read_text(), faults, file.name)
 
 
-def build(file: Path, function: str, constants: Constants, probes: Sequence[str], faults: tuple[Fault, ...]) -> Build:
+def build(
+    file: Path,
+    function: str,
+    constants: Constants | QuantisedConstants,
+    probes: Sequence[str],
+    faults: tuple[Fault, ...],
+) -> Build:
     """The kernel `function` of `file`, built with `constants`, dumping the stages of `probes` that it can, with
     `faults` put in.
 

@@ -13,11 +13,10 @@ from workbench.cuda import emulator
 from workbench.cuda.build import build
 from workbench.cuda.emulator import Finding
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import Plan, constants, launches, plan, settle
+from workbench.cuda.plan import Plan, constants, launches, plan, requested, settle
 from workbench.cuda.run import leave_receipt, receipt
-from workbench.faults import applied
+from workbench.faults import applied, of_file
 from workbench.refusal import Refusal
-from workbench.stages import probe_set
 
 #: kinds of findings that end a launch; they come first, since others may follow from them
 _STOPPING = ("divergent-barrier", "missing-lanes", "runaway", "misaligned")
@@ -52,7 +51,7 @@ class Checked:
         text = Path(file).read_text()
         kernel = KERNELS[self.target]
         if Path(file) == kernel.file:
-            text = applied(text, chosen(self.faults, self.target), kernel.file.name)
+            text = applied(text, of_file(chosen(self.faults, self.target)), kernel.file.name)
         return text.splitlines()[number - 1].strip()
 
 
@@ -99,9 +98,13 @@ def estimate_s(names: Sequence[str], cases: Sequence[Case], faults: Sequence[str
     for name in names:
         kernel = KERNELS[name]
         settled = [settle(kernel, case) for case in cases]
-        stages, injected = probe_set(kernel.algorithm, probes), chosen(faults, name)
-        builds = {(function, constants(case)) for case in settled for function in kernel.functions}
-        total += COMPILE_S * sum(not receipt(*build, stages, injected, watched=True).exists() for build in builds)
+        injected = of_file(chosen(faults, name))
+        builds = {
+            (function, constants(case), requested(kernel, case, probes))
+            for case in settled
+            for function in kernel.functions
+        }
+        total += COMPILE_S * sum(not receipt(*build, injected, watched=True).exists() for build in builds)
         total += sum(ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
     return total
 
@@ -120,7 +123,7 @@ def _watched(made: Plan, schedule: Schedule) -> tuple[list[Finding], dict[str, s
     """
     memory = emulator.Memory()
     for name, array in made.arrays.items():
-        given = name in made.trace.inputs
+        given = name in made.inputs
         memory.add(array, written=given, once=not given)
     outputs: dict[str, tuple[emulator.Program, str]] = {}
     for function, grid, names in launches(made.trace.case, made.kernel):

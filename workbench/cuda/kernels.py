@@ -15,6 +15,7 @@ class Kernel:
     functions: tuple[str, ...]  #: kernel functions of the file, in launch order
     splits: bool  #: whether it takes the case option splits
     summary: str
+    quantised: bool = False  #: whether it reads 8-bit codes of float32 inputs, and takes the case options about them
 
 
 _FOLDER = Path(__file__).parent
@@ -37,6 +38,15 @@ KERNELS: Mapping[str, Kernel] = {
             ("split_k_partial", "split_k_reduce"),
             True,
             "Split-K attention: partial attention of each (query tile, split), then a reduce over splits",
+        ),
+        Kernel(
+            "fp8",
+            "fp8",
+            _FOLDER / "fp8.py",
+            ("fp8_forward",),
+            False,
+            "FlashAttention on 8-bit codes: decode tables in shared memory, scores from tensor cores",
+            quantised=True,
         ),
     )
 }

@@ -1,19 +1,20 @@
 """What a kernel of ours is launched with on a case: its tiles, its buffers, its launches and their arguments."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from workbench import catalogue, contract
 from workbench.arrays import as_numpy
-from workbench.case import DTYPES, Case
-from workbench.cuda.build import HEAD_DIMS, Constants
+from workbench.case import DTYPES, QUANTISED, Case
+from workbench.cuda import quantised
+from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants
 from workbench.cuda.kernels import KERNELS, Kernel
-from workbench.faults import Fault
+from workbench.faults import Fault, of_file
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, probe_set, shape
+from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, probe_set, shape
 from workbench.trace import Trace, blank, check
 
 BLOCKS = (16, 32, 64, 128)
@@ -35,13 +36,14 @@ class Plan:
     """A kernel on a settled case, with fresh buffers."""
 
     kernel: Kernel
-    faults: tuple[Fault, ...]
+    faults: tuple[Fault, ...]  #: those of the kernel's own source
     trace: Trace  #: its stages are buffers, blank until the kernel has run
+    inputs: tuple[str, ...]  #: names of the arrays that are full before the first launch
     arrays: dict[str, np.ndarray]  #: inputs and every buffer, as kernels take them
     guard: int  #: elements that must lie behind each input, so that no fault reads what is not ours
 
     @property
-    def constants(self) -> Constants:
+    def constants(self) -> Constants | QuantisedConstants:
         """What the kernel is built with."""
         return constants(self.trace.case)
 
@@ -64,28 +66,40 @@ def plan(
     chosen = catalogue.chosen(faults_in, name)
     q, k, v = case.inputs() if inputs is None else (as_numpy(x, f"{name}: inputs") for x in inputs)
     stages = ALGORITHMS[kernel.algorithm]
-    wanted = probe_set(kernel.algorithm, probes)
+    wanted = requested(kernel, case, probes)
+    own_dtypes = quantised.DTYPES if kernel.quantised else {"out": DTYPES[case.dtype]}
     buffers = {
-        stage: blank(shape(stages[stage], case.sizes), DTYPES[case.dtype] if stage == "out" else np.dtype(np.float32))
+        stage: blank(shape(stages[stage], case.sizes), own_dtypes.get(stage, np.dtype(np.float32)))
         for stage in stages
-        if stage in wanted or stage in _OWN_BUFFERS
+        if (stage in wanted or stage in _OWN_BUFFERS) and stage not in QUANTISED_INPUTS
     }
+    read = {"q": q, "k": k, "v": v}
     trace = Trace(
         target=name,
         algorithm=kernel.algorithm,
         case=case,
-        contract=contract.of_kernel(case),
-        inputs={"q": q, "k": k, "v": v},
-        stages={stage: buffers[stage] for stage in wanted},
+        contract=quantised.contract(case) if kernel.quantised else contract.of_kernel(case),
+        inputs=read,
+        stages={},
         requested=wanted,
         faults=tuple(fault.id for fault in chosen),
         **about,
     )
     check(trace, name)
+    if kernel.quantised:
+        read = quantised.encoded(case, read, chosen)
+        buffers |= read
+    trace = replace(trace, stages={stage: buffers[stage] for stage in wanted})
     guard = GUARD if any(fault.leaves_arrays for fault in chosen) else 0
-    given = {name: _guarded(array, guard) for name, array in trace.inputs.items()}
-    arrays = {name: _bits(array) for name, array in {**given, **buffers}.items()}
-    return Plan(kernel, chosen, trace, arrays, guard)
+    given = {name: _guarded(array, guard) for name, array in read.items()}
+    arrays = {name: _bits(array) for name, array in {**buffers, **given}.items()}
+    return Plan(kernel, of_file(chosen), trace, tuple(given), arrays, guard)
+
+
+def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
+    """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
+    stages = probe_set(kernel.algorithm, probes)
+    return tuple(stage for stage in stages if case.decode != "direct" or stage not in quantised.TABLES)
 
 
 def _guarded(array: np.ndarray, guard: int) -> np.ndarray:
@@ -101,6 +115,26 @@ def settle(kernel: Kernel, case: Case) -> Case:
     """`case` with tiles and splits as `kernel` will run it; Refusal where it cannot."""
     if not kernel.splits and case.splits is not None:
         raise Refusal(f"kernel {kernel.name} does not split the keys and takes no splits; got splits={case.splits}")
+    case = quantised.settle(kernel, case) if kernel.quantised else _settle_floats(kernel, case)
+    needed = constants(case).shared_bytes
+    if needed > SHARED_LIMIT:
+        raise Refusal(
+            f"tiles must fit in {SHARED_LIMIT} bytes of shared memory; block_q={case.block_q}, block_k={case.block_k} "
+            f"at head_dim={case.head_dim} (padded to {_padded(case.head_dim)}) need {needed}: choose smaller blocks"
+        )
+    columns = case.heads * (case.splits or 1)
+    if columns > GRID_LIMIT or case.batch > GRID_LIMIT:
+        raise Refusal(
+            f"a grid has at most {GRID_LIMIT} blocks along heads * splits and along batch; "
+            f"got {columns} and {case.batch}"
+        )
+    return case
+
+
+def _settle_floats(kernel: Kernel, case: Case) -> Case:
+    for name in QUANTISED:
+        if getattr(case, name) is not None:
+            raise Refusal(f"kernel {kernel.name} reads no 8-bit codes and takes no {name}; got {getattr(case, name)}")
     if case.head_dim > HEAD_DIMS[-1]:
         raise Refusal(f"kernel {kernel.name} takes head_dim 1 to {HEAD_DIMS[-1]}; got {case.head_dim}")
     if case.probs_dtype not in (None, "float32", case.dtype):
@@ -117,18 +151,6 @@ def settle(kernel: Kernel, case: Case) -> Case:
     for name in ("block_q", "block_k"):
         if getattr(case, name) not in BLOCKS:
             raise Refusal(f"{name} is one of {', '.join(map(str, BLOCKS))}; got {getattr(case, name)}")
-    needed = constants(case).shared_bytes
-    if needed > SHARED_LIMIT:
-        raise Refusal(
-            f"tiles must fit in {SHARED_LIMIT} bytes of shared memory; block_q={case.block_q}, block_k={case.block_k} "
-            f"at head_dim={case.head_dim} (padded to {_padded(case.head_dim)}) need {needed}: choose smaller blocks"
-        )
-    columns = case.heads * (case.splits or 1)
-    if columns > GRID_LIMIT or case.batch > GRID_LIMIT:
-        raise Refusal(
-            f"a grid has at most {GRID_LIMIT} blocks along heads * splits and along batch; "
-            f"got {columns} and {case.batch}"
-        )
     return case
 
 
@@ -136,9 +158,13 @@ def _padded(head_dim: int) -> int:
     return next(size for size in HEAD_DIMS if size >= head_dim)
 
 
-def constants(case: Case) -> Constants:
+def constants(case: Case) -> Constants | QuantisedConstants:
     """The constants that a settled case is built with."""
     assert case.block_q is not None and case.block_k is not None
+    if case.codes is not None:
+        assert case.scores is not None and case.decode is not None and case.probs_dtype is not None
+        tiles = (case.block_q, case.block_k, _padded(case.head_dim))
+        return QuantisedConstants(*tiles, case.codes, case.scores, case.decode, case.probs_dtype)
     return Constants(case.block_q, case.block_k, _padded(case.head_dim), case.dtype, case.probs_dtype or "float32")
 
 
@@ -147,8 +173,12 @@ def launches(case: Case, kernel: Kernel) -> list[tuple[str, tuple[int, int, int]
     assert case.block_q is not None
     query_tiles = -(-case.seqlen_q // case.block_q)
     mask = ("scale", "causal", "diagonal")
+    grid = (query_tiles, case.heads, case.batch)
     if kernel.name == "flash":
-        return [("flash_forward", (query_tiles, case.heads, case.batch), ("q", "k", "v", "out", "lse", *mask))]
+        return [("flash_forward", grid, ("q", "k", "v", "out", "lse", *mask))]
+    if kernel.quantised:
+        codes = ("codes_q", "codes_k", "codes_v", "scale_q", "scale_k", "scale_v")
+        return [("fp8_forward", grid, (*codes, "out", "lse", *mask))]
     partials = ("partial_O", "partial_max", "partial_sum")
     return [
         (
@@ -156,7 +186,7 @@ def launches(case: Case, kernel: Kernel) -> list[tuple[str, tuple[int, int, int]
             (query_tiles, case.heads * (case.splits or 1), case.batch),
             ("q", "k", "v", *partials, *mask),
         ),
-        ("split_k_reduce", (query_tiles, case.heads, case.batch), (*partials, "out", "lse")),
+        ("split_k_reduce", grid, (*partials, "out", "lse")),
     ]
 
 

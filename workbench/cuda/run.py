@@ -14,13 +14,12 @@ import numpy as np
 from workbench import catalogue
 from workbench.case import Case
 from workbench.cuda import emulator
-from workbench.cuda.build import Constants, build
+from workbench.cuda.build import Constants, QuantisedConstants, build
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS, Kernel
-from workbench.cuda.plan import constants, launches, plan, settle
-from workbench.faults import Fault
+from workbench.cuda.plan import constants, launches, plan, requested, settle
+from workbench.faults import Fault, of_file
 from workbench.refusal import Refusal, Unavailable
-from workbench.stages import probe_set
 from workbench.trace import Trace
 
 BACKENDS = ("auto", "emulator", "cuda")
@@ -65,7 +64,7 @@ def run_kernel(
     backend = choose_backend(backend)
     about = {"backend": backend, "versions": versions(backend)}
     made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs, **about)
-    memory = _Memory(backend, made.arrays, made.guard if guarded else 0)
+    memory = _Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
     for function, grid, names in launches(made.trace.case, made.kernel):
         dumped, launch = _launcher(made.kernel, function, made.constants, wanted, made.faults, backend)
@@ -86,7 +85,7 @@ def run_kernel(
 def _launcher(
     kernel: Kernel,
     function: str,
-    constants: Constants,
+    constants: Constants | QuantisedConstants,
     wanted: tuple[str, ...],
     chosen: tuple[Fault, ...],
     backend: str,
@@ -105,7 +104,8 @@ class _Memory:
 
     backend: str
     host: dict[str, np.ndarray]
-    guard: int
+    inputs: tuple[str, ...]  #: names of the arrays that no kernel writes
+    guard: int  #: elements that lie behind each of them
 
     @functools.cached_property
     def arrays(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class _Memory:
         from numba import cuda
 
         def on_device(name: str, array: np.ndarray) -> Any:
-            if not self.guard or name not in ("q", "k", "v"):
+            if not self.guard or name not in self.inputs:
                 return cuda.to_device(array)
             room = cuda.device_array(array.size + self.guard, array.dtype)
             room[: array.size].copy_to_device(array.ravel())
@@ -126,7 +126,7 @@ class _Memory:
         """Copy what the kernels wrote into the host arrays, which share their memory with the trace's."""
         if self.backend == "cuda":
             for name, array in self.host.items():
-                if name not in ("q", "k", "v"):
+                if name not in self.inputs:
                     self.arrays[name].copy_to_host(array)
 
 
@@ -145,20 +145,19 @@ def estimate_s(name: str, cases: Sequence[Case], faults_in: Sequence[str], probe
     """
     kernel = KERNELS[name]
     settled = [settle(kernel, case) for case in cases]
-    chosen = catalogue.chosen(faults_in, name)
-    wanted = probe_set(kernel.algorithm, probes)
+    chosen = of_file(catalogue.chosen(faults_in, name))
     work_s = sum(JUDGE_S + ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
     if choose_backend(backend) == "cuda":
         return work_s + CUDA_COMPILE_S * len({constants(case) for case in settled}) * len(kernel.functions)
-    builds = {(function, constants(case)) for case in settled for function in kernel.functions}
-    return work_s + COMPILE_S * sum(
-        not receipt(function, constants, wanted, chosen).exists() for function, constants in builds
-    )
+    builds = {
+        (function, constants(case), requested(kernel, case, probes)) for case in settled for function in kernel.functions
+    }
+    return work_s + COMPILE_S * sum(not receipt(*build, chosen).exists() for build in builds)
 
 
 def receipt(
     function: str,
-    constants: Constants,
+    constants: Constants | QuantisedConstants,
     wanted: tuple[str, ...],
     chosen: tuple[Fault, ...],
     *,

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, shape
+from workbench.stages import ALGORITHMS, CODES, shape
 
 Arrays = Mapping[str, np.ndarray]
 Cast = Callable[[np.ndarray], np.ndarray]
@@ -189,7 +189,8 @@ def axis_sizes(q: np.ndarray, k: np.ndarray, v: np.ndarray, block_k: int, splits
     """Size of every stage axis; d is the head_dim of v, since only acc, partial_O and out have it."""
     batch, heads, seqlen_q, _ = q.shape
     n_tiles = -(-k.shape[2] // block_k)
-    return {"b": batch, "h": heads, "q": seqlen_q, "k": k.shape[2], "d": v.shape[3], "t": n_tiles, "s": splits}
+    sizes = {"b": batch, "h": heads, "q": seqlen_q, "k": k.shape[2], "d": v.shape[3], "t": n_tiles, "s": splits}
+    return sizes | {"kv_h": k.shape[1], "c": CODES}
 
 
 def as_given(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -201,9 +202,10 @@ def as_given(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[st
     for name, array in given.items():
         if name not in stages:
             raise Refusal(f"given holds stages of {algorithm}: {', '.join(stages)}; got {name!r}")
-        if np.shape(array) != shape(stages[name], sizes):
-            axes = ", ".join(f"{axis}={sizes[axis]}" for axis in stages[name].axes)
-            raise Refusal(f"given {name} must have shape {shape(stages[name], sizes)} ({axes}); got {np.shape(array)}")
+        wanted = shape(stages[name], sizes)
+        if np.shape(array) != wanted:
+            axes = ", ".join(f"{axis}={size}" for axis, size in zip(stages[name].axes, wanted, strict=True))
+            raise Refusal(f"given {name} must have shape {wanted} ({axes}); got {np.shape(array)}")
     return {name: np.asarray(array, np.float64) for name, array in given.items()}
 
 

@@ -44,7 +44,7 @@ NAMED = {
 CALM_RAMP = ("#e1eef9", "#a9cfe9", "#5ba3d4", "#1f6fb0")
 HOT_RAMP = ("#ffd23f", "#fb9a29", "#e8541e", "#b5121b", "#7d0012")
 
-WORDS = {**AXIS_NAMES, "t": "key tile", "c": "code"}
+WORDS = {**AXIS_NAMES, "t": "key tile"}
 PLURALS = {**{axis: f"{word}s" for axis, word in WORDS.items()}, "b": "batches", "q": "queries"}
 
 

@@ -1,0 +1,78 @@
+"""What a kernel on 8-bit codes needs beside what every kernel does: its case options, and its inputs quantised."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from workbench import quantize
+from workbench.case import QUANTISED, Case
+from workbench.contract import Contract, of_kernel
+from workbench.cuda.kernels import Kernel
+from workbench.faults import Fault, applied, of_file
+from workbench.refusal import Refusal
+
+#: dtypes of the stages that are not float32; the codes, uint8, are no buffer of the kernel's own
+DTYPES: Mapping[str, np.dtype] = dict.fromkeys(("dequant_q", "dequant_k", "dequant_v", "out"), np.dtype(np.float16))
+#: stages of a kernel that decodes with tables
+TABLES = ("lut_k", "lut_v")
+HEAD_DIMS = range(16, 129, 16)
+BLOCKS = range(16, 129, 16)  # a tensor-core tile is 16x16
+#: default tiles (block_q, block_k) for head_dim up to 64 and beyond, as large as shared memory allows
+DEFAULT_BLOCKS = {64: (64, 32), 128: (32, 32)}
+QUANTISER = Path(quantize.__file__)
+
+
+def settle(kernel: Kernel, case: Case) -> Case:
+    """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
+    if case.dtype != "float32":
+        raise Refusal(f"kernel {kernel.name} quantises float32 inputs and takes no dtype; got dtype={case.dtype}")
+    if case.head_dim not in HEAD_DIMS:
+        raise Refusal(f"kernel {kernel.name} takes head_dim 16 to 128 in steps of 16; got {case.head_dim}")
+    if case.probs_dtype not in (None, "float16", "float32"):
+        raise Refusal(
+            f"kernel {kernel.name} casts probs to float16 or keeps them in float32; got probs_dtype={case.probs_dtype}"
+        )
+    block_q, block_k = next(blocks for dim, blocks in DEFAULT_BLOCKS.items() if dim >= case.head_dim)
+    case = case.but(
+        block_q=case.block_q or block_q,
+        block_k=case.block_k or block_k,
+        probs_dtype=case.probs_dtype or "float16",
+        **{name: getattr(case, name) or values[0] for name, values in QUANTISED.items()},
+    )
+    for name in ("block_q", "block_k"):
+        if getattr(case, name) not in BLOCKS:
+            raise Refusal(
+                f"{name} of kernel {kernel.name} is a multiple of 16 from 16 to 128; got {getattr(case, name)}"
+            )
+    return case
+
+
+def contract(case: Case) -> Contract:
+    """The contract of a kernel on codes for a settled case: out is float16, whatever was quantised."""
+    return replace(of_kernel(case), out_dtype="float16")
+
+
+def encoded(case: Case, inputs: Mapping[str, np.ndarray], faults: Sequence[Fault]) -> dict[str, np.ndarray]:
+    """Codes uint8 and scales float32 [heads] of q, k and v, by the names of their stages; those of `faults` put in that
+    change the quantiser.
+    """
+    assert case.codes is not None and case.quantiser_scale is not None
+    quantise = quantiser(of_file(faults, QUANTISER.name)).quantize
+    made = {}
+    for name, x in inputs.items():
+        codes, scale = quantise(x, case.codes, saturate=True, scaling=case.quantiser_scale)
+        made |= {f"codes_{name}": np.ascontiguousarray(codes), f"scale_{name}": np.ascontiguousarray(scale)}
+    return made
+
+
+def quantiser(faults: tuple[Fault, ...]) -> ModuleType:
+    """`workbench.quantize`, or a copy of it with faults put in."""
+    if not faults:
+        return quantize
+    text = applied(QUANTISER.read_text(), faults, QUANTISER.name)
+    module = ModuleType("workbench.quantize, with faults")
+    exec(compile(text, str(QUANTISER), "exec"), vars(module))
+    return module
