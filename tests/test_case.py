@@ -37,6 +37,7 @@ def test_defaults():
         "batch": 1, "heads": 1, "kv_heads": 1, "seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "dtype": "float32",
         "causal": False, "causal_alignment": "bottom-right", "scale": 0.125, "splits": None, "block_q": None,
         "block_k": None, "probs_dtype": None,
+        "codes": None, "scores": None, "decode": None, "quantiser_scale": None,
         "seed": 0, "distribution": "normal", "input_std": 1.0,
     }  # fmt: skip
 
@@ -92,7 +93,8 @@ def test_a_case_is_frozen():
 
 
 def test_sizes():
-    assert Case(batch=2, heads=3, seqlen_q=4, seqlen_k=5, head_dim=6).sizes == {"b": 2, "h": 3, "q": 4, "k": 5, "d": 6}
+    sizes = Case(batch=2, heads=6, kv_heads=3, seqlen_q=4, seqlen_k=5, head_dim=7).sizes
+    assert sizes == {"b": 2, "h": 6, "kv_h": 3, "q": 4, "k": 5, "d": 7, "c": 256}
     sizes = Case(seqlen_k=33, block_k=16, splits=2).sizes
     assert (sizes["t"], sizes["s"]) == (3, 2)
 
@@ -128,6 +130,11 @@ COUNTS = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "spl
         (dict(dtype="float64"), "dtype is one of float32, float16, bfloat16; got 'float64'"),
         (dict(causal_alignment="center"), "causal_alignment is one of bottom-right, top-left; got 'center'"),
         (dict(distribution="gauss"), f"distribution is one of {ONE_TO_ALL}exact-integers, index-coded; got 'gauss'"),
+        (dict(probs_dtype="int8"), "probs_dtype is one of float32, float16, bfloat16; got 'int8'"),
+        (dict(codes="int8"), "codes is one of simulated, e4m3, e5m2; got 'int8'"),
+        (dict(scores="wmma"), "scores is one of mma, scalar; got 'wmma'"),
+        (dict(decode="lut"), "decode is one of table, direct; got 'lut'"),
+        (dict(quantiser_scale="half"), "quantiser_scale is one of dynamic, static; got 'half'"),
         (dict(scale=np.inf), "scale must be a finite number; got inf"),
         (dict(scale=np.nan), "scale must be a finite number; got nan"),
         (dict(input_std=0.0), "input_std must be above 0; got 0.0"),

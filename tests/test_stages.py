@@ -7,6 +7,7 @@ from workbench.stages import (
     AXIS_NAMES,
     INPUTS,
     PROBE_SETS,
+    QUANTISED_INPUTS,
     nearest_dumped,
     probe_set,
     shape,
@@ -20,7 +21,8 @@ TILE_STAGES = ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "
 @pytest.mark.parametrize(("algorithm", "name"), EVERY_STAGE)
 def test_axes_are_known_letters_used_once(algorithm, name):
     axes = ALGORITHMS[algorithm][name].axes
-    assert axes.startswith("bh") and set(axes) <= set(AXIS_NAMES) and len(set(axes)) == len(axes)
+    assert set(axes) <= set(AXIS_NAMES) and len(set(axes)) == len(axes)
+    assert axes.startswith("bh") or name.startswith(("scale_", "lut_"))
 
 
 @pytest.mark.parametrize(("algorithm", "name"), EVERY_STAGE)
@@ -42,9 +44,14 @@ def test_every_stage_but_out_and_lse_is_read_by_a_later_one(algorithm, name):
 def test_the_algorithms_share_their_tile_stages():
     flash, split_k = ALGORITHMS["flash"], ALGORITHMS["split_k"]
     assert tuple(flash) == (*TILE_STAGES, "out", "lse")
+    quantised = [
+        f"{stage}_{x}" for stage in ("scale", "codes", "lut", "dequant") for x in "qkv" if (stage, x) != ("lut", "q")
+    ]
+    assert tuple(ALGORITHMS["fp8"]) == (*quantised, *flash)
     merged = ("partial_max", "partial_sum", "partial_O", "merge_max", "merge_weight", "merge_sum")
     assert tuple(split_k) == (*TILE_STAGES, *merged, "out", "lse")
     assert all(flash[name] == split_k[name] for name in TILE_STAGES)
+    assert [name for name in flash if flash[name] != ALGORITHMS["fp8"][name]] == ["qk", "acc"]
 
 
 def test_probe_sets_hold_known_stages_in_data_flow_order():
@@ -54,6 +61,8 @@ def test_probe_sets_hold_known_stages_in_data_flow_order():
     assert probe_set("flash", "lean") == ("scores", "row_max", "row_sum", "acc", "out", "lse")
     assert probe_set("split_k", "output") == ("out", "lse")
     assert probe_set("split_k", "all") == tuple(ALGORITHMS["split_k"])
+    assert probe_set("fp8", "output") == (*QUANTISED_INPUTS, "out", "lse")
+    assert probe_set("fp8", "lean") == (*QUANTISED_INPUTS, "scores", "row_max", "row_sum", "acc", "out", "lse")
     with pytest.raises(Refusal) as refused:
         probe_set("flash", "some")
     assert str(refused.value) == "probes is one of all, lean, output; got 'some'"
@@ -65,6 +74,10 @@ def test_shape_of_a_stage():
     assert shape(ALGORITHMS["split_k"]["partial_O"], sizes) == (2, 4, 3, 3, 8)
     assert shape(ALGORITHMS["flash"]["scores"], sizes) == (2, 4, 3, 70)
     assert shape(ALGORITHMS["flash"]["lse"], sizes) == (2, 4, 3)
+    assert shape(ALGORITHMS["fp8"]["scale_q"], sizes) == (4,) and shape(ALGORITHMS["fp8"]["scale_k"], sizes) == (2,)
+    assert shape(ALGORITHMS["fp8"]["codes_q"], sizes) == (2, 4, 3, 8)
+    assert shape(ALGORITHMS["fp8"]["dequant_v"], sizes) == (2, 2, 70, 8)
+    assert shape(ALGORITHMS["fp8"]["lut_v"], sizes) == (2, 256)
 
 
 PARTIALS = ("partial_max", "partial_sum", "partial_O")
@@ -101,6 +114,15 @@ LEAN_SPLIT_K = probe_set("split_k", "lean")
         # everything dumped: the direct inputs, its own previous state among them
         ("flash", "acc", tuple(ALGORITHMS["flash"]), ("correction", "probs_cast", "acc"), ()),
         ("flash", "qk", tuple(ALGORITHMS["flash"]), (), ()),
+        # a quantised kernel that decodes without tables, and one that gives only its decoded V
+        ("fp8", "dequant_k", (*QUANTISED_INPUTS, "dequant_k"), ("scale_k", "codes_k"), ("lut_k",)),
+        (
+            "fp8",
+            "acc",
+            ("probs_cast", "correction", "acc", "dequant_v"),
+            ("dequant_v", "correction", "probs_cast", "acc"),
+            (),
+        ),
         # a state that was not dumped itself is recomputed from its first tile on
         ("flash", "row_sum", ("scores",), ("scores",), ("row_max", "correction", "probs")),
     ],

@@ -136,7 +136,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             "FILE: the manifest must have schema 'workbench.trace/1'; got 'other/1'",
         ),
         (lambda m: m.pop("case"), "FILE: the manifest lacks 'case'"),
-        (lambda m: m.update(algorithm="ring"), "FILE: algorithm is one of flash, split_k; got 'ring'"),
+        (lambda m: m.update(algorithm="ring"), "FILE: algorithm is one of flash, split_k, fp8; got 'ring'"),
         (lambda m: m["case"].update(colour="red"), "FILE: the case has unknown fields colour"),
         (lambda m: m["case"].update(head_dim=0), "FILE: head_dim must be a whole number of at least 1; got 0"),
         (lambda m: m["contract"].update(colour="red"), "FILE: the contract has unknown fields colour"),

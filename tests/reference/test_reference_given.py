@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 # more queries than keys: the first rows see no key; 4 tiles, the last ragged, in splits of 2, 2 and 0
 CASE = Case(heads=2, kv_heads=1, seqlen_q=9, seqlen_k=7, head_dim=3, causal=True, block_k=2, splits=3)
-OPTIONS = {"flash": {}, "split_k": {"splits": CASE.splits}}
+OPTIONS = {"flash": {}, "split_k": {"splits": CASE.splits}, "fp8": {"codes": "simulated"}}
 EVERY_STAGE = [(algorithm, name) for algorithm, stages in ALGORITHMS.items() for name in stages]
 
 
@@ -25,8 +25,10 @@ def forward(algorithm, given=None, inputs=None):
     return reference.forward(algorithm, q, k, v, **options, given=given or {})
 
 
-def perturbed(array):
-    """`array` with another number in every finite place, each moved by its own amount."""
+def perturbed(array, name=""):
+    """`array` with another number in every finite place, each moved by its own amount; codes stay codes."""
+    if name.startswith("codes"):
+        return (array + 100) % 256
     return array + np.random.default_rng(0).uniform(0.5, 1, array.shape)
 
 
@@ -68,7 +70,7 @@ def test_its_own_trace_given_back_changes_nothing(algorithm):
 def test_a_replaced_stage_changes_its_readers_only(algorithm, name, others):
     before = forward(algorithm)
     names = {"nothing": (), "everything": tuple(before), "lean": PROBE_SETS["lean"]}[others]
-    substitutes = {other: before[other] for other in names if other in before} | {name: perturbed(before[name])}
+    substitutes = {other: before[other] for other in names if other in before} | {name: perturbed(before[name], name)}
     expected = readers(algorithm, name, set(substitutes))
     assert changed(before, forward(algorithm, given=substitutes)) == expected
     assert bool(expected) == (name not in ("out", "lse"))
@@ -80,7 +82,7 @@ def test_any_set_of_replaced_stages(data):
     algorithm, name = data.draw(st.sampled_from(EVERY_STAGE))
     before = forward(algorithm)
     others = data.draw(st.sets(st.sampled_from(list(before))))
-    substitutes = {other: before[other] for other in others} | {name: perturbed(before[name])}
+    substitutes = {other: before[other] for other in others} | {name: perturbed(before[name], name)}
     assert changed(before, forward(algorithm, given=substitutes)) == readers(algorithm, name, set(substitutes))
 
 
@@ -89,8 +91,8 @@ def test_a_nan_in_any_slot_is_read_by_someone(algorithm):
     trace = forward(algorithm)
     slots = 0
     for name in trace:
-        if name in ("out", "lse"):
-            continue
+        if name in ("out", "lse") or name.startswith(("codes", "lut")):
+            continue  # codes are whole numbers, and not every entry of a table is looked up
         for index in np.ndindex(trace[name].shape):
             if name == "qk" and not CASE.mask()[index[2:]]:
                 continue  # a masked score is -inf by definition and reads nothing
@@ -115,14 +117,16 @@ def test_a_nan_in_the_inputs_reaches_the_output(algorithm, name):
 def test_a_whole_trace_of_unrelated_numbers_is_read_stage_by_stage(algorithm):
     rng = np.random.default_rng(3)
     x = {name: rng.uniform(1, 2, shape(stage, CASE.sizes)) for name, stage in ALGORITHMS[algorithm].items()}
+    x |= {name: rng.integers(0, 256, array.shape) for name, array in x.items() if name.startswith("codes")}
     y = forward(algorithm, given=x)
     tile = np.arange(CASE.seqlen_k) // CASE.block_k
-    first = [0] if algorithm == "flash" else [0, 2]
+    first = [0, 2] if algorithm == "split_k" else [0]
     before = {name: np.roll(x[name], 1, axis=3) for name in ("row_max", "row_sum", "acc")}  # the state before each tile
     for name, initial in (("row_max", -np.inf), ("row_sum", 0.0), ("acc", 0.0)):
         before[name][:, :, :, first] = initial
     in_tile = [x["probs"][..., tile == t].sum(axis=-1) for t in range(4)]
-    v = CASE.inputs()[2].astype(np.float64)
+    inputs = {name: array.astype(np.float64) for name, array in zip("qkv", CASE.inputs(), strict=True)}
+    v = x.get("dequant_v", inputs["v"])
     product = [x["probs_cast"][..., tile == t] @ v[:, :, tile == t] for t in range(4)]
     highest = np.stack([x["scores"][..., tile == t].max(axis=-1) for t in range(4)], axis=3)
     expected = {
@@ -134,7 +138,18 @@ def test_a_whole_trace_of_unrelated_numbers_is_read_stage_by_stage(algorithm):
         "row_sum": x["correction"] * before["row_sum"] + np.stack(in_tile, axis=3),
         "acc": x["correction"][..., None] * before["acc"] + np.stack(product, axis=3),
     }
-    if algorithm == "flash":
+    if algorithm == "fp8":
+        expected["qk"] = x["dequant_q"] @ np.repeat(x["dequant_k"], 2, axis=1).swapaxes(-1, -2)
+        for name, array in inputs.items():
+            scale = x[f"scale_{name}"]
+            expected[f"scale_{name}"] = np.abs(array).max(axis=(0, 2, 3)) / 448
+            expected[f"codes_{name}"] = 128 + np.clip(np.rint(array / scale[:, None, None] / 448 * 127), -127, 127)
+            lut = (np.arange(256) - 128) / 127 * 448 * scale[:, None]
+            if name != "q":
+                expected[f"lut_{name}"], lut = lut, x[f"lut_{name}"]
+            codes = x[f"codes_{name}"]
+            expected[f"dequant_{name}"] = np.stack([lut[h][codes[:, h]] for h in range(len(lut))], axis=1)
+    if algorithm in ("flash", "fp8"):
         expected["out"] = x["acc"][..., -1, :] / x["row_sum"][..., -1:]
         expected["lse"] = x["row_max"][..., -1] + np.log(x["row_sum"][..., -1])
     else:
@@ -202,6 +217,11 @@ def test_given_is_neither_written_nor_returned():
             "flash",
             {"row_max": np.zeros((1, 2, 9, 1))},
             "given row_max must have shape (1, 2, 9, 4) (b=1, h=2, q=9, t=4); got (1, 2, 9, 1)",
+        ),
+        (
+            "fp8",
+            {"lut_k": np.zeros((2, 256))},
+            "given lut_k must have shape (1, 256) (h=1, c=256); got (2, 256)",
         ),
         (
             "split_k",

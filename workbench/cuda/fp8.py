@@ -1,9 +1,9 @@
 """Attention on 8-bit codes: q, k and v are decoded with a scale for each head, scores come from tensor cores.
 
-One block for each query tile and the online softmax of `flash.py`; its running max, sum and unnormalised accumulator are
-in shared memory. K and V are decoded by two tables of 256 entries, scale included, which each block builds, Q directly;
-all three are float16 in shared memory. Fragments of `mma_m16n8k16` are laid out as "PTX ISA 9.0", section 9.7.14.5, has
-them: of a 16x8 tile of sums, lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1.
+One block for each query tile and the online softmax of `flash.py`; its running max, sum and unnormalised accumulator
+are in shared memory. K and V are decoded by two tables of 256 entries, scale included, which each block builds, Q
+directly; all three are float16 in shared memory. Registers are those of "PTX ISA 9.0", "Matrix fragments for
+mma.m16n8k16": of a 16x8 tile of sums, lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1.
 
 Names in capitals are bound when the kernel is built (`build.py`): BLOCK_Q, BLOCK_K, multiples of 16; HEAD_DIM, head_dim
 rounded up to 32, 64 or 128; DIMS = HEAD_DIM / LANES; LD, elements from one row of a tile to the next; Q_SIZE, KV_SIZE,
@@ -111,7 +111,7 @@ def decoded(code, scale):
 
 @cuda.jit(device=True)
 def decode_tile(tile, codes, table, scale, b, h, first_row, rows, head_dim):
-    """Fill a tile with what the codes of `rows` rows from first_row on stand for, as float16, and with 0 beyond them."""
+    """Fill a tile with what the codes of rows first_row, ... stand for, as float16; with 0 beyond `rows` of them."""
     for i in range(cuda.threadIdx.x, KV_SIZE, THREADS):
         r, d = i // LD, i % LD
         if r < rows and d < head_dim:
@@ -121,9 +121,7 @@ def decode_tile(tile, codes, table, scale, b, h, first_row, rows, head_dim):
             tile[i] = 0
 
 
-def fp8_forward(
-    codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, scale, causal, diagonal
-):
+def fp8_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, scale, causal, diagonal):
     """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp, of decoded q, k and v;
     grid (query tiles, heads, batch).
 

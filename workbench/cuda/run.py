@@ -150,7 +150,9 @@ def estimate_s(name: str, cases: Sequence[Case], faults_in: Sequence[str], probe
     if choose_backend(backend) == "cuda":
         return work_s + CUDA_COMPILE_S * len({constants(case) for case in settled}) * len(kernel.functions)
     builds = {
-        (function, constants(case), requested(kernel, case, probes)) for case in settled for function in kernel.functions
+        (function, constants(case), requested(kernel, case, probes))
+        for case in settled
+        for function in kernel.functions
     }
     return work_s + COMPILE_S * sum(not receipt(*build, chosen).exists() for build in builds)
 

@@ -68,22 +68,24 @@ def table(scale: np.ndarray, kind: str) -> np.ndarray:
 
 
 def decoded(codes: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """The entries that codes [batch, head, row, dim] (integers in any dtype) select of table [head, 256]."""
-    index = np.asarray(codes).astype(np.int64)
+    """The entries that codes [batch, head, row, dim] (whole numbers in any dtype) select of table [head, 256]; a NaN
+    among the codes selects NaN.
+    """
+    known = ~np.isnan(codes)
+    index = np.where(known, codes, 0).astype(np.int64)
     heads = np.arange(index.shape[1])[:, None, None]
-    return table[heads, index]
+    return np.where(known, table[heads, index], np.nan)
 
 
 @np.errstate(all="ignore")
 def codes(x: np.ndarray, scale: np.ndarray, kind: str) -> np.ndarray:
-    """The code of the value nearest to x / scale, as float64, of x [batch, head, row, dim], finite, and scale [head].
+    """The code of the value nearest to x / scale, as float64, of x [batch, head, row, dim] and scale [head].
 
     Between two values at the same distance the one with the even code (in e4m3 and e5m2: with the even last bit of the
     fraction; in simulated codes with the even code, since 128 is even). What lies beyond the largest value becomes that
-    value. A zero has the sign of x.
+    value. A zero has the sign of x. NaN stays NaN.
     """
-    wanted = np.asarray(x, np.float64) / np.asarray(scale, np.float64)[:, None, None]
-    return _nearest(wanted, kind).astype(np.float64)
+    return _nearest(np.asarray(x, np.float64) / np.asarray(scale, np.float64)[:, None, None], kind)
 
 
 @np.errstate(all="ignore")
@@ -94,15 +96,15 @@ def codes_interval(x: np.ndarray, scale: np.ndarray, kind: str) -> tuple[np.ndar
     """
     wanted = np.asarray(x, np.float64) / np.asarray(scale, np.float64)[:, None, None]
     reach = ENCODE_ROUNDINGS[kind] * U * (1 + 4 * U)
-    away = _nearest(wanted * (1 + reach) + np.copysign(HALF_SUBNORMAL, wanted), kind).astype(np.float64)
-    towards = _nearest(wanted * (1 - reach), kind).astype(np.float64)  # not through zero, which has the sign of x
+    away = _nearest(wanted * (1 + reach) + np.copysign(HALF_SUBNORMAL, wanted), kind)
+    towards = _nearest(wanted * (1 - reach), kind)  # not through zero, which has the sign of x
     return np.minimum(away, towards), np.maximum(away, towards)
 
 
 def _nearest(wanted: np.ndarray, kind: str) -> np.ndarray:
-    """Index of the nearest finite value, by search among all of them: no arithmetic that could round."""
+    """Code of the nearest finite value, float64; of float8 by search among all of them, without arithmetic."""
     if kind == "simulated":
-        return np.clip(np.rint(wanted * 127 / 448), -127, 127).astype(np.int64) + 128
+        return np.clip(np.rint(wanted * 127 / 448), -127, 127) + 128
     positive = VALUES[kind][:128]
     positive = positive[np.isfinite(positive)]  # ascending, from code 0 on
     size = np.minimum(np.abs(wanted), positive[-1])
@@ -110,4 +112,4 @@ def _nearest(wanted: np.ndarray, kind: str) -> np.ndarray:
     below = above - 1
     to_below, to_above = size - positive[below], positive[above] - size
     upwards = (to_above < to_below) | ((to_above == to_below) & (above % 2 == 0))
-    return np.where(upwards, above, below) + 128 * np.signbit(wanted)
+    return np.where(np.isnan(wanted), np.nan, np.where(upwards, above, below) + 128 * np.signbit(wanted))

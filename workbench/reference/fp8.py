@@ -1,0 +1,68 @@
+"""Attention on 8-bit codes in float64, stage by stage: scales, codes, decode tables, decoded tiles, then `online.py`.
+
+The stages up to the codes are the quantiser's, the others the kernel's. With the codes and scales of a kernel as
+`given` and nothing else, what comes out is what the kernel should have made of them; what q, k and v lost when they were
+quantised is in none of its errors.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from workbench.reference import online, quantize
+from workbench.reference.online import NOTHING, Arrays, Cast
+from workbench.stages import ALGORITHMS
+
+
+def forward(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    scale: float,
+    mask: np.ndarray,
+    block_k: int,
+    codes: str,
+    scaling: str = "dynamic",
+    given: Arrays = NOTHING,
+    cast: Cast | None = None,
+    operand_cast: Cast | None = None,
+    row_sum_of_cast: bool = False,
+) -> dict[str, np.ndarray]:
+    """Every stage of the fp8 algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
+
+    `codes`: simulated, e4m3 or e5m2; `scaling`: dynamic or static, of `quantize.scale`; `operand_cast` rounds decoded
+    values to what the products read. The rest, and `given`, as in `online.forward`. Codes are their numbers, 0 to 255;
+    a table holds NaN and infinities where codes are NaN and infinities.
+    """
+    inputs = {"q": np.asarray(q, np.float64), "k": np.asarray(k, np.float64), "v": np.asarray(v, np.float64)}
+    sizes = online.axis_sizes(q, k, v, block_k, splits=1)
+    substitutes = online.as_given(given, "fp8", sizes)
+    computed: dict[str, np.ndarray] = {}
+    seen = dict(substitutes)
+
+    def keep(name: str, value: np.ndarray) -> None:
+        computed[name] = value
+        seen.setdefault(name, value)
+
+    for name, x in inputs.items():
+        keep(f"scale_{name}", quantize.scale(x, codes, scaling=scaling))
+    for name, x in inputs.items():
+        keep(f"codes_{name}", quantize.codes(x, seen[f"scale_{name}"], codes))
+    for name in ("k", "v"):
+        keep(f"lut_{name}", quantize.table(seen[f"scale_{name}"], codes))
+    tables: Mapping[str, np.ndarray] = {
+        "q": quantize.table(seen["scale_q"], codes),
+        "k": seen["lut_k"],
+        "v": seen["lut_v"],
+    }
+    for name, table in tables.items():
+        value = quantize.decoded(seen[f"codes_{name}"], table)
+        keep(f"dequant_{name}", value if operand_cast is None else operand_cast(value))
+
+    attention = online.forward(
+        seen["dequant_q"], seen["dequant_k"], seen["dequant_v"],
+        scale=scale, mask=mask, block_k=block_k, cast=cast, row_sum_of_cast=row_sum_of_cast,
+        given={name: array for name, array in substitutes.items() if name in ALGORITHMS["flash"]},
+    )  # fmt: skip
+    return computed | attention
