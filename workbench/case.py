@@ -87,9 +87,9 @@ class Case:
         for name, accepted in (("dtype", DTYPES), ("causal_alignment", ALIGNMENTS), ("distribution", DISTRIBUTIONS)):
             if not isinstance(getattr(self, name), str) or getattr(self, name) not in accepted:
                 raise Refusal(f"{name} is one of {', '.join(accepted)}; got {getattr(self, name)!r}")
-        for name, accepted in (("probs_dtype", tuple(DTYPES)), *QUANTISED.items()):
-            if getattr(self, name) is not None and getattr(self, name) not in accepted:
-                raise Refusal(f"{name} is one of {', '.join(accepted)}; got {getattr(self, name)!r}")
+        for name, words in (("probs_dtype", tuple(DTYPES)), *QUANTISED.items()):
+            if getattr(self, name) is not None and getattr(self, name) not in words:
+                raise Refusal(f"{name} is one of {', '.join(words)}; got {getattr(self, name)!r}")
         if not isinstance(self.causal, bool | np.bool_):
             raise Refusal(f"causal must be True or False; got {self.causal!r}")
         self._settle("causal", bool(self.causal))

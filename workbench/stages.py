@@ -77,9 +77,7 @@ _SPLIT_K = (
     Stage("lse", "bhq", ("merge_max", "merge_sum"), "merge_max + log(merge_sum); -inf for an empty row"),
 )
 
-_SCALE = (
-    "max|x| over the head, all batches, over the largest value of a code; half of it where static; 1 for a zero head"
-)
+_SCALE = "max|x| of a head in all batches / largest value of a code, half of that where static; 1 for a zero head"
 _CODES = "the code nearest to x / scale, saturated"
 
 _FP8 = (

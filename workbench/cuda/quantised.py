@@ -61,7 +61,7 @@ def encoded(case: Case, inputs: Mapping[str, np.ndarray], faults: Sequence[Fault
     """
     assert case.codes is not None and case.quantiser_scale is not None
     quantise = quantiser(of_file(faults, QUANTISER.name)).quantize
-    made = {}
+    made: dict[str, np.ndarray] = {}
     for name, x in inputs.items():
         codes, scale = quantise(x, case.codes, saturate=True, scaling=case.quantiser_scale)
         made |= {f"codes_{name}": np.ascontiguousarray(codes), f"scale_{name}": np.ascontiguousarray(scale)}

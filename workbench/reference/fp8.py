@@ -1,11 +1,9 @@
 """Attention on 8-bit codes in float64, stage by stage: scales, codes, decode tables, decoded tiles, then `online.py`.
 
-The stages up to the codes are the quantiser's, the others the kernel's. With the codes and scales of a kernel as
-`given` and nothing else, what comes out is what the kernel should have made of them; what q, k and v lost when they were
-quantised is in none of its errors.
+The stages up to the codes are the quantiser's, the others the kernel's. With a kernel's codes and scales as `given` and
+nothing else, what comes out is what the kernel should have made of them; what q, k and v lost when they were quantised
+is in none of its errors.
 """
-
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -51,12 +49,8 @@ def forward(
         keep(f"codes_{name}", quantize.codes(x, seen[f"scale_{name}"], codes))
     for name in ("k", "v"):
         keep(f"lut_{name}", quantize.table(seen[f"scale_{name}"], codes))
-    tables: Mapping[str, np.ndarray] = {
-        "q": quantize.table(seen["scale_q"], codes),
-        "k": seen["lut_k"],
-        "v": seen["lut_v"],
-    }
-    for name, table in tables.items():
+    table_q = quantize.table(seen["scale_q"], codes)
+    for name, table in (("q", table_q), ("k", seen["lut_k"]), ("v", seen["lut_v"])):
         value = quantize.decoded(seen[f"codes_{name}"], table)
         keep(f"dequant_{name}", value if operand_cast is None else operand_cast(value))
 
