@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from workbench import catalogue_fp8
 from workbench.faults import Fault
 from workbench.refusal import Refusal
 
@@ -331,6 +332,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "partial_O[b, h, 0, row, d] += acc[i]",
             finding="race",
         ),
+        *catalogue_fp8.FAULTS,
     )
 }
 
