@@ -22,7 +22,9 @@ def test_correct_kernels_are_never_called_wrong(results):
 
 
 def test_faults_are_bugs_at_their_stage_with_a_full_and_a_lean_dump(results):
-    assert [row["fault"] for row in results["faults"]] == [fault.id for fault in CATALOGUE.values() if fault.stages]
+    assert [row["fault"] for row in results["faults"]] == [
+        fault.id for fault in CATALOGUE.values() if fault.stages and fault.kernel in ("flash", "split_k")
+    ]
     sums = results["all_faults"]
     assert sums["effective"] >= 0.9 * sums["runs"] >= 18
     for dump in ("full", "lean"):

@@ -167,7 +167,7 @@ def test_untestable_exits_with_1() -> None:
     [
         (
             ["flsh"],
-            "unknown kernel 'flsh'; kernels are flash, split_k, a foreign one is given as path.py:function, a trace as FILE.safetensors",
+            "unknown kernel 'flsh'; kernels are flash, split_k, fp8, a foreign one is given as path.py:function, a trace as FILE.safetensors",
         ),
         (
             ["flash", "--fault", "reduce-double-counts-sum"],
@@ -245,7 +245,7 @@ def test_faults_and_kernels_are_listed() -> None:
     faults = json.loads(workbench("faults", "--json").stdout)
     assert [fault["id"] for fault in faults["faults"]] == list(CATALOGUE) and faults["schema"] == "workbench.faults/1"
     kernels = json.loads(workbench("kernels", "--json").stdout)
-    assert [kernel["name"] for kernel in kernels["kernels"]] == ["flash", "split_k"]
+    assert [kernel["name"] for kernel in kernels["kernels"]] == ["flash", "split_k", "fp8"]
     listed = " ".join(workbench("faults").stdout.split())
     assert "flash-bshd-strides flash qk, acc q, k and v are read as if stored [b, s, h, d]" in listed
     assert "v[j, d] = 16 * (j % 16) + d % 16." in " ".join(workbench("kernels").stdout.split())
@@ -346,7 +346,7 @@ def test_a_fault_brings_the_length_at_which_it_shows() -> None:
 
 def test_check_refuses_what_it_cannot_run() -> None:
     assert message("check", "my.py:kernel") == (
-        "check runs kernels of ours (flash, split_k) on the emulator; got 'my.py:kernel'"
+        "check runs kernels of ours (flash, split_k, fp8) on the emulator; got 'my.py:kernel'"
     )
     refused = workbench(*CHECK, "--schedules", "0")
     assert refused.exit_code == 2 and "Invalid value for '--schedules': 0 is not in the range x>=1." in refused.stderr

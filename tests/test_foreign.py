@@ -241,13 +241,18 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
         ({"device": "gpu"}, Refusal, "device is one of cpu, cuda; got 'gpu'"),
         ({"layout": "sbhd"}, Refusal, "layout is one of bhsd, bshd; got 'sbhd'"),
         ({"device": "cuda"}, Refusal, "NumPy arrays live on the cpu; got device 'cuda': say --arrays torch or cupy"),
-        ({"probes": "lean"}, Refusal, "probes is for kernels of ours (flash, split_k); <lambda> is a foreign one"),
-        ({"faults": ["x"]}, Refusal, "fault is for kernels of ours (flash, split_k); <lambda> is a foreign one"),
+        ({"probes": "lean"}, Refusal, "probes is for kernels of ours (flash, split_k, fp8); <lambda> is a foreign one"),
+        (
+            {"case": CASE.but(codes="e4m3")},
+            Refusal,
+            "codes is for kernels of ours on 8-bit codes (fp8); <lambda> is a foreign one",
+        ),
+        ({"faults": ["x"]}, Refusal, "fault is for kernels of ours (flash, split_k, fp8); <lambda> is a foreign one"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], error: type, message: str) -> None:
     with pytest.raises(error) as refusal:
-        run(kernel_of(OUT), CASE, **options)
+        run(kernel_of(OUT), **({"case": CASE} | options))
     assert str(refusal.value) == message
 
 

@@ -77,7 +77,9 @@ def test_each_factor_is_a_stage_or_the_scale_and_is_applied_by_stages() -> None:
         assert all(term in ALGORITHMS[algorithm][stage].reads or stage == "merge_sum" for stage, term in terms.items())
 
 
-@pytest.mark.parametrize("fault", [fault for fault in CATALOGUE if fault not in UNSEEN])
+@pytest.mark.parametrize(
+    "fault", [fault.id for fault in CATALOGUE.values() if fault.id not in UNSEEN and fault.kernel != "fp8"]
+)
 @pytest.mark.parametrize("dtype", ["float32"])  # a second one would compile every fault anew
 def test_only_faults_that_are_a_factor_name_one(fault: str, dtype: str) -> None:
     case = CASE.but(dtype=dtype, seqlen_k=64 if fault == "flash-no-masked-tile-guard" else 96)
@@ -116,7 +118,7 @@ def test_correct_kernels_name_none(flash: Trace, split_k: Trace) -> None:
 
 
 @pytest.mark.parametrize("size", [1e-6, 1e-3, 1.0], ids=str)
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", ["flash", "split_k"])
 def test_noise_names_none(kernel: str, size: float, flash: Trace, split_k: Trace) -> None:
     trace = {"flash": flash, "split_k": split_k}[kernel]
     rng = np.random.default_rng(0)

@@ -120,7 +120,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "b-fragment-row-major",
         "K is read as if its transpose lay in memory",
-        "    first = (key + half + g) * LD + d + 2 * t\n    return pair(s_k, first, first + 1), pair(s_k, first + 8, first + 9)\n",
+        "    first = (key + half + g) * LD + d + 2 * t\n"
+        "    return pair(s_k, first, first + 1), pair(s_k, first + 8, first + 9)\n",
         "    first = (key + 2 * t) * LD + d + half + g\n"
         "    return pair(s_k, first, first + LD), pair(s_k, first + 8 * LD, first + 9 * LD)\n",
         ("qk",),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench.case import Case
+from workbench.case import QUANTISED, Case
 from workbench.cuda.kernels import KERNELS
 from workbench.foreign import find, run_foreign
 from workbench.refusal import Refusal
@@ -45,6 +45,10 @@ def run(
         raise Refusal(
             f'probs_dtype is for kernels of ours ({", ".join(KERNELS)}); a foreign kernel says it in its "contract"'
         )
+    for option in QUANTISED:
+        if getattr(case, option) is not None:
+            quantised = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.quantised)
+            raise Refusal(f"{option} is for kernels of ours on 8-bit codes ({quantised}); {name} is a foreign one")
     if isinstance(target, str):
         return run_foreign(find(target), case, name=target, inputs=inputs, **foreign)
     return run_foreign(target, case, name=name, inputs=inputs, **foreign)

@@ -5,17 +5,25 @@ import textwrap
 
 import pytest
 
-from workbench.cuda.build import HEAD_DIMS, Constants, build
+from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants, build
 from workbench.cuda.device import LANES
 from workbench.cuda.kernels import KERNELS
 from workbench.faults import Fault
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS
+from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
 
 CONSTANTS = Constants(block_q=16, block_k=32, head_dim=64, dtype="float32")
 
 #: stages that reach the host as the buffers the kernels themselves write or read
-OWN_BUFFERS = {"flash": {"out", "lse"}, "split_k": {"out", "lse", "partial_O", "partial_max", "partial_sum"}}
+OWN_BUFFERS = {
+    "flash": {"out", "lse"},
+    "split_k": {"out", "lse", "partial_O", "partial_max", "partial_sum"},
+    "fp8": {"out", "lse", *QUANTISED_INPUTS},
+}
+
+
+def constants_of(kernel):
+    return QuantisedConstants(16, 32, 64, "e5m2", "mma", "table", "float16") if kernel.quantised else CONSTANTS
 
 
 @pytest.fixture
@@ -205,7 +213,7 @@ def test_every_build_keeps_the_line_numbers_of_the_file(kernel, function):
     text = kernel.file.read_text()
     written = function_of(ast.parse(text), function)
     stages = tuple(ALGORITHMS[kernel.algorithm])
-    plain, probed = (build(kernel.file, function, CONSTANTS, probes, ()) for probes in ((), stages))
+    plain, probed = (build(kernel.file, function, constants_of(kernel), probes, ()) for probes in ((), stages))
 
     in_file = simple_statements(written)
     probe_lines = {(line, statement) for line, statement in in_file if statement.startswith("probe.")}
@@ -236,6 +244,26 @@ def test_capitals_are_bound(built, head_dim):
     out = [0]
     made.source.namespace["kernel"]([], out)
     assert out == [16]
+
+
+def test_capitals_of_a_kernel_on_codes():
+    names = QuantisedConstants(16, 48, 32, "e4m3", "scalar", "direct", "float16").names()
+    assert {name: value for name, value in names.items() if isinstance(value, int)} == {
+        "BLOCK_Q": 16,
+        "BLOCK_K": 48,
+        "HEAD_DIM": 32,
+        "DIMS": 32 // LANES,
+        "LD": 40,
+        "Q_SIZE": 16 * 40,
+        "KV_SIZE": 48 * 40,
+        "S_SIZE": 16 * 48,
+        "THREADS": 16 * LANES,
+        "WARPS": 2,
+        "SIMULATED": False,
+        "FRACTION_BITS": 3,
+        "TABLE": False,
+        "MMA": False,
+    }
 
 
 def test_numba_is_told_how_many_threads_to_expect():
@@ -278,7 +306,8 @@ def test_probes_and_buffers_cover_exactly_the_stages(kernel):
     }
     assert named | OWN_BUFFERS[kernel.algorithm] == set(ALGORITHMS[kernel.algorithm])
     assert not named & OWN_BUFFERS[kernel.algorithm]
-    kept = [build(kernel.file, function, CONSTANTS, ALGORITHMS[kernel.algorithm], ()) for function in kernel.functions]
+    stages, constants = ALGORITHMS[kernel.algorithm], constants_of(kernel)
+    kept = [build(kernel.file, function, constants, stages, ()) for function in kernel.functions]
     assert {stage for made in kept for stage in made.probes} == named
     for made in kept:
         assert arguments(made)[-len(made.probes) :] == tuple(f"probe_{stage}" for stage in made.probes)

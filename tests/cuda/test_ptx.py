@@ -16,7 +16,7 @@ from cuda.pathfinder import find_nvidia_binary_utility
 from numba.cuda import compiler, dispatcher, types
 
 from workbench.case import DTYPES, Case
-from workbench.cuda.build import HEAD_DIMS, Constants, build
+from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants, build
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import BLOCKS, SHARED_LIMIT, settle
 from workbench.doctor import facts
@@ -34,6 +34,20 @@ LARGEST = {"block_q": 64, "block_k": 64, "head_dim": 64}
 TALLEST = {"block_q": 128, "block_k": 16, "head_dim": 64}
 
 FUNCTIONS = {function: kernel for kernel in KERNELS.values() for function in kernel.functions}
+FLOATS = [function for function, kernel in FUNCTIONS.items() if not kernel.quantised]
+CODES_TILES = (64, 32, 64)
+#: every pair of formats, scores, decoding and probs of a kernel on codes is in one of them
+CODES_VARIANTS = [
+    QuantisedConstants(*CODES_TILES, *variant)
+    for variant in (
+        ("simulated", "mma", "table", "float16"),
+        ("simulated", "scalar", "direct", "float32"),
+        ("e4m3", "mma", "direct", "float32"),
+        ("e4m3", "scalar", "table", "float16"),
+        ("e5m2", "mma", "table", "float32"),
+        ("e5m2", "scalar", "direct", "float16"),
+    )
+]
 STORAGE = {"float32": types.float32, "float16": types.float16, "bfloat16": types.uint16}
 SCALARS = {"scale": types.float32, "causal": types.boolean, "diagonal": types.int32}
 
@@ -55,7 +69,11 @@ def signature(function, algorithm, dtype):
     def of(name):
         if name in SCALARS:
             return SCALARS[name]
-        dims = 4 if name in ("q", "k", "v") else len(stages[name.removeprefix("probe_")].axes)
+        stage = name.removeprefix("probe_")
+        dims = 4 if name in ("q", "k", "v") else len(stages[stage].axes)
+        if algorithm == "fp8":
+            own = {"codes": types.uint8, "dequant": types.float16, "out": types.float16}
+            return types.Array(own.get(stage.partition("_")[0], types.float32), dims, "C")
         return types.Array(STORAGE[dtype] if name in ("q", "k", "v", "out") else types.float32, dims, "C")
 
     code = function.__code__
@@ -75,7 +93,8 @@ def compiled(name, constants, probed, faults=()):
     """The code library of one variant: a kernel function, its constants, all probes or none."""
     kernel = FUNCTIONS[name]
     made = build(kernel.file, name, constants, tuple(ALGORITHMS[kernel.algorithm]) if probed else (), faults)
-    return library_of(made.source.namespace[name], kernel.algorithm, constants.dtype, made.cuda_options)
+    dtype = None if kernel.quantised else constants.dtype
+    return library_of(made.source.namespace[name], kernel.algorithm, dtype, made.cuda_options)
 
 
 def linked(library, cc, *, lto=True):
@@ -111,9 +130,32 @@ def shared_of(log):
 
 @pytest.mark.parametrize("probed", [False, True], ids=["plain", "probed"])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", FLOATS)
 def test_variant_compiles_and_links(name, dtype, probed):
-    constants = Constants(**SMALL, dtype=dtype)
+    assert_compiles_and_links(name, Constants(**SMALL, dtype=dtype), probed)
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["plain", "probed"])
+@pytest.mark.parametrize("constants", CODES_VARIANTS, ids=lambda c: f"{c.codes}-{c.scores}-{c.decode}-{c.probs_dtype}")
+def test_variant_on_codes_compiles_and_links(constants, probed):
+    assert_compiles_and_links("fp8_forward", constants, probed)
+    ptx = compiled("fp8_forward", constants, probed).get_asm_str(cc=(9, 0))
+    assert ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in ptx) == (constants.scores == "mma")
+
+
+def test_variants_on_codes_hold_every_pair():
+    fields = {
+        "codes": ("simulated", "e4m3", "e5m2"),
+        "scores": ("mma", "scalar"),
+        "decode": ("table", "direct"),
+        "probs_dtype": ("float16", "float32"),
+    }
+    for one, other in itertools.combinations(fields, 2):
+        pairs = {(getattr(c, one), getattr(c, other)) for c in CODES_VARIANTS}
+        assert pairs == set(itertools.product(fields[one], fields[other])), (one, other)
+
+
+def assert_compiles_and_links(name, constants, probed):
     library = compiled(name, constants, probed)
     for cc in ARCHITECTURES:
         ptx = library.get_asm_str(cc=cc)
@@ -151,8 +193,9 @@ def test_f64_would_be_seen():
 # ---- resources of a block
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+@pytest.mark.parametrize("kernel", ["flash", "split_k"])
 def test_every_case_that_is_taken_fits_a_block(kernel):
+    kernel = KERNELS[kernel]
     taken, refused = set(), set()
     for block_q, block_k, head_dim in itertools.product(BLOCKS, BLOCKS, (1, 31, 32, 33, 64, 65, 100, 128)):
         try:
@@ -170,8 +213,36 @@ def test_every_case_that_is_taken_fits_a_block(kernel):
     assert all(settle(kernel, Case(head_dim=head_dim)).block_q for head_dim in range(1, 129))
 
 
+def test_every_case_on_codes_that_is_taken_fits_a_block():
+    taken, refused = set(), set()
+    blocks = range(16, 129, 16)
+    for block_q, block_k, head_dim in itertools.product(blocks, blocks, (16, 32, 48, 64, 80, 128)):
+        try:
+            settle(KERNELS["fp8"], Case(block_q=block_q, block_k=block_k, head_dim=head_dim))
+            taken.add((block_q, block_k, head_dim))
+        except Refusal:
+            refused.add((block_q, block_k, head_dim))
+    for tiles in (taken, refused):
+        for block_q, block_k, head_dim in tiles:
+            padded = next(size for size in HEAD_DIMS if size >= head_dim)
+            halves = (block_q + block_k) * (padded + 8)
+            floats = block_q * block_k + block_q * padded + 2 * block_q + 2 * 256
+            assert (2 * halves + 4 * floats <= 48 * 1024) == (tiles is taken)
+    assert (64, 48, 64) in taken and (64, 64, 64) in refused and (128, 16, 32) in taken
+    assert all(settle(KERNELS["fp8"], Case(head_dim=head_dim)).block_q for head_dim in range(16, 129, 16))
+
+
+def test_largest_blocks_on_codes_link():
+    """As much shared memory as a case can take, and 512 threads."""
+    for tiles in ((64, 48, 64), (128, 16, 32)):
+        constants = QuantisedConstants(*tiles, "simulated", "mma", "table", "float16")
+        _, log = linked(compiled("fp8_forward", constants, True), (9, 0))
+        assert registers_of(log) * constants.threads <= REGISTERS
+        assert shared_of(log) == constants.shared_bytes
+
+
 @pytest.mark.parametrize("tiles", [LARGEST, TALLEST], ids=["most shared memory", "most threads"])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", FLOATS)
 def test_largest_blocks_link(name, tiles):
     """512 threads leave 128 registers for each; a compiler that does not know takes up to 246."""
     constants = Constants(**tiles, dtype="float16")
@@ -222,11 +293,13 @@ def normalised(ptx):
 
 
 @pytest.mark.parametrize(
-    "constants",
-    [Constants(**SMALL, dtype="bfloat16"), Constants(**LARGEST, dtype="float32")],
-    ids=["small tiles, bfloat16", "large tiles, float32"],
+    ("name", "constants"),
+    [
+        *itertools.product(FLOATS, [Constants(**SMALL, dtype="bfloat16"), Constants(**LARGEST, dtype="float32")]),
+        *itertools.product(["fp8_forward"], CODES_VARIANTS[:2]),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("name", FUNCTIONS)
 def test_plain_build_is_the_source_without_its_probe_lines(name, constants):
     """The same PTX, lines of the source included."""
     kernel = FUNCTIONS[name]
@@ -236,7 +309,8 @@ def test_plain_build_is_the_source_without_its_probe_lines(name, constants):
     namespace = constants.names()
     exec(compile(stripped, str(kernel.file), "exec"), namespace)
     options = {"lineinfo": True, "launch_bounds": constants.threads}
-    expected = library_of(namespace[name], kernel.algorithm, constants.dtype, options).get_asm_str(cc=(9, 0))
+    dtype = None if kernel.quantised else constants.dtype
+    expected = library_of(namespace[name], kernel.algorithm, dtype, options).get_asm_str(cc=(9, 0))
     actual = compiled(name, constants, False).get_asm_str(cc=(9, 0))
     assert ".loc" in expected and ".maxntid" in expected
     assert normalised(actual) == normalised(expected)
@@ -270,7 +344,7 @@ def test_probes_leave_contraction_alone(operations, name, cc):
     A probe is one more reader: a probed product that otherwise only meets an addition would be fused in plain builds
     alone, and rounded once less there.
     """
-    constants = Constants(**SMALL, dtype="float32")
+    constants = CODES_VARIANTS[1] if FUNCTIONS[name].quantised else Constants(**SMALL, dtype="float32")
     plain, probed = (operations(linked(compiled(name, constants, kind), cc)[0]) for kind in (False, True))
     assert plain["FFMA"] > 20
     assert probed == plain
