@@ -1,0 +1,451 @@
+"""The kernel on 8-bit codes: every stage within a bound of float64 on its own dumped inputs, every fault at its origin.
+
+The bounds are derived here (`outside`), from the rounded operations of the kernel; u = 2^-24 is float32's unit roundoff.
+"""
+
+from functools import partial, partialmethod
+
+import numpy as np
+import pytest
+
+from workbench import Case, Refusal, run
+from workbench.catalogue import CATALOGUE
+from workbench.cuda import emulator
+from workbench.cuda.check import check
+from workbench.cuda.gpu import gpu
+from workbench.cuda.kernels import KERNELS
+from workbench.cuda.plan import constants, settle
+from workbench.errors import round_to
+from workbench.faults import Fault
+from workbench.reference import dense, fp8, online, quantize
+from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, unseen_upstream
+from workbench.trace import load, save, to_float64, unwritten
+
+STAGES = tuple(ALGORITHMS["fp8"])
+FAULTS = [fault for fault in CATALOGUE.values() if fault.kernel == "fp8"]
+U = 2.0**-24
+TINY = 2.0**-126
+
+#: every pair of formats, scores, decoding and probs is in one of them; few builds, of which the first has the defaults
+VARIANTS = {
+    "simulated mma table float16": dict(codes="simulated"),
+    "e4m3 scalar direct float16": dict(codes="e4m3", scores="scalar", decode="direct"),
+    "e5m2 mma direct float32": dict(codes="e5m2", decode="direct", probs_dtype="float32"),
+    "simulated scalar direct float32": dict(scores="scalar", decode="direct", probs_dtype="float32"),
+    "e4m3 mma table float32": dict(codes="e4m3", probs_dtype="float32"),
+    "e5m2 scalar table float16": dict(codes="e5m2", scores="scalar"),
+}
+#: (batch, heads, seqlen, head_dim)
+SHAPES = {
+    "1x4x128x64": dict(heads=4, seqlen=128, head_dim=64),
+    "1x1x32x64": dict(seqlen=32, head_dim=64),
+    "1x8x512x64": dict(heads=8, seqlen=512, head_dim=64),
+    "2x4x100x64": dict(batch=2, heads=4, seqlen=100, head_dim=64),
+}
+
+
+# ---- bounds
+
+
+def gamma(n):
+    return n * U / (1 - n * U)
+
+
+def by_query_head(x, heads):
+    return np.repeat(x, heads // x.shape[1], axis=1)
+
+
+def interval(value, error, dtype):
+    """Where a value may lie after it is rounded to a dtype, given its error before."""
+    with np.errstate(invalid="ignore"):
+        return round_to(value - error, dtype), round_to(value + error, dtype)
+
+
+def about(value, error):
+    with np.errstate(invalid="ignore"):
+        return value - error, value + error
+
+
+def decoding_error(value, codes):
+    """Of n rounded products: n u |value|, and half a subnormal of float32 for the last, which may underflow."""
+    n = quantize.DECODE_ROUNDINGS[codes]
+    return np.where(np.isfinite(value), gamma(n) * np.abs(value) + 2.0**-150, 0)
+
+
+def allowed(trace):
+    """Smallest and largest value of every dumped stage, given the dumped stages that it reads."""
+    case = trace.case
+    given = {name: to_float64(stage) for name, stage in trace.stages.items()}
+    q, k, v = trace.inputs.values()
+    expected = fp8.forward(
+        q, k, v, scale=case.scale, mask=case.mask(), block_k=case.block_k, codes=case.codes,
+        scaling=case.quantiser_scale, given=given,
+    )  # fmt: skip
+    heads, limits = case.heads, {}
+    with np.errstate(all="ignore"):
+        for x, values in zip("qkv", trace.inputs.values(), strict=True):
+            limits[f"scale_{x}"] = interval(expected[f"scale_{x}"], 0, "float32")  # one division; its half is exact
+            limits[f"codes_{x}"] = quantize.codes_interval(values, given[f"scale_{x}"], case.codes)
+            value = expected[f"dequant_{x}"]
+            looked_up = f"lut_{x}" in given  # then the one rounding to float16 is all that is left
+            limits[f"dequant_{x}"] = interval(value, 0 if looked_up else decoding_error(value, case.codes), "float16")
+        for x in ("lut_k", "lut_v"):
+            limits[x] = about(expected[x], decoding_error(expected[x], case.codes))
+
+        dequant = {x: by_query_head(np.abs(given[f"dequant_{x}"]), heads) for x in "qkv"}
+        size = dequant["q"] @ dequant["k"].swapaxes(-1, -2)
+        # products of two float16 are exact. Tensor cores cut off 16 products and the sum at 2^-25 of the largest, then
+        # the result at 2^-23, once in 16 dims; scalar products are added with head_dim - 1 roundings
+        steps = case.head_dim // 16
+        share = steps * (17 / 4 + 1) * 2 * U * (1 + 2.0**-10) if case.scores == "mma" else gamma(case.head_dim)
+        limits["qk"] = about(expected["qk"], share * size)
+        limits["scores"] = about(expected["scores"], np.nan_to_num(U * np.abs(expected["scores"]), posinf=0) + 2.0**-150)
+        limits["row_max"] = about(expected["row_max"], 0)
+        for name, x in (("correction", _previous(given["row_max"]) - given["row_max"]), ("probs", _exponents(given, case))):
+            # x is rounded once, exp is within 2 ulp, 4 u, and may flush a subnormal result
+            relative = np.where(np.isfinite(x), np.expm1(U * np.abs(x) + 4 * U), 0)
+            error = np.where(x == 0, 0, expected[name] * relative + TINY)
+            limits[name] = about(expected[name], np.where(expected[name] == 0, np.where(np.isinf(x) | np.isnan(x), 0, error), error))
+        cast = np.float16 if case.probs_dtype == "float16" else np.float32
+        limits["probs_cast"] = interval(given["probs"], 0, cast)
+        keys = min(case.block_k, case.seqlen_k)
+        limits["row_sum"] = about(expected["row_sum"], gamma(keys + 2) * expected["row_sum"] + TINY)
+        # a rounded product with the correction, block_k sums, and products that are exact where probs are float16
+        sizes = online.acc(given["correction"][..., 0], 0.0, given["probs_cast"][..., :0], dequant["v"][:, :, :0])
+        error = np.empty_like(expected["acc"])
+        for t, tile in enumerate(online.tiles(case.seqlen_k, case.block_k)):
+            previous = np.abs(given["acc"][..., t - 1, :]) if t else np.zeros_like(sizes)
+            total = online.acc(given["correction"][..., t], previous, given["probs_cast"][..., tile], dequant["v"][:, :, tile])
+            error[..., t, :] = gamma(keys + 2 + (case.probs_dtype == "float32")) * total + (keys + 2) * 2.0**-150
+        limits["acc"] = about(expected["acc"], error)
+        limits["out"] = interval(expected["out"], U * np.abs(expected["out"]) + 2.0**-150, "float16")
+        log = np.abs(np.nan_to_num(np.log(given["row_sum"][..., -1]), neginf=0))
+        lse_error = 4 * U * log + U * np.abs(np.nan_to_num(expected["lse"], neginf=0)) + 2.0**-149
+        limits["lse"] = about(expected["lse"], lse_error)
+    return {name: limits[name] for name in STAGES if name in given}
+
+
+def _previous(row_max):
+    return np.concatenate([np.full_like(row_max[..., :1], -np.inf), row_max[..., :-1]], axis=-1)
+
+
+def _exponents(given, case):
+    tile = np.arange(case.seqlen_k) // case.block_k
+    return given["scores"] - given["row_max"][..., tile]
+
+
+def outside(trace):
+    """Stage -> elements outside their bounds; a NaN is inside where NaN is expected, as for a code that is NaN."""
+    counts = {}
+    for name, (low, high) in allowed(trace).items():
+        actual = to_float64(trace.stages[name])
+        assert actual.size and actual.shape == low.shape == high.shape, name
+        inside = ((low <= actual) & (actual <= high)) | (np.isnan(actual) & np.isnan(low) & name.startswith("lut"))
+        counts[name] = int(np.sum(~inside))
+    return counts
+
+
+def wrong(trace):
+    return tuple(name for name, count in outside(trace).items() if count)
+
+
+# ---- right
+
+
+def fp8_run(case, **options):
+    return run("fp8", case, **({"backend": "emulator"} | options))
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_stage_is_within_its_bound(shape, causal):
+    trace = fp8_run(Case(**SHAPES[shape], causal=causal))
+    assert tuple(trace.stages) == trace.requested == STAGES
+    assert not any(unwritten(stage).any() for stage in trace.stages.values())
+    assert wrong(trace) == ()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_is_within_its_bounds(variant):
+    """Ragged tiles, grouped heads, rows without keys, several batches."""
+    for shape in (
+        dict(batch=2, heads=4, kv_heads=2, seqlen_q=100, seqlen_k=70, causal=True, head_dim=48),
+        dict(heads=2, seqlen_q=33, seqlen_k=130, head_dim=64, quantiser_scale="static"),
+        dict(heads=2, seqlen_q=1, seqlen_k=17, head_dim=64, distribution="outlier-channels"),
+        dict(heads=2, seqlen=40, head_dim=64, distribution="zero-head"),
+        dict(seqlen=70, head_dim=64, distribution="peaked", causal=True, causal_alignment="top-left"),
+        dict(seqlen=40, head_dim=64, distribution="tiny"),
+        dict(seqlen=40, head_dim=64, distribution="large"),
+    ):
+        trace = fp8_run(Case(**shape, **VARIANTS[variant]))
+        assert wrong(trace) == (), shape
+        assert ("lut_k" in trace.stages) == ("table" in variant)
+
+
+@pytest.mark.parametrize("head_dim", [16, 32, 80, 128])
+def test_head_dims(head_dim):
+    case = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=37, head_dim=head_dim, causal=True)
+    assert wrong(fp8_run(case)) == ()
+
+
+@pytest.mark.parametrize("blocks", [(16, 16), (16, 48), (32, 64), (48, 16)])
+def test_tiles(blocks):
+    block_q, block_k = blocks
+    case = Case(seqlen_q=50, seqlen_k=70, head_dim=32, block_q=block_q, block_k=block_k)
+    assert wrong(fp8_run(case)) == ()
+
+
+def test_variants_hold_every_pair():
+    settled = [settle(KERNELS["fp8"], Case(**options)) for options in VARIANTS.values()]
+    fields = ("codes", "scores", "decode", "probs_dtype")
+    for i, one in enumerate(fields):
+        for other in fields[i + 1 :]:
+            pairs = {(getattr(case, one), getattr(case, other)) for case in settled}
+            assert len(pairs) == len({one for one, _ in pairs}) * len({other for _, other in pairs})
+
+
+def test_rows_without_keys_are_zero():
+    trace = fp8_run(Case(seqlen_q=100, seqlen_k=70, causal=True, head_dim=48))
+    empty = ~trace.case.mask().any(axis=1)
+    assert empty.sum() == 30
+    assert np.all(trace.stages["out"][:, :, empty].view(np.uint16) == 0)
+    assert np.all(np.isneginf(trace.stages["lse"][:, :, empty]))
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_error_against_attention_on_the_inputs_is_that_of_quantisation(causal):
+    """Below 0.02 where a row sees 64 keys or more; what the kernel adds is float16's last bit of out."""
+    case = Case(heads=8, seqlen=512, head_dim=64, causal=causal)
+    trace = fp8_run(case, probes="output")
+    given = {name: trace.stages[name] for name in QUANTISED_INPUTS}
+    options = dict(scale=case.scale, mask=case.mask())
+    wanted = dense.attention(*case.inputs(), **options)["out"]
+    decoded = fp8.forward(*case.inputs(), **options, block_k=32, codes="simulated", given=given)["out"]
+    out = to_float64(trace.stages["out"])
+    rows = case.mask().sum(axis=1) >= 64
+    assert 0.001 < np.abs(decoded - wanted)[:, :, rows].max() < 0.02
+    assert np.abs(out - wanted)[:, :, rows].max() < 0.02
+    # probs and out are each rounded to float16, 2^-11; the rest is float32's
+    largest = np.abs(decoded).max()
+    assert 0 < np.abs(out - decoded).max() <= 2.0**-11 * largest + 2.0**-11 * np.abs(case.inputs()[2]).max()
+
+
+# ---- unchanged by probes, order, library and a file
+
+
+def same_bits(one, other, names):
+    assert all(one.stages[name].tobytes() == other.stages[name].tobytes() for name in names)
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS)[:2])
+def test_probes_leave_the_outputs_alone(variant):
+    case = Case(heads=2, seqlen=70, head_dim=64, causal=True, **VARIANTS[variant])
+    plain, lean, probed = (fp8_run(case, probes=probes) for probes in ("output", "lean", "all"))
+    assert tuple(plain.stages) == (*QUANTISED_INPUTS, "out", "lse")
+    same_bits(plain, probed, plain.stages)
+    same_bits(lean, probed, lean.stages)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [dict(order="descending"), dict(order="ascending", skew=True), dict(order="shuffle", seed=2, skew=True)],
+    ids=str,
+)
+def test_order_of_threads_and_blocks_does_not_matter(monkeypatch, schedule):
+    case = Case(batch=2, heads=4, seqlen=100, head_dim=64)
+    usual = fp8_run(case)
+    monkeypatch.setattr(emulator.Emulated, "__call__", partialmethod(emulator.Emulated.__call__, **schedule))
+    same_bits(fp8_run(case), usual, STAGES)
+
+
+def test_torch_inputs_give_the_same_trace():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    case = Case(heads=2, seqlen=40, head_dim=64)
+    tensors = tuple(torch.from_numpy(x) for x in case.inputs())
+    same_bits(fp8_run(case, inputs=tensors), fp8_run(case), STAGES)
+
+
+def test_a_trace_survives_a_file(tmp_path):
+    trace = fp8_run(Case(heads=2, seqlen=40, head_dim=64, codes="e4m3"))
+    save(trace, tmp_path / "trace.safetensors")
+    loaded = load(tmp_path / "trace.safetensors")
+    assert loaded.case == trace.case and loaded.case.codes == "e4m3" and loaded.contract == trace.contract
+    same_bits(loaded, trace, STAGES)
+    assert loaded.stages["codes_k"].dtype == np.uint8 and loaded.stages["dequant_k"].dtype == np.float16
+
+
+# ---- what a case must fit
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "message"),
+    [
+        ("fp8", {"dtype": "float16"}, "kernel fp8 quantises float32 inputs and takes no dtype; got dtype=float16"),
+        ("fp8", {"head_dim": 40}, "kernel fp8 takes head_dim 16 to 128 in steps of 16; got 40"),
+        ("fp8", {"head_dim": 144}, "kernel fp8 takes head_dim 16 to 128 in steps of 16; got 144"),
+        ("fp8", {"splits": 2}, "kernel fp8 does not split the keys and takes no splits; got splits=2"),
+        ("fp8", {"block_k": 40}, "block_k of kernel fp8 is a multiple of 16 from 16 to 128; got 40"),
+        (
+            "fp8",
+            {"probs_dtype": "bfloat16"},
+            "kernel fp8 casts probs to float16 or keeps them in float32; got probs_dtype=bfloat16",
+        ),
+        (
+            "fp8",
+            {"block_q": 64, "block_k": 64},
+            "tiles must fit in 49152 bytes of shared memory; block_q=64, block_k=64 at head_dim=64 (padded to 64) need "
+            "53760: choose smaller blocks",
+        ),
+        ("flash", {"codes": "e4m3"}, "kernel flash reads no 8-bit codes and takes no codes; got e4m3"),
+        ("split_k", {"scores": "mma"}, "kernel split_k reads no 8-bit codes and takes no scores; got mma"),
+    ],
+)
+def test_a_case_that_does_not_fit_is_refused(kernel, options, message):
+    with pytest.raises(Refusal) as refused:
+        settle(KERNELS[kernel], Case(**options))
+    assert str(refused.value) == message
+
+
+def test_defaults():
+    case = settle(KERNELS["fp8"], Case())
+    assert (case.codes, case.scores, case.decode, case.quantiser_scale) == ("simulated", "mma", "table", "dynamic")
+    assert (case.probs_dtype, case.block_q, case.block_k) == ("float16", 64, 32)
+    assert (constants(case).threads, constants(case).shared_bytes) == (256, 40960)
+    trace = fp8_run(case.but(seqlen=32))
+    assert (trace.contract.out_dtype, trace.contract.probs_dtype) == ("float16", "float16")
+
+
+# ---- faults
+
+CASE = Case(heads=4, seqlen=128, head_dim=64)
+
+
+def first_difference(faulty, sound):
+    return next(name for name in STAGES if faulty.stages[name].tobytes() != sound.stages[name].tobytes())
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.id for fault in FAULTS])
+def test_each_fault_begins_at_its_own_stage(fault):
+    case = CASE.but(**fault.needs)
+    faulty, sound = fp8_run(case, faults=[fault.id]), fp8_run(case)
+    assert wrong(sound) == ()
+    assert first_difference(faulty, sound) in fault.stages
+    found = wrong(faulty)
+    assert found and set(found) <= set(fault.stages), "what comes after the fault is a victim"
+
+
+@pytest.mark.parametrize(
+    ("fault", "origins"), [("scale-of-head-0", ("dequant_k",)), ("v-uses-k-scale", ("dequant_v",))]
+)
+def test_without_tables_wrong_scales_begin_at_the_decoded_tile(fault, origins):
+    assert wrong(fp8_run(CASE.but(decode="direct"), faults=[fault])) == origins
+
+
+def test_zero_point_127_leaves_out_alone_and_moves_lse():
+    """In units of what out can hold: the shift of a row's scores cancels."""
+    faulty, sound = fp8_run(CASE, faults=["zero-point-127"]), fp8_run(CASE)
+    out, lse = (to_float64(faulty.stages[name]) - to_float64(sound.stages[name]) for name in ("out", "lse"))
+    # every decoded K is off by 1/127 of the largest, rounded to float16, so that scores move by their last float16 bits
+    assert np.abs(out).max() < 0.005 and np.abs(lse).max() > 0.05
+    assert wrong(faulty) == ("lut_k",)
+
+
+def test_partial_tile_shows_without_unwritten_memory():
+    """Stale codes are those of an earlier tile: numbers, and the same ones on every run."""
+    case = CASE.but(block_k=48)
+    faulty = fp8_run(case, faults=["partial-tile-codes-not-zeroed"])
+    assert np.all(np.isfinite(to_float64(faulty.stages["acc"])))
+    assert wrong(fp8_run(case.but(seqlen=96), faults=["partial-tile-codes-not-zeroed"])) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "faults", "origins"),
+    [
+        ({}, ["v-uses-k-scale", "rescale-per-lane"], ("lut_v", "acc")),
+        ({"quantiser_scale": "static"}, ["no-saturation", "scale-of-head-0"], ("codes_q", "codes_k", "codes_v", "lut_k")),
+    ],
+)
+def test_faults_combine_also_across_files(options, faults, origins):
+    assert wrong(fp8_run(CASE.but(**options), faults=faults)) == origins
+
+
+@pytest.mark.parametrize("codes", ["e4m3", "e5m2"])
+def test_without_saturation_float8_overflows(codes):
+    case = Case(seqlen=64, head_dim=64, codes=codes, quantiser_scale="static")
+    faulty = fp8_run(case, faults=["no-saturation"])
+    values = quantize.VALUES[codes][faulty.stages["codes_v"]]
+    assert np.any(~np.isfinite(values)) and np.any(np.isnan(values)) == (codes == "e4m3")
+    assert first_difference(faulty, fp8_run(case)) == "codes_q"
+
+
+def test_a_stage_moved_by_one_bit_is_outside_somewhere():
+    """The bounds of exact stages are exact, and no bound is so wide that a moved stage fits."""
+    trace = fp8_run(CASE)
+    for name in STAGES:
+        stage = trace.stages[name].copy()
+        finite = np.isfinite(stage) & (stage != 0)
+        if name in ("qk", "scores", "probs", "row_sum", "acc", "lse", "correction"):
+            stage[finite] *= np.float32(1.001)
+        else:
+            stage[finite] = (stage.view(f"u{stage.itemsize}") + 1).view(stage.dtype)[finite]
+        moved = outside(trace.__class__(**{**vars(trace), "stages": {**trace.stages, name: stage}}))
+        share = 0.9 if name.startswith("codes") else 0.2
+        assert moved[name] > share * finite.sum(), name
+
+
+# ---- watched
+
+
+@pytest.fixture
+def fault_of_mine(monkeypatch):
+    def add(before, after, **more):
+        fault = Fault("fault-of-a-test", "fp8", "made by a test", before, after, **more)
+        monkeypatch.setitem(CATALOGUE, fault.id, fault)
+        return [fault.id]
+
+    return add
+
+
+WATCHED = Case(heads=2, seqlen=40, head_dim=32, block_q=32, block_k=32)
+
+
+def test_a_table_entry_left_unwritten_is_reported_with_table_and_line(fault_of_mine):
+    entry = int(fp8_run(WATCHED, probes="output").stages["codes_k"][0, 1, 3, 7])
+    fault = fault_of_mine("s_lut_k[c] = decoded(c, k_scale)", f"s_lut_k[c if c != {entry} else 0] = decoded(c, k_scale)")
+    found = check("fp8", WATCHED, faults=fault, probes="output")
+    unwritten_entry = [finding for finding in found.findings if finding.kind == "uninitialised-read"]
+    assert [(finding.array, finding.index) for finding in unwritten_entry] == [("s_lut_k", (entry,))]
+    assert "table[code] if TABLE" in found.line(unwritten_entry[0].file, unwritten_entry[0].line)
+
+
+def test_nothing_is_found_with_scalar_scores_and_direct_decoding():
+    case = WATCHED.but(scores="scalar", decode="direct", codes="e4m3")
+    assert check("fp8", case, probes="output").findings == ()
+
+
+# ---- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gpu_is_within_the_same_bounds(variant):
+    for shape in (*SHAPES.values(), dict(heads=2, kv_heads=1, seqlen_q=70, seqlen_k=45, head_dim=128)):
+        for causal in (False, True):
+            assert wrong(fp8_run(Case(**shape, causal=causal, **VARIANTS[variant]), backend="cuda")) == (), shape
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.id for fault in FAULTS])
+def test_gpu_shows_each_fault_where_the_emulator_does(fault):
+    if fault.unwritten_memory:
+        pytest.skip("reads memory that nobody wrote")
+    on_gpu, on_emulator = (
+        wrong(fp8_run(CASE.but(**fault.needs), faults=[fault.id], backend=backend)) for backend in ("cuda", "emulator")
+    )
+    assert on_gpu and on_gpu == on_emulator
+
+
+@pytest.mark.gpu
+def test_gpu_probes_do_not_change_a_bit_of_the_output():
+    plain, probed = (fp8_run(CASE, probes=probes, backend="cuda") for probes in ("output", "all"))
+    same_bits(plain, probed, plain.stages)
