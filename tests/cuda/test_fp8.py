@@ -3,7 +3,7 @@
 The bounds are derived here (`outside`), from the rounded operations of the kernel; u = 2^-24 is float32's unit roundoff.
 """
 
-from functools import partial, partialmethod
+from functools import partialmethod
 
 import numpy as np
 import pytest
@@ -12,13 +12,12 @@ from workbench import Case, Refusal, run
 from workbench.catalogue import CATALOGUE
 from workbench.cuda import emulator
 from workbench.cuda.check import check
-from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import constants, settle
 from workbench.errors import round_to
 from workbench.faults import Fault
 from workbench.reference import dense, fp8, online, quantize
-from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, unseen_upstream
+from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.trace import load, save, to_float64, unwritten
 
 STAGES = tuple(ALGORITHMS["fp8"])
@@ -99,13 +98,20 @@ def allowed(trace):
         steps = case.head_dim // 16
         share = steps * (17 / 4 + 1) * 2 * U * (1 + 2.0**-10) if case.scores == "mma" else gamma(case.head_dim)
         limits["qk"] = about(expected["qk"], share * size)
-        limits["scores"] = about(expected["scores"], np.nan_to_num(U * np.abs(expected["scores"]), posinf=0) + 2.0**-150)
+        limits["scores"] = about(
+            expected["scores"], np.nan_to_num(U * np.abs(expected["scores"]), posinf=0) + 2.0**-150
+        )
         limits["row_max"] = about(expected["row_max"], 0)
-        for name, x in (("correction", _previous(given["row_max"]) - given["row_max"]), ("probs", _exponents(given, case))):
+        for name, x in (
+            ("correction", _previous(given["row_max"]) - given["row_max"]),
+            ("probs", _exponents(given, case)),
+        ):
             # x is rounded once, exp is within 2 ulp, 4 u, and may flush a subnormal result
             relative = np.where(np.isfinite(x), np.expm1(U * np.abs(x) + 4 * U), 0)
             error = np.where(x == 0, 0, expected[name] * relative + TINY)
-            limits[name] = about(expected[name], np.where(expected[name] == 0, np.where(np.isinf(x) | np.isnan(x), 0, error), error))
+            limits[name] = about(
+                expected[name], np.where(expected[name] == 0, np.where(np.isinf(x) | np.isnan(x), 0, error), error)
+            )
         cast = np.float16 if case.probs_dtype == "float16" else np.float32
         limits["probs_cast"] = interval(given["probs"], 0, cast)
         keys = min(case.block_k, case.seqlen_k)
@@ -115,7 +121,9 @@ def allowed(trace):
         error = np.empty_like(expected["acc"])
         for t, tile in enumerate(online.tiles(case.seqlen_k, case.block_k)):
             previous = np.abs(given["acc"][..., t - 1, :]) if t else np.zeros_like(sizes)
-            total = online.acc(given["correction"][..., t], previous, given["probs_cast"][..., tile], dequant["v"][:, :, tile])
+            total = online.acc(
+                given["correction"][..., t], previous, given["probs_cast"][..., tile], dequant["v"][:, :, tile]
+            )
             error[..., t, :] = gamma(keys + 2 + (case.probs_dtype == "float32")) * total + (keys + 2) * 2.0**-150
         limits["acc"] = about(expected["acc"], error)
         limits["out"] = interval(expected["out"], U * np.abs(expected["out"]) + 2.0**-150, "float16")
@@ -135,13 +143,15 @@ def _exponents(given, case):
 
 
 def outside(trace):
-    """Stage -> elements outside their bounds; a NaN is inside where NaN is expected, as for a code that is NaN."""
+    """Stage -> elements outside their bounds. Where inputs were NaN nothing is said; the table of a code that is NaN
+    must be NaN.
+    """
     counts = {}
     for name, (low, high) in allowed(trace).items():
         actual = to_float64(trace.stages[name])
         assert actual.size and actual.shape == low.shape == high.shape, name
-        inside = ((low <= actual) & (actual <= high)) | (np.isnan(actual) & np.isnan(low) & name.startswith("lut"))
-        counts[name] = int(np.sum(~inside))
+        nothing_to_say = np.isnan(low) & (np.isnan(actual) if name.startswith("lut") else True)
+        counts[name] = int(np.sum(~((low <= actual) & (actual <= high)) & ~nothing_to_say))
     return counts
 
 
@@ -188,7 +198,7 @@ def test_head_dims(head_dim):
     assert wrong(fp8_run(case)) == ()
 
 
-@pytest.mark.parametrize("blocks", [(16, 16), (16, 48), (32, 64), (48, 16)])
+@pytest.mark.parametrize("blocks", [(16, 48), (32, 64)])
 def test_tiles(blocks):
     block_q, block_k = blocks
     case = Case(seqlen_q=50, seqlen_k=70, head_dim=32, block_q=block_q, block_k=block_k)
@@ -234,16 +244,15 @@ def test_error_against_attention_on_the_inputs_is_that_of_quantisation(causal):
 
 
 def same_bits(one, other, names):
-    assert all(one.stages[name].tobytes() == other.stages[name].tobytes() for name in names)
+    assert [name for name in names if one.stages[name].tobytes() != other.stages[name].tobytes()] == []
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS)[:2])
 def test_probes_leave_the_outputs_alone(variant):
     case = Case(heads=2, seqlen=70, head_dim=64, causal=True, **VARIANTS[variant])
-    plain, lean, probed = (fp8_run(case, probes=probes) for probes in ("output", "lean", "all"))
+    plain, probed = (fp8_run(case, probes=probes) for probes in ("output", "all"))
     assert tuple(plain.stages) == (*QUANTISED_INPUTS, "out", "lse")
     same_bits(plain, probed, plain.stages)
-    same_bits(lean, probed, lean.stages)
 
 
 @pytest.mark.parametrize(
@@ -329,16 +338,13 @@ def test_each_fault_begins_at_its_own_stage(fault):
     case = CASE.but(**fault.needs)
     faulty, sound = fp8_run(case, faults=[fault.id]), fp8_run(case)
     assert wrong(sound) == ()
-    assert first_difference(faulty, sound) in fault.stages
     found = wrong(faulty)
-    assert found and set(found) <= set(fault.stages), "what comes after the fault is a victim"
+    assert found[:1] == (first_difference(faulty, sound),) == fault.stages[:1]
+    assert set(found) <= set(fault.stages), "what comes after the fault is a victim"
 
 
-@pytest.mark.parametrize(
-    ("fault", "origins"), [("scale-of-head-0", ("dequant_k",)), ("v-uses-k-scale", ("dequant_v",))]
-)
-def test_without_tables_wrong_scales_begin_at_the_decoded_tile(fault, origins):
-    assert wrong(fp8_run(CASE.but(decode="direct"), faults=[fault])) == origins
+def test_without_tables_a_wrong_scale_begins_at_the_decoded_tile():
+    assert wrong(fp8_run(CASE.but(decode="direct"), faults=["v-uses-k-scale"])) == ("dequant_v",)
 
 
 def test_zero_point_127_leaves_out_alone_and_moves_lse():
@@ -358,15 +364,10 @@ def test_partial_tile_shows_without_unwritten_memory():
     assert wrong(fp8_run(case.but(seqlen=96), faults=["partial-tile-codes-not-zeroed"])) == ()
 
 
-@pytest.mark.parametrize(
-    ("options", "faults", "origins"),
-    [
-        ({}, ["v-uses-k-scale", "rescale-per-lane"], ("lut_v", "acc")),
-        ({"quantiser_scale": "static"}, ["no-saturation", "scale-of-head-0"], ("codes_q", "codes_k", "codes_v", "lut_k")),
-    ],
-)
-def test_faults_combine_also_across_files(options, faults, origins):
-    assert wrong(fp8_run(CASE.but(**options), faults=faults)) == origins
+def test_faults_of_quantiser_and_kernel_combine():
+    faults = ["no-saturation", "scale-of-head-0"]
+    origins = ("codes_q", "codes_k", "codes_v", "lut_k")
+    assert wrong(fp8_run(CASE.but(quantiser_scale="static"), faults=faults)) == origins
 
 
 @pytest.mark.parametrize("codes", ["e4m3", "e5m2"])
@@ -384,7 +385,7 @@ def test_a_stage_moved_by_one_bit_is_outside_somewhere():
     for name in STAGES:
         stage = trace.stages[name].copy()
         finite = np.isfinite(stage) & (stage != 0)
-        if name in ("qk", "scores", "probs", "row_sum", "acc", "lse", "correction"):
+        if name in ("lut_k", "lut_v", "qk", "scores", "probs", "row_sum", "acc", "lse", "correction"):
             stage[finite] *= np.float32(1.001)
         else:
             stage[finite] = (stage.view(f"u{stage.itemsize}") + 1).view(stage.dtype)[finite]
@@ -411,7 +412,9 @@ WATCHED = Case(heads=2, seqlen=40, head_dim=32, block_q=32, block_k=32)
 
 def test_a_table_entry_left_unwritten_is_reported_with_table_and_line(fault_of_mine):
     entry = int(fp8_run(WATCHED, probes="output").stages["codes_k"][0, 1, 3, 7])
-    fault = fault_of_mine("s_lut_k[c] = decoded(c, k_scale)", f"s_lut_k[c if c != {entry} else 0] = decoded(c, k_scale)")
+    fault = fault_of_mine(
+        "s_lut_k[c] = decoded(c, k_scale)", f"s_lut_k[c if c != {entry} else 0] = decoded(c, k_scale)"
+    )
     found = check("fp8", WATCHED, faults=fault, probes="output")
     unwritten_entry = [finding for finding in found.findings if finding.kind == "uninitialised-read"]
     assert [(finding.array, finding.index) for finding in unwritten_entry] == [("s_lut_k", (entry,))]
