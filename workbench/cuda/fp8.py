@@ -133,7 +133,7 @@ def fp8_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, 
     b, h = cuda.blockIdx.z, cuda.blockIdx.y
     group = codes_q.shape[1] // codes_k.shape[1]
     kv_h = h // group
-    leads = cuda.blockIdx.x == 0 and h % group == 0  # dumps what the blocks of a kv head hold alike
+    leads = cuda.blockIdx.x == 0 and h == kv_h * group  # dumps what the blocks of a kv head hold alike
     first_row = cuda.blockIdx.x * BLOCK_Q
     r, lane = cuda.threadIdx.x // LANES, cuda.threadIdx.x % LANES
     row = first_row + r
