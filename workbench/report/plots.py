@@ -12,6 +12,8 @@ import numpy as np
 
 from workbench.case import Case
 from workbench.comparison import Comparison, StageDiff
+from workbench.report.decoding import decode_table, decoded_tile
+from workbench.report.fragments import tensor_core_tile
 from workbench.report.heatmap import heatmap
 from workbench.report.histogram import (
     CALM,
@@ -47,6 +49,7 @@ ROW, TOP, BOTTOM = 0.27, 1.25, 0.55  #: inches of the overview: a stage's row, a
 
 def save(stages: Sequence[StageDiff], case: Case, folder: Path) -> list[Path]:
     """Write `overview.png` and each stage's `<nn>-<stage>-histogram.png` and `<nn>-<stage>-heatmap.png`; return them.
+    A decode table has a `-table.png` too, a decoded stage a `-tile.png`, qk of tensor cores a `-fragments.png`.
 
     `stages` are in data-flow order, and nn is the place among them, from 01. A stage without a comparison has a row in
     the overview and no pictures of its own. A file that was there is replaced, and is whole at any time. The same
@@ -58,7 +61,18 @@ def save(stages: Sequence[StageDiff], case: Case, folder: Path) -> list[Path]:
         if stage.decisive is not None:
             paths.append(_write(histogram(stage), folder / f"{place:02d}-{stage.name}-histogram.png"))
             paths.append(_write(heatmap(stage, case=case), folder / f"{place:02d}-{stage.name}-heatmap.png"))
+            for name, figure in _of_codes(stage, case).items():
+                paths.append(_write(figure, folder / f"{place:02d}-{stage.name}-{name}.png"))
     return paths
+
+
+def _of_codes(stage: StageDiff, case: Case) -> dict[str, "Figure"]:
+    """The pictures, by name, that only stages of a kernel on 8-bit codes have."""
+    if stage.name.startswith("lut"):
+        return {"table": decode_table(stage)}
+    if stage.name.startswith("dequant"):
+        return {"tile": decoded_tile(stage, case=case)}
+    return {"fragments": tensor_core_tile(stage)} if stage.name == "qk" and case.scores == "mma" else {}
 
 
 def overview(stages: Sequence[StageDiff], case: Case) -> "Figure":

@@ -1,0 +1,109 @@
+"""How 8-bit codes were decoded: a table against the ideal one, and a decoded tile beside its errors."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.case import Case
+from workbench.comparison import StageDiff
+from workbench.refusal import Refusal
+from workbench.report import heatmap as maps
+from workbench.report import histogram as look
+from workbench.report.histogram import FAINT, INK, LABEL, RULE, SMALL
+from workbench.stages import CODES
+from workbench.trace import to_float64
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def decode_table(stage: StageDiff) -> "Figure":
+    """The 256 entries of lut_k or lut_v at the head of the worst one: above, values on the line of the ideal ones;
+    below, |error| / budget of each. Codes that stand for no number are left out.
+
+    Refuses a stage without a comparison, and one that is no table.
+    """
+    comparison = look.decisive(stage)
+    if stage.axes != "hc":
+        raise Refusal(f"a decode table has axes h, c; {stage.name} has {', '.join(stage.axes)}")
+    head = look.indices(stage, look.worst_element(comparison) or 0)["h"]
+    actual, ideal = to_float64(comparison.actual)[head], comparison.expected[head]
+    ratios, state = comparison.over_budget[head], comparison.state[head]
+    codes = np.arange(CODES)
+    shown = np.isfinite(ideal)
+    colours = maps.colours(maps.shade(ratios, state)) / 255
+
+    figure = look.page(7.75, 6.25)
+    title = f"head {head}, {look.kind(stage)} |error| / budget\n{look.worst_line(stage)}"
+    look.headline(figure, f"{stage.name}: {stage.verdict}", title)
+    values = figure.add_axes((0.11, 0.40, 0.86, 0.46))
+    errors = figure.add_axes((0.11, 0.09, 0.86, 0.25))
+    values.plot(codes[shown], ideal[shown], color=FAINT, lw=1.0, zorder=1, label="ideal")
+    style: dict[str, Any] = {"s": 9, "edgecolors": INK, "linewidths": 0.3, "zorder": 2}
+    drawn = shown & np.isfinite(actual)
+    values.scatter(codes[drawn], actual[drawn], c=colours[drawn], label="table", **style)
+    values.legend(loc="upper left", frameon=False, fontsize=SMALL, labelcolor=INK)
+    values.set_ylabel("value", fontsize=LABEL, color=INK)
+    judged = shown & ~np.isnan(ratios)
+    heights = np.array([look.position(float(ratio)) for ratio in ratios[judged]])
+    errors.scatter(codes[judged], heights, c=colours[judged], **style)
+    errors.axhline(0, color=INK, lw=1.2, zorder=1)
+    decades = {look.position(0.0): "0", -2.0: "1e-2", 0.0: "budget", 4.0: "1e4", look.position(np.inf): "inf"}
+    errors.set_yticks(list(decades), list(decades.values()))
+    errors.set_ylim(look.EDGES[0] - look.SLOT, look.EDGES[-1] + look.SLOT)
+    errors.set_ylabel("x of budget", fontsize=LABEL, color=INK)
+    errors.set_xlabel("code", fontsize=LABEL, color=INK)
+    for axes in (values, errors):
+        look.bare(axes)
+        axes.set(xlim=(-2, CODES + 1), xticks=range(0, CODES + 1, 32))
+        axes.grid(color=RULE, lw=0.6)
+        axes.set_axisbelow(True)
+    return figure
+
+
+def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
+    """The tile of dequant_q, dequant_k or dequant_v that holds the worst element: its values, and beside them |error| /
+    budget; the worst element is marked. `case` with its tiles.
+
+    Refuses a stage without a comparison, and one that is not decoded.
+    """
+    comparison = look.decisive(stage)
+    rows = stage.axes[2:3]
+    block = {"bhqd": case.block_q, "bhkd": case.block_k}.get(stage.axes)
+    if not stage.name.startswith("dequant") or block is None:
+        raise Refusal(f"decoded tiles are those of dequant_q, dequant_k and dequant_v; got {stage.name}")
+    worst = look.worst_element(comparison)
+    at = look.indices(stage, worst or 0)
+    first = at[rows] // block * block
+    tile = (at["b"], at["h"], slice(first, first + block))
+    actual = to_float64(comparison.actual)[tile]
+    shades = maps.shade(comparison.over_budget[tile], comparison.state[tile])
+
+    figure = look.page(9.5, 5.2)
+    word = maps.WORDS[rows]
+    place = f"b={at['b']} h={at['h']}, {maps.PLURALS[rows]} {first} to {first + len(actual) - 1}"
+    subtitle = f"{place}, {look.kind(stage)} |error| / budget\n{look.worst_line(stage)}"
+    look.headline(figure, f"{stage.name}: {stage.verdict}", subtitle)
+    left, right = (figure.add_axes((x, 0.11, 0.37, 0.66)) for x in (0.08, 0.60))
+    limit = float(np.abs(actual[np.isfinite(actual)]).max(initial=0.0)) or 1.0
+    extent = (-0.5, actual.shape[1] - 0.5, first + len(actual) - 0.5, first - 0.5)
+    style: dict[str, Any] = {"extent": extent, "aspect": "auto", "interpolation": "nearest"}
+    image = left.imshow(actual, cmap="RdBu_r", vmin=-limit, vmax=limit, **style)
+    bar = figure.colorbar(image, cax=figure.add_axes((0.46, 0.11, 0.015, 0.66)))
+    bar.ax.tick_params(labelsize=SMALL, labelcolor=INK)
+    right.imshow(maps.colours(shades), **style)
+    for axes, title in ((left, "decoded values"), (right, "x of budget")):
+        _labelled(axes, title, word)
+        if worst is not None:
+            ring: dict[str, Any] = {"marker": "o", "ls": "", "mfc": "none", "mec": INK, "ms": 11, "clip_on": False}
+            axes.plot(at["d"], at[rows], **ring)
+    return figure
+
+
+def _labelled(axes: "Axes", title: str, rows: str) -> None:
+    look.bare(axes)
+    axes.set_title(title, fontsize=LABEL, color=INK)
+    axes.set_xlabel("dim", fontsize=LABEL, color=INK)
+    axes.set_ylabel(rows, fontsize=LABEL, color=INK)
+    axes.spines[:].set(visible=True, color=FAINT, linewidth=0.8)
