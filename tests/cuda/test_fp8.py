@@ -275,7 +275,7 @@ def test_torch_inputs_give_the_same_trace():
 
 
 def test_a_trace_survives_a_file(tmp_path):
-    trace = fp8_run(Case(heads=2, seqlen=40, head_dim=64, codes="e4m3"))
+    trace = fp8_run(Case(heads=2, seqlen=40, head_dim=64, **VARIANTS["e4m3 mma table float32"]))
     save(trace, tmp_path / "trace.safetensors")
     loaded = load(tmp_path / "trace.safetensors")
     assert loaded.case == trace.case and loaded.case.codes == "e4m3" and loaded.contract == trace.contract
@@ -370,12 +370,12 @@ def test_faults_of_quantiser_and_kernel_combine():
     assert wrong(fp8_run(CASE.but(quantiser_scale="static"), faults=faults)) == origins
 
 
-@pytest.mark.parametrize("codes", ["e4m3", "e5m2"])
-def test_without_saturation_float8_overflows(codes):
-    case = Case(seqlen=64, head_dim=64, codes=codes, quantiser_scale="static")
+@pytest.mark.parametrize("variant", ["e4m3 mma table float32", "e5m2 scalar table float16"])
+def test_without_saturation_float8_overflows(variant):
+    case = Case(seqlen=64, head_dim=64, quantiser_scale="static", **VARIANTS[variant])
     faulty = fp8_run(case, faults=["no-saturation"])
-    values = quantize.VALUES[codes][faulty.stages["codes_v"]]
-    assert np.any(~np.isfinite(values)) and np.any(np.isnan(values)) == (codes == "e4m3")
+    values = quantize.VALUES[case.codes][faulty.stages["codes_v"]]
+    assert np.any(~np.isfinite(values)) and np.any(np.isnan(values)) == (case.codes == "e4m3")
     assert first_difference(faulty, fp8_run(case)) == "codes_q"
 
 
