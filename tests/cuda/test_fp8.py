@@ -16,7 +16,8 @@ from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import constants, settle
 from workbench.errors import round_to
 from workbench.faults import Fault
-from workbench.reference import dense, fp8, online, quantize
+from workbench.quantisation import loss
+from workbench.reference import fp8, online, quantize
 from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.trace import load, save, to_float64, unwritten
 
@@ -226,18 +227,12 @@ def test_rows_without_keys_are_zero():
 def test_error_against_attention_on_the_inputs_is_that_of_quantisation(causal):
     """Below 0.02 where a row sees 64 keys or more; what the kernel adds is float16's last bit of out."""
     case = Case(heads=8, seqlen=512, head_dim=64, causal=causal)
-    trace = fp8_run(case, probes="output")
-    given = {name: trace.stages[name] for name in QUANTISED_INPUTS}
-    options = dict(scale=case.scale, mask=case.mask())
-    wanted = dense.attention(*case.inputs(), **options)["out"]
-    decoded = fp8.forward(*case.inputs(), **options, block_k=32, codes="simulated", given=given)["out"]
-    out = to_float64(trace.stages["out"])
+    lost = loss(fp8_run(case, probes="output"))
     rows = case.mask().sum(axis=1) >= 64
-    assert 0.001 < np.abs(decoded - wanted)[:, :, rows].max() < 0.02
-    assert np.abs(out - wanted)[:, :, rows].max() < 0.02
-    # probs and out are each rounded to float16, 2^-11; the rest is float32's
-    largest = np.abs(decoded).max()
-    assert 0 < np.abs(out - decoded).max() <= 2.0**-11 * largest + 2.0**-11 * np.abs(case.inputs()[2]).max()
+    assert 0.001 < np.abs(lost.of_out[:, :, rows]).max() < 0.02
+    assert np.abs(lost.together[:, :, rows]).max() < 0.02
+    # decoded inputs, probs and out are each rounded to float16, 2^-11: of scores up to about 10 and values up to 5
+    assert 0 < np.abs(lost.of_kernel).max() < np.abs(lost.of_out).max()
 
 
 # ---- unchanged by probes, order, library and a file
@@ -313,6 +308,12 @@ def test_a_case_that_does_not_fit_is_refused(kernel, options, message):
     with pytest.raises(Refusal) as refused:
         settle(KERNELS[kernel], Case(**options))
     assert str(refused.value) == message
+
+
+def test_inputs_beyond_float16_are_refused():
+    with pytest.raises(Refusal) as refused:
+        fp8_run(Case(seqlen=32, distribution="constant-v", input_std=70000.0))
+    assert str(refused.value).startswith("codes are decoded to float16, at most 65504 in size; q holds ")
 
 
 def test_defaults():

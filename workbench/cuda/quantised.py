@@ -22,6 +22,7 @@ HEAD_DIMS = range(16, 129, 16)
 BLOCKS = range(16, 129, 16)  # a tensor-core tile is 16x16
 #: default tiles (block_q, block_k) for head_dim up to 64 and beyond, as large as shared memory allows
 DEFAULT_BLOCKS = {64: (64, 32), 128: (32, 32)}
+LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 QUANTISER = Path(quantize.__file__)
 
 
@@ -57,12 +58,16 @@ def contract(case: Case) -> Contract:
 
 def encoded(case: Case, inputs: Mapping[str, np.ndarray], faults: Sequence[Fault]) -> dict[str, np.ndarray]:
     """Codes uint8 and scales float32 [heads] of q, k and v, by the names of their stages; those of `faults` put in that
-    change the quantiser.
+    change the quantiser. Refusal for an input beyond float16, to which the kernel decodes.
     """
     assert case.codes is not None and case.quantiser_scale is not None
     quantise = quantiser(of_file(faults, QUANTISER.name)).quantize
     made: dict[str, np.ndarray] = {}
     for name, x in inputs.items():
+        if (largest := float(np.abs(x).max())) > LARGEST_FLOAT16:
+            raise Refusal(
+                f"codes are decoded to float16, at most {LARGEST_FLOAT16:g} in size; {name} holds {largest:g}"
+            )
         codes, scale = quantise(x, case.codes, saturate=True, scaling=case.quantiser_scale)
         made |= {f"codes_{name}": np.ascontiguousarray(codes), f"scale_{name}": np.ascontiguousarray(scale)}
     return made

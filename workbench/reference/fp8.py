@@ -60,3 +60,10 @@ def forward(
         given={name: array for name, array in substitutes.items() if name in ALGORITHMS["flash"]},
     )  # fmt: skip
     return computed | attention
+
+
+def decoded_inputs(codes: str, given: Arrays) -> dict[str, np.ndarray]:
+    """q, k and v [b, heads, rows, d] that the codes_* and scale_* of `given` stand for, not rounded to any dtype."""
+    return {
+        name: quantize.decoded(given[f"codes_{name}"], quantize.table(given[f"scale_{name}"], codes)) for name in "qkv"
+    }

@@ -1,0 +1,49 @@
+"""The error of a quantised kernel's out is taken apart into what quantisation did and what the kernel did."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from workbench import Case, Refusal, run
+from workbench.quantisation import loss
+from workbench.reference import dense
+from workbench.trace import Trace, to_float64
+
+CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=70, head_dim=64, causal=True)
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return run("fp8", CASE, probes="output", backend="emulator")
+
+
+def test_parts_add_up(trace: Trace) -> None:
+    lost = loss(trace)
+    wanted = dense.attention(*CASE.inputs(), scale=CASE.scale, mask=CASE.mask())["out"]
+    np.testing.assert_allclose(lost.together, to_float64(trace.stages["out"]) - wanted, rtol=0, atol=1e-15)
+    assert lost.of_out.shape == (1, 2, 40, 64) and np.any(lost.of_out != 0) and np.any(lost.of_kernel != 0)
+
+
+def test_inputs_are_off_by_half_a_step_at_most(trace: Trace) -> None:
+    lost = loss(trace)
+    for name in "qkv":
+        step = 448 / 127 * to_float64(trace.stages[f"scale_{name}"])[:, None, None]
+        error = np.abs(lost.inputs[name])
+        assert error.shape == trace.inputs[name].shape
+        # 3 roundings on the way to a code of at most 127
+        assert np.all(error <= step * (0.5 + 127 * 3 * 2.0**-24)) and error.max() > 0.45 * step.min()
+
+
+def test_a_wrong_out_is_the_kernels(trace: Trace) -> None:
+    out = (trace.stages["out"] * np.float16(1.5)).astype(np.float16)
+    faulty = loss(replace(trace, stages={**trace.stages, "out": out}))
+    assert np.array_equal(faulty.of_out, loss(trace).of_out)
+    assert np.abs(faulty.of_kernel).max() > 100 * np.abs(loss(trace).of_kernel).max()
+
+
+def test_codes_that_are_missing_are_refused(trace: Trace) -> None:
+    stages = {name: stage for name, stage in trace.stages.items() if name != "codes_k"}
+    with pytest.raises(Refusal) as refused:
+        loss(replace(trace, stages=stages))
+    assert str(refused.value) == "the loss of quantisation needs codes, scales and out; fp8 gave no codes_k"
