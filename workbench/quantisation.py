@@ -1,4 +1,4 @@
-"""What quantisation costs, apart from what the kernel adds: the errors of decoded inputs, and both parts of out's error.
+"""What quantisation costs, apart from what the kernel adds: the errors of decoded inputs, and both parts of out's.
 
 Neither is an error of the kernel's stages: those are judged from its codes and scales on.
 """
@@ -29,7 +29,7 @@ class Loss:
 
 
 def loss(trace: Trace) -> Loss:
-    """The parts of the error of a quantised kernel's out, from its codes and scales. Refusal where one was not dumped."""
+    """The parts of the error of a quantised kernel's out, from its codes and scales. Refusal where one is missing."""
     missing = [name for name in (*QUANTISED_INPUTS, "out") if name not in trace.stages]
     if missing:
         raise Refusal(f"the loss of quantisation needs codes, scales and out; {trace.target} gave no {missing[0]}")
