@@ -352,3 +352,33 @@ def verdicts(correct: int, per_fault: int, seed: int, foreign: bool, as_json: bo
         return click.echo(json.dumps(results))
     for rows in bench_verdicts.tables(results):
         _list(False, "", "rows", rows, tuple(rows[0]))
+
+
+@commands.command()
+@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="calibration.json",
+    help="Write the calibration into this file [calibration.json]",
+)
+@json_option
+def calibrate(backend: str, out: Path, as_json: bool) -> None:
+    """Measure what contracts assume of a machine: errors of exp and log, sums of tensor cores, roundings of casts."""
+    from workbench import calibration
+    from workbench.cuda.calibrate import measure
+    from workbench.progress import shown
+
+    calibration.check_free(out)
+    with shown():
+        measured = measure(backend)
+    calibration.save(measured, out)
+    if as_json:
+        return click.echo(json.dumps(calibration.document(measured)))
+    from workbench.report import calibration as table
+    from workbench.report import text
+
+    screen = text.console()
+    screen.print(table.headline(measured), soft_wrap=True)
+    screen.print(text.listing(table.rows(measured), table.COLUMNS, unicode=screen.is_terminal))
+    screen.print(f"written: {out}", soft_wrap=True)
