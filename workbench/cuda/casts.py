@@ -16,10 +16,8 @@ from numba import cuda, float32
 
 from workbench.calibration import OTHER, Cast
 from workbench.cuda import device, ptx
-from workbench.cuda.machine import Machine
+from workbench.cuda.machine import THREADS, Machine
 from workbench.errors import ulp
-
-THREADS = 128
 
 #: direction -> what it makes of positions; the last bit of an even position's float is 0
 ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -1,5 +1,6 @@
 """Where a small kernel runs: on the emulator or on the GPU, on NumPy arrays alike."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,9 @@ import numpy as np
 from numba import cuda
 
 from workbench.cuda import emulator
+
+#: threads of a block, where nothing else decides
+THREADS = 128
 
 #: launch(grid, block, arguments): blocks and threads along x; NumPy arrays are read and written in place
 Launch = Callable[[int, int, tuple[Any, ...]], None]
@@ -25,7 +29,9 @@ def on_gpu(kernel: Callable[..., None]) -> Launch:
 
     def launch(grid: int, block: int, arguments: tuple[Any, ...]) -> None:
         there = [cuda.to_device(x) if isinstance(x, np.ndarray) else x for x in arguments]
-        compiled[grid, block](*there)
+        with warnings.catch_warnings():  # a launch of few blocks is not slow by mistake
+            warnings.filterwarnings("ignore", ".*will likely result in GPU under-utilization")
+            compiled[grid, block](*there)
         for here, x in zip(arguments, there, strict=True):
             if isinstance(here, np.ndarray):
                 x.copy_to_host(here)

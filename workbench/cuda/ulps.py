@@ -19,11 +19,10 @@ from numba.cuda import libdevice
 
 from workbench.calibration import Errors
 from workbench.cuda import ptx
-from workbench.cuda.machine import Launch, Machine
+from workbench.cuda.machine import THREADS, Launch, Machine
 
 #: neighbours of which the worst comes back: 512 runs in each binade
 RUN = 1 << 14
-THREADS = 128
 
 SMALLEST_SUBNORMAL, SMALLEST_NORMAL = 2.0**-149, 2.0**-126
 LARGEST = float(np.finfo(np.float32).max)
