@@ -21,8 +21,14 @@ def test_the_emulators_tensor_cores_are_as_declared(name):
     assert accumulation.measure(name, probe_mma.multiply_on(on_emulator)) == expected
 
 
-@pytest.mark.parametrize("pair", [(16, 2), (8, 1), (4, 0), (1, 0), (8, -1), (16, -10), (16, 9)], ids=str)
-@pytest.mark.parametrize("name", [F16, "mma_m16n8k16_bf16", "mma_m16n8k32_e4m3_e5m2"])
+@pytest.mark.parametrize(
+    ("name", "pair"),
+    [(F16, pair) for pair in ((16, 2), (8, 1), (4, 0), (1, 0), (8, -1), (16, -10), (16, 9))]
+    + [(name, pair) for name in ("mma_m16n8k16_bf16", "mma_m16n8k32_e4m3_e5m2") for pair in ((8, 1), (16, -10))]
+    # where c comes last, nothing tells the first product from the second
+    + [("mma_m16n8k32_e4m3_e5m2", (1, 0))],
+    ids=str,
+)
 def test_whichever_block_and_extra_bits_a_model_has_are_found(name, pair):
     block, extra_bits = pair
     found = accumulation.measure(name, partial(probe_mma.model, block=block, extra_bits=extra_bits))
