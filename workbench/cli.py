@@ -87,9 +87,9 @@ def diff(
     TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
     FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row.
     """
-    from workbench.comparison import ORIGIN_VERDICTS
     from workbench.progress import shown
     from workbench.refusal import Refusal
+    from workbench.stage_diff import ORIGIN_VERDICTS
 
     if fail_on not in FAILS_ALSO:
         raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")

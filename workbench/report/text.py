@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from workbench.case import Case
-from workbench.comparison import ORIGIN_VERDICTS, Comparison, Element, StageDiff, State
+from workbench.comparison import Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import FACTORS, Entry, ledger
-from workbench.report.document import largest_abs, mean
+from workbench.report.document import largest
 from workbench.report.remarks import remarks
+from workbench.stage_diff import ORIGIN_VERDICTS, Element, StageDiff
 from workbench.stages import ALGORITHMS, AXIS_NAMES
 from workbench.trace import Trace
 
@@ -62,17 +63,18 @@ def row(diff: Diff, stage: StageDiff) -> tuple[str, ...]:
     comparison = stage.propagated if part == "victim" else stage.decisive
     if comparison is None:
         return (stage.name, verdict, *[""] * (len(COLUMNS) - 3), stage.reason)
+    found = comparison.summary
     worst = stage.worst_of(comparison, 1)
     if worst and worst[0].over_budget == 0:  # every element is as good as every other
         worst = []
     return (
         stage.name,
         verdict,
-        number(worst[0].over_budget) if worst else "0" if comparison.judged.any() else "-",
-        f"{int(comparison.outside.sum())}/{comparison.actual.size}",
-        number(largest_abs(comparison.error)),
-        number(largest_abs(comparison.error_ulp)),
-        number(mean(comparison.error)),
+        number(worst[0].over_budget) if worst else "0" if found.judged else "-",
+        f"{found.outside}/{found.size}",
+        number(largest(found.max_abs)),
+        number(largest(found.max_ulp)),
+        number(found.mean_signed),
         place(worst[0]) if worst else "",
         value(worst[0].actual) if worst else "",
         value(worst[0].expected) if worst else "",
@@ -156,9 +158,9 @@ def findings(diff: Diff) -> list[str]:
         if (
             stage.decisive is not None
             and stage.verdict != "untestable"
-            and (vacuous := int((stage.decisive.state == State.VACUOUS).sum()))
+            and (vacuous := stage.decisive.summary.count(State.VACUOUS))
         ):
-            of = f"{vacuous} of {stage.decisive.state.size}"
+            of = f"{vacuous} of {stage.decisive.summary.size}"
             lines.append(f"  {stage.name}: {of} elements have a budget that says nothing; not judged")
     if not diff.stages:
         lines.append("  nothing was judged")
@@ -223,17 +225,17 @@ def _factor(trace: Trace, name: str) -> str:
 
 def counts(comparison: Comparison) -> str:
     """How many elements are outside, and of which kind."""
-    size, state = comparison.actual.size, comparison.state
+    found = comparison.summary
+    size, outside = found.size, found.outside
     kinds = {
         "NaN or of the wrong class": State.NAN,
         "unwritten": State.UNWRITTEN,
         "poisoned": State.POISONED,
         "untestable": State.VACUOUS,
     }
-    found = [f"{count} {words}" for words, kind in kinds.items() if (count := int((state == kind).sum()))]
-    outside = int(comparison.outside.sum())
+    named = [f"{count} {words}" for words, kind in kinds.items() if (count := found.count(kind))]
     return f"outside the budget: {outside} of {size} ({outside / size:.1%})" + (
-        f"; {', '.join(found)}" if found else ""
+        f"; {', '.join(named)}" if named else ""
     )
 
 
@@ -294,7 +296,7 @@ def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
         errors = [
             error
             for stage in diff.stages
-            if stage.decisive and (error := largest_abs(stage.decisive.error)) is not None
+            if stage.decisive and (error := largest(stage.decisive.summary.max_abs)) is not None
         ]
         mark = (
             "<- first failing"
