@@ -351,6 +351,12 @@ def listing(entries: Sequence[dict], columns: Sequence[str], *, unicode: bool) -
     return table
 
 
+def show(entries: Sequence[dict], columns: Sequence[str]) -> None:
+    """Print a listing."""
+    screen = console()
+    screen.print(listing(entries, columns, unicode=screen.is_terminal))
+
+
 def _cell(content: object) -> str:
     if content is None or isinstance(content, float):
         return number(content)
