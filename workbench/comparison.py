@@ -277,13 +277,14 @@ def summary(found: Found, dtype: Any, offset: tuple[int, ...]) -> Summary:
     clean = states[[State.NAN, State.UNWRITTEN, *UNJUDGED]].sum() == 0
     known = xp.isfinite(error)
     numbers = int(xp.count_nonzero(known))
-    if numbers < size:
+    finite = numbers == size
+    if not finite:
         equal = found.actual == found.expected  # infinities
         error, known = xp.where(equal | ~known, 0.0, error), known | equal
         numbers = int(xp.count_nonzero(known))
     size_of_error = abs(error)
     ulps = size_of_error / ulp(found.expected, dtype)
-    if numbers < size:
+    if not finite:
         ulps = xp.where(xp.isfinite(ulps), ulps, 0.0)
     below = [int(xp.count_nonzero(over == 0)), *(int(xp.count_nonzero(over <= edge)) for edge in BINS)]
     finite_counts = np.diff(below, prepend=0)

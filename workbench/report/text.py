@@ -1,7 +1,6 @@
 """Judgements as tables and sentences, for a terminal and for Jupyter."""
 
 import html
-import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -11,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from workbench.case import Case
 from workbench.comparison import Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import FACTORS, Entry, ledger
+from workbench.report.command import case_options, diff_command
 from workbench.report.document import largest
 from workbench.report.remarks import remarks
 from workbench.stage_diff import ORIGIN_VERDICTS, Element, StageDiff
@@ -104,7 +103,7 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
         )
     parts += [Text(line) for line in remarks(diff)]
     parts += [Text(line, style="bold" if not line.startswith(" ") else "") for line in findings(diff)]
-    parts.append(Text(f"repeat: {repeat(diff)}", style="dim"))
+    parts.append(Text(f"repeat: {diff_command(diff)}", style="dim"))
     return Group(*parts)
 
 
@@ -239,46 +238,6 @@ def counts(comparison: Comparison) -> str:
     )
 
 
-def repeat(diff: Diff) -> str:
-    """The command that runs the same again."""
-    trace = diff.trace
-    words = ["workbench", "diff", trace.target, *(word for fault in trace.faults for word in ("--fault", fault))]
-    return " ".join([*map(shlex.quote, words), *case_options(trace.case, own=trace.backend != "foreign")])
-
-
-def case_options(case: Case, own: bool) -> list[str]:
-    """The command line's case options that give `case`; tiles and splits only where the kernel is ours (`own`)."""
-    default = Case().but(block_q=case.block_q, block_k=case.block_k)
-    words: list[str] = []
-    if case.seqlen_q == case.seqlen_k:
-        words += ["--seqlen", str(case.seqlen_q)]
-    else:
-        words += ["--seqlen-q", str(case.seqlen_q), "--seqlen-k", str(case.seqlen_k)]
-    derived = Case(heads=case.heads, head_dim=case.head_dim)
-    for name in (
-        "batch",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "dtype",
-        "causal_alignment",
-        "scale",
-        "probs_dtype",
-        "seed",
-        "distribution",
-        "input_std",
-    ):
-        reference = derived if name in ("kv_heads", "scale") else default
-        if getattr(case, name) != getattr(reference, name):
-            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
-    if case.causal:
-        words.append("--causal")
-    for name in ("splits", "block_q", "block_k") if own else ():
-        if getattr(case, name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
-    return words
-
-
 def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
     """One row for each run: case, verdict, origin, worst x of budget, largest error; the last passing and first failing
     one marked.
@@ -351,6 +310,12 @@ def listing(entries: Sequence[dict], columns: Sequence[str], *, unicode: bool) -
     for entry in entries:
         table.add_row(*(escape(_cell(entry[column])) for column in columns))
     return table
+
+
+def show(entries: Sequence[dict], columns: Sequence[str]) -> None:
+    """Print a listing."""
+    screen = console()
+    screen.print(listing(entries, columns, unicode=screen.is_terminal))
 
 
 def _cell(content: object) -> str:
