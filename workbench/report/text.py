@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Sequence
-from dataclasses import fields
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -10,15 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from workbench.comparison import Comparison, State
 from workbench.judge import Diff
-from workbench.ledger import FACTORS, Entry, ledger
 from workbench.report.command import case_options, diff_command
 from workbench.report.document import largest
 from workbench.report.remarks import remarks
+from workbench.report.words import findings, number, value
 from workbench.stage_diff import ORIGIN_VERDICTS, Element, StageDiff
-from workbench.stages import ALGORITHMS, AXIS_NAMES
-from workbench.trace import Trace
 
 COLUMNS = (
     "stage",
@@ -32,21 +28,7 @@ COLUMNS = (
     "actual",
     "expected",
 )
-_MEANING = {
-    "exact": ": every judged element is the correct rounding",
-    "rounding": ": every judged element is within its budget",
-}
 _STYLES = {"origin": "bold red", "victim": "yellow", "clean": "green", "not judged": "dim"}
-
-
-def number(value: float | None) -> str:
-    """Three significant digits; a dash for None."""
-    return "-" if value is None else f"{value:.3g}"
-
-
-def value(x: float) -> str:
-    """A value with the digits that tell float32 numbers apart by eye."""
-    return f"{x:.6g}"
 
 
 def place(element: Element) -> str:
@@ -137,105 +119,6 @@ def headline(diff: Diff) -> str:
     shape = f"{case.dtype} b={case.batch} {heads} q={case.seqlen_q} k={case.seqlen_k} d={case.head_dim}"
     parts = [shape, mask, *tiles, *splits, case.distribution, f"seed {case.seed}"]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"
-
-
-def findings(diff: Diff) -> list[str]:
-    """The judgement in words: a line for each origin, indented lines of detail below it."""
-    lines = []
-    for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
-        definition = ALGORITHMS[diff.trace.algorithm][stage.name].definition
-        lines.append(
-            f"{'first wrong stage' if i == 0 else 'also wrong on its own inputs'}: {stage.name} = {definition}"
-        )
-        lines += [f"  {line}" for line in _details(diff.trace, stage)]
-    if diff.victims and diff.origins:
-        lines.append(f"victims, right on their own inputs: {', '.join(diff.victims)}")
-    if not diff.origins:
-        lines.append(f"verdict: {diff.verdict}{_MEANING.get(diff.verdict, '')}")
-    lines += [f"  {stage.name} is untestable: {stage.reason}" for stage in diff.stages if stage.verdict == "untestable"]
-    for stage in diff.stages:
-        if (
-            stage.decisive is not None
-            and stage.verdict != "untestable"
-            and (vacuous := stage.decisive.summary.count(State.VACUOUS))
-        ):
-            of = f"{vacuous} of {stage.decisive.summary.size}"
-            lines.append(f"  {stage.name}: {of} elements have a budget that says nothing; not judged")
-    if not diff.stages:
-        lines.append("  nothing was judged")
-    others = [f"{stage.name} ({stage.reason})" for stage in diff.not_judged if stage.reason != "not given"]
-    absent = [stage.name for stage in diff.not_judged if stage.reason == "not given"]
-    if others or absent:
-        lines.append(f"  not judged: {', '.join([*others, *absent])}")
-    if diff.trace.contract.assumed:
-        lines.append(f"  assumed of the kernel, the weakest choice: {', '.join(assumptions(diff))}")
-    return lines
-
-
-def assumptions(diff: Diff) -> list[str]:
-    """Contract fields that nobody declared, with the value assumed."""
-    promise = diff.trace.contract
-    return [
-        f"{field.name}={getattr(promise, field.name)}" for field in fields(promise) if field.name in promise.assumed
-    ]
-
-
-def _details(trace: Trace, stage: StageDiff) -> list[str]:
-    if stage.decisive is None:
-        return [stage.reason]
-    lines = [stage.reason] if stage.reason else []
-    worst = stage.worst(1)[0]
-    axes = ", ".join(f"{AXIS_NAMES[axis]} {i}" for axis, i in worst.index.items())
-    lines.append(
-        f"worst at {axes}: actual {value(worst.actual)}, expected {value(worst.expected)}, "
-        f"allowed error {number(worst.budget)}, {number(worst.over_budget)} x of budget"
-    )
-    lines.append(counts(stage.decisive))
-    entries = ledger(trace, stage)
-    lines += [_equation(stage, entry) for entry in entries]
-    lines += [_factor(trace, name) for name in dict.fromkeys(entry.factor for entry in entries)]
-    if stage.isolated is None:
-        lines.append(f"judged end to end, from q, k and v: the cause is at or before {stage.name}")
-    elif stage.judged_from:
-        lines.append(f"judged from {', '.join(stage.judged_from)}")
-    if stage.upstream:
-        lines.append(f"upstream that nobody saw: {', '.join(stage.upstream)}")
-    return lines
-
-
-def _equation(stage: StageDiff, entry: Entry) -> str:
-    """What a factor explains: of the whole stage, or of the term that the stage sums."""
-    product = f"{'*' if entry.power == 1 else '/'} {entry.factor}"
-    if entry.term == stage.name:
-        how = product
-    elif entry.term == entry.factor and entry.power == -1:
-        how = f"without {entry.factor}"
-    else:
-        how = f"with {entry.term} {product}"
-    return f"actual = expected {how} at {entry.matched} of {entry.of} elements outside the budget"
-
-
-def _factor(trace: Trace, name: str) -> str:
-    """What a factor is and where it is due."""
-    factor, known = FACTORS[name], ALGORITHMS[trace.algorithm]
-    due = " and ".join(f"{stage} ({to})" for stage, to in factor.applied.items() if stage in known)
-    return f"{name}, {factor.held}, is applied by {due}"
-
-
-def counts(comparison: Comparison) -> str:
-    """How many elements are outside, and of which kind."""
-    found = comparison.summary
-    size, outside = found.size, found.outside
-    kinds = {
-        "NaN or of the wrong class": State.NAN,
-        "unwritten": State.UNWRITTEN,
-        "poisoned": State.POISONED,
-        "untestable": State.VACUOUS,
-    }
-    named = [f"{count} {words}" for words, kind in kinds.items() if (count := found.count(kind))]
-    return f"outside the budget: {outside} of {size} ({outside / size:.1%})" + (
-        f"; {', '.join(named)}" if named else ""
-    )
 
 
 def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
