@@ -52,9 +52,9 @@ class Plan:
 
 
 def plan(
-    name: str, case: Case, *, faults_in: Sequence[str], probes: str, inputs: tuple[Any, Any, Any] | None, **about: Any
+    name: str, case: Case, *, faults_in: Sequence[str], probes: str, inputs: tuple[Any, Any, Any] | None = None
 ) -> Plan:
-    """Kernel `name` on `case`, with the named faults put in; `about` goes to the trace (backend, versions).
+    """Kernel `name` on `case`, with the named faults put in. The trace knows no backend yet.
 
     `inputs` are q, k, v in the case's dtype, NumPy arrays or torch tensors; the case's own where None. Refusal for a
     case, fault or input that the kernel cannot take.
@@ -79,7 +79,6 @@ def plan(
         stages={stage: buffers[stage] for stage in wanted},
         requested=wanted,
         faults=tuple(fault.id for fault in chosen),
-        **about,
     )
     check(trace, name)
     guard = GUARD if any(fault.leaves_arrays for fault in chosen) else 0

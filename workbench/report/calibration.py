@@ -2,19 +2,20 @@
 
 from typing import Any
 
-from workbench import budget
-from workbench.calibration import OTHER, Calibration, Cast, Errors, TensorCore, bound_ulps
-from workbench.cuda import probe_mma
+from workbench.budget.losses import FAST_LOG, FAST_LOG_ULPS, LOG_ULPS
+from workbench.calibration import EXPONENTIALS, OTHER, Calibration, Cast, Errors, TensorCore, bound_ulps
+from workbench.contract import FAST_EXP_ULPS_PER_X, Contract
 from workbench.cuda.casts import CONVERSIONS
 from workbench.cuda.ulps import FUNCTIONS
 
 COLUMNS = ("what", "measured", "assumed", "remark")
-#: ulps and ulps_per_x that budgets assume; of ex2 what NVIDIA documents (PTX ISA, ``ex2``), which is the same
+#: ulps and ulps_per_x that budgets allow for
 ASSUMED = {
-    **dict.fromkeys(("exp", "ex2", "ex2_ftz"), (budget.EXP_ULPS, 0.0)),
-    "fast_exp": (budget.EXP_ULPS, budget.FAST_EXP_ULPS_PER_X),
-    **dict.fromkeys(("log", "fast_log"), (budget.LOG_ULPS, 0.0)),
-    "fast_log_near_1": (budget.FAST_LOG * 2.0**22, 0.0),
+    **dict.fromkeys(EXPONENTIALS, (Contract.exp_ulps, 0.0)),
+    "fast_exp": (Contract.exp_ulps, FAST_EXP_ULPS_PER_X),
+    "log": (LOG_ULPS, 0.0),
+    "fast_log": (FAST_LOG_ULPS, 0.0),
+    "fast_log_near_1": (FAST_LOG * 2.0**22, 0.0),
 }
 
 
@@ -47,18 +48,18 @@ def _of_function(name: str, errors: Errors) -> tuple[str, ...]:
     return (
         FUNCTIONS[name].summary,
         size(errors.ulps, errors.ulps_per_x) + subnormals,
-        size(ulps, ulps_per_x) + (", or 0 for subnormals" if subnormals else ""),
+        size(ulps, ulps_per_x) + (", or 0 for subnormals" if name in EXPONENTIALS else ""),
         remark,
     )
 
 
 def _of_tensor_core(name: str, core: TensorCore) -> tuple[str, ...]:
-    declared = probe_mma.declared(name)
+    assumed = Contract.mma_block, Contract.mma_extra_bits
     roundings = list(dict.fromkeys([core.addend_rounding, core.sum_rounding]))
-    worse = OTHER in (*roundings, core.c_rounding) or bound_ulps(core.block, core.extra_bits) > bound_ulps(*declared)
+    worse = OTHER in (*roundings, core.c_rounding) or bound_ulps(core.block, core.extra_bits) > bound_ulps(*assumed)
     c = f", c last, {core.c_rounding}" if core.c_rounding else ""
     measured = f"{core.block} products a step, {core.extra_bits} extra bits, {' and '.join(roundings)}{c}"
-    return name, measured, f"{declared[0]} products a step, {declared[1]} extra bits", "<- worse" if worse else ""
+    return name, measured, f"{assumed[0]} products a step, {assumed[1]} extra bits", "<- worse" if worse else ""
 
 
 def _of_cast(name: str, cast: Cast) -> tuple[str, ...]:
