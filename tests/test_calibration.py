@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from workbench import cli
+from workbench import Case, cli
 from workbench.calibration import (
     EXPONENTIALS,
     LOGARITHMS,
@@ -24,6 +24,7 @@ from workbench.calibration import (
     load,
     save,
 )
+from workbench.contract import of_foreign
 from workbench.refusal import Refusal
 
 ERRORS = Errors(1000, 1.8404, 0.0, 1.8404, -12.5, True, False, 0.9)
@@ -63,6 +64,13 @@ def test_contract_fields_of_the_accurate_exp() -> None:
         "mma_block": 16,
         "mma_extra_bits": 2,
     }
+
+
+def test_a_foreign_kernel_may_declare_them() -> None:
+    fields = contract_fields(MEASURED, exp="fast_exp")
+    contract = of_foreign(fields, Case())
+    assert {name: getattr(contract, name) for name in fields} == fields
+    assert not set(fields) & set(contract.assumed) and contract.assumed
 
 
 def test_contract_fields_of_another_exp() -> None:
