@@ -233,6 +233,7 @@ def faults(as_json: bool) -> None:
             "kernel": fault.kernel,
             "summary": fault.summary,
             "stages": list(fault.stages),
+            "biased": list(fault.biased),
             "finding": fault.finding,
             "needs": dict(fault.needs),
             "source": fault.source,
@@ -241,7 +242,7 @@ def faults(as_json: bool) -> None:
         }
         for fault in CATALOGUE.values()
     ]
-    _list(as_json, "workbench.faults/1", "faults", entries, ("id", "kernel", "stages", "finding", "summary"))
+    _list(as_json, "workbench.faults/1", "faults", entries, ("id", "kernel", "stages", "biased", "finding", "summary"))
 
 
 @commands.command()
