@@ -237,6 +237,7 @@ def faults(as_json: bool) -> None:
             "kernel": fault.kernel,
             "summary": fault.summary,
             "stages": list(fault.stages),
+            "biased": list(fault.biased),
             "finding": fault.finding,
             "needs": dict(fault.needs),
             "source": fault.source,
@@ -249,7 +250,7 @@ def faults(as_json: bool) -> None:
         return click.echo(json.dumps({"schema": "workbench.faults/1", "faults": entries}))
     from workbench.report.text import show
 
-    show(entries, ("id", "kernel", "stages", "finding", "summary"))
+    show(entries, ("id", "kernel", "stages", "biased", "finding", "summary"))
 
 
 @commands.command()
