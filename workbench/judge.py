@@ -117,13 +117,13 @@ def _with_bias(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
         return judged
     second = None if trace.rerun is None else biases(trace.rerun(second_case(trace.case)), leaning)
     found = verdicts(first, second)
-    # a stage that leans on these inputs alone keeps its verdict
-    return [
-        replace(stage, verdict=found[stage.name][0] if found[stage.name][0] == "biased" else stage.verdict,
-                reason=found[stage.name][1])
-        if stage.name in found else stage
-        for stage in judged
-    ]  # fmt: skip
+    return [_leaning(stage, *found[stage.name]) if stage.name in found else stage for stage in judged]
+
+
+def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
+    """The stage with what the test of bias says of it; one that leans on some inputs alone keeps its verdict."""
+    reason = f"{stage.reason}; {note}" if stage.reason else note
+    return replace(stage, verdict=verdict if verdict == "biased" else stage.verdict, reason=reason)
 
 
 def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
