@@ -43,7 +43,7 @@ def returning(*names: str, contract: dict[str, Any] | None = None, **faults: flo
     return kernel
 
 
-EXACT = {"block_k": 24, "scores_dtype": "float32", "probs_dtype": "float32", "fast_exp": False}
+EXACT = {"block_k": 24, "scores_dtype": "float32", "probs_dtype": "float32", "exp_ulps_per_x": 0.0, "fast_math": False}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -66,7 +66,21 @@ def test_some_stages_without_a_contract_and_what_was_assumed() -> None:
         "probs_dtype",
         "partials_dtype",
         "row_sum_of_cast",
-        "fast_exp",
+        "accumulation",
+        "mma_block",
+        "mma_extra_bits",
+        "exp_ulps",
+        "exp_ulps_per_x",
+        "exp_flushes",
+        "fast_math",
+        "base2",
+        "mask_sentinel",
+        "empty_out",
+        "empty_lse",
+        "probs_rounding",
+        "partials_rounding",
+        "out_rounding",
+        "saturates",
     )
     assert diff(run(returning("scores", "out", row_sum_by=1.001), CASE)).origins == ("out",)
 
@@ -186,7 +200,9 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
         ({"out": OUT, "contract": 3}, '<lambda>: "contract" must be a dict; got int'),
         (
             {"out": OUT, "contract": {"tile": 3}},
-            '"contract" has the fields block_k, splits, scores_dtype, probs_dtype, partials_dtype, out_dtype, row_sum_of_cast, fast_exp; '
+            '"contract" has the fields block_k, splits, scores_dtype, probs_dtype, partials_dtype, out_dtype, row_sum_of_cast, '
+            "accumulation, mma_block, mma_extra_bits, exp_ulps, exp_ulps_per_x, exp_flushes, fast_math, base2, "
+            "mask_sentinel, empty_out, empty_lse, probs_rounding, partials_rounding, out_rounding, saturates; "
             "got 'tile'",
         ),
         (
@@ -195,9 +211,9 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
         ),
         (
             {"out": OUT, "contract": {"probs_dtype": "fp16"}},
-            "\"contract\" field probs_dtype is one of float32, float16, bfloat16; got 'fp16'",
+            "\"contract\" field probs_dtype must be one of float32, float16, bfloat16; got 'fp16'",
         ),
-        ({"out": OUT, "contract": {"fast_exp": 1}}, '"contract" field fast_exp must be true or false; got 1'),
+        ({"out": OUT, "contract": {"fast_math": 1}}, '"contract" field fast_math must be true or false; got 1'),
     ],
 )
 def test_wrong_results_are_refused(result: Any, message: str) -> None:

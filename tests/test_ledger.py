@@ -11,7 +11,7 @@ from workbench.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
 from workbench.ledger import _TERMS, FACTORS, Entry, ledger
 from workbench.report.document import diff_document
-from workbench.report.text import findings
+from workbench.report.words import findings
 from workbench.stages import ALGORITHMS
 
 CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True)

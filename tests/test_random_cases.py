@@ -6,17 +6,9 @@ from hypothesis import HealthCheck, event, example, given, settings, target
 from hypothesis import strategies as st
 
 from workbench import Case, diff, run
+from workbench.bench_verdicts import BUILDS
 from workbench.case import DISTRIBUTIONS
 from workbench.refusal import Refusal
-
-#: (block_q, block_k, smallest and largest head_dim, dtype): few, since each is one compile for every kernel function
-BUILDS = [
-    (16, 16, 1, 32, "float32"),
-    (32, 16, 1, 32, "bfloat16"),
-    (64, 64, 33, 64, "float32"),
-    (64, 64, 33, 64, "float16"),
-    (32, 32, 65, 128, "float32"),
-]
 
 
 @st.composite

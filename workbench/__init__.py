@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.case import Case
-    from workbench.comparison import StageDiff
     from workbench.judge import Diff, diff
     from workbench.refusal import Refusal, Unavailable
+    from workbench.stage_diff import StageDiff
     from workbench.target import run
     from workbench.trace import Trace, load, save
 
@@ -26,7 +26,7 @@ _HOMES = {
     "save": "trace",
     "diff": "judge",
     "Diff": "judge",
-    "StageDiff": "comparison",
+    "StageDiff": "stage_diff",
     "Refusal": "refusal",
     "Unavailable": "refusal",
 }

@@ -21,8 +21,8 @@ def handed_over(x: np.ndarray, arrays: str, device: str) -> Any:
     if arrays == "cupy":
         if x.dtype == DTYPES["bfloat16"]:
             raise Refusal("CuPy has no bfloat16; say --arrays torch, or another --dtype")
-        return _module("cupy").asarray(x)
-    torch = _module("torch")
+        return module("cupy").asarray(x)
+    torch = module("torch")
     if device == "cuda" and not torch.cuda.is_available():
         raise Unavailable("device cuda needs an NVIDIA GPU that torch can use; none was found")
     if x.dtype == DTYPES["bfloat16"]:
@@ -30,7 +30,7 @@ def handed_over(x: np.ndarray, arrays: str, device: str) -> Any:
     return torch.from_numpy(x).to(device)
 
 
-def _module(name: str) -> Any:
+def module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -42,7 +42,7 @@ def as_numpy(x: Any, what: str) -> np.ndarray:
     if hasattr(x, "detach"):  # torch
         x = x.detach().cpu().contiguous()
         x = (
-            x.view(_module("torch").uint16).numpy().view(DTYPES["bfloat16"])
+            x.view(module("torch").uint16).numpy().view(DTYPES["bfloat16"])
             if str(x.dtype) == "torch.bfloat16"
             else x.numpy()
         )
@@ -52,3 +52,12 @@ def as_numpy(x: Any, what: str) -> np.ndarray:
     if array.dtype not in (*DTYPES.values(), np.dtype(np.float64)):
         raise Refusal(f"{what} must be an array of {', '.join(DTYPES)} or float64; got {array.dtype}")
     return array
+
+
+def in_float64(x: np.ndarray, device: str) -> Any:
+    """`x` in float64: a NumPy array on the cpu, a torch tensor on another device, to which its own few bytes travel."""
+    if device == "cpu":
+        with np.errstate(invalid="ignore"):  # a signalling NaN raises the flag when it is widened
+            return x.astype(np.float64)
+    torch = module("torch")
+    return handed_over(np.ascontiguousarray(x), "torch", device).to(torch.float64)

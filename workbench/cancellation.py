@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from workbench.errors import unit_roundoff
-from workbench.judge import expected, readable, splits
+from workbench.expectation import Expectation, readable, splits
 from workbench.reference import online, split_k
 from workbench.stages import INPUTS
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 #: bits of float32, in which every kernel accumulates: no contract promises more or less
 PRECISION = -np.log2(unit_roundoff("float32"))
@@ -32,16 +32,17 @@ def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
     0 where all terms are 0 (a row without keys), inf where only their sum is, NaN where a term is NaN or infinite. The
     sums are float64's own, so that beyond some 50 bits the figure says no more than that.
     """
-    given = {name: to_float64(stage) for name, stage in readable(trace).items()}
-    seen = expected(trace, given) | given
+    expectation = Expectation(trace, readable(trace))
+    given = expectation.given
+    seen = expectation.computed | given
     terms = {name: seen[name] for name in ("correction", "probs_cast", "row_sum", "acc")}
-    terms |= {name: to_float64(trace.inputs[name]) for name in INPUTS}
+    terms |= dict(zip(INPUTS, expectation.inputs, strict=True))
     terms["row_sum terms"] = seen["probs_cast" if trace.contract.row_sum_of_cast else "probs"]
     if trace.algorithm == "split_k":
         terms["merge_sum terms"] = split_k.merge_weight(seen["partial_max"], seen["merge_max"]) * seen["partial_sum"]
         # where nobody told which keys a split holds, the dumped weights fit no sum over keys
         told = trace.contract.block_k is not None and trace.contract.splits is not None
-        terms["merge_weight"] = (seen if told else expected(trace, {}))["merge_weight"]
+        terms["merge_weight"] = (seen if told else Expectation(trace, {}).computed)["merge_weight"]
     total = _sums(trace, terms)
     size = _sums(trace, {name: np.abs(values) for name, values in terms.items()})
     return {name: _bits(total[name], size[name]) for name in given if name in total}

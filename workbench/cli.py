@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.cli_bench import bench
 from workbench.options import case_options, cases_of, fault_option, json_option, needs_of
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ def commands() -> None:
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
 
 
+commands.add_command(bench)
+
+
 @commands.command()
 @click.argument("target", metavar="TARGET")
 @fault_option
@@ -87,9 +91,9 @@ def diff(
     TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
     FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row.
     """
-    from workbench.comparison import ORIGIN_VERDICTS
     from workbench.progress import shown
     from workbench.refusal import Refusal
+    from workbench.stage_diff import ORIGIN_VERDICTS
 
     if fail_on not in FAILS_ALSO:
         raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
@@ -233,6 +237,7 @@ def faults(as_json: bool) -> None:
             "kernel": fault.kernel,
             "summary": fault.summary,
             "stages": list(fault.stages),
+            "biased": list(fault.biased),
             "finding": fault.finding,
             "needs": dict(fault.needs),
             "source": fault.source,
@@ -241,7 +246,11 @@ def faults(as_json: bool) -> None:
         }
         for fault in CATALOGUE.values()
     ]
-    _list(as_json, "workbench.faults/1", "faults", entries, ("id", "kernel", "stages", "finding", "summary"))
+    if as_json:
+        return click.echo(json.dumps({"schema": "workbench.faults/1", "faults": entries}))
+    from workbench.report.text import show
+
+    show(entries, ("id", "kernel", "stages", "biased", "finding", "summary"))
 
 
 @commands.command()
@@ -257,22 +266,15 @@ def kernels(as_json: bool) -> None:
         for k in KERNELS.values()
     ]
     if as_json:
-        return _list(True, "workbench.kernels/1", "kernels", entries, ())
-    _list(False, "", "kernels", entries, ("name", "stages", "summary"))
+        return click.echo(json.dumps({"schema": "workbench.kernels/1", "kernels": entries}))
+    from workbench.report.text import show
+
+    show(entries, ("name", "stages", "summary"))
     inputs = [
         {"distribution": name, "formula": " ".join((draw.__doc__ or "").partition("\n\n")[0].split())}
         for name, draw in DISTRIBUTIONS.items()
     ]
-    _list(False, "", "distributions", inputs, ("distribution", "formula"))
-
-
-def _list(as_json: bool, schema: str, name: str, entries: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
-    if as_json:
-        return click.echo(json.dumps({"schema": schema, name: entries}))
-    from workbench.report.text import console, listing
-
-    screen = console()
-    screen.print(listing(entries, columns, unicode=screen.is_terminal))
+    show(inputs, ("distribution", "formula"))
 
 
 @commands.command()
@@ -296,59 +298,30 @@ def doctor(as_json: bool) -> None:
     sys.exit(ENVIRONMENT if any(check.required and not check.ok for check in checks) else 0)
 
 
-@commands.group()
-def bench() -> None:
-    """Measure speed: medians, and the ratio to a peer of the same run."""
-
-
-@bench.command()
+@commands.command()
+@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="calibration.json",
+    help="Write the calibration into this file [calibration.json]",
+)
 @json_option
-def emulator(as_json: bool) -> None:
-    """Measure the emulator against numba's own CUDA simulator."""
-    from workbench.cuda import bench_emulator
+def calibrate(backend: str, out: Path, as_json: bool) -> None:
+    """Measure what contracts assume of a machine: errors of exp and log, sums of tensor cores, roundings of casts."""
+    from workbench import calibration
+    from workbench.cuda.calibrate import measure
     from workbench.progress import shown
 
+    calibration.check_free(out)
     with shown():
-        results = bench_emulator.measure()
+        measured = measure(backend)
+    calibration.save(measured, out)
     if as_json:
-        return click.echo(json.dumps(results))
-    for table in ("runs", "starts"):
-        _list(False, "", table, results[table], tuple(results[table][0]))
+        return click.echo(json.dumps(calibration.document(measured)))
+    from workbench.report import calibration as table
+    from workbench.report.text import show
 
-
-@bench.command()
-@json_option
-def sanitizer(as_json: bool) -> None:
-    """Compare watched runs with NVIDIA's compute-sanitizer, fault by fault; needs a GPU."""
-    from workbench.cuda import bench_sanitizer
-    from workbench.progress import shown
-
-    with shown():
-        results = bench_sanitizer.measure()
-    if as_json:
-        return click.echo(json.dumps(results))
-    rows = []
-    for row in results["rows"]:
-        cells = {name: bench_sanitizer.text(cell) for name, cell in row.items() if isinstance(cell, dict)}
-        rows.append({"fault": row["fault"] or "none", "kernel": row["kernel"], **cells})
-    _list(False, "", "rows", rows, tuple(rows[0]))
-    _list(False, "", "versions", [results["versions"]], tuple(results["versions"]))
-
-
-@bench.command()
-@click.option("--correct", type=click.IntRange(min=1), default=2000, help="Random cases of correct kernels [2000]")
-@click.option("--per-fault", type=click.IntRange(min=1), default=20, help="Random cases of each fault [20]")
-@click.option("--seed", default=0, help="Seed of the cases [0]")
-@click.option("--foreign", is_flag=True, help="Instead, judge PyTorch's own attention, its contract unknown")
-@json_option
-def verdicts(correct: int, per_fault: int, seed: int, foreign: bool, as_json: bool) -> None:
-    """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
-    from workbench import bench_verdicts
-    from workbench.progress import shown
-
-    with shown():
-        results = bench_verdicts.measure_foreign() if foreign else bench_verdicts.measure(correct, per_fault, seed)
-    if as_json:
-        return click.echo(json.dumps(results))
-    for rows in bench_verdicts.tables(results):
-        _list(False, "", "rows", rows, tuple(rows[0]))
+    click.echo(table.headline(measured))
+    show(table.rows(measured), table.COLUMNS)
+    click.echo(f"written: {out}")

@@ -1,53 +1,163 @@
-"""One stage held against what it should be: every element's error in units of its budget, and why an element was not
-judged.
-"""
+"""A stage held against what it should be: the verdict on every element, and what the elements add up to."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
-from workbench.budget import Budget
-from workbench.errors import largest, round_to, ulp, ulp_error
-from workbench.refusal import Refusal
-from workbench.stages import AXIS_NAMES
-from workbench.trace import to_float64, unwritten
-
-#: verdicts of a stage that is wrong on its own inputs
-ORIGIN_VERDICTS = ("missing", "bug")
+from workbench.budget.problem import Budget
+from workbench.errors import float64, largest, round_to, ulp, ulp_error
+from workbench.trace import to_float64
 
 
 class State(IntEnum):
-    """What is known of an element, besides the size of its error."""
+    """The verdict on an element."""
 
-    JUDGED = 0  #: actual and expected are finite, or equal infinities
-    NAN = 1  #: actual is NaN, or of another class (finite, +inf, -inf) than expected: always outside its budget
-    UNWRITTEN = 2  #: the slot still holds what it was filled with before the run: always outside its budget
-    POISONED = 3  #: the element's own dumped inputs turn into NaN: not judged
-    VACUOUS = 4  #: the budget is not finite or as large as the terms themselves, so it would pass anything: not judged
+    EXACT = 0  #: the correct rounding of what it should be
+    ROUNDING = 1  #: within its statistical budget
+    SUSPICIOUS = 2  #: within its budget, but beyond the statistical one
+    OUTSIDE = 3  #: beyond its budget
+    NAN = 4  #: NaN, or of another class (finite, +inf, -inf) than expected
+    UNWRITTEN = 5  #: the slot still holds what it was filled with before the run
+    POISONED = 6  #: the element's own dumped inputs turn into NaN: not judged
+    VACUOUS = 7  #: the budget is not finite or as large as the terms themselves, so it would pass anything: not judged
+
+
+#: states outside their budget, and states without a judgement
+WRONG = (State.OUTSIDE, State.NAN, State.UNWRITTEN)
+UNJUDGED = (State.POISONED, State.VACUOUS)
+#: upper edges of the bins that x of budget is counted in, after the one for 0; inf has a bin of its own
+BINS = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0, np.finfo(np.float64).max)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Every element of a comparison, arrays of the stage's shape."""
+
+    actual: np.ndarray  #: as dumped, in the stage's dtype
+    expected: np.ndarray  #: float64
+    budget: np.ndarray  #: float64, the largest |actual - expected| of a kernel that keeps its contract
+    statistical: np.ndarray  #: float32, the statistical budget in units of the budget, at most 1
+    over_budget: np.ndarray  #: float32, |actual - expected| / budget; inf where NAN or UNWRITTEN, nan where not judged
+    state: np.ndarray  #: uint8, a State each
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The element with the largest x of budget, of equals the first in C order."""
+
+    over_budget: float
+    place: tuple[int, ...]  #: index in the whole stage
+    actual: float
+    expected: float
+    budget: float
+    state: State
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the elements of a comparison add up to; summaries of parts add up to that of the whole."""
+
+    states: np.ndarray  #: elements in each State
+    bins: np.ndarray  #: judged elements by x of budget: 0, then up to each edge of BINS, then inf
+    sum_signed: float  #: of the signed errors that are numbers
+    numbers: int  #: how many these are
+    max_abs: float  #: largest |error| that is a number; nan where none is
+    max_ulp: float  #: the same in ulps of the stage's dtype
+    worst: "Worst | None"  #: the element farthest outside; None where nothing was judged
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return int(self.states.sum())
+
+    def count(self, *states: State) -> int:
+        """Elements in any of the states."""
+        return int(sum(self.states[state] for state in states))
+
+    @property
+    def outside(self) -> int:
+        """Elements outside their budget."""
+        return self.count(*WRONG)
+
+    @property
+    def judged(self) -> int:
+        """Elements that were judged."""
+        return self.size - self.count(*UNJUDGED)
+
+    @property
+    def mean_signed(self) -> float | None:
+        """Mean of the signed errors that are numbers; None where none is."""
+        return self.sum_signed / self.numbers if self.numbers else None
+
+    def __add__(self, other: "Summary") -> "Summary":
+        pairs = [worst for worst in (self.worst, other.worst) if worst is not None]
+        return Summary(
+            self.states + other.states,
+            self.bins + other.bins,
+            self.sum_signed + other.sum_signed,
+            self.numbers + other.numbers,
+            float(np.fmax(self.max_abs, other.max_abs)),
+            float(np.fmax(self.max_ulp, other.max_ulp)),
+            min(pairs, key=lambda worst: (-worst.over_budget, worst.place), default=None),
+        )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A stage against one expectation; all arrays have the stage's shape."""
+    """A stage against one expectation."""
 
-    actual: np.ndarray  #: as dumped, in the stage's dtype
-    expected: np.ndarray  #: float64
-    budget: np.ndarray  #: float64, the largest |actual - expected| of a correct kernel
-    over_budget: np.ndarray  #: float64, |actual - expected| / budget; inf where NAN or UNWRITTEN, nan where not judged
-    state: np.ndarray  #: uint8, a State each
+    summary: Summary
+    load: Callable[[], Elements] = field(repr=False)  #: the elements, kept or computed again
+
+    @cached_property
+    def elements(self) -> Elements:
+        """Every element; those of a large trace are computed when they are first asked for."""
+        return self.load()
+
+    @property
+    def actual(self) -> np.ndarray:
+        """As dumped, in the stage's dtype."""
+        return self.elements.actual
+
+    @property
+    def expected(self) -> np.ndarray:
+        """What the stage should be, float64."""
+        return self.elements.expected
+
+    @property
+    def budget(self) -> np.ndarray:
+        """The largest |actual - expected| of a correct kernel, float64."""
+        return self.elements.budget
+
+    @property
+    def statistical(self) -> np.ndarray:
+        """The statistical budget in units of the budget, float32."""
+        return self.elements.statistical
+
+    @property
+    def over_budget(self) -> np.ndarray:
+        """|actual - expected| / budget, float32; inf where NAN or UNWRITTEN, nan where not judged."""
+        return self.elements.over_budget
+
+    @property
+    def state(self) -> np.ndarray:
+        """A State each, uint8."""
+        return self.elements.state
 
     @property
     def outside(self) -> np.ndarray:
         """Which elements are judged and outside their budget, bool."""
-        return self.over_budget > 1
+        return np.isin(self.state, WRONG)
 
     @property
     def judged(self) -> np.ndarray:
         """Which elements were judged, bool."""
-        return ~np.isnan(self.over_budget)
+        return ~np.isin(self.state, UNJUDGED)
 
     @property
     def error(self) -> np.ndarray:
@@ -65,159 +175,140 @@ class Comparison:
     @property
     def exact(self) -> bool:
         """Whether every judged element is the correct rounding of its expectation to the stage's dtype."""
-        rounded = round_to(self.expected, self.actual.dtype)
-        return bool(self.judged.any() and np.all(to_float64(self.actual)[self.judged] == rounded[self.judged]))
+        return 0 < self.summary.judged == self.summary.count(State.EXACT)
 
 
-def compare(actual: np.ndarray, expected: np.ndarray, budget: Budget) -> Comparison:
-    """`actual`, as dumped, against `expected` (float64) within `budget`; arrays of one shape.
+def whole(elements: Elements) -> Comparison:
+    """The comparison of a stage all of whose elements are at hand."""
+    found = Found(
+        float64(elements.actual), elements.expected, elements.budget, elements.statistical, elements.over_budget,
+        elements.state,
+    )  # fmt: skip
+    return Comparison(summary(found, elements.actual.dtype, (0,) * elements.actual.ndim), lambda: elements)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A part of a stage compared: as Elements, but all in float64 and on any device."""
+
+    actual: np.ndarray
+    expected: np.ndarray
+    budget: np.ndarray
+    statistical: np.ndarray
+    over_budget: np.ndarray
+    state: np.ndarray
+
+
+@np.errstate(all="ignore")
+def compare(
+    actual: np.ndarray, unwritten: np.ndarray, expected: np.ndarray, budget: Budget, dtype: Any, saturates: bool = False
+) -> Found:
+    """`actual` (float64, of `dtype`) against `expected` within `budget`; arrays of one shape, of NumPy or torch.
 
     Class before size: an unwritten slot, then a NaN expectation (poisoned), then a NaN or another class than expected,
     then the budget. Half an ulp of the dtype is always allowed, so an exact stage allows what rounds to it and nothing
-    else. An infinity is right where |expected| + budget reaches beyond the largest value of the dtype.
+    else. Where |expected| + budget reaches beyond the largest value of the dtype, an infinity is right, or that value
+    where casts saturate.
     """
-    value, expected = to_float64(actual), np.asarray(expected, np.float64)
-    with np.errstate(all="ignore"):
-        bound = np.maximum(budget.bound, ulp(expected, actual.dtype) / 2)
-        error = np.where(value == expected, 0.0, np.abs(value - expected))
-        over = np.where(error == 0, 0.0, error / bound)
-        overflows = np.isfinite(expected) & (np.abs(expected) + bound > largest(actual.dtype))
-        allowed = (np.isfinite(value) & np.isfinite(expected)) | (value == expected)
-        allowed |= overflows & np.isinf(value) & (np.sign(value) == np.sign(expected))
-        # where the terms themselves overflow, inf - inf may make a NaN of a correct sum
-        terms_overflow = np.isfinite(budget.size) & (budget.size > largest(actual.dtype))
-        vacuous = (
-            terms_overflow
-            | ~np.isfinite(budget.bound)
-            | (budget.bound >= np.maximum(budget.size, ulp(expected, actual.dtype)))
+    xp = array_namespace(actual)
+    spacing = ulp(expected, dtype)
+    bound = xp.maximum(budget.bound, spacing / 2)
+    likely = bound if budget.statistical is budget.bound else xp.maximum(budget.statistical, spacing / 2)
+    error = abs(actual - expected)
+    over = error / bound
+    inexact = actual != xp.round(expected / spacing) * spacing
+    state = xp.astype(inexact, xp.uint8) + xp.astype(error > likely, xp.uint8) + xp.astype(over > 1, xp.uint8)
+    share = likely / bound
+    limit = xp.maximum(budget.size, spacing)
+    top = largest(dtype)
+    # whatever is not a plain number within the range of its dtype is looked at in full; the rest is not touched again
+    plain = (bound < limit) & (abs(expected) + bound <= top) & ((budget.size <= top) | (budget.size == np.inf))
+    odd = ~(plain & xp.isfinite(actual)) | unwritten
+    if bool(xp.any(odd)):
+        one = Found(actual[odd], expected[odd], bound[odd], likely[odd], over[odd], state[odd])
+        over[odd], state[odd] = _in_full(
+            one, unwritten[odd], budget.bound[odd], budget.size[odd], limit[odd], dtype, saturates
         )
-    state = np.select(
-        [unwritten(actual), np.isnan(expected), ~allowed & ~terms_overflow, vacuous & ~(over > 1)],
-        [State.UNWRITTEN, State.POISONED, State.NAN, State.VACUOUS],
-        State.JUDGED,
-    ).astype(np.uint8)
-    over = np.where(overflows & np.isinf(value), 1.0, over)
-    over = np.where((state == State.NAN) | (state == State.UNWRITTEN), np.inf, over)
-    over = np.where((state == State.POISONED) | (state == State.VACUOUS), np.nan, over)
-    return Comparison(actual, expected, np.broadcast_to(bound, actual.shape), over, state)
+    return Found(actual, expected, bound, share, over, state)
 
 
-@dataclass(frozen=True)
-class Element:
-    """One element of a stage."""
+def _in_full(
+    found: Found, unwritten: np.ndarray, bare: np.ndarray, size: np.ndarray, limit: np.ndarray, dtype: Any,
+    saturates: bool,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """x of budget and State of elements that may be infinite, NaN, unwritten or without a meaningful budget; `bare` is
+    the budget without the half ulp.
+    """
+    xp = array_namespace(found.actual)
+    value, expected, bound, top = found.actual, found.expected, found.budget, largest(dtype)
+    equal = value == expected
+    over = xp.where(equal, 0.0, abs(value - expected) / bound)
+    overflows = xp.isfinite(expected) & (abs(expected) + bound > top)
+    beyond = overflows & ((abs(value) == top) if saturates else xp.isinf(value))
+    beyond = beyond & (xp.sign(value) == xp.sign(expected))
+    allowed = (xp.isfinite(value) & xp.isfinite(expected)) | equal | beyond
+    # where the terms themselves overflow, inf - inf may make a NaN of a correct sum
+    terms_overflow = (size < np.inf) & (size > top)
+    vacuous = terms_overflow | ~xp.isfinite(bare) | (bare >= limit)
+    over = xp.where(beyond, xp.minimum(xp.where(xp.isnan(over), 1.0, over), 1.0), over)
 
-    index: Mapping[str, int]  #: axis letter -> index
-    actual: float
-    expected: float
-    budget: float
-    over_budget: float
-    state: State
+    rounded = round_to(expected, dtype, saturates=saturates)
+    state = xp.where(value == rounded, float(State.EXACT), float(State.ROUNDING))
+    state = xp.where(abs(value - expected) > found.statistical, float(State.SUSPICIOUS), state)
+    state = xp.where(beyond, xp.where(value == rounded, float(State.EXACT), float(State.ROUNDING)), state)
+    state = xp.where(equal, float(State.EXACT), state)
+    state = xp.where(over > 1, float(State.OUTSIDE), state)
+    state = xp.where(vacuous & ~(over > 1), float(State.VACUOUS), state)
+    state = xp.where(~allowed & ~terms_overflow, float(State.NAN), state)
+    state = xp.where(xp.isnan(expected), float(State.POISONED), state)
+    state = xp.where(unwritten, float(State.UNWRITTEN), state)
+    over = xp.where((state == State.NAN) | (state == State.UNWRITTEN), np.inf, over)
+    over = xp.where((state == State.POISONED) | (state == State.VACUOUS), np.nan, over)
+    return over, xp.astype(state, xp.uint8)
 
 
-@dataclass(frozen=True)
-class Profile:
-    """A stage along one axis; arrays have one entry for each index of the axis."""
-
-    axis: str
-    outside: np.ndarray  #: elements outside their budget
-    over_budget: np.ndarray  #: largest x of budget; NaN where nothing was judged
-    mean_signed: np.ndarray  #: mean signed error; NaN where no element has one
-
-
-@dataclass(frozen=True)
-class StageDiff:
-    """The judgement of one stage."""
-
-    name: str
-    axes: str  #: one letter an axis, as in `stages.py`
-    verdict: str  #: exact, rounding, suspicious, biased, bug, untestable, missing; "not judged" where it cannot be
-    isolated: Comparison | None  #: against the stage's own dumped inputs
-    propagated: Comparison | None  #: against q, k, v
-    judged_from: tuple[str, ...] = ()  #: nearest dumped ancestors, where a direct input was not dumped
-    upstream: tuple[str, ...] = ()  #: stages that nobody saw, where the verdict covers them too
-    reason: str = ""  #: why the stage is missing, untestable or not judged
-
-    @property
-    def decisive(self) -> Comparison | None:
-        """The comparison that the verdict rests on: the isolated one where it exists."""
-        return self.isolated if self.isolated is not None else self.propagated
-
-    @property
-    def role(self) -> str:
-        """origin: wrong by its own verdict; victim: only its propagated error is outside; not judged; or clean."""
-        if self.verdict in ORIGIN_VERDICTS:
-            return "origin"
-        if self.propagated is not None and self.propagated.outside.any():
-            return "victim"
-        return "not judged" if self.decisive is None or self.verdict == "untestable" else "clean"
-
-    def worst(self, n: int = 1) -> list[Element]:
-        """The n elements farthest outside their budget, the farthest first; fewer where fewer were judged."""
-        return self.worst_of(self._judged(), n)
-
-    def worst_of(self, comparison: Comparison, n: int) -> list[Element]:
-        """As `worst`, of one of the stage's two comparisons."""
-        over = comparison.over_budget.ravel()
-        candidates = np.flatnonzero(~np.isnan(over))
-        order = candidates[np.argsort(-over[candidates], kind="stable")[:n]]
-        return [self._element(comparison, int(flat)) for flat in order]
-
-    def at(self, **index: int) -> "StageDiff":
-        """The stage narrowed to the given indices, by axis letter (b h q k d t s); the axes named go away.
-
-        >>> d["acc"].at(b=0, q=63).worst(10)  # doctest: +SKIP
-        """
-        where: list[Any] = [slice(None)] * len(self.axes)
-        for axis, i in index.items():
-            if axis not in self.axes:
-                raise Refusal(f"stage {self.name} has the axes {' '.join(self.axes)}; got {axis!r}")
-            size = self._judged().actual.shape[self.axes.index(axis)]
-            if not -size <= i < size:
-                raise Refusal(f"stage {self.name}: {AXIS_NAMES[axis]} {axis} is 0 to {size - 1}; got {i}")
-            where[self.axes.index(axis)] = i
-
-        def narrowed(c: Comparison | None) -> Comparison | None:
-            if c is None:
-                return None
-            parts = (c.actual, c.expected, c.budget, c.over_budget, c.state)
-            return Comparison(*(np.asarray(part[tuple(where)]) for part in parts))
-
-        axes = "".join(axis for axis in self.axes if axis not in index)
-        return replace(self, axes=axes, isolated=narrowed(self.isolated), propagated=narrowed(self.propagated))
-
-    def profile(self, axis: str) -> Profile:
-        """Errors along one axis (a letter): where along it elements are outside, how far, and to which side."""
-        if axis not in self.axes:
-            raise Refusal(f"stage {self.name} has the axes {' '.join(self.axes)}; got {axis!r}")
-        comparison = self._judged()
-        others = tuple(i for i, other in enumerate(self.axes) if other != axis)
-        over = comparison.over_budget
-        error, known = comparison.error, np.isfinite(comparison.error)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(known, error, 0.0).sum(axis=others) / known.sum(axis=others)
-        largest_over = np.where(np.isnan(over), -1.0, over).max(axis=others)
-        return Profile(
-            axis, comparison.outside.sum(axis=others), np.where(largest_over < 0, np.nan, largest_over), mean
-        )
-
-    def plot(self) -> Any:
-        """The histogram of errors in units of budget, a matplotlib Figure."""
-        from workbench.report.plots import histogram
-
-        return histogram(self)
-
-    def _judged(self) -> Comparison:
-        if self.decisive is None:
-            raise Refusal(f"stage {self.name} was not judged: {self.reason}")
-        return self.decisive
-
-    def _element(self, comparison: Comparison, flat: int) -> Element:
-        index = np.unravel_index(flat, comparison.actual.shape)
-        return Element(
-            index={axis: int(i) for axis, i in zip(self.axes, index, strict=True)},
-            actual=float(to_float64(comparison.actual)[index]),
-            expected=float(comparison.expected[index]),
-            budget=float(comparison.budget[index]),
-            over_budget=float(comparison.over_budget[index]),
-            state=State(int(comparison.state[index])),
-        )
+@np.errstate(all="ignore")
+def summary(found: Found, dtype: Any, offset: tuple[int, ...]) -> Summary:
+    """What a part of a stage adds up to; `offset` is the index of its first element in the whole."""
+    xp = array_namespace(found.state)
+    states = np.array([int(xp.count_nonzero(found.state == state)) for state in State])
+    error = found.actual - found.expected
+    over, size = found.over_budget, states.sum()
+    clean = states[[State.NAN, State.UNWRITTEN, *UNJUDGED]].sum() == 0
+    known = xp.isfinite(error)
+    numbers = int(xp.count_nonzero(known))
+    finite = numbers == size
+    if not finite:
+        equal = found.actual == found.expected  # infinities
+        error, known = xp.where(equal | ~known, 0.0, error), known | equal
+        numbers = int(xp.count_nonzero(known))
+    size_of_error = abs(error)
+    ulps = size_of_error / ulp(found.expected, dtype)
+    if not finite:
+        ulps = xp.where(xp.isfinite(ulps), ulps, 0.0)
+    below = [int(xp.count_nonzero(over == 0)), *(int(xp.count_nonzero(over <= edge)) for edge in BINS)]
+    finite_counts = np.diff(below, prepend=0)
+    bins = np.array([*finite_counts, int(xp.count_nonzero(over == np.inf))])
+    ranked = over if clean else xp.where(xp.isnan(over), -1.0, over)
+    worst = None
+    if size:
+        flat = int(xp.argmax(xp.reshape(ranked, (-1,))))
+        place = tuple(int(i) for i in np.unravel_index(flat, tuple(ranked.shape)))
+        if float(ranked[place]) >= 0:
+            worst = Worst(
+                float(ranked[place]),
+                tuple(i + first for i, first in zip(place, offset, strict=True)),
+                float(found.actual[place]),
+                float(found.expected[place]),
+                float(found.budget[place]),
+                State(int(found.state[place])),
+            )
+    return Summary(
+        states,
+        bins,
+        float(xp.sum(error)) if numbers else 0.0,
+        numbers,
+        float(xp.max(size_of_error)) if numbers else float("nan"),
+        float(xp.max(ulps)) if numbers else float("nan"),
+        worst,
+    )

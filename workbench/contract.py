@@ -3,12 +3,24 @@
 Budgets read it. What a foreign kernel does not say is assumed to be the weakest choice, and shown as assumed.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from workbench.case import DTYPES, Case
 from workbench.refusal import Refusal
+
+#: how a sum of products is accumulated: in float32 and rounded to nearest in any order; in the aligned, truncated
+#: blocks of a tensor core; or either
+ACCUMULATIONS = ("nearest", "tensor-core", "any")
+#: how a cast rounds: to the nearest value, ties to even; toward zero; or either
+ROUNDINGS = ("nearest", "toward-zero", "any")
+#: CUDA's __expf is off by 2 + 1.173 |x| ulp (CUDA programming guide, intrinsic functions)
+FAST_EXP_ULPS_PER_X = 1.173
+#: the tensor core that loses most: blocks of 4 products without extra bits, as V100's (Fasi et al., Numerical behavior
+#: of NVIDIA tensor cores, 2021, PeerJ CS-330)
+WEAKEST_MMA = {"mma_block": 4, "mma_extra_bits": 0}
 
 
 @dataclass(frozen=True)
@@ -24,12 +36,51 @@ class Contract:
     partials_dtype: str  #: in which partial_O is stored
     out_dtype: str  #: in which out is stored
     row_sum_of_cast: bool  #: whether row_sum adds the cast probs
-    fast_exp: bool  #: exp of up to 2 + 1.173 |x| ulp (CUDA's __expf); otherwise at most 2 ulp
+    accumulation: str = "nearest"  #: of qk and acc, one of ACCUMULATIONS
+    mma_block: int = 16  #: products that a tensor core aligns and adds at once
+    mma_extra_bits: int = 2  #: bits that it keeps below float32's last; negative where its accumulator is narrower
+    exp_ulps: float = 2.0  #: error of exp, at most ...
+    exp_ulps_per_x: float = 0.0  #: ... and so much more for each unit of the argument (FAST_EXP_ULPS_PER_X)
+    exp_flushes: bool = True  #: whether exp may turn subnormal results into 0
+    fast_math: bool = False  #: whether division and log are approximate (CUDA's __fdividef, __logf)
+    base2: bool = False  #: whether scores and maxima are in units of log2: scale * log2(e), exp2 for exp
+    mask_sentinel: float = -math.inf  #: what scores and maxima hold in place of -inf
+    empty_out: float = 0.0  #: out of a row without keys
+    empty_lse: float = -math.inf  #: lse of a row without keys
+    probs_rounding: str = "nearest"  #: one of ROUNDINGS
+    partials_rounding: str = "nearest"  #: one of ROUNDINGS
+    out_rounding: str = "nearest"  #: one of ROUNDINGS
+    saturates: bool = False  #: whether casts turn what is too large into the largest value instead of an infinity
     assumed: tuple[str, ...] = ()  #: fields that nobody declared
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain Python values, for JSON."""
         return {**asdict(self), "assumed": list(self.assumed)}
+
+
+#: field -> its rule in words, and whether a value keeps it
+_RULES: Mapping[str, tuple[str, Any]] = {
+    **dict.fromkeys(
+        ("block_k", "splits", "mma_block"), ("a whole number of at least 1", lambda x: _whole(x) and x >= 1)
+    ),
+    "mma_extra_bits": ("a whole number", lambda x: _whole(x)),
+    **dict.fromkeys(
+        ("scores_dtype", "probs_dtype", "partials_dtype", "out_dtype"),
+        (f"one of {', '.join(DTYPES)}", lambda x: x in DTYPES),
+    ),
+    "accumulation": (f"one of {', '.join(ACCUMULATIONS)}", lambda x: x in ACCUMULATIONS),
+    **dict.fromkeys(
+        ("probs_rounding", "partials_rounding", "out_rounding"),
+        (f"one of {', '.join(ROUNDINGS)}", lambda x: x in ROUNDINGS),
+    ),
+    **dict.fromkeys(("exp_ulps", "exp_ulps_per_x"), ("a number of at least 0", lambda x: _number(x) and x >= 0)),
+    "mask_sentinel": ("a negative number", lambda x: _number(x) and x < 0),
+    **dict.fromkeys(("empty_out", "empty_lse"), ("a number, inf or nan", lambda x: _number(x))),
+    **dict.fromkeys(
+        ("row_sum_of_cast", "exp_flushes", "fast_math", "base2", "saturates"),
+        ("true or false", lambda x: isinstance(x, bool)),
+    ),
+}
 
 
 def of_kernel(case: Case) -> Contract:
@@ -44,19 +95,23 @@ def of_kernel(case: Case) -> Contract:
         partials_dtype="float32",
         out_dtype=case.dtype,
         row_sum_of_cast=False,
-        fast_exp=False,
     )
 
 
 def of_foreign(declared: Mapping[str, Any], case: Case) -> Contract:
     """The contract that a foreign kernel declares, the weakest choice where it is silent.
 
-    Raises Refusal for a field that does not exist or a value outside its rule.
+    The units of what is dumped (base2, mask_sentinel) and the rows without keys (empty_out, empty_lse) have no weakest
+    choice: they are assumed to be natural, -inf, 0 and -inf. Raises Refusal for a field that does not exist or a value
+    outside its rule.
     """
-    known = [field.name for field in fields(Contract) if field.name != "assumed"]
-    for name in declared:
-        if name not in known:
-            raise Refusal(f'"contract" has the fields {", ".join(known)}; got {name!r}')
+    for name, value in declared.items():
+        if name not in _RULES:
+            known = ", ".join(field.name for field in fields(Contract) if field.name != "assumed")
+            raise Refusal(f'"contract" has the fields {known}; got {name!r}')
+        rule, holds = _RULES[name]
+        if not holds(value):
+            raise Refusal(f'"contract" field {name} must be {rule}; got {value!r}')
     weakest = {
         "block_k": None,
         "splits": None,
@@ -65,15 +120,28 @@ def of_foreign(declared: Mapping[str, Any], case: Case) -> Contract:
         "partials_dtype": case.dtype,
         "out_dtype": case.dtype,
         "row_sum_of_cast": False,
-        "fast_exp": True,
+        # tensor cores take no float32: TF32 would round the inputs, which a kernel has to declare
+        "accumulation": "nearest" if case.dtype == "float32" else "any",
+        **WEAKEST_MMA,
+        "exp_ulps": 2.0,
+        "exp_ulps_per_x": FAST_EXP_ULPS_PER_X,
+        "exp_flushes": True,
+        "fast_math": True,
+        "base2": False,
+        "mask_sentinel": -math.inf,
+        "empty_out": 0.0,
+        "empty_lse": -math.inf,
+        "probs_rounding": "any",
+        "partials_rounding": "any",
+        "out_rounding": "any",
+        "saturates": False,
     }
-    for name, value in declared.items():
-        if name in ("block_k", "splits"):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise Refusal(f'"contract" field {name} must be a whole number of at least 1; got {value!r}')
-        elif name.endswith("dtype"):
-            if value not in DTYPES:
-                raise Refusal(f'"contract" field {name} is one of {", ".join(DTYPES)}; got {value!r}')
-        elif not isinstance(value, bool):
-            raise Refusal(f'"contract" field {name} must be true or false; got {value!r}')
     return Contract(**(weakest | dict(declared)), assumed=tuple(name for name in weakest if name not in declared))
+
+
+def _whole(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+def _number(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool)

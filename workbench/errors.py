@@ -5,10 +5,15 @@ normal exponent e_min and largest value come from its finfo.
 """
 
 from enum import IntEnum
+from functools import cache
 
 import ml_dtypes
 import numpy as np
+from array_api_compat import array_namespace, is_array_api_obj
 from numpy.typing import ArrayLike, DTypeLike
+
+#: the exponent bits of a float64
+_EXPONENT = 0x7FF0000000000000
 
 
 class Class(IntEnum):
@@ -32,17 +37,17 @@ def classify(x: ArrayLike) -> np.ndarray:
 
 def unit_roundoff(dtype: DTypeLike) -> float:
     """Largest relative error of one rounding to nearest in the normal range, 2^-p: half the spacing at 1."""
-    return 2.0 ** -_precision(dtype)
+    return 2.0 ** -_precision(np.dtype(dtype))
 
 
 def smallest_subnormal(dtype: DTypeLike) -> float:
     """Spacing of the numbers around 0, 2^(e_min - p + 1)."""
-    return float(np.ldexp(1.0, _smallest_exponent(dtype) - _precision(dtype) + 1))
+    return float(np.ldexp(1.0, _smallest_exponent(np.dtype(dtype)) - _precision(np.dtype(dtype)) + 1))
 
 
 def largest(dtype: DTypeLike) -> float:
     """Largest finite value."""
-    return float(_finfo(dtype).max)
+    return float(_finfo(np.dtype(dtype)).max)
 
 
 @np.errstate(all="ignore")
@@ -50,16 +55,19 @@ def ulp(reference: ArrayLike, dtype: DTypeLike) -> np.ndarray:
     """Spacing of `dtype` at float64 `reference`, 2^(max(floor(log2|reference|), e_min) - p + 1), float64.
 
     At 0 and below the smallest normal number it is the smallest subnormal; NaN at infinities and NaN. Above the largest
-    finite value the spacings go on doubling, as if there were more exponents.
+    finite value the spacings go on doubling, as if there were more exponents. `reference` may live on another device
+    (a torch tensor of float64), where the result then is too.
 
     >>> ulp([1.0, 0.9999999, 0.0, 1e-30], "float16")
     array([9.76562500e-04, 4.88281250e-04, 5.96046448e-08, 5.96046448e-08])
     """
-    reference = np.asarray(reference, np.float64)
-    _, exponent = np.frexp(reference)  # |reference| = m * 2^exponent, 0.5 <= m < 1; exponent is 0 at 0
-    exponent = np.where(reference == 0, _smallest_exponent(dtype), exponent - 1)
-    spacing = np.ldexp(1.0, np.maximum(exponent, _smallest_exponent(dtype)) - _precision(dtype) + 1)
-    return np.where(np.isfinite(reference), spacing, np.nan)
+    reference = float64(reference)
+    xp = array_namespace(reference)
+    # the exponent bits alone are the power of two at or below |reference|: 0 for 0 and float64's subnormals
+    power = (reference.view(xp.int64) & _EXPONENT).view(xp.float64)
+    smallest, precision = _smallest_exponent(np.dtype(dtype)), _precision(np.dtype(dtype))
+    spacing = xp.maximum(power, 2.0**smallest) * 2.0 ** (1 - precision)
+    return xp.where(xp.isfinite(power), spacing, xp.nan)
 
 
 @np.errstate(all="ignore")
@@ -76,11 +84,12 @@ def ulp_error(actual: ArrayLike, reference: ArrayLike, dtype: DTypeLike) -> np.n
 
 
 @np.errstate(all="ignore")
-def round_to(x: ArrayLike, dtype: DTypeLike) -> np.ndarray:
+def round_to(x: ArrayLike, dtype: DTypeLike, *, toward_zero: bool = False, saturates: bool = False) -> np.ndarray:
     """Float64 `x` rounded once to the nearest value of `dtype`, ties to even; returned in float64, which holds it.
 
-    Beyond the largest finite value: infinity, or NaN in a dtype that has none (float8_e4m3fn; a kernel that saturates
-    there clips first). NaN stays NaN and -0 stays -0.
+    Beyond the largest finite value: infinity, or NaN in a dtype that has none (float8_e4m3fn); the largest finite value
+    where the cast `saturates`, infinities included. With `toward_zero`, the nearest value that is no larger in
+    magnitude, which is finite for a finite x. NaN stays NaN and -0 stays -0. Torch tensors as in `ulp`.
 
     `astype` is no substitute: from float64 it goes through float32 on its way to some narrow dtypes, and rounds twice.
 
@@ -88,24 +97,43 @@ def round_to(x: ArrayLike, dtype: DTypeLike) -> np.ndarray:
     >>> float(round_to(x, "bfloat16")), float(np.array([x]).astype(ml_dtypes.bfloat16)[0])
     (1.0078125, 1.0)
     """
-    x = np.asarray(x, np.float64)
+    x = float64(x)
+    xp = array_namespace(x)
     spacing = ulp(x, dtype)
-    # spacing is a power of two, so that the quotient and the product are exact: only rint rounds, ties to even
-    rounded = np.where(np.isfinite(x), np.rint(x / spacing) * spacing, x)
+    # spacing is a power of two, so that the quotient and the product are exact: only round or trunc rounds
+    whole = xp.trunc if toward_zero else xp.round
+    rounded = xp.where(xp.isfinite(x), whole(x / spacing) * spacing, x)
+    top = largest(dtype)
+    if saturates:
+        return xp.clip(rounded, -top, top)
     overflow = float(np.float64(np.inf).astype(dtype))
-    return np.where(np.abs(rounded) > largest(dtype), np.copysign(overflow, x), rounded)
+    if toward_zero:
+        rounded = xp.where(xp.isfinite(x), xp.clip(rounded, -top, top), x)
+    return xp.where(xp.abs(rounded) > top, xp.copysign(xp.full_like(x, overflow), x), rounded)
 
 
-def _finfo(dtype: DTypeLike) -> ml_dtypes.finfo:
+def float64(x: ArrayLike) -> np.ndarray:
+    """`x` as a float64 array; what is no array of another library becomes NumPy's."""
+    if not is_array_api_obj(x):
+        x = np.asarray(x)
+    xp = array_namespace(x)
+    with np.errstate(invalid="ignore"):  # a signalling NaN raises the flag when it is widened
+        return xp.astype(x, xp.float64, copy=False)
+
+
+@cache
+def _finfo(dtype: np.dtype) -> ml_dtypes.finfo:
     """The finfo of `dtype`; NumPy's own does not know bfloat16 and float8."""
-    return ml_dtypes.finfo(np.dtype(dtype))
+    return ml_dtypes.finfo(dtype)
 
 
-def _precision(dtype: DTypeLike) -> int:
+@cache
+def _precision(dtype: np.dtype) -> int:
     """Significant bits p, the implicit one included."""
     return int(_finfo(dtype).nmant) + 1
 
 
-def _smallest_exponent(dtype: DTypeLike) -> int:
+@cache
+def _smallest_exponent(dtype: np.dtype) -> int:
     """Exponent e_min of the smallest normal number 2^e_min."""
     return int(_finfo(dtype).minexp)

@@ -4,20 +4,18 @@ The reference is run twice in float64: with the kernel's own dumped stages in pl
 each stage have been, given what it read?) and without them (propagated: given q, k, v?).
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from workbench import reference
-from workbench.budget import Budget, budgets
-from workbench.comparison import Comparison, StageDiff, State, compare
-from workbench.contract import Contract
-from workbench.errors import round_to
-from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped, unseen_upstream
-from workbench.trace import Trace, check, to_float64, unwritten
+from workbench.bias import biases, second_case, verdicts
+from workbench.comparison import Comparison, State, Summary
+from workbench.expectation import readable, unjudgeable
+from workbench.parts import comparisons, placed
+from workbench.stage_diff import StageDiff
+from workbench.stages import ALGORITHMS, nearest_dumped, unseen_upstream
+from workbench.trace import Trace, check
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
 SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing", "bug")
@@ -80,17 +78,18 @@ class Diff:
         return html_table(self)
 
 
-def diff(trace: Trace) -> Diff:
+def diff(trace: Trace, *, device: str = "auto") -> Diff:
     """Judge every stage of `trace`.
 
-    Raises Refusal for a trace whose inputs are not finite or whose stages are unknown or misshaped.
+    `device`: where the float64 arithmetic runs; cpu, cuda (in torch), or auto: cuda for a trace of more than LARGE
+    elements where torch finds a GPU. Verdicts do not depend on it. Raises Refusal for a trace whose inputs are not
+    finite or whose stages are unknown or misshaped, Unavailable for a missing GPU.
     """
     check(trace, trace.target)
     known = ALGORITHMS[trace.algorithm]
-    unjudgeable = {name: why for name in known if (why := _unjudgeable(trace, name))}
-    dumped = readable(trace)
-    isolated = _expectations(trace, dumped)
-    propagated = _expectations(trace, {})
+    ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
+    names = [name for name in known if name in trace.stages and name not in ruled_out]
+    compared = comparisons(trace, names, placed(trace, device))
 
     judged: list[StageDiff] = []
     others: list[StageDiff] = []
@@ -100,140 +99,63 @@ def diff(trace: Trace) -> Diff:
             absent = name in trace.requested
             why = "the run was to dump it and did not" if absent else "not given"
             (judged if absent else others).append(nothing(verdict="missing" if absent else "not judged", reason=why))
-        elif name in unjudgeable:
-            others.append(nothing(verdict="not judged", reason=unjudgeable[name]))
+        elif name in ruled_out:
+            others.append(nothing(verdict="not judged", reason=ruled_out[name]))
         else:
-            judged.append(_judge(trace, name, isolated, propagated, dumped))
-    return Diff(trace, tuple(judged), tuple(others))
+            judged.append(_judge(trace, name, *compared[name]))
+    return Diff(trace, tuple(_with_bias(trace, judged)), tuple(others))
 
 
-_PARTIALS = ("partial_max", "partial_sum", "partial_O")
-_BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
-
-
-def readable(trace: Trace) -> dict[str, np.ndarray]:
-    """The dumped stages whose keys are known, so that other stages can be computed from them; as dumped."""
-    return {name: stage for name, stage in trace.stages.items() if name in _PARTIALS or not _unjudgeable(trace, name)}
-
-
-def _unjudgeable(trace: Trace, name: str) -> str:
-    """Why a stage cannot be judged however it looks; empty where it can."""
-    if name in _BY_TILE and trace.contract.block_k is None:
-        return "the contract does not tell block_k, so its key tiles are unknown"
-    if name in _PARTIALS and (trace.contract.block_k is None or trace.contract.splits is None):
-        return "the contract does not tell block_k and splits, so the keys of a split are unknown"
-    if name == "merge_weight" and trace.contract.splits is None and "partial_max" not in trace.stages:
-        return "the contract does not tell splits, and partial_max was not given"
-    return ""
-
-
-def expected(
-    trace: Trace, dumped: Mapping[str, np.ndarray], rows: slice | np.ndarray = slice(None)
-) -> dict[str, np.ndarray]:
-    """Every stage in float64, computed from the `dumped` stages where there are any, else from q, k, v.
-
-    With `rows`, indices of q, at those queries alone; `dumped` then holds no others.
+def _with_bias(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
+    """The stages with their verdicts after the test of bias: where one leans, the kernel is run again on other inputs,
+    if it can be.
     """
-    case, contract = trace.case, trace.contract
-    q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
-    given = {name: to_float64(stage) for name, stage in dumped.items()}
-    options: dict[str, Any] = {
-        "cast": _cast_of(contract, "probs_dtype", "probs" in given),
-        "row_sum_of_cast": contract.row_sum_of_cast,
-    }
-    if trace.algorithm == "split_k":
-        options["partial_cast"] = _cast_of(contract, "partials_dtype", "acc" in given)
-    options |= _geometry(trace)
-    return reference.forward(trace.algorithm, q[:, :, rows], k, v, mask=case.mask()[rows], given=given, **options)
+    candidates = [stage.name for stage in judged if stage.verdict in ("rounding", "suspicious")]
+    first = biases(trace, candidates)
+    leaning = [name for name, bias in first.items() if bias.trips]
+    if not leaning:
+        return judged
+    second = None if trace.rerun is None else biases(trace.rerun(second_case(trace.case)), leaning)
+    found = verdicts(first, second)
+    return [_leaning(stage, *found[stage.name]) if stage.name in found else stage for stage in judged]
 
 
-def _expectations(trace: Trace, dumped: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, Budget]]:
-    """Expected value and budget of every stage, computed from the `dumped` stages where there are any."""
-    q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
-    computed = expected(trace, dumped)
-    bounds = budgets(
-        trace.algorithm,
-        trace.contract,
-        q,
-        k,
-        v,
-        exact_products=trace.case.dtype != "float32",
-        computed=computed,
-        given={name: to_float64(stage) for name, stage in dumped.items()},
-        **_geometry(trace),
-    )
-    return {name: (computed[name], bounds[name]) for name in computed}
+def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
+    """The stage with what the test of bias says of it; one that leans on some inputs alone keeps its verdict."""
+    reason = f"{stage.reason}; {note}" if stage.reason else note
+    return replace(stage, verdict=verdict if verdict == "biased" else stage.verdict, reason=reason)
 
 
-def _geometry(trace: Trace) -> dict[str, Any]:
-    """Scale, tiles and splits, as the reference and the budgets take them."""
-    block_k = trace.contract.block_k or trace.case.seqlen_k
-    return {"scale": trace.case.scale, "block_k": block_k, "splits": splits(trace)}
-
-
-def splits(trace: Trace) -> int:
-    """Splits of the kernel: declared, else as many as its partial results have."""
-    if trace.contract.splits is not None:
-        return trace.contract.splits
-    known = ALGORITHMS[trace.algorithm]
-    sizes = {
-        stage.shape[known[name].axes.index("s")] for name, stage in trace.stages.items() if "s" in known[name].axes
-    }
-    return next(iter(sizes), 1)
-
-
-def _cast_of(contract: Contract, field: str, from_dumped: bool) -> Any:
-    """The declared rounding, where its own input was dumped; elsewhere the budget covers it."""
-    dtype = getattr(contract, field)
-    return (
-        partial(round_to, dtype=dtype) if from_dumped and dtype != "float32" and field not in contract.assumed else None
-    )
-
-
-def _judge(
-    trace: Trace,
-    name: str,
-    isolated: dict[str, tuple[np.ndarray, Budget]],
-    propagated: dict[str, tuple[np.ndarray, Budget]],
-    dumped: dict[str, np.ndarray],
-) -> StageDiff:
-    stage = ALGORITHMS[trace.algorithm][name]
-    actual = trace.stages[name]
-    ancestors = nearest_dumped(trace.algorithm, name, dumped)
+def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
+    dumped = readable(trace)
     unseen = unseen_upstream(trace.algorithm, name, dumped)
-    end_to_end = not ancestors and not set(stage.reads) <= set(INPUTS)
-    from_inputs = compare(actual, *propagated[name])
-    own = None if end_to_end else compare(actual, *isolated[name])
-    decisive = from_inputs if own is None else own
-    verdict, reason = _verdict(decisive)
+    decisive = isolated or propagated
+    assert decisive is not None
+    verdict, reason = _verdict(decisive.summary)
     return StageDiff(
         name,
-        stage.axes,
+        ALGORITHMS[trace.algorithm][name].axes,
         verdict,
-        isolated=own,
-        propagated=from_inputs if _comparable_from_inputs(trace, name) else None,
-        judged_from=ancestors if unseen else (),
+        isolated=isolated,
+        propagated=propagated,
+        judged_from=nearest_dumped(trace.algorithm, name, dumped) if unseen else (),
         upstream=unseen,
         reason=reason,
     )
 
 
-def _comparable_from_inputs(trace: Trace, name: str) -> bool:
-    """Whether q, k and v determine the stage: per-split values need the keys of each split."""
-    return trace.contract.splits is not None or "s" not in ALGORITHMS[trace.algorithm][name].axes
-
-
-def _verdict(comparison: Comparison) -> tuple[str, str]:
+def _verdict(found: Summary) -> tuple[str, str]:
     """The verdict of a stage, and why where it is not the numbers that decide."""
-    size = comparison.actual.size
-    if unwritten(comparison.actual).any():
-        return "missing", f"{int(unwritten(comparison.actual).sum())} of {size} slots were never written"
-    if comparison.outside.any():
+    if unwritten := found.count(State.UNWRITTEN):
+        return "missing", f"{unwritten} of {found.size} slots were never written"
+    if found.outside:
         return "bug", ""
-    if not comparison.judged.any():
-        poisoned = int((comparison.state == State.POISONED).sum())
+    if not found.judged:
+        poisoned = found.count(State.POISONED)
         return (
             "untestable",
-            f"no element could be judged: {poisoned} poisoned, {size - poisoned} with a budget that says nothing",
+            f"no element could be judged: {poisoned} poisoned, {found.size - poisoned} with a budget that says nothing",
         )
-    return ("exact" if comparison.exact else "rounding"), ""
+    if suspicious := found.count(State.SUSPICIOUS):
+        return "suspicious", f"{suspicious} of {found.size} elements are beyond their statistical budget"
+    return ("exact" if found.judged == found.count(State.EXACT) else "rounding"), ""

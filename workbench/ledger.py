@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.comparison import ORIGIN_VERDICTS, Comparison, StageDiff
+from workbench.comparison import Comparison
 from workbench.errors import ulp
-from workbench.judge import expected, readable
+from workbench.expectation import Expectation, Part, readable
+from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, unseen_upstream
 from workbench.trace import Trace, to_float64
 
@@ -131,13 +132,9 @@ class _Queries:
     rows: np.ndarray  #: indices of q
 
     @cached_property
-    def given(self) -> Arrays:
-        """The dumped stages, from which the wrong one was judged."""
-        return {name: self.cut(stage, name) for name, stage in readable(self.trace).items()}
-
-    @cached_property
-    def computed(self) -> Arrays:
-        return expected(self.trace, self.given, self.rows)
+    def expectation(self) -> Expectation:
+        """The queries' stages, from the dumped ones that the wrong one was judged from."""
+        return Expectation(self.trace, readable(self.trace), Part(q=self.rows))
 
     def cut(self, array: np.ndarray, name: str) -> np.ndarray:
         """An array of the stage `name` at the queries alone, float64."""
@@ -150,8 +147,8 @@ class _Queries:
         """A stage as dumped, else as the reference computes it from what was; the wrong one as it should be."""
         if name == self.stage.name:
             return self.cut(self.comparison.expected, name)
-        dumped = readable(self.trace)
-        return self.cut(dumped[name], name) if name in dumped else self.computed[name]
+        given = self.expectation.given
+        return given[name] if name in given else self.expectation.computed[name]
 
     def factor(self, name: str, axes: str) -> tuple[np.ndarray, str]:
         """A factor and its axes; the last of a running one where `axes`, those that it is to meet, have no tile."""
@@ -177,7 +174,7 @@ class _Queries:
             product = np.where(summed == 0, 0.0, summed * _aligned(power, letters, self.axes(term)))
             if term == trial.factor and trial.power == -1:
                 product = np.ones_like(product)  # a factor that is not applied, also where it is 0
-            tried = expected(self.trace, {**self.given, term: product}, self.rows)[name]
+            tried = self.expectation.recomputed({term: product})[name]
         # a sum grows by no more than the largest factor of its terms
         gone = tuple(i for i, letter in enumerate(letters) if letter not in axes)
         kept = "".join(letter for letter in letters if letter in axes)

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from workbench.case import Case
-from workbench.comparison import Comparison, StageDiff, State
+from workbench.comparison import Elements, State, whole
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
 from workbench.report.decoding import decode_table, decoded_tile
 from workbench.report.fragments import owner, tensor_core_tile
 from workbench.report.plots import save
+from workbench.stage_diff import StageDiff
 
 CASE = Case(heads=2, seqlen=40, head_dim=32, block_q=32, block_k=16, codes="simulated", scores="mma")
 
@@ -17,11 +18,12 @@ CASE = Case(heads=2, seqlen=40, head_dim=32, block_q=32, block_k=16, codes="simu
 def stage(name, axes, expected, ratios, *, dtype=np.float32):
     """A comparison of budget 0.5 with the given expectations and ratios; what is expected to be NaN is poisoned."""
     expected = np.asarray(expected, float)
-    state = np.where(np.isnan(expected), State.POISONED, State.JUDGED).astype(np.uint8)
     ratios = np.where(np.isnan(expected), np.nan, ratios)
+    state = np.where(ratios > 1, State.OUTSIDE, State.ROUNDING)
+    state = np.where(np.isnan(expected), State.POISONED, state).astype(np.uint8)
     actual = (expected + 0.5 * np.nan_to_num(ratios, posinf=0)).astype(dtype)
-    comparison = Comparison(actual, expected, np.full(expected.shape, 0.5), ratios, state)
-    return StageDiff(name, axes, "bug", comparison, None)
+    half = np.full(expected.shape, 0.5)
+    return StageDiff(name, axes, "bug", whole(Elements(actual, expected, half, half, ratios, state)), None)
 
 
 def texts(figure):

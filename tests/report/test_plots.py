@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.case import Case
-from workbench.comparison import Comparison, StageDiff, State
+from workbench.comparison import Elements, State, whole
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
 from workbench.report import histogram as bars
 from workbench.report import plots
 from workbench.report.plots import heatmap, histogram, overview, save
+from workbench.stage_diff import StageDiff
 
 CASE = Case(seqlen=8, heads=4, causal=True, block_q=4, block_k=2, splits=2)
 ORDER = ("exact", "within", "not judged", "poisoned", "over", "nan", "unwritten")  # by importance, least first
@@ -24,12 +25,14 @@ ORDER = ("exact", "within", "not judged", "poisoned", "over", "nan", "unwritten"
 def comparison(over_budget, state=None):
     """A comparison with expectation 2, budget 0.5 and the given ratios and states; NaN where the state says so."""
     over_budget = np.asarray(over_budget, float)
-    state = np.full(over_budget.shape, State.JUDGED, np.uint8) if state is None else np.asarray(state, np.uint8)
+    state = np.full(over_budget.shape, State.ROUNDING, np.uint8) if state is None else np.asarray(state, np.uint8)
     over_budget = np.where((state == State.NAN) | (state == State.UNWRITTEN), np.inf, over_budget)
     over_budget = np.where((state == State.POISONED) | (state == State.VACUOUS), np.nan, over_budget)
+    state = np.where((state <= State.ROUNDING) & (over_budget > 1), np.uint8(State.OUTSIDE), state)
     expected = np.full(over_budget.shape, 2.0)
     actual = np.where(np.isfinite(over_budget), expected + 0.5 * np.nan_to_num(over_budget, posinf=0), np.nan)
-    return Comparison(actual.astype(np.float32), expected, np.full(over_budget.shape, 0.5), over_budget, state)
+    half = np.full(over_budget.shape, 0.5)
+    return whole(Elements(actual.astype(np.float32), expected, half, half, over_budget, state))
 
 
 def stage(over_budget, state=None, *, axes="bhqk", name="scores", verdict="rounding", propagated=None):
@@ -64,7 +67,7 @@ def element(kind):
         "nan": State.NAN,
         "unwritten": State.UNWRITTEN,
     }
-    return {"exact": 0.0, "within": 1.0, "over": 1.0001}.get(kind, 0.0), special.get(kind, State.JUDGED)
+    return {"exact": 0.0, "within": 1.0, "over": 1.0001}.get(kind, 0.0), special.get(kind, State.ROUNDING)
 
 
 # --- histogram
@@ -410,11 +413,12 @@ def test_matplotlib_is_imported_with_the_first_picture_and_pyplot_never():
     program = (
         "import sys, numpy as np\n"
         "from workbench.case import Case\n"
-        "from workbench.comparison import Comparison, StageDiff\n"
+        "from workbench.comparison import Elements, whole\n"
+        "from workbench.stage_diff import StageDiff\n"
         "from workbench.report.plots import heatmap, histogram, overview\n"
         "assert 'matplotlib' not in sys.modules\n"
         "x = np.zeros((1, 1, 2, 2))\n"
-        "stage = StageDiff('qk', 'bhqk', 'exact', Comparison(x, x, x, x, x.astype(np.uint8)), None)\n"
+        "stage = StageDiff('qk', 'bhqk', 'exact', whole(Elements(x, x, x, x, x, x.astype(np.uint8))), None)\n"
         "histogram(stage), heatmap(stage, case=Case(seqlen=2)), overview([stage], Case(seqlen=2))\n"
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )

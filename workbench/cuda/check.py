@@ -68,12 +68,11 @@ def check(name: str, case: Case, *, faults: Sequence[str] = (), probes: str = "a
     """
     if schedules < 1:
         raise Refusal(f"schedules must be a whole number of at least 1; got {schedules}")
-    settle(KERNELS[name], case)
     tried = tuple(itertools.islice(_schedules(), schedules))
     findings: list[Finding] = []
     first: Plan | None = None
     for schedule in tried:
-        made = plan(name, case, faults_in=faults, probes=probes, inputs=None, backend="emulator")
+        made = plan(name, case, faults_in=faults, probes=probes)
         found, stores = _watched(made, schedule)
         findings += found
         first = first or made

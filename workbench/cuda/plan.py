@@ -54,9 +54,9 @@ class Plan:
 
 
 def plan(
-    name: str, case: Case, *, faults_in: Sequence[str], probes: str, inputs: tuple[Any, Any, Any] | None, **about: Any
+    name: str, case: Case, *, faults_in: Sequence[str], probes: str, inputs: tuple[Any, Any, Any] | None = None
 ) -> Plan:
-    """Kernel `name` on `case`, with the named faults put in; `about` goes to the trace (backend, versions).
+    """Kernel `name` on `case`, with the named faults put in. The trace knows no backend yet.
 
     `inputs` are q, k, v in the case's dtype, NumPy arrays or torch tensors; the case's own where None. Refusal for a
     case, fault or input that the kernel cannot take.
@@ -83,7 +83,6 @@ def plan(
         stages={},
         requested=wanted,
         faults=tuple(fault.id for fault in chosen),
-        **about,
     )
     check(trace, name)
     if kernel.quantised:

@@ -52,8 +52,10 @@ def settle(kernel: Kernel, case: Case) -> Case:
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a kernel on codes for a settled case: out is float16, whatever was quantised."""
-    return replace(of_kernel(case), out_dtype="float16")
+    """The contract of a kernel on codes for a settled case: out is float16, whatever was quantised. With scores from
+    tensor cores qk is accumulated as theirs and acc to nearest, which one field says only as "any".
+    """
+    return replace(of_kernel(case), out_dtype="float16", accumulation="any" if case.scores == "mma" else "nearest")
 
 
 def encoded(case: Case, inputs: Mapping[str, np.ndarray], faults: Sequence[Fault]) -> dict[str, np.ndarray]:

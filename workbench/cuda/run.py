@@ -4,7 +4,7 @@ import functools
 import hashlib
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,8 @@ def run_kernel(
     case, fault or input that the kernel cannot take; Unavailable for a backend that this machine lacks. `guarded`: a
     fault that reads past its inputs finds memory of this run there.
     """
-    settle(KERNELS[name], case)
-    catalogue.chosen(faults_in, name)
+    made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs)
     backend = choose_backend(backend)
-    about = {"backend": backend, "versions": versions(backend)}
-    made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs, **about)
     memory = _Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
     for function, grid, names in launches(made.trace.case, made.kernel):
@@ -78,7 +75,9 @@ def run_kernel(
         if backend == "emulator":
             leave_receipt(function, made.constants, wanted, made.faults)
     memory.copy_back()
-    return made.trace
+    options: dict[str, Any] = {"faults_in": faults_in, "probes": probes, "backend": backend, "guarded": guarded}
+    rerun = functools.partial(run_kernel, name, **options) if inputs is None else None
+    return replace(made.trace, backend=backend, versions=versions(backend), rerun=rerun)
 
 
 @functools.lru_cache(maxsize=256)

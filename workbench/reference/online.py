@@ -4,6 +4,8 @@ The running maximum and its rescale factor are Milakov & Gimelshein, "Online nor
 arXiv 1805.02867), algorithm 3; with the accumulator carried along they are FlashAttention-2 (Dao 2023, arXiv
 2307.08691), section 3.1, algorithm 1.
 
+All of it takes NumPy arrays, or float64 tensors of torch on any device.
+
 Special values, the same in every stage: a NaN that is read comes out as NaN, before any other rule; then the rule that
 the stage names; else what IEEE arithmetic gives (inf - inf and 0 * inf are NaN). Nothing warns.
 """
@@ -12,7 +14,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
+from array_api_compat import array_namespace, device
 
+from workbench.errors import float64
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, CODES, shape
 
@@ -35,7 +39,7 @@ def qk(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 @np.errstate(all="ignore")
 def scores(qk: np.ndarray, scale: float, mask: np.ndarray) -> np.ndarray:
     """Scaled dot products, [..., q, k], -inf where mask [q, k] is False: there qk is not read, not even a NaN."""
-    return np.where(mask, qk * scale, -np.inf)
+    return array_namespace(qk).where(mask, qk * scale, -np.inf)
 
 
 def row_max(previous: np.ndarray | float, scores_tile: np.ndarray) -> np.ndarray:
@@ -43,7 +47,8 @@ def row_max(previous: np.ndarray | float, scores_tile: np.ndarray) -> np.ndarray
 
     -inf as long as no key was visible. (np.maximum keeps a NaN; np.fmax would lose it.)
     """
-    return np.maximum(previous, scores_tile.max(axis=-1))
+    xp = array_namespace(scores_tile)
+    return xp.maximum(previous, xp.max(scores_tile, axis=-1))
 
 
 @np.errstate(all="ignore")
@@ -52,8 +57,9 @@ def correction(previous_max: np.ndarray | float, row_max: np.ndarray) -> np.ndar
 
     0 where previous_max is -inf, row_max being -inf too or not: there is nothing to rebase (-inf - -inf would be NaN).
     """
-    nothing_yet = np.isneginf(previous_max) & ~np.isnan(row_max)
-    return np.where(nothing_yet, 0.0, np.exp(previous_max - row_max))
+    xp = array_namespace(row_max)
+    nothing_yet = (previous_max == -np.inf) & ~xp.isnan(row_max)
+    return xp.where(nothing_yet, 0.0, xp.exp(previous_max - row_max))
 
 
 @np.errstate(all="ignore")
@@ -63,14 +69,15 @@ def probs(scores_tile: np.ndarray, row_max_column: np.ndarray) -> np.ndarray:
     Exactly 0 where scores is -inf, also in a row that has seen no key (row_max is -inf as well).
     """
     column = row_max_column[..., None]
-    hidden = np.isneginf(scores_tile) & ~np.isnan(column)
-    return np.where(hidden, 0.0, np.exp(scores_tile - column))
+    xp = array_namespace(scores_tile)
+    hidden = (scores_tile == -np.inf) & ~xp.isnan(column)
+    return xp.where(hidden, 0.0, xp.exp(scores_tile - column))
 
 
 @np.errstate(all="ignore")
 def row_sum(correction: np.ndarray, previous: np.ndarray | float, probs_tile: np.ndarray) -> np.ndarray:
     """Running denominator after a tile, [..., q]: correction * previous + sum of probs [..., q, keys of the tile]."""
-    return correction * previous + probs_tile.sum(axis=-1)
+    return correction * previous + array_namespace(probs_tile).sum(probs_tile, axis=-1)
 
 
 @np.errstate(all="ignore")
@@ -87,15 +94,17 @@ def acc(correction: np.ndarray, previous: np.ndarray | float, probs_tile: np.nda
 def out(acc: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
     """Attention output acc / row_sum, [..., q, d], not yet cast to the output dtype; 0 where row_sum [..., q] is 0."""
     column = row_sum[..., None]
-    no_keys = (column == 0) & ~np.isnan(acc)
-    return np.where(no_keys, 0.0, acc / column)
+    xp = array_namespace(acc)
+    no_keys = (column == 0) & ~xp.isnan(acc)
+    return xp.where(no_keys, 0.0, acc / column)
 
 
 @np.errstate(all="ignore")
 def lse(row_max: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
     """Natural log of the sum of exp(scores), row_max + log(row_sum), [..., q]; -inf where row_sum is 0."""
-    no_keys = (row_sum == 0) & ~np.isnan(row_max)
-    return np.where(no_keys, -np.inf, row_max + np.log(row_sum))
+    xp = array_namespace(row_sum)
+    no_keys = (row_sum == 0) & ~xp.isnan(row_max)
+    return xp.where(no_keys, -np.inf, row_max + xp.log(row_sum))
 
 
 def tiles(seqlen_k: int, block_k: int) -> list[slice]:
@@ -123,9 +132,10 @@ def tile_stages(
     row_sum_of_cast: bool = False,
 ) -> dict[str, np.ndarray]:
     """The stages from qk to acc, as in `forward`; the running state starts anew at the first tile of every split."""
-    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    q, k, v = float64(q), float64(k), float64(v)
+    xp = array_namespace(q)
     sizes, stages = axis_sizes(q, k, v, block_k, splits), ALGORITHMS["flash"]
-    computed = {name: np.empty(shape(stages[name], sizes)) for name in TILE_STAGES}
+    computed = {name: xp.empty(shape(stages[name], sizes), dtype=xp.float64, device=device(q)) for name in TILE_STAGES}
     seen = computed | as_given(given, "flash", sizes)  # what later stages read: the same arrays, except the given ones
     first_tiles = {tiles_of.start for tiles_of in split_tiles(sizes["t"], splits)}
 
@@ -206,9 +216,9 @@ def as_given(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[st
         if np.shape(array) != wanted:
             axes = ", ".join(f"{axis}={size}" for axis, size in zip(stages[name].axes, wanted, strict=True))
             raise Refusal(f"given {name} must have shape {wanted} ({axes}); got {np.shape(array)}")
-    return {name: np.asarray(array, np.float64) for name, array in given.items()}
+    return {name: float64(array) for name, array in given.items()}
 
 
 def _by_query_head(x: np.ndarray, heads: int) -> np.ndarray:
     """Keys or values [b, kv_heads, k, d] repeated for every query head of their group, [b, heads, k, d]."""
-    return np.repeat(x, heads // x.shape[1], axis=1)
+    return array_namespace(x).repeat(x, heads // x.shape[1], axis=1)

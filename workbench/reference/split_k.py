@@ -5,6 +5,7 @@ section 3.1; as "Flash-Decoding" in Dao et al. 2023. Special values as in `onlin
 """
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from workbench.reference import online
 from workbench.reference.online import NOTHING, Arrays, Cast
@@ -12,14 +13,15 @@ from workbench.reference.online import NOTHING, Arrays, Cast
 
 def last_states(state: np.ndarray, splits: int, initial: float) -> np.ndarray:
     """State [b, h, q, t, ...] after the last tile of every split, [b, h, s, q, ...]; `initial` in an empty split."""
-    empty = np.full_like(state[:, :, :, 0], initial)
+    xp = array_namespace(state)
+    empty = xp.full_like(state[:, :, :, 0], initial)
     ranges = online.split_tiles(state.shape[3], splits)
-    return np.stack([state[:, :, :, tiles[-1]] if tiles else empty for tiles in ranges], axis=2)
+    return xp.stack([state[:, :, :, tiles[-1]] if tiles else empty for tiles in ranges], axis=2)
 
 
 def merge_max(partial_max: np.ndarray) -> np.ndarray:
     """Maximum over the splits, [b, h, q], of partial_max [b, h, s, q]; -inf in a row without keys."""
-    return partial_max.max(axis=-2)
+    return array_namespace(partial_max).max(partial_max, axis=-2)
 
 
 @np.errstate(all="ignore")
@@ -37,13 +39,14 @@ def merge_sum(partial_max: np.ndarray, merge_max: np.ndarray, partial_sum: np.nd
 
     It makes its own weights, by the rule of `merge_weight`, as kernels that merge in one pass do.
     """
-    return (merge_weight(partial_max, merge_max) * partial_sum).sum(axis=-2)
+    return array_namespace(partial_sum).sum(merge_weight(partial_max, merge_max) * partial_sum, axis=-2)
 
 
 @np.errstate(all="ignore")
 def merged_out(merge_weight: np.ndarray, partial_O: np.ndarray, merge_sum: np.ndarray) -> np.ndarray:
     """Output sum_s merge_weight * partial_O / merge_sum, [b, h, q, d]; 0 where merge_sum is 0."""
-    return online.out((merge_weight[..., None] * partial_O).sum(axis=-3), merge_sum)
+    weighted = merge_weight[..., None] * partial_O
+    return online.out(array_namespace(weighted).sum(weighted, axis=-3), merge_sum)
 
 
 def merged_lse(merge_max: np.ndarray, merge_sum: np.ndarray) -> np.ndarray:

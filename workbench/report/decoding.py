@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.case import Case
-from workbench.comparison import StageDiff
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
 from workbench.report import histogram as look
 from workbench.report.histogram import FAINT, INK, LABEL, RULE, SMALL
+from workbench.stage_diff import StageDiff
 from workbench.stages import CODES
 from workbench.trace import to_float64
 

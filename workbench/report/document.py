@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.cancellation import GOOD_BITS, bits_lost, ill_conditioned
-from workbench.comparison import Comparison, StageDiff, State
+from workbench.comparison import BINS, Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import ledger
 from workbench.report.remarks import rules
+from workbench.stage_diff import StageDiff
 from workbench.trace import Trace
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
+
+
+#: bins of x of budget, as Summary counts them
+BIN_NAMES = ("0", *(f"<={edge:g}" for edge in BINS[:-1]), f">{BINS[-2]:g}", "inf")
 
 
 def diff_document(diff: Diff) -> dict[str, Any]:
@@ -100,16 +105,19 @@ def _bits_lost(bits: np.ndarray) -> dict[str, Any]:
 def _comparison(stage: StageDiff, comparison: Comparison | None) -> dict[str, Any] | None:
     if comparison is None:
         return None
-    worst = stage.worst_of(comparison, 1)
+    worst, found = stage.worst_of(comparison, 1), comparison.summary
     fields = {
         "over_budget": worst[0].over_budget if worst else None,
-        "max_abs": largest_abs(comparison.error),
-        "max_ulp": largest_abs(comparison.error_ulp),
-        "mean_signed": mean(comparison.error),
-        "outside": int(comparison.outside.sum()),
-        "poisoned": int((comparison.state == State.POISONED).sum()),
-        "vacuous": int((comparison.state == State.VACUOUS).sum()),
-        "size": comparison.actual.size,
+        "max_abs": largest(found.max_abs),
+        "max_ulp": largest(found.max_ulp),
+        "mean_signed": found.mean_signed,
+        "outside": found.outside,
+        "poisoned": found.count(State.POISONED),
+        "vacuous": found.count(State.VACUOUS),
+        "exact": found.count(State.EXACT),
+        "suspicious": found.count(State.SUSPICIOUS),
+        "bins": dict(zip(BIN_NAMES, found.bins.tolist(), strict=True)),
+        "size": found.size,
         "worst": dict(worst[0].index) if worst else None,
         "actual": worst[0].actual if worst else None,
         "expected": worst[0].expected if worst else None,
@@ -118,13 +126,6 @@ def _comparison(stage: StageDiff, comparison: Comparison | None) -> dict[str, An
     return {key: number(value) for key, value in fields.items()}
 
 
-def largest_abs(errors: np.ndarray) -> float | None:
-    """Largest magnitude of the errors that are numbers; None where none is."""
-    known = np.abs(errors[np.isfinite(errors)])
-    return float(known.max()) if known.size else None
-
-
-def mean(errors: np.ndarray) -> float | None:
-    """Mean of the errors that are numbers; None where none is."""
-    known = errors[np.isfinite(errors)]
-    return float(known.mean()) if known.size else None
+def largest(value: float) -> float | None:
+    """The value, None for NaN: where no element has an error that is a number."""
+    return None if math.isnan(value) else value

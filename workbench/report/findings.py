@@ -1,13 +1,12 @@
 """Findings of watched runs as text."""
 
 import os
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from workbench.report.text import case_options
+from workbench.report.command import check_command
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -19,7 +18,7 @@ def report(checked: Sequence["Checked"]) -> Text:
     text = Text()
     for one in checked:
         found = len(one.findings)
-        text.append(f"{command(one)}: ", style="bold")
+        text.append(f"{check_command(one)}: ", style="bold")
         where = f"{_many(one.launches, 'launch')} of {_many(one.blocks, 'block')}"
         where += f", {len(one.schedules)} schedules" if len(one.schedules) > 1 else ""
         text.append(
@@ -33,13 +32,6 @@ def report(checked: Sequence["Checked"]) -> Text:
         text.append(f"{len(checked)} runs: {len(checked) - wrong} without findings, {wrong} with findings\n")
     text.rstrip()
     return text
-
-
-def command(checked: "Checked") -> str:
-    """The command that runs the same again."""
-    words = ["workbench", "check", checked.target, *(w for fault in checked.faults for w in ("--fault", fault))]
-    schedules = [] if len(checked.schedules) == 1 else ["--schedules", str(len(checked.schedules))]
-    return " ".join([*map(shlex.quote, words), *case_options(checked.case, own=True), *schedules])
 
 
 def _short(file: str) -> str:

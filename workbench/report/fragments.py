@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.comparison import StageDiff
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
 from workbench.report import histogram as look
 from workbench.report.histogram import FAINT, INK, LABEL, SMALL
+from workbench.stage_diff import StageDiff
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

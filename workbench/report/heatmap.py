@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.case import Case
-from workbench.comparison import StageDiff, State
+from workbench.comparison import State
 from workbench.refusal import Refusal
 from workbench.report import histogram as look
 from workbench.report.histogram import FAINT, INK, LABEL, SMALL
+from workbench.stage_diff import StageDiff
 from workbench.stages import AXIS_NAMES
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.comparison import Comparison, StageDiff, State
+from workbench.comparison import Comparison, State
 from workbench.refusal import Refusal
+from workbench.stage_diff import StageDiff
 from workbench.trace import to_float64
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workbench.case import Case
-from workbench.comparison import Comparison, StageDiff
+from workbench.comparison import Comparison
 from workbench.report.decoding import decode_table, decoded_tile
 from workbench.report.fragments import tensor_core_tile
 from workbench.report.heatmap import heatmap
@@ -33,6 +33,7 @@ from workbench.report.histogram import (
     times,
     worst_element,
 )
+from workbench.stage_diff import StageDiff
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

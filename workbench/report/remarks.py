@@ -3,6 +3,7 @@
 import numpy as np
 
 from workbench.cancellation import GOOD_BITS, bits_lost, ill_conditioned
+from workbench.comparison import State
 from workbench.judge import Diff
 from workbench.rules import Rule, usual
 
@@ -10,7 +11,8 @@ from workbench.rules import Rule, usual
 def remarks(diff: Diff) -> list[str]:
     """A line on other rules where there is an out, and one for each stage with ill-conditioned elements."""
     found = rules(diff)
-    lines = [f"other rules on out: {', '.join(map(_said, found))}"] if found else []
+    lines = [line] if (line := bit_match(diff)) else []
+    lines += [f"other rules on out: {', '.join(map(_said, found))}"] if found else []
     for name, bits in bits_lost(diff.trace).items():
         if few := int(ill_conditioned(bits).sum()):
             worst = np.unravel_index(int(np.nanargmax(bits)), bits.shape)
@@ -20,6 +22,16 @@ def remarks(diff: Diff) -> list[str]:
                 f"worst at {place}: {bits[worst]:.1f} bits lost"
             )
     return lines
+
+
+def bit_match(diff: Diff) -> str:
+    """The share of elements of out and lse that are the correct rounding of what float64 makes of the same inputs."""
+    shares = [
+        f"{stage.name} {stage.decisive.summary.count(State.EXACT) / stage.decisive.summary.size:.1%}"
+        for stage in diff.stages
+        if stage.name in ("out", "lse") and stage.decisive is not None
+    ]
+    return f"correctly rounded to the last bit: {', '.join(shares)}" if shares else ""
 
 
 def rules(diff: Diff) -> tuple[Rule, ...]:

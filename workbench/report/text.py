@@ -1,9 +1,7 @@
 """Judgements as tables and sentences, for a terminal and for Jupyter."""
 
 import html
-import shlex
 from collections.abc import Sequence
-from dataclasses import fields
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -11,14 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from workbench.case import Case
-from workbench.comparison import ORIGIN_VERDICTS, Comparison, Element, StageDiff, State
 from workbench.judge import Diff
-from workbench.ledger import FACTORS, Entry, ledger
-from workbench.report.document import largest_abs, mean
+from workbench.report.command import case_options, diff_command
+from workbench.report.document import largest
 from workbench.report.remarks import remarks
-from workbench.stages import ALGORITHMS, AXIS_NAMES
-from workbench.trace import Trace
+from workbench.report.words import findings, number, value
+from workbench.stage_diff import ORIGIN_VERDICTS, Element, StageDiff
 
 COLUMNS = (
     "stage",
@@ -32,21 +28,7 @@ COLUMNS = (
     "actual",
     "expected",
 )
-_MEANING = {
-    "exact": ": every judged element is the correct rounding",
-    "rounding": ": every judged element is within its budget",
-}
 _STYLES = {"origin": "bold red", "victim": "yellow", "clean": "green", "not judged": "dim"}
-
-
-def number(value: float | None) -> str:
-    """Three significant digits; a dash for None."""
-    return "-" if value is None else f"{value:.3g}"
-
-
-def value(x: float) -> str:
-    """A value with the digits that tell float32 numbers apart by eye."""
-    return f"{x:.6g}"
 
 
 def place(element: Element) -> str:
@@ -62,17 +44,18 @@ def row(diff: Diff, stage: StageDiff) -> tuple[str, ...]:
     comparison = stage.propagated if part == "victim" else stage.decisive
     if comparison is None:
         return (stage.name, verdict, *[""] * (len(COLUMNS) - 3), stage.reason)
+    found = comparison.summary
     worst = stage.worst_of(comparison, 1)
     if worst and worst[0].over_budget == 0:  # every element is as good as every other
         worst = []
     return (
         stage.name,
         verdict,
-        number(worst[0].over_budget) if worst else "0" if comparison.judged.any() else "-",
-        f"{int(comparison.outside.sum())}/{comparison.actual.size}",
-        number(largest_abs(comparison.error)),
-        number(largest_abs(comparison.error_ulp)),
-        number(mean(comparison.error)),
+        number(worst[0].over_budget) if worst else "0" if found.judged else "-",
+        f"{found.outside}/{found.size}",
+        number(largest(found.max_abs)),
+        number(largest(found.max_ulp)),
+        number(found.mean_signed),
         place(worst[0]) if worst else "",
         value(worst[0].actual) if worst else "",
         value(worst[0].expected) if worst else "",
@@ -102,7 +85,7 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
         )
     parts += [Text(line) for line in remarks(diff)]
     parts += [Text(line, style="bold" if not line.startswith(" ") else "") for line in findings(diff)]
-    parts.append(Text(f"repeat: {repeat(diff)}", style="dim"))
+    parts.append(Text(f"repeat: {diff_command(diff)}", style="dim"))
     return Group(*parts)
 
 
@@ -138,145 +121,6 @@ def headline(diff: Diff) -> str:
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"
 
 
-def findings(diff: Diff) -> list[str]:
-    """The judgement in words: a line for each origin, indented lines of detail below it."""
-    lines = []
-    for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
-        definition = ALGORITHMS[diff.trace.algorithm][stage.name].definition
-        lines.append(
-            f"{'first wrong stage' if i == 0 else 'also wrong on its own inputs'}: {stage.name} = {definition}"
-        )
-        lines += [f"  {line}" for line in _details(diff.trace, stage)]
-    if diff.victims and diff.origins:
-        lines.append(f"victims, right on their own inputs: {', '.join(diff.victims)}")
-    if not diff.origins:
-        lines.append(f"verdict: {diff.verdict}{_MEANING.get(diff.verdict, '')}")
-    lines += [f"  {stage.name} is untestable: {stage.reason}" for stage in diff.stages if stage.verdict == "untestable"]
-    for stage in diff.stages:
-        if (
-            stage.decisive is not None
-            and stage.verdict != "untestable"
-            and (vacuous := int((stage.decisive.state == State.VACUOUS).sum()))
-        ):
-            of = f"{vacuous} of {stage.decisive.state.size}"
-            lines.append(f"  {stage.name}: {of} elements have a budget that says nothing; not judged")
-    if not diff.stages:
-        lines.append("  nothing was judged")
-    others = [f"{stage.name} ({stage.reason})" for stage in diff.not_judged if stage.reason != "not given"]
-    absent = [stage.name for stage in diff.not_judged if stage.reason == "not given"]
-    if others or absent:
-        lines.append(f"  not judged: {', '.join([*others, *absent])}")
-    if diff.trace.contract.assumed:
-        lines.append(f"  assumed of the kernel, the weakest choice: {', '.join(assumptions(diff))}")
-    return lines
-
-
-def assumptions(diff: Diff) -> list[str]:
-    """Contract fields that nobody declared, with the value assumed."""
-    promise = diff.trace.contract
-    return [
-        f"{field.name}={getattr(promise, field.name)}" for field in fields(promise) if field.name in promise.assumed
-    ]
-
-
-def _details(trace: Trace, stage: StageDiff) -> list[str]:
-    if stage.decisive is None:
-        return [stage.reason]
-    lines = [stage.reason] if stage.reason else []
-    worst = stage.worst(1)[0]
-    axes = ", ".join(f"{AXIS_NAMES[axis]} {i}" for axis, i in worst.index.items())
-    lines.append(
-        f"worst at {axes}: actual {value(worst.actual)}, expected {value(worst.expected)}, "
-        f"allowed error {number(worst.budget)}, {number(worst.over_budget)} x of budget"
-    )
-    lines.append(counts(stage.decisive))
-    entries = ledger(trace, stage)
-    lines += [_equation(stage, entry) for entry in entries]
-    lines += [_factor(trace, name) for name in dict.fromkeys(entry.factor for entry in entries)]
-    if stage.isolated is None:
-        lines.append(f"judged end to end, from q, k and v: the cause is at or before {stage.name}")
-    elif stage.judged_from:
-        lines.append(f"judged from {', '.join(stage.judged_from)}")
-    if stage.upstream:
-        lines.append(f"upstream that nobody saw: {', '.join(stage.upstream)}")
-    return lines
-
-
-def _equation(stage: StageDiff, entry: Entry) -> str:
-    """What a factor explains: of the whole stage, or of the term that the stage sums."""
-    product = f"{'*' if entry.power == 1 else '/'} {entry.factor}"
-    if entry.term == stage.name:
-        how = product
-    elif entry.term == entry.factor and entry.power == -1:
-        how = f"without {entry.factor}"
-    else:
-        how = f"with {entry.term} {product}"
-    return f"actual = expected {how} at {entry.matched} of {entry.of} elements outside the budget"
-
-
-def _factor(trace: Trace, name: str) -> str:
-    """What a factor is and where it is due."""
-    factor, known = FACTORS[name], ALGORITHMS[trace.algorithm]
-    due = " and ".join(f"{stage} ({to})" for stage, to in factor.applied.items() if stage in known)
-    return f"{name}, {factor.held}, is applied by {due}"
-
-
-def counts(comparison: Comparison) -> str:
-    """How many elements are outside, and of which kind."""
-    size, state = comparison.actual.size, comparison.state
-    kinds = {
-        "NaN or of the wrong class": State.NAN,
-        "unwritten": State.UNWRITTEN,
-        "poisoned": State.POISONED,
-        "untestable": State.VACUOUS,
-    }
-    found = [f"{count} {words}" for words, kind in kinds.items() if (count := int((state == kind).sum()))]
-    outside = int(comparison.outside.sum())
-    return f"outside the budget: {outside} of {size} ({outside / size:.1%})" + (
-        f"; {', '.join(found)}" if found else ""
-    )
-
-
-def repeat(diff: Diff) -> str:
-    """The command that runs the same again."""
-    trace = diff.trace
-    words = ["workbench", "diff", trace.target, *(word for fault in trace.faults for word in ("--fault", fault))]
-    return " ".join([*map(shlex.quote, words), *case_options(trace.case, own=trace.backend != "foreign")])
-
-
-def case_options(case: Case, own: bool) -> list[str]:
-    """The command line's case options that give `case`; tiles and splits only where the kernel is ours (`own`)."""
-    default = Case().but(block_q=case.block_q, block_k=case.block_k)
-    words: list[str] = []
-    if case.seqlen_q == case.seqlen_k:
-        words += ["--seqlen", str(case.seqlen_q)]
-    else:
-        words += ["--seqlen-q", str(case.seqlen_q), "--seqlen-k", str(case.seqlen_k)]
-    derived = Case(heads=case.heads, head_dim=case.head_dim)
-    for name in (
-        "batch",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "dtype",
-        "causal_alignment",
-        "scale",
-        "probs_dtype",
-        "seed",
-        "distribution",
-        "input_std",
-    ):
-        reference = derived if name in ("kv_heads", "scale") else default
-        if getattr(case, name) != getattr(reference, name):
-            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
-    if case.causal:
-        words.append("--causal")
-    for name in ("splits", "block_q", "block_k") if own else ():
-        if getattr(case, name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
-    return words
-
-
 def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
     """One row for each run: case, verdict, origin, worst x of budget, largest error; the last passing and first failing
     one marked.
@@ -294,7 +138,7 @@ def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
         errors = [
             error
             for stage in diff.stages
-            if stage.decisive and (error := largest_abs(stage.decisive.error)) is not None
+            if stage.decisive and (error := largest(stage.decisive.summary.max_abs)) is not None
         ]
         mark = (
             "<- first failing"
@@ -349,6 +193,12 @@ def listing(entries: Sequence[dict], columns: Sequence[str], *, unicode: bool) -
     for entry in entries:
         table.add_row(*(escape(_cell(entry[column])) for column in columns))
     return table
+
+
+def show(entries: Sequence[dict], columns: Sequence[str]) -> None:
+    """Print a listing."""
+    screen = console()
+    screen.print(listing(entries, columns, unicode=screen.is_terminal))
 
 
 def _cell(content: object) -> str:

@@ -1,3 +1,6 @@
+import inspect
+
+import numpy as np
 import pytest
 from numba import cuda
 
@@ -44,3 +47,35 @@ def launch_on_gpu():
             device.copy_to_host(array)
 
     return launch
+
+
+@pytest.fixture
+def found():
+    """What a watched launch finds: (kind, array, line of the kernel from its def, other line, index, count).
+
+    Of found(kernel, grid, block, *args), `outputs` are the places of arguments that the host has not written, `once`
+    those written once only.
+    """
+
+    def findings(kernel, grid, block, *args, outputs=(), once=(), steps=None, **schedule):
+        memory = emulator.Memory() if steps is None else emulator.Memory(steps=steps)
+        for i in (*outputs, *once):
+            memory.add(args[i], written=False, once=i in once)
+        emulator.compile(emulator.source_of(kernel), watched=True)(grid, block, args, memory=memory, **schedule)
+        first = inspect.getsourcelines(getattr(kernel, "py_func", kernel))[1]
+        return [
+            (f.kind, f.array, f.line - first, f.other_line and f.other_line - first, f.index, f.count)
+            for f in memory.findings
+        ]
+
+    return findings
+
+
+@pytest.fixture
+def floats():
+    """floats(*shape): 0, 1, 2 and so on."""
+
+    def counted(*shape):
+        return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+    return counted

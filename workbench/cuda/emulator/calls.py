@@ -148,10 +148,8 @@ def _barrier(rewriter, node, name):
     Python evaluates arguments from left to right, so the wait lies between the other two.
     """
     imported = rewriter.program.imported
-    rewriter.result.has_barrier = True
     arguments = _arguments(rewriter, node)
-    site = rewriter.program.site(Site(f"cuda.{name}", rewriter.function.at(node), rewriter.branches > 0), KINDS[name])
-    wait = called(imported(f"{_EMULATOR}.barriers", "barrier"), ast.Constant(site))
+    wait = _wait(rewriter, node, f"cuda.{name}", KINDS[name])
     zero = ast.Constant(0)
     match name, arguments:
         case "syncthreads", []:
@@ -176,15 +174,20 @@ def _barrier(rewriter, node, name):
     return called(imported(f"{_EMULATOR}.context", _TAKES[name]), rewriter.context(), offer, wait)
 
 
+def _wait(rewriter, node, construct, kind):
+    """Return the expression that waits at a new site."""
+    rewriter.result.has_barrier = True
+    site = rewriter.program.site(Site(construct, rewriter.function.at(node), rewriter.branches > 0), kind)
+    return called(rewriter.program.imported(f"{_EMULATOR}.barriers", "barrier"), ast.Constant(site))
+
+
 def _ptx(rewriter, node, name):
     """Return the expression for an operation of `workbench.cuda.ptx`."""
     imported = rewriter.program.imported
     arguments = _arguments(rewriter, node)
     operation = name.removeprefix("ptx.")
     if name in KINDS:
-        rewriter.result.has_barrier = True
-        site = rewriter.program.site(Site(name, rewriter.function.at(node), rewriter.branches > 0), KINDS[name])
-        wait = called(imported(f"{_EMULATOR}.barriers", "barrier"), ast.Constant(site))
+        wait = _wait(rewriter, node, name, KINDS[name])
         kind = "mma" if operation.startswith("mma") else operation.removesuffix("_trans")
         offer, take = (imported(f"{_EMULATOR}.fragments", f"{verb}_{kind}") for verb in ("offer", "take"))
         return called(take, rewriter.context(), called(offer, rewriter.context(), *arguments), wait)

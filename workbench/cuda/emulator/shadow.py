@@ -227,52 +227,56 @@ def _write_at(watch, shadow, address, place, now, start, once):
 
 
 @_watched
-def read(watch, address, place):
-    """Note a read."""
+def _is_local(watch, address):
+    """Whether an address lies in the thread's local memory."""
+    return uint64(address - peek(watch + _LOCAL)) < uint64(peek(watch + _LOCAL_BYTES))
+
+
+@_watched
+def _stamps(watch, address):
+    """Return what there is to know of an element of shared or global memory; zeros for any other address.
+
+    Address of its stamps; the stamp from which on one may conflict, and the one from which on a write counts as one;
+    whether it may be written once only.
+    """
     offset = uint64(address - peek(watch + _SHARED))
     if offset < uint64(peek(watch + _SHARED_BYTES)):
-        shadow = peek(watch + _SHARED_SHADOW) + SHADOW_BYTES * int64(offset >> uint64(peek(watch + _SHARED_SHIFT)))
+        element = int64(offset >> uint64(peek(watch + _SHARED_SHIFT)))
         start = peek(watch + _BLOCK_START)
-        _read_at(watch, shadow, address, place, peek(watch + _STAMP), start, start)
-        return
-    offset = uint64(address - peek(watch + _LOCAL))
-    if offset < uint64(peek(watch + _LOCAL_BYTES)):
-        read_local(watch, address, place)
-        return
+        return peek(watch + _SHARED_SHADOW) + SHADOW_BYTES * element, start, start, int64(0)
     region = region_of(watch, address)
     if region:
         element = (address - peek(region + _START)) >> peek(region + _SHIFT)
         shadow = peek(region + _SHADOW) + SHADOW_BYTES * element
-        start = peek(watch + _LAUNCH_START)
-        _read_at(watch, shadow, address, place, peek(watch + _STAMP), start, int64(1))
+        return shadow, peek(watch + _LAUNCH_START), int64(1), peek(region + _ONCE)
+    return int64(0), int64(0), int64(0), int64(0)
+
+
+@_watched
+def read(watch, address, place):
+    """Note a read."""
+    shadow, start, oldest, _ = _stamps(watch, address)
+    if shadow:
+        _read_at(watch, shadow, address, place, peek(watch + _STAMP), start, oldest)
+    elif _is_local(watch, address):
+        read_local(watch, address, place)
 
 
 @_watched
 def write(watch, address, place):
     """Note a write."""
-    offset = uint64(address - peek(watch + _SHARED))
-    if offset < uint64(peek(watch + _SHARED_BYTES)):
-        shadow = peek(watch + _SHARED_SHADOW) + SHADOW_BYTES * int64(offset >> uint64(peek(watch + _SHARED_SHIFT)))
-        _write_at(watch, shadow, address, place, peek(watch + _STAMP), peek(watch + _BLOCK_START), int64(0))
-        return
-    offset = uint64(address - peek(watch + _LOCAL))
-    if offset < uint64(peek(watch + _LOCAL_BYTES)):
-        write_local(watch, address, place)
-        return
-    region = region_of(watch, address)
-    if region:
-        element = (address - peek(region + _START)) >> peek(region + _SHIFT)
-        shadow = peek(region + _SHADOW) + SHADOW_BYTES * element
-        start, once = peek(watch + _LAUNCH_START), peek(region + _ONCE)
+    shadow, start, _, once = _stamps(watch, address)
+    if shadow:
         _write_at(watch, shadow, address, place, peek(watch + _STAMP), start, once)
+    elif _is_local(watch, address):
+        write_local(watch, address, place)
 
 
 @_watched
 def await_copy(watch, address, place):
     """Note the start of an asynchronous write of shared memory; until it arrives, the element counts as unwritten."""
     write(watch, address, place)
-    offset = (address - peek(watch + _SHARED)) >> peek(watch + _SHARED_SHIFT)
-    poke(peek(watch + _SHARED_SHADOW) + SHADOW_BYTES * offset, 0)
+    poke(_stamps(watch, address)[0], 0)
 
 
 @_watched

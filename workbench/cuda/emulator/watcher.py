@@ -42,7 +42,12 @@ class Watcher(ast.NodeTransformer):
         self.line = getattr(node, "lineno", self.line)
         return super().visit(node)
 
-    def place(self, node, text=""):
+    def told(self, name, node, text, *arguments):
+        """Return the call of a function whose last arguments are the watched thread and the place."""
+        watch = ast.Attribute(self.rewriter.context(), "watch", ast.Load())
+        return ast.copy_location(called(name, *arguments, watch, self.place(node, text)), node)
+
+    def place(self, node, text):
         """Return the constant that names a place."""
         line = getattr(node, "lineno", self.line)
         number = self.program.place(Place(self.rewriter.function.filename, line, text))
@@ -54,9 +59,7 @@ class Watcher(ast.NodeTransformer):
 
     def access(self, function, node, *arguments):
         """Return the call that makes an access."""
-        name = self.program.imported(_ACCESS, function)
-        watch = ast.Attribute(self.rewriter.context(), "watch", ast.Load())
-        return ast.copy_location(called(name, *arguments, watch, self.place(node, ast.unparse(node.value))), node)
+        return self.told(self.program.imported(_ACCESS, function), node, ast.unparse(node.value), *arguments)
 
     def suffix(self, array):
         """Return "_local" where an expression is known to be an array in local memory."""
@@ -168,18 +171,15 @@ class Watcher(ast.NodeTransformer):
         """Return the call that notes something about an array and gives the array back."""
         if function in ("locked", "wide_write"):
             self.program.note_use(self.rewriter.function, array, node, stores=True)
-        name = self.program.imported(_ACCESS, function)
-        watch = ast.Attribute(self.rewriter.context(), "watch", ast.Load())
-        return ast.copy_location(called(name, array, *arguments, watch, self.place(node, ast.unparse(array))), node)
+        return self.told(self.program.imported(_ACCESS, function), node, ast.unparse(array), array, *arguments)
 
     def loop(self, node):
         """Count the turns of a loop."""
         node = self.generic_visit(node)
         spent = self.program.imported("workbench.cuda.emulator.shadow", "spent")
         stop = self.program.imported(_ACCESS, "StopThread")
-        watch = ast.Attribute(self.rewriter.context(), "watch", ast.Load())
         raised = ast.Raise(ast.Name(stop, ast.Load()))
-        test = ast.If(called(spent, watch, self.place(node)), [raised], [])
+        test = ast.If(self.told(spent, node, ""), [raised], [])
         for statement in (test, raised):
             ast.copy_location(statement, node)
         node.body.insert(0, test)

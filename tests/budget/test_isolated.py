@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from workbench import Case, Trace, diff, run
-from workbench.budget import EXP_ULPS, U, gamma
+from workbench.budget.losses import U, losses_of
+from workbench.contract import of_kernel
 from workbench.errors import round_to, ulp
 from workbench.stages import ALGORITHMS
 
@@ -18,10 +19,13 @@ def trace() -> Trace:
     return run("split_k", CASE, backend="emulator")
 
 
-def test_gamma_is_the_bound_of_n_roundings() -> None:
-    assert gamma(0) == 0
-    assert gamma(100) > (1 + U) ** 100 - 1
-    assert gamma(2**24) == np.inf
+LOSSES = losses_of(of_kernel(CASE))
+
+
+def test_a_sum_loses_no_more_than_n_roundings() -> None:
+    assert LOSSES.sum(0) == 0
+    assert LOSSES.sum(100) > (1 + U) ** 100 - 1
+    assert LOSSES.sum(2**24) == np.inf
 
 
 #: median isolated budget in ulps of the stage's dtype that a stage may have at most, from its formula: half an ulp
@@ -108,7 +112,7 @@ def _sum(terms: np.ndarray, order: str) -> np.ndarray:
 
 
 def test_exp_of_two_ulps_is_within_the_budget_and_of_thirty_is_not(trace: Trace) -> None:
-    for ulps, wrong in ((EXP_ULPS - 0.5, False), (30.0, True)):
+    for ulps, wrong in ((LOSSES.exp_ulps - 0.5, False), (30.0, True)):
         stages = dict(trace.stages)
         m = np.repeat(trace.stages["row_max"], 32, axis=-1).astype(np.float64)
         x = np.where(

@@ -1,0 +1,152 @@
+"""Budgets of out and lse straight from scores, for runs of which nobody saw what lies between.
+
+Softmax is shift invariant: what an error does to the maximum cancels, whatever the tiles and splits. What survives is a
+relative error e_j of each weight pi_j, |e_j| <= E_j, and out' - out = sum pi e (v - out) / (1 + sum pi e), which is
+small where the values are alike: centred, it is far tighter than numerator and denominator apart.
+"""
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.budget.error import Error, deviations
+from workbench.budget.losses import half_spacing
+from workbench.budget.merge import lse_own, stored_out
+from workbench.budget.problem import Budget, Problem
+from workbench.budget.scores import by_query_head
+from workbench.budget.tiles import SMALLEST_BLOCK_K
+
+
+def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
+    """Budgets of out and lse from scores known to `scores`, for out = softmax(scores) v as the reference has it.
+
+    A weight's own relative error is that of its score; of the arguments of all exps that made it (they add up to
+    max - score in magnitude, however the maximum rose); of these exps, one for each key tile to come and one for the
+    merge; and, where probs are cast, of that cast, which the denominator only shares where it adds the cast probs.
+    """
+    xp, losses = array_namespace(p.q), p.losses
+    s = p.seen["scores"]
+    top = xp.max(s, axis=-1)
+    no_keys = top == -np.inf
+    x = xp.where(s == -np.inf, np.inf, xp.where(no_keys, 0.0, top)[..., None] - s)
+    weights = xp.exp(-x)
+    total = xp.where(no_keys, 1.0, xp.sum(weights, axis=-1))
+    pi = weights / total[..., None]
+    length = xp.where(xp.isfinite(x), x, 0.0)
+
+    tiles, keys = _tiles(p)
+    own = losses.argument * length + losses.exp(length, tiles + 1)
+    if losses.argument_of_max:
+        own = own + losses.argument_of_max * xp.where(no_keys, 0.0, abs(top))[..., None]
+    relative = xp.where(pi > 0, pi * xp.expm1(scores.worst + own), 0.0)
+    squares, common = relative, relative
+    if p.statistics:  # first order, with a margin for the second
+        squares = (1.05 * pi) ** 2 * (scores.random * scores.random + own * own)
+        common = 1.05 * pi * scores.common
+
+    added = losses.sum(keys + 2 * tiles + 2 * p.splits + 4)
+    products = losses.sum_of_products(keys + losses.mma_block * tiles) + losses.sum(2 * tiles + 2 * p.splits + 3)
+    sum_relative = xp.sum(relative, axis=-1)
+    out = _out(p, pi, relative, squares, common, sum_relative, added, products + losses.products, total)
+
+    row_sum, maximum = xp.where(no_keys, 0.0, total), top
+    lost_l = _cast_of_sum(p, pi, total)
+    own_lse = lse_own(p, maximum, row_sum) + added
+    never = p.computed["lse"] == -np.inf
+    worst = -xp.log1p(-xp.minimum(sum_relative, 1.0)) + 1.05 * lost_l + own_lse
+    if not p.statistics:
+        bound = xp.where(never, 0.0, worst)
+        return {"out": out, "lse": Budget(bound, bound, xp.full_like(worst, np.inf))}
+    stat = deviations(p.elements["lse"]) * xp.sqrt(xp.sum(squares, axis=-1)) + xp.sum(common, axis=-1)
+    stat = xp.minimum(worst, stat + 1.05 * lost_l + own_lse)
+    lse = Budget(xp.where(never, 0.0, worst), xp.where(never, 0.0, stat), xp.full_like(worst, np.inf))
+    return {"out": out, "lse": lse}
+
+
+def _out(
+    p: Problem, pi: np.ndarray, relative: np.ndarray, squares: np.ndarray, common: np.ndarray,
+    sum_relative: np.ndarray, added: float, products: float, total: np.ndarray,
+) -> Budget:  # fmt: skip
+    """[sum pi E |v - out| + sum k z + products sum pi |v| + added |out|] / (1 - sum pi E), division and cast rounded.
+
+    sum pi E |v - out| <= sqrt(sum pi E) sqrt(sum pi E (v - out)^2) by Cauchy and Schwarz, which takes matrix products
+    only; it is at most 1.25 times as large for normal errors. k is the cast of probs and z the value that it meets:
+    v - out where the denominator has it too, v elsewhere.
+    """
+    xp, losses = array_namespace(p.q), p.losses
+    v = by_query_head(p.v, p.q.shape[1])
+    v2, abs_v = v * v, abs(v)
+    out = p.computed["out"]
+    reach = pi @ abs_v
+    cast = _cast_of_probs(p, pi, total)
+
+    def centred(weights: np.ndarray) -> np.ndarray:
+        """sum_j weights (v - out)^2, at least 0: it is a difference of large numbers."""
+        moments = weights @ v2 - 2 * out * (weights @ v) + out * out * xp.sum(weights, axis=-1)[..., None]
+        return xp.maximum(moments, 0.0)
+
+    def linear(weights: np.ndarray) -> np.ndarray:
+        """sum_j weights |v - out|, or a little more."""
+        return xp.sqrt(xp.sum(weights, axis=-1)[..., None] * centred(weights))
+
+    # weights that may be off by half say nothing of out
+    grown = xp.where(sum_relative < 0.5, 1 / (1 - sum_relative), np.inf)[..., None]
+    of_cast: np.ndarray | float = 0.0
+    squares_of_cast: np.ndarray | float = 0.0
+    if cast is not None:
+        of_cast = linear(cast) if p.contract.row_sum_of_cast else cast @ abs_v
+        squares_of_cast = centred(cast * cast) if p.contract.row_sum_of_cast else (cast * cast) @ v2
+    rounding = products * reach + added * abs(out) + _partials(p, reach, total)
+    # a head whose values are all 0 has an out of 0, whatever the weights
+    floor = losses.floor * (1 + pi.shape[-1] * xp.max(abs_v, axis=-2, keepdims=True)) * xp.astype(reach > 0, xp.float64)
+    last = losses.division * abs(out) + floor
+    # the cast weights are larger than the others by (1 + E) at most, which the denominator covers twice over
+    worst = (linear(relative) + of_cast * grown + rounding * grown) * grown + last
+    no_keys = xp.sum(pi, axis=-1)[..., None] == 0
+    if not p.statistics:
+        return stored_out(p, Error(xp.where(no_keys, 0.0, worst), 0.0, 0.0))
+    if losses.accumulation == "nearest":
+        # a sum that loses n u of its size in the worst case loses sqrt(n) u all but surely
+        of_sums = losses.sums * (products * reach * reach + added * out * out) + (losses.products * reach) ** 2
+        certain = last + _partials(p, reach, total)
+    else:
+        of_sums, certain = 0.0 * reach, last + rounding
+    random = xp.sqrt(centred(squares) + squares_of_cast + of_sums) * grown
+    shared = certain + linear(common) * grown
+    return stored_out(p, Error(*(xp.where(no_keys, 0.0, part) for part in (worst, random, shared))))
+
+
+def _tiles(p: Problem) -> tuple[int, int]:
+    """Key tiles of a split, and keys that one accumulator adds up; of unknown tiles the most and of unknown splits
+    one.
+    """
+    seqlen_k = p.k.shape[-2]
+    tiles = -(-seqlen_k // (p.contract.block_k or SMALLEST_BLOCK_K))
+    return (2 * tiles if p.contract.block_k is None else tiles), seqlen_k
+
+
+def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray | None:
+    """Error of each normalised weight from the cast of probs, [b, h, q, k]; None without a cast.
+
+    The cast is relative to the running maximum of the key's tile, which is at most the last one: the relative error is
+    the same, and what is lost below the smallest normal number is less.
+    """
+    if p.losses.probs_dtype == "float32":
+        return None
+    relative, absolute = half_spacing(p.losses.probs_dtype, p.contract.probs_rounding)
+    xp = array_namespace(pi)
+    return xp.where(pi > 0, xp.minimum(relative * pi + absolute / total[..., None], pi), 0.0)
+
+
+def _cast_of_sum(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray | float:
+    """Relative error of row_sum from the cast of probs; equal probs are cast alike, so that it adds up."""
+    cast = _cast_of_probs(p, pi, total) if p.contract.row_sum_of_cast else None
+    return 0.0 if cast is None else array_namespace(pi).sum(cast, axis=-1)
+
+
+def _partials(p: Problem, reach: np.ndarray, total: np.ndarray) -> np.ndarray | float:
+    """Error of out from storing partial results in fewer bits; each split's is at most its share of sum pi |v|."""
+    if p.losses.partials_dtype == "float32" or (p.algorithm == "flash" and p.declared("splits")):
+        return 0.0
+    relative, absolute = half_spacing(p.losses.partials_dtype, p.contract.partials_rounding)
+    splits = p.contract.splits or -(-p.k.shape[-2] // SMALLEST_BLOCK_K)
+    return relative * reach + splits * absolute / total[..., None]

@@ -1,0 +1,154 @@
+"""What single operations of a kernel may lose, from its contract; and which of them a budget owes most to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.contract import Contract
+from workbench.errors import smallest_subnormal, ulp, unit_roundoff
+
+U = unit_roundoff("float32")
+#: ulps of an accurate float32 log. CUDA's logf: 1 (CUDA programming guide, mathematical functions); one ulp is at most
+#: 2u
+LOG_ULPS = 2.0
+#: CUDA's __logf is off by 2^-21.41 near 1 and else by 3 ulp, its __fdividef by 2 (CUDA programming guide, intrinsic
+#: functions)
+FAST_LOG, FAST_LOG_ULPS, FAST_DIVISION_ULPS = 2.0**-21.41, 3.0, 2.0
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Unit roundoffs and ulps of single operations; 0 (or float32, for a cast) where nothing is lost."""
+
+    sums: float  #: relative error of an addition
+    accumulation: str  #: as in Contract
+    mma_block: int
+    mma_extra_bits: int
+    products: float  #: relative error of a product that does not fit into float32, and of the scale
+    argument: float  #: relative error of the argument of exp
+    argument_of_max: float  #: its error relative to the maximum: fma(qk, scale, -max * scale) in kernels of base 2
+    exp_ulps: float
+    exp_ulps_per_x: float
+    division: float  #: relative error of a quotient
+    log_ulps: float
+    log_absolute: float
+    floor: float  #: what one operation may lose to underflow
+    scores_dtype: str  #: casts that may happen or not
+    probs_dtype: str
+    partials_dtype: str
+    out_dtype: str
+
+    def sum(self, n: int) -> float:
+        """Relative error of a sum of n + 1 terms in any order: g(n) = n u / (1 - n u) of the sum of magnitudes (Higham
+        2002, section 4.2); inf from n u = 1 on.
+        """
+        return n * self.sums / (1 - n * self.sums) if n * self.sums < 1 else np.inf
+
+    def sum_of_products(self, n: int) -> float:
+        """As `sum`, of n products added to an accumulator where tensor cores may do it.
+
+        A tensor core aligns a block of products and the accumulator to the largest of them and truncates what lies
+        below float32's last bit and `mma_extra_bits` more: (block + 1) 2^(-23 - e) of the magnitudes so far for each
+        block, and one truncation of its sum (Fasi et al. 2021, PeerJ CS-330, section 4).
+        """
+        if self.accumulation == "nearest":
+            return self.sum(n)
+        blocks = -(-n // self.mma_block)
+        lost = blocks * ((self.mma_block + 1) * 2.0**-self.mma_extra_bits + 1) * 2 * self.sums
+        truncated = lost / (1 - lost) if lost < 1 else np.inf
+        return truncated if self.accumulation == "tensor-core" else max(truncated, self.sum(n))
+
+    def exp(self, x: np.ndarray | float, calls: int = 1) -> np.ndarray | float:
+        """Relative error of `calls` exps whose arguments' magnitudes add up to `x`; an ulp is at most 2u."""
+        return 2 * U * (calls * self.exp_ulps + self.exp_ulps_per_x * x)
+
+
+def losses_of(contract: Contract) -> Losses:
+    """The losses of a kernel that keeps `contract`."""
+    unknown_base = "base2" in contract.assumed
+    return Losses(
+        sums=U,
+        accumulation=contract.accumulation,
+        mma_block=contract.mma_block,
+        mma_extra_bits=contract.mma_extra_bits,
+        products=U,
+        # where the base is unknown: the difference, log2(e) in float32 (off by 0.224u) and the product with it
+        argument=3 * U if unknown_base else U,
+        argument_of_max=U if unknown_base else 0.0,
+        exp_ulps=contract.exp_ulps,
+        exp_ulps_per_x=contract.exp_ulps_per_x,
+        # the division, or a reciprocal and a product
+        division=2 * U * (1 + FAST_DIVISION_ULPS * contract.fast_math),
+        log_ulps=FAST_LOG_ULPS if contract.fast_math else LOG_ULPS,
+        log_absolute=FAST_LOG if contract.fast_math else 0.0,
+        floor=2.0**-126 if contract.exp_flushes else 2.0**-150,
+        scores_dtype=contract.scores_dtype,
+        probs_dtype=contract.probs_dtype,
+        partials_dtype=contract.partials_dtype,
+        out_dtype=contract.out_dtype,
+    )
+
+
+_NOTHING = {
+    **dict.fromkeys(("sums", "products", "argument", "argument_of_max", "exp_ulps", "exp_ulps_per_x"), 0.0),
+    **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
+    **dict.fromkeys(("scores_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
+}
+#: source of error in words -> the losses that make it up
+_SOURCES: Mapping[str, tuple[str, ...]] = {
+    "the additions": ("sums",),
+    "the rounding of products": ("products",),
+    "exp": ("exp_ulps", "exp_ulps_per_x"),
+    "the argument of exp": ("argument", "argument_of_max"),
+    "the division": ("division",),
+    "log": ("log_ulps", "log_absolute"),
+    "underflow": ("floor",),
+    "the rounding of scores to {scores_dtype}": ("scores_dtype",),
+    "the cast of probs to {probs_dtype}": ("probs_dtype",),
+    "the rounding of partial_O to {partials_dtype}": ("partials_dtype",),
+    "the rounding of out to {out_dtype}": ("out_dtype",),
+}
+
+
+def alone(losses: Losses) -> dict[str, Losses]:
+    """Each source of error in words -> losses with nothing but that source, where there is one."""
+    found = {}
+    for words, names in _SOURCES.items():
+        kept = {name: getattr(losses, name) for name in names}
+        if any(value not in (0.0, "float32") for value in kept.values()):
+            found[words.format(**{name: getattr(losses, name) for name in names})] = replace(
+                losses, **{**_NOTHING, **kept}
+            )
+    return found
+
+
+def cast_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
+    """Distance from `value`, known to `bound`, to what it may be after it is rounded to `dtype` as the contract says.
+
+    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp. What
+    is too large for the dtype is rounded as if it had more exponents: whether an infinity is right is not for a bound
+    to say.
+    """
+    if rounding == "any":
+        return bound + ulp(abs(value) + bound, dtype)
+    up, down = (_rounded(value + end, dtype, rounding) for end in (bound, -bound))
+    return array_namespace(value).maximum(up - value, value - down)
+
+
+def flip_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
+    """As `cast_bound`, from the rounding of `value`: 0 unless the interval holds a rounding boundary."""
+    here, up, down = (_rounded(value + end, dtype, rounding) for end in (0.0, bound, -bound))
+    return array_namespace(value).maximum(up - here, here - down)
+
+
+def _rounded(x: np.ndarray, dtype: str, rounding: str) -> np.ndarray:
+    xp, spacing = array_namespace(x), ulp(x, dtype)
+    return (xp.trunc if rounding == "toward-zero" else xp.round)(x / spacing) * spacing
+
+
+def half_spacing(dtype: str, rounding: str) -> tuple[float, float]:
+    """Relative and absolute error of one cast that may happen: half an ulp, or a whole one where it may truncate."""
+    whole = 1 if rounding == "nearest" else 2
+    return whole * unit_roundoff(dtype), whole * smallest_subnormal(dtype) / 2

@@ -1,0 +1,166 @@
+"""Budgets of what follows the tiles, from the stages that were dumped: partial results, their merge, out and lse."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.budget.error import EXACT, Error, at, root_of_squares, statistical
+from workbench.budget.losses import U, cast_bound, flip_bound, half_spacing
+from workbench.budget.problem import NEGLIGIBLE, Budget, Problem
+from workbench.budget.tiles import difference, max_bound, sum_bound, weight_error
+from workbench.reference.split_k import last_states
+
+ErrorOf = Callable[[str], Error]
+
+
+def partial_error(p: Problem, name: str, tile_state: Error) -> Error:
+    """partial_max, partial_sum and partial_O: the state after a split's last tile; partial_O as it is stored."""
+    if tile_state is EXACT:
+        error = EXACT
+    else:
+        error = Error(*(x if isinstance(x, float) else last_states(x, p.splits, 0.0) for x in tile_state))
+    dtype, rounding = p.contract.partials_dtype, p.contract.partials_rounding
+    if name != "partial_O" or dtype == "float32":
+        return error
+    value = last_states(p.seen["acc"], p.splits, 0.0)
+    if p.predicted("partials"):
+        if error is EXACT:
+            return EXACT
+
+        def flips(bound: np.ndarray | float) -> np.ndarray:
+            return flip_bound(value, bound, dtype, rounding)
+
+        likely = flips(statistical(error, p.elements[name])) if p.statistics else 0.0
+        return Error(flips(error.worst), likely, 0.0)
+    if p.losses.partials_dtype == "float32":
+        return error
+    relative, absolute = half_spacing(dtype, rounding)
+    own = relative * (abs(value) + error.worst) + absolute
+    return Error(error.worst + own, root_of_squares(error.random, own), error.common)
+
+
+def merge_max_error(p: Problem, partial_max: Error) -> Error:
+    """merge_max: exact but for the errors of the maxima."""
+    if partial_max is EXACT:
+        return EXACT
+    m, value = p.seen["partial_max"], p.computed["merge_max"]
+    worst = max_bound(value, m, partial_max.worst, axis=-2)
+    if not p.statistics:
+        return Error(worst, 0.0, 0.0)
+    return Error(worst, 0.0, max_bound(value, m, statistical(partial_max, p.elements["merge_max"]), axis=-2))
+
+
+def merge_weight_error(p: Problem, partial_max: Error, merge_max: Error) -> tuple[Error, np.ndarray]:
+    """merge_weight = exp(partial_max - merge_max), and its size."""
+    m, top = p.seen["partial_max"], p.seen["merge_max"][..., None, :]
+    return weight_error(p, difference(m, top), _by_split(p, partial_max, merge_max), top)
+
+
+def merge_sum_error(p: Problem, partial_max: Error, merge_max: Error, partial_sum: Error) -> tuple[Error, np.ndarray]:
+    """merge_sum = sum_s exp(partial_max - merge_max) partial_sum, which makes its own weights; and its size."""
+    xp = array_namespace(p.q)
+    weight_of, _ = merge_weight_error(p, partial_max, merge_max)
+    x = difference(p.seen["partial_max"], p.seen["merge_max"][..., None, :])
+    weight, l = xp.exp(x), abs(p.seen["partial_sum"])
+    total = xp.sum(weight * l, axis=-2)
+    incoming = xp.sum(weight_of.worst * (l + partial_sum.worst) + weight * partial_sum.worst, axis=-2)
+    worst = sum_bound(p, total, incoming, p.losses.sum(p.splits + 1), p.splits + 1)
+    squares = (weight_of.random * l) ** 2 + (weight * partial_sum.random) ** 2
+    random = xp.sqrt(xp.sum(squares, axis=-2) + (p.splits + 1) * (p.losses.sums * total) ** 2)
+    common = xp.sum(weight_of.common * l + weight * partial_sum.common, axis=-2) + (p.splits + 1) * p.losses.floor
+    return Error(worst, random, common), xp.maximum(total, NEGLIGIBLE)
+
+
+def numerator_error(p: Problem, merge_weight: Error, partial_O: Error) -> Error:
+    """sum_s merge_weight partial_O, the merged numerator of out."""
+    xp = array_namespace(p.q)
+    w, o = p.seen["merge_weight"][..., None], abs(p.seen["partial_O"])
+    e_w = Error(*(part if isinstance(part, float) else part[..., None] for part in merge_weight))
+    total = xp.sum(abs(w) * o, axis=-3)
+    incoming = xp.sum(e_w.worst * (o + partial_O.worst) + abs(w) * partial_O.worst, axis=-3)
+    worst = sum_bound(p, total, incoming, p.losses.sum(p.splits + 1), p.splits + 1)
+    squares = (e_w.random * o) ** 2 + (w * partial_O.random) ** 2
+    random = xp.sqrt(xp.sum(squares, axis=-3) + (p.splits + 1) * (p.losses.sums * total) ** 2)
+    common = xp.sum(e_w.common * o + abs(w) * partial_O.common, axis=-3) + (p.splits + 1) * p.losses.floor
+    return Error(worst, random, common)
+
+
+def out_budget(p: Problem, numerator: Error, row_sum: np.ndarray, denominator: Error) -> Budget:
+    """out = numerator / row_sum, cast: (error of the numerator + |out| error of row_sum) / (row_sum - its error),
+    division and cast rounded. A row without keys is 0 exactly.
+    """
+    xp, losses, value = array_namespace(p.q), p.losses, p.computed["out"]
+    l = row_sum[..., None]
+    e_l = Error(*(part if isinstance(part, float) else part[..., None] for part in denominator))
+    rest = xp.maximum(abs(l) - e_l.worst, 0.0)
+    own = losses.division * abs(value)
+    quotient = (numerator.worst + abs(value) * e_l.worst) / rest
+    floor = xp.where((value != 0) | (quotient > 0), losses.floor, 0.0)
+    worst = quotient * (1 + losses.division) + own + floor
+    random = root_of_squares(numerator.random, value * e_l.random) / rest
+    common = (numerator.common + abs(value) * e_l.common) / rest + own + floor
+    no_keys = l == 0
+    error = Error(*(xp.where(no_keys, 0.0, part) for part in (worst, random + 0.0 * own, common)))
+    return stored_out(p, error)
+
+
+def stored_out(p: Problem, error: Error) -> Budget:
+    """The budget of out after its cast."""
+    value, dtype = p.computed["out"], p.losses.out_dtype
+    bounds: list[Any] = [error.worst, *([statistical(error, p.elements["out"])] if p.statistics else [])]
+    if dtype != "float32":
+        bounds = [cast_bound(value, bound, dtype, p.contract.out_rounding) for bound in bounds]
+    xp = array_namespace(p.v)
+    largest_v = xp.max(abs(p.v), axis=-2, keepdims=True)
+    if largest_v.shape[1] != value.shape[1]:
+        largest_v = xp.repeat(largest_v, value.shape[1] // largest_v.shape[1], axis=1)
+    return Budget(bounds[0], bounds[-1], xp.broadcast_to(largest_v, value.shape))
+
+
+def lse_budget(p: Problem, maximum: np.ndarray, e_max: Error, row_sum: np.ndarray, e_sum: Error) -> Budget:
+    """lse = max + log(row_sum): the errors of both (log to -log1p(-e / row_sum)), log's own, the sum rounded; in base 2
+    the product with log(2) and that constant.
+    """
+    xp, value = array_namespace(p.q), p.computed["lse"]
+    own = lse_own(p, maximum, row_sum)
+
+    def of_sum(bound: np.ndarray | float) -> np.ndarray:
+        return -xp.log1p(-xp.minimum(bound / row_sum, 1.0))
+
+    elements = p.elements["lse"]
+    no_keys = value == -np.inf
+    bounds = [
+        xp.where(no_keys, 0.0, m + of_sum(l) + own)
+        for m, l in ((e_max.worst, e_sum.worst), (statistical(e_max, elements), statistical(e_sum, elements)))
+    ]
+    return Budget(bounds[0], xp.minimum(*bounds), xp.full_like(value, np.inf))
+
+
+def lse_own(p: Problem, maximum: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
+    """What lse loses itself: log, and 2u |lse| for the sum; 2u |max| for the change of base where there may be one."""
+    losses, xp = p.losses, array_namespace(row_sum)
+    log = abs(xp.log(row_sum))
+    own = 2 * U * losses.log_ulps * log + 2 * losses.sums * abs(p.computed["lse"])
+    own = own + losses.log_absolute + losses.floor
+    if p.contract.base2 or not p.declared("base2"):
+        own = own + 2 * losses.products * abs(maximum)
+    return own
+
+
+def _by_split(p: Problem, partial_max: Error, merge_max: Error) -> Error:
+    """The error of partial_max - merge_max, [b, h, s, q]."""
+    if partial_max is EXACT and merge_max is EXACT:
+        return EXACT
+    top = Error(*(part if isinstance(part, float) else part[..., None, :] for part in merge_max))
+    return Error(
+        partial_max.worst + top.worst,
+        root_of_squares(partial_max.random, top.random),
+        partial_max.common + top.common,
+    )
+
+
+def last_tile(error: Error, trailing: int) -> Error:
+    """The error of a running state after the row's last tile; `trailing` axes come after the tile's."""
+    return at(error, (..., -1, *[slice(None)] * trailing))

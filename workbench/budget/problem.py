@@ -1,0 +1,71 @@
+"""What budgets are computed from: the inputs, the values of all stages, and the kernel's promises."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from workbench.budget.losses import Losses
+from workbench.contract import Contract
+
+Arrays = Mapping[str, np.ndarray]
+
+#: a score or a sum below this is as good as zero, and a bound as large as it still means something
+NEGLIGIBLE = 2.0**-100
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bounds of one stage, of |actual - expected|; float64 arrays of the stage's shape, NaN where an input is NaN."""
+
+    bound: np.ndarray  #: never exceeded by a kernel that keeps its contract
+    statistical: np.ndarray  #: all but never exceeded, if roundings are independent; at most `bound`
+    size: np.ndarray  #: what the bound is measured against: a bound as large says nothing
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One run's values, all in float64; q [b, h, q, d], k and v [b, kv_heads, k, d]; -inf and NaN are allowed in
+    stages.
+    """
+
+    algorithm: str  #: "flash" or "split_k"
+    contract: Contract
+    losses: Losses
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    scale: float
+    exact_products: bool  #: products of q and k are exact in float32 (inputs of at most 12 bits)
+    block_k: int
+    splits: int
+    computed: Arrays  #: every stage as the reference computes it from `given`
+    given: Arrays  #: the dumped stages
+    elements: Mapping[str, int]  #: size of each whole stage, of which these arrays may be a part
+    statistics: bool  #: whether statistical bounds are wanted; without them they are the worst case
+
+    @cached_property
+    def seen(self) -> Arrays:
+        """What later stages read: the dumped values where there are any, the computed ones elsewhere."""
+        return {**self.computed, **self.given}
+
+    def declared(self, field: str) -> bool:
+        """Whether the kernel told a field of its contract."""
+        return field not in self.contract.assumed
+
+    def predicted(self, cast: str) -> bool:
+        """Whether the reference can make the `probs` or `partials` cast itself: dtype and rounding are declared."""
+        return (
+            self.declared(f"{cast}_dtype")
+            and self.declared(f"{cast}_rounding")
+            and getattr(self.contract, f"{cast}_rounding") != "any"
+        )
+
+    @property
+    def cast_aware(self) -> bool:
+        """Whether the reference casts probs as the kernel does: the cast and the tiles are declared, so that an error
+        only counts where it takes probs over a rounding boundary.
+        """
+        known = self.contract.block_k is not None and (self.algorithm == "flash" or self.contract.splits is not None)
+        return known and self.contract.probs_dtype != "float32" and self.predicted("probs")

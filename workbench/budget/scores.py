@@ -1,0 +1,86 @@
+"""Budgets of qk and scores."""
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.budget.error import Error, root_of_squares
+from workbench.budget.losses import cast_bound
+from workbench.budget.problem import NEGLIGIBLE, Problem
+
+
+def by_query_head(x: np.ndarray, heads: int) -> np.ndarray:
+    """Keys or values [b, kv_heads, k, d] for every query head, [b, heads, k, d]."""
+    return array_namespace(x).repeat(x, heads // x.shape[1], axis=1)
+
+
+def magnitudes(p: Problem) -> np.ndarray:
+    """sum_d |q k|, [b, h, q, k]."""
+    return abs(p.q) @ by_query_head(abs(p.k), p.q.shape[1]).swapaxes(-1, -2)
+
+
+def qk_error(p: Problem, size: np.ndarray) -> Error:
+    """qk: an inner product in any order, `size` = sum|q k|; head_dim - 1 sums, and one product where it rounds.
+
+    Worst: g(n) sum|t| (Higham 2002, section 3.1). Random: the square of a prefix of i terms in unknown order is on
+    average i sum t^2 / n (1 - i/n) + (i/n)^2 S^2, which over all i is n (sum t^2 / 2 + S^2 / 3) at most.
+    """
+    xp, losses = array_namespace(size), p.losses
+    head_dim, inexact = p.q.shape[-1], not p.exact_products
+    n = max(1, head_dim - 1)
+    floor = xp.where(size > 0, head_dim * losses.floor, 0.0)
+    added = losses.sum_of_products(n) if losses.accumulation != "nearest" else losses.sum(n)
+    worst = (added + losses.products * inexact * (1 + added)) * size + floor
+    if not p.statistics:
+        random, common = 0.0, 0.0
+    elif losses.accumulation == "nearest":
+        squares = (p.q * p.q) @ by_query_head(p.k * p.k, p.q.shape[1]).swapaxes(-1, -2)
+        total = p.computed["qk"]
+        sums = head_dim * (squares / 2 + total * total / 3) * losses.sums**2
+        random, common = xp.sqrt(sums + losses.products**2 * inexact * squares), floor
+    else:
+        random, common = 0.0, worst
+    return stored(p, Error(worst, random, common), p.computed["qk"])
+
+
+def qk_size(p: Problem, size: np.ndarray) -> np.ndarray:
+    """What the budget of qk is measured against; a score that the scale makes negligible may be anything."""
+    with np.errstate(all="ignore"):
+        negligible = float(np.divide(NEGLIGIBLE, np.abs(p.scale)))  # inf where the scale is 0
+    return array_namespace(size).maximum(size, negligible)
+
+
+def scores_error(p: Problem, qk: Error) -> Error:
+    """scores: |scale| times the error of qk, one rounding of the scale and one of the product (in base 2 one more, of
+    scale * log2(e)); the mask is exact.
+    """
+    losses, scale = p.losses, p.scale
+    xp = array_namespace(p.computed["scores"])
+    product = p.seen["qk"] * scale
+    own = (3 if p.contract.base2 else 2) * losses.products * abs(product)
+    own = own + xp.where((product != 0) | (own > 0), losses.floor, 0.0)
+    factor = abs(scale) * (1 + 3 * losses.products)
+    random = root_of_squares(factor * qk.random, own) if p.statistics else 0.0
+    error = Error(factor * qk.worst + own, random, factor * qk.common)
+    visible = p.computed["scores"] != -np.inf
+    error = stored(p, error, product)
+    return Error(*(part if isinstance(part, float) else xp.where(visible, part, 0.0) for part in error))
+
+
+def scores_size(p: Problem, size_qk: np.ndarray) -> np.ndarray:
+    """What the budget of scores is measured against."""
+    xp, scale = array_namespace(size_qk), abs(p.scale)
+    size = xp.maximum(scale * (size_qk + abs(p.seen["qk"])), NEGLIGIBLE)
+    return xp.where(p.computed["scores"] != -np.inf, size, np.inf)
+
+
+def stored(p: Problem, error: Error, value: np.ndarray) -> Error:
+    """The error of a value that may or may not be rounded to the dtype of scores on its way."""
+    dtype = p.losses.scores_dtype
+    if dtype == "float32":
+        return error
+    xp = array_namespace(value)
+    rounding = "any" if "scores_dtype" in p.contract.assumed else "nearest"
+    own = cast_bound(value, error.worst, dtype, rounding)
+    worst = xp.maximum(error.worst, own)
+    common = error.common + (worst - error.worst) if p.statistics else 0.0
+    return Error(worst, error.random, common)

@@ -1,0 +1,59 @@
+"""The command line's `bench` commands, which measure."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+
+from workbench.options import json_option
+
+
+@click.group()
+def bench() -> None:
+    """Measure speed: medians, and the ratio to a peer of the same run."""
+
+
+def _measured(measure: Callable[[], dict[str, Any]], tables: Callable[[dict], list[list[dict]]], as_json: bool) -> None:
+    """Measure with progress; print the document, or as tables."""
+    from workbench.progress import shown
+    from workbench.report.text import show
+
+    with shown():
+        results = measure()
+    if as_json:
+        return click.echo(json.dumps(results))
+    for rows in tables(results):
+        show(rows, tuple(rows[0]))
+
+
+@bench.command()
+@json_option
+def emulator(as_json: bool) -> None:
+    """Measure the emulator against numba's own CUDA simulator."""
+    from workbench.cuda.bench_emulator import measure, tables
+
+    _measured(measure, tables, as_json)
+
+
+@bench.command()
+@json_option
+def sanitizer(as_json: bool) -> None:
+    """Compare watched runs with NVIDIA's compute-sanitizer, fault by fault; needs a GPU."""
+    from workbench.cuda.bench_sanitizer import measure, tables
+
+    _measured(measure, tables, as_json)
+
+
+@bench.command()
+@click.option("--correct", type=click.IntRange(min=1), default=2000, help="Random cases of correct kernels [2000]")
+@click.option("--per-fault", type=click.IntRange(min=1), default=20, help="Random cases of each fault [20]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--foreign", is_flag=True, help="Instead, judge PyTorch's own attention, its contract unknown")
+@json_option
+def verdicts(correct: int, per_fault: int, seed: int, foreign: bool, as_json: bool) -> None:
+    """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
+    from workbench.bench_verdicts import measure, measure_foreign, tables
+
+    _measured(measure_foreign if foreign else partial(measure, correct, per_fault, seed), tables, as_json)

@@ -1,0 +1,187 @@
+"""What the stages of a trace should be: float64, from the dumped stages where there are any, else from q, k, v.
+
+A trace is judged in parts (a few heads, a range of queries), which do not depend on each other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workbench import reference
+from workbench.arrays import in_float64
+from workbench.budget import Problem, losses_of
+from workbench.contract import Contract
+from workbench.errors import round_to
+from workbench.stages import ALGORITHMS, INPUTS, shape
+from workbench.trace import Trace
+
+_PARTIALS = ("partial_max", "partial_sum", "partial_O")
+_BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
+#: stages in the units of scores, where -inf may be a sentinel
+SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
+
+
+def readable(trace: Trace) -> dict[str, np.ndarray]:
+    """The dumped stages whose keys are known, so that other stages can be computed from them; as dumped."""
+    return {name: stage for name, stage in trace.stages.items() if name in _PARTIALS or not unjudgeable(trace, name)}
+
+
+def unjudgeable(trace: Trace, name: str) -> str:
+    """Why a stage cannot be judged however it looks; empty where it can."""
+    if name in _BY_TILE and trace.contract.block_k is None:
+        return "the contract does not tell block_k, so its key tiles are unknown"
+    if name in _PARTIALS and (trace.contract.block_k is None or trace.contract.splits is None):
+        return "the contract does not tell block_k and splits, so the keys of a split are unknown"
+    if name == "merge_weight" and trace.contract.splits is None and "partial_max" not in trace.stages:
+        return "the contract does not tell splits, and partial_max was not given"
+    return ""
+
+
+def splits(trace: Trace) -> int:
+    """Splits of the kernel: declared, else as many as its partial results have."""
+    if trace.contract.splits is not None:
+        return trace.contract.splits
+    known = ALGORITHMS[trace.algorithm]
+    sizes = {
+        stage.shape[known[name].axes.index("s")] for name, stage in trace.stages.items() if "s" in known[name].axes
+    }
+    return next(iter(sizes), 1)
+
+
+class Part(NamedTuple):
+    """Some batches, heads and queries of a trace; a slice each, of heads those of whole groups or of one head."""
+
+    b: slice = slice(None)
+    h: slice = slice(None)
+    q: slice | np.ndarray = slice(None)
+
+    def of(self, array: np.ndarray, axes: str) -> np.ndarray:
+        """The part of an array with the axes `axes`."""
+        cuts: list[Any] = [getattr(self, axis) if axis in "bhq" else slice(None) for axis in axes]
+        return array[tuple(cuts)]
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A part of a trace in float64, and what its stages should be."""
+
+    trace: Trace
+    dumped: Mapping[str, np.ndarray]  #: stages that others are computed from, whole and as dumped
+    part: Part = WHOLE
+    device: str = "cpu"  #: where it is computed: cpu in NumPy, cuda in torch
+    statistics: bool = True  #: whether its budgets are to have statistical bounds
+
+    @cached_property
+    def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """q, k and v; of k and v the heads that the queries read."""
+        case = self.trace.case
+        heads = range(case.heads)[self.part.h]
+        group = case.heads // case.kv_heads
+        read = Part(self.part.b, slice(heads.start // group, (heads.stop - 1) // group + 1))
+        q, k, v = (self.trace.inputs[name] for name in INPUTS)
+        cut = (self.part.of(q, "bhqd"), read.of(k, "bhkd"), read.of(v, "bhkd"))
+        return tuple(in_float64(x, self.device) for x in cut)
+
+    def value(self, name: str) -> np.ndarray:
+        """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
+        stage = self.part.of(self.trace.stages[name] if name not in self.dumped else self.dumped[name], self.axes(name))
+        return natural(self.trace.contract, name, stage, self.device)
+
+    def axes(self, name: str) -> str:
+        """Axis letters of a stage."""
+        return ALGORITHMS[self.trace.algorithm][name].axes
+
+    @cached_property
+    def given(self) -> dict[str, np.ndarray]:
+        """The dumped stages that others are computed from."""
+        return {name: self.value(name) for name in self.dumped}
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What the budgets are computed from."""
+        q, k, v = self.inputs
+        trace, known = self.trace, ALGORITHMS[self.trace.algorithm]
+        sizes = {**trace.case.sizes, "t": -(-trace.case.seqlen_k // self.block_k), "s": splits(trace)}
+        return Problem(
+            algorithm=trace.algorithm,
+            contract=trace.contract,
+            losses=losses_of(trace.contract),
+            q=q,
+            k=k,
+            v=v,
+            scale=trace.case.scale,
+            exact_products=trace.case.dtype != "float32",
+            block_k=self.block_k,
+            splits=splits(trace),
+            computed={},
+            given=self.given,
+            statistics=self.statistics,
+            elements={name: int(np.prod(shape(stage, sizes))) for name, stage in known.items()},
+        )
+
+    @property
+    def block_k(self) -> int:
+        """Keys in a tile; all of them where the contract does not tell."""
+        return self.trace.contract.block_k or self.trace.case.seqlen_k
+
+    @cached_property
+    def computed(self) -> dict[str, np.ndarray]:
+        """Every stage, computed from the dumped ones where there are any."""
+        return self.recomputed({})
+
+    def recomputed(self, instead: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """As `computed`, with other values for some stages."""
+        trace, problem = self.trace, self.problem
+        options: dict[str, Any] = {"row_sum_of_cast": trace.contract.row_sum_of_cast}
+        options["cast"] = _cast(trace.contract, "probs") if problem.cast_aware else None
+        if trace.algorithm == "split_k":
+            predicted = problem.predicted("partials") and trace.contract.partials_dtype != "float32"
+            options["partial_cast"] = _cast(trace.contract, "partials") if predicted else None
+        q, k, v = self.inputs
+        mask = in_bool(trace.case.mask()[self.part.q], self.device)
+        given = {**self.given, **instead}
+        return reference.forward(
+            trace.algorithm, q, k, v, mask=mask, given=given, scale=trace.case.scale, block_k=self.block_k,
+            splits=splits(trace), **options,
+        )  # fmt: skip
+
+    @cached_property
+    def solved(self) -> Problem:
+        """The problem with what the reference computed."""
+        return replace(self.problem, computed=self.computed)
+
+
+def in_bool(mask: np.ndarray, device: str) -> np.ndarray:
+    """The mask where the other arrays are."""
+    if device == "cpu":
+        return mask
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(mask)).to(device)  # type: ignore[return-value]
+
+
+def natural(contract: Contract, name: str, stage: np.ndarray, device: str = "cpu") -> np.ndarray:
+    """A dumped stage in float64, its scores and maxima in natural units and -inf where the kernel has a sentinel."""
+    value = in_float64(stage, device)
+    if name not in SCORE_UNITS:
+        return value
+    if np.isfinite(contract.mask_sentinel):
+        # the sentinel as the stage's dtype holds it
+        value[value <= float(np.asarray(contract.mask_sentinel).astype(stage.dtype))] = -np.inf
+    return value / float(np.log2(np.e)) if contract.base2 else value
+
+
+def _cast(contract: Contract, field: str) -> Any:
+    """The declared rounding of probs or partials."""
+    return partial(
+        round_to,
+        dtype=getattr(contract, f"{field}_dtype"),
+        toward_zero=getattr(contract, f"{field}_rounding") == "toward-zero",
+        saturates=contract.saturates,
+    )

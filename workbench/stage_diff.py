@@ -1,0 +1,144 @@
+"""The judgement of one stage: its verdict and role, its worst elements, its errors along an axis."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.comparison import Comparison, Elements, State, Worst, whole
+from workbench.refusal import Refusal
+from workbench.stages import AXIS_NAMES
+from workbench.trace import to_float64
+
+#: verdicts of a stage that is wrong on its own inputs
+ORIGIN_VERDICTS = ("missing", "bug")
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of a stage."""
+
+    index: Mapping[str, int]  #: axis letter -> index
+    actual: float
+    expected: float
+    budget: float
+    over_budget: float
+    state: State
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A stage along one axis; arrays have one entry for each index of the axis."""
+
+    axis: str
+    outside: np.ndarray  #: elements outside their budget
+    over_budget: np.ndarray  #: largest x of budget; NaN where nothing was judged
+    mean_signed: np.ndarray  #: mean signed error; NaN where no element has one
+
+
+@dataclass(frozen=True)
+class StageDiff:
+    """The judgement of one stage."""
+
+    name: str
+    axes: str  #: one letter an axis, as in `stages.py`
+    verdict: str  #: exact, rounding, suspicious, biased, bug, untestable, missing; "not judged" where it cannot be
+    isolated: Comparison | None  #: against the stage's own dumped inputs
+    propagated: Comparison | None  #: against q, k, v
+    judged_from: tuple[str, ...] = ()  #: nearest dumped ancestors, where a direct input was not dumped
+    upstream: tuple[str, ...] = ()  #: stages that nobody saw, where the verdict covers them too
+    reason: str = ""  #: why the stage is missing, untestable or not judged
+
+    @property
+    def decisive(self) -> Comparison | None:
+        """The comparison that the verdict rests on: the isolated one where it exists."""
+        return self.isolated if self.isolated is not None else self.propagated
+
+    @property
+    def role(self) -> str:
+        """origin: wrong by its own verdict; victim: only its propagated error is outside; not judged; or clean."""
+        if self.verdict in ORIGIN_VERDICTS:
+            return "origin"
+        if self.propagated is not None and self.propagated.summary.outside:
+            return "victim"
+        return "not judged" if self.decisive is None or self.verdict == "untestable" else "clean"
+
+    def worst(self, n: int = 1) -> list[Element]:
+        """The n elements farthest outside their budget, the farthest first; fewer where fewer were judged."""
+        return self.worst_of(self._judged(), n)
+
+    def worst_of(self, comparison: Comparison, n: int) -> list[Element]:
+        """As `worst`, of one of the stage's two comparisons."""
+        if n == 1 or comparison.summary.worst is None:
+            return [] if comparison.summary.worst is None else [self._element(comparison.summary.worst)]
+        over = comparison.over_budget.ravel()
+        candidates = np.flatnonzero(~np.isnan(over))
+        order = candidates[np.argsort(-over[candidates], kind="stable")[:n]]
+        places = (tuple(int(i) for i in np.unravel_index(flat, comparison.state.shape)) for flat in order)
+        return [
+            self._element(
+                Worst(
+                    float(comparison.over_budget[place]),
+                    place,
+                    float(to_float64(comparison.actual[place])),
+                    float(comparison.expected[place]),
+                    float(comparison.budget[place]),
+                    State(int(comparison.state[place])),
+                )
+            )
+            for place in places
+        ]
+
+    def at(self, **index: int) -> "StageDiff":
+        """The stage narrowed to the given indices, by axis letter (b h q k d t s); the axes named go away.
+
+        >>> d["acc"].at(b=0, q=63).worst(10)  # doctest: +SKIP
+        """
+        where: list[Any] = [slice(None)] * len(self.axes)
+        for axis, i in index.items():
+            if axis not in self.axes:
+                raise Refusal(f"stage {self.name} has the axes {' '.join(self.axes)}; got {axis!r}")
+            size = self._judged().actual.shape[self.axes.index(axis)]
+            if not -size <= i < size:
+                raise Refusal(f"stage {self.name}: {AXIS_NAMES[axis]} {axis} is 0 to {size - 1}; got {i}")
+            where[self.axes.index(axis)] = i
+
+        def narrowed(c: Comparison | None) -> Comparison | None:
+            if c is None:
+                return None
+            parts = (c.actual, c.expected, c.budget, c.statistical, c.over_budget, c.state)
+            return whole(Elements(*(np.asarray(part[tuple(where)]) for part in parts)))
+
+        axes = "".join(axis for axis in self.axes if axis not in index)
+        return replace(self, axes=axes, isolated=narrowed(self.isolated), propagated=narrowed(self.propagated))
+
+    def profile(self, axis: str) -> Profile:
+        """Errors along one axis (a letter): where along it elements are outside, how far, and to which side."""
+        if axis not in self.axes:
+            raise Refusal(f"stage {self.name} has the axes {' '.join(self.axes)}; got {axis!r}")
+        comparison = self._judged()
+        others = tuple(i for i, other in enumerate(self.axes) if other != axis)
+        over = comparison.over_budget
+        error, known = comparison.error, np.isfinite(comparison.error)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(known, error, 0.0).sum(axis=others) / known.sum(axis=others)
+        largest_over = np.where(np.isnan(over), -1.0, over).max(axis=others)
+        return Profile(
+            axis, comparison.outside.sum(axis=others), np.where(largest_over < 0, np.nan, largest_over), mean
+        )
+
+    def plot(self) -> Any:
+        """The histogram of errors in units of budget, a matplotlib Figure."""
+        from workbench.report.plots import histogram
+
+        return histogram(self)
+
+    def _judged(self) -> Comparison:
+        if self.decisive is None:
+            raise Refusal(f"stage {self.name} was not judged: {self.reason}")
+        return self.decisive
+
+    def _element(self, worst: Worst) -> Element:
+        index = dict(zip(self.axes, worst.place, strict=True))
+        return Element(index, worst.actual, worst.expected, worst.budget, worst.over_budget, worst.state)

@@ -1,0 +1,39 @@
+"""What a budget is made of: the share of each source of error at the worst element of a stage."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from workbench.budget import alone, budgets
+from workbench.errors import ulp
+from workbench.expectation import Expectation, Part, readable
+from workbench.stage_diff import StageDiff
+from workbench.trace import Trace
+
+
+def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
+    """The sources of error in words -> their shares of the budget at the worst element of `stage`, the largest first.
+
+    Each share is the budget of a kernel that loses nothing else, over the sum of these. Where all of them together are
+    less than half an ulp of what stores the stage, which is always allowed, that is the only source. {} where nothing
+    was judged, or where the budget is 0 but for special values.
+    """
+    comparison = stage.decisive
+    if comparison is None or comparison.summary.worst is None:
+        return {}
+    worst = stage.worst(1)[0]
+    part = Part(**{axis: slice(worst.index[axis], worst.index[axis] + 1) for axis in "bhq"})
+    place = tuple(0 if axis in "bhq" else i for axis, i in worst.index.items())
+    dumped = readable(trace) if stage.isolated is not None else {}
+    expectation = Expectation(trace, dumped, part, statistics=False)
+    whole = expectation.solved
+    dtype = trace.stages[stage.name].dtype
+    half_ulp = float(ulp(worst.expected, dtype)) / 2
+    if float(budgets(whole, [stage.name])[stage.name].bound[place]) < half_ulp:
+        return {f"half an ulp of {dtype}": 1.0}
+    found = {
+        words: float(budgets(replace(whole, losses=losses), [stage.name])[stage.name].bound[place])
+        for words, losses in alone(whole.losses).items()
+    }
+    total = sum(found.values())
+    shares = {words: value / total for words, value in found.items() if total > 0 and value > 0}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
