@@ -106,7 +106,7 @@ def controls(trace: Trace, given: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     return control(trace, given, np.arange(trace.case.seqlen_q))
 
 
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", ["flash", "split_k"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_control_gives_the_bits_of_kernels_that_add_in_its_order(kernel: str, causal: bool) -> None:
     trace = traced(kernel, case=CASE.but(heads=4, kv_heads=2, causal=causal, seqlen_k=75))
@@ -173,7 +173,7 @@ def test_truncated_sums_are_biased_at_their_stage_and_nowhere_else(fault: str) -
 
 
 @pytest.mark.parametrize("distribution", sorted(DISTRIBUTIONS))
-@pytest.mark.parametrize("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", ["flash", "split_k"])
 def test_correct_kernels_are_not_biased(kernel: str, distribution: str) -> None:
     case = CASE.but(distribution=distribution, causal=distribution < "l")
     trace, second = (traced(kernel, case=case) for case in (case, second_case(case)))

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench import Case, Refusal, run
-from workbench.quantisation import loss
+from workbench import Case, Refusal, diff, run
+from workbench.quantisation import attention, loss
 from workbench.reference import dense
+from workbench.stages import ALGORITHMS
 from workbench.trace import Trace, to_float64
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=70, head_dim=64, causal=True)
@@ -47,3 +48,24 @@ def test_codes_that_are_missing_are_refused(trace: Trace) -> None:
     with pytest.raises(Refusal) as refused:
         loss(replace(trace, stages=stages))
     assert str(refused.value) == "the loss of quantisation needs codes, scales and out; fp8 gave no codes_k"
+
+
+@pytest.mark.parametrize("variant", [{}, {"codes": "e4m3", "scores": "scalar", "decode": "direct"}], ids=str)
+def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, str]) -> None:
+    judged = diff(attention(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")))
+    assert judged.verdict == "rounding" and (judged.origins, judged.victims) == ((), ())
+    assert [stage.name for stage in judged] == list(ALGORITHMS["flash"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "origins"), [("rescale-per-lane", ("acc",)), ("fragment-rows-swapped", ("qk",)), ("scale-of-head-0", ())]
+)
+def test_faults_of_the_decoding_are_none_of_attention(fault: str, origins: tuple[str, ...]) -> None:
+    trace = run("fp8", Case(heads=4, seqlen=128), faults=[fault], backend="emulator")
+    assert diff(attention(trace)).origins == origins
+
+
+def test_decoded_inputs_that_are_missing_are_refused(trace: Trace) -> None:
+    with pytest.raises(Refusal) as refused:
+        attention(trace)
+    assert str(refused.value) == "attention on decoded inputs needs them dumped; fp8 gave no dequant_q"

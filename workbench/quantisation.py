@@ -1,17 +1,18 @@
-"""What quantisation costs, apart from what the kernel adds: the errors of decoded inputs, and both parts of out's.
+"""The two halves of a run on 8-bit codes: what quantisation costs, and attention on what was decoded.
 
-Neither is an error of the kernel's stages: those are judged from its codes and scales on.
+The loss of quantisation is no error of the kernel's stages: those are judged from its codes and scales on.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from workbench.case import QUANTISED
 from workbench.reference import dense, fp8
 from workbench.refusal import Refusal
-from workbench.stages import INPUTS, QUANTISED_INPUTS
-from workbench.trace import Trace, to_float64
+from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS
+from workbench.trace import Trace, check, to_float64
 
 
 @dataclass(frozen=True)
@@ -45,3 +46,22 @@ def loss(trace: Trace) -> Loss:
         of_out=reached - wanted,
         of_kernel=to_float64(trace.stages["out"]) - reached,
     )
+
+
+def attention(trace: Trace) -> Trace:
+    """The run of a quantised kernel as one of the flash algorithm, whose float16 inputs are the decoded ones: its
+    stages from qk on, to be judged as any other. Refusal where decoded inputs were not dumped or are not finite.
+    """
+    missing = [name for name in INPUTS if f"dequant_{name}" not in trace.stages]
+    if missing:
+        raise Refusal(f"attention on decoded inputs needs them dumped; {trace.target} gave no dequant_{missing[0]}")
+    flash = {name: stage for name, stage in trace.stages.items() if name in ALGORITHMS["flash"]}
+    decoded = replace(
+        trace,
+        algorithm="flash",
+        case=trace.case.but(dtype="float16", **dict.fromkeys(QUANTISED)),
+        inputs={name: trace.stages[f"dequant_{name}"] for name in INPUTS},
+        stages=flash,
+        requested=tuple(name for name in trace.requested if name in ALGORITHMS["flash"]),
+    )
+    return check(decoded, trace.target)
