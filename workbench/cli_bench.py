@@ -1,6 +1,7 @@
 """The command line's `bench` commands, which measure."""
 
 import json
+from typing import Any
 
 import click
 
@@ -9,7 +10,7 @@ from workbench.options import json_option
 
 @click.group()
 def bench() -> None:
-    """Measure speed: medians, and the ratio to a peer of the same run."""
+    """Measure speed and cost, and how far verdicts can be trusted, each beside a peer of the same run."""
 
 
 @bench.command()
@@ -49,6 +50,18 @@ def sanitizer(as_json: bool) -> None:
 
 
 @bench.command()
+@json_option
+def diff(as_json: bool) -> None:
+    """Measure what a verdict costs, in seconds and memory, beside assert_allclose and assert_close."""
+    from workbench import bench_diff
+    from workbench.progress import shown
+
+    with shown():
+        results = bench_diff.measure()
+    _print(results, bench_diff.tables(results), as_json)
+
+
+@bench.command()
 @click.option("--correct", type=click.IntRange(min=1), default=2000, help="Random cases of correct kernels [2000]")
 @click.option("--per-fault", type=click.IntRange(min=1), default=20, help="Random cases of each fault [20]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
@@ -58,11 +71,17 @@ def verdicts(correct: int, per_fault: int, seed: int, foreign: bool, as_json: bo
     """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
     from workbench import bench_verdicts
     from workbench.progress import shown
-    from workbench.report.text import show
 
     with shown():
         results = bench_verdicts.measure_foreign() if foreign else bench_verdicts.measure(correct, per_fault, seed)
+    _print(results, bench_verdicts.tables(results), as_json)
+
+
+def _print(results: dict[str, Any], tables: list[list[dict[str, Any]]], as_json: bool) -> None:
+    """The document, or its tables."""
+    from workbench.report.text import show
+
     if as_json:
         return click.echo(json.dumps(results))
-    for rows in bench_verdicts.tables(results):
+    for rows in tables:
         show(rows, tuple(rows[0]))
