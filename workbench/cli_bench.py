@@ -65,16 +65,25 @@ def diff(as_json: bool) -> None:
 @click.option("--correct", type=click.IntRange(min=1), default=2000, help="Random cases of correct kernels [2000]")
 @click.option("--per-fault", type=click.IntRange(min=1), default=20, help="Random cases of each fault [20]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
 @click.option("--foreign", is_flag=True, help="Instead, judge PyTorch's own attention, its contract unknown")
 @json_option
-def verdicts(correct: int, per_fault: int, seed: int, foreign: bool, as_json: bool) -> None:
+def verdicts(correct: int, per_fault: int, seed: int, jobs: int, foreign: bool, as_json: bool) -> None:
     """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
-    from workbench import bench_verdicts
     from workbench.progress import shown
 
     with shown():
-        results = bench_verdicts.measure_foreign() if foreign else bench_verdicts.measure(correct, per_fault, seed)
-    _print(results, bench_verdicts.tables(results), as_json)
+        if foreign:
+            from workbench import bench_foreign
+
+            results = bench_foreign.measure(per_fault=per_fault, seed=seed, jobs=jobs)
+            tables = bench_foreign.tables(results)
+        else:
+            from workbench import bench_verdicts
+
+            results = bench_verdicts.measure(correct, per_fault, seed, jobs)
+            tables = bench_verdicts.tables(results)
+    _print(results, tables, as_json)
 
 
 def _print(results: dict[str, Any], tables: list[list[dict[str, Any]]], as_json: bool) -> None:
