@@ -42,7 +42,7 @@ KNOWN: Mapping[str, Callable[[Trace], Trace]] = {
     "out, contract unknown": lambda trace: unknown(trace, ("out",)),
 }
 # seconds of a case, measured on 2 cores, for estimates only
-CASE_S = 0.4
+CASE_S = 0.15
 
 
 def measure(
