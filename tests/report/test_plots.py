@@ -14,7 +14,7 @@ from workbench.comparison import Elements, State, whole
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
 from workbench.report import histogram as bars
-from workbench.report import plots
+from workbench.report import look, plots
 from workbench.report.plots import heatmap, histogram, overview, save
 from workbench.stage_diff import StageDiff
 
@@ -135,7 +135,7 @@ def test_histogram_of_a_stage_that_is_only_judged_end_to_end():
     ],
 )
 def test_times(ratio, text):
-    assert bars.times(ratio) == text
+    assert look.times(ratio) == text
 
 
 # --- map: colours

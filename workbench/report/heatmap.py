@@ -12,8 +12,8 @@ import numpy as np
 from workbench.case import Case
 from workbench.comparison import State
 from workbench.refusal import Refusal
-from workbench.report import histogram as look
-from workbench.report.histogram import FAINT, INK, LABEL, SMALL
+from workbench.report import look
+from workbench.report.look import FAINT, INK, LABEL, SMALL
 from workbench.stage_diff import StageDiff
 from workbench.stages import AXIS_NAMES
 

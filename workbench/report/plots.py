@@ -13,21 +13,18 @@ import numpy as np
 from workbench.case import Case
 from workbench.comparison import Comparison
 from workbench.report.heatmap import heatmap
-from workbench.report.histogram import (
+from workbench.report.histogram import EDGES, budget_axis, histogram, position
+from workbench.report.look import (
     CALM,
     DPI,
-    EDGES,
     FAINT,
     HOT,
     INK,
     LABEL,
     RULE,
     VICTIM,
-    budget_axis,
     headline,
-    histogram,
     page,
-    position,
     times,
     worst_element,
 )
