@@ -22,7 +22,7 @@ CASE = Case(seqlen=8, heads=4, causal=True, block_q=4, block_k=2, splits=2)
 ORDER = ("exact", "within", "not judged", "poisoned", "over", "nan", "unwritten")  # by importance, least first
 
 
-def comparison(over_budget, state=None):
+def comparison(over_budget, state=None, statistical=0.5):
     """A comparison with expectation 2, budget 0.5 and the given ratios and states; NaN where the state says so."""
     over_budget = np.asarray(over_budget, float)
     state = np.full(over_budget.shape, State.ROUNDING, np.uint8) if state is None else np.asarray(state, np.uint8)
@@ -32,7 +32,8 @@ def comparison(over_budget, state=None):
     expected = np.full(over_budget.shape, 2.0)
     actual = np.where(np.isfinite(over_budget), expected + 0.5 * np.nan_to_num(over_budget, posinf=0), np.nan)
     half = np.full(over_budget.shape, 0.5)
-    return whole(Elements(actual.astype(np.float32), expected, half, half, over_budget, state))
+    likely = np.broadcast_to(np.float32(statistical), half.shape)
+    return whole(Elements(actual.astype(np.float32), expected, half, likely, over_budget, state))
 
 
 def stage(over_budget, state=None, *, axes="bhqk", name="scores", verdict="rounding", propagated=None):
@@ -120,6 +121,37 @@ def test_histogram_of_a_stage_that_is_only_judged_end_to_end():
     figure = histogram(only)
     assert figure.axes[0].get_xlabel() == "propagated |error| / budget"
     assert figure.axes[0].get_legend() is None
+
+
+def test_suspicious_elements_are_counted_once_more_in_a_colour_of_their_own():
+    ratios = np.array([0.02, 0.6, 0.6, 0.6]).reshape(1, 1, 2, 2)
+    state = np.array([State.ROUNDING, State.SUSPICIOUS, State.SUSPICIOUS, State.ROUNDING]).reshape(ratios.shape)
+    figure = histogram(stage(ratios, state, verdict="suspicious"))
+    within, suspicious, _ = figure.axes[0].patches[-3:]
+    assert np.nansum(within.get_data().values) == 4
+    assert np.nansum(suspicious.get_data().values) == 2
+    assert np.argmax(np.nan_to_num(within.get_data().values)) == np.argmax(np.nan_to_num(suspicious.get_data().values))
+    assert len({patch.get_facecolor() for patch in figure.axes[0].patches[-3:]}) == 3
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["isolated", "suspicious"]
+    assert any(text.startswith("4 elements, 2 suspicious, 0 outside, 0 poisoned\n") for text in texts(figure))
+
+
+def test_the_statistical_budget_is_a_tick_at_its_median():
+    ratios, shares = np.full((1, 1, 1, 4), 0.01), np.array([0.1, 0.2, 0.4, 0.9])
+    state = np.array([[[[State.ROUNDING, State.ROUNDING, State.ROUNDING, State.POISONED]]]])
+    drawn = StageDiff("acc", "bhqd", "rounding", comparison(ratios, state, shares), None)
+    figure = histogram(drawn)
+    assert "statistical 0.2" in texts(figure)
+    (tick,) = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert tick.get_xdata() == pytest.approx(np.log10([0.2, 0.2]))
+
+
+@pytest.mark.parametrize("state", [State.ROUNDING, State.VACUOUS])
+def test_no_tick_where_the_statistical_budget_is_the_budget_or_nothing_was_judged(state):
+    ratios = np.full((1, 1, 1, 2), 0.01)
+    share = 1.0 if state == State.ROUNDING else 0.1
+    drawn = StageDiff("out", "bhqd", "rounding", comparison(ratios, np.full(ratios.shape, state), share), None)
+    assert not [text for text in texts(histogram(drawn)) if text.startswith("statistical")]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from workbench.report.look import (
     LABEL,
     SMALL,
     TITLE,
+    WARM,
     bare,
     count_axis,
     decisive,
@@ -45,17 +46,23 @@ def histogram(stage: StageDiff) -> "Figure":
 
     Errors of exactly 0, beyond the axis and inf (NaN, wrong class, unwritten, or an error where none is allowed) have
     bars of their own. Elements that were not judged are in no bar. Refuses a stage without a comparison.
+
+    The tick `statistical` is the median of the elements' statistical budgets, each in units of the element's own budget:
+    beyond it, independent roundings take an error in one run of a million. Suspicious elements, within the budget but
+    beyond their own statistical one, are counted once more in bars of another colour.
     """
     comparison = decisive(stage)
     bars = counts(comparison.over_budget)
+    suspicious = counts(comparison.over_budget[comparison.state == State.SUSPICIOUS])
     outline = None if stage.isolated is None or stage.propagated is None else counts(stage.propagated.over_budget)
     figure = page(7.6, 4.6)
     headline(figure, f"{stage.name}: {stage.verdict}", f"{_numbers(comparison)}\n{worst_line(stage)}")
     axes = figure.add_axes((0.09, 0.115, 0.885, 0.635))
     budget_axis(axes, f"{kind(stage)} |error| / budget")
     count_axis(axes, max(np.nanmax(bars), 1 if outline is None else np.nanmax(outline)))
-    _bars(axes, bars, outline)
+    _bars(axes, bars, suspicious, outline)
     _strip(axes, comparison)
+    _mark_statistical(axes, comparison)
     worst = worst_element(comparison)
     if worst is None:
         axes.text(0.5, 0.5, "nothing was judged", transform=axes.transAxes, ha="center", color=FAINT, fontsize=TITLE)
@@ -99,20 +106,26 @@ def budget_axis(axes: "Axes", label: str) -> None:
     axes.axvline(0, color=INK, lw=1.4, zorder=4)
 
 
-def _bars(axes: "Axes", bars: np.ndarray, outline: np.ndarray | None) -> None:
+def _bars(axes: "Axes", bars: np.ndarray, suspicious: np.ndarray, outline: np.ndarray | None) -> None:
     within = EDGES[1:] <= 0
     axes.stairs(np.where(within, bars, np.nan), EDGES, fill=True, color=CALM, zorder=2, label="isolated")
+    if np.nansum(suspicious):
+        # before the others, not on top of them: on a logarithmic axis a few on top of many would not be seen
+        axes.stairs(suspicious, EDGES, fill=True, color=WARM, zorder=2, label="suspicious")
     axes.stairs(np.where(within, np.nan, bars), EDGES, fill=True, color=HOT, zorder=2)
     if outline is not None:
         axes.stairs(outline, EDGES, color=INK, lw=1.2, zorder=3, label="propagated")
+    if len(axes.get_legend_handles_labels()[1]) > 1:
         style: dict[str, Any] = {"frameon": False, "borderaxespad": 0, "fontsize": LABEL, "labelcolor": INK}
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, **style)
+        axes.legend(loc="upper right", bbox_to_anchor=(1, 1.35), ncols=3, **style)
 
 
 def _numbers(comparison: Comparison) -> str:
     judged, poisoned = np.count_nonzero(comparison.judged), np.count_nonzero(comparison.state == State.POISONED)
     unjudged = comparison.state.size - judged - poisoned
     outside = f"{np.count_nonzero(comparison.outside):,} outside"
+    if suspicious := np.count_nonzero(comparison.state == State.SUSPICIOUS):
+        outside = f"{suspicious:,} suspicious, {outside}"
     size = comparison.state.size
     text = f"{size:,} element{'s' if size > 1 else ''}, {outside}, {poisoned:,} poisoned"
     return f"{text}, {unjudged:,} not judged" if unjudged else text
@@ -130,6 +143,17 @@ def _strip(axes: "Axes", comparison: Comparison) -> None:
         axes.text(x, 1.015, text, transform=axes.get_xaxis_transform(), **style)
 
 
+def _mark_statistical(axes: "Axes", comparison: Comparison) -> None:
+    """A dashed line at the median statistical budget; none where it is the budget itself, or nothing was judged."""
+    shares = comparison.statistical[comparison.judged]
+    if not shares.size or (median := float(np.median(shares))) >= 1:
+        return
+    x = position(median)
+    axes.plot((x, x), (0, 1), color=INK, lw=1, ls=(0, (3, 2)), zorder=4, transform=axes.get_xaxis_transform())
+    style: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": SMALL, "color": INK}
+    axes.text(x - 0.12, 0.985, f"statistical {times(median)}", transform=axes.get_xaxis_transform(), **style)
+
+
 def _mark_worst(axes: "Axes", ratio: float, bars: np.ndarray, drawn: np.ndarray) -> None:
     x = position(ratio)
     height = bars[counts(np.array([ratio])) == 1][0]
@@ -137,5 +161,8 @@ def _mark_worst(axes: "Axes", ratio: float, bars: np.ndarray, drawn: np.ndarray)
     side, anchor = ("center", 0.5) if abs(x) > 0.8 else ("right", 1) if x <= 0 else ("left", 0)  # and beside the line
     arrow = {"arrowstyle": "-|>", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 1, "relpos": (anchor, 0)}
     style: dict[str, Any] = {"ha": side, "va": "bottom", "fontsize": SMALL, "color": INK, "zorder": 5}
-    text_at = (x, clear * axes.get_ylim()[1] ** 0.07)
+    if x <= 0:  # the dashed line at the statistical budget may pass behind the text
+        style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    beside = x if side == "center" else min(x, -0.12) if x <= 0 else max(x, 0.12)
+    text_at = (beside, clear * axes.get_ylim()[1] ** 0.07)
     axes.annotate(f"worst {times(ratio)}", (x, height), text_at, arrowprops=arrow, **style)

@@ -19,6 +19,7 @@ TITLE, LABEL, SMALL = 13, 9.5, 8.5  #: font sizes, in points
 
 INK, FAINT, RULE = "#1f2328", "#6a737d", "#d0d7de"
 CALM, HOT, VICTIM = "#2b7bba", "#c4281c", "#e08a00"  #: within budget, outside it, outside only end to end
+WARM = "#f2b134"  #: within budget, but suspicious
 HOT_WASH = "#fdf1ec"
 
 
