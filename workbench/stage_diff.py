@@ -134,6 +134,12 @@ class StageDiff:
 
         return histogram(self)
 
+    def plot_errors(self) -> Any:
+        """The histograms of signed errors, in ulps and in units of budget, a matplotlib Figure."""
+        from workbench.report.plots import errors
+
+        return errors(self)
+
     def _judged(self) -> Comparison:
         if self.decisive is None:
             raise Refusal(f"stage {self.name} was not judged: {self.reason}")

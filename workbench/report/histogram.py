@@ -20,6 +20,8 @@ from workbench.report.look import (
     decisive,
     headline,
     kind,
+    name_axis,
+    numbers_line,
     page,
     power,
     times,
@@ -47,16 +49,16 @@ def histogram(stage: StageDiff) -> "Figure":
     Errors of exactly 0, beyond the axis and inf (NaN, wrong class, unwritten, or an error where none is allowed) have
     bars of their own. Elements that were not judged are in no bar. Refuses a stage without a comparison.
 
-    The tick `statistical` is the median of the elements' statistical budgets, each in units of the element's own budget:
-    beyond it, independent roundings take an error in one run of a million. Suspicious elements, within the budget but
-    beyond their own statistical one, are counted once more in bars of another colour.
+    The tick `statistical` is the median of the elements' statistical budgets, each in units of the element's budget;
+    independent roundings take any error of a stage beyond its own in one run of a million. Suspicious elements, within
+    their budget but beyond the statistical one, are counted once more in bars of another colour.
     """
     comparison = decisive(stage)
     bars = counts(comparison.over_budget)
     suspicious = counts(comparison.over_budget[comparison.state == State.SUSPICIOUS])
     outline = None if stage.isolated is None or stage.propagated is None else counts(stage.propagated.over_budget)
     figure = page(7.6, 4.6)
-    headline(figure, f"{stage.name}: {stage.verdict}", f"{_numbers(comparison)}\n{worst_line(stage)}")
+    headline(figure, f"{stage.name}: {stage.verdict}", f"{numbers_line(comparison)}\n{worst_line(stage)}")
     axes = figure.add_axes((0.09, 0.115, 0.885, 0.635))
     budget_axis(axes, f"{kind(stage)} |error| / budget")
     count_axis(axes, max(np.nanmax(bars), 1 if outline is None else np.nanmax(outline)))
@@ -97,11 +99,8 @@ def budget_axis(axes: "Axes", label: str) -> None:
     names = {float(decade): power(decade) for decade in range(LOW, HIGH, 2)}
     names |= {LOW: f"\u2264{power(LOW)}", position(0): "0", position(np.inf): "inf"}
     names[position(10.0 ** (HIGH + 1))] = f">{power(HIGH)}"
-    below: dict[str, Any] = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center"}
-    for x, name in names.items():  # as ticks they would take three times as long
-        axes.annotate(name, (x, 0), (0, -13), **below, fontsize=SMALL, color=INK)
-    axes.set(xticks=[], xlim=(EDGES[0] - SLOT, EDGES[-1] + SLOT))
-    axes.set_xlabel(label, fontsize=LABEL, color=INK, labelpad=18)
+    name_axis(axes, names, label)
+    axes.set_xlim(EDGES[0] - SLOT, EDGES[-1] + SLOT)
     axes.axvspan(0, EDGES[-1] + SLOT, color=HOT_WASH, lw=0, zorder=0)
     axes.axvline(0, color=INK, lw=1.4, zorder=4)
 
@@ -120,17 +119,6 @@ def _bars(axes: "Axes", bars: np.ndarray, suspicious: np.ndarray, outline: np.nd
         axes.legend(loc="upper right", bbox_to_anchor=(1, 1.35), ncols=3, **style)
 
 
-def _numbers(comparison: Comparison) -> str:
-    judged, poisoned = np.count_nonzero(comparison.judged), np.count_nonzero(comparison.state == State.POISONED)
-    unjudged = comparison.state.size - judged - poisoned
-    outside = f"{np.count_nonzero(comparison.outside):,} outside"
-    if suspicious := np.count_nonzero(comparison.state == State.SUSPICIOUS):
-        outside = f"{suspicious:,} suspicious, {outside}"
-    size = comparison.state.size
-    text = f"{size:,} element{'s' if size > 1 else ''}, {outside}, {poisoned:,} poisoned"
-    return f"{text}, {unjudged:,} not judged" if unjudged else text
-
-
 def _strip(axes: "Axes", comparison: Comparison) -> None:
     outside = np.count_nonzero(comparison.outside)
     within = np.count_nonzero(comparison.judged) - outside
@@ -145,7 +133,7 @@ def _strip(axes: "Axes", comparison: Comparison) -> None:
 
 def _mark_statistical(axes: "Axes", comparison: Comparison) -> None:
     """A dashed line at the median statistical budget; none where it is the budget itself, or nothing was judged."""
-    shares = comparison.statistical[comparison.judged]
+    shares = comparison.statistical[comparison.judged & np.isfinite(comparison.expected)]
     if not shares.size or (median := float(np.median(shares))) >= 1:
         return
     x = position(median)

@@ -1,11 +1,12 @@
 """What all pictures share: colours, sizes, an empty page, its headline, and the words for a stage's worst element."""
 
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.comparison import Comparison
+from workbench.comparison import Comparison, State
 from workbench.refusal import Refusal
 from workbench.stage_diff import StageDiff
 from workbench.trace import to_float64
@@ -19,6 +20,7 @@ TITLE, LABEL, SMALL = 13, 9.5, 8.5  #: font sizes, in points
 
 INK, FAINT, RULE = "#1f2328", "#6a737d", "#d0d7de"
 CALM, HOT, VICTIM = "#2b7bba", "#c4281c", "#e08a00"  #: within budget, outside it, outside only end to end
+PALE = "#a9cfe9"  #: the other half of what is within budget
 WARM = "#f2b134"  #: within budget, but suspicious
 HOT_WASH = "#fdf1ec"
 
@@ -48,6 +50,18 @@ def kind(stage: StageDiff) -> str:
     return "isolated" if stage.isolated is not None else "propagated"
 
 
+def numbers_line(comparison: Comparison) -> str:
+    """How many elements a comparison has, and how many of each kind worth a word."""
+    judged, poisoned = np.count_nonzero(comparison.judged), np.count_nonzero(comparison.state == State.POISONED)
+    unjudged = comparison.state.size - judged - poisoned
+    outside = f"{np.count_nonzero(comparison.outside):,} outside"
+    if suspicious := np.count_nonzero(comparison.state == State.SUSPICIOUS):
+        outside = f"{suspicious:,} suspicious, {outside}"
+    size = comparison.state.size
+    text = f"{size:,} element{'s' if size > 1 else ''}, {outside}, {poisoned:,} poisoned"
+    return f"{text}, {unjudged:,} not judged" if unjudged else text
+
+
 def worst_line(stage: StageDiff) -> str:
     """The worst element of the decisive comparison in one line: its place, actual, expected, x of budget."""
     comparison = decisive(stage)
@@ -66,6 +80,12 @@ def times(over_budget: float) -> str:
         return f"{over_budget:.{9 if abs(over_budget - 1) < 1e-2 else 3}g}"
     digits, exponent = f"{over_budget:.1e}".split("e")
     return f"{digits}e{int(exponent)}"
+
+
+def short(x: float) -> str:
+    """A signed number in few characters: 0, -0.25, 3.14e5."""
+    digits, _, exponent = f"{x:.3g}".partition("e")
+    return f"{digits}e{int(exponent)}" if exponent else digits
 
 
 def page(width: float, height: float) -> "Figure":
@@ -100,13 +120,37 @@ def power(decade: int) -> str:
     return "1" if decade == 0 else f"1e{decade}"
 
 
+def name_axis(axes: "Axes", names: Mapping[float, str], label: str) -> None:
+    """Write `names` below the x axis, each at its place, and `label` below them."""
+    below: dict[str, Any] = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center"}
+    for x, name in names.items():  # as ticks they would take three times as long
+        axes.annotate(name, (x, 0), (0, -13), **below, fontsize=SMALL, color=INK)
+    axes.set_xticks([])
+    axes.set_xlabel(label, fontsize=LABEL, color=INK, labelpad=18)
+
+
 def count_axis(axes: "Axes", largest: float) -> None:
     """Make y a logarithmic axis of elements, with room above bars of up to `largest` for a mark."""
     top = np.log10(max(largest, 10))
-    axes.set_ylim(0.6, 10 ** (1.22 * top))  # the room above the bars is for the mark of the worst element
+    axes.set_ylim(0.6, 10 ** (1.22 * top))
     axes.set_yscale("log")
-    names = "1 10 100 1k 10k 100k 1M 10M 100M 1G 10G".split()[: int(top) + 1]
-    axes.set_yticks([10**n for n in range(len(names))], names)
+    _name_counts(axes, [10**n for n in range(int(top) + 1)])
+
+
+def linear_count_axis(axes: "Axes", largest: float) -> None:
+    """As `count_axis`, from 0 and linear: for bars that are to be compared with each other."""
+    largest = max(largest, 2)
+    axes.set_ylim(0, 1.18 * largest)
+    step = 10 ** int(np.log10(largest))
+    if largest < 4 * step:
+        step = max(1, step // 2)
+    _name_counts(axes, range(0, int(1.18 * largest) + 1, step * (1 if largest < 6 * step else 2)))
+
+
+def _name_counts(axes: "Axes", counts: Sequence[int]) -> None:
+    units = ((10**9, "G"), (10**6, "M"), (10**3, "k"), (1, ""))
+    named = [next(f"{count / unit:g}{name}" for unit, name in units if count >= unit or unit == 1) for count in counts]
+    axes.set_yticks(counts, named)
     axes.set_yticks([], minor=True)
     style: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center", "fontsize": LABEL, "color": INK}
     axes.text(-0.075, 0.5, "elements", transform=axes.transAxes, **style)
