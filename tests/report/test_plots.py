@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from workbench.case import Case
 from workbench.comparison import Elements, State, whole
+from workbench.contract import of_kernel
+from workbench.judge import Diff
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
 from workbench.report import histogram as bars
 from workbench.report import look, plots
 from workbench.report.plots import heatmap, histogram, overview, save
 from workbench.stage_diff import StageDiff
+from workbench.trace import Trace
 
 CASE = Case(seqlen=8, heads=4, causal=True, block_q=4, block_k=2, splits=2)
 ORDER = ("exact", "within", "not judged", "poisoned", "over", "nan", "unwritten")  # by importance, least first
@@ -404,14 +407,21 @@ def test_overview_without_an_origin():
 # --- files
 
 
-def test_save_writes_the_overview_and_two_pictures_of_each_judged_stage(tmp_path):
-    paths = save(story(), CASE, tmp_path / "new" / "folder")
+def judged(**stages):
+    """The story as the judgement of a run that dumped `stages`."""
+    q, k, v = CASE.inputs()
+    inputs = {"q": q, "k": k, "v": v}
+    return Diff(Trace("split_k", "split_k", CASE, of_kernel(CASE), inputs, stages, ()), tuple(story()), ())
+
+
+def test_save_writes_the_overview_and_three_pictures_of_each_judged_stage(tmp_path):
+    paths = save(judged(), tmp_path / "new" / "folder")
     names = [
         "overview.png",
         *(
             f"{stage}-{kind}.png"
             for stage in ("01-merge_max", "03-merge_sum", "04-lse")
-            for kind in ("histogram", "heatmap")
+            for kind in ("histogram", "errors", "heatmap")
         ),
     ]
     assert paths == [tmp_path / "new" / "folder" / name for name in names]
@@ -419,8 +429,14 @@ def test_save_writes_the_overview_and_two_pictures_of_each_judged_stage(tmp_path
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
+def test_save_draws_cancellation_where_a_sum_was_dumped(tmp_path):
+    paths = save(judged(qk=np.ones((1, 4, 8, 8), np.float32)), tmp_path)
+    assert paths[1] == tmp_path / "cancellation.png" and len(paths) == 11
+    assert paths[1].read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_same_diff_gives_the_same_bytes(tmp_path):
-    first, second = (save(story(), CASE, tmp_path / name) for name in "ab")
+    first, second = (save(judged(), tmp_path / name) for name in "ab")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert not any(b"Software" in path.read_bytes() for path in first)
 
@@ -436,7 +452,7 @@ def test_a_failed_run_leaves_old_files_whole_and_nothing_half_written(tmp_path, 
 
     monkeypatch.setattr(Figure, "savefig", half)
     with pytest.raises(OSError, match="disk full"):
-        save(story(), CASE, tmp_path)
+        save(judged(), tmp_path)
     assert os.listdir(tmp_path) == ["overview.png"]
     assert (tmp_path / "overview.png").read_bytes() == b"old"
 
@@ -447,11 +463,11 @@ def test_matplotlib_is_imported_with_the_first_picture_and_pyplot_never():
         "from workbench.case import Case\n"
         "from workbench.comparison import Elements, whole\n"
         "from workbench.stage_diff import StageDiff\n"
-        "from workbench.report.plots import heatmap, histogram, overview\n"
+        "from workbench.report.plots import errors, heatmap, histogram, overview\n"
         "assert 'matplotlib' not in sys.modules\n"
         "x = np.zeros((1, 1, 2, 2))\n"
         "stage = StageDiff('qk', 'bhqk', 'exact', whole(Elements(x, x, x, x, x, x.astype(np.uint8))), None)\n"
-        "histogram(stage), heatmap(stage, case=Case(seqlen=2)), overview([stage], Case(seqlen=2))\n"
+        "histogram(stage), errors(stage), heatmap(stage, case=Case(seqlen=2)), overview([stage], Case(seqlen=2))\n"
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

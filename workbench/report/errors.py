@@ -88,11 +88,10 @@ def signed_counts(signed: np.ndarray, top: float) -> tuple[np.ndarray, np.ndarra
     """
     width = 2 * top / BINS
     ends = top + width * np.array([1, 2.5])
-    edges = np.array([*-ends[::-1], *np.linspace(-top, top, BINS + 1), *ends])
-    drawn = np.where(np.abs(signed) > top, np.sign(signed) * ends.mean(), signed)
-    found = np.histogram(drawn[signed != 0], edges)[0].astype(float)
-    found[[1, -2]] = np.nan
-    return edges, found
+    axis = np.linspace(-top, top, BINS + 1)
+    inner = np.histogram(signed[signed != 0], axis)[0]
+    found = [np.count_nonzero(signed < -top), np.nan, *inner, np.nan, np.count_nonzero(signed > top)]
+    return np.array([*-ends[::-1], *axis, *ends]), np.array(found)
 
 
 def reach(signed: np.ndarray) -> float:
@@ -136,7 +135,9 @@ def _power_of_2(sign: int, octave: int) -> str:
 
 
 def _in_budgets(axes: "Axes", comparison: Comparison, known: np.ndarray, label: str) -> None:
-    signed = np.copysign(comparison.over_budget[known].astype(np.float64), comparison.error[known])
+    largest = np.finfo(np.float32).max  # a ratio beyond it is stored as inf
+    over = np.minimum(comparison.over_budget[known].astype(np.float64), largest)
+    signed = np.copysign(over, comparison.error[known])
     top = reach(signed)
     above = comparison.expected[known] >= 0
     edges, bars = signed_counts(signed, top)
