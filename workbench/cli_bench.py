@@ -1,6 +1,9 @@
 """The command line's `bench` commands, which measure."""
 
 import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import click
 
@@ -12,40 +15,35 @@ def bench() -> None:
     """Measure speed: medians, and the ratio to a peer of the same run."""
 
 
-@bench.command()
-@json_option
-def emulator(as_json: bool) -> None:
-    """Measure the emulator against numba's own CUDA simulator."""
-    from workbench.cuda import bench_emulator
+def _measured(measure: Callable[[], dict[str, Any]], tables: Callable[[dict], list[list[dict]]], as_json: bool) -> None:
+    """Measure with progress; print the document, or as tables."""
     from workbench.progress import shown
     from workbench.report.text import show
 
     with shown():
-        results = bench_emulator.measure()
+        results = measure()
     if as_json:
         return click.echo(json.dumps(results))
-    for table in ("runs", "starts"):
-        show(results[table], tuple(results[table][0]))
+    for rows in tables(results):
+        show(rows, tuple(rows[0]))
+
+
+@bench.command()
+@json_option
+def emulator(as_json: bool) -> None:
+    """Measure the emulator against numba's own CUDA simulator."""
+    from workbench.cuda.bench_emulator import measure, tables
+
+    _measured(measure, tables, as_json)
 
 
 @bench.command()
 @json_option
 def sanitizer(as_json: bool) -> None:
     """Compare watched runs with NVIDIA's compute-sanitizer, fault by fault; needs a GPU."""
-    from workbench.cuda import bench_sanitizer
-    from workbench.progress import shown
-    from workbench.report.text import show
+    from workbench.cuda.bench_sanitizer import measure, tables
 
-    with shown():
-        results = bench_sanitizer.measure()
-    if as_json:
-        return click.echo(json.dumps(results))
-    rows = []
-    for row in results["rows"]:
-        cells = {name: bench_sanitizer.text(cell) for name, cell in row.items() if isinstance(cell, dict)}
-        rows.append({"fault": row["fault"] or "none", "kernel": row["kernel"], **cells})
-    show(rows, tuple(rows[0]))
-    show([results["versions"]], tuple(results["versions"]))
+    _measured(measure, tables, as_json)
 
 
 @bench.command()
@@ -56,13 +54,6 @@ def sanitizer(as_json: bool) -> None:
 @json_option
 def verdicts(correct: int, per_fault: int, seed: int, foreign: bool, as_json: bool) -> None:
     """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
-    from workbench import bench_verdicts
-    from workbench.progress import shown
-    from workbench.report.text import show
+    from workbench.bench_verdicts import measure, measure_foreign, tables
 
-    with shown():
-        results = bench_verdicts.measure_foreign() if foreign else bench_verdicts.measure(correct, per_fault, seed)
-    if as_json:
-        return click.echo(json.dumps(results))
-    for rows in bench_verdicts.tables(results):
-        show(rows, tuple(rows[0]))
+    _measured(measure_foreign if foreign else partial(measure, correct, per_fault, seed), tables, as_json)

@@ -6,7 +6,7 @@ from workbench.comparison import BINS, Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import FACTORS, Entry, ledger
 from workbench.pattern import pattern
-from workbench.stage_diff import StageDiff
+from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, AXIS_NAMES
 from workbench.terms import terms
 from workbench.trace import Trace
@@ -47,7 +47,11 @@ def findings(diff: Diff) -> list[str]:
     else:
         lines.append(f"verdict: {diff.verdict}{_MEANING.get(diff.verdict, '')}")
         lines += [f"  {line}" for line in _nearest(diff)]
-    lines += [f"  {stage.name} is untestable: {stage.reason}" for stage in diff.stages if stage.verdict == "untestable"]
+    lines += [
+        f"  {stage.name} is {stage.verdict}: {stage.reason}"
+        for stage in diff.stages
+        if stage.reason and stage.verdict not in ORIGIN_VERDICTS
+    ]
     for stage in diff.stages:
         if (
             stage.decisive is not None
