@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.cancellation import GOOD_BITS, bits_lost, ill_conditioned
+from workbench.cancellation import GOOD_BITS, ill_conditioned
 from workbench.comparison import BINS, Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import ledger
@@ -41,7 +41,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
         "stages": [_stage(trace, stage) for stage in diff.stages],
         "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in rules(diff)],
-        "bits_lost": {name: _bits_lost(bits) for name, bits in bits_lost(trace).items()},
+        "bits_lost": {name: _bits_lost(bits) for name, bits in diff.bits_lost.items()},
         "explanations": [],
     }
 
