@@ -152,10 +152,10 @@ def _write_all(diffs: list["Diff"], out: Path) -> None:
     from workbench.report import plots
     from workbench.trace import save
 
-    with step("write pictures and traces", estimate_s=0.25 * sum(2 * len(judged.stages) for judged in diffs)):
+    with step("write pictures and traces", estimate_s=0.25 * sum(3 * len(judged.stages) for judged in diffs)):
         for i, judged in enumerate(diffs):
             folder = out if len(diffs) == 1 else out / f"{i:03d}"
-            plots.save(judged.stages, judged.trace.case, folder)
+            plots.save(judged, folder)
             save(judged.trace, folder / "trace.safetensors")
 
 

@@ -6,9 +6,12 @@ each stage have been, given what it read?) and without them (propagated: given q
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
+from workbench import cancellation
 from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
 from workbench.expectation import readable, unjudgeable
@@ -55,6 +58,11 @@ class Diff:
     def __iter__(self) -> Iterator[StageDiff]:
         return iter(self.stages)
 
+    @cached_property
+    def bits_lost(self) -> dict[str, np.ndarray]:
+        """Bits that each element of each dumped sum loses to cancellation, as `cancellation.bits_lost` says."""
+        return cancellation.bits_lost(self.trace)
+
     def plot(self) -> Any:
         """The overview of all stages, a matplotlib Figure."""
         from workbench.report.plots import overview
@@ -66,6 +74,12 @@ class Diff:
         from workbench.report.plots import heatmap
 
         return heatmap(self[name], case=self.trace.case, axes=axes)
+
+    def plot_cancellation(self) -> Any:
+        """How many bits the sums of the run lose, a matplotlib Figure."""
+        from workbench.report.plots import cancellation
+
+        return cancellation(self.bits_lost)
 
     def __repr__(self) -> str:
         return (

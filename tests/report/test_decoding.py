@@ -5,12 +5,15 @@ import pytest
 
 from workbench.case import Case
 from workbench.comparison import Elements, State, whole
+from workbench.contract import of_kernel
+from workbench.judge import Diff
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
 from workbench.report.decoding import decode_table, decoded_tile
 from workbench.report.fragments import owner, tensor_core_tile
 from workbench.report.plots import save
 from workbench.stage_diff import StageDiff
+from workbench.trace import Trace
 
 CASE = Case(heads=2, seqlen=40, head_dim=32, block_q=32, block_k=16, codes="simulated", scores="mma")
 
@@ -146,11 +149,12 @@ def test_what_cannot_be_drawn_is_refused(draw, message):
     assert str(refused.value) == message
 
 
-def test_save_writes_them_beside_the_others(tmp_path):
-    save([table(), decoded(), products()], CASE, tmp_path)
-    own = sorted(
-        path.name for path in tmp_path.iterdir() if "heatmap" not in path.name and "histogram" not in path.name
-    )
-    assert own == ["01-lut_k-table.png", "02-dequant_v-tile.png", "03-qk-fragments.png", "overview.png"]
-    save([products()], CASE.but(scores="scalar"), tmp_path / "scalar")
-    assert not list((tmp_path / "scalar").glob("*fragments*"))
+@pytest.mark.parametrize(("scores", "pictures"), [("mma", ["03-qk-fragments.png"]), ("scalar", [])])
+def test_save_writes_them_beside_the_others(tmp_path, scores, pictures):
+    case = CASE.but(scores=scores)
+    inputs = dict(zip("qkv", case.inputs(), strict=True))
+    trace = Trace("fp8", "flash", case, of_kernel(case), inputs, {}, ())
+    save(Diff(trace, (table(), decoded(), products()), ()), tmp_path)
+    usual = ("histogram", "errors", "heatmap")
+    own = sorted(path.name for path in tmp_path.iterdir() if path.stem.rpartition("-")[2] not in usual)
+    assert own == ["01-lut_k-table.png", "02-dequant_v-tile.png", *pictures, "overview.png"]

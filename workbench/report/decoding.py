@@ -7,8 +7,9 @@ import numpy as np
 from workbench.case import Case
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
-from workbench.report import histogram as look
-from workbench.report.histogram import FAINT, INK, LABEL, RULE, SMALL
+from workbench.report import look
+from workbench.report.histogram import EDGES, SLOT, position
+from workbench.report.look import FAINT, INK, LABEL, RULE, SMALL
 from workbench.stage_diff import StageDiff
 from workbench.stages import CODES
 from workbench.trace import to_float64
@@ -46,12 +47,12 @@ def decode_table(stage: StageDiff) -> "Figure":
     values.legend(loc="upper left", frameon=False, fontsize=SMALL, labelcolor=INK)
     values.set_ylabel("value", fontsize=LABEL, color=INK)
     judged = shown & ~np.isnan(ratios)
-    heights = np.array([look.position(float(ratio)) for ratio in ratios[judged]])
+    heights = np.array([position(float(ratio)) for ratio in ratios[judged]])
     errors.scatter(codes[judged], heights, c=colours[judged], **style)
     errors.axhline(0, color=INK, lw=1.2, zorder=1)
-    decades = {look.position(0.0): "0", -2.0: "1e-2", 0.0: "budget", 4.0: "1e4", look.position(np.inf): "inf"}
+    decades = {position(0.0): "0", -2.0: "1e-2", 0.0: "budget", 4.0: "1e4", position(np.inf): "inf"}
     errors.set_yticks(list(decades), list(decades.values()))
-    errors.set_ylim(look.EDGES[0] - look.SLOT, look.EDGES[-1] + look.SLOT)
+    errors.set_ylim(EDGES[0] - SLOT, EDGES[-1] + SLOT)
     errors.set_ylabel("x of budget", fontsize=LABEL, color=INK)
     errors.set_xlabel("code", fontsize=LABEL, color=INK)
     for axes in (values, errors):

@@ -9,8 +9,8 @@ import numpy as np
 
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
-from workbench.report import histogram as look
-from workbench.report.histogram import FAINT, INK, LABEL, SMALL
+from workbench.report import look
+from workbench.report.look import FAINT, INK, LABEL, SMALL
 from workbench.stage_diff import StageDiff
 
 if TYPE_CHECKING:

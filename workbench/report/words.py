@@ -5,6 +5,7 @@ from dataclasses import fields
 from workbench.comparison import BINS, Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import FACTORS, Entry, ledger
+from workbench.pattern import pattern
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, AXIS_NAMES
 from workbench.terms import terms
@@ -89,6 +90,8 @@ def _details(trace: Trace, stage: StageDiff) -> list[str]:
         f"allowed error {number(worst.budget)}, {number(worst.over_budget)} x of budget"
     )
     lines.append(counts(stage.decisive))
+    if where := pattern(stage):
+        lines.append(f"all of them lie at {where}")
     lines.append(bins(stage.decisive))
     lines += budget_terms(trace, stage)
     entries = ledger(trace, stage)
