@@ -90,7 +90,7 @@ def _over_parts(
     if device == "cpu" and len(parts) > 1:
         from threadpoolctl import threadpool_limits
 
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(min(len(parts), processors())) as pool:
             found = list(pool.map(one, parts))
     else:
         found = [one(part) for part in parts]
@@ -111,6 +111,11 @@ def placed(trace: Trace, device: str) -> str:
         return "cuda" if module("torch").cuda.is_available() else "cpu"
     except Unavailable:
         return "cpu"
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def splits_known(trace: Trace, name: str) -> bool:
