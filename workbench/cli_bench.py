@@ -12,7 +12,7 @@ from workbench.options import json_option
 
 @click.group()
 def bench() -> None:
-    """Measure speed: medians, and the ratio to a peer of the same run."""
+    """Measure speed and cost, and how far verdicts can be trusted, each beside a peer of the same run."""
 
 
 def _measured(measure: Callable[[], dict[str, Any]], tables: Callable[[dict], list[list[dict]]], as_json: bool) -> None:
@@ -47,13 +47,28 @@ def sanitizer(as_json: bool) -> None:
 
 
 @bench.command()
+@json_option
+def diff(as_json: bool) -> None:
+    """Measure what a verdict costs, in seconds and memory, beside assert_allclose and assert_close."""
+    from workbench.bench_diff import measure, tables
+
+    _measured(measure, tables, as_json)
+
+
+@bench.command()
 @click.option("--correct", type=click.IntRange(min=1), default=2000, help="Random cases of correct kernels [2000]")
 @click.option("--per-fault", type=click.IntRange(min=1), default=20, help="Random cases of each fault [20]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
 @click.option("--foreign", is_flag=True, help="Instead, judge PyTorch's own attention, its contract unknown")
 @json_option
-def verdicts(correct: int, per_fault: int, seed: int, foreign: bool, as_json: bool) -> None:
+def verdicts(correct: int, per_fault: int, seed: int, jobs: int, foreign: bool, as_json: bool) -> None:
     """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
-    from workbench.bench_verdicts import measure, measure_foreign, tables
+    from workbench import bench_foreign, bench_verdicts
 
-    _measured(measure_foreign if foreign else partial(measure, correct, per_fault, seed), tables, as_json)
+    if foreign:
+        _measured(
+            partial(bench_foreign.measure, per_fault=per_fault, seed=seed, jobs=jobs), bench_foreign.tables, as_json
+        )
+    else:
+        _measured(partial(bench_verdicts.measure, correct, per_fault, seed, jobs), bench_verdicts.tables, as_json)

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import pickle
-import platform
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case import Case
+from workbench.machine import machine
 from workbench.progress import step
 
 # The emulator is imported in functions: it cannot be where numba.cuda is the simulator, which is where `simulate` runs.
@@ -89,7 +89,7 @@ def measure(
     from workbench.cuda.kernels import KERNELS
     from workbench.cuda.run import run_kernel
 
-    load = os.getloadavg()[0]  # before this run adds its own
+    found = machine()  # before this run adds its own load
     cases = [(name, Case(causal=True, seqlen=seqlen, **options)) for name in kernels for seqlen in seqlens]
     functions = sum(len(KERNELS[name].functions) for name in kernels)
     with step("start the emulator in fresh processes", 4 * (COMPILE_S * functions + START_S * len(kernels))):
@@ -106,7 +106,7 @@ def measure(
     return {
         "schema": SCHEMA,
         "versions": dict(run_kernel(name, case, probes="output", backend="emulator").versions),
-        "machine": {"cores": os.cpu_count(), "architecture": platform.machine(), "load_average": load},
+        "machine": found,
         "case": {field: getattr(case, field) for field in ("dtype", "causal", "batch", "heads", "head_dim")},
         "runs": runs,
         "starts": starts,

@@ -13,6 +13,7 @@ from workbench.judge import Diff
 from workbench.ledger import ledger
 from workbench.report.remarks import rules
 from workbench.stage_diff import StageDiff
+from workbench.terms import terms
 from workbench.trace import Trace
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def _stage(trace: Trace, stage: StageDiff) -> dict[str, Any]:
         "upstream": list(stage.upstream),
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
+        "budget_terms": dict(terms(trace, stage)),
         "ledger": [asdict(entry) for entry in ledger(trace, stage)],
     }
 
