@@ -139,6 +139,8 @@ def test_elements_without_an_error_or_a_judgement_are_in_no_bar():
     figure = errors(StageDiff("out", "bhqd", "bug", whole(replace(given, over_budget=over)), None))
     assert sum(heights.sum() for heights in bars(figure.axes[0]).values()) == 2, "1.25, and the equal infinities"
     assert {"0 negative", "1 exactly 0", "1 positive", "mean 0.25"} <= set(texts(figure))
+    line = "1 of 5 (20.0%) correctly rounded to the last bit of float32; 2 NaN, wrong class or unwritten"
+    assert line in figure.texts[1].get_text().splitlines()
 
 
 def test_a_stage_without_errors_or_without_judged_elements_says_so():
