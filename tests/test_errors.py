@@ -64,6 +64,17 @@ def test_round_to_agrees_with_gfloat_around_every_midpoint(dtype):
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("toward_zero", [False, True])
+@pytest.mark.parametrize("saturates", [False, True])
+def test_other_roundings_agree_with_gfloat_around_every_midpoint(dtype, toward_zero, saturates):
+    x = np.concatenate([hard_cases(dtype), [1e300, -1e300, INF, -INF]])
+    mode = gfloat.RoundMode.TowardZero if toward_zero else gfloat.RoundMode.TiesToEven
+    expected = gfloat.round_ndarray(FORMATS[dtype], x, mode, saturates)
+    agree = same(round_to(x, dtype, toward_zero=toward_zero, saturates=saturates), expected)
+    assert np.all(agree), (x[~agree][:5], expected[~agree][:5])
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
 def test_round_to_special_values(dtype):
     x = np.array([0.0, -0.0, 5e-324, -5e-324, 1e308, -1e308, INF, -INF, NAN])
     inf = NAN if dtype == "float8_e4m3fn" else INF  # the one format here without infinities

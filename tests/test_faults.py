@@ -78,8 +78,8 @@ def test_each_fault_changes_one_place_of_its_kernel_and_keeps_the_lines(fault) -
     text = kernel.file.read_text()
     faulty = applied(text, [fault], kernel.file.name)
     assert faulty != text and faulty.count("\n") == text.count("\n")
-    assert set(fault.stages) <= set(ALGORITHMS[kernel.algorithm])
-    assert fault.stages or fault.finding, "somebody must be able to see it"
+    assert {*fault.stages, *fault.biased} <= set(ALGORITHMS[kernel.algorithm])
+    assert fault.stages or fault.biased or fault.finding, "somebody must be able to see it"
     assert fault.summary and set(fault.needs) <= set(CASE.as_dict())
 
 

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench import Case, Diff, Trace, diff, run
-from workbench.comparison import State
+from workbench.comparison import Elements, State, whole
 from workbench.refusal import Refusal
+from workbench.stage_diff import StageDiff
 from workbench.stages import ALGORITHMS
 from workbench.trace import blank
 
@@ -220,6 +221,27 @@ def test_narrowing_and_profiles_speak_of_the_same_elements(flash: Trace) -> None
     profile = judged.profile("q")
     assert profile.outside[63] == 1 and profile.outside.sum() == 1 and int(np.nanargmax(profile.over_budget)) == 63
     assert profile.mean_signed[63] > 1
+
+
+def test_a_profile_adds_up_the_elements_of_each_index() -> None:
+    expected = np.array([[1.0, -2.0, 3.0], [4.0, np.nan, -np.inf], [np.nan, np.nan, np.nan]])
+    actual = np.array([[-1.0, -2.5, 3.0], [np.nan, 1.0, -np.inf], [1.0, 1.0, 1.0]])
+    over = np.array([[4.0, 1.0, 0.0], [np.inf, np.nan, 0.0], [np.nan] * 3])
+    kinds = {"o": State.OUTSIDE, "r": State.ROUNDING, "e": State.EXACT, "n": State.NAN, "p": State.POISONED}
+    state = np.array([[kinds[kind] for kind in row] for row in ("ore", "npe", "ppp")], np.uint8)
+    profile = StageDiff(
+        "x", "qd", "bug", whole(Elements(actual, expected, np.full((3, 3), 0.5), np.ones((3, 3)), over, state)), None
+    ).profile("q")
+    expectations = {
+        "outside": [1, 1, 0],
+        "share_outside": [1 / 3, 1 / 2, np.nan],
+        "over_budget": [4, np.inf, np.nan],
+        "mean_signed": [(-2 - 0.5) / 3, 0, np.nan],
+        "mean_abs": [2.5 / 3, 0, np.nan],
+        "sign_disagreements": [1, 0, 0],
+    }
+    for name, values in expectations.items():
+        np.testing.assert_array_equal(getattr(profile, name), values, strict=False, err_msg=name)
 
 
 @pytest.mark.parametrize(

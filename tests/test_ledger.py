@@ -268,7 +268,7 @@ def test_findings_and_document_show_it() -> None:
     judged = diff(traced("split_k", "reduce-double-counts-sum"))
     lines = findings(judged)
     n = int(judged["merge_weight"].isolated.outside.sum())
-    where = next(i for i, line in enumerate(lines) if line.startswith("  outside the budget"))
+    where = next(i for i, line in enumerate(lines) if line.startswith("  the budget there"))
     assert lines[where + 1 : where + 3] == [
         f"  actual = expected * partial_sum at {n} of {n} elements outside the budget",
         "  partial_sum, a split's denominator, which partial_O holds already, is applied by merge_sum (to each split's weight)",

@@ -152,10 +152,10 @@ def _write_all(diffs: list["Diff"], out: Path) -> None:
     from workbench.report import plots
     from workbench.trace import save
 
-    with step("write pictures and traces", estimate_s=0.25 * sum(2 * len(judged.stages) for judged in diffs)):
+    with step("write pictures and traces", estimate_s=0.25 * sum(3 * len(judged.stages) for judged in diffs)):
         for i, judged in enumerate(diffs):
             folder = out if len(diffs) == 1 else out / f"{i:03d}"
-            plots.save(judged.stages, judged.trace.case, folder)
+            plots.save(judged, folder)
             save(judged.trace, folder / "trace.safetensors")
 
 
@@ -237,6 +237,7 @@ def faults(as_json: bool) -> None:
             "kernel": fault.kernel,
             "summary": fault.summary,
             "stages": list(fault.stages),
+            "biased": list(fault.biased),
             "finding": fault.finding,
             "needs": dict(fault.needs),
             "source": fault.source,
@@ -249,7 +250,7 @@ def faults(as_json: bool) -> None:
         return click.echo(json.dumps({"schema": "workbench.faults/1", "faults": entries}))
     from workbench.report.text import show
 
-    show(entries, ("id", "kernel", "stages", "finding", "summary"))
+    show(entries, ("id", "kernel", "stages", "biased", "finding", "summary"))
 
 
 @commands.command()
@@ -295,3 +296,32 @@ def doctor(as_json: bool) -> None:
         if check.fix:
             click.echo(f"       fix: {check.fix}")
     sys.exit(ENVIRONMENT if any(check.required and not check.ok for check in checks) else 0)
+
+
+@commands.command()
+@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="calibration.json",
+    help="Write the calibration into this file [calibration.json]",
+)
+@json_option
+def calibrate(backend: str, out: Path, as_json: bool) -> None:
+    """Measure what contracts assume of a machine: errors of exp and log, sums of tensor cores, roundings of casts."""
+    from workbench import calibration
+    from workbench.cuda.calibrate import measure
+    from workbench.progress import shown
+
+    calibration.check_free(out)
+    with shown():
+        measured = measure(backend)
+    calibration.save(measured, out)
+    if as_json:
+        return click.echo(json.dumps(calibration.document(measured)))
+    from workbench.report import calibration as table
+    from workbench.report.text import show
+
+    click.echo(table.headline(measured))
+    show(table.rows(measured), table.COLUMNS)
+    click.echo(f"written: {out}")

@@ -1,6 +1,8 @@
 """The command line's `bench` commands, which measure."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -13,52 +15,44 @@ def bench() -> None:
     """Measure speed and cost, and how far verdicts can be trusted, each beside a peer of the same run."""
 
 
-@bench.command()
-@json_option
-def emulator(as_json: bool) -> None:
-    """Measure the emulator against numba's own CUDA simulator."""
-    from workbench.cuda import bench_emulator
+def _measured(measure: Callable[[], dict[str, Any]], tables: Callable[[dict], list[list[dict]]], as_json: bool) -> None:
+    """Measure with progress; print the document, or as tables."""
     from workbench.progress import shown
     from workbench.report.text import show
 
     with shown():
-        results = bench_emulator.measure()
+        results = measure()
     if as_json:
         return click.echo(json.dumps(results))
-    for table in ("runs", "starts"):
-        show(results[table], tuple(results[table][0]))
+    for rows in tables(results):
+        show(rows, tuple(rows[0]))
+
+
+@bench.command()
+@json_option
+def emulator(as_json: bool) -> None:
+    """Measure the emulator against numba's own CUDA simulator."""
+    from workbench.cuda.bench_emulator import measure, tables
+
+    _measured(measure, tables, as_json)
 
 
 @bench.command()
 @json_option
 def sanitizer(as_json: bool) -> None:
     """Compare watched runs with NVIDIA's compute-sanitizer, fault by fault; needs a GPU."""
-    from workbench.cuda import bench_sanitizer
-    from workbench.progress import shown
-    from workbench.report.text import show
+    from workbench.cuda.bench_sanitizer import measure, tables
 
-    with shown():
-        results = bench_sanitizer.measure()
-    if as_json:
-        return click.echo(json.dumps(results))
-    rows = []
-    for row in results["rows"]:
-        cells = {name: bench_sanitizer.text(cell) for name, cell in row.items() if isinstance(cell, dict)}
-        rows.append({"fault": row["fault"] or "none", "kernel": row["kernel"], **cells})
-    show(rows, tuple(rows[0]))
-    show([results["versions"]], tuple(results["versions"]))
+    _measured(measure, tables, as_json)
 
 
 @bench.command()
 @json_option
 def diff(as_json: bool) -> None:
     """Measure what a verdict costs, in seconds and memory, beside assert_allclose and assert_close."""
-    from workbench import bench_diff
-    from workbench.progress import shown
+    from workbench.bench_diff import measure, tables
 
-    with shown():
-        results = bench_diff.measure()
-    _print(results, bench_diff.tables(results), as_json)
+    _measured(measure, tables, as_json)
 
 
 @bench.command()
@@ -70,27 +64,11 @@ def diff(as_json: bool) -> None:
 @json_option
 def verdicts(correct: int, per_fault: int, seed: int, jobs: int, foreign: bool, as_json: bool) -> None:
     """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
-    from workbench.progress import shown
+    from workbench import bench_foreign, bench_verdicts
 
-    with shown():
-        if foreign:
-            from workbench import bench_foreign
-
-            results = bench_foreign.measure(per_fault=per_fault, seed=seed, jobs=jobs)
-            tables = bench_foreign.tables(results)
-        else:
-            from workbench import bench_verdicts
-
-            results = bench_verdicts.measure(correct, per_fault, seed, jobs)
-            tables = bench_verdicts.tables(results)
-    _print(results, tables, as_json)
-
-
-def _print(results: dict[str, Any], tables: list[list[dict[str, Any]]], as_json: bool) -> None:
-    """The document, or its tables."""
-    from workbench.report.text import show
-
-    if as_json:
-        return click.echo(json.dumps(results))
-    for rows in tables:
-        show(rows, tuple(rows[0]))
+    if foreign:
+        _measured(
+            partial(bench_foreign.measure, per_fault=per_fault, seed=seed, jobs=jobs), bench_foreign.tables, as_json
+        )
+    else:
+        _measured(partial(bench_verdicts.measure, correct, per_fault, seed, jobs), bench_verdicts.tables, as_json)

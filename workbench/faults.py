@@ -25,6 +25,7 @@ class Fault:
     after: str
     stages: tuple[str, ...] = ()  #: the origins it leads to; () where numbers may not show it, or not always the same
     finding: str = ""  #: the kind under which `workbench check` reports it; "" where it finds nothing
+    biased: tuple[str, ...] = ()  #: stages whose errors it makes lean to one side, inside their budgets or not by far
     needs: Mapping[str, Any] = field(default_factory=dict)  #: case options without which it cannot show
     seqlen: int | None = None  #: length at which it shows, taken where the user gives none
     leaves_arrays: bool = False  #: whether it reads beyond the end of its inputs

@@ -5,10 +5,14 @@ each stage have been, given what it read?) and without them (propagated: given q
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
+from workbench import cancellation
+from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
 from workbench.expectation import readable, unjudgeable
 from workbench.parts import comparisons, placed
@@ -54,6 +58,11 @@ class Diff:
     def __iter__(self) -> Iterator[StageDiff]:
         return iter(self.stages)
 
+    @cached_property
+    def bits_lost(self) -> dict[str, np.ndarray]:
+        """Bits that each element of each dumped sum loses to cancellation, as `cancellation.bits_lost` says."""
+        return cancellation.bits_lost(self.trace)
+
     def plot(self) -> Any:
         """The overview of all stages, a matplotlib Figure."""
         from workbench.report.plots import overview
@@ -65,6 +74,12 @@ class Diff:
         from workbench.report.plots import heatmap
 
         return heatmap(self[name], case=self.trace.case, axes=axes)
+
+    def plot_cancellation(self) -> Any:
+        """How many bits the sums of the run lose, a matplotlib Figure."""
+        from workbench.report.plots import cancellation
+
+        return cancellation(self.bits_lost)
 
     def __repr__(self) -> str:
         return (
@@ -102,7 +117,27 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
             others.append(nothing(verdict="not judged", reason=ruled_out[name]))
         else:
             judged.append(_judge(trace, name, *compared[name]))
-    return Diff(trace, tuple(judged), tuple(others))
+    return Diff(trace, tuple(_with_bias(trace, judged)), tuple(others))
+
+
+def _with_bias(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
+    """The stages with their verdicts after the test of bias: where one leans, the kernel is run again on other inputs,
+    if it can be.
+    """
+    candidates = [stage.name for stage in judged if stage.verdict in ("rounding", "suspicious")]
+    first = biases(trace, candidates)
+    leaning = [name for name, bias in first.items() if bias.trips]
+    if not leaning:
+        return judged
+    second = None if trace.rerun is None else biases(trace.rerun(second_case(trace.case)), leaning)
+    found = verdicts(first, second)
+    return [_leaning(stage, *found[stage.name]) if stage.name in found else stage for stage in judged]
+
+
+def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
+    """The stage with what the test of bias says of it; one that leans on some inputs alone keeps its verdict."""
+    reason = f"{stage.reason}; {note}" if stage.reason else note
+    return replace(stage, verdict=verdict if verdict == "biased" else stage.verdict, reason=reason)
 
 
 def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
@@ -135,6 +170,6 @@ def _verdict(found: Summary) -> tuple[str, str]:
             "untestable",
             f"no element could be judged: {poisoned} poisoned, {found.size - poisoned} with a budget that says nothing",
         )
-    if found.count(State.SUSPICIOUS):
-        return "suspicious", ""
+    if suspicious := found.count(State.SUSPICIOUS):
+        return "suspicious", f"{suspicious} of {found.size} elements are beyond their statistical budget"
     return ("exact" if found.judged == found.count(State.EXACT) else "rounding"), ""

@@ -141,20 +141,25 @@ def _store(stage: np.ndarray) -> Elements:
 
 def _compared(e: Expectation, names: Sequence[str], stores: Mapping[str, Elements]) -> dict[str, Summary]:
     """The summary of each stage of `names` over a part; its elements go into `stores` where there is one."""
+    summaries = {}
+    for name, found in compared(e, names):
+        if name in stores:
+            _keep(found, stores[name], e.part, e.axes(name))
+        offset = tuple(getattr(e.part, axis).start if axis in "bhq" else 0 for axis in e.axes(name))
+        summaries[name] = summary(found, e.trace.stages[name].dtype, offset)
+    return summaries
+
+
+def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Found]]:
+    """Each stage of `names` over a part of its trace, held against its expectation within its budget."""
     bounds = budgets(e.solved, names)
-    found = {}
     for name in names:
         stage = e.part.of(e.trace.stages[name], e.axes(name))
         actual = in_float64(stage, e.device)
         blank = in_bool(unwritten(stage), e.device)
         expected, budget = _as_stored(e, name, bounds[name])
         actual, expected = _conventions(e, name, actual, expected)
-        one = compare(actual, blank, expected, budget, stage.dtype, e.trace.contract.saturates)
-        if name in stores:
-            _keep(one, stores[name], e.part, e.axes(name))
-        offset = tuple(getattr(e.part, axis).start if axis in "bhq" else 0 for axis in e.axes(name))
-        found[name] = summary(one, stage.dtype, offset)
-    return found
+        yield name, compare(actual, blank, expected, budget, stage.dtype, e.trace.contract.saturates)
 
 
 def _keep(found: Found, elements: Elements, part: Part, axes: str) -> None:

@@ -33,8 +33,11 @@ class Profile:
 
     axis: str
     outside: np.ndarray  #: elements outside their budget
+    share_outside: np.ndarray  #: of the elements judged, those outside; NaN where nothing was judged
     over_budget: np.ndarray  #: largest x of budget; NaN where nothing was judged
     mean_signed: np.ndarray  #: mean signed error; NaN where no element has one
+    mean_abs: np.ndarray  #: mean |error|; NaN where no element has one
+    sign_disagreements: np.ndarray  #: elements above 0 that should be below, or the other way round
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class StageDiff:
 
     def worst(self, n: int = 1) -> list[Element]:
         """The n elements farthest outside their budget, the farthest first; fewer where fewer were judged."""
-        return self.worst_of(self._judged(), n)
+        return self.worst_of(self.judged, n)
 
     def worst_of(self, comparison: Comparison, n: int) -> list[Element]:
         """As `worst`, of one of the stage's two comparisons."""
@@ -99,7 +102,7 @@ class StageDiff:
         for axis, i in index.items():
             if axis not in self.axes:
                 raise Refusal(f"stage {self.name} has the axes {' '.join(self.axes)}; got {axis!r}")
-            size = self._judged().actual.shape[self.axes.index(axis)]
+            size = self.judged.actual.shape[self.axes.index(axis)]
             if not -size <= i < size:
                 raise Refusal(f"stage {self.name}: {AXIS_NAMES[axis]} {axis} is 0 to {size - 1}; got {i}")
             where[self.axes.index(axis)] = i
@@ -114,19 +117,29 @@ class StageDiff:
         return replace(self, axes=axes, isolated=narrowed(self.isolated), propagated=narrowed(self.propagated))
 
     def profile(self, axis: str) -> Profile:
-        """Errors along one axis (a letter): where along it elements are outside, how far, and to which side."""
+        """Errors along one axis (a letter): where along it elements are outside, how far, and to which side; of the
+        decisive comparison.
+        """
         if axis not in self.axes:
             raise Refusal(f"stage {self.name} has the axes {' '.join(self.axes)}; got {axis!r}")
-        comparison = self._judged()
+        comparison = self.judged
         others = tuple(i for i, other in enumerate(self.axes) if other != axis)
-        over = comparison.over_budget
-        error, known = comparison.error, np.isfinite(comparison.error)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(known, error, 0.0).sum(axis=others) / known.sum(axis=others)
+        over, outside = comparison.over_budget, comparison.outside.sum(axis=others)
         largest_over = np.where(np.isnan(over), -1.0, over).max(axis=others)
-        return Profile(
-            axis, comparison.outside.sum(axis=others), np.where(largest_over < 0, np.nan, largest_over), mean
-        )
+        error = comparison.error
+        known = np.isfinite(error).sum(axis=others)
+        error = np.nan_to_num(error)
+        opposite = np.sign(to_float64(comparison.actual)) * np.sign(comparison.expected) < 0
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return Profile(
+                axis,
+                outside,
+                outside / comparison.judged.sum(axis=others),
+                np.where(largest_over < 0, np.nan, largest_over),
+                error.sum(axis=others) / known,
+                np.abs(error).sum(axis=others) / known,
+                opposite.sum(axis=others),
+            )
 
     def plot(self) -> Any:
         """The histogram of errors in units of budget, a matplotlib Figure."""
@@ -134,7 +147,15 @@ class StageDiff:
 
         return histogram(self)
 
-    def _judged(self) -> Comparison:
+    def plot_errors(self) -> Any:
+        """The histograms of signed errors, in ulps and in units of budget, a matplotlib Figure."""
+        from workbench.report.plots import errors
+
+        return errors(self)
+
+    @property
+    def judged(self) -> Comparison:
+        """The decisive comparison; refuses a stage that has none."""
         if self.decisive is None:
             raise Refusal(f"stage {self.name} was not judged: {self.reason}")
         return self.decisive

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from workbench.refusal import Refusal
 
 AXIS_NAMES = {"b": "batch", "h": "head", "q": "query", "k": "key", "d": "dim", "t": "tile", "s": "split"}
+AXIS_PLURALS = {axis: f"{name}s" for axis, name in AXIS_NAMES.items()} | {"b": "batches", "q": "queries"}
 
 INPUTS = ("q", "k", "v")
 

@@ -6,7 +6,7 @@ At rest it is a safetensors file: q, k, v and the stages by name, and a JSON man
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,8 @@ class Trace:
     backend: str = "foreign"  #: emulator, cuda or foreign
     faults: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
+    #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
+    rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
 
 
 def _sizes(case: Case, contract: Contract) -> dict[str, int]:

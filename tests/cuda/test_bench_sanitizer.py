@@ -5,7 +5,7 @@ import json
 import pytest
 
 from workbench.cuda import bench_sanitizer
-from workbench.cuda.bench_sanitizer import TOOLS, main, text
+from workbench.cuda.bench_sanitizer import TOOLS, main, tables
 
 NOTHING = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
 RACE = """========= Error: Race reported between Write access at flash_forward(float)+0x3260 in flash.py:30
@@ -33,12 +33,20 @@ def test_a_row_tells_who_found_what() -> None:
         "initcheck": {"found": False, "line": None, "seconds": 3.0},
         "synccheck": {"found": None, "line": None, "seconds": 3.0},
     }
-    assert [text(found[name]) for name in ("emulator", *TOOLS)] == [
-        "found, line (9 s, 1 s cached)",
-        "found (3 s)",
-        "found, line (3 s)",
-        "- (3 s)",
-        "no report (3 s)",
+    assert tables({"rows": [found, found | {"fault": ""}], "versions": {"numba": "1"}}) == [
+        [
+            {
+                "fault": fault,
+                "kernel": "flash",
+                "emulator": "found, line (9 s, 1 s cached)",
+                "memcheck": "found (3 s)",
+                "racecheck": "found, line (3 s)",
+                "initcheck": "- (3 s)",
+                "synccheck": "no report (3 s)",
+            }
+            for fault in ("some-fault", "none")
+        ],
+        [{"numba": "1"}],
     ]
 
 

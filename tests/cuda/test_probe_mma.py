@@ -4,9 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from numba import cuda
 
-from workbench.cuda import emulator, probe_mma, ptx
+from workbench.cuda import probe_mma, ptx
+from workbench.cuda.machine import on_emulator, on_gpu
 
 
 @pytest.mark.parametrize("pair", [(16, 2), (8, 1), (4, 0), (16, -10)], ids=str)
@@ -40,37 +40,15 @@ def test_what_is_declared_is_told_from_what_is_not(capsys):
 
 
 @pytest.mark.parametrize("name", ptx.MMA_TYPES)
-def test_fragments_are_those_of_the_operation(emulate_mma, name):
+def test_fragments_are_those_of_the_operation(name):
     """The kernel that the probe launches, on the emulator: the model's own bits for whole random tiles."""
     tiles = [x[:4] for x in probe_mma.random_tiles(name)]
-    measured = emulate_mma(name, *tiles)
+    measured = probe_mma.multiply_on(on_emulator)(name, *tiles)
     np.testing.assert_array_equal(measured, probe_mma.model(name, *tiles, *probe_mma.declared(name)))
     assert np.unique(measured).size > 500
 
 
-@pytest.fixture
-def emulate_mma(monkeypatch):
-    """`probe_mma.on_gpu` with the emulator where the GPU is."""
-
-    class Array(np.ndarray):
-        def copy_to_host(self):
-            return np.asarray(self)
-
-    class Launcher:
-        def __init__(self, kernel):
-            self.emulated = emulator.compile(emulator.source_of(kernel))
-
-        def __getitem__(self, launch):
-            return lambda *arrays: self.emulated(*launch, tuple(np.asarray(array) for array in arrays))
-
-    def to_device(array):
-        return np.ascontiguousarray(array).view(Array)
-
-    monkeypatch.setattr(cuda, "jit", Launcher)
-    monkeypatch.setattr(cuda, "to_device", to_device)
-    return probe_mma.on_gpu
-
-
 @pytest.mark.gpu
 def test_the_gpu_accumulates_as_declared():
-    assert [name for name in ptx.MMA_TYPES if not probe_mma.table(name, probe_mma.on_gpu)[1]] == []
+    multiply = probe_mma.multiply_on(on_gpu)
+    assert [name for name in ptx.MMA_TYPES if not probe_mma.table(name, multiply)[1]] == []

@@ -11,18 +11,21 @@ from hypothesis import strategies as st
 
 from workbench.case import Case
 from workbench.comparison import Elements, State, whole
+from workbench.contract import of_kernel
+from workbench.judge import Diff
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
 from workbench.report import histogram as bars
-from workbench.report import plots
+from workbench.report import look, plots
 from workbench.report.plots import heatmap, histogram, overview, save
 from workbench.stage_diff import StageDiff
+from workbench.trace import Trace
 
 CASE = Case(seqlen=8, heads=4, causal=True, block_q=4, block_k=2, splits=2)
 ORDER = ("exact", "within", "not judged", "poisoned", "over", "nan", "unwritten")  # by importance, least first
 
 
-def comparison(over_budget, state=None):
+def comparison(over_budget, state=None, statistical=0.5):
     """A comparison with expectation 2, budget 0.5 and the given ratios and states; NaN where the state says so."""
     over_budget = np.asarray(over_budget, float)
     state = np.full(over_budget.shape, State.ROUNDING, np.uint8) if state is None else np.asarray(state, np.uint8)
@@ -32,7 +35,8 @@ def comparison(over_budget, state=None):
     expected = np.full(over_budget.shape, 2.0)
     actual = np.where(np.isfinite(over_budget), expected + 0.5 * np.nan_to_num(over_budget, posinf=0), np.nan)
     half = np.full(over_budget.shape, 0.5)
-    return whole(Elements(actual.astype(np.float32), expected, half, half, over_budget, state))
+    likely = np.broadcast_to(np.float32(statistical), half.shape)
+    return whole(Elements(actual.astype(np.float32), expected, half, likely, over_budget, state))
 
 
 def stage(over_budget, state=None, *, axes="bhqk", name="scores", verdict="rounding", propagated=None):
@@ -122,6 +126,37 @@ def test_histogram_of_a_stage_that_is_only_judged_end_to_end():
     assert figure.axes[0].get_legend() is None
 
 
+def test_suspicious_elements_are_counted_once_more_in_a_colour_of_their_own():
+    ratios = np.array([0.02, 0.6, 0.6, 0.6]).reshape(1, 1, 2, 2)
+    state = np.array([State.ROUNDING, State.SUSPICIOUS, State.SUSPICIOUS, State.ROUNDING]).reshape(ratios.shape)
+    figure = histogram(stage(ratios, state, verdict="suspicious"))
+    within, suspicious, _ = figure.axes[0].patches[-3:]
+    assert np.nansum(within.get_data().values) == 4
+    assert np.nansum(suspicious.get_data().values) == 2
+    assert np.argmax(np.nan_to_num(within.get_data().values)) == np.argmax(np.nan_to_num(suspicious.get_data().values))
+    assert len({patch.get_facecolor() for patch in figure.axes[0].patches[-3:]}) == 3
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["isolated", "suspicious"]
+    assert any(text.startswith("4 elements, 2 suspicious, 0 outside, 0 poisoned\n") for text in texts(figure))
+
+
+def test_the_statistical_budget_is_a_tick_at_its_median():
+    ratios, shares = np.full((1, 1, 1, 4), 0.01), np.array([0.1, 0.2, 0.4, 0.9])
+    state = np.array([[[[State.ROUNDING, State.ROUNDING, State.ROUNDING, State.POISONED]]]])
+    drawn = StageDiff("acc", "bhqd", "rounding", comparison(ratios, state, shares), None)
+    figure = histogram(drawn)
+    assert "statistical 0.2" in texts(figure)
+    (tick,) = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert tick.get_xdata() == pytest.approx(np.log10([0.2, 0.2]))
+
+
+@pytest.mark.parametrize("state", [State.ROUNDING, State.VACUOUS])
+def test_no_tick_where_the_statistical_budget_is_the_budget_or_nothing_was_judged(state):
+    ratios = np.full((1, 1, 1, 2), 0.01)
+    share = 1.0 if state == State.ROUNDING else 0.1
+    drawn = StageDiff("out", "bhqd", "rounding", comparison(ratios, np.full(ratios.shape, state), share), None)
+    assert not [text for text in texts(histogram(drawn)) if text.startswith("statistical")]
+
+
 @pytest.mark.parametrize(
     ("ratio", "text"),
     [
@@ -135,7 +170,7 @@ def test_histogram_of_a_stage_that_is_only_judged_end_to_end():
     ],
 )
 def test_times(ratio, text):
-    assert bars.times(ratio) == text
+    assert look.times(ratio) == text
 
 
 # --- map: colours
@@ -372,14 +407,21 @@ def test_overview_without_an_origin():
 # --- files
 
 
-def test_save_writes_the_overview_and_two_pictures_of_each_judged_stage(tmp_path):
-    paths = save(story(), CASE, tmp_path / "new" / "folder")
+def judged(**stages):
+    """The story as the judgement of a run that dumped `stages`."""
+    q, k, v = CASE.inputs()
+    inputs = {"q": q, "k": k, "v": v}
+    return Diff(Trace("split_k", "split_k", CASE, of_kernel(CASE), inputs, stages, ()), tuple(story()), ())
+
+
+def test_save_writes_the_overview_and_three_pictures_of_each_judged_stage(tmp_path):
+    paths = save(judged(), tmp_path / "new" / "folder")
     names = [
         "overview.png",
         *(
             f"{stage}-{kind}.png"
             for stage in ("01-merge_max", "03-merge_sum", "04-lse")
-            for kind in ("histogram", "heatmap")
+            for kind in ("histogram", "errors", "heatmap")
         ),
     ]
     assert paths == [tmp_path / "new" / "folder" / name for name in names]
@@ -387,8 +429,14 @@ def test_save_writes_the_overview_and_two_pictures_of_each_judged_stage(tmp_path
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
+def test_save_draws_cancellation_where_a_sum_was_dumped(tmp_path):
+    paths = save(judged(qk=np.ones((1, 4, 8, 8), np.float32)), tmp_path)
+    assert paths[1] == tmp_path / "cancellation.png" and len(paths) == 11
+    assert paths[1].read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_same_diff_gives_the_same_bytes(tmp_path):
-    first, second = (save(story(), CASE, tmp_path / name) for name in "ab")
+    first, second = (save(judged(), tmp_path / name) for name in "ab")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert not any(b"Software" in path.read_bytes() for path in first)
 
@@ -404,7 +452,7 @@ def test_a_failed_run_leaves_old_files_whole_and_nothing_half_written(tmp_path, 
 
     monkeypatch.setattr(Figure, "savefig", half)
     with pytest.raises(OSError, match="disk full"):
-        save(story(), CASE, tmp_path)
+        save(judged(), tmp_path)
     assert os.listdir(tmp_path) == ["overview.png"]
     assert (tmp_path / "overview.png").read_bytes() == b"old"
 
@@ -415,11 +463,11 @@ def test_matplotlib_is_imported_with_the_first_picture_and_pyplot_never():
         "from workbench.case import Case\n"
         "from workbench.comparison import Elements, whole\n"
         "from workbench.stage_diff import StageDiff\n"
-        "from workbench.report.plots import heatmap, histogram, overview\n"
+        "from workbench.report.plots import errors, heatmap, histogram, overview\n"
         "assert 'matplotlib' not in sys.modules\n"
         "x = np.zeros((1, 1, 2, 2))\n"
         "stage = StageDiff('qk', 'bhqk', 'exact', whole(Elements(x, x, x, x, x, x.astype(np.uint8))), None)\n"
-        "histogram(stage), heatmap(stage, case=Case(seqlen=2)), overview([stage], Case(seqlen=2))\n"
+        "histogram(stage), errors(stage), heatmap(stage, case=Case(seqlen=2)), overview([stage], Case(seqlen=2))\n"
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

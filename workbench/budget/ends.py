@@ -96,7 +96,8 @@ def _out(
         of_cast = linear(cast) if p.contract.row_sum_of_cast else cast @ abs_v
         squares_of_cast = centred(cast * cast) if p.contract.row_sum_of_cast else (cast * cast) @ v2
     rounding = products * reach + added * abs(out) + _partials(p, reach, total)
-    floor = losses.floor * (1 + pi.shape[-1] * xp.max(abs_v, axis=-2, keepdims=True))
+    # a head whose values are all 0 has an out of 0, whatever the weights
+    floor = losses.floor * (1 + pi.shape[-1] * xp.max(abs_v, axis=-2, keepdims=True)) * xp.astype(reach > 0, xp.float64)
     last = losses.division * abs(out) + floor
     # the cast weights are larger than the others by (1 + E) at most, which the denominator covers twice over
     worst = (linear(relative) + of_cast * grown + rounding * grown) * grown + last

@@ -7,7 +7,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.contract import Contract
-from workbench.errors import round_to, smallest_subnormal, ulp, unit_roundoff
+from workbench.errors import smallest_subnormal, ulp, unit_roundoff
 
 U = unit_roundoff("float32")
 #: ulps of an accurate float32 log. CUDA's logf: 1 (CUDA programming guide, mathematical functions); one ulp is at most
@@ -124,25 +124,28 @@ def alone(losses: Losses) -> dict[str, Losses]:
     return found
 
 
-def cast_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str, saturates: bool) -> np.ndarray:
+def cast_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
     """Distance from `value`, known to `bound`, to what it may be after it is rounded to `dtype` as the contract says.
 
-    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp.
+    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp. What
+    is too large for the dtype is rounded as if it had more exponents: whether an infinity is right is not for a bound
+    to say.
     """
     if rounding == "any":
         return bound + ulp(abs(value) + bound, dtype)
-    up, down = (_rounded(value + end, dtype, rounding, saturates) for end in (bound, -bound))
+    up, down = (_rounded(value + end, dtype, rounding) for end in (bound, -bound))
     return array_namespace(value).maximum(up - value, value - down)
 
 
-def flip_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str, saturates: bool) -> np.ndarray:
+def flip_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
     """As `cast_bound`, from the rounding of `value`: 0 unless the interval holds a rounding boundary."""
-    here, up, down = (_rounded(value + end, dtype, rounding, saturates) for end in (0.0, bound, -bound))
+    here, up, down = (_rounded(value + end, dtype, rounding) for end in (0.0, bound, -bound))
     return array_namespace(value).maximum(up - here, here - down)
 
 
-def _rounded(x: np.ndarray, dtype: str, rounding: str, saturates: bool) -> np.ndarray:
-    return round_to(x, dtype, toward_zero=rounding == "toward-zero", saturates=saturates)
+def _rounded(x: np.ndarray, dtype: str, rounding: str) -> np.ndarray:
+    xp, spacing = array_namespace(x), ulp(x, dtype)
+    return (xp.trunc if rounding == "toward-zero" else xp.round)(x / spacing) * spacing
 
 
 def half_spacing(dtype: str, rounding: str) -> tuple[float, float]:

@@ -30,7 +30,7 @@ def partial_error(p: Problem, name: str, tile_state: Error) -> Error:
             return EXACT
 
         def flips(bound: np.ndarray | float) -> np.ndarray:
-            return flip_bound(value, bound, dtype, rounding, p.contract.saturates)
+            return flip_bound(value, bound, dtype, rounding)
 
         likely = flips(statistical(error, p.elements[name])) if p.statistics else 0.0
         return Error(flips(error.worst), likely, 0.0)
@@ -111,8 +111,7 @@ def stored_out(p: Problem, error: Error) -> Budget:
     value, dtype = p.computed["out"], p.losses.out_dtype
     bounds: list[Any] = [error.worst, *([statistical(error, p.elements["out"])] if p.statistics else [])]
     if dtype != "float32":
-        contract = p.contract
-        bounds = [cast_bound(value, bound, dtype, contract.out_rounding, contract.saturates) for bound in bounds]
+        bounds = [cast_bound(value, bound, dtype, p.contract.out_rounding) for bound in bounds]
     xp = array_namespace(p.v)
     largest_v = xp.max(abs(p.v), axis=-2, keepdims=True)
     if largest_v.shape[1] != value.shape[1]:

@@ -80,7 +80,7 @@ def stored(p: Problem, error: Error, value: np.ndarray) -> Error:
         return error
     xp = array_namespace(value)
     rounding = "any" if "scores_dtype" in p.contract.assumed else "nearest"
-    own = cast_bound(value, error.worst, dtype, rounding, False)
+    own = cast_bound(value, error.worst, dtype, rounding)
     worst = xp.maximum(error.worst, own)
     common = error.common + (worst - error.worst) if p.statistics else 0.0
     return Error(worst, error.random, common)

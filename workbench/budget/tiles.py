@@ -242,7 +242,7 @@ def _probs_cast(p: Problem, probs: np.ndarray, error: Error) -> Error:
             return error
 
         def flips(bound: np.ndarray | float) -> np.ndarray:
-            return flip_bound(probs, bound, p.contract.probs_dtype, p.contract.probs_rounding, p.contract.saturates)
+            return flip_bound(probs, bound, p.contract.probs_dtype, p.contract.probs_rounding)
 
         likely = flips(statistical(error, p.elements["probs_cast"])) if p.statistics else 0.0
         return Error(flips(error.worst), likely, 0.0)

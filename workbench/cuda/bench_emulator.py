@@ -113,6 +113,11 @@ def measure(
     }
 
 
+def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The document as tables for a screen: rows of equal columns."""
+    return [results["runs"], results["starts"]]
+
+
 def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     """A row of `runs`, with blanks for the simulator."""
     from workbench.cuda import plan

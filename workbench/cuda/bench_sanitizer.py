@@ -101,7 +101,16 @@ def _row(pair: tuple[str, str], results: Sequence[tuple[str, list[float]]]) -> d
     return row
 
 
-def text(cell: dict[str, Any]) -> str:
+def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The document as tables for a screen: rows of equal columns."""
+    rows = []
+    for row in results["rows"]:
+        cells = {name: _text(cell) for name, cell in row.items() if isinstance(cell, dict)}
+        rows.append({"fault": row["fault"] or "none", "kernel": row["kernel"], **cells})
+    return [rows, [results["versions"]]]
+
+
+def _text(cell: dict[str, Any]) -> str:
     """One cell of a row in words: found with or without a line, not found, or no report; and seconds."""
     words = {None: "no report", False: "-", True: "found, line" if cell["line"] else "found"}[cell["found"]]
     cached = f", {cell['cached_seconds']:.0f} s cached" if "cached_seconds" in cell else ""

@@ -6,6 +6,7 @@ difference. Crafted sums ask one question each (Fasi, Higham, Mikaitis, Pranesh 
 is 0 where nothing differs from what is declared.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from numba import cuda
 
 from workbench.cuda import ptx
 from workbench.cuda.emulator import tensor
+from workbench.cuda.machine import Launch, Machine, on_gpu
 
 FORMATS = {
     "f16": np.dtype(np.float16),
@@ -54,25 +56,32 @@ def model(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray, block: int, ex
     return np.stack([tensor.product(*tiles, *codes, block, extra_bits) for tiles in zip(a, b, c, strict=True)])
 
 
-def on_gpu(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """What the GPU gives: one warp for each tile, whose lanes load the fragments of `fragments`."""
-    operation = ptx.OPERATIONS[name]
+def multiply_on(machine: Machine) -> Multiply:
+    """What a machine gives: one warp for each tile, whose lanes load the fragments of `fragments`."""
 
-    @cuda.jit
-    def kernel(a: Any, b: Any, c: Any) -> None:
-        i, t = cuda.blockIdx.x, cuda.threadIdx.x
-        ptx.st_v4_f32(
-            c,
-            (i, t, 0),
-            operation(ptx.ld_v4_u32(a, (i, t, 0)), ptx.ld_v2_u32(b, (i, t, 0)), ptx.ld_v4_f32(c, (i, t, 0))),
-        )
+    @functools.cache
+    def launcher(name: str) -> Launch:
+        operation = ptx.OPERATIONS[name]
 
-    arrays = [cuda.to_device(np.ascontiguousarray(array)) for array in fragments(a, b, c)]
-    kernel[len(a), 32](*arrays)
-    d = np.empty_like(c)
-    row, column = _owned_by_lane()
-    d[:, row, column] = arrays[2].copy_to_host().view(np.uint32)
-    return d
+        def kernel(a: Any, b: Any, c: Any) -> None:
+            i, t = cuda.blockIdx.x, cuda.threadIdx.x
+            ptx.st_v4_f32(
+                c,
+                (i, t, 0),
+                operation(ptx.ld_v4_u32(a, (i, t, 0)), ptx.ld_v2_u32(b, (i, t, 0)), ptx.ld_v4_f32(c, (i, t, 0))),
+            )
+
+        return machine(kernel)
+
+    def multiply(name: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        registers = fragments(a, b, c)
+        launcher(name)(len(a), 32, registers)
+        d = np.empty_like(c)
+        row, column = _owned_by_lane()
+        d[:, row, column] = registers[2].view(np.uint32)
+        return d
+
+    return multiply
 
 
 def _owned_by_lane() -> tuple[np.ndarray, np.ndarray]:
@@ -89,10 +98,11 @@ def fragments(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, 
     left = [rows_a[:, g + 8 * (register % 2), t + 4 * (register // 2)] for register in range(4)]
     right = [rows_b[:, g, t + 4 * register] for register in range(2)]
     start = np.ascontiguousarray(c[:, *_owned_by_lane()].astype(np.uint32)).view(np.float32)
-    return np.stack(left, -1), np.stack(right, -1), start
+    return np.ascontiguousarray(np.stack(left, -1)), np.ascontiguousarray(np.stack(right, -1)), start
 
 
-def _bits(values: np.ndarray, kind: str) -> np.ndarray:
+def bits_of(values: np.ndarray, kind: str) -> np.ndarray:
+    """The bits, int64, of values rounded to a type of factors ("f16", "bf16", "e4m3", "e5m2")."""
     narrow = values.astype(FORMATS[kind])
     return narrow.view(f"u{narrow.itemsize}").astype(np.int64)
 
@@ -107,7 +117,7 @@ def random_tiles(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return random.choice([-1, 1], size) * random.uniform(1, 2, size) * 2.0 ** random.integers(-spread, spread, size)
 
     c = draw(16, TILES, 16, 8).astype(np.float32).view(np.uint32).astype(np.int64)
-    return _bits(draw(7, TILES, 16, k), a_kind), _bits(draw(7, TILES, 8, k), b_kind), c
+    return bits_of(draw(7, TILES, 16, k), a_kind), bits_of(draw(7, TILES, 8, k), b_kind), c
 
 
 def differences(name: str, multiply: Multiply) -> dict[tuple[int, int], int]:
@@ -190,7 +200,7 @@ def tiles_of(name: str, sums: Sequence[Sum]) -> tuple[np.ndarray, np.ndarray, np
         c[i, 0, 0] = wanted.c
         for place, left, right in wanted.products:
             a[i, 0, order[place]], b[i, 0, order[place]] = left, right
-    return _bits(a, a_kind), _bits(b, b_kind), c.view(np.uint32).astype(np.int64)
+    return bits_of(a, a_kind), bits_of(b, b_kind), c.view(np.uint32).astype(np.int64)
 
 
 def table(name: str, multiply: Multiply) -> tuple[list[str], bool]:
@@ -217,7 +227,7 @@ def _shown(bits: np.integer) -> str:
     return f"{float(value).hex()}" if np.isfinite(value) else f"{value} {int(bits):#x}"
 
 
-def main(multiply: Multiply = on_gpu) -> int:
+def main(multiply: Multiply) -> int:
     """Write the tables of all operations; the exit code is 1 where something differs."""
     good = True
     for name in ptx.MMA_TYPES:
@@ -229,4 +239,4 @@ def main(multiply: Multiply = on_gpu) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(multiply_on(on_gpu)))

@@ -76,7 +76,9 @@ def run_kernel(
         if backend == "emulator":
             leave_receipt(function, made.constants, wanted, made.faults)
     memory.copy_back()
-    return replace(made.trace, backend=backend, versions=versions(backend))
+    options: dict[str, Any] = {"faults_in": faults_in, "probes": probes, "backend": backend, "guarded": guarded}
+    rerun = functools.partial(run_kernel, name, **options) if inputs is None else None
+    return replace(made.trace, backend=backend, versions=versions(backend), rerun=rerun)
 
 
 @functools.lru_cache(maxsize=256)

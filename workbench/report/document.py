@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.cancellation import GOOD_BITS, bits_lost, ill_conditioned
+from workbench.cancellation import GOOD_BITS, ill_conditioned
 from workbench.comparison import BINS, Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import ledger
 from workbench.report.remarks import rules
 from workbench.stage_diff import StageDiff
+from workbench.terms import terms
 from workbench.trace import Trace
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
         "stages": [_stage(trace, stage) for stage in diff.stages],
         "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in rules(diff)],
-        "bits_lost": {name: _bits_lost(bits) for name, bits in bits_lost(trace).items()},
+        "bits_lost": {name: _bits_lost(bits) for name, bits in diff.bits_lost.items()},
         "explanations": [],
     }
 
@@ -87,6 +88,7 @@ def _stage(trace: Trace, stage: StageDiff) -> dict[str, Any]:
         "upstream": list(stage.upstream),
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
+        "budget_terms": dict(terms(trace, stage)),
         "ledger": [asdict(entry) for entry in ledger(trace, stage)],
     }
 

@@ -12,10 +12,10 @@ import numpy as np
 from workbench.case import Case
 from workbench.comparison import State
 from workbench.refusal import Refusal
-from workbench.report import histogram as look
-from workbench.report.histogram import FAINT, INK, LABEL, SMALL
+from workbench.report import look
+from workbench.report.look import FAINT, INK, LABEL, SMALL
 from workbench.stage_diff import StageDiff
-from workbench.stages import AXIS_NAMES
+from workbench.stages import AXIS_NAMES, AXIS_PLURALS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ CALM_RAMP = ("#e1eef9", "#a9cfe9", "#5ba3d4", "#1f6fb0")
 HOT_RAMP = ("#ffd23f", "#fb9a29", "#e8541e", "#b5121b", "#7d0012")
 
 WORDS = {**AXIS_NAMES, "t": "key tile", "c": "code"}
-PLURALS = {**{axis: f"{word}s" for axis, word in WORDS.items()}, "b": "batches", "q": "queries"}
+PLURALS = {**AXIS_PLURALS, "t": "key tiles", "c": "codes"}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Pictures of a diff: a histogram and a map of each stage, an overview of all, and how they are written to a folder.
+"""Pictures of a diff: histograms and a map of each stage, an overview of all, and how they are written to a folder.
 
 matplotlib is imported when the first picture is made, not with this module.
 """
@@ -12,22 +12,22 @@ import numpy as np
 
 from workbench.case import Case
 from workbench.comparison import Comparison
+from workbench.judge import Diff
+from workbench.report.cancellation import cancellation
+from workbench.report.errors import errors
 from workbench.report.heatmap import heatmap
-from workbench.report.histogram import (
+from workbench.report.histogram import EDGES, budget_axis, histogram, position
+from workbench.report.look import (
     CALM,
     DPI,
-    EDGES,
     FAINT,
     HOT,
     INK,
     LABEL,
     RULE,
     VICTIM,
-    budget_axis,
     headline,
-    histogram,
     page,
-    position,
     times,
     worst_element,
 )
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["heatmap", "histogram", "overview", "save"]
+__all__ = ["cancellation", "errors", "heatmap", "histogram", "overview", "save"]
 
 ROLES = {"origin": HOT, "victim": VICTIM, "clean": CALM, "not judged": FAINT}  #: role of a stage -> colour
 
@@ -46,19 +46,23 @@ COLUMNS = {"role": 1.02, "verdict": 1.135, "\u25ae isolated": 1.3, "\u25c7 propa
 ROW, TOP, BOTTOM = 0.27, 1.25, 0.55  #: inches of the overview: a stage's row, above the rows, below them
 
 
-def save(stages: Sequence[StageDiff], case: Case, folder: Path) -> list[Path]:
-    """Write `overview.png` and each stage's `<nn>-<stage>-histogram.png` and `<nn>-<stage>-heatmap.png`; return them.
+def save(diff: Diff, folder: Path) -> list[Path]:
+    """Write `overview.png`, `cancellation.png` and each stage's `<nn>-<stage>-histogram.png`, `-errors.png` and
+    `-heatmap.png`; return them.
 
-    `stages` are in data-flow order, and nn is the place among them, from 01. A stage without a comparison has a row in
-    the overview and no pictures of its own. A file that was there is replaced, and is whole at any time. The same
-    arguments give the same bytes.
+    nn is the stage's place in data-flow order, from 01. A stage without a comparison has a row in the overview and no
+    pictures of its own; a run without sums has no `cancellation.png`. A file that was there is replaced, and is whole
+    at any time. The same diff gives the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [_write(overview(stages, case), folder / "overview.png")]
-    for place, stage in enumerate(stages, 1):
+    case = diff.trace.case
+    paths = [_write(overview(diff.stages, case), folder / "overview.png")]
+    if diff.bits_lost:
+        paths.append(_write(cancellation(diff.bits_lost), folder / "cancellation.png"))
+    for place, stage in enumerate(diff.stages, 1):
         if stage.decisive is not None:
-            paths.append(_write(histogram(stage), folder / f"{place:02d}-{stage.name}-histogram.png"))
-            paths.append(_write(heatmap(stage, case=case), folder / f"{place:02d}-{stage.name}-heatmap.png"))
+            drawn = {"histogram": histogram(stage), "errors": errors(stage), "heatmap": heatmap(stage, case=case)}
+            paths += [_write(figure, folder / f"{place:02d}-{stage.name}-{kind}.png") for kind, figure in drawn.items()]
     return paths
 
 

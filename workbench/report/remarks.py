@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from workbench.cancellation import GOOD_BITS, bits_lost, ill_conditioned
+from workbench.cancellation import GOOD_BITS, ill_conditioned
 from workbench.comparison import State
 from workbench.judge import Diff
 from workbench.rules import Rule, usual
@@ -13,7 +13,7 @@ def remarks(diff: Diff) -> list[str]:
     found = rules(diff)
     lines = [line] if (line := bit_match(diff)) else []
     lines += [f"other rules on out: {', '.join(map(_said, found))}"] if found else []
-    for name, bits in bits_lost(diff.trace).items():
+    for name, bits in diff.bits_lost.items():
         if few := int(ill_conditioned(bits).sum()):
             worst = np.unravel_index(int(np.nanargmax(bits)), bits.shape)
             place = " ".join(f"{axis}={i}" for axis, i in zip(diff[name].axes, worst, strict=True))

@@ -3,6 +3,7 @@
 import html
 from collections.abc import Sequence
 
+import numpy as np
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -24,6 +25,7 @@ COLUMNS = (
     "max abs",
     "max ulp",
     "mean signed",
+    "bits lost",
     "worst at",
     "actual",
     "expected",
@@ -56,10 +58,18 @@ def row(diff: Diff, stage: StageDiff) -> tuple[str, ...]:
         number(largest(found.max_abs)),
         number(largest(found.max_ulp)),
         number(found.mean_signed),
+        bits_lost(diff, stage),
         place(worst[0]) if worst else "",
         value(worst[0].actual) if worst else "",
         value(worst[0].expected) if worst else "",
     )
+
+
+def bits_lost(diff: Diff, stage: StageDiff) -> str:
+    """Median and maximum of the bits that the elements of a sum lose to cancellation; blank for other stages."""
+    bits = diff.bits_lost.get(stage.name, np.array([]))
+    known = bits[~np.isnan(bits)]
+    return f"{np.median(known):.1f} / {known.max():.1f}" if known.size else ""
 
 
 def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
@@ -97,7 +107,7 @@ def _table(unicode: bool) -> Table:
 def _fitting(rows: Sequence[dict[str, str]], width: int) -> list[str]:
     """COLUMNS without the least telling ones, as far as the rows do not fit into `width` characters."""
     columns = list(COLUMNS)
-    for spare in ("mean signed", "max abs", "max ulp", "outside", "x of budget"):
+    for spare in ("bits lost", "mean signed", "max abs", "max ulp", "outside", "x of budget"):
         # two characters stand between columns
         needed = sum(2 + max(map(len, (column, *(cells[column] for cells in rows)))) for column in columns)
         if needed <= width:

@@ -5,7 +5,8 @@ from dataclasses import fields
 from workbench.comparison import BINS, Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import FACTORS, Entry, ledger
-from workbench.stage_diff import StageDiff
+from workbench.pattern import pattern
+from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, AXIS_NAMES
 from workbench.terms import terms
 from workbench.trace import Trace
@@ -46,7 +47,11 @@ def findings(diff: Diff) -> list[str]:
     else:
         lines.append(f"verdict: {diff.verdict}{_MEANING.get(diff.verdict, '')}")
         lines += [f"  {line}" for line in _nearest(diff)]
-    lines += [f"  {stage.name} is untestable: {stage.reason}" for stage in diff.stages if stage.verdict == "untestable"]
+    lines += [
+        f"  {stage.name} is {stage.verdict}: {stage.reason}"
+        for stage in diff.stages
+        if stage.reason and stage.verdict not in ORIGIN_VERDICTS
+    ]
     for stage in diff.stages:
         if (
             stage.decisive is not None
@@ -85,6 +90,8 @@ def _details(trace: Trace, stage: StageDiff) -> list[str]:
         f"allowed error {number(worst.budget)}, {number(worst.over_budget)} x of budget"
     )
     lines.append(counts(stage.decisive))
+    if where := pattern(stage):
+        lines.append(f"all of them lie at {where}")
     lines.append(bins(stage.decisive))
     lines += budget_terms(trace, stage)
     entries = ledger(trace, stage)

@@ -1,0 +1,78 @@
+"""However a trace is cut, wherever it is judged and whether its elements are kept: the judgement is the same."""
+
+import numpy as np
+import pytest
+
+from workbench import Case, Refusal, Trace, Unavailable, diff, parts, run
+from workbench.comparison import Comparison
+from workbench.trace import blank
+
+CASES = {
+    "flash": Case(seqlen_q=100, seqlen_k=90, heads=2, dtype="bfloat16", probs_dtype="bfloat16"),
+    "split_k": Case(seqlen_q=90, seqlen_k=40, heads=4, kv_heads=2, batch=2, causal=True, splits=5, dtype="float16"),
+}
+
+
+@pytest.fixture(scope="module", params=[(kernel, probes) for kernel in CASES for probes in ("all", "lean", "output")],
+                ids=lambda param: "-".join(param))  # fmt: skip
+def trace(request: pytest.FixtureRequest) -> Trace:
+    """A run with one NaN, one slot that nobody wrote and one wrong number in lse, so that every state occurs."""
+    kernel, probes = request.param
+    made = run(kernel, CASES[kernel], probes=probes, backend="emulator")
+    lse = made.stages["lse"]
+    lse[0, 0, 80:83] = np.nan, blank((1,), lse.dtype)[0], 7.0
+    return made
+
+
+def assert_same(found: Comparison | None, expected: Comparison | None) -> None:
+    assert (found is None) == (expected is None)
+    if found is None or expected is None:
+        return
+    assert found.summary.states.tolist() == expected.summary.states.tolist()
+    assert found.summary.bins.tolist() == expected.summary.bins.tolist()
+    assert found.summary.worst is not None and expected.summary.worst is not None
+    assert found.summary.worst.place == expected.summary.worst.place
+    # a matrix product of fewer rows may add up in another order: some 1e-16 of the expectation, more of its error
+    np.testing.assert_allclose(found.elements.budget, expected.elements.budget, rtol=1e-6)
+    np.testing.assert_array_equal(found.elements.state, expected.elements.state)
+
+
+@pytest.mark.parametrize("limit", [700, 5000])
+def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = parts.comparisons(trace, list(trace.stages), "cpu")
+    monkeypatch.setattr(parts, "PART_ON_CPU", limit)
+    cut = parts.comparisons(trace, list(trace.stages), "cpu")
+    assert len(list(parts._parts(trace, "cpu"))) > 1 and set(cut) == set(whole)
+    for name in whole:
+        for found, expected in zip(cut[name], whole[name], strict=True):
+            assert_same(found, expected)
+
+
+def test_elements_that_were_not_kept_are_computed_again(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = diff(trace)
+    monkeypatch.setattr(parts, "KEPT", 0)
+    for stage in diff(trace):
+        for found, expected in (
+            (stage.isolated, kept[stage.name].isolated),
+            (stage.propagated, kept[stage.name].propagated),
+        ):
+            assert_same(found, expected)
+
+
+def test_torch_gives_the_same_verdicts(trace: Trace) -> None:
+    pytest.importorskip("torch", reason="torch is the library whose tensors are judged here")
+    numpy = parts.comparisons(trace, list(trace.stages), "cpu")
+    torch = parts.comparisons(trace, list(trace.stages), "cpu:0")  # to torch the cpu is a device like others
+    for name in numpy:
+        for found, expected in zip(torch[name], numpy[name], strict=True):
+            assert_same(found, expected)
+
+
+def test_devices_that_do_not_exist_are_refused() -> None:
+    trace = run("flash", CASES["flash"], probes="output", backend="emulator")
+    with pytest.raises(Refusal, match=r"^device is one of auto, cpu, cuda; got 'gpu'$"):
+        diff(trace, device="gpu")
+    torch = pytest.importorskip("torch", reason="without torch another message says so")
+    if not torch.cuda.is_available():
+        with pytest.raises(Unavailable, match=r"^device cuda needs an NVIDIA GPU that torch can use; none was found$"):
+            diff(trace, device="cuda")

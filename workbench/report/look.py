@@ -1,0 +1,158 @@
+"""What all pictures share: colours, sizes, an empty page, its headline, and the words for a stage's worst element."""
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.comparison import Comparison, State
+from workbench.refusal import Refusal
+from workbench.stage_diff import StageDiff
+from workbench.trace import to_float64
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 110
+TITLE, LABEL, SMALL = 13, 9.5, 8.5  #: font sizes, in points
+
+INK, FAINT, RULE = "#1f2328", "#6a737d", "#d0d7de"
+CALM, HOT, VICTIM = "#2b7bba", "#c4281c", "#e08a00"  #: within budget, outside it, outside only end to end
+PALE = "#a9cfe9"  #: the other half of what is within budget
+WARM = "#f2b134"  #: within budget, but suspicious
+HOT_WASH = "#fdf1ec"
+
+
+def decisive(stage: StageDiff) -> Comparison:
+    """The comparison that the verdict rests on; refuses a stage that has none."""
+    if stage.decisive is None:
+        raise Refusal(f"{stage.name} cannot be drawn: {stage.verdict}{f' ({stage.reason})' if stage.reason else ''}")
+    return stage.decisive
+
+
+def worst_element(comparison: Comparison) -> int | None:
+    """Flat index of the largest |error| / budget, the first of equals; None where nothing was judged."""
+    if not comparison.judged.any():
+        return None
+    return int(np.nanargmax(comparison.over_budget))
+
+
+def indices(stage: StageDiff, flat: int) -> dict[str, int]:
+    """Axis letter -> index of the element at position `flat` in C order."""
+    place = np.unravel_index(flat, decisive(stage).state.shape)
+    return {axis: int(i) for axis, i in zip(stage.axes, place, strict=True)}
+
+
+def kind(stage: StageDiff) -> str:
+    """Which comparison is the decisive one: isolated or propagated."""
+    return "isolated" if stage.isolated is not None else "propagated"
+
+
+def numbers_line(comparison: Comparison) -> str:
+    """How many elements a comparison has, and how many of each kind worth a word."""
+    judged, poisoned = np.count_nonzero(comparison.judged), np.count_nonzero(comparison.state == State.POISONED)
+    unjudged = comparison.state.size - judged - poisoned
+    outside = f"{np.count_nonzero(comparison.outside):,} outside"
+    if suspicious := np.count_nonzero(comparison.state == State.SUSPICIOUS):
+        outside = f"{suspicious:,} suspicious, {outside}"
+    size = comparison.state.size
+    text = f"{size:,} element{'s' if size > 1 else ''}, {outside}, {poisoned:,} poisoned"
+    return f"{text}, {unjudged:,} not judged" if unjudged else text
+
+
+def worst_line(stage: StageDiff) -> str:
+    """The worst element of the decisive comparison in one line: its place, actual, expected, x of budget."""
+    comparison = decisive(stage)
+    flat = worst_element(comparison)
+    if flat is None:
+        return "nothing was judged"
+    place = " ".join(f"{axis}={i}" for axis, i in indices(stage, flat).items())
+    actual, expected = float(to_float64(comparison.actual).flat[flat]), float(comparison.expected.flat[flat])
+    ratio = times(float(comparison.over_budget.flat[flat]))
+    return f"worst at {place}: actual {actual:.7g}, expected {expected:.7g}, {ratio} x budget"
+
+
+def times(over_budget: float) -> str:
+    """A ratio in few characters: 0, 0.25, 3.1e5, inf; with all its digits close to 1, where they decide."""
+    if over_budget == 0 or np.isinf(over_budget) or 1e-2 <= over_budget < 1e3:
+        return f"{over_budget:.{9 if abs(over_budget - 1) < 1e-2 else 3}g}"
+    digits, exponent = f"{over_budget:.1e}".split("e")
+    return f"{digits}e{int(exponent)}"
+
+
+def short(x: float) -> str:
+    """A signed number in few characters: 0, -0.25, 3.14e5."""
+    digits, _, exponent = f"{x:.3g}".partition("e")
+    return f"{digits}e{int(exponent)}" if exponent else digits
+
+
+def page(width: float, height: float) -> "Figure":
+    """An empty figure of so many inches, which Jupyter shows as a picture."""
+    from matplotlib.figure import Figure
+
+    class Page(Figure):
+        def _repr_png_(self) -> bytes:
+            """For Jupyter, which knows how to show a Figure only once pyplot is imported."""
+            picture = BytesIO()
+            self.savefig(picture, format="png")
+            return picture.getvalue()
+
+    return Page(figsize=(width, height), dpi=DPI, facecolor="white")
+
+
+def headline(figure: "Figure", title: str, subtitle: str) -> None:
+    """Write the title and the line below it at the top left, at the same distance from the edges of every figure."""
+    width, height = figure.get_size_inches()
+    figure.text(0.2 / width, 1 - 0.17 / height, title, fontsize=TITLE, fontweight="bold", color=INK, va="top")
+    figure.text(0.2 / width, 1 - 0.45 / height, subtitle, fontsize=LABEL, color=FAINT, va="top", linespacing=1.4)
+
+
+def bare(axes: "Axes") -> None:
+    """Take frame and tick marks off; tick labels small, in ink."""
+    axes.tick_params(length=0, labelsize=SMALL, labelcolor=INK)
+    axes.spines[:].set_visible(False)
+
+
+def power(decade: int) -> str:
+    """10 ** decade in few characters: 1e-3, 1, 1e6."""
+    return "1" if decade == 0 else f"1e{decade}"
+
+
+def name_axis(axes: "Axes", names: Mapping[float, str], label: str) -> None:
+    """Write `names` below the x axis, each at its place, and `label` below them."""
+    below: dict[str, Any] = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center"}
+    for x, name in names.items():  # as ticks they would take three times as long
+        axes.annotate(name, (x, 0), (0, -13), **below, fontsize=SMALL, color=INK)
+    axes.set_xticks([])
+    axes.set_xlabel(label, fontsize=LABEL, color=INK, labelpad=18)
+
+
+def count_axis(axes: "Axes", largest: float) -> None:
+    """Make y a logarithmic axis of elements, with room above bars of up to `largest` for a mark."""
+    top = np.log10(max(largest, 10))
+    axes.set_ylim(0.6, 10 ** (1.22 * top))
+    axes.set_yscale("log")
+    _name_counts(axes, [10**n for n in range(int(top) + 1)])
+
+
+def linear_count_axis(axes: "Axes", largest: float) -> None:
+    """As `count_axis`, from 0 and linear: for bars that are to be compared with each other."""
+    largest = max(largest, 2)
+    axes.set_ylim(0, 1.18 * largest)
+    step = 10 ** int(np.log10(largest))
+    if largest < 4 * step:
+        step = max(1, step // 2)
+    _name_counts(axes, range(0, int(1.18 * largest) + 1, step * (1 if largest < 6 * step else 2)))
+
+
+def _name_counts(axes: "Axes", counts: Sequence[int]) -> None:
+    units = ((10**9, "G"), (10**6, "M"), (10**3, "k"), (1, ""))
+    named = [next(f"{count / unit:g}{name}" for unit, name in units if count >= unit or unit == 1) for count in counts]
+    axes.set_yticks(counts, named)
+    axes.set_yticks([], minor=True)
+    style: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center", "fontsize": LABEL, "color": INK}
+    axes.text(-0.075, 0.5, "elements", transform=axes.transAxes, **style)
+    axes.grid(axis="y", color=RULE, lw=0.6)
+    axes.set_axisbelow(True)
