@@ -50,3 +50,4 @@ def test_a_reduced_trace_is_what_fewer_probes_give(probes):
     asked = run("flash", case, probes=probes, backend="emulator")
     assert cut.requested == asked.requested and list(cut.stages) == list(asked.stages)
     assert diff(cut).verdict == diff(asked).verdict == "rounding"
+    assert list(cut.rerun(case.but(seed=1)).stages) == list(asked.stages)

@@ -183,7 +183,13 @@ def _fault_case(fault: Fault, random: np.random.Generator) -> Case:
 def reduced(trace: Trace, probes: str) -> Trace:
     """The trace as a run with fewer probes (lean, output) would have left it."""
     kept = tuple(name for name in trace.requested if name in PROBE_SETS[probes])
-    return replace(trace, stages={name: trace.stages[name] for name in kept}, requested=kept)
+    again = trace.rerun
+    return replace(
+        trace,
+        stages={name: trace.stages[name] for name in kept},
+        requested=kept,
+        rerun=None if again is None else lambda case: reduced(again(case), probes),
+    )
 
 
 def _origins(fault: Fault, dump: str) -> Sequence[str]:
