@@ -3,7 +3,7 @@ several threads, and need no more memory than they have.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from operator import add
@@ -25,6 +25,8 @@ LARGE = 2**26
 KEPT = 2**22
 #: scores of one part: 2 MB in float64, which a core's cache holds; on a GPU 1 GB
 PART_ON_CPU, PART_ON_GPU = 2**18, 2**27
+#: elements that are compared at once: 256 KB in float64, of which some ten arrays fit into a core's second cache
+PIECE = 2**15
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -146,25 +148,49 @@ def _store(stage: np.ndarray) -> Elements:
 
 def _compared(e: Expectation, names: Sequence[str], stores: Mapping[str, Elements]) -> dict[str, Summary]:
     """The summary of each stage of `names` over a part; its elements go into `stores` where there is one."""
+    bounds = budgets(e.solved, names)
     summaries = {}
-    for name, found in compared(e, names):
-        if name in stores:
-            _keep(found, stores[name], e.part, e.axes(name))
-        offset = tuple(getattr(e.part, axis).start if axis in "bhq" else 0 for axis in e.axes(name))
-        summaries[name] = summary(found, e.trace.stages[name].dtype, offset)
+    for name in names:
+        axes, dtype = e.axes(name), e.trace.stages[name].dtype
+        pieces = []
+        for rows in _pieces(e, name):
+            found = _held(e, name, bounds[name], rows)
+            piece = e.part.narrowed(rows)
+            if name in stores:
+                _keep(found, stores[name], piece, axes)
+            offset = tuple(getattr(piece, axis).start if axis in "bhq" else 0 for axis in axes)
+            pieces.append(summary(found, dtype, offset))
+        summaries[name] = reduce(add, pieces)
     return summaries
+
+
+def _pieces(e: Expectation, name: str) -> Iterator[slice]:
+    """Queries of a part, as many at once as a processor's cache holds with all that comparing them takes."""
+    length = len(range(*e.part.q.indices(e.trace.case.seqlen_q))) if isinstance(e.part.q, slice) else e.part.q.size
+    rows = length if e.device != "cpu" else max(1, PIECE * length // e.computed[name].size)
+    for first in range(0, length, rows):
+        yield slice(first, min(first + rows, length))
 
 
 def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Found]]:
     """Each stage of `names` over a part of its trace, held against its expectation within its budget."""
     bounds = budgets(e.solved, names)
     for name in names:
-        stage = e.part.of(e.trace.stages[name], e.axes(name))
-        actual = in_float64(stage, e.device)
-        blank = in_bool(unwritten(stage), e.device)
-        expected, budget = _as_stored(e, name, bounds[name])
-        actual, expected = _conventions(e, name, actual, expected)
-        yield name, compare(actual, blank, expected, budget, stage.dtype, e.trace.contract.saturates)
+        yield name, _held(e, name, bounds[name], slice(None))
+
+
+def _held(e: Expectation, name: str, budget: Budget, rows: slice) -> Found:
+    """Some queries of a part of a stage, held against their expectation within their budget."""
+    cut = Part(q=rows)
+    axes, dumped = e.axes(name), e.trace.stages[name]
+    stage = cut.of(e.part.of(dumped, axes), axes)
+    narrow = mapped(budget, lambda array: cut.of(array, axes))
+    expected, stored = _as_stored(e, name, cut.of(e.computed[name], axes), narrow)
+    actual = in_float64(stage, e.device)
+    blank = in_bool(unwritten(stage), e.device)
+    empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
+    actual, expected = _conventions(e.trace.contract, name, dumped.dtype, actual, expected, empty)
+    return compare(actual, blank, expected, stored, dumped.dtype, e.trace.contract.saturates)
 
 
 def _keep(found: Found, elements: Elements, part: Part, axes: str) -> None:
@@ -175,28 +201,33 @@ def _keep(found: Found, elements: Elements, part: Part, axes: str) -> None:
             target[...] = values if isinstance(values, np.ndarray) else values.cpu().numpy()
 
 
-def _as_stored(e: Expectation, name: str, budget: Budget) -> tuple[np.ndarray, Budget]:
+def mapped(budget: Budget, change: Callable[[np.ndarray], np.ndarray]) -> Budget:
+    """The budget with each array changed; one array that serves twice still does."""
+    bound = change(budget.bound)
+    statistical = bound if budget.statistical is budget.bound else change(budget.statistical)
+    return Budget(bound, statistical, change(budget.size))
+
+
+def _as_stored(e: Expectation, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
     """Expectation and budget in the units in which the kernel stores the stage."""
-    expected = e.computed[name]
     if name not in SCORE_UNITS or not e.trace.contract.base2:
         return expected, budget
     log2e = float(np.log2(np.e))
-    return expected * log2e, Budget(budget.bound * log2e, budget.statistical * log2e, budget.size * log2e)
+    return expected * log2e, mapped(budget, lambda array: array * log2e)
 
 
-def _conventions(e: Expectation, name: str, actual: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both with what the contract says of rows without keys and of its sentinel for -inf."""
-    contract: Contract = e.trace.contract
+def _conventions(
+    contract: Contract, name: str, dtype: np.dtype, actual: np.ndarray, expected: np.ndarray, empty: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both with what the contract says of rows without keys (`empty`) and of its sentinel for -inf."""
     if name in SCORE_UNITS and np.isfinite(contract.mask_sentinel):
-        held = float(np.asarray(contract.mask_sentinel).astype(e.trace.stages[name].dtype))
-        actual[actual <= held] = -np.inf
+        actual[actual <= float(np.asarray(contract.mask_sentinel).astype(dtype))] = -np.inf
     declared = {"out": (contract.empty_out, 0.0), "lse": (contract.empty_lse, -np.inf)}
-    if name not in declared:
+    if name not in declared or empty is None:
         return actual, expected
     value, usual = declared[name]
     if value == usual:
         return actual, expected
-    empty = e.computed["lse"] == -np.inf
     if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
         actual[empty] = np.where(np.isnan(actual[empty]), usual, np.nan)
     else:
