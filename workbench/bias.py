@@ -20,7 +20,7 @@ from workbench.case import Case
 from workbench.comparison import Found, State
 from workbench.errors import round_to
 from workbench.expectation import Expectation, Part, readable, splits
-from workbench.parts import compared
+from workbench.held import compared
 from workbench.reference import online
 from workbench.reference.split_k import last_states
 from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped, unseen_upstream

@@ -3,30 +3,27 @@ several threads, and need no more memory than they have.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from operator import add
 
 import numpy as np
 
-from workbench.arrays import in_float64, module
-from workbench.budget import Budget, budgets
-from workbench.comparison import Comparison, Elements, Found, Summary, compare, summary
-from workbench.contract import Contract
-from workbench.expectation import SCORE_UNITS, Expectation, Part, in_bool, readable
+from workbench.arrays import module
+from workbench.comparison import Comparison, Elements, Summary
+from workbench.expectation import Expectation, Part, readable
+from workbench.held import summaries
 from workbench.refusal import Refusal, Unavailable
 from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped
-from workbench.trace import Trace, unwritten
+from workbench.trace import Trace
 
 #: elements of the dumped stages beyond which a trace is judged on a GPU, where there is one
 LARGE = 2**26
 #: elements beyond which they are not kept, but computed again when one is asked for: 25 bytes each
 KEPT = 2**22
-#: scores of one part: 2 MB in float64, which a core's cache holds; on a GPU 1 GB
-PART_ON_CPU, PART_ON_GPU = 2**18, 2**27
-#: elements that are compared at once: 256 KB in float64, of which some ten arrays fit into a core's second cache
-PIECE = 2**15
+#: scores of one part: 8 MB in float64, with which all arrays of a part are some 300 MB; on a GPU some 30 GB
+PART_ON_CPU, PART_ON_GPU = 2**20, 2**26
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -43,9 +40,8 @@ def comparisons(
     # both comparisons of a stage without dumped ancestors are the same
     both = [name for name in names if not nearest_dumped(trace.algorithm, name, dumped)]
     apart = [name for name in names if name not in both]
-    isolated = _judged(trace, dumped, [*both, *apart], device)
-    # these tell victims, of which only the worst case is asked
-    propagated = _judged(trace, {}, [name for name in apart if splits_known(trace, name)], device, statistics=False)
+    from_inputs = [name for name in apart if splits_known(trace, name)]
+    isolated, propagated = _judged(trace, dumped, ([*both, *apart], from_inputs), device)
     for name in both:
         direct = set(ALGORITHMS[trace.algorithm][name].reads) <= set(INPUTS)
         if splits_known(trace, name) or not direct:
@@ -56,47 +52,58 @@ def comparisons(
 
 
 def _judged(
-    trace: Trace, dumped: Mapping[str, np.ndarray], names: Sequence[str], device: str, statistics: bool = True
-) -> dict[str, Comparison]:
-    """The comparison of each stage of `names` with what it should be given the `dumped` stages."""
-    if not names:
-        return {}
-    kept = sum(trace.stages[name].size for name in names) <= KEPT
-    stores = {name: _store(trace.stages[name]) for name in names} if kept else {}
-    found = _over_parts(trace, dumped, names, device, statistics, stores)
+    trace: Trace, dumped: Mapping[str, np.ndarray], names: tuple[Sequence[str], Sequence[str]], device: str
+) -> tuple[dict[str, Comparison], dict[str, Comparison]]:
+    """The comparisons of the stages `names`, first with what they should be given the `dumped` stages, then with what
+    they should be given q, k and v.
+    """
+    kept = sum(trace.stages[name].size for name in names[0]) <= KEPT
+    stores = tuple({name: _store(trace.stages[name]) for name in some} if kept else {} for some in names)
+    found = _over_parts(trace, dumped, names, device, stores)
 
-    def load(name: str) -> Elements:
+    def load(which: int, name: str) -> Elements:
         if kept:
-            return stores[name]
+            return stores[which][name]
         store = {name: _store(trace.stages[name])}
-        _over_parts(trace, dumped, [name], device, statistics, store)
+        alone: tuple[Sequence[str], Sequence[str]] = ((), (name,)) if which else ((name,), ())
+        _over_parts(trace, dumped, alone, device, ({}, store) if which else (store, {}))
         return store[name]
 
-    return {name: Comparison(found[name], partial(load, name)) for name in names}
+    first, second = (
+        {name: Comparison(found[which][name], partial(load, which, name)) for name in names[which]} for which in (0, 1)
+    )
+    return first, second
 
 
 def _over_parts(
     trace: Trace,
     dumped: Mapping[str, np.ndarray],
-    names: Sequence[str],
+    names: tuple[Sequence[str], Sequence[str]],
     device: str,
-    statistics: bool,
-    stores: Mapping[str, Elements],
-) -> dict[str, Summary]:
-    """The summary of each stage of `names`; elements go into `stores` where there is one."""
+    stores: Sequence[Mapping[str, Elements]],
+) -> tuple[dict[str, Summary], dict[str, Summary]]:
+    """The summaries of the stages `names`, as in `_judged`; elements go into `stores` where there is one."""
 
-    def one(part: Part) -> dict[str, Summary]:
-        return _compared(Expectation(trace, dumped, part, device, statistics), names, stores)
+    def one(part: Part) -> tuple[dict[str, Summary], dict[str, Summary]]:
+        isolated = Expectation(trace, dumped, part, device)
+        first = summaries(isolated, names[0], stores[0], isolated.given) if names[0] else {}
+        # these tell victims, of which only the worst case is asked
+        propagated = Expectation(trace, {}, part, device, statistics=False)
+        second = summaries(propagated, names[1], stores[1], isolated.given) if names[1] else {}
+        return first, second
+
+    from threadpoolctl import threadpool_limits
 
     parts = list(_parts(trace, device))
-    if device == "cpu" and len(parts) > 1:
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(min(len(parts), processors())) as pool:
-            found = list(pool.map(one, parts))
-    else:
-        found = [one(part) for part in parts]
-    return {name: reduce(add, (summaries[name] for summaries in found)) for name in names}
+    # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
+    with threadpool_limits(1, "blas"):
+        if device == "cpu" and len(parts) > 1:
+            with ThreadPoolExecutor(min(len(parts), processors())) as pool:
+                found = list(pool.map(one, parts))
+        else:
+            found = [one(part) for part in parts]
+    whole = [{name: reduce(add, (one[which][name] for one in found)) for name in names[which]} for which in (0, 1)]
+    return whole[0], whole[1]
 
 
 def placed(trace: Trace, device: str) -> str:
@@ -126,17 +133,21 @@ def splits_known(trace: Trace, name: str) -> bool:
 
 
 def _parts(trace: Trace, device: str) -> Iterator[Part]:
-    """The whole where it is small, else queries of one head."""
+    """The whole where it is small, else some heads, else queries of one head."""
     case = trace.case
     limit = PART_ON_CPU if device == "cpu" else PART_ON_GPU
-    if case.batch * case.heads * case.seqlen_q * case.seqlen_k <= limit:
+    group = case.heads // case.kv_heads
+    heads = limit // (case.seqlen_q * case.seqlen_k)
+    if heads >= case.batch * case.heads:
         yield Part(slice(0, case.batch), slice(0, case.heads), slice(0, case.seqlen_q))
         return
-    rows = max(1, limit // case.seqlen_k)
+    heads = max(1, heads // group * group)  # whole groups, which share their keys, or one head
+    rows = max(1, min(limit // case.seqlen_k, case.seqlen_q))
     for b in range(case.batch):
-        for h in range(case.heads):
+        for h in range(0, case.heads, heads):
             for first in range(0, case.seqlen_q, rows):
-                yield Part(slice(b, b + 1), slice(h, h + 1), slice(first, min(first + rows, case.seqlen_q)))
+                last = min(first + rows, case.seqlen_q)
+                yield Part(slice(b, b + 1), slice(h, min(h + heads, case.heads)), slice(first, last))
 
 
 def _store(stage: np.ndarray) -> Elements:
@@ -144,93 +155,3 @@ def _store(stage: np.ndarray) -> Elements:
     dims = stage.shape
     wide, narrow = (lambda: np.empty(dims)), (lambda: np.empty(dims, np.float32))
     return Elements(stage, wide(), wide(), narrow(), narrow(), np.empty(dims, np.uint8))
-
-
-def _compared(e: Expectation, names: Sequence[str], stores: Mapping[str, Elements]) -> dict[str, Summary]:
-    """The summary of each stage of `names` over a part; its elements go into `stores` where there is one."""
-    bounds = budgets(e.solved, names)
-    summaries = {}
-    for name in names:
-        axes, dtype = e.axes(name), e.trace.stages[name].dtype
-        pieces = []
-        for rows in _pieces(e, name):
-            found = _held(e, name, bounds[name], rows)
-            piece = e.part.narrowed(rows)
-            if name in stores:
-                _keep(found, stores[name], piece, axes)
-            offset = tuple(getattr(piece, axis).start if axis in "bhq" else 0 for axis in axes)
-            pieces.append(summary(found, dtype, offset))
-        summaries[name] = reduce(add, pieces)
-    return summaries
-
-
-def _pieces(e: Expectation, name: str) -> Iterator[slice]:
-    """Queries of a part, as many at once as a processor's cache holds with all that comparing them takes."""
-    length = len(range(*e.part.q.indices(e.trace.case.seqlen_q))) if isinstance(e.part.q, slice) else e.part.q.size
-    rows = length if e.device != "cpu" else max(1, PIECE * length // e.computed[name].size)
-    for first in range(0, length, rows):
-        yield slice(first, min(first + rows, length))
-
-
-def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Found]]:
-    """Each stage of `names` over a part of its trace, held against its expectation within its budget."""
-    bounds = budgets(e.solved, names)
-    for name in names:
-        yield name, _held(e, name, bounds[name], slice(None))
-
-
-def _held(e: Expectation, name: str, budget: Budget, rows: slice) -> Found:
-    """Some queries of a part of a stage, held against their expectation within their budget."""
-    cut = Part(q=rows)
-    axes, dumped = e.axes(name), e.trace.stages[name]
-    stage = cut.of(e.part.of(dumped, axes), axes)
-    narrow = mapped(budget, lambda array: cut.of(array, axes))
-    expected, stored = _as_stored(e, name, cut.of(e.computed[name], axes), narrow)
-    actual = in_float64(stage, e.device)
-    blank = in_bool(unwritten(stage), e.device)
-    empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
-    actual, expected = _conventions(e.trace.contract, name, dumped.dtype, actual, expected, empty)
-    return compare(actual, blank, expected, stored, dumped.dtype, e.trace.contract.saturates)
-
-
-def _keep(found: Found, elements: Elements, part: Part, axes: str) -> None:
-    for name in ("expected", "budget", "statistical", "over_budget", "state"):
-        values = getattr(found, name)
-        target = part.of(getattr(elements, name), axes)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            target[...] = values if isinstance(values, np.ndarray) else values.cpu().numpy()
-
-
-def mapped(budget: Budget, change: Callable[[np.ndarray], np.ndarray]) -> Budget:
-    """The budget with each array changed; one array that serves twice still does."""
-    bound = change(budget.bound)
-    statistical = bound if budget.statistical is budget.bound else change(budget.statistical)
-    return Budget(bound, statistical, change(budget.size))
-
-
-def _as_stored(e: Expectation, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
-    """Expectation and budget in the units in which the kernel stores the stage."""
-    if name not in SCORE_UNITS or not e.trace.contract.base2:
-        return expected, budget
-    log2e = float(np.log2(np.e))
-    return expected * log2e, mapped(budget, lambda array: array * log2e)
-
-
-def _conventions(
-    contract: Contract, name: str, dtype: np.dtype, actual: np.ndarray, expected: np.ndarray, empty: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Both with what the contract says of rows without keys (`empty`) and of its sentinel for -inf."""
-    if name in SCORE_UNITS and np.isfinite(contract.mask_sentinel):
-        actual[actual <= float(np.asarray(contract.mask_sentinel).astype(dtype))] = -np.inf
-    declared = {"out": (contract.empty_out, 0.0), "lse": (contract.empty_lse, -np.inf)}
-    if name not in declared or empty is None:
-        return actual, expected
-    value, usual = declared[name]
-    if value == usual:
-        return actual, expected
-    if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
-        actual[empty] = np.where(np.isnan(actual[empty]), usual, np.nan)
-    else:
-        expected = expected + 0.0
-        expected[empty] = value
-    return actual, expected
