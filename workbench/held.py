@@ -14,8 +14,8 @@ from workbench.contract import Contract
 from workbench.expectation import SCORE_UNITS, Expectation, Part, in_bool
 from workbench.trace import unwritten
 
-#: elements that are compared at once, 1 MB in float64: fewer do not pay for handing over between threads, more leave the
-#: cache
+#: elements that are compared at once, 1 MB in float64: fewer do not pay for handing over between threads, more leave
+#: the cache
 PIECE = 2**17
 
 
