@@ -22,8 +22,11 @@ from workbench.trace import Trace
 LARGE = 2**26
 #: elements beyond which they are not kept, but computed again when one is asked for: 25 bytes each
 KEPT = 2**22
-#: scores of one part: 8 MB in float64, with which all arrays of a part are some 300 MB; on a GPU some 30 GB
-PART_ON_CPU, PART_ON_GPU = 2**20, 2**26
+#: scores of one part: 8 MB in float64, with which all arrays of a part are some 300 MB
+PART_ON_CPU = 2**20
+#: on a GPU as many as fit, at 640 bytes each (head_dim 128 in tiles of 32 keys) and some to spare; more than this many
+#: save little time
+PART_ON_GPU, BYTES_OF_SCORE = 2**26, 1000
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -135,7 +138,10 @@ def splits_known(trace: Trace, name: str) -> bool:
 def _parts(trace: Trace, device: str) -> Iterator[Part]:
     """The whole where it is small, else some heads, else queries of one head."""
     case = trace.case
-    limit = PART_ON_CPU if device == "cpu" else PART_ON_GPU
+    limit = PART_ON_CPU
+    if device == "cuda":
+        free, _ = module("torch").cuda.mem_get_info()
+        limit = min(PART_ON_GPU, free // BYTES_OF_SCORE)
     group = case.heads // case.kv_heads
     heads = limit // (case.seqlen_q * case.seqlen_k)
     if heads >= case.batch * case.heads:
