@@ -97,7 +97,7 @@ def _over_parts(
 
     from threadpoolctl import threadpool_limits
 
-    parts = list(_parts(trace, device))
+    parts = list(parts_of(trace, device))
     # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
     with threadpool_limits(1, "blas"):
         if device == "cpu" and len(parts) > 1:
@@ -135,7 +135,7 @@ def splits_known(trace: Trace, name: str) -> bool:
     return trace.contract.splits is not None or "s" not in ALGORITHMS[trace.algorithm][name].axes
 
 
-def _parts(trace: Trace, device: str) -> Iterator[Part]:
+def parts_of(trace: Trace, device: str) -> Iterator[Part]:
     """The whole where it is small, else some heads, else queries of one head."""
     case = trace.case
     limit = PART_ON_CPU
