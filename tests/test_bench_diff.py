@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
-from workbench import Case, diff, run
+from workbench import Case, bench_diff, diff, run
 from workbench.bench_diff import PEERS, agreement, measure, tables
+from workbench.cli import commands
 
 SMALL = Case(seqlen=48, head_dim=8, block_q=16, block_k=16)
 
@@ -49,6 +51,14 @@ def test_tables_have_equal_columns(results) -> None:
     row = tables(results)[0][0]
     assert (row["tiles"], row["device_peak GB"]) == ("16x16", None) and row["peak GB"] > 0.02
     assert all(row[f"{peer} ratio"] == results["costs"][0][f"{peer}_ratio"] for peer in PEERS)
+
+
+def test_the_command_prints_one_table_or_the_document(results, monkeypatch) -> None:
+    monkeypatch.setattr(bench_diff, "measure", lambda: results)
+    assert json.loads(CliRunner().invoke(commands, ["bench", "diff", "--json"]).stdout) == results
+    shown = CliRunner().invoke(commands, ["bench", "diff"]).stdout.splitlines()
+    assert shown[0].startswith("heads  seqlen k  head dim  tiles  device  first s  median s")
+    assert len(shown) == 1 + len(results["costs"]) + (1 + len(results["agreement"])) * bool(results["agreement"])
 
 
 def test_verdicts_of_one_trace_agree_and_of_another_do_not() -> None:

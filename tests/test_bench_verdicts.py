@@ -5,7 +5,7 @@ import json
 import pytest
 
 from workbench import Case, diff, run
-from workbench.bench_verdicts import FAULTS, measure, reduced, tables
+from workbench.bench_verdicts import FAULTS, TRUNCATING, measure, reduced, tables
 from workbench.tally import LIMITS
 
 
@@ -33,11 +33,20 @@ def test_faults_are_bugs_at_their_stage_with_a_full_and_a_lean_dump(results):
     assert sums["rules"]["atol 1e-2"] < sums["full"]["bug"]
 
 
+def test_truncated_sums_are_biased_or_worse(results):
+    """One run of each: on the data drawn here three of four sums lean beyond doubt, and none is called exact."""
+    rows = results["truncating"]
+    found = sum(row["verdicts"].get("biased", 0) + row["verdicts"].get("bug", 0) for row in rows)
+    assert sum(row["effective"] for row in rows) == len(TRUNCATING) and found >= len(TRUNCATING) - 1
+    assert all("exact" not in row["verdicts"] for row in rows)
+
+
 def test_the_document_is_json_and_its_tables_have_equal_columns(results):
     assert json.loads(json.dumps(results)) == results
     for rows in tables(results):
         assert len({tuple(row) for row in rows}) == 1
-    verdicts, faults = tables(results)[0], tables(results)[-1]
+    verdicts, faults, truncating = tables(results)[0], tables(results)[-2], tables(results)[-1]
+    assert [row["fault"] for row in truncating] == list(TRUNCATING)
     assert [row["of"] for row in verdicts] == ["correct kernels", "at most"]
     assert verdicts[1] | {"suspicious": 1, "biased": 2, "missing": 0, "bug": 0} == verdicts[1]
     assert faults[-1]["fault"] == "all"
@@ -50,3 +59,4 @@ def test_a_reduced_trace_is_what_fewer_probes_give(probes):
     asked = run("flash", case, probes=probes, backend="emulator")
     assert cut.requested == asked.requested and list(cut.stages) == list(asked.stages)
     assert diff(cut).verdict == diff(asked).verdict == "rounding"
+    assert list(cut.rerun(case.but(seed=1)).stages) == list(asked.stages)

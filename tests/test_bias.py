@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from workbench import Case, Trace, diff, run
-from workbench.bench_verdicts import lean as lean_dump
+from workbench.bench_verdicts import reduced
 from workbench.bias import (
     FEWEST_ROWS,
     ROWS,
@@ -252,7 +252,7 @@ def test_a_second_run_on_other_inputs_clears_what_one_run_cannot() -> None:
 def test_what_is_left_out() -> None:
     trace = traced("split_k", "partial-acc-truncated")
     assert set(found(trace)) == {"qk", "row_sum", "acc"}
-    assert not set(found(lean_dump(trace))) - {"scores"}, "exp lies between scores and row_sum, acc"
+    assert not set(found(reduced(trace, "lean"))) - {"scores"}, "exp lies between scores and row_sum, acc"
     out_only = replace(trace, stages={"out": trace.stages["out"]}, requested=())
     assert found(out_only) == {}, "judged end to end"
     inner = {name: stage for name, stage in trace.stages.items() if name not in ("acc", "row_sum")}

@@ -26,6 +26,7 @@ from workbench.calibration import (
 )
 from workbench.contract import of_foreign
 from workbench.refusal import Refusal
+from workbench.target import run
 
 ERRORS = Errors(1000, 1.8404, 0.0, 1.8404, -12.5, True, False, 0.9)
 CORE = TensorCore(16, 2, "toward-zero", "toward-zero", None)
@@ -71,6 +72,19 @@ def test_a_foreign_kernel_may_declare_them() -> None:
     contract = of_foreign(fields, Case())
     assert {name: getattr(contract, name) for name in fields} == fields
     assert not set(fields) & set(contract.assumed) and contract.assumed
+
+
+def test_a_run_takes_from_a_file_what_a_foreign_kernel_does_not_say(tmp_path: Path) -> None:
+    """Of exp the fast one, since nobody said which; whether tensor cores are used stays unknown."""
+    save(MEASURED, tmp_path / "h200.json")
+
+    def kernel(q, k, v, *, scale, causal):
+        return {"out": q, "contract": {"exp_ulps": 1.0}}
+
+    promise = run(kernel, Case(dtype="float16"), calibration=str(tmp_path / "h200.json")).contract
+    assert (promise.exp_ulps, promise.exp_ulps_per_x, promise.mma_block, promise.mma_extra_bits) == (1.0, 1.158, 16, 2)
+    assert promise.accumulation == "any" and "accumulation" in promise.assumed
+    assert not {"exp_ulps", "exp_ulps_per_x", "exp_flushes", "mma_block"} & set(promise.assumed)
 
 
 def test_contract_fields_of_another_exp() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench import Case, Trace, run
+from workbench import Case, Trace, parts, run
 from workbench.cancellation import bits_lost, ill_conditioned
 from workbench.stages import ALGORITHMS, shape
 from workbench.trace import to_float64
@@ -185,3 +185,13 @@ def test_splits_that_nobody_told_of_do_not_hide_the_row():
 @pytest.mark.parametrize(("bits", "ill"), [(20.0, False), (20.001, True), (np.inf, True), (np.nan, False)])
 def test_fewer_than_four_good_bits_of_24_are_ill_conditioned(bits, ill):
     assert ill_conditioned(np.array(bits)) == ill
+
+
+def test_parts_of_a_trace_lose_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = run("split_k", Case(seqlen=40, heads=2, head_dim=8, block_q=16, block_k=16, splits=2), backend="emulator")
+    whole = bits_lost(trace)
+    monkeypatch.setattr(parts, "PART_ON_CPU", 400)
+    cut = bits_lost(trace)
+    assert set(cut) == set(whole) and len(list(parts.parts_of(trace, "cpu"))) > 4
+    for name, bits in whole.items():
+        np.testing.assert_allclose(cut[name], bits, rtol=1e-6, atol=1e-6)

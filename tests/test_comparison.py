@@ -20,7 +20,7 @@ def compared(actual, expected, bound, size, statistical=None) -> Comparison:
     likely = bound if statistical is None else np.asarray(statistical, np.float64)
     budget = Budget(bound, likely, np.asarray(size, np.float64))
     found = compare(to_float64(actual), unwritten(actual), expected, budget, actual.dtype)
-    return whole(Elements(actual, *(getattr(found, f.name) for f in fields(found)[1:])))
+    return whole(Elements(actual, *(getattr(found, f.name) for f in fields(Elements)[1:])))
 
 
 def one(actual, expected, bound, size=10.0, dtype=np.float32, statistical=None) -> Comparison:

@@ -42,7 +42,7 @@ def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest
     whole = parts.comparisons(trace, list(trace.stages), "cpu")
     monkeypatch.setattr(parts, "PART_ON_CPU", limit)
     cut = parts.comparisons(trace, list(trace.stages), "cpu")
-    assert len(list(parts._parts(trace, "cpu"))) > 1 and set(cut) == set(whole)
+    assert len(list(parts.parts_of(trace, "cpu"))) > 1 and set(cut) == set(whole)
     for name in whole:
         for found, expected in zip(cut[name], whole[name], strict=True):
             assert_same(found, expected)

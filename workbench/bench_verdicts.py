@@ -4,6 +4,7 @@ Beside the verdicts stand what the usual rules (`rules`) say of the same outputs
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from workbench.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
 from workbench.faults import Fault
 from workbench.jobs import spread
-from workbench.judge import diff
+from workbench.judge import SEVERITY, diff
 from workbench.progress import step
 from workbench.refusal import Refusal
 from workbench.stage_diff import ORIGIN_VERDICTS
@@ -41,6 +42,8 @@ FAULT_BUILD = {"block_q": 32, "block_k": 32, "head_dim": 32}
 MEASURED = tuple(kernel.name for kernel in KERNELS.values() if not kernel.quantised)
 #: the faults that numbers show
 FAULTS = tuple(fault.id for fault in CATALOGUE.values() if fault.stages and fault.kernel in MEASURED)
+#: the faults that truncate sums, of which most errors stay inside their budgets
+TRUNCATING = tuple(fault.id for fault in CATALOGUE.values() if fault.biased)
 # seconds of a case and of a cold build, measured on 2 cores, for estimates only
 CASE_S, FAULT_CASE_S, BUILD_S = 0.06, 0.05, 5.0
 
@@ -52,7 +55,9 @@ def measure(correct: int = 2000, per_fault: int = 20, seed: int = 0, jobs: int =
     it came from; `limits` are the largest shares of them that may be called so. `faults`: a row for each fault with
     `stages`: of `per_fault` runs, `effective` (out or lse differ in a bit from the correct kernel's) and of these, with
     a full and a lean dump, `bug` and `origin` (the first origin is the faulty stage, or with a lean dump the first
-    dumped stage at or after it), and how many each usual rule fails.
+    dumped stage at or after it), and how many each usual rule fails. `truncating`: a row for each fault that truncates
+    the sums of a `stage`: of as many runs, with 65 to 128 queries, those in which it changes a bit of the stage
+    (`effective`), and how many of these each verdict on the stage gets; `biased` takes a second run on other inputs.
     """
     counts = Tally()
     random = np.random.default_rng(seed)
@@ -66,6 +71,8 @@ def measure(correct: int = 2000, per_fault: int = 20, seed: int = 0, jobs: int =
         for row in spread(partial(_fault_row, runs=per_fault, seed=seed), FAULTS, jobs):
             rows.append(row)
             tick(f"{len(rows)} done")
+    with step(f"judge {per_fault} runs of each of {len(TRUNCATING)} truncated sums", faults_s(per_fault, jobs) / 8):
+        truncating = list(spread(partial(_truncating_row, runs=per_fault, seed=seed), TRUNCATING, jobs))
     sums: dict[str, Any] = {key: sum(row[key] for row in rows) for key in ("runs", "effective")}
     for dump in ("full", "lean"):
         sums[dump] = {key: sum(row[dump][key] for row in rows) for key in ("bug", "origin")}
@@ -77,6 +84,7 @@ def measure(correct: int = 2000, per_fault: int = 20, seed: int = 0, jobs: int =
         "correct": counts.document(),
         "faults": rows,
         "all_faults": sums,
+        "truncating": truncating,
     }
 
 
@@ -100,7 +108,15 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
     ]
     verdicts = [tally.row("correct kernels", correct), tally.limits_row(correct)]
     stages = tally.stage_rows(correct)
-    return [verdicts, *([stages] if stages else []), faults]
+    judged = [verdict for verdict in SEVERITY if verdict not in ("untestable", "missing")]
+    truncating = [
+        {
+            **{key: row[key] for key in ("fault", "stage", "runs", "effective")},
+            **{verdict: row["verdicts"].get(verdict, 0) for verdict in judged},
+        }
+        for row in results["truncating"]
+    ]
+    return [verdicts, *([stages] if stages else []), faults, truncating]
 
 
 def _called(drawn: tuple[str, Case]) -> Called:
@@ -155,6 +171,18 @@ def _fault_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
     return row
 
 
+def _truncating_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
+    fault, random = CATALOGUE[fault_id], np.random.default_rng(seed)
+    (stage,) = fault.biased
+    verdicts: Counter[str] = Counter()
+    for _ in range(runs):
+        case = _fault_case(fault, random)
+        faulty, sound = (run(fault.kernel, case, faults=some, backend="emulator") for some in ([fault.id], []))
+        if faulty.stages[stage].tobytes() != sound.stages[stage].tobytes():
+            verdicts[diff(faulty)[stage].verdict] += 1
+    return {"fault": fault.id, "stage": stage, "runs": runs, "effective": verdicts.total(), "verdicts": dict(verdicts)}
+
+
 def effective_runs(fault: Fault, runs: int, seed: int) -> Iterator[Trace]:
     """Of so many random runs of a fault, with a full dump, those in which it changes a bit of out or lse."""
     random = np.random.default_rng(seed)
@@ -185,7 +213,13 @@ def _fault_case(fault: Fault, random: np.random.Generator) -> Case:
 def reduced(trace: Trace, probes: str) -> Trace:
     """The trace as a run with fewer probes (lean, output) would have left it."""
     kept = tuple(name for name in trace.requested if name in PROBE_SETS[probes])
-    return replace(trace, stages={name: trace.stages[name] for name in kept}, requested=kept)
+    again = trace.rerun
+    return replace(
+        trace,
+        stages={name: trace.stages[name] for name in kept},
+        requested=kept,
+        rerun=None if again is None else lambda case: reduced(again(case), probes),
+    )
 
 
 def _origins(fault: Fault, dump: str) -> Sequence[str]:

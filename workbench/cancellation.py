@@ -11,6 +11,7 @@ import numpy as np
 
 from workbench.errors import unit_roundoff
 from workbench.expectation import Expectation, readable, splits
+from workbench.parts import parts_of
 from workbench.reference import online, split_k
 from workbench.stages import INPUTS
 from workbench.trace import Trace
@@ -32,8 +33,18 @@ def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
     0 where all terms are 0 (a row without keys), inf where only their sum is, NaN where a term is NaN or infinite. The
     sums are float64's own, so that beyond some 50 bits the figure says no more than that.
     """
-    expectation = Expectation(trace, readable(trace))
-    given = expectation.given
+    found: dict[str, np.ndarray] = {}
+    for part in parts_of(trace, "cpu"):
+        expectation = Expectation(trace, readable(trace), part)
+        for name, bits in _of_part(expectation).items():
+            whole = found.setdefault(name, np.empty(trace.stages[name].shape))
+            part.of(whole, expectation.axes(name))[...] = bits
+    return found
+
+
+def _of_part(expectation: Expectation) -> dict[str, np.ndarray]:
+    """As `bits_lost`, of a part of the trace."""
+    trace, given = expectation.trace, expectation.given
     seen = expectation.computed | given
     terms = {name: seen[name] for name in ("correction", "probs_cast", "row_sum", "acc")}
     terms |= dict(zip(INPUTS, expectation.inputs, strict=True))
@@ -42,7 +53,8 @@ def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
         terms["merge_sum terms"] = split_k.merge_weight(seen["partial_max"], seen["merge_max"]) * seen["partial_sum"]
         # where nobody told which keys a split holds, the dumped weights fit no sum over keys
         told = trace.contract.block_k is not None and trace.contract.splits is not None
-        terms["merge_weight"] = (seen if told else Expectation(trace, {}).computed)["merge_weight"]
+        alone = Expectation(trace, {}, expectation.part)
+        terms["merge_weight"] = (seen if told else alone.computed)["merge_weight"]
     total = _sums(trace, terms)
     size = _sums(trace, {name: np.abs(values) for name, values in terms.items()})
     return {name: _bits(total[name], size[name]) for name in given if name in total}

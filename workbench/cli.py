@@ -71,6 +71,7 @@ commands.add_command(bench)
 @click.option("--arrays", help="What a foreign kernel takes: numpy, torch or cupy [numpy]")
 @click.option("--device", help="Where a foreign kernel wants its arrays: cpu or cuda [cpu]")
 @click.option("--layout", help="Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]")
+@click.option("--calibration", help="File of `workbench calibrate`, for what a foreign kernel does not tell of exp")
 @click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
 @json_option
 @click.option(
@@ -123,7 +124,9 @@ def _runs(
     from workbench.target import run
 
     targets = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
-    foreign = {name: options[name] for name in ("arrays", "device", "layout") if options[name] is not None}
+    foreign = {
+        name: options[name] for name in ("arrays", "device", "layout", "calibration") if options[name] is not None
+    }
     cases = cases_of({**options, **needs_of(faults, options)})
     ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend}
     calls: list[Callable[[], Trace]] = [

@@ -182,9 +182,9 @@ def whole(elements: Elements) -> Comparison:
     """The comparison of a stage all of whose elements are at hand."""
     found = Found(
         float64(elements.actual), elements.expected, elements.budget, elements.statistical, elements.over_budget,
-        elements.state,
+        elements.state, ulp(elements.expected, elements.actual.dtype),
     )  # fmt: skip
-    return Comparison(summary(found, elements.actual.dtype, (0,) * elements.actual.ndim), lambda: elements)
+    return Comparison(summary(found, (0,) * elements.actual.ndim), lambda: elements)
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,7 @@ class Found:
     statistical: np.ndarray
     over_budget: np.ndarray
     state: np.ndarray
+    spacing: np.ndarray  #: an ulp of the stage's dtype at the expectation
 
 
 @np.errstate(all="ignore")
@@ -219,26 +220,28 @@ def compare(
     inexact = actual != xp.round(expected / spacing) * spacing
     state = xp.astype(inexact, xp.uint8) + xp.astype(error > likely, xp.uint8) + xp.astype(over > 1, xp.uint8)
     share = likely / bound
-    limit = xp.maximum(budget.size, spacing)
     top = largest(dtype)
+    size: Any = budget.size
+    limit: Any = np.inf if isinstance(size, float) else xp.maximum(size, spacing)
     # whatever is not a plain number within the range of its dtype is looked at in full; the rest is not touched again
-    plain = (bound < limit) & (abs(expected) + bound <= top) & ((budget.size <= top) | (budget.size == np.inf))
+    plain = (bound < limit) & (abs(expected) + bound <= top)
+    if not isinstance(size, float):
+        plain &= (size <= top) | (size == np.inf)
     odd = ~(plain & xp.isfinite(actual)) | unwritten
     if bool(xp.any(odd)):
-        one = Found(actual[odd], expected[odd], bound[odd], likely[odd], over[odd], state[odd])
-        over[odd], state[odd] = _in_full(
-            one, unwritten[odd], budget.bound[odd], budget.size[odd], limit[odd], dtype, saturates
-        )
-    return Found(actual, expected, bound, share, over, state)
+        one = Found(actual[odd], expected[odd], bound[odd], likely[odd], over[odd], state[odd], spacing[odd])
+        reach = (np.inf, np.inf) if isinstance(size, float) else (size[odd], limit[odd])
+        over[odd], state[odd] = _in_full(one, unwritten[odd], budget.bound[odd], reach, dtype, saturates)
+    return Found(actual, expected, bound, share, over, state, spacing)
 
 
 def _in_full(
-    found: Found, unwritten: np.ndarray, bare: np.ndarray, size: np.ndarray, limit: np.ndarray, dtype: Any,
-    saturates: bool,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    found: Found, unwritten: np.ndarray, bare: np.ndarray, reach: tuple[Any, Any], dtype: Any, saturates: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """x of budget and State of elements that may be infinite, NaN, unwritten or without a meaningful budget; `bare` is
-    the budget without the half ulp.
+    the budget without the half ulp, `reach` what it is measured against, and the same with an ulp at least.
     """
+    size, limit = reach
     xp = array_namespace(found.actual)
     value, expected, bound, top = found.actual, found.expected, found.budget, largest(dtype)
     equal = value == expected
@@ -248,7 +251,7 @@ def _in_full(
     beyond = beyond & (xp.sign(value) == xp.sign(expected))
     allowed = (xp.isfinite(value) & xp.isfinite(expected)) | equal | beyond
     # where the terms themselves overflow, inf - inf may make a NaN of a correct sum
-    terms_overflow = (size < np.inf) & (size > top)
+    terms_overflow = xp.zeros_like(equal) | ((size < np.inf) & (size > top))
     vacuous = terms_overflow | ~xp.isfinite(bare) | (bare >= limit)
     over = xp.where(beyond, xp.minimum(xp.where(xp.isnan(over), 1.0, over), 1.0), over)
 
@@ -268,7 +271,7 @@ def _in_full(
 
 
 @np.errstate(all="ignore")
-def summary(found: Found, dtype: Any, offset: tuple[int, ...]) -> Summary:
+def summary(found: Found, offset: tuple[int, ...]) -> Summary:
     """What a part of a stage adds up to; `offset` is the index of its first element in the whole."""
     xp = array_namespace(found.state)
     states = np.array([int(xp.count_nonzero(found.state == state)) for state in State])
@@ -283,26 +286,29 @@ def summary(found: Found, dtype: Any, offset: tuple[int, ...]) -> Summary:
         error, known = xp.where(equal | ~known, 0.0, error), known | equal
         numbers = int(xp.count_nonzero(known))
     size_of_error = abs(error)
-    ulps = size_of_error / ulp(found.expected, dtype)
+    ulps = size_of_error / found.spacing
     if not finite:
         ulps = xp.where(xp.isfinite(ulps), ulps, 0.0)
-    below = [int(xp.count_nonzero(over == 0)), *(int(xp.count_nonzero(over <= edge)) for edge in BINS)]
-    finite_counts = np.diff(below, prepend=0)
-    bins = np.array([*finite_counts, int(xp.count_nonzero(over == np.inf))])
     ranked = over if clean else xp.where(xp.isnan(over), -1.0, over)
-    worst = None
+    worst, top = None, -1.0
     if size:
         flat = int(xp.argmax(xp.reshape(ranked, (-1,))))
         place = tuple(int(i) for i in np.unravel_index(flat, tuple(ranked.shape)))
-        if float(ranked[place]) >= 0:
+        top = float(ranked[place])
+        if top >= 0:
             worst = Worst(
-                float(ranked[place]),
+                top,
                 tuple(i + first for i, first in zip(place, offset, strict=True)),
                 float(found.actual[place]),
                 float(found.expected[place]),
                 float(found.budget[place]),
                 State(int(found.state[place])),
             )
+    # no bin above the largest is counted
+    judged = int(size - states[list(UNJUDGED)].sum())
+    below = [int(xp.count_nonzero(over == 0))] if top > 0 else [judged]
+    below += [int(xp.count_nonzero(over <= edge)) if top > edge else judged for edge in BINS]
+    bins = np.array([*np.diff(below, prepend=0), judged - below[-1]])
     return Summary(
         states,
         bins,

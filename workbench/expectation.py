@@ -63,6 +63,11 @@ class Part(NamedTuple):
         cuts: list[Any] = [getattr(self, axis) if axis in "bhq" else slice(None) for axis in axes]
         return array[tuple(cuts)]
 
+    def narrowed(self, rows: slice) -> "Part":
+        """Some queries of the part, counted from its first; its queries are a slice with a start."""
+        assert isinstance(self.q, slice)
+        return self._replace(q=slice(self.q.start + rows.start, self.q.start + rows.stop))
+
 
 WHOLE = Part()
 

@@ -52,13 +52,15 @@ def run_foreign(
     arrays: str = "numpy",
     device: str = "cpu",
     layout: str = "bhsd",
+    calibration: str | None = None,
     inputs: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
 ) -> Trace:
     """The trace of a foreign kernel.
 
     `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and
     returns out, (out, lse), or a dict of stage name -> array, with an optional key "contract" (a dict). Refusal where
-    it raises or returns anything else.
+    it raises or returns anything else. `calibration`: a file of `workbench calibrate`, for what the contract does not
+    say of exp and of tensor cores.
     """
     for option, value, accepted in (
         ("arrays", arrays, ARRAYS),
@@ -68,6 +70,7 @@ def run_foreign(
         if value not in accepted:
             raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
     options: dict[str, Any] = {"name": name, "arrays": arrays, "device": device, "layout": layout}
+    options["calibration"] = calibration
     q, k, v = case.inputs() if inputs is None else inputs
     handed = [
         handed_over(np.ascontiguousarray(_swapped(x)) if layout == "bshd" else x.copy(), arrays, device)
@@ -85,6 +88,8 @@ def run_foreign(
     if "out" in stages and "out_dtype" not in declared:
         own = stages["out"].dtype
         declared = {**declared, "out_dtype": next((key for key, dtype in DTYPES.items() if dtype == own), "float32")}
+    if calibration is not None:
+        declared = {**_measured(calibration), **declared}
     promise = contract.of_foreign(declared, case)
     trace = Trace(
         target=name,
@@ -102,6 +107,14 @@ def run_foreign(
             f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(ALGORITHMS[algorithm])}"
         )
     return check(trace, name)
+
+
+def _measured(path: str) -> dict[str, Any]:
+    """Contract fields from a calibration; nobody said which exp the kernel calls, nor that it uses tensor cores."""
+    from workbench.calibration import contract_fields, load
+
+    fields = contract_fields(load(Path(path)), exp="fast_exp")
+    return {name: value for name, value in fields.items() if name != "accumulation"}
 
 
 def _swapped(x: np.ndarray) -> np.ndarray:

@@ -10,21 +10,23 @@ from operator import add
 
 import numpy as np
 
-from workbench.arrays import in_float64, module
-from workbench.budget import Budget, budgets
-from workbench.comparison import Comparison, Elements, Found, Summary, compare, summary
-from workbench.contract import Contract
-from workbench.expectation import SCORE_UNITS, Expectation, Part, in_bool, readable
+from workbench.arrays import module
+from workbench.comparison import Comparison, Elements, Summary
+from workbench.expectation import Expectation, Part, readable
+from workbench.held import summaries
 from workbench.refusal import Refusal, Unavailable
 from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped
-from workbench.trace import Trace, unwritten
+from workbench.trace import Trace
 
 #: elements of the dumped stages beyond which a trace is judged on a GPU, where there is one
 LARGE = 2**26
 #: elements beyond which they are not kept, but computed again when one is asked for: 25 bytes each
 KEPT = 2**22
-#: scores of one part: 2 MB in float64, which a core's cache holds; on a GPU 1 GB
-PART_ON_CPU, PART_ON_GPU = 2**18, 2**27
+#: scores of one part: 8 MB in float64, with which all arrays of a part are some 300 MB
+PART_ON_CPU = 2**20
+#: on a GPU as many as fit, at 640 bytes each (head_dim 128 in tiles of 32 keys) and some to spare; more than this many
+#: save little time
+PART_ON_GPU, BYTES_OF_SCORE = 2**26, 1000
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -41,9 +43,8 @@ def comparisons(
     # both comparisons of a stage without dumped ancestors are the same
     both = [name for name in names if not nearest_dumped(trace.algorithm, name, dumped)]
     apart = [name for name in names if name not in both]
-    isolated = _judged(trace, dumped, [*both, *apart], device)
-    # these tell victims, of which only the worst case is asked
-    propagated = _judged(trace, {}, [name for name in apart if splits_known(trace, name)], device, statistics=False)
+    from_inputs = [name for name in apart if splits_known(trace, name)]
+    isolated, propagated = _judged(trace, dumped, ([*both, *apart], from_inputs), device)
     for name in both:
         direct = set(ALGORITHMS[trace.algorithm][name].reads) <= set(INPUTS)
         if splits_known(trace, name) or not direct:
@@ -54,47 +55,58 @@ def comparisons(
 
 
 def _judged(
-    trace: Trace, dumped: Mapping[str, np.ndarray], names: Sequence[str], device: str, statistics: bool = True
-) -> dict[str, Comparison]:
-    """The comparison of each stage of `names` with what it should be given the `dumped` stages."""
-    if not names:
-        return {}
-    kept = sum(trace.stages[name].size for name in names) <= KEPT
-    stores = {name: _store(trace.stages[name]) for name in names} if kept else {}
-    found = _over_parts(trace, dumped, names, device, statistics, stores)
+    trace: Trace, dumped: Mapping[str, np.ndarray], names: tuple[Sequence[str], Sequence[str]], device: str
+) -> tuple[dict[str, Comparison], dict[str, Comparison]]:
+    """The comparisons of the stages `names`, first with what they should be given the `dumped` stages, then with what
+    they should be given q, k and v.
+    """
+    kept = sum(trace.stages[name].size for name in names[0]) <= KEPT
+    stores = tuple({name: _store(trace.stages[name]) for name in some} if kept else {} for some in names)
+    found = _over_parts(trace, dumped, names, device, stores)
 
-    def load(name: str) -> Elements:
+    def load(which: int, name: str) -> Elements:
         if kept:
-            return stores[name]
+            return stores[which][name]
         store = {name: _store(trace.stages[name])}
-        _over_parts(trace, dumped, [name], device, statistics, store)
+        alone: tuple[Sequence[str], Sequence[str]] = ((), (name,)) if which else ((name,), ())
+        _over_parts(trace, dumped, alone, device, ({}, store) if which else (store, {}))
         return store[name]
 
-    return {name: Comparison(found[name], partial(load, name)) for name in names}
+    first, second = (
+        {name: Comparison(found[which][name], partial(load, which, name)) for name in names[which]} for which in (0, 1)
+    )
+    return first, second
 
 
 def _over_parts(
     trace: Trace,
     dumped: Mapping[str, np.ndarray],
-    names: Sequence[str],
+    names: tuple[Sequence[str], Sequence[str]],
     device: str,
-    statistics: bool,
-    stores: Mapping[str, Elements],
-) -> dict[str, Summary]:
-    """The summary of each stage of `names`; elements go into `stores` where there is one."""
+    stores: Sequence[Mapping[str, Elements]],
+) -> tuple[dict[str, Summary], dict[str, Summary]]:
+    """The summaries of the stages `names`, as in `_judged`; elements go into `stores` where there is one."""
 
-    def one(part: Part) -> dict[str, Summary]:
-        return _compared(Expectation(trace, dumped, part, device, statistics), names, stores)
+    def one(part: Part) -> tuple[dict[str, Summary], dict[str, Summary]]:
+        isolated = Expectation(trace, dumped, part, device)
+        first = summaries(isolated, names[0], stores[0], isolated.given) if names[0] else {}
+        # these tell victims, of which only the worst case is asked
+        propagated = Expectation(trace, {}, part, device, statistics=False)
+        second = summaries(propagated, names[1], stores[1], isolated.given) if names[1] else {}
+        return first, second
 
-    parts = list(_parts(trace, device))
-    if device == "cpu" and len(parts) > 1:
-        from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits
 
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
-            found = list(pool.map(one, parts))
-    else:
-        found = [one(part) for part in parts]
-    return {name: reduce(add, (summaries[name] for summaries in found)) for name in names}
+    parts = list(parts_of(trace, device))
+    # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
+    with threadpool_limits(1, "blas"):
+        if device == "cpu" and len(parts) > 1:
+            with ThreadPoolExecutor(min(len(parts), processors())) as pool:
+                found = list(pool.map(one, parts))
+        else:
+            found = [one(part) for part in parts]
+    whole = [{name: reduce(add, (one[which][name] for one in found)) for name in names[which]} for which in (0, 1)]
+    return whole[0], whole[1]
 
 
 def placed(trace: Trace, device: str) -> str:
@@ -113,23 +125,35 @@ def placed(trace: Trace, device: str) -> str:
         return "cpu"
 
 
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def splits_known(trace: Trace, name: str) -> bool:
     """Whether q, k and v determine the stage: per-split values need the keys of each split."""
     return trace.contract.splits is not None or "s" not in ALGORITHMS[trace.algorithm][name].axes
 
 
-def _parts(trace: Trace, device: str) -> Iterator[Part]:
-    """The whole where it is small, else queries of one head."""
+def parts_of(trace: Trace, device: str) -> Iterator[Part]:
+    """The whole where it is small, else some heads, else queries of one head."""
     case = trace.case
-    limit = PART_ON_CPU if device == "cpu" else PART_ON_GPU
-    if case.batch * case.heads * case.seqlen_q * case.seqlen_k <= limit:
+    limit = PART_ON_CPU
+    if device == "cuda":
+        free, _ = module("torch").cuda.mem_get_info()
+        limit = min(PART_ON_GPU, free // BYTES_OF_SCORE)
+    group = case.heads // case.kv_heads
+    heads = limit // (case.seqlen_q * case.seqlen_k)
+    if heads >= case.batch * case.heads:
         yield Part(slice(0, case.batch), slice(0, case.heads), slice(0, case.seqlen_q))
         return
-    rows = max(1, limit // case.seqlen_k)
+    heads = max(1, heads // group * group)  # whole groups, which share their keys, or one head
+    rows = max(1, min(limit // case.seqlen_k, case.seqlen_q))
     for b in range(case.batch):
-        for h in range(case.heads):
+        for h in range(0, case.heads, heads):
             for first in range(0, case.seqlen_q, rows):
-                yield Part(slice(b, b + 1), slice(h, h + 1), slice(first, min(first + rows, case.seqlen_q)))
+                last = min(first + rows, case.seqlen_q)
+                yield Part(slice(b, b + 1), slice(h, min(h + heads, case.heads)), slice(first, last))
 
 
 def _store(stage: np.ndarray) -> Elements:
@@ -137,64 +161,3 @@ def _store(stage: np.ndarray) -> Elements:
     dims = stage.shape
     wide, narrow = (lambda: np.empty(dims)), (lambda: np.empty(dims, np.float32))
     return Elements(stage, wide(), wide(), narrow(), narrow(), np.empty(dims, np.uint8))
-
-
-def _compared(e: Expectation, names: Sequence[str], stores: Mapping[str, Elements]) -> dict[str, Summary]:
-    """The summary of each stage of `names` over a part; its elements go into `stores` where there is one."""
-    summaries = {}
-    for name, found in compared(e, names):
-        if name in stores:
-            _keep(found, stores[name], e.part, e.axes(name))
-        offset = tuple(getattr(e.part, axis).start if axis in "bhq" else 0 for axis in e.axes(name))
-        summaries[name] = summary(found, e.trace.stages[name].dtype, offset)
-    return summaries
-
-
-def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Found]]:
-    """Each stage of `names` over a part of its trace, held against its expectation within its budget."""
-    bounds = budgets(e.solved, names)
-    for name in names:
-        stage = e.part.of(e.trace.stages[name], e.axes(name))
-        actual = in_float64(stage, e.device)
-        blank = in_bool(unwritten(stage), e.device)
-        expected, budget = _as_stored(e, name, bounds[name])
-        actual, expected = _conventions(e, name, actual, expected)
-        yield name, compare(actual, blank, expected, budget, stage.dtype, e.trace.contract.saturates)
-
-
-def _keep(found: Found, elements: Elements, part: Part, axes: str) -> None:
-    for name in ("expected", "budget", "statistical", "over_budget", "state"):
-        values = getattr(found, name)
-        target = part.of(getattr(elements, name), axes)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            target[...] = values if isinstance(values, np.ndarray) else values.cpu().numpy()
-
-
-def _as_stored(e: Expectation, name: str, budget: Budget) -> tuple[np.ndarray, Budget]:
-    """Expectation and budget in the units in which the kernel stores the stage."""
-    expected = e.computed[name]
-    if name not in SCORE_UNITS or not e.trace.contract.base2:
-        return expected, budget
-    log2e = float(np.log2(np.e))
-    return expected * log2e, Budget(budget.bound * log2e, budget.statistical * log2e, budget.size * log2e)
-
-
-def _conventions(e: Expectation, name: str, actual: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both with what the contract says of rows without keys and of its sentinel for -inf."""
-    contract: Contract = e.trace.contract
-    if name in SCORE_UNITS and np.isfinite(contract.mask_sentinel):
-        held = float(np.asarray(contract.mask_sentinel).astype(e.trace.stages[name].dtype))
-        actual[actual <= held] = -np.inf
-    declared = {"out": (contract.empty_out, 0.0), "lse": (contract.empty_lse, -np.inf)}
-    if name not in declared:
-        return actual, expected
-    value, usual = declared[name]
-    if value == usual:
-        return actual, expected
-    empty = e.computed["lse"] == -np.inf
-    if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
-        actual[empty] = np.where(np.isnan(actual[empty]), usual, np.nan)
-    else:
-        expected = expected + 0.0
-        expected[empty] = value
-    return actual, expected

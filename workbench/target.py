@@ -23,7 +23,7 @@ def run(
     """The trace of `target` on `case`.
 
     `faults`, `probes` (all, lean, output) and `backend` (auto, emulator, cuda) are for kernels of ours, `foreign`
-    (arrays, device, layout) for others; `inputs` are q, k, v in the case's dtype instead of the case's own. Raises
+    (arrays, device, layout, calibration) for others; `inputs` are q, k, v in the case's dtype, not its own. Raises
     Refusal for an unknown target or an option that the target does not take, Unavailable for a missing GPU.
     """
     if isinstance(target, str) and target in KERNELS:

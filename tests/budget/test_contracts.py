@@ -115,9 +115,7 @@ def truncated_out(stages: Stages) -> Stages:
     return stages | {"out": round_to(quotient, "float16", toward_zero=True).astype(np.float16)}
 
 
-@pytest.mark.parametrize(
-    ("rounding", "verdict"), [("nearest", "bug"), ("toward-zero", "rounding"), ("any", "rounding")]
-)
+@pytest.mark.parametrize(("rounding", "verdict"), [("nearest", "bug"), ("toward-zero", "rounding"), ("any", "biased")])
 def test_the_rounding_of_out_is_the_declared_one(rounding: str, verdict: str) -> None:
     found = judged(truncated_out, out_rounding=rounding)
     assert found["out"].verdict == verdict

@@ -134,13 +134,16 @@ def measured():
 
 @pytest.mark.gpu
 def test_functions_of_a_gpu_keep_what_nvidia_documents(measured):
-    """CUDA C++ Programming Guide, mathematical functions, and PTX ISA, ex2: every float32 was tried."""
+    """CUDA C++ Programming Guide, mathematical functions, and PTX ISA, ex2: every float32 was tried.
+
+    Documented errors count from the nearest float32, measured ones from the exact result: up to half an ulp more.
+    """
     errors = measured.functions
     assert errors["exp"].ulps <= 2 and errors["log"].ulps <= 1
-    assert errors["ex2"].ulps <= 2 and errors["ex2_ftz"].ulps <= 2
+    assert errors["ex2"].ulps <= 2.5 and errors["ex2_ftz"].ulps <= 2.5
     fast = errors["fast_exp"]
     assert fast.ulps <= 3 and fast.ulps + 88 * fast.ulps_per_x <= (2 + 1.173 * 88) * (1 + 2.0**-8)
-    assert errors["fast_log"].ulps <= 3 and errors["fast_log_near_1"].ulps <= 2.0 ** (22 - 21.41)
+    assert errors["fast_log"].ulps <= 3.5 and errors["fast_log_near_1"].ulps <= 2.0 ** (22 - 21.41)
     assert all(one.exact and one.tried > 2**24 for one in errors.values())
     assert errors["exp"].tried > 2**31
     assert [name for name, one in errors.items() if one.flushes] == ["ex2_ftz"]

@@ -90,7 +90,7 @@ def test_correct_rounding_stays_within_half_an_ulp_and_on_both_sides():
     figure = errors(stored(round_to(EXPECTED, "bfloat16")))
     above, below = figure.axes
     assert list(bars(above)) == [look.CALM], "nothing outside"
-    assert "2,048 of 2,048 (100.0%) correctly rounded to the last bit of bfloat16" in figure.texts[1].get_text()
+    assert "2,048 of 2,048 (100.0%) correctly rounded to the last bit" in figure.texts[1].get_text()
     inner = bars(above)[look.CALM]
     assert inner.sum() == 2048 and inner[np.abs(EDGES[1:] + EDGES[:-1]) / 2 > 9].sum() == 0, "half an ulp is at 9"
     pale, dark = bars(below)[look.PALE], bars(below)[look.CALM]
@@ -139,6 +139,8 @@ def test_elements_without_an_error_or_a_judgement_are_in_no_bar():
     figure = errors(StageDiff("out", "bhqd", "bug", whole(replace(given, over_budget=over)), None))
     assert sum(heights.sum() for heights in bars(figure.axes[0]).values()) == 2, "1.25, and the equal infinities"
     assert {"0 negative", "1 exactly 0", "1 positive", "mean 0.25"} <= set(texts(figure))
+    line = "1 of 5 (20.0%) correctly rounded to the last bit; 2 NaN, wrong class or unwritten"
+    assert line in figure.texts[1].get_text().splitlines()
 
 
 def test_a_stage_without_errors_or_without_judged_elements_says_so():

@@ -44,7 +44,7 @@ def budgets(p: Problem, names: Collection[str]) -> dict[str, Budget]:
     size = magnitudes(p)
     direct = {name for name in names if name in ("out", "lse") and straight_from_scores(p, name)}
     needed = _needed(p, [name for name in names if name not in direct])
-    found: dict[str, tuple[Error, np.ndarray | None]] = {}
+    found: dict[str, tuple[Error, np.ndarray | float | None]] = {}
     budget: dict[str, Budget] = {}
 
     def error(name: str) -> Error:
@@ -84,8 +84,8 @@ def _needed(p: Problem, names: Collection[str]) -> set[str]:
     return {*names, *(stage for name in names for stage in unseen_upstream(p.algorithm, name, p.given))}
 
 
-def _merge_errors(p: Problem, needed: set[str], error: ErrorOf) -> dict[str, tuple[Error, np.ndarray | None]]:
-    found: dict[str, tuple[Error, np.ndarray | None]] = {}
+def _merge_errors(p: Problem, needed: set[str], error: ErrorOf) -> dict[str, tuple[Error, np.ndarray | float | None]]:
+    found: dict[str, tuple[Error, np.ndarray | float | None]] = {}
 
     def of(name: str) -> Error:
         return found[name][0] if name in found and name not in p.given else error(name)
@@ -115,11 +115,11 @@ def _last(p: Problem, name: str, error: ErrorOf) -> Budget:
     return lse_budget(p, p.seen["merge_max"], error("merge_max"), row_sum, e_sum)
 
 
-def _budget(p: Problem, name: str, known: Error, size: np.ndarray | None) -> Budget:
+def _budget(p: Problem, name: str, known: Error, size: np.ndarray | float | None) -> Budget:
     value = p.computed[name]
     xp = array_namespace(value)
     worst = xp.full_like(value, known.worst) if isinstance(known.worst, float) else known.worst
     known = Error(worst, known.random, known.common)
     likely = statistical(known, p.elements[name]) if p.statistics else worst
     bound = xp.broadcast_to(xp.asarray(likely), worst.shape) if isinstance(likely, float) else likely
-    return Budget(worst, bound, xp.full_like(value, np.inf) if size is None else size)
+    return Budget(worst, bound, np.inf if size is None else size)

@@ -55,10 +55,10 @@ def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
     worst = -xp.log1p(-xp.minimum(sum_relative, 1.0)) + 1.05 * lost_l + own_lse
     if not p.statistics:
         bound = xp.where(never, 0.0, worst)
-        return {"out": out, "lse": Budget(bound, bound, xp.full_like(worst, np.inf))}
+        return {"out": out, "lse": Budget(bound, bound, np.inf)}
     stat = deviations(p.elements["lse"]) * xp.sqrt(xp.sum(squares, axis=-1)) + xp.sum(common, axis=-1)
     stat = xp.minimum(worst, stat + 1.05 * lost_l + own_lse)
-    lse = Budget(xp.where(never, 0.0, worst), xp.where(never, 0.0, stat), xp.full_like(worst, np.inf))
+    lse = Budget(xp.where(never, 0.0, worst), xp.where(never, 0.0, stat), np.inf)
     return {"out": out, "lse": lse}
 
 

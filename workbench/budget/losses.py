@@ -14,8 +14,9 @@ U = unit_roundoff("float32")
 #: 2u
 LOG_ULPS = 2.0
 #: CUDA's __logf is off by 2^-21.41 near 1 and else by 3 ulp, its __fdividef by 2 (CUDA programming guide, intrinsic
-#: functions)
-FAST_LOG, FAST_LOG_ULPS, FAST_DIVISION_ULPS = 2.0**-21.41, 3.0, 2.0
+#: functions), counted from the nearest float32; half an ulp more counts from the exact result: an H200 takes 3.34 for
+#: the log (`workbench calibrate`)
+FAST_LOG, FAST_LOG_ULPS, FAST_DIVISION_ULPS = 2.0**-21.41, 3.5, 2.5
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def lse_budget(p: Problem, maximum: np.ndarray, e_max: Error, row_sum: np.ndarra
         xp.where(no_keys, 0.0, m + of_sum(l) + own)
         for m, l in ((e_max.worst, e_sum.worst), (statistical(e_max, elements), statistical(e_sum, elements)))
     ]
-    return Budget(bounds[0], xp.minimum(*bounds), xp.full_like(value, np.inf))
+    return Budget(bounds[0], xp.minimum(*bounds), np.inf)
 
 
 def lse_own(p: Problem, maximum: np.ndarray, row_sum: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ class Budget:
 
     bound: np.ndarray  #: never exceeded by a kernel that keeps its contract
     statistical: np.ndarray  #: all but never exceeded, if roundings are independent; at most `bound`
-    size: np.ndarray  #: what the bound is measured against: a bound as large says nothing
+    size: np.ndarray | float  #: infinite, or what the bound is measured against: a bound as large says nothing
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ dumped.
 """
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -17,15 +18,14 @@ from workbench.reference.online import split_tiles, tiles
 SMALLEST_BLOCK_K = 16
 
 
-def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str, tuple[Error, np.ndarray]]:
+def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str, tuple[Error, np.ndarray | float]]:
     """Errors, and sizes that they are measured against, of the `wanted` stages of all tiles."""
     xp = array_namespace(p.q)
     names = [name for name in ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc") if name in wanted]
-    found = {
-        name: Error(*(xp.zeros_like(p.computed[name]) if kept else 0.0 for kept in (True, p.statistics, p.statistics)))
-        for name in names
-    }
-    sizes = {name: xp.full_like(p.computed[name], np.inf) for name in names}
+    # of a dumped stage nobody reads more than the worst case and, as `common`, the statistical bound
+    kinds = {name: (True, p.statistics and name not in p.given, p.statistics) for name in names}
+    found = {name: Error(*(xp.empty_like(p.computed[name]) if kept else 0.0 for kept in kinds[name])) for name in names}
+    sizes: dict[str, Any] = {name: np.inf if name == "row_max" else xp.empty_like(p.computed[name]) for name in names}
     first_tiles = {split.start for split in split_tiles(p.computed["row_max"].shape[-1], p.splits)}
     events = _rescaling(p)
     abs_v = by_query_head(abs(p.v), p.q.shape[1])
@@ -35,6 +35,8 @@ def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str,
         return EXACT if name in p.given else at(found[name], index)
 
     def put(name: str, index: tuple, known: Error, size: np.ndarray | None = None) -> None:
+        if p.statistics and name in p.given and known is not EXACT:
+            known = Error(known.worst, 0.0, statistical(known, p.elements[name]))
         for part, value in zip(found[name], known, strict=True):
             if not isinstance(part, float):
                 part[index] = value

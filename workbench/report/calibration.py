@@ -4,15 +4,16 @@ from typing import Any
 
 from workbench.budget.losses import FAST_LOG, FAST_LOG_ULPS, LOG_ULPS
 from workbench.calibration import EXPONENTIALS, OTHER, Calibration, Cast, Errors, TensorCore, bound_ulps
-from workbench.contract import FAST_EXP_ULPS_PER_X, Contract
+from workbench.contract import EX2_ULPS, FAST_EXP_ULPS, FAST_EXP_ULPS_PER_X, Contract
 from workbench.cuda.casts import CONVERSIONS
 from workbench.cuda.ulps import FUNCTIONS
 
 COLUMNS = ("what", "measured", "assumed", "remark")
 #: ulps and ulps_per_x that budgets allow for
 ASSUMED = {
-    **dict.fromkeys(EXPONENTIALS, (Contract.exp_ulps, 0.0)),
-    "fast_exp": (Contract.exp_ulps, FAST_EXP_ULPS_PER_X),
+    **dict.fromkeys(EXPONENTIALS, (EX2_ULPS, 0.0)),
+    "exp": (Contract.exp_ulps, 0.0),
+    "fast_exp": (FAST_EXP_ULPS, FAST_EXP_ULPS_PER_X),
     "log": (LOG_ULPS, 0.0),
     "fast_log": (FAST_LOG_ULPS, 0.0),
     "fast_log_near_1": (FAST_LOG * 2.0**22, 0.0),

@@ -106,7 +106,9 @@ def reach(signed: np.ndarray) -> float:
 
 def _bit_match(comparison: Comparison) -> str:
     exact, size = comparison.summary.count(State.EXACT), comparison.summary.size
-    return f"{exact:,} of {size:,} ({exact / size:.1%}) correctly rounded to the last bit of {comparison.actual.dtype}"
+    line = f"{exact:,} of {size:,} ({exact / size:.1%}) correctly rounded to the last bit"
+    unnumbered = comparison.summary.count(State.NAN, State.UNWRITTEN)
+    return f"{line}; {unnumbered:,} NaN, wrong class or unwritten" if unnumbered else line
 
 
 def _in_ulps(axes: "Axes", comparison: Comparison, known: np.ndarray) -> None:

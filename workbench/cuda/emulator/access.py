@@ -8,7 +8,6 @@ a tuple) is taken without a note; its elements are watched when they are read in
 import operator
 
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing import signature
@@ -16,6 +15,7 @@ from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
 from workbench.cuda.emulator import copies, shadow
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import peek
 from workbench.cuda.emulator.shadow import MISALIGNED, OUT_OF_BOUNDS, Watch
 
@@ -255,7 +255,7 @@ _MADE, _ASKED, _GROUPS = copies.MADE, copies.ASKED, copies.GROUPS
 _FIRST, _CAPACITY = copies.FIRST, copies.CAPACITY
 
 
-@njit(_nrt=False)
+@inner
 def arrived(queue, group, watch, place):
     """Note the writes of the copies of the groups before ``group``, which are made next."""
     for copy in range(queue[_MADE], queue[_ASKED]):
@@ -266,21 +266,21 @@ def arrived(queue, group, watch, place):
             shadow.write(watch, queue[entry] + offset, place)
 
 
-@njit(_nrt=False)
+@inner
 def arrived_but(queue, n, watch, place):
     """Return the queue after noting the copies of all committed groups but the last ``n``."""
     arrived(queue, queue[_GROUPS] - n, watch, place)
     return queue
 
 
-@njit(_nrt=False)
+@inner
 def arrived_all(queue, watch, place):
     """Return the queue after noting all its copies."""
     arrived(queue, queue[_GROUPS] + 1, watch, place)
     return queue
 
 
-@njit(_nrt=False)
+@inner
 def room(queue, watch, place):
     """Return the queue after noting the oldest copy where it has to be made early to make room."""
     if queue[_ASKED] - queue[_MADE] == _CAPACITY:

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from numba import njit
 from numba.core import types
 
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import bits_of, from_bits, words_at
 from workbench.cuda.emulator.shadow import Watch
 
@@ -65,7 +65,7 @@ _RECORD_WORDS, _RECORD_BYTES = Record.WORDS, 8 * Record.WORDS
 _MASK, _VALUE, _OPERAND, _RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 
 
-@njit(_nrt=False, error_model="numpy")
+@inner(error_model="numpy")
 def context_of(launch, thread):
     """Return the `Context` of a thread, counted along x, then y, then z, from the address of the launch words."""
     words = words_at(launch, _WORDS)
@@ -93,51 +93,51 @@ def context_of(launch, thread):
     )
 
 
-@njit(_nrt=False)
+@inner
 def grid_1(c):
     """Return ``cuda.grid(1)``."""
     return int64(c.block_x) * c.block_dim_x + c.thread_x
 
 
-@njit(_nrt=False)
+@inner
 def grid_2(c):
     """Return ``cuda.grid(2)``."""
     return grid_1(c), int64(c.block_y) * c.block_dim_y + c.thread_y
 
 
-@njit(_nrt=False)
+@inner
 def grid_3(c):
     """Return ``cuda.grid(3)``."""
     x, y = grid_2(c)
     return x, y, int64(c.block_z) * c.block_dim_z + c.thread_z
 
 
-@njit(_nrt=False)
+@inner
 def gridsize_1(c):
     """Return ``cuda.gridsize(1)``."""
     return int64(c.grid_dim_x) * c.block_dim_x
 
 
-@njit(_nrt=False)
+@inner
 def gridsize_2(c):
     """Return ``cuda.gridsize(2)``."""
     return gridsize_1(c), int64(c.grid_dim_y) * c.block_dim_y
 
 
-@njit(_nrt=False)
+@inner
 def gridsize_3(c):
     """Return ``cuda.gridsize(3)``."""
     x, y = gridsize_2(c)
     return x, y, int64(c.grid_dim_z) * c.block_dim_z
 
 
-@njit(_nrt=False)
+@inner
 def lanemask_lt(c):
     """Return ``cuda.lanemask_lt()``: the mask of the lanes before this one, as a uint32."""
     return uint32((1 << c.lane) - 1)
 
 
-@njit(_nrt=False)
+@inner
 def offer(c, mask, value, operand):
     """Leave mask, value and operand for the scheduler; return the value, whose type `take` needs."""
     record = words_at(c.record, _RECORD_WORDS)
@@ -147,31 +147,31 @@ def offer(c, mask, value, operand):
     return value
 
 
-@njit(_nrt=False)
+@inner
 def take(c, offered, waited):
     """Return what the scheduler left, as the type that was offered; ``waited`` is the barrier in between."""
     return from_bits(words_at(c.record, _RECORD_WORDS)[_RESULT], offered)
 
 
-@njit(_nrt=False)
+@inner
 def take_bool(c, offered, waited):
     """Return what the scheduler left, as a truth value."""
     return words_at(c.record, _RECORD_WORDS)[_RESULT] != 0
 
 
-@njit(_nrt=False)
+@inner
 def take_int32(c, offered, waited):
     """Return what the scheduler left, as an int32."""
     return int32(words_at(c.record, _RECORD_WORDS)[_RESULT])
 
 
-@njit(_nrt=False)
+@inner
 def take_uint32(c, offered, waited):
     """Return what the scheduler left, as a uint32."""
     return uint32(words_at(c.record, _RECORD_WORDS)[_RESULT])
 
 
-@njit(_nrt=False)
+@inner
 def take_match(c, offered, waited):
     """Return what the scheduler left, as an int32 mask and whether it names any lane."""
     mask = take_int32(c, offered, waited)

@@ -7,9 +7,9 @@ A queue is an int64 array of `WORDS`: how many copies were made, asked for and c
 (target address, source address, bytes, group).
 """
 
-from numba import njit
 from numba.extending import overload
 
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import copy_bytes
 from workbench.cuda.emulator.places import aligned_address
 
@@ -18,7 +18,7 @@ MADE, ASKED, GROUPS, FIRST = 0, 1, 2, 3
 WORDS = FIRST + 4 * CAPACITY
 
 
-@njit(_nrt=False)
+@inner
 def make_oldest(queue):
     """Make the copy that was asked for first of those left."""
     place = FIRST + 4 * (queue[MADE] % CAPACITY)
@@ -26,14 +26,14 @@ def make_oldest(queue):
     queue[MADE] += 1
 
 
-@njit(_nrt=False)
+@inner
 def make_older(queue, group):
     """Make the copies of the groups before ``group``, in the order in which they were asked for."""
     while queue[MADE] < queue[ASKED] and queue[FIRST + 4 * (queue[MADE] % CAPACITY) + 3] < group:
         make_oldest(queue)
 
 
-@njit(_nrt=False)
+@inner
 def ask(queue, target, source, size):
     """Append a copy to the group that is not committed yet."""
     if queue[ASKED] - queue[MADE] == CAPACITY:
@@ -62,19 +62,19 @@ def _cp_async(size):
 cp_async_4, cp_async_8, cp_async_16 = _cp_async(4), _cp_async(8), _cp_async(16)
 
 
-@njit(_nrt=False)
+@inner
 def cp_async_commit(queue):
     """Close the group of the copies asked for since the last commit."""
     queue[GROUPS] += 1
 
 
-@njit(_nrt=False)
+@inner
 def cp_async_wait_group(queue, n):
     """Make the copies of all committed groups but the last ``n``."""
     make_older(queue, queue[GROUPS] - n)
 
 
-@njit(_nrt=False)
+@inner
 def cp_async_wait_all(queue):
     """Make all copies, committed or not."""
     make_older(queue, queue[GROUPS] + 1)

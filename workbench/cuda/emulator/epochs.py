@@ -3,9 +3,9 @@
 Called by the scheduler; `shadow` compares the stamps.
 """
 
-from numba import njit
 from numba.core import types
 
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import peek, poke, poke_byte
 from workbench.cuda.emulator.shadow import EPOCH_SHIFT, MAX_TIMES, THREAD_SHIFT, TIME_SHIFT, Common, Watch, time_of
 
@@ -17,7 +17,7 @@ _LOCAL_BYTES, _LOCAL_SHADOW, _LOCAL_SHIFT = 8 * Watch.LOCAL_BYTES, 8 * Watch.LOC
 _STEPS, _COMMON, _CLOCKS, _WATCH_BYTES = 8 * Watch.STEPS, 8 * Watch.COMMON, 8 * Watch.CLOCKS, 8 * Watch.WORDS
 _EPOCH, _MEET, _ALL_STEPS = 8 * Common.EPOCH, 8 * Common.MEET, 8 * Common.STEPS
 
-_watched = njit(_nrt=False, error_model="numpy")
+_watched = inner(error_model="numpy")
 
 
 @_watched

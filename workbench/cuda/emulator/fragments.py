@@ -10,6 +10,7 @@ from numba import njit, types
 
 from workbench.cuda.emulator import kinds, tensor
 from workbench.cuda.emulator.context import Record
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import bits_of, from_bits, words_at
 from workbench.cuda.emulator.places import load_words, typed
 
@@ -25,7 +26,7 @@ _FACTORS = tuple(
 _MMA_F16, _E4M3 = kinds.MMA_F16, tensor.E4M3
 
 
-@njit(_nrt=False)
+@inner
 def offer_mma(c, a, b, d):
     """Leave the registers of A, B and C for the scheduler."""
     typed("mma_m16n8k16_f16", (a, b, d))
@@ -38,12 +39,12 @@ def offer_mma(c, a, b, d):
         record[_REGISTERS + 4 + i] = b[i]
 
 
-@njit(_nrt=False)
+@inner
 def _float(record, i):
     return from_bits(record[_REGISTERS + i], float32(0))
 
 
-@njit(_nrt=False)
+@inner
 def take_mma(c, offered, waited):
     """Return the registers of D."""
     record = words_at(c.record, _WORDS)
@@ -51,7 +52,7 @@ def take_mma(c, offered, waited):
 
 
 def _offer_ldmatrix(count):
-    @njit(_nrt=False)
+    @inner
     def offer_ldmatrix(c, array, index):
         record = words_at(c.record, _WORDS)
         record[_MASK] = _FULL
@@ -63,7 +64,7 @@ def _offer_ldmatrix(count):
     return offer_ldmatrix
 
 
-@njit(_nrt=False)
+@inner
 def _word(record, i):
     return uint32(record[_REGISTERS + i])
 
@@ -71,20 +72,20 @@ def _word(record, i):
 offer_ldmatrix_x1, offer_ldmatrix_x2, offer_ldmatrix_x4 = (_offer_ldmatrix(count) for count in (1, 2, 4))
 
 
-@njit(_nrt=False)
+@inner
 def take_ldmatrix_x1(c, offered, waited):
     """Return the lane's register of one matrix, as a tuple."""
     return (_word(words_at(c.record, _WORDS), 0),)
 
 
-@njit(_nrt=False)
+@inner
 def take_ldmatrix_x2(c, offered, waited):
     """Return the lane's registers of two matrices."""
     record = words_at(c.record, _WORDS)
     return _word(record, 0), _word(record, 1)
 
 
-@njit(_nrt=False)
+@inner
 def take_ldmatrix_x4(c, offered, waited):
     """Return the lane's registers of four matrices."""
     record = words_at(c.record, _WORDS)

@@ -11,9 +11,10 @@ from workbench.cuda.emulator.errors import EmulatorError
 from workbench.cuda.emulator.program import Program
 
 _IMPORTS = """\
-from numba import cfunc as __cfunc, njit as __njit
+from numba import cfunc as __cfunc
 
 from workbench.cuda.emulator.context import context_of as __context_of
+from workbench.cuda.emulator.inner import inner as __inner
 from workbench.cuda.emulator.intrinsics import argument_at as __argument_at, resume as __resume, start as __start
 from workbench.cuda.emulator.intrinsics import words_at as __words_at
 """

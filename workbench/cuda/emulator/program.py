@@ -16,7 +16,7 @@ from workbench.cuda.emulator.source import Source, device_function, kernel_of
 from workbench.cuda.emulator.watcher import Place
 
 _EMULATOR = "workbench.cuda.emulator"
-_FLAGS = 'error_model="numpy", _nrt=False, no_cfunc_wrapper=True'
+_FLAGS = 'error_model="numpy"'
 _ALIGNMENT = 16
 #: what memory holds before a block starts: quiet NaN where the type has it, else a pattern that is easy to spot
 POISON = {
@@ -144,7 +144,7 @@ class _Builder:
         """Append a function under a new name, and where each line of it comes from."""
         node.name = name
         text = ast.unparse(ast.fix_missing_locations(node))
-        decorated = f"@__njit({options})\n{text}\n\n"
+        decorated = f"@__inner({options})\n{text}\n\n"
         lines = [function.at(node)] * decorated.count("\n")
         # The text parses to a tree of the same shape, which tells where unparse put each node.
         for old, new in zip(ast.walk(node), ast.walk(ast.parse(text).body[0]), strict=False):

@@ -12,9 +12,9 @@ without a barrier of the block in between conflicts with one of them. Among lane
 kept: a write may miss an earlier reader that only a barrier of some of the warp's lanes leaves unordered.
 """
 
-from numba import njit
 from numba.core import types
 
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import peek, peek_byte, poke, poke_byte
 
 int64, uint64 = types.int64, types.uint64
@@ -93,7 +93,7 @@ _F_COUNT, _F_ADDRESS, _F_BLOCK = 8 * Found.COUNT, 8 * Found.ADDRESS, 8 * Found.B
 _F_THREAD, _F_OTHER_THREAD = 8 * Found.THREAD, 8 * Found.OTHER_THREAD
 _F_NDIM, _FOUND_BYTES = 8 * Found.NDIM, 8 * Found.WORDS
 
-_watched = njit(_nrt=False, error_model="numpy")
+_watched = inner(error_model="numpy")
 
 
 @_watched

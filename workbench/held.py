@@ -1,0 +1,121 @@
+"""A part of a trace held against its expectation: a verdict on every element, in the units that the kernel stores."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import add
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.arrays import in_float64
+from workbench.budget import Budget, budgets
+from workbench.comparison import Elements, Found, Summary, compare, summary
+from workbench.contract import Contract
+from workbench.expectation import SCORE_UNITS, Expectation, Part, in_bool
+from workbench.trace import unwritten
+
+#: elements that are compared at once, 1 MB in float64: fewer do not pay for handing over between threads, more leave
+#: the cache
+PIECE = 2**17
+
+
+def summaries(
+    e: Expectation, names: Sequence[str], stores: Mapping[str, Elements], at_hand: Mapping[str, np.ndarray]
+) -> dict[str, Summary]:
+    """The summary of each stage of `names` over a part; its elements go into `stores` where there is one.
+
+    `at_hand`: dumped stages that are in float64 already, in natural units (`Expectation.given`).
+    """
+    bounds = budgets(e.solved, names)
+    found = {}
+    for name in names:
+        pieces = []
+        for rows in _pieces(e, name):
+            one = _held(e, name, bounds[name], rows, at_hand.get(name))
+            piece = e.part.narrowed(rows)
+            if name in stores:
+                _keep(one, stores[name], piece, e.axes(name))
+            offset = tuple(getattr(piece, axis).start if axis in "bhq" else 0 for axis in e.axes(name))
+            pieces.append(summary(one, offset))
+        found[name] = reduce(add, pieces)
+    return found
+
+
+def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Found]]:
+    """Each stage of `names` over a part of its trace, held against its expectation within its budget."""
+    bounds = budgets(e.solved, names)
+    for name in names:
+        yield name, _held(e, name, bounds[name], slice(None), e.given.get(name))
+
+
+def _pieces(e: Expectation, name: str) -> Iterator[slice]:
+    """Queries of a part, as many at once as a processor's cache holds with all that comparing them takes."""
+    assert isinstance(e.part.q, slice)
+    length = e.part.q.stop - e.part.q.start
+    rows = length if e.device != "cpu" else max(1, PIECE * length // e.computed[name].size)
+    for first in range(0, length, rows):
+        yield slice(first, min(first + rows, length))
+
+
+def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.ndarray | None) -> Found:
+    """Some queries of a part of a stage, held against their expectation within their budget."""
+    cut, axes, contract = Part(q=rows), e.axes(name), e.trace.contract
+    dumped = cut.of(e.part.of(e.trace.stages[name], axes), axes)
+    own_units = name in SCORE_UNITS and (contract.base2 or np.isfinite(contract.mask_sentinel))
+    if at_hand is None or own_units or name in ("out", "lse"):
+        actual = in_float64(dumped, e.device)
+    else:
+        actual = cut.of(at_hand, axes)
+    # a slot that nobody wrote holds a NaN of its own
+    blank = array_namespace(actual).isnan(actual)
+    if bool(blank.any()):
+        blank = in_bool(unwritten(dumped), e.device)
+    narrow = _mapped(budget, lambda array: cut.of(array, axes))
+    expected, stored = _as_stored(contract, name, cut.of(e.computed[name], axes), narrow)
+    empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
+    actual, expected = _conventions(contract, name, dumped.dtype, actual, expected, empty)
+    return compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
+
+
+def _keep(found: Found, elements: Elements, part: Part, axes: str) -> None:
+    for name in ("expected", "budget", "statistical", "over_budget", "state"):
+        values = getattr(found, name)
+        target = part.of(getattr(elements, name), axes)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            target[...] = values if isinstance(values, np.ndarray) else values.cpu().numpy()
+
+
+def _mapped(budget: Budget, change: Callable[[np.ndarray], np.ndarray]) -> Budget:
+    """The budget with each array changed; one array that serves twice still does."""
+    bound = change(budget.bound)
+    statistical = bound if budget.statistical is budget.bound else change(budget.statistical)
+    size = budget.size if isinstance(budget.size, float) else change(budget.size)
+    return Budget(bound, statistical, size)
+
+
+def _as_stored(contract: Contract, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
+    """Expectation and budget in the units in which the kernel stores the stage."""
+    if name not in SCORE_UNITS or not contract.base2:
+        return expected, budget
+    log2e = float(np.log2(np.e))
+    return expected * log2e, _mapped(budget, lambda array: array * log2e)
+
+
+def _conventions(
+    contract: Contract, name: str, dtype: np.dtype, actual: np.ndarray, expected: np.ndarray, empty: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both with what the contract says of rows without keys (`empty`) and of its sentinel for -inf."""
+    if name in SCORE_UNITS and np.isfinite(contract.mask_sentinel):
+        actual[actual <= float(np.asarray(contract.mask_sentinel).astype(dtype))] = -np.inf
+    declared = {"out": (contract.empty_out, 0.0), "lse": (contract.empty_lse, -np.inf)}
+    if name not in declared or empty is None:
+        return actual, expected
+    value, usual = declared[name]
+    if value == usual:
+        return actual, expected
+    if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
+        actual[empty] = np.where(np.isnan(actual[empty]), usual, np.nan)
+    else:
+        expected = expected + 0.0
+        expected[empty] = value
+    return actual, expected
