@@ -21,6 +21,7 @@ from workbench.comparison import Found, State
 from workbench.errors import round_to
 from workbench.expectation import Expectation, Part, readable, splits
 from workbench.held import compared
+from workbench.quantisation import attention_of
 from workbench.reference import online
 from workbench.reference.split_k import last_states
 from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped, unseen_upstream
@@ -87,7 +88,9 @@ def biases(trace: Trace, names: Iterable[str]) -> dict[str, Bias]:
     Left out are stages that were judged end to end, stages with exp or log between them and their dumped ancestors,
     sums and casts that the contract lets truncate, float32 out, and stages without an element to look at.
     """
+    trace = attention_of(trace)
     dumped = readable(trace)
+    names = [name for name in names if name in trace.stages]
     tested = [name for name in names if _testable(trace, name, dumped)]
     if not tested:
         return {}
@@ -147,7 +150,7 @@ def _testable(trace: Trace, name: str, dumped: Arrays) -> bool:
     if declared.get(name) == "toward-zero":
         return False
     through = {name, *unseen_upstream(algorithm, name, dumped)}
-    if contract.accumulation != "nearest" and through & {"qk", "acc"}:
+    if (contract.accumulation != "nearest" or trace.input_errors) and through & {"qk", "acc"}:
         return False
     if contract.base2 and "scores" in through:
         return False  # the control has natural scores

@@ -12,6 +12,7 @@ import numpy as np
 from workbench.errors import unit_roundoff
 from workbench.expectation import Expectation, readable, splits
 from workbench.parts import parts_of
+from workbench.quantisation import attention_of
 from workbench.reference import online, split_k
 from workbench.stages import INPUTS
 from workbench.trace import Trace
@@ -33,6 +34,7 @@ def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
     0 where all terms are 0 (a row without keys), inf where only their sum is, NaN where a term is NaN or infinite. The
     sums are float64's own, so that beyond some 50 bits the figure says no more than that.
     """
+    trace = attention_of(trace)
     found: dict[str, np.ndarray] = {}
     for part in parts_of(trace, "cpu"):
         expectation = Expectation(trace, readable(trace), part)

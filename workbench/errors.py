@@ -1,7 +1,8 @@
 """What an error is: class first (finite, infinite, NaN), then units in the last place of a dtype, all in float64.
 
 A dtype is a name ("float32", "float16", "bfloat16", "float8_e4m3fn", ...) or a NumPy dtype; its precision p, smallest
-normal exponent e_min and largest value come from its finfo.
+normal exponent e_min and largest value come from its finfo. uint8, of codes, has the spacing 1 throughout: p = 8 and
+e_min = 7.
 """
 
 from enum import IntEnum
@@ -47,7 +48,7 @@ def smallest_subnormal(dtype: DTypeLike) -> float:
 
 def largest(dtype: DTypeLike) -> float:
     """Largest finite value."""
-    return float(_finfo(np.dtype(dtype)).max)
+    return float(np.iinfo(np.uint8).max if dtype == np.uint8 else _finfo(np.dtype(dtype)).max)
 
 
 @np.errstate(all="ignore")
@@ -130,10 +131,10 @@ def _finfo(dtype: np.dtype) -> ml_dtypes.finfo:
 @cache
 def _precision(dtype: np.dtype) -> int:
     """Significant bits p, the implicit one included."""
-    return int(_finfo(dtype).nmant) + 1
+    return 8 if dtype == np.uint8 else int(_finfo(dtype).nmant) + 1
 
 
 @cache
 def _smallest_exponent(dtype: np.dtype) -> int:
     """Exponent e_min of the smallest normal number 2^e_min."""
-    return int(_finfo(dtype).minexp)
+    return 7 if dtype == np.uint8 else int(_finfo(dtype).minexp)

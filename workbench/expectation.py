@@ -15,7 +15,7 @@ from workbench.arrays import in_float64
 from workbench.budget import Problem, losses_of
 from workbench.contract import Contract
 from workbench.errors import round_to
-from workbench.stages import ALGORITHMS, INPUTS, shape
+from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS, nearest_dumped, shape
 from workbench.trace import Trace
 
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
@@ -31,6 +31,11 @@ def readable(trace: Trace) -> dict[str, np.ndarray]:
 
 def unjudgeable(trace: Trace, name: str) -> str:
     """Why a stage cannot be judged however it looks; empty where it can."""
+    if trace.algorithm == "fp8":
+        before = name not in ALGORITHMS["flash"]
+        needed = set(nearest_dumped("fp8", name, QUANTISED_INPUTS)) if before else {*QUANTISED_INPUTS}
+        missing = [stage for stage in QUANTISED_INPUTS if stage in needed and stage not in trace.stages]
+        return f"judged from codes and scales, of which {missing[0]} was not given" if missing else ""
     if name in _BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
     if name in _PARTIALS and (trace.contract.block_k is None or trace.contract.splits is None):
@@ -85,13 +90,15 @@ class Expectation:
     @cached_property
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """q, k and v; of k and v the heads that the queries read."""
+        return tuple(self._input(self.trace.inputs[name], name) for name in INPUTS)  # type: ignore[return-value]
+
+    def _input(self, x: np.ndarray, name: str) -> np.ndarray:
+        """What the part reads of an array of the shape of the input `name`, in float64."""
         case = self.trace.case
         heads = range(case.heads)[self.part.h]
         group = case.heads // case.kv_heads
         read = Part(self.part.b, slice(heads.start // group, (heads.stop - 1) // group + 1))
-        q, k, v = (self.trace.inputs[name] for name in INPUTS)
-        cut = (self.part.of(q, "bhqd"), read.of(k, "bhkd"), read.of(v, "bhkd"))
-        return tuple(in_float64(x, self.device) for x in cut)
+        return in_float64(self.part.of(x, "bhqd") if name == "q" else read.of(x, "bhkd"), self.device)
 
     def value(self, name: str) -> np.ndarray:
         """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
@@ -127,6 +134,7 @@ class Expectation:
             computed={},
             given=self.given,
             statistics=self.statistics,
+            input_errors={name: self._input(x, name) for name, x in trace.input_errors.items()},
             elements={name: int(np.prod(shape(stage, sizes))) for name, stage in known.items()},
         )
 

@@ -1,7 +1,8 @@
 """Trace against reference: every stage judged on its own inputs, the origins named, the victims told apart.
 
 The reference is run twice in float64: with the kernel's own dumped stages in place of its own (isolated: what should
-each stage have been, given what it read?) and without them (propagated: given q, k, v?).
+each stage have been, given what it read?) and without them (propagated: given q, k, v?). Of a kernel on 8-bit codes
+these stand in the place of q, k, v (`decoding.py`).
 """
 
 from collections.abc import Iterator
@@ -11,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from workbench import cancellation
+from workbench import cancellation, decoding
 from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
 from workbench.expectation import readable, unjudgeable
 from workbench.parts import comparisons, placed
+from workbench.quantisation import Loss, loss
 from workbench.stage_diff import StageDiff
-from workbench.stages import ALGORITHMS, nearest_dumped, unseen_upstream
+from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, nearest_dumped, unseen_upstream
 from workbench.trace import Trace, check
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
@@ -63,6 +65,12 @@ class Diff:
         """Bits that each element of each dumped sum loses to cancellation, as `cancellation.bits_lost` says."""
         return cancellation.bits_lost(self.trace)
 
+    @cached_property
+    def loss(self) -> Loss | None:
+        """What quantisation and what the kernel did to out; None of other kernels, and without codes, scales or out."""
+        quantised = set(self.trace.stages) >= {*QUANTISED_INPUTS, "out"}
+        return loss(self.trace) if quantised else None
+
     def plot(self) -> Any:
         """The overview of all stages, a matplotlib Figure."""
         from workbench.report.plots import overview
@@ -103,7 +111,7 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     known = ALGORITHMS[trace.algorithm]
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
     names = [name for name in known if name in trace.stages and name not in ruled_out]
-    compared = comparisons(trace, names, placed(trace, device))
+    compared = (decoding.comparisons if trace.algorithm == "fp8" else comparisons)(trace, names, placed(trace, device))
 
     judged: list[StageDiff] = []
     others: list[StageDiff] = []

@@ -16,6 +16,7 @@ import numpy as np
 from workbench.comparison import Comparison
 from workbench.errors import ulp
 from workbench.expectation import Expectation, Part, readable
+from workbench.quantisation import attention_of
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, unseen_upstream
 from workbench.trace import Trace, to_float64
@@ -76,7 +77,8 @@ class Entry:
 
 
 def ledger(trace: Trace, stage: StageDiff) -> tuple[Entry, ...]:
-    """The factors that explain a wrong stage of `trace`, the best first; () where the stage is no origin.
+    """The factors that explain a wrong stage of `trace`, the best first; () where the stage is no origin, and of stages
+    before attention.
 
     An element is explained where the factor brings the expectation within the element's budget times the factor, and
     nearer to what the kernel has by half: so a factor of 1 explains nothing.
@@ -84,7 +86,8 @@ def ledger(trace: Trace, stage: StageDiff) -> tuple[Entry, ...]:
     comparison = stage.decisive
     if stage.verdict not in ORIGIN_VERDICTS or comparison is None or "q" not in stage.axes:
         return ()
-    if comparison.outside.sum() < AT_LEAST:
+    trace = attention_of(trace)
+    if stage.name not in ALGORITHMS[trace.algorithm] or comparison.outside.sum() < AT_LEAST:
         return ()
     others = tuple(i for i, axis in enumerate(stage.axes) if axis != "q")
     wrong = np.flatnonzero(comparison.outside.any(axis=others))

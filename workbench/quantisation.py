@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workbench.case import QUANTISED
-from workbench.reference import dense, fp8
+from workbench.budget.quantised import decoded_interval
+from workbench.case import QUANTISED, Case
+from workbench.errors import round_to
+from workbench.reference import dense, fp8, quantize
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS
-from workbench.trace import Trace, check, to_float64
+from workbench.trace import Trace, to_float64
 
 
 @dataclass(frozen=True)
@@ -48,20 +50,60 @@ def loss(trace: Trace) -> Loss:
     )
 
 
-def attention(trace: Trace) -> Trace:
+def attention(trace: Trace, *, from_codes: bool = False) -> Trace:
     """The run of a quantised kernel as one of the flash algorithm, whose float16 inputs are the decoded ones: its
-    stages from qk on, to be judged as any other. Refusal where decoded inputs were not dumped or are not finite.
+    stages from qk on, to be judged as any other.
+
+    `from_codes`: the inputs are what a kernel that decodes its codes and scales right may have read, of that the
+    nearest to what was dumped. Inputs that were not dumped are decoded to the nearest float16, and may be off by
+    `input_errors` where roundings before the cast can reach a tie. Inputs are NaN or infinite where codes are; Refusal
+    where neither a decoded input nor its codes and scale were dumped.
     """
-    missing = [name for name in INPUTS if f"dequant_{name}" not in trace.stages]
-    if missing:
-        raise Refusal(f"attention on decoded inputs needs them dumped; {trace.target} gave no dequant_{missing[0]}")
-    flash = {name: stage for name, stage in trace.stages.items() if name in ALGORITHMS["flash"]}
-    decoded = replace(
+    read = {name: _decoded(trace, name, from_codes) for name in INPUTS}
+    rerun = trace.rerun
+
+    def again(case: Case) -> Trace:
+        assert rerun is not None
+        made = rerun(trace.case.but(seed=case.seed, distribution=case.distribution))
+        return attention(made, from_codes=from_codes)
+
+    return replace(
         trace,
         algorithm="flash",
         case=trace.case.but(dtype="float16", **dict.fromkeys(QUANTISED)),
-        inputs={name: trace.stages[f"dequant_{name}"] for name in INPUTS},
-        stages=flash,
+        inputs={name: x for name, (x, _) in read.items()},
+        input_errors={name: error for name, (_, error) in read.items() if np.any(error != 0)},
+        stages={name: stage for name, stage in trace.stages.items() if name in ALGORITHMS["flash"]},
         requested=tuple(name for name in trace.requested if name in ALGORITHMS["flash"]),
+        rerun=None if rerun is None else again,
     )
-    return check(decoded, trace.target)
+
+
+def attention_of(trace: Trace) -> Trace:
+    """The trace whose inputs are the numbers that qk and later stages read: `attention` of a quantised kernel's, any
+    other as it is.
+    """
+    return attention(trace) if trace.algorithm == "fp8" else trace
+
+
+@np.errstate(all="ignore")
+def _decoded(trace: Trace, name: str, from_codes: bool) -> tuple[np.ndarray, np.ndarray]:
+    """A decoded input, float16, and float64 bounds of how far the kernel's may be from it."""
+    dumped = trace.stages.get(f"dequant_{name}")
+    if dumped is not None and not from_codes:
+        return dumped, np.zeros(())
+    for stage in (f"scale_{name}", f"codes_{name}"):
+        if stage not in trace.stages:
+            raise Refusal(
+                f"attention on decoded inputs needs them or their codes and scales; {trace.target} gave no {stage}"
+            )
+    kind = str(trace.case.codes)
+    codes, scale = (to_float64(trace.stages[f"{stage}_{name}"]) for stage in ("codes", "scale"))
+    value = quantize.decoded(codes, quantize.table(scale, kind))
+    low, high = decoded_interval(value, kind)
+    nearest = round_to(value, "float16")
+    if dumped is None:
+        error = np.where(low == high, 0.0, np.maximum(high - nearest, nearest - low))
+        return nearest.astype(np.float16), error
+    found = to_float64(dumped)
+    return np.clip(np.where(np.isnan(found), nearest, found), low, high).astype(np.float16), np.zeros(())

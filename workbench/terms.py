@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from workbench.budget import alone, budgets
+from workbench.budget import alone, budgets, without
 from workbench.errors import ulp
 from workbench.expectation import Expectation, Part, readable
+from workbench.quantisation import attention_of
 from workbench.stage_diff import StageDiff
+from workbench.stages import ALGORITHMS
 from workbench.trace import Trace
 
 
@@ -15,12 +17,15 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
 
     Each share is the budget of a kernel that loses nothing else, over the sum of these. Where all of them together are
     less than half an ulp of what stores the stage, which is always allowed, that is the only source. {} where nothing
-    was judged, or where the budget is 0 but for special values.
+    was judged, where the budget is 0 but for special values, and of stages before attention.
     """
     comparison = stage.decisive
     if comparison is None or comparison.summary.worst is None:
         return {}
     worst = stage.worst(1)[0]
+    trace = attention_of(trace)
+    if stage.name not in ALGORITHMS[trace.algorithm]:
+        return {}
     part = Part(**{axis: slice(worst.index[axis], worst.index[axis] + 1) for axis in "bhq"})
     place = tuple(0 if axis in "bhq" else i for axis, i in worst.index.items())
     dumped = readable(trace) if stage.isolated is not None else {}
@@ -31,9 +36,12 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
     if float(budgets(whole, [stage.name])[stage.name].bound[place]) < half_ulp:
         return {f"half an ulp of {dtype}": 1.0}
     found = {
-        words: float(budgets(replace(whole, losses=losses), [stage.name])[stage.name].bound[place])
+        words: float(budgets(replace(whole, losses=losses, input_errors={}), [stage.name])[stage.name].bound[place])
         for words, losses in alone(whole.losses).items()
     }
+    if whole.input_errors:
+        lossless = replace(whole, losses=without(whole.losses))
+        found["the decoding that nobody saw"] = float(budgets(lossless, [stage.name])[stage.name].bound[place])
     total = sum(found.values())
     shares = {words: value / total for words, value in found.items() if total > 0 and value > 0}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))

@@ -64,6 +64,8 @@ class Trace:
     backend: str = "foreign"  #: emulator, cuda or foreign
     faults: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
+    #: name of an input -> float64 bounds of how far it may be from what the kernel read, where nobody saw that
+    input_errors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
 

@@ -16,7 +16,7 @@ from array_api_compat import array_namespace
 
 from workbench.budget.ends import end_budgets
 from workbench.budget.error import EXACT, Error, statistical
-from workbench.budget.losses import Losses, alone, losses_of
+from workbench.budget.losses import Losses, alone, losses_of, without
 from workbench.budget.merge import (
     ErrorOf,
     last_tile,
@@ -33,7 +33,7 @@ from workbench.budget.scores import magnitudes, qk_error, qk_size, scores_error,
 from workbench.budget.tiles import tile_errors
 from workbench.stages import nearest_dumped, unseen_upstream
 
-__all__ = ["Budget", "Losses", "Problem", "alone", "budgets", "losses_of"]
+__all__ = ["Budget", "Losses", "Problem", "alone", "budgets", "losses_of", "without"]
 
 _STATES = {"partial_max": "row_max", "partial_sum": "row_sum", "partial_O": "acc"}
 

@@ -70,7 +70,8 @@ def _out(
 
     sum pi E |v - out| <= sqrt(sum pi E) sqrt(sum pi E (v - out)^2) by Cauchy and Schwarz, which takes matrix products
     only; it is at most 1.25 times as large for normal errors. k is the cast of probs and z the value that it meets:
-    v - out where the denominator has it too, v elsewhere.
+    v - out where the denominator has it too, v elsewhere. Values v + e that nobody saw move out by
+    sum (pi + pi E + k) |e|.
     """
     xp, losses = array_namespace(p.q), p.losses
     v = by_query_head(p.v, p.q.shape[1])
@@ -99,6 +100,9 @@ def _out(
     # a head whose values are all 0 has an out of 0, whatever the weights
     floor = losses.floor * (1 + pi.shape[-1] * xp.max(abs_v, axis=-2, keepdims=True)) * xp.astype(reach > 0, xp.float64)
     last = losses.division * abs(out) + floor
+    if "v" in p.input_errors:
+        reached = pi * (1 + 2 * products) + relative + (0.0 if cast is None else cast)
+        last = last + reached @ by_query_head(p.input_error("v"), p.q.shape[1]) * grown
     # the cast weights are larger than the others by (1 + E) at most, which the denominator covers twice over
     worst = (linear(relative) + of_cast * grown + rounding * grown) * grown + last
     no_keys = xp.sum(pi, axis=-1)[..., None] == 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -92,7 +93,7 @@ def losses_of(contract: Contract) -> Losses:
     )
 
 
-_NOTHING = {
+_NOTHING: Mapping[str, Any] = {
     **dict.fromkeys(("sums", "products", "argument", "argument_of_max", "exp_ulps", "exp_ulps_per_x"), 0.0),
     **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
     **dict.fromkeys(("scores_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
@@ -123,6 +124,11 @@ def alone(losses: Losses) -> dict[str, Losses]:
                 losses, **{**_NOTHING, **kept}
             )
     return found
+
+
+def without(losses: Losses) -> Losses:
+    """The losses of a kernel that loses nothing."""
+    return replace(losses, **_NOTHING)
 
 
 def cast_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:

@@ -44,11 +44,17 @@ class Problem:
     given: Arrays  #: the dumped stages
     elements: Mapping[str, int]  #: size of each whole stage, of which these arrays may be a part
     statistics: bool  #: whether statistical bounds are wanted; without them they are the worst case
+    input_errors: Arrays  #: bounds of |what the kernel read - q, k or v|, of those that nobody saw
 
     @cached_property
     def seen(self) -> Arrays:
         """What later stages read: the dumped values where there are any, the computed ones elsewhere."""
         return {**self.computed, **self.given}
+
+    def input_error(self, name: str) -> np.ndarray:
+        """The bound of how far q, k or v may be from what the kernel read; 0 where that was seen."""
+        value: np.ndarray = getattr(self, name)
+        return self.input_errors.get(name, 0.0 * value)
 
     def declared(self, field: str) -> bool:
         """Whether the kernel told a field of its contract."""

@@ -23,6 +23,8 @@ def qk_error(p: Problem, size: np.ndarray) -> Error:
 
     Worst: g(n) sum|t| (Higham 2002, section 3.1). Random: the square of a prefix of i terms in unknown order is on
     average i sum t^2 / n (1 - i/n) + (i/n)^2 S^2, which over all i is n (sum t^2 / 2 + S^2 / 3) at most.
+
+    Inputs q + e, k + f that nobody saw move it by sum |e| |k| + |q| |f| + |e| |f|, and what is lost with it.
     """
     xp, losses = array_namespace(size), p.losses
     head_dim, inexact = p.q.shape[-1], not p.exact_products
@@ -30,6 +32,12 @@ def qk_error(p: Problem, size: np.ndarray) -> Error:
     floor = xp.where(size > 0, head_dim * losses.floor, 0.0)
     added = losses.sum_of_products(n) if losses.accumulation != "nearest" else losses.sum(n)
     worst = (added + losses.products * inexact * (1 + added)) * size + floor
+    moved: np.ndarray | float = 0.0
+    if "q" in p.input_errors or "k" in p.input_errors:
+        e, f = p.input_error("q"), by_query_head(p.input_error("k"), p.q.shape[1])
+        moved = (e @ (by_query_head(abs(p.k), p.q.shape[1]) + f).swapaxes(-1, -2) + abs(p.q) @ f.swapaxes(-1, -2)) * (
+            1 + 2 * (added + losses.products)
+        )
     if not p.statistics:
         random, common = 0.0, 0.0
     elif losses.accumulation == "nearest":
@@ -39,7 +47,7 @@ def qk_error(p: Problem, size: np.ndarray) -> Error:
         random, common = xp.sqrt(sums + losses.products**2 * inexact * squares), floor
     else:
         random, common = 0.0, worst
-    return stored(p, Error(worst, random, common), p.computed["qk"])
+    return stored(p, Error(worst + moved, random, common + moved), p.computed["qk"])
 
 
 def qk_size(p: Problem, size: np.ndarray) -> np.ndarray:

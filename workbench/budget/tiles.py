@@ -30,6 +30,7 @@ def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str,
     events = _rescaling(p)
     abs_v = by_query_head(abs(p.v), p.q.shape[1])
     values = by_query_head(p.v, p.q.shape[1])
+    moved_v = by_query_head(p.input_error("v"), p.q.shape[1])
 
     def error(name: str, index: tuple) -> Error:
         return EXACT if name in p.given else at(found[name], index)
@@ -80,8 +81,9 @@ def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str,
             a_before = (..., t - 1, slice(None))
             a = xp.zeros_like(p.computed["acc"][state]) if first else p.seen["acc"][a_before]
             e_a = EXACT if first else error("acc", a_before)
+            e_v = moved_v[:, :, keys] if "v" in p.input_errors else None
             put("acc", state, *_acc(p, now, a, e_a, p.seen["probs_cast"][columns], error("probs_cast", columns),
-                                    error("correction", now), v_tile, abs_v_tile, events, n))  # fmt: skip
+                                    error("correction", now), v_tile, abs_v_tile, e_v, events, n))  # fmt: skip
     return {name: (found[name], sizes[name]) for name in names}
 
 
@@ -115,9 +117,12 @@ def _row_sum(
 
 def _acc(
     p: Problem, now: tuple, a: np.ndarray, e_a: Error, probs: np.ndarray, e_p: Error, e_c: Error,
-    v: np.ndarray, abs_v: np.ndarray, events: np.ndarray | float, n: int,
+    v: np.ndarray, abs_v: np.ndarray, e_v: np.ndarray | None, events: np.ndarray | float, n: int,
 ) -> tuple[Error, np.ndarray]:  # fmt: skip
-    """correction * previous acc + probs_cast @ v: as `_row_sum`, with products that round; tensor cores truncate."""
+    """correction * previous acc + probs_cast @ v: as `_row_sum`, with products that round; tensor cores truncate.
+
+    Values v + e that nobody saw move it by probs_cast @ |e|.
+    """
     xp, losses = array_namespace(probs), p.losses
     c = p.seen["correction"][now][..., None]
     e_c = Error(*(part if isinstance(part, float) else part[..., None] for part in e_c))
@@ -127,6 +132,9 @@ def _acc(
     incoming = e_c.worst * (abs(a) + e_a.worst) + abs(c) * e_a.worst + rows * total
     if e_p is not EXACT:
         incoming = incoming + e_p.worst @ abs_v
+    if e_v is not None:
+        moved = (abs(probs) + e_p.worst) @ e_v
+        incoming = incoming + moved
     added = losses.sum_of_products(n + 1)
     worst = sum_bound(p, total, incoming, added + losses.products * (1 + added), n + 2)
     if not p.statistics:
@@ -136,6 +144,8 @@ def _acc(
     if e_p is not EXACT:
         common = common + e_p.common @ abs_v
         squares = squares + (e_p.random * e_p.random) @ (abs_v * abs_v)
+    if e_v is not None:
+        common = common + moved
     if losses.accumulation == "nearest":
         products = probs @ v
         terms = (probs * probs) @ (abs_v * abs_v)

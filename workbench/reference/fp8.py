@@ -33,11 +33,31 @@ def forward(
     values to what the products read. The rest, and `given`, as in `online.forward`. Codes are their numbers, 0 to 255;
     a table holds NaN and infinities where codes are NaN and infinities.
     """
-    inputs = {"q": np.asarray(q, np.float64), "k": np.asarray(k, np.float64), "v": np.asarray(v, np.float64)}
     sizes = online.axis_sizes(q, k, v, block_k, splits=1)
-    substitutes = online.as_given(given, "fp8", sizes)
+    seen = online.as_given(given, "fp8", sizes)
+    before = decoding(q, k, v, codes=codes, scaling=scaling, given=seen, operand_cast=operand_cast)
+    read = (seen.get(name, before[name]) for name in ("dequant_q", "dequant_k", "dequant_v"))
+    attention = online.forward(
+        *read, scale=scale, mask=mask, block_k=block_k, cast=cast, row_sum_of_cast=row_sum_of_cast,
+        given={name: array for name, array in seen.items() if name in ALGORITHMS["flash"]},
+    )  # fmt: skip
+    return before | attention
+
+
+def decoding(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    codes: str,
+    scaling: str = "dynamic",
+    given: Arrays = NOTHING,
+    operand_cast: Cast | None = None,
+) -> dict[str, np.ndarray]:
+    """The stages before attention alone, scale_q to dequant_v; arguments as of `forward`, `given` in float64."""
+    inputs = {"q": np.asarray(q, np.float64), "k": np.asarray(k, np.float64), "v": np.asarray(v, np.float64)}
     computed: dict[str, np.ndarray] = {}
-    seen = dict(substitutes)
+    seen = dict(given)
 
     def keep(name: str, value: np.ndarray) -> None:
         computed[name] = value
@@ -53,13 +73,7 @@ def forward(
     for name, table in (("q", table_q), ("k", seen["lut_k"]), ("v", seen["lut_v"])):
         value = quantize.decoded(seen[f"codes_{name}"], table)
         keep(f"dequant_{name}", value if operand_cast is None else operand_cast(value))
-
-    attention = online.forward(
-        seen["dequant_q"], seen["dequant_k"], seen["dequant_v"],
-        scale=scale, mask=mask, block_k=block_k, cast=cast, row_sum_of_cast=row_sum_of_cast,
-        given={name: array for name, array in substitutes.items() if name in ALGORITHMS["flash"]},
-    )  # fmt: skip
-    return computed | attention
+    return computed
 
 
 def decoded_inputs(codes: str, given: Arrays) -> dict[str, np.ndarray]:

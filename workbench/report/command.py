@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.case import Case
+from workbench.case import QUANTISED, Case
 from workbench.judge import Diff
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ def case_options(case: Case, own: bool) -> list[str]:
     ):
         reference = derived if name in ("kv_heads", "scale") else default
         if getattr(case, name) != getattr(reference, name):
+            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
+    for name, (default_value, *_) in QUANTISED.items():
+        if getattr(case, name) not in (None, default_value):
             words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
     if case.causal:
         words.append("--causal")

@@ -11,6 +11,7 @@ from workbench.cancellation import GOOD_BITS, ill_conditioned
 from workbench.comparison import BINS, Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import ledger
+from workbench.quantisation import Loss
 from workbench.report.remarks import rules
 from workbench.stage_diff import StageDiff
 from workbench.terms import terms
@@ -42,6 +43,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "stages": [_stage(trace, stage) for stage in diff.stages],
         "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in rules(diff)],
         "bits_lost": {name: _bits_lost(bits) for name, bits in diff.bits_lost.items()},
+        "quantisation": None if diff.loss is None else _loss(diff.loss),
         "explanations": [],
     }
 
@@ -90,6 +92,15 @@ def _stage(trace: Trace, stage: StageDiff) -> dict[str, Any]:
         "propagated": _comparison(stage, stage.propagated),
         "budget_terms": dict(terms(trace, stage)),
         "ledger": [asdict(entry) for entry in ledger(trace, stage)],
+    }
+
+
+def _loss(loss: Loss) -> dict[str, Any]:
+    """Largest and root mean square of what quantisation, the kernel and both together did to out."""
+    parts = {"quantisation": loss.of_out, "kernel": loss.of_kernel, "together": loss.together}
+    return {
+        name: number({"max_abs": np.abs(error).max(), "rms": np.sqrt((error * error).mean())})
+        for name, error in parts.items()
     }
 
 

@@ -5,13 +5,21 @@ import numpy as np
 from workbench.cancellation import GOOD_BITS, ill_conditioned
 from workbench.comparison import State
 from workbench.judge import Diff
+from workbench.quantisation import attention_of
 from workbench.rules import Rule, usual
 
 
 def remarks(diff: Diff) -> list[str]:
-    """A line on other rules where there is an out, and one for each stage with ill-conditioned elements."""
+    """A line on what quantisation cost, one on other rules where there is an out, and one for each stage with
+    ill-conditioned elements.
+    """
     found = rules(diff)
     lines = [line] if (line := bit_match(diff)) else []
+    if diff.loss is not None:
+        lines.append(
+            f"largest error of out: {np.abs(diff.loss.of_out).max():.3g} from quantisation, "
+            f"{np.abs(diff.loss.of_kernel).max():.3g} from the kernel on its codes"
+        )
     lines += [f"other rules on out: {', '.join(map(_said, found))}"] if found else []
     for name, bits in diff.bits_lost.items():
         if few := int(ill_conditioned(bits).sum()):
@@ -37,7 +45,7 @@ def bit_match(diff: Diff) -> str:
 def rules(diff: Diff) -> tuple[Rule, ...]:
     """The usual rules on out against float64 from q, k, v; none where out was not given."""
     given = "out" in diff.trace.stages and diff["out"].propagated
-    return usual(diff.trace, given.expected) if given else ()
+    return usual(attention_of(diff.trace), given.expected) if given else ()
 
 
 def _said(rule: Rule) -> str:

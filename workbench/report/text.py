@@ -14,7 +14,7 @@ from workbench.judge import Diff
 from workbench.report.command import case_options, diff_command
 from workbench.report.document import largest
 from workbench.report.remarks import remarks
-from workbench.report.words import findings, number, value
+from workbench.report.words import beginning, findings, number, value
 from workbench.stage_diff import ORIGIN_VERDICTS, Element, StageDiff
 
 COLUMNS = (
@@ -90,7 +90,8 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
     if diff.victims:
         parts.append(
             Text(
-                "Rows marked (victim) show the error against q, k, v; all others against the stage's own dumped inputs."
+                f"Rows marked (victim) show the error against {beginning(diff.trace)}; all others against the stage's "
+                "own dumped inputs."
             )
         )
     parts += [Text(line) for line in remarks(diff)]
@@ -127,7 +128,8 @@ def headline(diff: Diff) -> str:
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
     backend = "" if trace.backend == "foreign" else f" on {trace.backend}"
     shape = f"{case.dtype} b={case.batch} {heads} q={case.seqlen_q} k={case.seqlen_k} d={case.head_dim}"
-    parts = [shape, mask, *tiles, *splits, case.distribution, f"seed {case.seed}"]
+    codes = [f"codes {case.codes} {case.quantiser_scale}", f"scores {case.scores}", f"decode {case.decode}"]
+    parts = [shape, mask, *tiles, *splits, *(codes if case.codes else []), case.distribution, f"seed {case.seed}"]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"
 
 

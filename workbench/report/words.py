@@ -31,6 +31,11 @@ def value(x: float) -> str:
     return f"{x:.6g}"
 
 
+def beginning(trace: Trace) -> str:
+    """What propagated errors start at."""
+    return "codes and scales" if trace.algorithm == "fp8" else "q, k and v"
+
+
 def findings(diff: Diff) -> list[str]:
     """The judgement in words: a line for each origin, indented lines of detail below it."""
     lines = []
@@ -98,7 +103,7 @@ def _details(trace: Trace, stage: StageDiff) -> list[str]:
     lines += [_equation(stage, entry) for entry in entries]
     lines += [_factor(trace, name) for name in dict.fromkeys(entry.factor for entry in entries)]
     if stage.isolated is None:
-        lines.append(f"judged end to end, from q, k and v: the cause is at or before {stage.name}")
+        lines.append(f"judged end to end, from {beginning(trace)}: the cause is at or before {stage.name}")
     elif stage.judged_from:
         lines.append(f"judged from {', '.join(stage.judged_from)}")
     if stage.upstream:
@@ -166,11 +171,11 @@ def _nearest(diff: Diff) -> list[str]:
 
 
 def _effects(diff: Diff) -> list[str]:
-    """What the origins did to out and lse, against q, k and v."""
+    """What the origins did to out and lse, against what the kernel read."""
     lines = []
     for stage in diff.stages:
         if stage.name in ("out", "lse") and stage.propagated is not None:
             found = stage.propagated.summary
-            share = f"{found.outside} of {found.size} elements outside the budget from q, k and v"
+            share = f"{found.outside} of {found.size} elements outside the budget from {beginning(diff.trace)}"
             lines.append(f"effect on {stage.name}: {share}, largest error {number(found.max_abs)}")
     return lines
