@@ -65,7 +65,29 @@ def test_faults_of_the_decoding_are_none_of_attention(fault: str, origins: tuple
     assert diff(attention(trace)).origins == origins
 
 
-def test_decoded_inputs_that_are_missing_are_refused(trace: Trace) -> None:
+def test_inputs_that_nobody_dumped_are_decoded_within_their_errors(trace: Trace) -> None:
+    """e4m3 decodes with one rounding: which float16 that leaves open is what the kernel took, or within the bound."""
+    for variant in ({}, {"codes": "e4m3"}):
+        dumped = run("fp8", CASE.but(**variant), backend="emulator")
+        told = attention(dumped)
+        guessed = attention(replace(dumped, stages={n: x for n, x in dumped.stages.items() if "dequant" not in n}))
+        assert told.input_errors == {} and all(told.inputs[name].dtype == np.float16 for name in "qkv")
+        for name in "qkv":
+            error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))
+            bound = guessed.input_errors.get(name, np.zeros_like(error))
+            assert np.all(error <= bound) and np.mean(bound > 0) < 0.01
+
+
+def test_right_inputs_are_the_nearest_to_those_dumped(trace: Trace) -> None:
+    sound, faulty = (run("fp8", CASE, faults=faults, backend="emulator") for faults in ([], ["v-uses-k-scale"]))
+    for name in "qkv":
+        for one in (sound, faulty):
+            right = attention(one, from_codes=True).inputs[name]
+            np.testing.assert_array_equal(right, sound.stages[f"dequant_{name}"])
+
+
+def test_inputs_that_nothing_tells_are_refused(trace: Trace) -> None:
+    stages = {name: stage for name, stage in trace.stages.items() if name != "codes_k"}
     with pytest.raises(Refusal) as refused:
-        attention(trace)
-    assert str(refused.value) == "attention on decoded inputs needs them dumped; fp8 gave no dequant_q"
+        attention(replace(trace, stages=stages))
+    assert str(refused.value) == "attention on decoded inputs needs them or their codes and scales; fp8 gave no codes_k"

@@ -79,11 +79,11 @@ def attention(trace: Trace, *, from_codes: bool = False) -> Trace:
     )
 
 
-def attention_of(trace: Trace) -> Trace:
+def attention_of(trace: Trace, *, from_codes: bool = False) -> Trace:
     """The trace whose inputs are the numbers that qk and later stages read: `attention` of a quantised kernel's, any
     other as it is.
     """
-    return attention(trace) if trace.algorithm == "fp8" else trace
+    return attention(trace, from_codes=from_codes) if trace.algorithm == "fp8" else trace
 
 
 @np.errstate(all="ignore")
