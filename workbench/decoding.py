@@ -27,7 +27,7 @@ Pair = tuple[Comparison | None, Comparison | None]
 def comparisons(trace: Trace, names: Sequence[str], device: str) -> dict[str, Pair]:
     """As `parts.comparisons`, of a trace of the fp8 algorithm; propagated is against the dumped codes and scales."""
     before = [name for name in names if name in BEFORE_ATTENTION]
-    isolated = _compared(trace, before, [name for name in BEFORE_ATTENTION if name in trace.stages])
+    isolated = _compared(trace, before, BEFORE_ATTENTION)
     # with nothing between them and the codes both comparisons are the same
     apart = [name for name in before if name.replace("dequant", "lut") in trace.stages and "dequant" in name]
     propagated = isolated | _compared(trace, apart, QUANTISED_INPUTS)
@@ -47,10 +47,10 @@ def _of_attention(trace: Trace, names: Sequence[str], device: str) -> dict[str, 
 
 
 def _compared(trace: Trace, names: Iterable[str], given: Iterable[str]) -> dict[str, Comparison]:
-    """The comparison of each stage of `names` with what it should be, given the dumped stages `given`."""
+    """The comparison of each stage of `names` with what it should be, given the stages `given` where they were dumped."""
     case = trace.case
     assert case.codes is not None and case.quantiser_scale is not None
-    read = {name: to_float64(trace.stages[name]) for name in given}
+    read = {name: to_float64(trace.stages[name]) for name in given if name in trace.stages}
     q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
     expected = fp8.decoding(q, k, v, codes=case.codes, scaling=case.quantiser_scale, given=read)
     return {name: _comparison(trace, name, expected[name], read) for name in names}

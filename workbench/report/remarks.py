@@ -45,7 +45,7 @@ def bit_match(diff: Diff) -> str:
 def rules(diff: Diff) -> tuple[Rule, ...]:
     """The usual rules on out against float64 from q, k, v; none where out was not given."""
     given = "out" in diff.trace.stages and diff["out"].propagated
-    return usual(attention_of(diff.trace), given.expected) if given else ()
+    return usual(attention_of(diff.trace, from_codes=True), given.expected) if given else ()
 
 
 def _said(rule: Rule) -> str:
