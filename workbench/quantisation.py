@@ -80,10 +80,14 @@ def attention(trace: Trace, *, from_codes: bool = False) -> Trace:
 
 
 def attention_of(trace: Trace, *, from_codes: bool = False) -> Trace:
-    """The trace whose inputs are the numbers that qk and later stages read: `attention` of a quantised kernel's, any
-    other as it is.
+    """The trace whose inputs are the numbers that qk and later stages read: `attention` of a quantised kernel's,
+    without stages where codes or scales are missing; any other as it is.
     """
-    return attention(trace, from_codes=from_codes) if trace.algorithm == "fp8" else trace
+    if trace.algorithm != "fp8":
+        return trace
+    if not set(QUANTISED_INPUTS) <= set(trace.stages):
+        return replace(trace, algorithm="flash", stages={}, requested=())
+    return attention(trace, from_codes=from_codes)
 
 
 @np.errstate(all="ignore")
