@@ -11,6 +11,7 @@ from workbench.reference import dense
 from workbench.stages import ALGORITHMS
 from workbench.trace import Trace, to_float64
 
+ALL = tuple(ALGORITHMS["flash"])
 CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=70, head_dim=64, causal=True)
 
 
@@ -91,3 +92,25 @@ def test_inputs_that_nothing_tells_are_refused(trace: Trace) -> None:
     with pytest.raises(Refusal) as refused:
         attention(replace(trace, stages=stages))
     assert str(refused.value) == "attention on decoded inputs needs them or their codes and scales; fp8 gave no codes_k"
+
+
+@pytest.mark.parametrize("codes", ["simulated", "e4m3"])
+@pytest.mark.parametrize("moved", [("q",), ("k",), ("q", "k"), ("v",), ("q", "k", "v")], ids="".join)
+@pytest.mark.parametrize("stages", [ALL, ("acc", "out", "lse"), ("out", "lse")], ids="-".join)
+def test_inputs_known_to_a_bound_widen_budgets_by_what_they_do(
+    codes: str, moved: tuple[str, ...], stages: tuple[str, ...]
+) -> None:
+    """Inputs moved by 16 ulp of float16, all to one side: within the budgets if these are told, wrong if not."""
+    known = attention(run("fp8", CASE.but(codes=codes, probs_dtype="float32"), backend="emulator"))
+    inputs, errors = dict(known.inputs), {}
+    for name in moved:
+        inputs[name] = (known.inputs[name] * np.float16(1 + 2**-6)).astype(np.float16)
+        errors[name] = np.abs(to_float64(inputs[name]) - to_float64(known.inputs[name]))
+    told = {name: known.stages[name] for name in stages}
+    untold = replace(known, inputs=inputs, stages=told, requested=(), rerun=None)
+    assert diff(untold).origin is not None
+    judged = diff(replace(untold, input_errors=errors))
+    assert (judged.origins, judged.victims) == ((), ()) and judged.verdict in ("exact", "rounding")
+    # the bound is no wider than a few times what the inputs can do: with a fifth of it the run is wrong
+    fifth = {name: error / 5 for name, error in errors.items()}
+    assert diff(replace(untold, input_errors=fifth)).origin is not None
