@@ -200,3 +200,12 @@ def test_constants_of_the_formats(dtype, roundoff, subnormal, most):
     assert Fraction(unit_roundoff(dtype)) == roundoff
     assert Fraction(smallest_subnormal(dtype)) == subnormal
     assert Fraction(largest(dtype)) == most
+
+
+def test_codes_are_one_apart() -> None:
+    codes = np.arange(256.0)
+    np.testing.assert_array_equal(ulp(codes, "uint8"), 1.0)
+    np.testing.assert_array_equal(round_to(codes, "uint8"), codes)
+    np.testing.assert_array_equal(round_to([0.4, 0.5, 1.5, 254.6], "uint8"), [0, 0, 2, 255])
+    np.testing.assert_array_equal(ulp_error(codes[1:], codes[:-1], "uint8"), 1.0)
+    assert largest(np.dtype(np.uint8)) == largest("uint8") == 255
