@@ -48,7 +48,7 @@ def smallest_subnormal(dtype: DTypeLike) -> float:
 
 def largest(dtype: DTypeLike) -> float:
     """Largest finite value."""
-    return float(np.iinfo(np.uint8).max if dtype == np.uint8 else _finfo(np.dtype(dtype)).max)
+    return float(np.iinfo(np.uint8).max if np.dtype(dtype) == np.uint8 else _finfo(np.dtype(dtype)).max)
 
 
 @np.errstate(all="ignore")
