@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from workbench.case import DTYPES, Case
-from workbench.contract import Contract
+from workbench.contract import Contract, of_dict
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, shape
 
@@ -170,13 +170,14 @@ def load(path: Path) -> Trace:
         raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
     try:
         case = Case(**manifest["case"])
+        contract = of_dict(manifest["contract"])
     except Refusal as refusal:
         raise Refusal(f"{path}: {refusal}") from None
     trace = Trace(
         target=manifest["target"],
         algorithm=manifest["algorithm"],
         case=case,
-        contract=Contract(**{**manifest["contract"], "assumed": tuple(manifest["contract"]["assumed"])}),
+        contract=contract,
         inputs={name: arrays[name] for name in INPUTS},
         stages={name: arrays[name] for name in manifest["stages"]},
         requested=tuple(manifest["requested"]),
