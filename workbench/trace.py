@@ -64,6 +64,8 @@ class Trace:
     backend: str = "foreign"  #: emulator, cuda or foreign
     faults: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
+    #: how a foreign kernel was called where not as usual: arrays, device, layout, calibration; not kept at rest
+    called_with: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
 
