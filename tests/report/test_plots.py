@@ -193,8 +193,8 @@ def test_each_kind_of_element_has_its_colour():
     image = pixels(
         heatmap(stage(np.reshape(ratios, (1, 1, 1, len(ORDER))), np.reshape(state, (1, 1, 1, len(ORDER)))), case=CASE)
     )
-    assert image.shape == (1, 7, 3)
-    expected = ["#ffffff", maps.CALM_RAMP[-1], "#e9dfc3", "#9aa0a6", maps.HOT_RAMP[0], "#4a0d66", "#000000"]
+    assert image.shape == (1, len(ORDER), 3)
+    expected = ["#ffffff", maps.CALM_RAMP[-1], "#e9dfc3", "#9aa0a6", "#159a8c", maps.HOT_RAMP[0], "#4a0d66", "#000000"]
     assert image[0].tolist() == [rgb(colour) for colour in expected]
 
 
