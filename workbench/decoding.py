@@ -47,7 +47,7 @@ def _of_attention(trace: Trace, names: Sequence[str], device: str) -> dict[str, 
 
 
 def _compared(trace: Trace, names: Iterable[str], given: Iterable[str]) -> dict[str, Comparison]:
-    """The comparison of each stage of `names` with what it should be, given the stages `given` where they were dumped."""
+    """The comparison of each stage of `names` with what it should be, given those of `given` that were dumped."""
     case = trace.case
     assert case.codes is not None and case.quantiser_scale is not None
     read = {name: to_float64(trace.stages[name]) for name in given if name in trace.stages}
