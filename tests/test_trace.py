@@ -1,12 +1,14 @@
 """Traces at rest: what is saved comes back, and what is not a trace is refused with its reason."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from workbench import Case, Refusal, Trace, diff, load, run, save
@@ -89,6 +91,15 @@ def refused(path: Path) -> str:
     return str(refusal.value).replace(str(path), "FILE")
 
 
+def test_numbers_of_a_contract_that_json_does_not_have_come_back(trace: Trace, tmp_path: Path) -> None:
+    promise = replace(trace.contract, empty_out=float("nan"), empty_lse=float("inf"), mask_sentinel=-1e30)
+    save(replace(trace, contract=promise), tmp_path / "run.safetensors")
+    again = load(tmp_path / "run.safetensors").contract
+    assert np.isnan(again.empty_out) and (again.empty_lse, again.mask_sentinel) == (np.inf, -1e30)
+    with safe_open(tmp_path / "run.safetensors", framework="numpy") as file:
+        assert not {"NaN", "Infinity"} & set(re.findall(r"\w+", file.metadata()["workbench"]))
+
+
 def test_a_missing_stage_is_refused(saved: Path) -> None:
     rewritten(saved, lambda arrays, _: arrays.pop("acc"))
     assert refused(saved) == "FILE: the manifest names acc, which the file does not hold"
@@ -140,6 +151,10 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         (lambda m: m["case"].update(colour="red"), "FILE: the case has unknown fields colour"),
         (lambda m: m["case"].update(head_dim=0), "FILE: head_dim must be a whole number of at least 1; got 0"),
         (lambda m: m["contract"].update(colour="red"), "FILE: the contract has unknown fields colour"),
+        (
+            lambda m: m["contract"].update(empty_lse="none"),
+            "FILE: contract field empty_lse must be a number, inf or nan; got 'none'",
+        ),
         (lambda m: m["contract"].pop("block_k"), "FILE: the contract lacks block_k"),
         (lambda m: m["stages"].update(qq={"axes": "b"}), "FILE: the manifest names qq, which the file does not hold"),
     ],

@@ -57,8 +57,20 @@ class Contract:
     assumed: tuple[str, ...] = ()  #: fields that nobody declared
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as plain Python values, for JSON."""
-        return {**asdict(self), "assumed": list(self.assumed)}
+        """The fields as plain Python values, for JSON; numbers that are not finite as strings."""
+        plain = {**asdict(self), "assumed": list(self.assumed)}
+        return {name: str(x) if isinstance(x, float) and not math.isfinite(x) else x for name, x in plain.items()}
+
+
+def of_dict(plain: Mapping[str, Any]) -> Contract:
+    """The contract that `as_dict` wrote; Refusal for a number that is none."""
+    numbers = {}
+    for name in ("mask_sentinel", "empty_out", "empty_lse"):
+        try:
+            numbers[name] = float(plain[name])
+        except (TypeError, ValueError):
+            raise Refusal(f"contract field {name} must be a number, inf or nan; got {plain[name]!r}") from None
+    return Contract(**{**plain, **numbers, "assumed": tuple(plain["assumed"])})
 
 
 #: field -> its rule in words, and whether a value keeps it

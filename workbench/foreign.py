@@ -18,6 +18,7 @@ from workbench.stages import ALGORITHMS
 from workbench.trace import Trace, check
 
 LAYOUTS = ("bhsd", "bshd")
+_USUAL = {"arrays": "numpy", "device": "cpu", "layout": "bhsd", "calibration": None}
 
 Function = Callable[..., Any]
 
@@ -69,8 +70,7 @@ def run_foreign(
     ):
         if value not in accepted:
             raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
-    options: dict[str, Any] = {"name": name, "arrays": arrays, "device": device, "layout": layout}
-    options["calibration"] = calibration
+    options: dict[str, Any] = {"arrays": arrays, "device": device, "layout": layout, "calibration": calibration}
     q, k, v = case.inputs() if inputs is None else inputs
     handed = [
         handed_over(np.ascontiguousarray(_swapped(x)) if layout == "bshd" else x.copy(), arrays, device)
@@ -99,7 +99,8 @@ def run_foreign(
         inputs={"q": q, "k": k, "v": v},
         stages={stage: stages[stage] for stage in ALGORITHMS[algorithm] if stage in stages},
         requested=(),
-        rerun=None if inputs is not None else partial(run_foreign, function, **options),
+        called_with={key: value for key, value in options.items() if value != _USUAL[key]},
+        rerun=None if inputs is not None else partial(run_foreign, function, name=name, **options),
     )
     unknown = [stage for stage in stages if stage not in ALGORITHMS[algorithm]]
     if unknown:

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from workbench.case import DTYPES, Case
-from workbench.contract import Contract
+from workbench.contract import Contract, of_dict
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, shape
 
@@ -66,6 +66,8 @@ class Trace:
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
     #: name of an input -> float64 bounds of how far it may be from what the kernel read, where nobody saw that
     input_errors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    #: how a foreign kernel was called where not as usual: arrays, device, layout, calibration; not kept at rest
+    called_with: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
 
@@ -172,13 +174,14 @@ def load(path: Path) -> Trace:
         raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
     try:
         case = Case(**manifest["case"])
+        contract = of_dict(manifest["contract"])
     except Refusal as refusal:
         raise Refusal(f"{path}: {refusal}") from None
     trace = Trace(
         target=manifest["target"],
         algorithm=manifest["algorithm"],
         case=case,
-        contract=Contract(**{**manifest["contract"], "assumed": tuple(manifest["contract"]["assumed"])}),
+        contract=contract,
         inputs={name: arrays[name] for name in INPUTS},
         stages={name: arrays[name] for name in manifest["stages"]},
         requested=tuple(manifest["requested"]),

@@ -22,7 +22,16 @@ from workbench.stage_diff import StageDiff
 from workbench.trace import Trace
 
 CASE = Case(seqlen=8, heads=4, causal=True, block_q=4, block_k=2, splits=2)
-ORDER = ("exact", "within", "not judged", "poisoned", "over", "nan", "unwritten")  # by importance, least first
+ORDER = (
+    "exact",
+    "within",
+    "not judged",
+    "poisoned",
+    "suspicious",
+    "over",
+    "nan",
+    "unwritten",
+)  # by importance, least first
 
 
 def comparison(over_budget, state=None, statistical=0.5):
@@ -70,8 +79,11 @@ def element(kind):
         "poisoned": State.POISONED,
         "nan": State.NAN,
         "unwritten": State.UNWRITTEN,
+        "suspicious": State.SUSPICIOUS,
     }
-    return {"exact": 0.0, "within": 1.0, "over": 1.0001}.get(kind, 0.0), special.get(kind, State.ROUNDING)
+    return {"exact": 0.0, "within": 1.0, "suspicious": 1.0, "over": 1.0001}.get(kind, 0.0), special.get(
+        kind, State.ROUNDING
+    )
 
 
 # --- histogram
@@ -178,9 +190,11 @@ def test_times(ratio, text):
 
 def test_each_kind_of_element_has_its_colour():
     ratios, state = zip(*(element(kind) for kind in ORDER), strict=True)
-    image = pixels(heatmap(stage(np.reshape(ratios, (1, 1, 1, 7)), np.reshape(state, (1, 1, 1, 7))), case=CASE))
-    assert image.shape == (1, 7, 3)
-    expected = ["#ffffff", maps.CALM_RAMP[-1], "#e9dfc3", "#9aa0a6", maps.HOT_RAMP[0], "#4a0d66", "#000000"]
+    image = pixels(
+        heatmap(stage(np.reshape(ratios, (1, 1, 1, len(ORDER))), np.reshape(state, (1, 1, 1, len(ORDER)))), case=CASE)
+    )
+    assert image.shape == (1, len(ORDER), 3)
+    expected = ["#ffffff", maps.CALM_RAMP[-1], "#e9dfc3", "#9aa0a6", "#159a8c", maps.HOT_RAMP[0], "#4a0d66", "#000000"]
     assert image[0].tolist() == [rgb(colour) for colour in expected]
 
 

@@ -15,6 +15,7 @@ def diff_command(diff: Diff) -> str:
     """The command that judges the same run again."""
     trace = diff.trace
     options = case_options(trace.case, own=trace.backend != "foreign")
+    options += [shlex.quote(word) for name, value in trace.called_with.items() for word in (f"--{name}", value)]
     return _command("diff", trace.target, trace.faults, options)
 
 

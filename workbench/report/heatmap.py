@@ -30,7 +30,8 @@ RAMP = 240  #: shades on either side of the budget
 EXACT, WITHIN = 0, 1
 NOT_JUDGED = WITHIN + RAMP
 POISONED = NOT_JUDGED + 1
-OVER = POISONED + 1
+SUSPICIOUS = POISONED + 1
+OVER = SUSPICIOUS + 1
 NAN = OVER + RAMP
 UNWRITTEN = NAN + 1
 
@@ -39,6 +40,7 @@ NAMED = {
     EXACT: ("#ffffff", "exact, error 0"),
     NOT_JUDGED: ("#e9dfc3", "not judged"),
     POISONED: ("#9aa0a6", "poisoned: inputs NaN"),
+    SUSPICIOUS: ("#159a8c", "suspicious"),  # neither blue nor on the way from yellow to red
     NAN: ("#4a0d66", "NaN or wrong class"),
     UNWRITTEN: ("#000000", "unwritten"),
 }
@@ -108,7 +110,7 @@ def slice_at_worst(stage: StageDiff, axes: tuple[str, str]) -> Slice:
 def shade(over_budget: np.ndarray, state: np.ndarray) -> np.ndarray:
     """A shade for each element, int16, that grows with importance.
 
-    exact < within budget, by size < not judged < poisoned < over budget, by size < NaN < unwritten
+    exact < within budget, by size < not judged < poisoned < suspicious < over budget, by size < NaN < unwritten
     """
     with np.errstate(divide="ignore"):
         decades = np.log10(over_budget)
@@ -120,9 +122,10 @@ def shade(over_budget: np.ndarray, state: np.ndarray) -> np.ndarray:
         state == State.POISONED,
         (state == State.VACUOUS) | np.isnan(over_budget),
         over_budget > 1,
+        state == State.SUSPICIOUS,
         over_budget == 0,
     ]
-    shades = [UNWRITTEN, NAN, POISONED, NOT_JUDGED, OVER + hot, EXACT]
+    shades = [UNWRITTEN, NAN, POISONED, NOT_JUDGED, OVER + hot, SUSPICIOUS, EXACT]
     return np.select(conditions, shades, WITHIN + calm).astype(np.int16)
 
 
