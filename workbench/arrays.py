@@ -7,6 +7,7 @@ import numpy as np
 
 from workbench.case import DTYPES
 from workbench.refusal import Refusal, Unavailable
+from workbench.trace import to_float64
 
 ARRAYS = ("numpy", "torch", "cupy")
 DEVICES = ("cpu", "cuda")
@@ -57,7 +58,6 @@ def as_numpy(x: Any, what: str) -> np.ndarray:
 def in_float64(x: np.ndarray, device: str) -> Any:
     """`x` in float64: a NumPy array on the cpu, a torch tensor on another device, to which its own few bytes travel."""
     if device == "cpu":
-        with np.errstate(invalid="ignore"):  # a signalling NaN raises the flag when it is widened
-            return x.astype(np.float64)
+        return to_float64(x)
     torch = module("torch")
     return handed_over(np.ascontiguousarray(x), "torch", device).to(torch.float64)

@@ -181,13 +181,17 @@ def in_bool(mask: np.ndarray, device: str) -> np.ndarray:
 
 def natural(contract: Contract, name: str, stage: np.ndarray, device: str = "cpu") -> np.ndarray:
     """A dumped stage in float64, its scores and maxima in natural units and -inf where the kernel has a sentinel."""
+    value = in_stored_units(contract, name, stage, device)
+    return value / float(np.log2(np.e)) if contract.base2 and name in SCORE_UNITS else value
+
+
+def in_stored_units(contract: Contract, name: str, stage: np.ndarray, device: str) -> np.ndarray:
+    """A dumped stage in float64, in the kernel's own units, but -inf where it has a sentinel."""
     value = in_float64(stage, device)
-    if name not in SCORE_UNITS:
-        return value
-    if np.isfinite(contract.mask_sentinel):
+    if name in SCORE_UNITS and np.isfinite(contract.mask_sentinel):
         # the sentinel as the stage's dtype holds it
         value[value <= float(np.asarray(contract.mask_sentinel).astype(stage.dtype))] = -np.inf
-    return value / float(np.log2(np.e)) if contract.base2 else value
+    return value
 
 
 def _cast(contract: Contract, field: str) -> Any:

@@ -7,11 +7,10 @@ from operator import add
 import numpy as np
 from array_api_compat import array_namespace
 
-from workbench.arrays import in_float64
 from workbench.budget import Budget, budgets
 from workbench.comparison import Elements, Found, Summary, compare, summary
 from workbench.contract import Contract
-from workbench.expectation import SCORE_UNITS, Expectation, Part, in_bool
+from workbench.expectation import SCORE_UNITS, Expectation, Part, in_bool, in_stored_units
 from workbench.trace import unwritten
 
 #: elements that are compared at once, 1 MB in float64: fewer do not pay for handing over between threads, more leave
@@ -61,9 +60,9 @@ def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.nd
     """Some queries of a part of a stage, held against their expectation within their budget."""
     cut, axes, contract = Part(q=rows), e.axes(name), e.trace.contract
     dumped = cut.of(e.part.of(e.trace.stages[name], axes), axes)
-    own_units = name in SCORE_UNITS and (contract.base2 or np.isfinite(contract.mask_sentinel))
+    own_units = name in SCORE_UNITS and contract.base2
     if at_hand is None or own_units or name in ("out", "lse"):
-        actual = in_float64(dumped, e.device)
+        actual = in_stored_units(contract, name, dumped, e.device)
     else:
         actual = cut.of(at_hand, axes)
     # a slot that nobody wrote holds a NaN of its own
@@ -73,7 +72,8 @@ def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.nd
     narrow = _mapped(budget, lambda array: cut.of(array, axes))
     expected, stored = _as_stored(contract, name, cut.of(e.computed[name], axes), narrow)
     empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
-    actual, expected = _conventions(contract, name, dumped.dtype, actual, expected, empty)
+    if empty is not None:
+        actual, expected = _without_keys(contract, name, actual, expected, empty)
     return compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
 
 
@@ -101,16 +101,11 @@ def _as_stored(contract: Contract, name: str, expected: np.ndarray, budget: Budg
     return expected * log2e, _mapped(budget, lambda array: array * log2e)
 
 
-def _conventions(
-    contract: Contract, name: str, dtype: np.dtype, actual: np.ndarray, expected: np.ndarray, empty: np.ndarray | None
+def _without_keys(
+    contract: Contract, name: str, actual: np.ndarray, expected: np.ndarray, empty: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both with what the contract says of rows without keys (`empty`) and of its sentinel for -inf."""
-    if name in SCORE_UNITS and np.isfinite(contract.mask_sentinel):
-        actual[actual <= float(np.asarray(contract.mask_sentinel).astype(dtype))] = -np.inf
-    declared = {"out": (contract.empty_out, 0.0), "lse": (contract.empty_lse, -np.inf)}
-    if name not in declared or empty is None:
-        return actual, expected
-    value, usual = declared[name]
+    """Both, of out or lse, with what the contract says of rows without keys (`empty`)."""
+    value, usual = (contract.empty_out, 0.0) if name == "out" else (contract.empty_lse, -np.inf)
     if value == usual:
         return actual, expected
     if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN

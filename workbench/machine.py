@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 
+def processors() -> int:
+    """Processors that this process may use; macOS does not tell them from those there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def machine() -> dict[str, Any]:
     """Cores, architecture, and the load average of the last minute, to be asked before a measurement adds its own."""
     return {"cores": os.cpu_count(), "architecture": platform.machine(), "load_average": os.getloadavg()[0]}

@@ -2,7 +2,6 @@
 several threads, and need no more memory than they have.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
@@ -14,6 +13,7 @@ from workbench.arrays import module
 from workbench.comparison import Comparison, Elements, Summary
 from workbench.expectation import Expectation, Part, readable
 from workbench.held import summaries
+from workbench.machine import processors
 from workbench.refusal import Refusal, Unavailable
 from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped
 from workbench.trace import Trace
@@ -123,11 +123,6 @@ def placed(trace: Trace, device: str) -> str:
         return "cuda" if module("torch").cuda.is_available() else "cpu"
     except Unavailable:
         return "cpu"
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def splits_known(trace: Trace, name: str) -> bool:

@@ -10,6 +10,7 @@ roundoff; g(n) = n u / (1 - n u) bounds the relative error of n rounded operatio
 """
 
 from collections.abc import Collection
+from functools import cache
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -41,7 +42,6 @@ _STATES = {"partial_max": "row_max", "partial_sum": "row_sum", "partial_O": "acc
 @np.errstate(all="ignore")
 def budgets(p: Problem, names: Collection[str]) -> dict[str, Budget]:
     """The budget of each stage of `names`."""
-    size = magnitudes(p)
     direct = {name for name in names if name in ("out", "lse") and straight_from_scores(p, name)}
     needed = _needed(p, [name for name in names if name not in direct])
     found: dict[str, tuple[Error, np.ndarray | float | None]] = {}
@@ -50,10 +50,11 @@ def budgets(p: Problem, names: Collection[str]) -> dict[str, Budget]:
     def error(name: str) -> Error:
         return EXACT if name in p.given else found[name][0]
 
+    size = cache(lambda: magnitudes(p))  # a large product, which few stages need
     if "qk" not in p.given or "qk" in names:
-        found["qk"] = qk_error(p, size), qk_size(p, size)
+        found["qk"] = qk_error(p, size()), qk_size(p, size())
     if "scores" not in p.given or "scores" in names:
-        found["scores"] = scores_error(p, error("qk")), scores_size(p, size)
+        found["scores"] = scores_error(p, error("qk")), scores_size(p, size())
     if direct:
         ends = end_budgets(p, error("scores"))
         budget |= {name: ends[name] for name in direct}

@@ -12,8 +12,8 @@ from workbench.budget.error import Error, deviations
 from workbench.budget.losses import half_spacing
 from workbench.budget.merge import lse_own, stored_out
 from workbench.budget.problem import Budget, Problem
-from workbench.budget.scores import by_query_head
 from workbench.budget.tiles import SMALLEST_BLOCK_K
+from workbench.reference.online import by_query_head
 
 
 def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:

@@ -41,7 +41,14 @@ def statistical(error: Error, elements: int) -> np.ndarray | float:
 
 def at(error: Error, index: tuple) -> Error:
     """The part of an array's errors at `index`."""
-    return Error(*(part if isinstance(part, float) else part[index] for part in error))
+    return error if error is EXACT else Error(*(part if isinstance(part, float) else part[index] for part in error))
+
+
+def added(a: Error, b: Error) -> Error:
+    """The errors of a sum or difference of two arrays, each with errors of its own."""
+    if a is EXACT and b is EXACT:
+        return EXACT
+    return Error(a.worst + b.worst, root_of_squares(a.random, b.random), a.common + b.common)
 
 
 def root_of_squares(*parts: np.ndarray | float) -> np.ndarray | float:

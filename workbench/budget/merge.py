@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from workbench.budget.error import EXACT, Error, at, root_of_squares, statistical
+from workbench.budget.error import EXACT, Error, added, at, root_of_squares, statistical
 from workbench.budget.losses import U, cast_bound, flip_bound, half_spacing
 from workbench.budget.problem import NEGLIGIBLE, Budget, Problem
 from workbench.budget.tiles import difference, max_bound, sum_bound, weight_error
+from workbench.reference.online import by_query_head
 from workbench.reference.split_k import last_states
 
 ErrorOf = Callable[[str], Error]
@@ -55,7 +56,7 @@ def merge_max_error(p: Problem, partial_max: Error) -> Error:
 def merge_weight_error(p: Problem, partial_max: Error, merge_max: Error) -> tuple[Error, np.ndarray]:
     """merge_weight = exp(partial_max - merge_max), and its size."""
     m, top = p.seen["partial_max"], p.seen["merge_max"][..., None, :]
-    return weight_error(p, difference(m, top), _by_split(p, partial_max, merge_max), top)
+    return weight_error(p, difference(m, top), added(partial_max, at(merge_max, (..., None, slice(None)))), top)
 
 
 def merge_sum_error(p: Problem, partial_max: Error, merge_max: Error, partial_sum: Error) -> tuple[Error, np.ndarray]:
@@ -64,27 +65,28 @@ def merge_sum_error(p: Problem, partial_max: Error, merge_max: Error, partial_su
     weight_of, _ = merge_weight_error(p, partial_max, merge_max)
     x = difference(p.seen["partial_max"], p.seen["merge_max"][..., None, :])
     weight, l = xp.exp(x), abs(p.seen["partial_sum"])
-    total = xp.sum(weight * l, axis=-2)
-    incoming = xp.sum(weight_of.worst * (l + partial_sum.worst) + weight * partial_sum.worst, axis=-2)
-    worst = sum_bound(p, total, incoming, p.losses.sum(p.splits + 1), p.splits + 1)
-    squares = (weight_of.random * l) ** 2 + (weight * partial_sum.random) ** 2
-    random = xp.sqrt(xp.sum(squares, axis=-2) + (p.splits + 1) * (p.losses.sums * total) ** 2)
-    common = xp.sum(weight_of.common * l + weight * partial_sum.common, axis=-2) + (p.splits + 1) * p.losses.floor
-    return Error(worst, random, common), xp.maximum(total, NEGLIGIBLE)
+    error, total = _over_splits(p, weight, weight_of, l, partial_sum, axis=-2)
+    return error, xp.maximum(total, NEGLIGIBLE)
 
 
 def numerator_error(p: Problem, merge_weight: Error, partial_O: Error) -> Error:
     """sum_s merge_weight partial_O, the merged numerator of out."""
-    xp = array_namespace(p.q)
     w, o = p.seen["merge_weight"][..., None], abs(p.seen["partial_O"])
-    e_w = Error(*(part if isinstance(part, float) else part[..., None] for part in merge_weight))
-    total = xp.sum(abs(w) * o, axis=-3)
-    incoming = xp.sum(e_w.worst * (o + partial_O.worst) + abs(w) * partial_O.worst, axis=-3)
-    worst = sum_bound(p, total, incoming, p.losses.sum(p.splits + 1), p.splits + 1)
-    squares = (e_w.random * o) ** 2 + (w * partial_O.random) ** 2
-    random = xp.sqrt(xp.sum(squares, axis=-3) + (p.splits + 1) * (p.losses.sums * total) ** 2)
-    common = xp.sum(e_w.common * o + abs(w) * partial_O.common, axis=-3) + (p.splits + 1) * p.losses.floor
-    return Error(worst, random, common)
+    e_w = at(merge_weight, (..., None))
+    return _over_splits(p, abs(w), e_w, o, partial_O, axis=-3)[0]
+
+
+def _over_splits(
+    p: Problem, weight: np.ndarray, e_w: Error, x: np.ndarray, e_x: Error, axis: int
+) -> tuple[Error, np.ndarray]:
+    """Error of the sum over splits of weight * x, of which both are magnitudes, and what they add up to."""
+    xp, n = array_namespace(x), p.splits + 1
+    total = xp.sum(weight * x, axis=axis)
+    incoming = xp.sum(e_w.worst * (x + e_x.worst) + weight * e_x.worst, axis=axis)
+    squares = (e_w.random * x) ** 2 + (weight * e_x.random) ** 2
+    random = xp.sqrt(xp.sum(squares, axis=axis) + n * (p.losses.sums * total) ** 2)
+    common = xp.sum(e_w.common * x + weight * e_x.common, axis=axis) + n * p.losses.floor
+    return Error(sum_bound(p, total, incoming, p.losses.sum(n), n), random, common), total
 
 
 def out_budget(p: Problem, numerator: Error, row_sum: np.ndarray, denominator: Error) -> Budget:
@@ -93,7 +95,7 @@ def out_budget(p: Problem, numerator: Error, row_sum: np.ndarray, denominator: E
     """
     xp, losses, value = array_namespace(p.q), p.losses, p.computed["out"]
     l = row_sum[..., None]
-    e_l = Error(*(part if isinstance(part, float) else part[..., None] for part in denominator))
+    e_l = at(denominator, (..., None))
     rest = xp.maximum(abs(l) - e_l.worst, 0.0)
     own = losses.division * abs(value)
     quotient = (numerator.worst + abs(value) * e_l.worst) / rest
@@ -113,9 +115,7 @@ def stored_out(p: Problem, error: Error) -> Budget:
     if dtype != "float32":
         bounds = [cast_bound(value, bound, dtype, p.contract.out_rounding) for bound in bounds]
     xp = array_namespace(p.v)
-    largest_v = xp.max(abs(p.v), axis=-2, keepdims=True)
-    if largest_v.shape[1] != value.shape[1]:
-        largest_v = xp.repeat(largest_v, value.shape[1] // largest_v.shape[1], axis=1)
+    largest_v = by_query_head(xp.max(abs(p.v), axis=-2, keepdims=True), value.shape[1])
     return Budget(bounds[0], bounds[-1], xp.broadcast_to(largest_v, value.shape))
 
 
@@ -147,18 +147,6 @@ def lse_own(p: Problem, maximum: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
     if p.contract.base2 or not p.declared("base2"):
         own = own + 2 * losses.products * abs(maximum)
     return own
-
-
-def _by_split(p: Problem, partial_max: Error, merge_max: Error) -> Error:
-    """The error of partial_max - merge_max, [b, h, s, q]."""
-    if partial_max is EXACT and merge_max is EXACT:
-        return EXACT
-    top = Error(*(part if isinstance(part, float) else part[..., None, :] for part in merge_max))
-    return Error(
-        partial_max.worst + top.worst,
-        root_of_squares(partial_max.random, top.random),
-        partial_max.common + top.common,
-    )
 
 
 def last_tile(error: Error, trailing: int) -> Error:

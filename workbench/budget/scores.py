@@ -6,11 +6,7 @@ from array_api_compat import array_namespace
 from workbench.budget.error import Error, root_of_squares
 from workbench.budget.losses import cast_bound
 from workbench.budget.problem import NEGLIGIBLE, Problem
-
-
-def by_query_head(x: np.ndarray, heads: int) -> np.ndarray:
-    """Keys or values [b, kv_heads, k, d] for every query head, [b, heads, k, d]."""
-    return array_namespace(x).repeat(x, heads // x.shape[1], axis=1)
+from workbench.reference.online import by_query_head
 
 
 def magnitudes(p: Problem) -> np.ndarray:
@@ -30,7 +26,7 @@ def qk_error(p: Problem, size: np.ndarray) -> Error:
     head_dim, inexact = p.q.shape[-1], not p.exact_products
     n = max(1, head_dim - 1)
     floor = xp.where(size > 0, head_dim * losses.floor, 0.0)
-    added = losses.sum_of_products(n) if losses.accumulation != "nearest" else losses.sum(n)
+    added = losses.sum_of_products(n)
     worst = (added + losses.products * inexact * (1 + added)) * size + floor
     moved: np.ndarray | float = 0.0
     if "q" in p.input_errors or "k" in p.input_errors:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from workbench.budget.error import EXACT, Error, at, root_of_squares, statistical
+from workbench.budget.error import EXACT, Error, added, at, root_of_squares, statistical
 from workbench.budget.losses import flip_bound, half_spacing
 from workbench.budget.problem import NEGLIGIBLE, Problem
-from workbench.budget.scores import by_query_head
-from workbench.reference.online import split_tiles, tiles
+from workbench.reference.online import by_query_head, split_tiles, tiles
 
 #: smallest key tile assumed of a kernel that does not tell its own: every tile is one more rescaling, with one more exp
 SMALLEST_BLOCK_K = 16
@@ -58,13 +57,13 @@ def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str,
         e_m = error("row_max", now) if {"row_max", "correction", "probs"} & {*wanted} else EXACT
         if "correction" in wanted:
             e_prev = EXACT if first else error("row_max", before)
-            dx = _unless_unchanged(m_prev, e_prev, s, e_s, _added(e_prev, e_m))
+            dx = _unless_unchanged(m_prev, e_prev, s, e_s, added(e_prev, e_m))
             weight, size = weight_error(p, difference(m_prev, m), dx, m)
             put("correction", now, weight, size)
         if "probs" in wanted or "probs_cast" in wanted:
-            column = Error(*(part if isinstance(part, float) else part[..., None] for part in e_m))
+            column = at(e_m, (..., None))
             if "probs" in wanted:
-                put("probs", columns, *weight_error(p, difference(s, m[..., None]), _added(e_s, column), m[..., None]))
+                put("probs", columns, *weight_error(p, difference(s, m[..., None]), added(e_s, column), m[..., None]))
             if "probs_cast" in wanted:
                 cast = _probs_cast(p, p.seen["probs"][columns], error("probs", columns))
                 put("probs_cast", columns, cast, xp.maximum(p.seen["probs"][columns], 1 - p.seen["probs"][columns]))
@@ -125,7 +124,7 @@ def _acc(
     """
     xp, losses = array_namespace(probs), p.losses
     c = p.seen["correction"][now][..., None]
-    e_c = Error(*(part if isinstance(part, float) else part[..., None] for part in e_c))
+    e_c = at(e_c, (..., None))
     c0 = abs(c * a)
     total = c0 + abs(probs) @ abs_v
     rows = events if isinstance(events, float) else events[..., None]
@@ -237,12 +236,6 @@ def _unless_unchanged(m_prev: np.ndarray, e_prev: Error, s: np.ndarray, e_s: Err
     xp = array_namespace(s)
     unchanged = xp.max(s + e_s.worst, axis=-1) < m_prev - e_prev.worst
     return Error(*(part if isinstance(part, float) else xp.where(unchanged, 0.0, part) for part in dx))
-
-
-def _added(a: Error, b: Error) -> Error:
-    if a is EXACT and b is EXACT:
-        return EXACT
-    return Error(a.worst + b.worst, root_of_squares(a.random, b.random), a.common + b.common)
 
 
 def _probs_cast(p: Problem, probs: np.ndarray, error: Error) -> Error:

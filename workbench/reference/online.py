@@ -33,7 +33,7 @@ def qk(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
     Query head h reads kv head h // (heads // kv_heads).
     """
-    return q @ _by_query_head(k, q.shape[1]).swapaxes(-1, -2)
+    return q @ by_query_head(k, q.shape[1]).swapaxes(-1, -2)
 
 
 @np.errstate(all="ignore")
@@ -87,7 +87,7 @@ def acc(correction: np.ndarray, previous: np.ndarray | float, probs_tile: np.nda
     correction [b, heads, q], previous [b, heads, q, d], probs [b, heads, q, keys], v [b, kv_heads, keys, d]. A
     probability of 0 does not hide an inf or NaN in v: 0 * inf is NaN here as in a kernel.
     """
-    return correction[..., None] * previous + probs_tile @ _by_query_head(v_tile, probs_tile.shape[1])
+    return correction[..., None] * previous + probs_tile @ by_query_head(v_tile, probs_tile.shape[1])
 
 
 @np.errstate(all="ignore")
@@ -219,6 +219,6 @@ def as_given(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[st
     return {name: float64(array) for name, array in given.items()}
 
 
-def _by_query_head(x: np.ndarray, heads: int) -> np.ndarray:
+def by_query_head(x: np.ndarray, heads: int) -> np.ndarray:
     """Keys or values [b, kv_heads, k, d] repeated for every query head of their group, [b, heads, k, d]."""
     return array_namespace(x).repeat(x, heads // x.shape[1], axis=1)

@@ -1,6 +1,5 @@
 """Launching: arguments to words, blocks to workers, errors to messages."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from workbench.cuda.emulator.module import Entry, entry_of
 from workbench.cuda.emulator.program import Program, program_of
 from workbench.cuda.emulator.report import stuck, waiting
 from workbench.cuda.emulator.source import Source
+from workbench.machine import processors
 
 WARP = 32
 MAX_THREADS = 1024
@@ -90,7 +90,7 @@ class Emulated:
         blocks = _permuted(np.arange(int(np.prod(grid))), order, random)
         schedule = _thread_order(threads, order, skew, random)
         scheduler = _scheduler()
-        workers = 1 if self.program.uses_atomics or memory else min(workers or _cpus(), len(blocks))
+        workers = 1 if self.program.uses_atomics or memory else min(workers or processors(), len(blocks))
         arrays = {
             name: value
             for name, value in zip(self.program.parameters, args, strict=True)
@@ -128,11 +128,6 @@ def compile(source: Source, *, contract: bool = False, gpu_math: bool = False, w
     Raises `EmulatorError`, with ``file:line``, for a construct that the emulator does not support.
     """
     return Emulated(program_of(source, contract=contract, gpu_math=gpu_math, watched=watched))
-
-
-def _cpus():
-    """Return how many CPUs this process may use; macOS does not tell them from those there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _dim3(what, given):
