@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workbench.cli_bench import bench
-from workbench.options import case_options, cases_of, fault_option, json_option, needs_of
+from workbench.options import case_options, cases_of, fault_option, inputs_option, json_option, needs_of
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -66,6 +66,7 @@ commands.add_command(bench)
 @click.argument("target", metavar="TARGET")
 @fault_option
 @case_options
+@inputs_option
 @click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
 @click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
 @click.option("--arrays", help="What a foreign kernel takes: numpy, torch or cupy [numpy]")
@@ -128,7 +129,7 @@ def _runs(
         name: options[name] for name in ("arrays", "device", "layout", "calibration") if options[name] is not None
     }
     cases = cases_of({**options, **needs_of(faults, options)})
-    ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend}
+    ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend, "inputs": options["inputs"]}
     calls: list[Callable[[], Trace]] = [
         partial(run, name, case, **ours, **foreign) for name in targets for case in cases
     ]

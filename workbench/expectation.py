@@ -15,7 +15,7 @@ from workbench.arrays import in_float64
 from workbench.budget import Problem, losses_of
 from workbench.contract import Contract
 from workbench.errors import round_to
-from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS, nearest_dumped, shape
+from workbench.stages import ALGORITHMS, INPUTS, shape
 from workbench.trace import Trace
 
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
@@ -26,16 +26,18 @@ SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
 
 def readable(trace: Trace) -> dict[str, np.ndarray]:
     """The dumped stages whose keys are known, so that other stages can be computed from them; as dumped."""
-    return {name: stage for name, stage in trace.stages.items() if name in _PARTIALS or not unjudgeable(trace, name)}
+    known = {*_PARTIALS, *trace.put_in}
+    if trace.case.codes is None:
+        known |= {"dequant_q", "dequant_k", "dequant_v"}
+    return {name: stage for name, stage in trace.stages.items() if name in known or not unjudgeable(trace, name)}
 
 
 def unjudgeable(trace: Trace, name: str) -> str:
     """Why a stage cannot be judged however it looks; empty where it can."""
-    if trace.algorithm == "fp8":
-        before = name not in ALGORITHMS["flash"]
-        needed = set(nearest_dumped("fp8", name, QUANTISED_INPUTS)) if before else {*QUANTISED_INPUTS}
-        missing = [stage for stage in QUANTISED_INPUTS if stage in needed and stage not in trace.stages]
-        return f"judged from codes and scales, of which {missing[0]} was not given" if missing else ""
+    if name in trace.put_in:
+        return "it was put in"
+    if trace.algorithm == "fp8" and name not in ALGORITHMS["flash"] and trace.case.codes is None:
+        return "nobody told the format of the codes (--codes)"
     if name in _BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
     if name in _PARTIALS and (trace.contract.block_k is None or trace.contract.splits is None):

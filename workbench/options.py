@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,15 +72,30 @@ def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cases_of(options: dict[str, Any]) -> list["Case"]:
-    """Every combination of the listed case options, in the order of the options, the last varying fastest."""
+    """Every combination of the listed case options, in the order of the options, the last varying fastest; of the shape
+    of the inputs in the file `inputs`, where that is given.
+    """
     from workbench.case import Case
+
+    make: Callable[..., Case] = Case
+    if options.get("inputs"):
+        from workbench import inputs
+
+        make = partial(inputs.case_of, inputs.load(Path(options["inputs"])), options["inputs"])
 
     lists = {flag[2:].replace("-", "_"): options.get(flag[2:].replace("-", "_")) for flag in CASE_OPTIONS}
     lists["causal"] = (
         tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
     )
     given = {name: values for name, values in lists.items() if values is not None}
-    return [Case(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+    return [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+
+
+inputs_option = click.option(
+    "--inputs",
+    metavar="FILE",
+    help="Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file, instead of drawing them",
+)
 
 
 def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,14 +108,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Case options that the chosen faults need to show: defaults where the user is silent, else refused."""
+    """Case options that the chosen faults need to show: defaults where the user is silent, else refused. Inputs from a
+    file are what they are.
+    """
     from workbench.catalogue import CATALOGUE
     from workbench.refusal import Refusal
 
     needs: dict[str, Any] = {}
+    drawn = not options.get("inputs")
     for fault in faults:
         for name, value in CATALOGUE[fault].needs.items() if fault in CATALOGUE else ():
             given = options[name]
+            if name == "distribution" and not drawn:
+                continue
             if name == "causal":
                 if options["full"]:
                     raise Refusal(f"fault {fault} shows only with --causal; got --full")
@@ -109,6 +131,6 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
                 listed = ",".join(map(str, given))
                 raise Refusal(f"fault {fault} shows only with --{name.replace('_', '-')} {value}; got {listed}")
         length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
-        if length and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
+        if length and drawn and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
             needs["seqlen"] = (length,)
     return needs

@@ -20,6 +20,11 @@ from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, shape
 
 SCHEMA = "workbench.trace/1"
+#: what a manifest holds beside its schema
+_MANIFEST = (
+    *("target", "algorithm", "case", "contract", "inputs", "stages"),
+    *("requested", "put_in", "backend", "faults", "versions"),
+)
 
 # A slot that nobody wrote holds a signalling NaN of our own. Arithmetic turns any signalling NaN into a quiet one, so
 # that no computed value can be taken for it; copies keep it bit for bit.
@@ -58,15 +63,17 @@ class Trace:
     algorithm: str  #: whose stages these are, by the name of `stages.ALGORITHMS`
     case: Case  #: settled: splits and tiles have their values where the kernel has them
     contract: Contract
-    inputs: Mapping[str, np.ndarray]  #: q, k, v as the kernel read them
+    inputs: Mapping[str, np.ndarray]  #: q, k, v as the kernel read them; without those of which only codes were put in
     stages: Mapping[str, np.ndarray]  #: dumped stages by name
     requested: tuple[str, ...]  #: stages that the run had to dump; an absent one is missing. Empty for foreign kernels
+    put_in: tuple[str, ...] = ()  #: stages that the run was given, such as codes from outside: they are not judged
     backend: str = "foreign"  #: emulator, cuda or foreign
     faults: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
     #: name of an input -> float64 bounds of how far it may be from what the kernel read, where nobody saw that
     input_errors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
-    #: how a foreign kernel was called where not as usual: arrays, device, layout, calibration; not kept at rest
+    #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration; inputs; not kept at
+    #: rest
     called_with: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
@@ -87,6 +94,10 @@ def check(trace: Trace, where: str) -> Trace:
     """
     case = trace.case
     for name in INPUTS:
+        if name not in trace.inputs:
+            if not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
+                raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
+            continue
         wanted = (case.batch, case.heads, case.seqlen_q) if name == "q" else (case.batch, case.kv_heads, case.seqlen_k)
         found = trace.inputs[name]
         if found.shape != (*wanted, case.head_dim):
@@ -129,7 +140,9 @@ def save(trace: Trace, path: Path) -> None:
         "case": trace.case.as_dict(),
         "contract": trace.contract.as_dict(),
         "stages": {name: {"axes": ALGORITHMS[trace.algorithm][name].axes} for name in trace.stages},
+        "inputs": list(trace.inputs),
         "requested": list(trace.requested),
+        "put_in": list(trace.put_in),
         "backend": trace.backend,
         "faults": list(trace.faults),
         "versions": dict(trace.versions),
@@ -169,7 +182,7 @@ def load(path: Path) -> Trace:
             f"this file has {sorted(metadata) or 'no metadata'}"
         )
     manifest = _manifest(path, metadata["workbench"])
-    missing = [name for name in (*INPUTS, *manifest["stages"]) if name not in arrays]
+    missing = [name for name in (*manifest["inputs"], *manifest["stages"]) if name not in arrays]
     if missing:
         raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
     try:
@@ -182,9 +195,10 @@ def load(path: Path) -> Trace:
         algorithm=manifest["algorithm"],
         case=case,
         contract=contract,
-        inputs={name: arrays[name] for name in INPUTS},
+        inputs={name: arrays[name] for name in INPUTS if name in manifest["inputs"]},
         stages={name: arrays[name] for name in manifest["stages"]},
         requested=tuple(manifest["requested"]),
+        put_in=tuple(manifest["put_in"]),
         backend=manifest["backend"],
         faults=tuple(manifest["faults"]),
         versions=manifest["versions"],
@@ -200,7 +214,7 @@ def _manifest(path: Path, text: str) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else manifest
         raise Refusal(f"{path}: the manifest must have schema {SCHEMA!r}; got {found!r}")
-    for name in ("target", "algorithm", "case", "contract", "stages", "requested", "backend", "faults", "versions"):
+    for name in _MANIFEST:
         if name not in manifest:
             raise Refusal(f"{path}: the manifest lacks {name!r}")
     if manifest["algorithm"] not in ALGORITHMS:

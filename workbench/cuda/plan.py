@@ -1,20 +1,20 @@
 """What a kernel of ours is launched with on a case: its tiles, its buffers, its launches and their arguments."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from workbench import catalogue, contract
-from workbench.arrays import as_numpy
 from workbench.case import DTYPES, QUANTISED, Case
 from workbench.cuda import quantised
 from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants
 from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.faults import Fault, of_file
+from workbench.inputs import put_in
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, probe_set, shape
+from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS, probe_set, shape
 from workbench.trace import Trace, blank, check
 
 BLOCKS = (16, 32, 64, 128)
@@ -54,17 +54,19 @@ class Plan:
 
 
 def plan(
-    name: str, case: Case, *, faults_in: Sequence[str], probes: str, inputs: tuple[Any, Any, Any] | None = None
+    name: str, case: Case, *, faults_in: Sequence[str], probes: str, inputs: Mapping[str, np.ndarray] | None = None
 ) -> Plan:
     """Kernel `name` on `case`, with the named faults put in. The trace knows no backend yet.
 
-    `inputs` are q, k, v in the case's dtype, NumPy arrays or torch tensors; the case's own where None. Refusal for a
-    case, fault or input that the kernel cannot take.
+    `inputs` are those of `inputs.normalised`; the case's own where None. Refusal for a case, fault or input that the
+    kernel cannot take.
     """
     kernel = KERNELS[name]
     case = settle(kernel, case)
     chosen = catalogue.chosen(faults_in, name)
-    q, k, v = case.inputs() if inputs is None else (as_numpy(x, f"{name}: inputs") for x in inputs)
+    given = dict(zip(INPUTS, case.inputs(), strict=True)) if inputs is None else inputs
+    read = {x: given[x] for x in INPUTS if x in given}
+    codes = put_in(given, case)
     stages = ALGORITHMS[kernel.algorithm]
     wanted = requested(kernel, case, probes)
     own_dtypes = quantised.DTYPES if kernel.quantised else {"out": DTYPES[case.dtype]}
@@ -73,26 +75,30 @@ def plan(
         for stage in stages
         if (stage in wanted or stage in _OWN_BUFFERS) and stage not in QUANTISED_INPUTS
     }
-    read = {"q": q, "k": k, "v": v}
+    if kernel.quantised:
+        read = {x: array.astype(np.float32) for x, array in read.items()}
+    elif codes:
+        raise Refusal(f"kernel {name} reads no 8-bit codes; among the inputs are {', '.join(codes)}")
     trace = Trace(
         target=name,
         algorithm=kernel.algorithm,
         case=case,
         contract=quantised.contract(case) if kernel.quantised else contract.of_kernel(case),
         inputs=read,
-        stages={},
+        stages=codes,
         requested=wanted,
+        put_in=tuple(codes),
         faults=tuple(fault.id for fault in chosen),
     )
     check(trace, name)
     if kernel.quantised:
-        read = quantised.encoded(case, read, chosen)
+        read = quantised.encoded(case, read, codes, chosen)
         buffers |= read
     trace = replace(trace, stages={stage: buffers[stage] for stage in wanted})
     guard = GUARD if any(fault.leaves_arrays for fault in chosen) else 0
-    given = {name: _guarded(array, guard) for name, array in read.items()}
-    arrays = {name: _bits(array) for name, array in {**buffers, **given}.items()}
-    return Plan(kernel, of_file(chosen), trace, tuple(given), arrays, guard)
+    guarded = {name: _guarded(array, guard) for name, array in read.items()}
+    arrays = {name: _bits(array) for name, array in {**buffers, **guarded}.items()}
+    return Plan(kernel, of_file(chosen), trace, tuple(guarded), arrays, guard)
 
 
 def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:

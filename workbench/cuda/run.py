@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -50,14 +50,14 @@ def run_kernel(
     faults_in: Sequence[str] = (),
     probes: str = "all",
     backend: str = "auto",
-    inputs: tuple[Any, Any, Any] | None = None,
+    inputs: Mapping[str, np.ndarray] | None = None,
     guarded: bool = True,
 ) -> Trace:
     """The trace of kernel `name` on `case`, with the named faults put in.
 
-    `inputs` are q, k, v in the case's dtype, NumPy arrays or torch tensors; the case's own where None. Refusal for a
-    case, fault or input that the kernel cannot take; Unavailable for a backend that this machine lacks. `guarded`: a
-    fault that reads past its inputs finds memory of this run there.
+    `inputs` are those of `inputs.normalised`; the case's own where None. Refusal for a case, fault or input that the
+    kernel cannot take; Unavailable for a backend that this machine lacks. `guarded`: a fault that reads past its inputs
+    finds memory of this run there.
     """
     made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs)
     backend = choose_backend(backend)
