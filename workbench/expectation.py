@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench import reference
+from workbench import mask, reference
 from workbench.arrays import in_float64
 from workbench.budget import Problem, losses_of
 from workbench.contract import Contract
@@ -121,6 +121,7 @@ class Expectation:
         """What the budgets are computed from."""
         q, k, v = self.inputs
         trace, known = self.trace, ALGORITHMS[self.trace.algorithm]
+        added = mask.bias(trace)
         sizes = {**trace.case.sizes, "t": -(-trace.case.seqlen_k // self.block_k), "s": splits(trace)}
         return Problem(
             algorithm=trace.algorithm,
@@ -130,6 +131,7 @@ class Expectation:
             k=k,
             v=v,
             scale=trace.case.scale,
+            bias=None if added is None else in_float64(self.part.of(added, "bhqk"), self.device),
             exact_products=trace.case.dtype != "float32",
             block_k=self.block_k,
             splits=splits(trace),
@@ -159,11 +161,12 @@ class Expectation:
             predicted = problem.predicted("partials") and trace.contract.partials_dtype != "float32"
             options["partial_cast"] = _cast(trace.contract, "partials") if predicted else None
         q, k, v = self.inputs
-        mask = in_bool(trace.case.mask()[self.part.q], self.device)
+        visible = mask.visible(trace)
+        visible = self.part.of(visible, "bhqk" if visible.ndim == 4 else "qk")
         given = {**self.given, **instead}
         return reference.forward(
-            trace.algorithm, q, k, v, mask=mask, given=given, scale=trace.case.scale, block_k=self.block_k,
-            splits=splits(trace), **options,
+            trace.algorithm, q, k, v, mask=in_bool(visible, self.device), bias=problem.bias, given=given,
+            scale=trace.case.scale, block_k=self.block_k, splits=splits(trace), **options,
         )  # fmt: skip
 
     @cached_property

@@ -17,8 +17,8 @@ from workbench.case import DTYPES, Case
 from workbench.inputs import CODES, put_in
 from workbench.quantize import KINDS, SCALINGS, quantize
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS
-from workbench.trace import Trace, check
+from workbench.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS
+from workbench.trace import Trace, check, check_inputs
 
 LAYOUTS = ("bhsd", "bshd")
 _USUAL = {"arrays": "numpy", "device": "cpu", "layout": "bhsd", "calibration": None}
@@ -64,7 +64,9 @@ def run_foreign(
     `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and
     returns out, (out, lse), or a dict of stage name -> array, with an optional key "contract" (a dict). Where the case
     has codes, a function with the keywords scale_q, scale_k and scale_v takes codes (uint8) in the place of q, k and v,
-    and a scale for each head; any other quantises itself. Refusal where it raises or returns anything else.
+    and a scale for each head; any other quantises itself. A mask and a bias among the inputs are keywords too. Refusal
+    where it raises or returns anything else.
+
     `calibration`: a file of `workbench calibrate`, for what the contract does not say of exp and of tensor cores.
     `inputs`: those of `inputs.normalised`; the case's own where None.
     """
@@ -77,7 +79,13 @@ def run_foreign(
             raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
     options: dict[str, Any] = {"arrays": arrays, "device": device, "layout": layout, "calibration": calibration}
     read = dict(zip(INPUTS, case.inputs(), strict=True)) if inputs is None else dict(inputs)
-    floats = {x: read[x] for x in INPUTS if x in read}
+    floats = {x: read[x] for x in (*INPUTS, *MASKS) if x in read}
+    check_inputs(case, floats, name)
+    beside = {x: handed_over(read[x].copy(), arrays, device) for x in MASKS if x in read}
+    takes = inspect.signature(function).parameters
+    anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in takes.values())
+    if lacking := [x for x in beside if x not in takes and not anything]:
+        raise Refusal(f"{name} takes no {' and no '.join(lacking)}, which the inputs hold: give it the keyword")
     case, codes = _codes(function, case, read, name)
 
     def handed(x: np.ndarray) -> Any:
@@ -87,7 +95,7 @@ def run_foreign(
     scales = {stage: handed(x) for stage, x in codes.items() if stage.startswith("scale")}
     qkv = [handed(codes[f"codes_{x}"] if codes else read[x]) for x in INPUTS]
     try:
-        returned = function(*qkv, **scales, scale=case.scale, causal=case.causal)
+        returned = function(*qkv, **scales, **beside, scale=case.scale, causal=case.causal)
     except Exception:
         hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
         raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None

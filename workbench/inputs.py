@@ -1,4 +1,6 @@
-"""Inputs that are not a case's own: q, k and v, or 8-bit codes and scales in their place, from a file or a caller."""
+"""Inputs that are not a case's own, from a file or a caller: q, k and v, or 8-bit codes and scales in their place, and
+a mask and a bias beside them.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +12,11 @@ import numpy as np
 from workbench.arrays import FLOATS, as_numpy, module
 from workbench.case import DTYPES, GIVEN, Case
 from workbench.refusal import Refusal
-from workbench.stages import INPUTS, QUANTISED_INPUTS
+from workbench.stages import INPUTS, MASKS, QUANTISED_INPUTS
 
 Arrays = Mapping[str, np.ndarray]
 
-NAMES = (*INPUTS, *QUANTISED_INPUTS)
+NAMES = (*INPUTS, *QUANTISED_INPUTS, *MASKS)
 #: dtype of codes -> their format; uint8 codes may be of any
 FORMATS: Mapping[np.dtype, str] = {
     np.dtype(ml_dtypes.float8_e4m3fn): "e4m3",
@@ -53,8 +55,10 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
     """The inputs in NumPy: `given` is (q, k, v) or a mapping of names to arrays of NumPy, torch or CuPy.
 
     q, k, v are float32, float16 or bfloat16, alike; codes_* uint8 or float8, [batch, head, row, dim]; scale_* [head] or
-    one number for all heads, which become float32 [1]. Refusal for an unknown name, another dtype, codes without their
-    scale, and where one of q, k and v is given neither itself nor as codes; `where` names the inputs in messages.
+    one number for all heads, which become float32 [1]; mask (bool, True: visible) and bias (added to scaled scores)
+    [query, key] or [batch, head, query, key], of size 1 along axes where they are the same. Refusal for an unknown
+    name, another dtype, codes without their scale, and where one of q, k and v is given neither itself nor as codes;
+    `where` names the inputs in messages.
     """
     named = given if isinstance(given, Mapping) else dict(zip(INPUTS, given, strict=True))
     if unknown := [name for name in named if name not in NAMES]:
@@ -77,8 +81,16 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
 
 def _read(name: str, value: Any, where: str) -> np.ndarray:
     kind = name.partition("_")[0]
-    accepted = {"codes": CODES, "scale": FLOATS}.get(kind, tuple(DTYPES.values()))
+    accepted = {"codes": CODES, "scale": FLOATS, "mask": (np.dtype(bool),)}.get(kind, tuple(DTYPES.values()))
     array = as_numpy(value, f"{where}: {name}", accepted)
+    if name in MASKS:
+        if array.ndim not in (2, 4):
+            raise Refusal(
+                f"{where}: {name} must have axes [query key] or [batch head query key]; got shape {list(array.shape)}"
+            )
+        if name == "bias" and np.any(np.isnan(array) | (array == np.inf)):
+            raise Refusal(f"{where}: bias must hold finite numbers or -inf; it holds {array[~(array < np.inf)][0]}")
+        return array
     if kind != "scale":
         if array.ndim != 4 or 0 in array.shape:
             raise Refusal(f"{where}: {name} must have axes [batch head row dim]; got shape {list(array.shape)}")

@@ -5,9 +5,11 @@ The loss of quantisation is no error of the kernel's stages: those are judged fr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from workbench import mask
 from workbench.case import DTYPES, QUANTISED, Case
 from workbench.decoded import decoded, operand_dtype
 from workbench.errors import round_to
@@ -44,7 +46,8 @@ def loss(trace: Trace) -> Loss:
     if set(QUANTISED_INPUTS) <= set(trace.stages) and trace.case.codes is not None:
         read = fp8.decoded_inputs(trace.case.codes, {name: to_float64(trace.stages[name]) for name in QUANTISED_INPUTS})
     case = trace.case
-    wanted, reached = (dense.attention(*x.values(), scale=case.scale, mask=case.mask())["out"] for x in (inputs, read))
+    options: dict[str, Any] = {"scale": case.scale, "mask": mask.visible(trace), "bias": mask.bias(trace)}
+    wanted, reached = (dense.attention(*x.values(), **options)["out"] for x in (inputs, read))
     return Loss(
         inputs={name: read[name] - inputs[name] for name in INPUTS},
         of_out=reached - wanted,
@@ -76,7 +79,7 @@ def attention(trace: Trace, *, from_codes: bool = False) -> Trace:
         trace,
         algorithm="flash",
         case=trace.case.but(dtype=str(dtype), **dict.fromkeys(QUANTISED)),
-        inputs={name: x.astype(dtype) for name, (x, _) in read.items()},
+        inputs={**trace.inputs, **{name: x.astype(dtype) for name, (x, _) in read.items()}},
         input_errors={name: error for name, (_, error) in read.items() if np.any(error != 0)},
         stages={name: stage for name, stage in trace.stages.items() if name in ALGORITHMS["flash"]},
         requested=tuple(name for name in trace.requested if name in ALGORITHMS["flash"]),

@@ -14,6 +14,8 @@ AXIS_PLURALS = {axis: f"{name}s" for axis, name in AXIS_NAMES.items()} | {"b": "
 CODES = 256  #: size of the axis c
 
 INPUTS = ("q", "k", "v")
+#: inputs that a case does not draw: which keys are visible, and what is added to scaled scores
+MASKS = ("mask", "bias")
 
 
 @dataclass(frozen=True)

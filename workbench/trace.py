@@ -17,7 +17,7 @@ import numpy as np
 from workbench.case import DTYPES, Case
 from workbench.contract import Contract, of_dict
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS, shape
+from workbench.stages import ALGORITHMS, INPUTS, MASKS, shape
 
 SCHEMA = "workbench.trace/1"
 #: what a manifest holds beside its schema
@@ -63,7 +63,7 @@ class Trace:
     algorithm: str  #: whose stages these are, by the name of `stages.ALGORITHMS`
     case: Case  #: settled: splits and tiles have their values where the kernel has them
     contract: Contract
-    inputs: Mapping[str, np.ndarray]  #: q, k, v as the kernel read them; without those of which only codes were put in
+    inputs: Mapping[str, np.ndarray]  #: q, k, v, mask, bias as the kernel read them; not what was put in as codes alone
     stages: Mapping[str, np.ndarray]  #: dumped stages by name
     requested: tuple[str, ...]  #: stages that the run had to dump; an absent one is missing. Empty for foreign kernels
     put_in: tuple[str, ...] = ()  #: stages that the run was given, such as codes from outside: they are not judged
@@ -88,22 +88,18 @@ def _sizes(case: Case, contract: Contract) -> dict[str, int]:
     return sizes
 
 
-def check(trace: Trace, where: str) -> Trace:
-    """`trace` itself; Refusal where an input is not finite or a stage is unknown or misshaped. `where` names it in
+def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> None:
+    """Refusal where one of `inputs` (of INPUTS and MASKS) does not fit the case or is not finite; `where` names them in
     messages.
     """
-    case = trace.case
+    keys = (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
+    dims = {"q": (case.batch, case.heads, case.seqlen_q, case.head_dim), "k": keys, "v": keys}
     for name in INPUTS:
-        if name not in trace.inputs:
-            if not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
-                raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
+        if name not in inputs:
             continue
-        wanted = (case.batch, case.heads, case.seqlen_q) if name == "q" else (case.batch, case.kv_heads, case.seqlen_k)
-        found = trace.inputs[name]
-        if found.shape != (*wanted, case.head_dim):
-            raise Refusal(
-                f"{where}: {name} must have shape {[*wanted, case.head_dim]} for this case; got {list(found.shape)}"
-            )
+        found = inputs[name]
+        if found.shape != dims[name]:
+            raise Refusal(f"{where}: {name} must have shape {list(dims[name])} for this case; got {list(found.shape)}")
         if found.dtype != DTYPES[case.dtype]:
             raise Refusal(f"{where}: {name} must have dtype {case.dtype}, the case's; got {found.dtype}")
         values = to_float64(found)
@@ -111,6 +107,23 @@ def check(trace: Trace, where: str) -> Trace:
             index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
             place = ", ".join(f"{axis}={i}" for axis, i in zip("bhqd" if name == "q" else "bhkd", index, strict=True))
             raise Refusal(f"{where}: inputs must be finite; {name} holds {values[index]} at {place}")
+    whole = [case.batch, case.heads, case.seqlen_q, case.seqlen_k]
+    for name in MASKS:
+        shape = list(inputs[name].shape) if name in inputs else []
+        if not all(size in (1, full) for size, full in zip(shape, whole[len(whole) - len(shape) :], strict=True)):
+            raise Refusal(
+                f"{where}: {name} must have shape {whole} or {whole[2:]} for this case, or 1 in places; got {shape}"
+            )
+
+
+def check(trace: Trace, where: str) -> Trace:
+    """`trace` itself; Refusal where an input is missing, does not fit or is not finite, or a stage is unknown or
+    misshaped. `where` names it in messages.
+    """
+    for name in INPUTS:
+        if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
+            raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
+    check_inputs(trace.case, trace.inputs, where)
     known = ALGORITHMS[trace.algorithm]
     sizes = _sizes(trace.case, trace.contract)
     for name, stage in trace.stages.items():
@@ -195,7 +208,7 @@ def load(path: Path) -> Trace:
         algorithm=manifest["algorithm"],
         case=case,
         contract=contract,
-        inputs={name: arrays[name] for name in INPUTS if name in manifest["inputs"]},
+        inputs={name: arrays[name] for name in (*INPUTS, *MASKS) if name in manifest["inputs"]},
         stages={name: arrays[name] for name in manifest["stages"]},
         requested=tuple(manifest["requested"]),
         put_in=tuple(manifest["put_in"]),

@@ -14,7 +14,7 @@ from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.faults import Fault, of_file
 from workbench.inputs import put_in
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS, probe_set, shape
+from workbench.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, probe_set, shape
 from workbench.trace import Trace, blank, check
 
 BLOCKS = (16, 32, 64, 128)
@@ -67,6 +67,8 @@ def plan(
     given = dict(zip(INPUTS, case.inputs(), strict=True)) if inputs is None else inputs
     read = {x: given[x] for x in INPUTS if x in given}
     codes = put_in(given, case)
+    if beside := [name for name in MASKS if name in given]:
+        raise Refusal(f"kernel {name} takes no mask and no bias; among the inputs are {', '.join(beside)}")
     stages = ALGORITHMS[kernel.algorithm]
     wanted = requested(kernel, case, probes)
     own_dtypes = quantised.DTYPES if kernel.quantised else {"out": DTYPES[case.dtype]}
