@@ -26,7 +26,7 @@ SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
 
 def readable(trace: Trace) -> dict[str, np.ndarray]:
     """The dumped stages whose keys are known, so that other stages can be computed from them; as dumped."""
-    known = {*_PARTIALS, *trace.put_in}
+    known = {*_PARTIALS, *trace.put_in, "scale_q", "scale_k", "scale_v"}
     if trace.case.codes is None:
         known |= {"dequant_q", "dequant_k", "dequant_v"}
     return {name: stage for name, stage in trace.stages.items() if name in known or not unjudgeable(trace, name)}
@@ -36,6 +36,8 @@ def unjudgeable(trace: Trace, name: str) -> str:
     """Why a stage cannot be judged however it looks; empty where it can."""
     if name in trace.put_in:
         return "it was put in"
+    if trace.window is not None and name.startswith("scale_"):
+        return "it is made of more than the window holds"
     if trace.algorithm == "fp8" and name not in ALGORITHMS["flash"] and trace.case.codes is None:
         return "nobody told the format of the codes (--codes)"
     if name in _BY_TILE and trace.contract.block_k is None:

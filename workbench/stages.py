@@ -126,10 +126,15 @@ PROBE_SETS: Mapping[str, tuple[str, ...]] = {
 
 
 def probe_set(algorithm: str, probes: str) -> tuple[str, ...]:
-    """Stages that the probe set `probes` asks of `algorithm`, in data-flow order."""
-    if probes not in PROBE_SETS:
-        raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}; got {probes!r}")
-    return tuple(name for name in ALGORITHMS[algorithm] if name in PROBE_SETS[probes])
+    """Stages that `probes` asks of `algorithm`, in data-flow order: a probe set, or stages separated by commas."""
+    if probes in PROBE_SETS:
+        return tuple(name for name in ALGORITHMS[algorithm] if name in PROBE_SETS[probes])
+    asked = [name.strip() for name in probes.split(",")]
+    if not set(asked) <= set(ALGORITHMS[algorithm]):
+        known = ", ".join(ALGORITHMS[algorithm])
+        raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}, or some of the stages {known}; got {probes!r}")
+    given = QUANTISED_INPUTS if algorithm == "fp8" else ()
+    return tuple(name for name in ALGORITHMS[algorithm] if name in asked or name in given)
 
 
 def shape(stage: Stage, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -19,11 +19,14 @@ from workbench.contract import Contract, of_dict
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, shape
 
+if TYPE_CHECKING:
+    from workbench.window import Window
+
 SCHEMA = "workbench.trace/1"
 #: what a manifest holds beside its schema
 _MANIFEST = (
     *("target", "algorithm", "case", "contract", "inputs", "stages"),
-    *("requested", "put_in", "backend", "faults", "versions"),
+    *("requested", "put_in", "backend", "faults", "versions", "window", "whole"),
 )
 
 # A slot that nobody wrote holds a signalling NaN of our own. Arithmetic turns any signalling NaN into a quiet one, so
@@ -72,11 +75,18 @@ class Trace:
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
     #: name of an input -> float64 bounds of how far it may be from what the kernel read, where nobody saw that
     input_errors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    window: "Window | None" = None  #: what of the run this is, where it is not all; the case is then the window's own
+    whole: Case | None = None  #: the case that was run, where this is a window on it
     #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration; inputs; not kept at
     #: rest
     called_with: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
+
+    @property
+    def case_run(self) -> Case:
+        """The case that was run, of which the trace may hold a window."""
+        return self.case if self.whole is None else self.whole
 
 
 def _sizes(case: Case, contract: Contract) -> dict[str, int]:
@@ -159,6 +169,8 @@ def save(trace: Trace, path: Path) -> None:
         "backend": trace.backend,
         "faults": list(trace.faults),
         "versions": dict(trace.versions),
+        "window": None if trace.window is None else [list(bounds) for bounds in trace.window],
+        "whole": None if trace.whole is None else trace.whole.as_dict(),
     }
     arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages}.items()}
     write_atomically(path, serialised(arrays, {"workbench": json.dumps(manifest)}))
@@ -181,6 +193,8 @@ def load(path: Path) -> Trace:
     """The trace in `path`. Raises Refusal for a file that is truncated, is no trace, or lacks or misshapes a stage."""
     from safetensors import SafetensorError, safe_open
 
+    from workbench.window import Window
+
     if not path.exists():
         raise Refusal(f"{path}: no such file")
     try:
@@ -200,6 +214,7 @@ def load(path: Path) -> Trace:
         raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
     try:
         case = Case(**manifest["case"])
+        whole = None if manifest["whole"] is None else Case(**manifest["whole"])
         contract = of_dict(manifest["contract"])
     except Refusal as refusal:
         raise Refusal(f"{path}: {refusal}") from None
@@ -215,6 +230,8 @@ def load(path: Path) -> Trace:
         backend=manifest["backend"],
         faults=tuple(manifest["faults"]),
         versions=manifest["versions"],
+        window=None if manifest["window"] is None else Window(*map(tuple, manifest["window"])),
+        whole=whole,
     )
     return check(trace, str(path))
 
