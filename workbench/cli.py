@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workbench.cli_bench import bench
-from workbench.options import case_options, cases_of, fault_option, json_option, needs_of
+from workbench.options import case_options, cases_of, fault_option, foreign_of, json_option, needs_of, target_options
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -66,12 +66,7 @@ commands.add_command(bench)
 @click.argument("target", metavar="TARGET")
 @fault_option
 @case_options
-@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
-@click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
-@click.option("--arrays", help="What a foreign kernel takes: numpy, torch or cupy [numpy]")
-@click.option("--device", help="Where a foreign kernel wants its arrays: cpu or cuda [cpu]")
-@click.option("--layout", help="Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]")
-@click.option("--calibration", help="File of `workbench calibrate`, for what a foreign kernel does not tell of exp")
+@target_options
 @click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
 @json_option
 @click.option(
@@ -124,9 +119,7 @@ def _runs(
     from workbench.target import run
 
     targets = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
-    foreign = {
-        name: options[name] for name in ("arrays", "device", "layout", "calibration") if options[name] is not None
-    }
+    foreign = foreign_of(options)
     cases = cases_of({**options, **needs_of(faults, options)})
     ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend}
     calls: list[Callable[[], Trace]] = [

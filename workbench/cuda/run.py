@@ -61,7 +61,7 @@ def run_kernel(
     """
     made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs)
     backend = choose_backend(backend)
-    memory = _Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
+    memory = Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
     for function, grid, names in launches(made.trace.case, made.kernel):
         dumped, launch = _launcher(made.kernel, function, made.constants, wanted, made.faults, backend)
@@ -98,7 +98,7 @@ def _launcher(
 
 
 @dataclass(frozen=True)
-class _Memory:
+class Memory:
     """The arrays of a run where the backend can reach them."""
 
     backend: str
