@@ -36,6 +36,8 @@ PERCENTILES = {"us": 50, "min_us": 0, "p10_us": 10, "p90_us": 90}
 #: what is told of a call: `latency` is a whole one, `kernel` the GPU's work alone
 KINDS = ("kernel", "latency")
 TIMES = (*(f"{kind}_{suffix}" for kind in KINDS for suffix in PERCENTILES), "no_kernel_us")
+#: a judged run, and what makes the call that is to be timed
+Judged = tuple[Diff, Callable[[], Call]]
 # seconds of a case, measured on 2 cores, for estimates only
 CASE_S = 1.5
 
@@ -73,14 +75,14 @@ def measure(
     found = machine()
     options = {"faults": faults, "probes": probes, **foreign}
     if attention is None:
-        judged_call = partial(_ours, name, **options)
+        judged_run = partial(_ours, name, **options)
     else:
-        judged_call = partial(_foreign, attention, name, backend=backend, **options)
+        judged_run = partial(_foreign, attention, name, backend=backend, **options)
     peer_dtype = "float16" if ours and KERNELS[name].quantised else None
     rows = []
     with step(f"judge and time {name} on {len(cases)} cases", CASE_S * len(cases)) as tick:
         for case in cases:
-            rows.append(_row(judged_call, case, peer_dtype or case.dtype, on_gpu))
+            rows.append(_row(judged_run, case, peer_dtype or case.dtype, on_gpu))
             tick(f"{len(rows)} done")
     if all(row["refused"] and row["verdict"] is None for row in rows):
         raise Refusal("\n".join(dict.fromkeys(row["refused"] for row in rows)))
@@ -178,13 +180,13 @@ def _versions(ours: bool) -> dict[str, str]:
     return versions("cuda")
 
 
-def _row(judged_call: Callable[[Case], tuple[Diff, Call]], case: Case, peer_dtype: str, on_gpu: bool) -> dict[str, Any]:
+def _row(judged_run: Callable[[Case], Judged], case: Case, peer_dtype: str, on_gpu: bool) -> dict[str, Any]:
     """A row of the document."""
     torch: dict[str, Any] = {"dtype": peer_dtype, "refused": None, **dict.fromkeys(TIMES)}
     row: dict[str, Any] = {"case": case.as_dict(), **dict.fromkeys(("verdict", "origin", "refused", "diff_command"))}
     row |= {**dict.fromkeys(TIMES), "torch": torch, **dict.fromkeys(f"{kind}_ratio" for kind in KINDS)}
     try:
-        judged, call = judged_call(case)
+        judged, prepare = judged_run(case)
     except Refusal as refusal:
         return row | {"refused": str(refusal)}
     row |= {"case": judged.trace.case.as_dict(), "verdict": judged.verdict, "origin": judged.origin}
@@ -192,8 +194,9 @@ def _row(judged_call: Callable[[Case], tuple[Diff, Call]], case: Case, peer_dtyp
     if judged.verdict in WRONG:
         where = f"the first wrong stage is {judged.origin}" if judged.origin else "nothing could be judged"
         return row | {"refused": f"correctness first: {judged.verdict}, {where}"}
-    if not latency.repeats(call, on_gpu=on_gpu):
-        return row | {"refused": "correctness first: what is to be timed did not repeat the result that was judged"}
+    call = prepare()
+    if other := latency.unrepeatable(call, on_gpu=on_gpu):
+        return row | {"refused": f"correctness first: {other}"}
     peer = _peer(case, peer_dtype, on_gpu)
     if isinstance(peer, str):
         torch["refused"] = peer
@@ -226,16 +229,16 @@ def _time(sides: Sequence[tuple[dict[str, Any], Call]], on_gpu: bool) -> None:
             tell(side, "kernel", sample)
 
 
-def _ours(name: str, case: Case, *, faults: Sequence[str], probes: str, **foreign: Any) -> tuple[Diff, Call]:
-    """The judged run of a kernel of ours, and what is to be timed of it."""
+def _ours(name: str, case: Case, *, faults: Sequence[str], probes: str, **foreign: Any) -> Judged:
+    """A run of a kernel of ours."""
     from workbench.cuda.latency import prepared
 
     trace = run(name, case, faults=faults, probes=probes, backend="cuda", **foreign)
-    return diff(trace), prepared(name, case, faults_in=faults, judged=trace.stages)
+    return diff(trace), partial(prepared, name, case, faults_in=faults, judged=trace.stages)
 
 
-def _foreign(attention: Callable[..., Any], name: str, case: Case, **options: Any) -> tuple[Diff, Call]:
-    """The judged run of a foreign kernel, and that very call."""
+def _foreign(attention: Callable[..., Any], name: str, case: Case, **options: Any) -> Judged:
+    """A run of a foreign kernel; the call to be timed is that very one."""
     calls: list[partial] = []
 
     def called(*arrays: Any, **given: Any) -> Any:
@@ -247,9 +250,13 @@ def _foreign(attention: Callable[..., Any], name: str, case: Case, **options: An
     q, k, v = (judged.trace.inputs[name] for name in "qkv")
 
     def right(returned: Any) -> bool:
-        return diff(run(lambda *_, **__: returned, case, inputs=(q, k, v), **options)).verdict not in WRONG
+        try:
+            again = run(lambda *_, **__: returned, case, inputs=(q, k, v), **options)
+        except Refusal:  # not even of the form that a kernel returns
+            return False
+        return diff(again).verdict not in WRONG
 
-    return judged, Call(calls[0], right, partial(latency.poisoned, calls[0].args))
+    return judged, partial(Call, calls[0], right, partial(latency.poisoned, calls[0].args))
 
 
 def _peer(case: Case, dtype: str, on_gpu: bool) -> Call | str:
@@ -268,12 +275,13 @@ def _peer(case: Case, dtype: str, on_gpu: bool) -> Call | str:
         given["is_causal"] = True
     plain = case.but(dtype=dtype, **dict.fromkeys(("splits", "block_q", "block_k", "probs_dtype", *QUANTISED)))
     try:
-        judged, call = _foreign(attention, PEER, plain, arrays="torch", device="cuda" if on_gpu else "cpu")
+        judged, prepare = _foreign(attention, PEER, plain, arrays="torch", device="cuda" if on_gpu else "cpu")
     except Refusal as refusal:
         return str(refusal)
-    if judged.verdict in WRONG or not latency.repeats(call, on_gpu=on_gpu):
+    if judged.verdict in WRONG:
         return f"{PEER} itself is called {judged.verdict} here"
-    return call
+    call = prepare()
+    return latency.unrepeatable(call, on_gpu=on_gpu) or call
 
 
 def _words(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:

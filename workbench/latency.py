@@ -50,30 +50,34 @@ def latencies(calls: Sequence[Call], *, on_gpu: bool) -> list[np.ndarray]:
     return in_turns([timer(call) for call in calls])
 
 
-def repeats(call: Call, *, on_gpu: bool) -> bool:
-    """Whether another run of `call` is right: only what was judged is to be timed."""
-    result = call.run()
-    if on_gpu:
-        _wait()
-    return call.right(result)
+def unrepeatable(call: Call, *, on_gpu: bool) -> str | None:
+    """Why another run of `call` cannot stand for the one that was judged; None where it is right again."""
+    try:
+        result = call.run()
+        if on_gpu:
+            _wait()
+    except Exception as error:  # a foreign function's own
+        return f"another run of it raised {type(error).__name__}: {error}"
+    return None if call.right(result) else "another run of it gives another result than the one that was judged"
 
 
 def captured(call: Call) -> Any:
     """A CUDA graph (torch.cuda.CUDAGraph) of LAUNCHES runs of `call`; or a str: why there is none.
 
-    Poisoned inputs are there while it is recorded, and the true ones when it is replayed: work that ran at once,
-    outside of the graph, has read the poison, and the result is not right.
+    Inputs are poisoned for a run before it is recorded, so that results between its kernels are too, and while it is;
+    it is replayed on the true ones. Work that ran at once, outside of the graph, has read the poison, and the result is
+    not right.
     """
     import torch
 
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     failures: list[Exception] = []
     try:
-        with torch.cuda.stream(stream):  # also the way back from a capture that fails, which leaves its stream current
-            call.run()  # a first run on a stream makes workspaces, which no graph can
+        with torch.cuda.stream(stream), call.poisoned():  # leaves the stream also after a capture that fails in it
+            call.run()  # makes workspaces too, which no graph can
             _wait()
             # relaxed: an allocation while it is recorded does no harm, and the result tells what would
-            with call.poisoned(), torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
                 try:
                     for _ in range(LAUNCHES):
                         result = call.run()
@@ -86,7 +90,7 @@ def captured(call: Call) -> Any:
     except Exception as error:
         failures.append(error)  # after a failure in a capture its end fails too, and says less
         first = str(failures[0]) or type(failures[0]).__name__
-        return f"no CUDA graph of it could be recorded: {first.splitlines()[0]}"
+        return f"no CUDA graph of it could be recorded: {first.strip().splitlines()[0]}"
     if not call.right(result):
         return "a CUDA graph of it, replayed, gives another result: part of its work is not on torch's current stream"
     return graph
