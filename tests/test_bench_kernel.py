@@ -126,7 +126,7 @@ def test_right_attention_is_timed_beside_torch(mine):
     assert not wrong(results)
 
 
-def test_a_slow_function_takes_its_time(mine):
+def test_a_slow_function_takes_its_time():
     import time
 
     def slow(q, k, v, *, scale, causal):
@@ -134,7 +134,7 @@ def test_a_slow_function_takes_its_time(mine):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale)
 
     (row,) = measure(slow, [SMALL], arrays="torch")["rows"]
-    assert 4000 < row["latency_min_us"] and row["latency_ratio"] > 2
+    assert row["torch"]["latency_min_us"] < 4000 < row["latency_min_us"]
 
 
 def test_a_verdict_goes_before_each_time(mine):
@@ -328,7 +328,7 @@ def test_a_gpu_that_torch_does_not_find(mine):
     assert str(missing.value).endswith(message)
 
 
-def test_a_callable_is_named_by_itself(mine):
+def test_a_callable_is_named_by_itself():
     def flash(q, k, v, *, scale, causal):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale)
 

@@ -262,7 +262,6 @@ def _foreign(attention: Callable[..., Any], name: str, case: Case, **options: An
 def _peer(case: Case, dtype: str, on_gpu: bool) -> Call | str:
     """What is to be timed of PyTorch's attention on a case; or why it is not."""
     import torch
-    from torch.nn.attention.bias import causal_lower_right
 
     given: dict[str, Any] = {"enable_gqa": True} if case.heads != case.kv_heads else {}
 
@@ -270,6 +269,8 @@ def _peer(case: Case, dtype: str, on_gpu: bool) -> Call | str:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, **given)
 
     if case.causal and case.diagonal:  # is_causal is top-left
+        from torch.nn.attention.bias import causal_lower_right  # takes seconds
+
         given["attn_mask"] = causal_lower_right(case.seqlen_q, case.seqlen_k)
     elif case.causal:
         given["is_causal"] = True
