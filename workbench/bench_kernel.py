@@ -63,8 +63,8 @@ def measure(
       `no_kernel_us`, on a CPU always.
 
     `torch` has the same of the peer on the same inputs and device, in `dtype`: the case's, or float16 beside 8-bit
-    codes, which are decoded to it. Torch chooses the backend. It is judged too: `refused` says why it is not timed. Calls of
-    both take turns. `*_ratio` is our time over the peer's: below 1 is faster.
+    codes, which are decoded to it. Torch chooses the backend. It is judged too: `refused` says why it is not timed.
+    Calls of both take turns. `*_ratio` is our time over the peer's: below 1 is faster.
 
     Refusal where the kernel takes none of the cases; Unavailable without torch, and without a GPU for kernels of ours.
     """
