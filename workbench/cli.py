@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workbench.cli_bench import bench
-from workbench.options import case_options, cases_of, fault_option, inputs_option, json_option, needs_of
+from workbench.options import (
+    case_options,
+    cases_of,
+    fault_option,
+    foreign_of,
+    inputs_option,
+    json_option,
+    needs_of,
+    target_options,
+)
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -67,12 +76,7 @@ commands.add_command(bench)
 @fault_option
 @case_options
 @inputs_option
-@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
-@click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
-@click.option("--arrays", help="What a foreign kernel takes: numpy, torch or cupy [numpy]")
-@click.option("--device", help="Where a foreign kernel wants its arrays: cpu or cuda [cpu]")
-@click.option("--layout", help="Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]")
-@click.option("--calibration", help="File of `workbench calibrate`, for what a foreign kernel does not tell of exp")
+@target_options
 @click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
 @json_option
 @click.option(
@@ -125,9 +129,7 @@ def _runs(
     from workbench.target import run
 
     targets = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
-    foreign = {
-        name: options[name] for name in ("arrays", "device", "layout", "calibration") if options[name] is not None
-    }
+    foreign = foreign_of(options)
     cases = cases_of({**options, **needs_of(faults, options)})
     ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend, "inputs": options["inputs"]}
     calls: list[Callable[[], Trace]] = [

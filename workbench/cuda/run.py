@@ -65,7 +65,7 @@ def run_kernel(
     limits: dict[str, Any] = {"where": where, "limit_gb": limit_gb}
     made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs, **limits)
     backend = choose_backend(backend)
-    memory = _Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
+    memory = Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
     for function, grid, names in launches(made.trace.case, made.kernel):
         windowed = made.window is not None
@@ -105,7 +105,7 @@ def _launcher(
 
 
 @dataclass(frozen=True)
-class _Memory:
+class Memory:
     """The arrays of a run where the backend can reach them."""
 
     backend: str
