@@ -334,8 +334,8 @@ def test_a_callable_is_named_by_itself():
 
     results = measure(flash, [SMALL], arrays="torch")
     assert (results["target"], results["backend"]) == ("flash", "foreign")
-    with pytest.raises(Refusal, match="^codes is for kernels of ours on 8-bit codes .fp8.; flash is a foreign one$"):
-        measure(flash, [SMALL.but(codes="e4m3")], arrays="torch")
+    with pytest.raises(Refusal, match="^scores is for kernels of ours on 8-bit codes .fp8.; flash is a foreign one$"):
+        measure(flash, [SMALL.but(scores="mma")], arrays="torch")
 
 
 def test_a_faulty_kernel_of_ours_is_refused_before_it_is_built(monkeypatch):
