@@ -72,3 +72,14 @@ def verdicts(correct: int, per_fault: int, seed: int, jobs: int, foreign: bool, 
         )
     else:
         _measured(partial(bench_verdicts.measure, correct, per_fault, seed, jobs), bench_verdicts.tables, as_json)
+
+
+@bench.command()
+@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the variants over [1]")
+@json_option
+def fp8(backend: str, jobs: int, as_json: bool) -> None:
+    """Judge the kernel on 8-bit codes in all variants, hold its out against PyTorch's attention, and time it."""
+    from workbench.bench_fp8 import measure, tables
+
+    _measured(partial(measure, backend, jobs), tables, as_json)
