@@ -20,6 +20,7 @@ from workbench.machine import machine
 from workbench.progress import step
 from workbench.quantisation import loss
 from workbench.refusal import Unavailable
+from workbench.report.command import diff_command
 from workbench.report.document import number
 from workbench.stages import ALGORITHMS, INPUTS
 from workbench.tally import RIGHT
@@ -144,6 +145,7 @@ class Called:
     stages: tuple[tuple[str, str, float], ...]  #: name, verdict, and x of budget of the worst element
     victims: tuple[str, ...]
     case: Case
+    command: str  #: that judges the same run again
 
     @classmethod
     def of(cls, judged: Diff) -> "Called":
@@ -152,7 +154,7 @@ class Called:
             (stage.name, stage.verdict, max((element.over_budget for element in stage.worst()), default=0.0))
             for stage in judged
         )
-        return cls(judged.verdict, stages, judged.victims, judged.trace.case)
+        return cls(judged.verdict, stages, judged.victims, judged.trace.case, diff_command(judged))
 
     @property
     def over_budget(self) -> float:
@@ -161,9 +163,10 @@ class Called:
 
     @property
     def not_right(self) -> str:
-        """The stages that are not exact or rounding, and victims; "" where there are none."""
+        """The stages that are not exact or rounding, and victims, and the run; "" where there are none."""
         stages = [f"{name} {verdict}" for name, verdict, _ in self.stages if verdict not in RIGHT]
-        return ", ".join([*stages, *(f"{name} victim" for name in self.victims)])
+        wrong = [*stages, *(f"{name} victim" for name in self.victims)]
+        return f"{', '.join(wrong)}: {self.command}" if wrong else ""
 
 
 def _called(cases: Sequence[Case], *, backend: str) -> list[Called]:
@@ -180,7 +183,7 @@ def _together(runs: Sequence[Called]) -> dict[str, Any]:
         "over_budget": worst.over_budget,
         "stage": next(name for name, _, over_budget in worst.stages if over_budget == worst.over_budget),
         "case": _said(worst.case),
-        "not_right": [f"{one.not_right} of {one.case}" for one in runs if one.not_right],
+        "not_right": [one.not_right for one in runs if one.not_right],
     }
 
 
