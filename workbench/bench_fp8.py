@@ -68,7 +68,7 @@ def measure(
     - `variants`: a row for each, over all shapes, masks and scales: `verdicts`, how many runs were called each;
       `over_budget`, `stage` and `case` of the element nearest to its budget or farthest beyond it; `not_right`, the
       runs in which a stage is not exact or rounding, or a victim. `all_variants` is the same of all, `stages` the same
-      of each stage.
+      of each stage, with the `variant` of its worst element.
     - `accuracy`: largest errors of out in the default variant, full and causal, rows that see few keys apart: `max_abs`
       of all rows against torch's float64 attention on the inputs, `limit`, what it must stay below, null where nothing
       is asked; `of_quantisation` and `of_kernel`, the two parts of which it is the sum, each where it is largest;
@@ -114,21 +114,17 @@ def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     """The document as tables for a screen: rows of equal columns."""
     fields = [name for name in results["variants"][0] if name in VARIANTS]
     total = dict.fromkeys(fields, "all") | results["all_variants"]
-    counted = {
-        "variants": [(row, fields, ("stage", "case")) for row in (*results["variants"], total)],
-        "stages": [(row, ["stage"], ("variant", "case")) for row in results["stages"]],
-    }
-    variants, stages = (
-        [
-            {name: row[name] for name in (*first, "runs")}
-            | {verdict: row["verdicts"].get(verdict, 0) for verdict in SEVERITY}
-            | {"x of budget": row["over_budget"], **{f"worst {name}": row[name] for name in last}}
-            for row, first, last in rows
-        ]
-        for rows in counted.values()
-    )
+    variants = [_cells(row, fields, ("stage", "case")) for row in (*results["variants"], total)]
+    stages = [_cells(row, ("stage",), ("variant", "case")) for row in results["stages"]]
     wrong = [{"not right": line} for line in total["not_right"]]
     return [variants, stages, *([wrong] if wrong else []), results["accuracy"], [results["times"]]]
+
+
+def _cells(row: Mapping[str, Any], first: Sequence[str], last: Sequence[str]) -> dict[str, Any]:
+    """A row of verdicts as one of a table: what it is about, the verdicts, the worst element and where it is."""
+    verdicts = {verdict: row["verdicts"].get(verdict, 0) for verdict in SEVERITY}
+    worst = {"x of budget": row["over_budget"], **{f"worst {name}": row[name] for name in last}}
+    return {name: row[name] for name in (*first, "runs")} | verdicts | worst
 
 
 def _cases(shape: Case) -> list[Case]:
