@@ -111,3 +111,14 @@ def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_j
     for line in [] if as_json else bench_kernel.sentences(results):
         click.echo(line)
     sys.exit(BUG if bench_kernel.wrong(results) else 0)
+
+
+@bench.command()
+@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the variants over [1]")
+@json_option
+def fp8(backend: str, jobs: int, as_json: bool) -> None:
+    """Judge the kernel on 8-bit codes in all variants, hold its out against PyTorch's attention, and time it."""
+    from workbench.bench_fp8 import measure, tables
+
+    _measured(partial(measure, backend, jobs), tables, as_json)
