@@ -122,7 +122,7 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
             why = "the run was to dump it and did not" if absent else "not given"
             (judged if absent else others).append(nothing(verdict="missing" if absent else "not judged", reason=why))
         elif name in ruled_out:
-            others.append(nothing(verdict="not judged", reason=ruled_out[name]))
+            others.append(nothing(verdict="not judged", reason=ruled_out[name], dumped=trace.stages[name]))
         else:
             judged.append(_judge(trace, name, *compared[name]))
     return Diff(trace, tuple(_with_bias(trace, judged)), tuple(others))
@@ -163,6 +163,7 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         judged_from=nearest_dumped(trace.algorithm, name, dumped) if unseen else (),
         upstream=unseen,
         reason=reason,
+        dumped=trace.stages[name],
     )
 
 

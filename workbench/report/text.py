@@ -42,8 +42,7 @@ def row(diff: Diff, stage: StageDiff) -> tuple[str, ...]:
     """The cells of one stage, as in COLUMNS."""
     part = stage.role
     verdict = stage.verdict + {"origin": " <- origin", "victim": " (victim)"}.get(part, "")
-    # a victim's own errors are small: what it suffers is its distance from q, k, v
-    comparison = stage.propagated if part == "victim" else stage.decisive
+    comparison = stage.told
     if comparison is None:
         return (stage.name, verdict, *[""] * (len(COLUMNS) - 3), stage.reason)
     found = comparison.summary

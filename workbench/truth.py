@@ -1,0 +1,51 @@
+"""What a stage should be in float64 from q, k and v alone, whether its kernel dumped it or not."""
+
+import numpy as np
+
+from workbench.decoding import BEFORE_ATTENTION
+from workbench.expectation import Expectation, Part, splits, unjudgeable
+from workbench.quantisation import attention_of
+from workbench.reference import fp8
+from workbench.refusal import Refusal
+from workbench.selection import Index, Selection, chosen, grid
+from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS, shape
+from workbench.trace import Trace, to_float64
+
+
+def truth(trace: Trace, name: str, index: Index = ()) -> Selection:
+    """The elements of stage `name` at `index` as q, k and v make them, in natural units; of a quantised kernel as its
+    codes and scales do.
+
+    Only the batches, heads and queries that were chosen are computed. Refusal for a stage that the kernel does not
+    have, and where its contract does not tell the keys that belong to it.
+    """
+    known = ALGORITHMS[trace.algorithm]
+    if name not in known:
+        raise Refusal(f"{trace.target} has no stage {name!r}; its stages: {', '.join(known)}")
+    if why := unjudgeable(trace, name):
+        raise Refusal(f"stage {name} of {trace.target}: {why}")
+    stage = known[name]
+    block_k = trace.contract.block_k or trace.case.seqlen_k
+    sizes = {**trace.case.sizes, "t": -(-trace.case.seqlen_k // block_k), "s": splits(trace)}
+    indices = chosen(name, stage.axes, shape(stage, sizes), index)
+    if name in BEFORE_ATTENTION:
+        return Selection(name, indices, None, _before_attention(trace, name)[grid(indices)])
+    spans = {axis: _span(indices[axis]) for axis in "bhq"}
+    if len(range(trace.case.heads)[spans["h"]]) > 1:
+        spans["h"] = slice(0, trace.case.heads)  # a part has one head or whole groups
+    computed = Expectation(attention_of(trace, from_codes=True), {}, Part(**spans)).computed[name]
+    within = {axis: [i - spans[axis].start if axis in spans else i for i in one] for axis, one in indices.items()}
+    return Selection(name, indices, None, computed[np.ix_(*within.values())])
+
+
+def _span(chosen: range) -> slice:
+    """From the first to the last of some indices, in whatever order."""
+    return slice(min(chosen), max(chosen) + 1)
+
+
+def _before_attention(trace: Trace, name: str) -> np.ndarray:
+    case = trace.case
+    assert case.codes is not None and case.quantiser_scale is not None
+    q, k, v = (to_float64(trace.inputs[x]) for x in INPUTS)
+    given = {stage: to_float64(trace.stages[stage]) for stage in QUANTISED_INPUTS if stage in trace.stages}
+    return fp8.decoding(q, k, v, codes=case.codes, scaling=case.quantiser_scale, given=given)[name]
