@@ -19,7 +19,7 @@ from workbench.expectation import readable, unjudgeable
 from workbench.parts import comparisons, placed
 from workbench.quantisation import Loss, loss
 from workbench.stage_diff import StageDiff
-from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, nearest_dumped, unseen_upstream
+from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
@@ -55,6 +55,7 @@ class Diff:
         return tuple(stage.name for stage in self.stages if stage.role == "victim")
 
     def __getitem__(self, name: str) -> StageDiff:
+        stage_of(self.trace.algorithm, name, self.trace.target)
         return {stage.name: stage for stage in (*self.stages, *self.not_judged)}[name]
 
     def __iter__(self) -> Iterator[StageDiff]:

@@ -87,6 +87,24 @@ def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--fault", "faults", multiple=True, metavar="ID", help=text)(command)
 
 
+#: option -> (default, help) of how a target is run
+RUN_OPTIONS: dict[str, tuple[str | None, str]] = {
+    "--backend": ("auto", "auto, emulator or cuda [auto: a GPU where there is one]"),
+    "--probes": ("all", "Stages to dump: all, lean or output [all]"),
+    "--arrays": (None, "What a foreign kernel takes: numpy, torch or cupy [numpy]"),
+    "--device": (None, "Where a foreign kernel wants its arrays: cpu or cuda [cpu]"),
+    "--layout": (None, "Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]"),
+    "--calibration": (None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
+}
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what `runs.runs` takes besides the target: faults, case options, and how a target is run."""
+    for option, (default, text) in reversed(RUN_OPTIONS.items()):
+        command = click.option(option, default=default, help=text)(command)
+    return fault_option(case_options(command))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 
 

@@ -174,7 +174,9 @@ def _along(stage: str, axis: str, size: int, one: Any) -> range:
     if not isinstance(one, slice):
         raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} takes an index or a slice; got {one!r}")
     if one.step == 0:
-        raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} takes a slice with a step other than 0; got {_said(one)}")
+        raise Refusal(
+            f"stage {stage}: {AXIS_NAMES[axis]} {axis} takes a slice with a step other than 0; got {_said(one)}"
+        )
     found = range(size)[one]
     if not found:
         raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} is 0 to {size - 1}; {_said(one)} is none of them")

@@ -52,7 +52,9 @@ class StageDiff:
     judged_from: tuple[str, ...] = ()  #: nearest dumped ancestors, where a direct input was not dumped
     upstream: tuple[str, ...] = ()  #: stages that nobody saw, where the verdict covers them too
     reason: str = ""  #: why the stage is missing, untestable or not judged
-    dumped: np.ndarray | None = field(default=None, repr=False, compare=False)  #: as the kernel gave it; None where it did not
+    dumped: np.ndarray | None = field(
+        default=None, repr=False, compare=False
+    )  #: as the kernel gave it; None where it did not
 
     @property
     def decisive(self) -> Comparison | None:

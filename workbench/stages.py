@@ -123,6 +123,13 @@ PROBE_SETS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def stage_of(algorithm: str, name: str, target: str) -> Stage:
+    """The stage `name` of a kernel `target`; Refusal where its algorithm has none of that name."""
+    if name not in ALGORITHMS[algorithm]:
+        raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(ALGORITHMS[algorithm])}")
+    return ALGORITHMS[algorithm][name]
+
+
 def probe_set(algorithm: str, probes: str) -> tuple[str, ...]:
     """Stages that the probe set `probes` asks of `algorithm`, in data-flow order."""
     if probes not in PROBE_SETS:

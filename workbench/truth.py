@@ -8,7 +8,7 @@ from workbench.quantisation import attention_of
 from workbench.reference import fp8
 from workbench.refusal import Refusal
 from workbench.selection import Index, Selection, chosen, grid
-from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS, shape
+from workbench.stages import INPUTS, QUANTISED_INPUTS, shape, stage_of
 from workbench.trace import Trace, to_float64
 
 
@@ -19,12 +19,9 @@ def truth(trace: Trace, name: str, index: Index = ()) -> Selection:
     Only the batches, heads and queries that were chosen are computed. Refusal for a stage that the kernel does not
     have, and where its contract does not tell the keys that belong to it.
     """
-    known = ALGORITHMS[trace.algorithm]
-    if name not in known:
-        raise Refusal(f"{trace.target} has no stage {name!r}; its stages: {', '.join(known)}")
+    stage = stage_of(trace.algorithm, name, trace.target)
     if why := unjudgeable(trace, name):
         raise Refusal(f"stage {name} of {trace.target}: {why}")
-    stage = known[name]
     block_k = trace.contract.block_k or trace.case.seqlen_k
     sizes = {**trace.case.sizes, "t": -(-trace.case.seqlen_k // block_k), "s": splits(trace)}
     indices = chosen(name, stage.axes, shape(stage, sizes), index)
@@ -47,5 +44,5 @@ def _before_attention(trace: Trace, name: str) -> np.ndarray:
     case = trace.case
     assert case.codes is not None and case.quantiser_scale is not None
     q, k, v = (to_float64(trace.inputs[x]) for x in INPUTS)
-    given = {stage: to_float64(trace.stages[stage]) for stage in QUANTISED_INPUTS if stage in trace.stages}
+    given = {} if name in QUANTISED_INPUTS else {stage: to_float64(trace.stages[stage]) for stage in QUANTISED_INPUTS}
     return fp8.decoding(q, k, v, codes=case.codes, scaling=case.quantiser_scale, given=given)[name]

@@ -1,0 +1,46 @@
+"""What TARGET and the options of the command line run: one call for each case, each of which gives a trace."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.options import cases_of, needs_of
+from workbench.refusal import Refusal
+
+if TYPE_CHECKING:
+    from workbench.trace import Trace
+
+Calls = list[Callable[[], "Trace"]]
+
+#: options that say how a foreign kernel is called
+FOREIGN = ("arrays", "device", "layout", "calibration")
+
+
+def runs(
+    target: str, *, faults: tuple[str, ...], probes: str, backend: str, **options: Any
+) -> tuple[Calls, float | None]:
+    """What to run, one call for each case, and about how many seconds it takes where that is known.
+
+    `target` is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
+    FILE.safetensors, which takes no options; `options` are those of `options.case_options` and FOREIGN.
+    """
+    if target.endswith(".safetensors"):
+        if given := [name for name, value in {**options, "faults": faults}.items() if value]:
+            raise Refusal(f"a trace brings its own case and takes no other options; got {', '.join(given)}")
+        from workbench.trace import load
+
+        return [partial(load, Path(target))], None
+    from workbench.cuda.kernels import KERNELS
+    from workbench.target import run
+
+    targets = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
+    foreign = {name: options[name] for name in FOREIGN if options[name] is not None}
+    cases = cases_of({**options, **needs_of(faults, options)})
+    ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend}
+    calls: Calls = [partial(run, name, case, **ours, **foreign) for name in targets for case in cases]
+    if targets[0] not in KERNELS:
+        return calls, None
+    from workbench.cuda.run import estimate_s
+
+    return calls, sum(estimate_s(name, cases, faults, probes, backend) for name in targets)
