@@ -65,18 +65,22 @@ commands.add_command(show)
 
 
 @commands.command()
-@click.argument("target", metavar="TARGET")
+@click.argument("target", metavar="TARGET", required=False)
 @run_options
+@click.option("--values", metavar="LOG", help="Instead of a TARGET: judge values that a kernel of yours printed")
 @click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
 @json_option
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
 )
-def diff(target: str, fail_on: str, as_json: bool, out: Path | None, **options: Any) -> None:
+def diff(target: str | None, fail_on: str, as_json: bool, out: Path | None, **options: Any) -> None:
     """Judge every stage of TARGET and name the first wrong one.
 
     TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
     FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row.
+
+    LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them; its kernel had the inputs of the case
+    that the case options give.
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal

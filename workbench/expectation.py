@@ -25,8 +25,11 @@ SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
 
 
 def readable(trace: Trace) -> dict[str, np.ndarray]:
-    """The dumped stages whose keys are known, so that other stages can be computed from them; as dumped."""
-    return {name: stage for name, stage in trace.stages.items() if name in _PARTIALS or not unjudgeable(trace, name)}
+    """The dumped stages that are whole and whose keys are known, so that other stages can be computed from them; as
+    dumped.
+    """
+    whole = {name: stage for name, stage in trace.stages.items() if name not in trace.sparse}
+    return {name: stage for name, stage in whole.items() if name in _PARTIALS or not unjudgeable(trace, name)}
 
 
 def unjudgeable(trace: Trace, name: str) -> str:

@@ -1,14 +1,16 @@
 """A part of a trace held against its expectation: a verdict on every element, in the units that the kernel stores."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import add
 
 import numpy as np
 from array_api_compat import array_namespace
 
+from workbench.arrays import in_float64
 from workbench.budget import Budget, budgets
-from workbench.comparison import Elements, Found, Summary, compare, summary
+from workbench.comparison import Elements, Found, State, Summary, compare, summary
 from workbench.contract import Contract
 from workbench.expectation import SCORE_UNITS, Expectation, Part, in_bool, in_stored_units
 from workbench.trace import unwritten
@@ -74,7 +76,14 @@ def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.nd
     empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
     if empty is not None:
         actual, expected = _without_keys(contract, name, actual, expected, empty)
-    return compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
+    if name not in e.trace.sparse:
+        return compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
+    off = cut.of(e.part.of(e.trace.sparse[name], axes), axes)
+    widened = _mapped(stored, lambda array: array + in_float64(np.nan_to_num(off), e.device))
+    found = compare(actual, blank, expected, replace(widened, size=stored.size), dumped.dtype, contract.saturates)
+    absent = in_bool(np.isnan(off), e.device)
+    found.state[absent], found.over_budget[absent], found.actual[absent] = int(State.ABSENT), np.nan, np.nan
+    return found
 
 
 def _keep(found: Found, elements: Elements, part: Part, axes: str) -> None:

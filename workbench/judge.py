@@ -18,7 +18,7 @@ from workbench.comparison import Comparison, State, Summary
 from workbench.expectation import readable, unjudgeable
 from workbench.parts import comparisons, placed
 from workbench.quantisation import Loss, loss
-from workbench.stage_diff import StageDiff
+from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
 
@@ -51,7 +51,9 @@ class Diff:
 
     @property
     def victims(self) -> tuple[str, ...]:
-        """Stages that are right on their own inputs and wrong against q, k, v."""
+        """Stages that are right on their own inputs and wrong against q, k, v; and wrong ones behind a wrong one that
+        could be judged end to end only.
+        """
         return tuple(stage.name for stage in self.stages if stage.role == "victim")
 
     def __getitem__(self, name: str) -> StageDiff:
@@ -126,7 +128,17 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
             others.append(nothing(verdict="not judged", reason=ruled_out[name], dumped=trace.stages[name]))
         else:
             judged.append(_judge(trace, name, *compared[name]))
-    return Diff(trace, tuple(_with_bias(trace, judged)), tuple(others))
+    return Diff(trace, tuple(_behind(trace, _with_bias(trace, judged))), tuple(others))
+
+
+def _behind(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
+    """The stages, those that are wrong end to end with the wrong ones among all stages before them."""
+    wrong = {stage.name for stage in judged if stage.verdict in ORIGIN_VERDICTS}
+    found = []
+    for stage in judged:
+        before = unseen_upstream(trace.algorithm, stage.name, ()) if stage.verdict == "bug" and not stage.isolated else ()
+        found.append(replace(stage, behind=tuple(name for name in before if name in wrong)))
+    return found
 
 
 def _with_bias(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
@@ -151,7 +163,7 @@ def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
 
 def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
     dumped = readable(trace)
-    unseen = unseen_upstream(trace.algorithm, name, dumped)
+    between = unseen_upstream(trace.algorithm, name, dumped)
     decisive = isolated or propagated
     assert decisive is not None
     verdict, reason = _verdict(decisive.summary)
@@ -161,8 +173,8 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         verdict,
         isolated=isolated,
         propagated=propagated,
-        judged_from=nearest_dumped(trace.algorithm, name, dumped) if unseen else (),
-        upstream=unseen,
+        judged_from=nearest_dumped(trace.algorithm, name, dumped) if between else (),
+        upstream=tuple(stage for stage in between if stage not in trace.sparse),
         reason=reason,
         dumped=trace.stages[name],
     )

@@ -18,13 +18,19 @@ FOREIGN = ("arrays", "device", "layout", "calibration")
 
 
 def runs(
-    target: str, *, faults: tuple[str, ...], probes: str, backend: str, **options: Any
+    target: str | None, *, faults: tuple[str, ...], probes: str, backend: str, values: str | None = None, **options: Any
 ) -> tuple[Calls, float | None]:
     """What to run, one call for each case, and about how many seconds it takes where that is known.
 
     `target` is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
-    FILE.safetensors, which takes no options; `options` are those of `options.case_options` and FOREIGN.
+    FILE.safetensors, which takes no options; or None, where `values` is a log of printed values. `options` are those of
+    `options.case_options` and FOREIGN.
     """
+    if values is not None:
+        others = {"fault": faults, "probes": probes != "all", "backend": backend != "auto"}
+        return [_printed(values, target, others | {name: options[name] for name in FOREIGN}, options)], None
+    if target is None:
+        raise Refusal("diff takes a TARGET, or --values LOG")
     if target.endswith(".safetensors"):
         if given := [name for name, value in {**options, "faults": faults}.items() if value]:
             raise Refusal(f"a trace brings its own case and takes no other options; got {', '.join(given)}")
@@ -44,3 +50,17 @@ def runs(
     from workbench.cuda.run import estimate_s
 
     return calls, sum(estimate_s(name, cases, faults, probes, backend) for name in targets)
+
+
+def _printed(log: str, target: str | None, others: dict[str, Any], options: dict[str, Any]) -> Callable[[], "Trace"]:
+    """What reads a log of printed values, which takes no target and none of the `others` among the options."""
+    if target is not None:
+        raise Refusal(f"--values judges what the log holds, and takes no TARGET; got {target!r}")
+    if given := [f"--{name}" for name, value in others.items() if value]:
+        raise Refusal(f"--values takes the options of the case alone, since the kernel ran elsewhere; got {given[0]}")
+    cases = cases_of(options)
+    if len(cases) != 1:
+        raise Refusal(f"a log is of one case; the case options make {len(cases)}")
+    from workbench.log import load_log
+
+    return partial(load_log, log, cases[0])

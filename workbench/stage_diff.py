@@ -51,6 +51,7 @@ class StageDiff:
     propagated: Comparison | None  #: against q, k, v
     judged_from: tuple[str, ...] = ()  #: nearest dumped ancestors, where a direct input was not dumped
     upstream: tuple[str, ...] = ()  #: stages that nobody saw, where the verdict covers them too
+    behind: tuple[str, ...] = ()  #: wrong stages upstream, of a stage that was judged end to end
     reason: str = ""  #: why the stage is missing, untestable or not judged
     dumped: np.ndarray | None = field(
         default=None, repr=False, compare=False
@@ -63,9 +64,11 @@ class StageDiff:
 
     @property
     def role(self) -> str:
-        """origin: wrong by its own verdict; victim: only its propagated error is outside; not judged; or clean."""
+        """origin: wrong by its own verdict; victim: only its propagated error is outside, or nobody can tell whether more
+        is, since a stage before it is wrong; not judged; or clean.
+        """
         if self.verdict in ORIGIN_VERDICTS:
-            return "origin"
+            return "victim" if self.behind else "origin"
         if self.propagated is not None and self.propagated.summary.outside:
             return "victim"
         return "not judged" if self.decisive is None or self.verdict == "untestable" else "clean"

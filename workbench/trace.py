@@ -66,6 +66,10 @@ class Trace:
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
     #: name of an input -> float64 bounds of how far it may be from what the kernel read, where nobody saw that
     input_errors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    #: of stages of which only some elements were given: how far each may be from what the kernel held (half a unit of
+    #: the last digit that it printed), float64 of the stage's shape; NaN where none was given
+    sparse: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
     #: how a foreign kernel was called where not as usual: arrays, device, layout, calibration; not kept at rest
     called_with: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
@@ -115,6 +119,9 @@ def check(trace: Trace, where: str) -> Trace:
                 f"{where}: stage {name} has axes [{' '.join(axes)}] and must have shape {list(expected)} "
                 f"for this case; got {list(stage.shape)}"
             )
+    for name, errors in trace.sparse.items():
+        if name not in trace.stages or errors.shape != trace.stages[name].shape:
+            raise Refusal(f"{where}: the errors of stage {name}, given in part, must have its shape; got {errors.shape}")
     return trace
 
 
@@ -134,7 +141,10 @@ def save(trace: Trace, path: Path) -> None:
         "faults": list(trace.faults),
         "versions": dict(trace.versions),
     }
-    arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages}.items()}
+    if trace.sparse or trace.notes:
+        manifest |= {"sparse": list(trace.sparse), "notes": list(trace.notes)}
+    sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
+    arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
     write_atomically(path, serialised(arrays, {"workbench": json.dumps(manifest)}))
 
 
@@ -169,7 +179,8 @@ def load(path: Path) -> Trace:
             f"this file has {sorted(metadata) or 'no metadata'}"
         )
     manifest = _manifest(path, metadata["workbench"])
-    missing = [name for name in (*INPUTS, *manifest["stages"]) if name not in arrays]
+    sparse = {name: f"sparse.{name}" for name in manifest.get("sparse", ())}
+    missing = [name for name in (*INPUTS, *manifest["stages"], *sparse.values()) if name not in arrays]
     if missing:
         raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
     try:
@@ -188,6 +199,8 @@ def load(path: Path) -> Trace:
         backend=manifest["backend"],
         faults=tuple(manifest["faults"]),
         versions=manifest["versions"],
+        sparse={name: arrays[errors] for name, errors in sparse.items()},
+        notes=tuple(manifest.get("notes", ())),
     )
     return check(trace, str(path))
 

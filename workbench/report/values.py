@@ -35,6 +35,7 @@ STATES: dict[State | None, str] = {
     State.UNWRITTEN: "unwritten",
     State.POISONED: "poisoned",
     State.VACUOUS: "untestable",
+    State.ABSENT: "not given",
     None: "not judged",
 }
 _QUANTITIES = ("actual", "expected", "error", "budget", "over_budget")
