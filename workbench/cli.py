@@ -79,8 +79,8 @@ def diff(target: str | None, fail_on: str, as_json: bool, out: Path | None, **op
     TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
     FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row.
 
-    LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them; its kernel had the inputs of the case
-    that the case options give.
+    LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
+    case that the case options give; of --block-k and --splits it tells what its tiles and splits are.
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal

@@ -14,6 +14,7 @@ from workbench import contract
 from workbench.arrays import ARRAYS, DEVICES, as_numpy, handed_over
 from workbench.case import DTYPES, Case
 from workbench.refusal import Refusal
+from workbench.sparse import dims_of, of_coordinates
 from workbench.stages import ALGORITHMS
 from workbench.trace import Trace, check
 
@@ -59,9 +60,9 @@ def run_foreign(
     """The trace of a foreign kernel.
 
     `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and
-    returns out, (out, lse), or a dict of stage name -> array, with an optional key "contract" (a dict). Refusal where
-    it raises or returns anything else. `calibration`: a file of `workbench calibrate`, for what the contract does not
-    say of exp and of tensor cores.
+    returns out, (out, lse), or a dict of stage name -> array, with an optional key "contract" (a dict); a stage given
+    in part is {"indices": [n, axes], "values": [n]} in place of an array. Refusal where it raises or returns anything
+    else. `calibration`: a file of `workbench calibrate`, for what the contract does not say of exp and of tensor cores.
     """
     for option, value, accepted in (
         ("arrays", arrays, ARRAYS),
@@ -81,32 +82,37 @@ def run_foreign(
     except Exception:
         hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
         raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
-    stages, declared = _stages(returned, name)
+    stages, parts, declared = _stages(returned, name)
+    algorithm = "flash" if set(stages) | set(parts) <= set(ALGORITHMS["flash"]) else "split_k"
+    unknown = [stage for stage in (*stages, *parts) if stage not in ALGORITHMS[algorithm]]
+    if unknown:
+        raise Refusal(
+            f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(ALGORITHMS[algorithm])}"
+        )
     if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
         stages["out"] = _swapped(stages["out"])
-    algorithm = "flash" if set(stages) <= set(ALGORITHMS["flash"]) else "split_k"
     if "out" in stages and "out_dtype" not in declared:
         own = stages["out"].dtype
         declared = {**declared, "out_dtype": next((key for key, dtype in DTYPES.items() if dtype == own), "float32")}
     if calibration is not None:
         declared = {**_measured(calibration), **declared}
     promise = contract.of_foreign(declared, case)
+    settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
+    for key, given in parts.items():
+        stage, where = ALGORITHMS[algorithm][key], f"{name}: {key}"
+        stages[key], sparse[key] = of_coordinates(stage, dims_of(stage, settled, where), given, where)
     trace = Trace(
         target=name,
         algorithm=algorithm,
-        case=case.but(block_k=promise.block_k, splits=promise.splits),
+        case=settled,
         contract=promise,
         inputs={"q": q, "k": k, "v": v},
         stages={stage: stages[stage] for stage in ALGORITHMS[algorithm] if stage in stages},
         requested=(),
+        sparse=sparse,
         called_with={key: value for key, value in options.items() if value != _USUAL[key]},
         rerun=None if inputs is not None else partial(run_foreign, function, name=name, **options),
     )
-    unknown = [stage for stage in stages if stage not in ALGORITHMS[algorithm]]
-    if unknown:
-        raise Refusal(
-            f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(ALGORITHMS[algorithm])}"
-        )
     return check(trace, name)
 
 
@@ -123,8 +129,8 @@ def _swapped(x: np.ndarray) -> np.ndarray:
     return x.swapaxes(1, 2)
 
 
-def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
-    """Stages by name, and the declared contract, of what a foreign function returned."""
+def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
+    """Stages by name, those given in part, and the declared contract, of what a foreign function returned."""
     declared: Mapping[str, Any] = {}
     if isinstance(returned, tuple) and len(returned) == 2:
         returned = {"out": returned[0], "lse": returned[1]}
@@ -134,7 +140,9 @@ def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], Mapping[st
         declared = returned["contract"]
         if not isinstance(declared, Mapping):
             raise Refusal(f'{name}: "contract" must be a dict; got {type(declared).__name__}')
-    stages = {key: as_numpy(value, f"{name}: {key}") for key, value in returned.items() if key != "contract"}
-    if not stages:
+    given = {key: value for key, value in returned.items() if key != "contract"}
+    if not given:
         raise Refusal(f"{name} returned no stage; return out, (out, lse), or a dict of stage name -> array")
-    return stages, declared
+    parts = {key: value for key, value in given.items() if isinstance(value, Mapping)}
+    stages = {key: as_numpy(value, f"{name}: {key}") for key, value in given.items() if key not in parts}
+    return stages, parts, declared

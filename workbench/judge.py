@@ -134,11 +134,12 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
 def _behind(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
     """The stages, those that are wrong end to end with the wrong ones among all stages before them."""
     wrong = {stage.name for stage in judged if stage.verdict in ORIGIN_VERDICTS}
-    found = []
-    for stage in judged:
-        before = unseen_upstream(trace.algorithm, stage.name, ()) if stage.verdict == "bug" and not stage.isolated else ()
-        found.append(replace(stage, behind=tuple(name for name in before if name in wrong)))
-    return found
+
+    def behind(stage: StageDiff) -> tuple[str, ...]:
+        end_to_end = stage.verdict == "bug" and stage.isolated is None
+        return tuple(name for name in unseen_upstream(trace.algorithm, stage.name, ()) if end_to_end and name in wrong)
+
+    return [replace(stage, behind=behind(stage)) for stage in judged]
 
 
 def _with_bias(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:

@@ -24,7 +24,7 @@ from workbench.trace import Trace, check
 MARK = "WB"
 #: stage, indices and value; between the last two stands a bracket, an equals sign or a colon, or space
 _LINE = re.compile(
-    rf"\s*{MARK}\s+([A-Za-z]\w*)\s*[\[(]?\s*(-?\d+(?:(?:\s*,\s*|\s+)-?\d+)*)"
+    rf"\s*{MARK}\s+([A-Za-z]\w*)\s*[\[(]?\s*(-?\d+(?:(?:\s*,\s*|\s*\]\s*\[\s*|\s+)-?\d+)*)"
     r"(?:\s*[\])]?\s*[=:]\s*|\s*[\])]\s*|\s*,\s*|\s+)(\S+)\s*"
 )
 _DECIMAL = re.compile(r"[+-]?(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")

@@ -81,7 +81,7 @@ class Selection:
 
 
 def select(stage: str, axes: str, index: Index, actual: np.ndarray, comparison: Comparison | None) -> Selection:
-    """The elements of `actual`, a dumped stage with the axes `axes`, at `index`; `comparison` is what was made of it."""
+    """The elements at `index` of `actual`, a dumped stage with the axes `axes`, and what `comparison` makes of them."""
     indices = chosen(stage, axes, actual.shape, index)
     where = grid(indices)
     if comparison is None:
@@ -145,7 +145,7 @@ def chosen(stage: str, axes: str, dims: Sequence[int], index: Index) -> dict[str
     """Which indices of each axis `index` chooses, axis letter -> range.
 
     As NumPy's: negative indices count from the end, slices are cut to the axis, axes that are not named give all of
-    theirs. Refusal for a name that is no axis, more indices than axes, an index outside its axis and a slice of nothing.
+    theirs. Refusal for a name that is no axis, more indices than axes, an index outside its axis, a slice of nothing.
     """
     names = " ".join(axes)
     if isinstance(index, Mapping):

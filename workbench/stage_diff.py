@@ -64,8 +64,8 @@ class StageDiff:
 
     @property
     def role(self) -> str:
-        """origin: wrong by its own verdict; victim: only its propagated error is outside, or nobody can tell whether more
-        is, since a stage before it is wrong; not judged; or clean.
+        """origin: wrong by its own verdict; victim: only its propagated error is outside, or a stage before it is wrong
+        and nobody can tell them apart; not judged; or clean.
         """
         if self.verdict in ORIGIN_VERDICTS:
             return "victim" if self.behind else "origin"
@@ -75,7 +75,7 @@ class StageDiff:
 
     @property
     def told(self) -> Comparison | None:
-        """The comparison that is shown: a victim's own errors are small, what it suffers is its distance from q, k, v."""
+        """The comparison that is shown: of a victim, whose own errors are small, the propagated one."""
         return self.propagated if self.role == "victim" else self.decisive
 
     def select(self, **index: Any) -> Selection:
@@ -90,7 +90,7 @@ class StageDiff:
 
     def _selection(self, index: Index) -> Selection:
         if self.dumped is None:
-            raise Refusal(f"stage {self.name} was not given: {self.reason or 'nobody dumped it'}")
+            raise Refusal(f"stage {self.name} has no values: {self.reason or 'nobody gave them'}")
         return select(self.name, self.axes, index, self.dumped, self.told)
 
     def worst(self, n: int = 1) -> list[Element]:

@@ -121,7 +121,7 @@ def check(trace: Trace, where: str) -> Trace:
             )
     for name, errors in trace.sparse.items():
         if name not in trace.stages or errors.shape != trace.stages[name].shape:
-            raise Refusal(f"{where}: the errors of stage {name}, given in part, must have its shape; got {errors.shape}")
+            raise Refusal(f"{where}: what tells which elements of {name} were given must have its shape")
     return trace
 
 

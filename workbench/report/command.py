@@ -27,7 +27,7 @@ def check_command(checked: "Checked") -> str:
 
 
 def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[str]) -> str:
-    words = ["workbench", verb, *([target] if target else []), *(word for fault in faults for word in ("--fault", fault))]
+    words = ["workbench", verb, *filter(None, [target]), *(word for fault in faults for word in ("--fault", fault))]
     return " ".join([*map(shlex.quote, words), *options])
 
 
