@@ -111,7 +111,11 @@ def test_elements_of_a_judged_stage(judged: Diff) -> None:
     assert row["error"] == row["actual"] - row["expected"] and row["over_budget"] > 1
     # masked: -inf as it should be, which is no error
     hidden = by_place.rows()[1]
-    assert (hidden["index"], hidden["actual"], hidden["expected"]) == ({"b": 0, "h": 1, "q": 3, "k": 10}, -np.inf, -np.inf)
+    assert (hidden["index"], hidden["actual"], hidden["expected"]) == (
+        {"b": 0, "h": 1, "q": 3, "k": 10},
+        -np.inf,
+        -np.inf,
+    )
     assert (hidden["error"], hidden["over_budget"], hidden["state"]) == (0.0, 0.0, State.EXACT)
 
 

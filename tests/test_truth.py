@@ -42,7 +42,9 @@ def test_a_stage_that_nobody_dumped_and_what_is_refused() -> None:
 
     trace = run(kernel, Case(seqlen=4, head_dim=8))
     q, k, _ = (x.astype(np.float64) for x in trace.case.inputs())
-    assert np.allclose(truth(trace, "qk", (0, 0, 1, slice(1, 3))).expected, q[:, :, 1:2] @ k[:, :, 1:3].swapaxes(-1, -2))
+    assert np.allclose(
+        truth(trace, "qk", (0, 0, 1, slice(1, 3))).expected, q[:, :, 1:2] @ k[:, :, 1:3].swapaxes(-1, -2)
+    )
     for name, message in (
         ("row_max", "stage row_max of kernel: the contract does not tell block_k, so its key tiles are unknown"),
         ("merge_sum", f"kernel has no stage 'merge_sum'; its stages: {', '.join(ALGORITHMS['flash'])}"),

@@ -79,9 +79,9 @@ def checked(selection: Selection, text: str) -> Selection:
     if selection.size <= LIMIT:
         return selection
     sizes = " x ".join(f"{n} {AXIS_PLURALS[axis]}" for axis, n in _long(selection).items())
+    worst = "" if selection.actual is None else ", or say --worst N"
     raise Refusal(
-        f"show prints at most {LIMIT} elements; {text} chooses {selection.size} ({sizes}): narrow the indices, or say "
-        "--worst N"
+        f"show prints at most {LIMIT} elements; {text} chooses {selection.size} ({sizes}): narrow the indices{worst}"
     )
 
 
@@ -122,10 +122,20 @@ def _elements(selection: Selection, rows: Rows | None, screen: Console) -> list[
         quantities = ("expected",) if alone else ("actual",) if selection.state is None else ("actual", "over_budget")
         for digits in (DIGITS, FEWER_DIGITS):
             parts = [part for quantity in quantities for part in _matrix(selection, quantity, digits, unicode)]
-            if all(screen.measure(part).minimum <= screen.width for part in parts):
+            if all(_fits(part, screen) for part in parts):
                 return parts
     cells, columns = _cells(selection, selection.rows() if rows is None else rows)
-    return [listing(cells, columns, unicode=unicode, right=columns[:-1])]
+    for spare in ("", "budget", "error"):  # what says least goes where the screen is narrow
+        columns = [column for column in columns if column != spare]
+        table = listing(cells, columns, unicode=unicode, right=columns[:-1])
+        if _fits(table, screen):
+            break
+    return [table]
+
+
+def _fits(part: RenderableType, screen: Console) -> bool:
+    """Whether a table is no wider than the screen, so that no number is cut."""
+    return screen.measure(part, options=screen.options.update(max_width=10**4)).maximum <= screen.width
 
 
 def _cells(selection: Selection, rows: Rows) -> tuple[list[dict[str, str]], list[str]]:
