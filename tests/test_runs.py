@@ -53,6 +53,20 @@ def test_pictures_and_the_trace_of_a_log(log: str, tmp_path: Path) -> None:
     assert (tmp_path / "o" / "01-qk-heatmap.png").exists()
 
 
+def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
+    Path(log).write_text("WB scores 0 0 1 2 -10000\n")
+    words = ["--values", log, *OPTIONS, "--causal"]
+    assert diff(*words).exit_code == 1
+    result = diff(*words, "--contract", "mask_sentinel=-1e4,scores_dtype=float32,empty_out=nan,base2=false")
+    assert result.exit_code == 0
+    again = " ".join(result.stdout.partition("repeat: ")[2].split())
+    assert again == (
+        f"workbench diff --seqlen 24 --head-dim 16 --causal --values {log} "
+        "--contract mask_sentinel=-10000.0,scores_dtype=float32,empty_out=nan,base2=false"
+    )
+    assert diff(*again.split()[2:]).stdout == result.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -79,6 +93,15 @@ def test_pictures_and_the_trace_of_a_log(log: str, tmp_path: Path) -> None:
         (["--values", "LOG", "--codes", "e4m3"], "codes is for kernels of ours; LOG was printed by another"),
         (["--values", "LOG", "--seqlen", "5"], "LOG, line 4: stage qk: query q is 0 to 4; got 5"),
         (["--values", "none.log"], "none.log: no such file"),
+        (["--values", "LOG", "--contract", "base2"], "--contract takes FIELD=VALUE; got 'base2'"),
+        (
+            ["--values", "LOG", "--contract", "base2=yes"],
+            "\"contract\" field base2 must be true or false; got 'yes'",
+        ),
+        (
+            ["flash", "--contract", "base2=true"],
+            '--contract is for --values; a function says it in its "contract", a kernel of ours has its own',
+        ),
     ],
 )
 def test_wrong_usage_is_refused(words: list[str], expected: str, log: str) -> None:

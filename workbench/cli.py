@@ -15,7 +15,7 @@ import click
 
 from workbench.cli_bench import bench
 from workbench.cli_show import show
-from workbench.options import case_options, cases_of, fault_option, json_option, needs_of, run_options
+from workbench.options import WORDS, case_options, cases_of, fault_option, json_option, needs_of, run_options
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -56,6 +56,7 @@ def commands() -> None:
     workbench diff split_k --fault reduce-double-counts-sum --causal    a kernel of ours with a fault put in
     workbench diff my_kernel.py:attention --dtype float16              a kernel of yours
     workbench diff run.safetensors                                     a trace, judged without running anything
+    workbench diff --values run.log                                    values that printf in a kernel of yours wrote
     workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
 
@@ -68,6 +69,12 @@ commands.add_command(show)
 @click.argument("target", metavar="TARGET", required=False)
 @run_options
 @click.option("--values", metavar="LOG", help="Instead of a TARGET: judge values that a kernel of yours printed")
+@click.option(
+    "--contract",
+    type=WORDS,
+    metavar="FIELD=VALUE[,...]",
+    help="With --values: what the kernel promises, such as mask_sentinel=-1e9,base2=true",
+)
 @click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
 @json_option
 @click.option(

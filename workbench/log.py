@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -118,16 +118,20 @@ def _digits(text: str) -> _Digits:
     return _Digits(len(fraction), len(significant), last + len(significant) - 1, last)
 
 
-def load_log(path: str | Path, case: Case) -> Trace:
+def load_log(path: str | Path, case: Case, promises: Mapping[str, Any] | None = None) -> Trace:
     """The trace of a log of `case`, whose own inputs the kernel had; elements that were not printed are not judged.
 
-    Nothing is known of the kernel but the case; `block_k` and `splits` of the case say how it tiles and splits the
-    keys, and stages with such axes need them. Of an element that was printed several times the last value counts.
-    Refusal for what `read` refuses, and for a line whose stage or indices the case does not have.
+    `block_k` and `splits` of the case say how the kernel tiles and splits the keys; stages with such axes need them.
+    `promises` are other fields of its contract. What is not said is assumed to be the weakest choice. Of an element
+    that was printed several times the last value counts. Refusal for what `read` refuses, for a line whose stage or
+    indices the case does not have, and for what is no promise.
     """
     for option in ("probs_dtype", *QUANTISED):
         if getattr(case, option) is not None:
             raise Refusal(f"{option} is for kernels of ours; {path} was printed by another")
+    declared = {name: getattr(case, name) for name in ("block_k", "splits") if getattr(case, name) is not None}
+    promise = contract.of_foreign({**declared, **(promises or {})}, case)
+    case = case.but(block_k=promise.block_k, splits=promise.splits)
     log = read(Path(path))
     split = case.splits is not None or any(line.stage not in ALGORITHMS["flash"] for line in log.printed)
     algorithm = "split_k" if split else "flash"
@@ -140,7 +144,6 @@ def load_log(path: str | Path, case: Case) -> Trace:
         check_index(stage, dims_of(stage, case, where), line.place, where)
         by_stage.setdefault(line.stage, {}).setdefault(line.place, []).append(line)
 
-    declared = {name: getattr(case, name) for name in ("block_k", "splits") if getattr(case, name) is not None}
     stages, sparse = {}, {}
     for name in (name for name in ALGORITHMS[algorithm] if name in by_stage):
         last = {index: lines[-1] for index, lines in by_stage[name].items()}
@@ -152,16 +155,22 @@ def load_log(path: str | Path, case: Case) -> Trace:
             target=log.path,
             algorithm=algorithm,
             case=case,
-            contract=contract.of_foreign(declared, case),
+            contract=promise,
             inputs=dict(zip("qkv", case.inputs(), strict=True)),
             stages=stages,
             requested=(),
             sparse=sparse,
             notes=_notes(log, by_stage),
-            called_with={"values": log.path},
+            called_with={"values": log.path} | ({"contract": _words(promises)} if promises else {}),
         ),
         log.path,
     )
+
+
+def _words(promises: Mapping[str, Any]) -> str:
+    """The promises as the command line takes them."""
+    words = {name: str(x).lower() if isinstance(x, bool) else x for name, x in promises.items()}
+    return ",".join(f"{name}={x}" for name, x in words.items())
 
 
 def _stored(lines: Sequence[Printed], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:

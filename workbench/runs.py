@@ -1,5 +1,6 @@
 """What TARGET and the options of the command line run: one call for each case, each of which gives a trace."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,17 +19,27 @@ FOREIGN = ("arrays", "device", "layout", "calibration")
 
 
 def runs(
-    target: str | None, *, faults: tuple[str, ...], probes: str, backend: str, values: str | None = None, **options: Any
+    target: str | None,
+    *,
+    faults: tuple[str, ...],
+    probes: str,
+    backend: str,
+    values: str | None = None,
+    contract: tuple[str, ...] | None = None,
+    **options: Any,
 ) -> tuple[Calls, float | None]:
     """What to run, one call for each case, and about how many seconds it takes where that is known.
 
     `target` is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
-    FILE.safetensors, which takes no options; or None, where `values` is a log of printed values. `options` are those of
-    `options.case_options` and FOREIGN.
+    FILE.safetensors, which takes no options; or None, where `values` is a log of printed values and `contract` (words
+    such as base2=true) what its kernel promises. `options` are those of `options.case_options` and FOREIGN.
     """
     if values is not None:
         others = {"fault": faults, "probes": probes != "all", "backend": backend != "auto"}
-        return [_printed(values, target, others | {name: options[name] for name in FOREIGN}, options)], None
+        others |= {name: options[name] for name in FOREIGN}
+        return [_printed(values, target, others, contract or (), options)], None
+    if contract is not None:
+        raise Refusal('--contract is for --values; a function says it in its "contract", a kernel of ours has its own')
     if target is None:
         raise Refusal("diff takes a TARGET, or --values LOG")
     if target.endswith(".safetensors"):
@@ -52,7 +63,9 @@ def runs(
     return calls, sum(estimate_s(name, cases, faults, probes, backend) for name in targets)
 
 
-def _printed(log: str, target: str | None, others: dict[str, Any], options: dict[str, Any]) -> Callable[[], "Trace"]:
+def _printed(
+    log: str, target: str | None, others: dict[str, Any], contract: tuple[str, ...], options: dict[str, Any]
+) -> Callable[[], "Trace"]:
     """What reads a log of printed values, which takes no target and none of the `others` among the options."""
     if target is not None:
         raise Refusal(f"--values judges what the log holds, and takes no TARGET; got {target!r}")
@@ -63,4 +76,19 @@ def _printed(log: str, target: str | None, others: dict[str, Any], options: dict
         raise Refusal(f"a log is of one case; the case options make {len(cases)}")
     from workbench.log import load_log
 
-    return partial(load_log, log, cases[0])
+    return partial(load_log, log, cases[0], dict(map(_field, contract)))
+
+
+def _field(word: str) -> tuple[str, Any]:
+    """A field of a contract and its value: true, false, a number or a word."""
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise Refusal(f"--contract takes FIELD=VALUE; got {word!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        pass
+    try:
+        return name, float(value)  # inf and nan
+    except ValueError:
+        return name, value

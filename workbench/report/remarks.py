@@ -10,11 +10,11 @@ from workbench.rules import Rule, usual
 
 
 def remarks(diff: Diff) -> list[str]:
-    """A line on what quantisation cost, one on other rules where there is an out, and one for each stage with
-    ill-conditioned elements.
+    """The notes of the trace, a line on what quantisation cost, one on other rules where there is an out, and one for
+    each stage with ill-conditioned elements.
     """
     found = rules(diff)
-    lines = [line] if (line := bit_match(diff)) else []
+    lines = [*diff.trace.notes, *([line] if (line := bit_match(diff)) else [])]
     if diff.loss is not None:
         lines.append(
             f"largest error of out: {np.abs(diff.loss.of_out).max():.3g} from quantisation, "

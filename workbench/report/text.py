@@ -87,7 +87,6 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
     for stage, cells in zip(diff.stages, rows, strict=True):
         table.add_row(*(escape(cells[column]) for column in columns), style=_STYLES[stage.role])
     parts: list[RenderableType] = [Text(headline(diff.trace)), table]
-    parts += [Text(note) for note in diff.trace.notes]
     if any(stage.isolated for stage in diff.stages if stage.role == "victim"):
         parts.append(
             Text(
