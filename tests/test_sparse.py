@@ -8,6 +8,7 @@ import pytest
 
 from workbench import Case, Refusal, diff, run
 from workbench.comparison import State
+from workbench.parts import comparisons
 
 CASE = Case(seqlen=24, heads=2, head_dim=16)
 INDICES = np.array([[0, 0, 3, 5], [0, 1, 23, 0], [0, 1, 4, 4]])
@@ -90,3 +91,16 @@ def test_what_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(Refusal) as refused:
         run(kernel(lambda stages: given), CASE)
     assert str(refused.value) == message
+
+
+def test_torch_judges_them_alike() -> None:
+    """Where a trace is judged by torch; "cpu:0" is torch's name of the processor, "cpu" that of NumPy here."""
+    pytest.importorskip("torch")
+    trace = run(kernel(lambda s: {"qk": part(s["qk"], by=1.01), "scores": part(s["scores"]), "out": s["out"]}), CASE)
+    by_numpy, by_torch = (comparisons(trace, [*trace.stages], device) for device in ("cpu", "cpu:0"))
+    for name in trace.stages:
+        for one, other in zip(by_numpy[name], by_torch[name], strict=True):
+            assert (one is None) == (other is None)
+            if one is not None and other is not None:
+                assert np.array_equal(one.state, other.state) and one.summary.size == other.summary.size > 0
+                assert np.allclose(one.over_budget, other.over_budget, rtol=1e-5, equal_nan=True)
