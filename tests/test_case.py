@@ -129,7 +129,10 @@ COUNTS = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "spl
         (dict(heads=4, kv_heads=3), "heads must be a multiple of kv_heads; got heads=4, kv_heads=3"),
         (dict(dtype="float64"), "dtype is one of float32, float16, bfloat16; got 'float64'"),
         (dict(causal_alignment="center"), "causal_alignment is one of bottom-right, top-left; got 'center'"),
-        (dict(distribution="gauss"), f"distribution is one of {ONE_TO_ALL}exact-integers, index-coded; got 'gauss'"),
+        (
+            dict(distribution="gauss"),
+            f"distribution is one of {ONE_TO_ALL}exact-integers, index-coded, given; got 'gauss'",
+        ),
         (dict(probs_dtype="int8"), "probs_dtype is one of float32, float16, bfloat16; got 'int8'"),
         (dict(codes="int8"), "codes is one of simulated, e4m3, e5m2; got 'int8'"),
         (dict(scores="wmma"), "scores is one of mma, scalar; got 'wmma'"),

@@ -12,7 +12,6 @@ from rich.console import Console
 from workbench import Case, Diff, Trace, diff, run
 from workbench.bias import second_case
 from workbench.comparison import State
-from workbench.decoding import BEFORE_ATTENTION
 from workbench.errors import ulp
 from workbench.ledger import ledger
 from workbench.quantisation import attention
@@ -192,16 +191,26 @@ def test_codes_that_are_nan_or_infinite_poison_what_reads_them(codes: str, probe
 # ---- what is missing
 
 
-def test_what_reads_a_scale_that_was_not_given_is_not_judged(trace: Trace) -> None:
-    judged = diff(without(trace, "scale_k"))
-    reason = "judged from codes and scales, of which scale_k was not given"
-    others = {stage.name for stage in judged.not_judged if stage.reason == reason}
-    assert others == {"codes_k", "lut_k", "dequant_k", *(set(ALGORITHMS["fp8"]) - set(BEFORE_ATTENTION))}
-    assert judged.verdict in ("exact", "rounding") and judged["dequant_q"].verdict == "exact"
-    assert judged.bits_lost == {}
-    assert shown(judged)
-    alone = diff(replace(trace, stages={"out": trace.stages["out"]}, requested=()))
-    assert alone.verdict == "untestable" and shown(alone)
+@pytest.mark.parametrize("gone", [("scale_k",), ("codes_k",), ("scale_k", "codes_k"), QUANTISED_INPUTS], ids="-".join)
+def test_codes_and_scales_that_were_not_given_are_computed_from_the_inputs(trace: Trace, gone: tuple[str, ...]) -> None:
+    judged = diff(without(trace, *gone))
+    assert judged.verdict in ("exact", "rounding") and judged.victims == () and shown(judged)
+    table = judged["lut_k"]
+    assert (table.isolated is None) == ("scale_k" in gone) and table.upstream == (
+        ("scale_k",) if table.isolated is None else ()
+    )
+    assert judged["qk"].isolated is not None  # from what was decoded
+    for name, factor in (("lut_k", 1.01), ("dequant_k", 1.01), ("dequant_v", 0.99)):
+        wrong = changed(trace, name, lambda stage, by=factor: np.multiply(stage, by, out=stage, casting="unsafe"))
+        assert diff(without(wrong, *gone)).origin == name
+
+
+def test_an_out_alone_is_judged_from_the_inputs(trace: Trace) -> None:
+    alone = replace(trace, stages={"out": trace.stages["out"]}, requested=())
+    judged = diff(alone)
+    assert judged.verdict in ("exact", "rounding") and judged["out"].isolated is None and shown(judged)
+    assert {"scale_q", "codes_v", "dequant_k", "acc"} <= set(judged["out"].upstream)
+    assert diff(changed(alone, "out", lambda out: np.multiply(out, 1.1, out=out, casting="unsafe"))).origin == "out"
 
 
 @pytest.mark.parametrize("names", [("dequant_q",), ("dequant_k", "lut_k"), ("dequant_v",), ("qk", "dequant_k")])

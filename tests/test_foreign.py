@@ -195,14 +195,16 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
         (
             {"scoers": OUT},
             "<lambda> returned unknown stages scoers; stages are: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, "
-            "partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, out, lse",
+            "out, lse, partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, scale_q, scale_k, scale_v, "
+            "codes_q, codes_k, codes_v, lut_k, lut_v, dequant_q, dequant_k, dequant_v",
         ),
         ({"out": OUT, "contract": 3}, '<lambda>: "contract" must be a dict; got int'),
         (
             {"out": OUT, "contract": {"tile": 3}},
             '"contract" has the fields block_k, splits, scores_dtype, probs_dtype, partials_dtype, out_dtype, row_sum_of_cast, '
             "accumulation, mma_block, mma_extra_bits, exp_ulps, exp_ulps_per_x, exp_flushes, fast_math, base2, "
-            "mask_sentinel, empty_out, empty_lse, probs_rounding, partials_rounding, out_rounding, saturates; "
+            "mask_sentinel, empty_out, empty_lse, probs_rounding, partials_rounding, out_rounding, operands_dtype, "
+            "saturates; "
             "got 'tile'",
         ),
         (
@@ -211,7 +213,8 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
         ),
         (
             {"out": OUT, "contract": {"probs_dtype": "fp16"}},
-            "\"contract\" field probs_dtype must be one of float32, float16, bfloat16; got 'fp16'",
+            '"contract" field probs_dtype must be one of float32, float16, bfloat16, float8_e4m3fn, float8_e5m2; '
+            "got 'fp16'",
         ),
         ({"out": OUT, "contract": {"fast_math": 1}}, '"contract" field fast_math must be true or false; got 1'),
     ],
@@ -259,9 +262,14 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
         ({"device": "cuda"}, Refusal, "NumPy arrays live on the cpu; got device 'cuda': say --arrays torch or cupy"),
         ({"probes": "lean"}, Refusal, "probes is for kernels of ours (flash, split_k, fp8); <lambda> is a foreign one"),
         (
-            {"case": CASE.but(codes="e4m3")},
+            {"case": CASE.but(scores="mma")},
             Refusal,
-            "codes is for kernels of ours on 8-bit codes (fp8); <lambda> is a foreign one",
+            "scores is for kernels of ours on 8-bit codes (fp8); <lambda> is a foreign one",
+        ),
+        (
+            {"case": CASE.but(quantiser_scale="static")},
+            Refusal,
+            "quantiser_scale is for kernels on 8-bit codes: say codes too; <lambda> got none",
         ),
         ({"faults": ["x"]}, Refusal, "fault is for kernels of ours (flash, split_k, fp8); <lambda> is a foreign one"),
     ],

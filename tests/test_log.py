@@ -277,3 +277,26 @@ def test_a_log_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         load_log(tmp_path / "none.log", CASE)
     assert str(refused.value) == f"{tmp_path}/none.log: no such file"
+
+
+def test_inputs_of_ones_own(tmp_path: Path) -> None:
+    """q, k and v from a file, and a mask, which the kernel of the log forgot at one of the places."""
+    q, k, v = (x * 2 for x in CASE.inputs())
+    mask = np.ones((24, 24), bool)
+    mask[3, 5] = mask[4, 5] = False
+    np.savez(tmp_path / "mine.npz", q=q, k=k, v=v, mask=mask)
+    score = (q @ k.swapaxes(-1, -2))[0, 0, :, 5] * CASE.scale
+    text = f"WB scores 0 0 2 5 {score[2]:g}\nWB scores 0 0 3 5 -inf\nWB scores 0 0 4 5 {score[4]:g}\n"
+    (tmp_path / "run.log").write_text(text)
+    found = diff(load_log(tmp_path / "run.log", CASE, inputs=tmp_path / "mine.npz"))["scores"]
+    assert found.verdict == "bug" and [row["index"]["q"] for row in found[...].worst(3) if row["over_budget"] > 1] == [
+        4
+    ]
+    np.savez(tmp_path / "codes.npz", v=v, **{f"{n}_{x}": y for x in "qk" for n, y in _quantised().items()})
+    with pytest.raises(Refusal) as refused:
+        load_log(tmp_path / "run.log", CASE, inputs=tmp_path / "codes.npz")
+    assert str(refused.value) == (f"{tmp_path}/codes.npz: a log is judged from q, k and v; the inputs hold scale_q")
+
+
+def _quantised() -> dict[str, np.ndarray]:
+    return {"codes": np.zeros((1, 1, 24, 16), np.uint8), "scale": np.ones(1, np.float32)}

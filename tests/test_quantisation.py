@@ -8,7 +8,7 @@ import pytest
 from workbench import Case, Refusal, diff, run
 from workbench.quantisation import attention, loss
 from workbench.reference import dense
-from workbench.stages import ALGORITHMS
+from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.trace import Trace, to_float64
 
 ALL = tuple(ALGORITHMS["flash"])
@@ -44,11 +44,16 @@ def test_a_wrong_out_is_the_kernels(trace: Trace) -> None:
     assert np.abs(faulty.of_kernel).max() > 100 * np.abs(loss(trace).of_kernel).max()
 
 
-def test_codes_that_are_missing_are_refused(trace: Trace) -> None:
-    stages = {name: stage for name, stage in trace.stages.items() if name != "codes_k"}
-    with pytest.raises(Refusal) as refused:
-        loss(replace(trace, stages=stages))
-    assert str(refused.value) == "the loss of quantisation needs codes, scales and out; fp8 gave no codes_k"
+def test_a_loss_needs_out_and_the_inputs(trace: Trace) -> None:
+    alone = replace(trace, stages={name: stage for name, stage in trace.stages.items() if name != "out"})
+    codes = replace(trace, inputs={"q": trace.inputs["q"]}, put_in=QUANTISED_INPUTS)
+    for made, message in [
+        (alone, "the loss of quantisation needs out; fp8 gave none"),
+        (codes, "the loss of quantisation needs q, k and v; only codes were put in for k, v"),
+    ]:
+        with pytest.raises(Refusal) as refused:
+            loss(made)
+        assert str(refused.value) == message
 
 
 @pytest.mark.parametrize("variant", [{}, {"codes": "e4m3", "scores": "scalar", "decode": "direct"}], ids=str)
@@ -87,11 +92,23 @@ def test_right_inputs_are_the_nearest_to_those_dumped(trace: Trace) -> None:
             np.testing.assert_array_equal(right, sound.stages[f"dequant_{name}"])
 
 
-def test_inputs_that_nothing_tells_are_refused(trace: Trace) -> None:
-    stages = {name: stage for name, stage in trace.stages.items() if name != "codes_k"}
-    with pytest.raises(Refusal) as refused:
-        attention(replace(trace, stages=stages))
-    assert str(refused.value) == "attention on decoded inputs needs them or their codes and scales; fp8 gave no codes_k"
+@pytest.mark.parametrize("codes", ["simulated", "e4m3"])
+def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(codes: str) -> None:
+    dumped = run("fp8", CASE.but(codes=codes), backend="emulator")
+    told = attention(dumped)
+    stages = {name: stage for name, stage in dumped.stages.items() if name in ALGORITHMS["flash"]}
+    guessed = attention(replace(dumped, stages=stages))
+    for name in "qkv":
+        error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))
+        bound = np.broadcast_to(guessed.input_errors.get(name, 0.0), error.shape)
+        assert np.all(error <= bound) and np.mean(bound > 0) < 0.01
+
+
+def test_where_nobody_told_a_format_what_was_not_decoded_is_the_input(trace: Trace) -> None:
+    stages = {name: run("fp8", CASE, backend="emulator").stages[name] for name in ("dequant_v", "out")}
+    made = attention(replace(trace, case=CASE, stages=stages, requested=()))
+    assert np.array_equal(made.inputs["q"], trace.inputs["q"]) and np.array_equal(made.inputs["v"], stages["dequant_v"])
+    assert {x.dtype for x in made.inputs.values()} == {np.dtype(np.float32)} and made.input_errors == {}
 
 
 @pytest.mark.parametrize("codes", ["simulated", "e4m3"])

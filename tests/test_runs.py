@@ -74,19 +74,19 @@ def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
         (["flash", "--values", "LOG"], "--values judges what the log holds, and takes no TARGET; got 'flash'"),
         (
             ["--values", "LOG", "--fault", "flash-scale-twice"],
-            "--values takes the options of the case alone, since the kernel ran elsewhere; got --fault",
+            "--values takes the options of the case and --inputs alone, since the kernel ran elsewhere; got --fault",
         ),
         (
             ["--values", "LOG", "--backend", "emulator"],
-            "--values takes the options of the case alone, since the kernel ran elsewhere; got --backend",
+            "--values takes the options of the case and --inputs alone, since the kernel ran elsewhere; got --backend",
         ),
         (
             ["--values", "LOG", "--probes", "lean"],
-            "--values takes the options of the case alone, since the kernel ran elsewhere; got --probes",
+            "--values takes the options of the case and --inputs alone, since the kernel ran elsewhere; got --probes",
         ),
         (
             ["--values", "LOG", "--layout", "bshd"],
-            "--values takes the options of the case alone, since the kernel ran elsewhere; got --layout",
+            "--values takes the options of the case and --inputs alone, since the kernel ran elsewhere; got --layout",
         ),
         (["--values", "LOG", "--seqlen", "24,25"], "a log is of one case; the case options make 2"),
         (["--values", "LOG", "--causal", "--full"], "a log is of one case; the case options make 2"),

@@ -9,6 +9,7 @@ import pytest
 from workbench import Case, Refusal, diff, run
 from workbench.comparison import State
 from workbench.parts import comparisons
+from workbench.window import narrowed, parse
 
 CASE = Case(seqlen=24, heads=2, head_dim=16)
 INDICES = np.array([[0, 0, 3, 5], [0, 1, 23, 0], [0, 1, 4, 4]])
@@ -83,7 +84,8 @@ def test_tiles_come_from_the_contract() -> None:
         (
             {"kq": {"indices": INDICES, "values": np.zeros(3)}},
             "attention returned unknown stages kq; stages are: qk, scores, row_max, correction, probs, probs_cast, row_sum, "
-            "acc, partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, out, lse",
+            "acc, out, lse, partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, scale_q, scale_k, "
+            "scale_v, codes_q, codes_k, codes_v, lut_k, lut_v, dequant_q, dequant_k, dequant_v",
         ),
     ],
 )
@@ -91,6 +93,19 @@ def test_what_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(Refusal) as refused:
         run(kernel(lambda stages: given), CASE)
     assert str(refused.value) == message
+
+
+def test_a_kernel_on_codes_gives_whole_stages() -> None:
+    given = {"indices": np.array([[0, 0, 0, 0]]), "values": np.zeros(1)}
+    with pytest.raises(Refusal) as refused:
+        run(kernel(lambda stages: {"dequant_q": given}), CASE.but(codes="e4m3"))
+    assert str(refused.value) == "attention: stages of a kernel on 8-bit codes are given whole; dequant_q is not"
+
+
+def test_a_window_on_a_stage_given_in_part() -> None:
+    trace = run(kernel(lambda s: {"scores": part(s["scores"])}), CASE)
+    found = diff(narrowed(trace, parse("h=1", trace.case)))["scores"].decisive
+    assert found is not None and found.summary.size == 2 and found.summary.outside == 0
 
 
 def test_torch_judges_them_alike() -> None:

@@ -115,7 +115,7 @@ def unknown(trace: Trace, names: Sequence[str]) -> Trace:
     case = trace.case.but(splits=None, block_q=None, block_k=None, probs_dtype=None)
     q, k, v = (trace.inputs[name] for name in ("q", "k", "v"))
     stages = {name: trace.stages[name] for name in names}
-    return run_foreign(lambda *_, **__: stages, case, name=trace.target, inputs=(q, k, v))
+    return run_foreign(lambda *_, **__: stages, case, name=trace.target, inputs=trace.inputs)
 
 
 def _lost(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:

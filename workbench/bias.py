@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench import mask
 from workbench.case import Case
 from workbench.comparison import Found, State
 from workbench.errors import round_to
@@ -218,7 +219,10 @@ def control(trace: Trace, given: Arrays, rows: np.ndarray) -> dict[str, np.ndarr
         seen.setdefault(name, value)
 
     keep("qk", _inner_products(q, k))
-    keep("scores", np.where(case.mask()[rows], seen["qk"] * np.float32(case.scale), np.float32(-np.inf)))
+    added = mask.bias(trace)
+    shifted = 0 if added is None else added[..., rows, :].astype(np.float32)
+    scaled = seen["qk"] * np.float32(case.scale) + shifted
+    keep("scores", np.where(mask.visible(trace)[..., rows, :], scaled, np.float32(-np.inf)))
     if "probs" in seen:
         declared = "probs_dtype" not in contract.assumed
         p = seen["probs"]

@@ -29,6 +29,8 @@ QUANTISED: Mapping[str, tuple[str, ...]] = {
     "quantiser_scale": ("dynamic", "static"),
 }
 
+#: the distribution of a case whose inputs were put in, from a file or by a caller: it draws none
+GIVEN = "given"
 
 #: a field that is derived from others when it is not given; a case that exists has a value there
 _SETTLED: Any = None
@@ -84,7 +86,11 @@ class Case:
         self._settle("seed", _whole("seed", self.seed, at_least=0))
         if self.heads % self.kv_heads:
             raise Refusal(f"heads must be a multiple of kv_heads; got heads={self.heads}, kv_heads={self.kv_heads}")
-        for name, accepted in (("dtype", DTYPES), ("causal_alignment", ALIGNMENTS), ("distribution", DISTRIBUTIONS)):
+        for name, accepted in (
+            ("dtype", DTYPES),
+            ("causal_alignment", ALIGNMENTS),
+            ("distribution", (*DISTRIBUTIONS, GIVEN)),
+        ):
             if not isinstance(getattr(self, name), str) or getattr(self, name) not in accepted:
                 raise Refusal(f"{name} is one of {', '.join(accepted)}; got {getattr(self, name)!r}")
         for name, words in (("probs_dtype", tuple(DTYPES)), *QUANTISED.items()):
@@ -155,6 +161,8 @@ class Case:
         """q [b, heads, seqlen_q, d] and k, v [b, kv_heads, seqlen_k, d] in the case's dtype, rounded before anyone sees
         them.
         """
+        if self.distribution == GIVEN:
+            raise Refusal("a case of distribution given draws no inputs: they are put in (--inputs FILE)")
         rng = np.random.default_rng(self.seed)
         arrays = DISTRIBUTIONS[self.distribution](self, rng)
         # by way of float32, so that a 16-bit case has the inputs of the float32 case, rounded once

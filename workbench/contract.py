@@ -21,9 +21,14 @@ ROUNDINGS = ("nearest", "toward-zero", "any")
 #: between 2 and 3 (`workbench calibrate`)
 EX2_ULPS = 2.5
 FAST_EXP_ULPS, FAST_EXP_ULPS_PER_X = 3.0, 1.173
+#: format of codes -> the dtype that holds them
+FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 #: the tensor core that loses most: blocks of 4 products without extra bits, as V100's (Fasi et al., Numerical behavior
 #: of NVIDIA tensor cores, 2021, PeerJ CS-330)
 WEAKEST_MMA = {"mma_block": 4, "mma_extra_bits": 0}
+#: one on float8 operands: Hopper's wgmma adds 32 products and retains around 14 bits, 10 fewer than float32
+#: (DeepSeek-V3 Technical Report, 2024, section 3.3.2)
+WEAKEST_FLOAT8_MMA = {"mma_block": 32, "mma_extra_bits": -10}
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ class Contract:
     probs_rounding: str = "nearest"  #: one of ROUNDINGS
     partials_rounding: str = "nearest"  #: one of ROUNDINGS
     out_rounding: str = "nearest"  #: one of ROUNDINGS
+    #: to which 8-bit codes are decoded before products read them; float32: not rounded
+    operands_dtype: str = "float32"
     saturates: bool = False  #: whether casts turn what is too large into the largest value instead of an infinity
     assumed: tuple[str, ...] = ()  #: fields that nobody declared
 
@@ -73,6 +80,7 @@ def of_dict(plain: Mapping[str, Any]) -> Contract:
     return Contract(**{**plain, **numbers, "assumed": tuple(plain["assumed"])})
 
 
+_PROBS_DTYPES = (*DTYPES, *FLOAT8.values())
 #: field -> its rule in words, and whether a value keeps it
 _RULES: Mapping[str, tuple[str, Any]] = {
     **dict.fromkeys(
@@ -80,9 +88,10 @@ _RULES: Mapping[str, tuple[str, Any]] = {
     ),
     "mma_extra_bits": ("a whole number", lambda x: _whole(x)),
     **dict.fromkeys(
-        ("scores_dtype", "probs_dtype", "partials_dtype", "out_dtype"),
+        ("scores_dtype", "partials_dtype", "operands_dtype", "out_dtype"),
         (f"one of {', '.join(DTYPES)}", lambda x: x in DTYPES),
     ),
+    "probs_dtype": (f"one of {', '.join(_PROBS_DTYPES)}", lambda x: x in _PROBS_DTYPES),
     "accumulation": (f"one of {', '.join(ACCUMULATIONS)}", lambda x: x in ACCUMULATIONS),
     **dict.fromkeys(
         ("probs_rounding", "partials_rounding", "out_rounding"),
@@ -113,8 +122,11 @@ def of_kernel(case: Case) -> Contract:
     )
 
 
-def of_foreign(declared: Mapping[str, Any], case: Case) -> Contract:
+def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | None = None) -> Contract:
     """The contract that a foreign kernel declares, the weakest choice where it is silent.
+
+    `operands_dtype`: the 16-bit dtype of the decoded inputs of a kernel on 8-bit codes, where these were seen; else its
+    products may be of float8.
 
     The units of what is dumped (base2, mask_sentinel) and the rows without keys (empty_out, empty_lse) have no weakest
     choice: they are assumed to be natural, -inf, 0 and -inf. Raises Refusal for a field that does not exist or a value
@@ -127,17 +139,19 @@ def of_foreign(declared: Mapping[str, Any], case: Case) -> Contract:
         rule, holds = _RULES[name]
         if not holds(value):
             raise Refusal(f'"contract" field {name} must be {rule}; got {value!r}')
+    dtype = case.dtype if case.codes is None else operands_dtype or "bfloat16"
+    float8 = case.codes in FLOAT8 and operands_dtype is None
     weakest = {
         "block_k": None,
         "splits": None,
-        "scores_dtype": case.dtype,
-        "probs_dtype": case.dtype,
-        "partials_dtype": case.dtype,
-        "out_dtype": case.dtype,
+        "scores_dtype": dtype,
+        "probs_dtype": FLOAT8[str(case.codes)] if float8 else dtype,
+        "partials_dtype": dtype,
+        "out_dtype": dtype,
         "row_sum_of_cast": False,
         # tensor cores take no float32: TF32 would round the inputs, which a kernel has to declare
-        "accumulation": "nearest" if case.dtype == "float32" else "any",
-        **WEAKEST_MMA,
+        "accumulation": "nearest" if dtype == "float32" else "any",
+        **(WEAKEST_FLOAT8_MMA if float8 else WEAKEST_MMA),
         "exp_ulps": FAST_EXP_ULPS,
         "exp_ulps_per_x": FAST_EXP_ULPS_PER_X,
         "exp_flushes": True,
@@ -150,6 +164,7 @@ def of_foreign(declared: Mapping[str, Any], case: Case) -> Contract:
         "partials_rounding": "any",
         "out_rounding": "any",
         "saturates": False,
+        **({} if case.codes is None else {"operands_dtype": dtype}),
     }
     return Contract(**(weakest | dict(declared)), assumed=tuple(name for name in weakest if name not in declared))
 

@@ -4,18 +4,20 @@ Scales span batches, so that the first half is compared whole. Propagated errors
 what q, k and v lost when they were quantised is `quantisation.Loss`, and no error of a stage.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from workbench import parts
 from workbench.budget.problem import Budget
-from workbench.budget.quantised import bound
+from workbench.budget.quantised import decoding_error
 from workbench.comparison import Comparison, Elements, compare, summary
+from workbench.decoded import codes_of, computed_scale, decoded, scale_error, scale_of, slack
+from workbench.expectation import readable
 from workbench.quantisation import attention
-from workbench.reference import fp8, quantize
-from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS
+from workbench.reference import quantize
+from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped
 from workbench.trace import Trace, to_float64, unwritten
 
 #: the stages before attention, in data-flow order
@@ -25,16 +27,26 @@ Pair = tuple[Comparison | None, Comparison | None]
 
 
 def comparisons(trace: Trace, names: Sequence[str], device: str) -> dict[str, Pair]:
-    """As `parts.comparisons`, of a trace of the fp8 algorithm; propagated is against the dumped codes and scales."""
-    before = [name for name in names if name in BEFORE_ATTENTION]
-    isolated = _compared(trace, before, BEFORE_ATTENTION)
-    # with nothing between them and the codes both comparisons are the same
-    apart = [name for name in before if name.replace("dequant", "lut") in trace.stages and "dequant" in name]
-    propagated = isolated | _compared(trace, apart, QUANTISED_INPUTS)
-    found: dict[str, Pair] = {name: (isolated[name], propagated[name]) for name in before}
+    """As `parts.comparisons`, of a trace of the fp8 algorithm; propagated is against the dumped codes and scales, where
+    there are any.
+    """
+    dumped = readable(trace)
+    found: dict[str, Pair] = {}
+    for name in names:
+        if name in BEFORE_ATTENTION:
+            one = _comparison(trace, name, by_table=True)
+            # with no table between it and the codes both comparisons are the same
+            other = _comparison(trace, name, by_table=False) if f"lut_{name[-1]}" in dumped and "deq" in name else one
+            found[name] = (one, other) if _has_ancestor(name, dumped) else (None, other)
     if after := [name for name in names if name not in BEFORE_ATTENTION]:
-        found |= _of_attention(trace, after, device)
+        of_attention = _of_attention(trace, after, device)
+        found |= {name: pair if _has_ancestor(name, dumped) else (None, pair[1]) for name, pair in of_attention.items()}
     return found
+
+
+def _has_ancestor(name: str, dumped: Iterable[str]) -> bool:
+    """Whether a stage was judged from something that the kernel dumped or was given, or reads nothing but q, k, v."""
+    return bool(nearest_dumped("fp8", name, dumped)) or set(ALGORITHMS["fp8"][name].reads) <= set(INPUTS)
 
 
 def _of_attention(trace: Trace, names: Sequence[str], device: str) -> dict[str, Pair]:
@@ -46,28 +58,29 @@ def _of_attention(trace: Trace, names: Sequence[str], device: str) -> dict[str, 
     return {name: (own[name][0] or own[name][1], from_codes[name][1]) for name in names}
 
 
-def _compared(trace: Trace, names: Iterable[str], given: Iterable[str]) -> dict[str, Comparison]:
-    """The comparison of each stage of `names` with what it should be, given those of `given` that were dumped."""
-    case = trace.case
-    assert case.codes is not None and case.quantiser_scale is not None
-    read = {name: to_float64(trace.stages[name]) for name in given if name in trace.stages}
-    q, k, v = (to_float64(trace.inputs[name]) for name in INPUTS)
-    expected = fp8.decoding(q, k, v, codes=case.codes, scaling=case.quantiser_scale, given=read)
-    return {name: _comparison(trace, name, expected[name], read) for name in names}
-
-
-@np.errstate(over="ignore")  # x of budget may be too large for float32
-def _comparison(trace: Trace, name: str, expected: np.ndarray, read: Mapping[str, np.ndarray]) -> Comparison:
-    stage, codes, x = trace.stages[name], str(trace.case.codes), name[-1]
+@np.errstate(all="ignore")  # x of budget may be too large for float32
+def _comparison(trace: Trace, name: str, *, by_table: bool) -> Comparison:
+    """A stage before attention held against what it should be, given what was dumped; a decoded one by the dumped
+    table, or by codes and scales alone.
+    """
+    stage, kind, x = trace.stages[name], str(trace.case.codes), name[-1]
     actual = to_float64(stage)
-    if name.startswith("codes"):
+    is_nan = np.zeros(stage.shape, bool)
+    if name.startswith("scale"):
+        expected = computed_scale(trace, x)
+        allowed = expected * slack(trace)
+    elif name.startswith("codes"):
         # of two codes that a tie may give either is right
-        low, high = quantize.codes_interval(to_float64(trace.inputs[x]), read[f"scale_{x}"], codes)
-        expected = np.clip(actual, low, high)
-    allowed = bound(name, expected, codes, looked_up=f"lut_{x}" in read)
-    # the entry of a code that is NaN must be NaN, which equals nothing: 0 stands for it while they are compared
-    is_nan = np.isnan(expected) if name.startswith("lut") else np.zeros(expected.shape, bool)
-    is_nan &= np.isnan(quantize.VALUES[codes]) if name.startswith("lut") else False
+        expected = np.clip(actual, *codes_of(trace, x))
+        allowed = np.zeros(stage.shape)
+    elif name.startswith("lut"):
+        expected = quantize.table(scale_of(trace, x), kind)
+        allowed = decoding_error(expected, kind, scale_error(trace, x))
+        # the entry of a code that is NaN must be NaN, which equals nothing: 0 stands for it while they are compared
+        is_nan = np.isnan(expected) & np.isnan(quantize.VALUES[kind])
+    else:
+        expected, low, high = decoded(trace, x, by_table=by_table)
+        allowed = np.where(np.isfinite(expected), np.maximum(high - expected, expected - low), 0.0)
     found = compare(
         np.where(is_nan, np.where(np.isnan(actual), 0.0, np.nan), actual),
         unwritten(stage),

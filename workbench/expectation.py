@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench import reference
+from workbench import mask, reference
 from workbench.arrays import in_float64
 from workbench.budget import Problem, losses_of
 from workbench.contract import Contract
 from workbench.errors import round_to
-from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS, nearest_dumped, shape
+from workbench.stages import ALGORITHMS, INPUTS, shape
 from workbench.trace import Trace
 
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
@@ -28,17 +28,21 @@ def readable(trace: Trace) -> dict[str, np.ndarray]:
     """The dumped stages that are whole and whose keys are known, so that other stages can be computed from them; as
     dumped.
     """
+    known = {*_PARTIALS, *trace.put_in, "scale_q", "scale_k", "scale_v"}
+    if trace.case.codes is None:
+        known |= {"dequant_q", "dequant_k", "dequant_v"}
     whole = {name: stage for name, stage in trace.stages.items() if name not in trace.sparse}
-    return {name: stage for name, stage in whole.items() if name in _PARTIALS or not unjudgeable(trace, name)}
+    return {name: stage for name, stage in whole.items() if name in known or not unjudgeable(trace, name)}
 
 
 def unjudgeable(trace: Trace, name: str) -> str:
     """Why a stage cannot be judged however it looks; empty where it can."""
-    if trace.algorithm == "fp8":
-        before = name not in ALGORITHMS["flash"]
-        needed = set(nearest_dumped("fp8", name, QUANTISED_INPUTS)) if before else {*QUANTISED_INPUTS}
-        missing = [stage for stage in QUANTISED_INPUTS if stage in needed and stage not in trace.stages]
-        return f"judged from codes and scales, of which {missing[0]} was not given" if missing else ""
+    if name in trace.put_in:
+        return "it was put in"
+    if trace.window is not None and name.startswith("scale_"):
+        return "it is made of more than the window holds"
+    if trace.algorithm == "fp8" and name not in ALGORITHMS["flash"] and trace.case.codes is None:
+        return "nobody told the format of the codes (--codes)"
     if name in _BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
     if name in _PARTIALS and (trace.contract.block_k is None or trace.contract.splits is None):
@@ -122,6 +126,7 @@ class Expectation:
         """What the budgets are computed from."""
         q, k, v = self.inputs
         trace, known = self.trace, ALGORITHMS[self.trace.algorithm]
+        added = mask.bias(trace)
         sizes = {**trace.case.sizes, "t": -(-trace.case.seqlen_k // self.block_k), "s": splits(trace)}
         return Problem(
             algorithm=trace.algorithm,
@@ -131,6 +136,7 @@ class Expectation:
             k=k,
             v=v,
             scale=trace.case.scale,
+            bias=None if added is None else in_float64(self.part.of(added, "bhqk"), self.device),
             exact_products=trace.case.dtype != "float32",
             block_k=self.block_k,
             splits=splits(trace),
@@ -160,11 +166,12 @@ class Expectation:
             predicted = problem.predicted("partials") and trace.contract.partials_dtype != "float32"
             options["partial_cast"] = _cast(trace.contract, "partials") if predicted else None
         q, k, v = self.inputs
-        mask = in_bool(trace.case.mask()[self.part.q], self.device)
+        visible = mask.visible(trace)
+        visible = self.part.of(visible, "bhqk" if visible.ndim == 4 else "qk")
         given = {**self.given, **instead}
         return reference.forward(
-            trace.algorithm, q, k, v, mask=mask, given=given, scale=trace.case.scale, block_k=self.block_k,
-            splits=splits(trace), **options,
+            trace.algorithm, q, k, v, mask=in_bool(visible, self.device), bias=problem.bias, given=given,
+            scale=trace.case.scale, block_k=self.block_k, splits=splits(trace), **options,
         )  # fmt: skip
 
     @cached_property

@@ -19,7 +19,7 @@ from workbench.expectation import readable, unjudgeable
 from workbench.parts import comparisons, placed
 from workbench.quantisation import Loss, loss
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
-from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, nearest_dumped, stage_of, unseen_upstream
+from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
@@ -70,9 +70,9 @@ class Diff:
 
     @cached_property
     def loss(self) -> Loss | None:
-        """What quantisation and what the kernel did to out; None of other kernels, and without codes, scales or out."""
-        quantised = set(self.trace.stages) >= {*QUANTISED_INPUTS, "out"}
-        return loss(self.trace) if quantised else None
+        """What quantisation and what the kernel did to out; None of other kernels, without out, and without q, k, v."""
+        known = "out" in self.trace.stages and set(INPUTS) <= set(self.trace.inputs)
+        return loss(self.trace) if self.trace.algorithm == "fp8" and known else None
 
     def plot(self) -> Any:
         """The overview of all stages, a matplotlib Figure."""

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench import contract
-from workbench.case import DTYPES, QUANTISED, Case
+from workbench.case import DTYPES, GIVEN, QUANTISED, Case
 from workbench.errors import round_to, ulp
+from workbench.inputs import load as load_inputs
 from workbench.refusal import Refusal
 from workbench.sparse import check_index, dims_of, laid_out
-from workbench.stages import ALGORITHMS
+from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS
 from workbench.trace import Trace, check
 
 MARK = "WB"
@@ -118,8 +119,11 @@ def _digits(text: str) -> _Digits:
     return _Digits(len(fraction), len(significant), last + len(significant) - 1, last)
 
 
-def load_log(path: str | Path, case: Case, promises: Mapping[str, Any] | None = None) -> Trace:
-    """The trace of a log of `case`, whose own inputs the kernel had; elements that were not printed are not judged.
+def load_log(
+    path: str | Path, case: Case, promises: Mapping[str, Any] | None = None, inputs: str | Path | None = None
+) -> Trace:
+    """The trace of a log of `case`; elements that were not printed are not judged. The kernel had the case's own
+    inputs, or those in the file `inputs` (q, k, v, mask, bias; see `inputs.load`).
 
     `block_k` and `splits` of the case say how the kernel tiles and splits the keys; stages with such axes need them.
     `promises` are other fields of its contract. What is not said is assumed to be the weakest choice. Of an element
@@ -131,7 +135,10 @@ def load_log(path: str | Path, case: Case, promises: Mapping[str, Any] | None = 
             raise Refusal(f"{option} is for kernels of ours; {path} was printed by another")
     declared = {name: getattr(case, name) for name in ("block_k", "splits") if getattr(case, name) is not None}
     promise = contract.of_foreign({**declared, **(promises or {})}, case)
-    case = case.but(block_k=promise.block_k, splits=promise.splits)
+    case = case.but(block_k=promise.block_k, splits=promise.splits, distribution=GIVEN if inputs else case.distribution)
+    held = None if inputs is None else load_inputs(Path(inputs))
+    if unread := [name for name in held or () if name in QUANTISED_INPUTS]:
+        raise Refusal(f"{inputs}: a log is judged from q, k and v; the inputs hold {unread[0]}")
     log = read(Path(path))
     split = case.splits is not None or any(line.stage not in ALGORITHMS["flash"] for line in log.printed)
     algorithm = "split_k" if split else "flash"
@@ -156,12 +163,14 @@ def load_log(path: str | Path, case: Case, promises: Mapping[str, Any] | None = 
             algorithm=algorithm,
             case=case,
             contract=promise,
-            inputs=dict(zip("qkv", case.inputs(), strict=True)),
+            inputs=dict(zip(INPUTS, case.inputs(), strict=True)) if held is None else held,
             stages=stages,
             requested=(),
             sparse=sparse,
             notes=_notes(log, by_stage),
-            called_with={"values": log.path} | ({"contract": _words(promises)} if promises else {}),
+            called_with={"values": log.path}
+            | ({"contract": _words(promises)} if promises else {})
+            | ({"inputs": str(inputs)} if inputs else {}),
         ),
         log.path,
     )

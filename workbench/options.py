@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,15 +72,30 @@ def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cases_of(options: dict[str, Any]) -> list["Case"]:
-    """Every combination of the listed case options, in the order of the options, the last varying fastest."""
+    """Every combination of the listed case options, in the order of the options, the last varying fastest; of the shape
+    of the inputs in the file `inputs`, where that is given.
+    """
     from workbench.case import Case
+
+    make: Callable[..., Case] = Case
+    if options.get("inputs"):
+        from workbench import inputs
+
+        make = partial(inputs.case_of, inputs.load(Path(options["inputs"])), options["inputs"])
 
     lists = {flag[2:].replace("-", "_"): options.get(flag[2:].replace("-", "_")) for flag in CASE_OPTIONS}
     lists["causal"] = (
         tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
     )
     given = {name: values for name, values in lists.items() if values is not None}
-    return [Case(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+    return [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+
+
+inputs_option = click.option(
+    "--inputs",
+    metavar="FILE",
+    help="Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file, instead of drawing them",
+)
 
 
 def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,36 +104,50 @@ def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--fault", "faults", multiple=True, metavar="ID", help=text)(command)
 
 
-#: option -> (default, help) of how a target is run
-RUN_OPTIONS: dict[str, tuple[str | None, str]] = {
-    "--backend": ("auto", "auto, emulator or cuda [auto: a GPU where there is one]"),
-    "--probes": ("all", "Stages to dump: all, lean or output [all]"),
-    "--arrays": (None, "What a foreign kernel takes: numpy, torch or cupy [numpy]"),
-    "--device": (None, "Where a foreign kernel wants its arrays: cpu or cuda [cpu]"),
-    "--layout": (None, "Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]"),
-    "--calibration": (None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
-}
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to a command what a kernel of ours and what a foreign one is run with."""
+    for option, default, text in reversed(
+        (
+            ("--backend", "auto", "auto, emulator or cuda [auto: a GPU where there is one]"),
+            ("--probes", "all", "Stages to dump: all, lean or output [all]"),
+            ("--arrays", None, "What a foreign kernel takes: numpy, torch or cupy [numpy]"),
+            ("--device", None, "Where a foreign kernel wants its arrays: cpu or cuda [cpu]"),
+            ("--layout", None, "Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]"),
+            ("--calibration", None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
+        )
+    ):
+        command = click.option(option, default=default, help=text)(command)
+    return command
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what `runs.runs` takes besides the target: faults, case options, and how a target is run."""
-    for option, (default, text) in reversed(RUN_OPTIONS.items()):
-        command = click.option(option, default=default, help=text)(command)
-    return fault_option(case_options(command))
+    """Add what `runs.runs` takes besides the target: faults, case options, inputs, and what a target is run with."""
+    return fault_option(case_options(inputs_option(target_options(command))))
+
+
+def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of foreign kernels that were given."""
+    names = ("arrays", "device", "layout", "calibration")
+    return {name: options[name] for name in names if options[name] is not None}
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 
 
 def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Case options that the chosen faults need to show: defaults where the user is silent, else refused."""
+    """Case options that the chosen faults need to show: defaults where the user is silent, else refused. Inputs from a
+    file are what they are.
+    """
     from workbench.catalogue import CATALOGUE
     from workbench.refusal import Refusal
 
     needs: dict[str, Any] = {}
+    drawn = not options.get("inputs")
     for fault in faults:
         for name, value in CATALOGUE[fault].needs.items() if fault in CATALOGUE else ():
             given = options[name]
+            if name == "distribution" and not drawn:
+                continue
             if name == "causal":
                 if options["full"]:
                     raise Refusal(f"fault {fault} shows only with --causal; got --full")
@@ -127,6 +158,6 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
                 listed = ",".join(map(str, given))
                 raise Refusal(f"fault {fault} shows only with --{name.replace('_', '-')} {value}; got {listed}")
         length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
-        if length and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
+        if length and drawn and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
             needs["seqlen"] = (length,)
     return needs

@@ -5,13 +5,15 @@ The loss of quantisation is no error of the kernel's stages: those are judged fr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from workbench.budget.quantised import decoded_interval
-from workbench.case import QUANTISED, Case
+from workbench import mask
+from workbench.case import DTYPES, QUANTISED, Case
+from workbench.decoded import decoded, operand_dtype
 from workbench.errors import round_to
-from workbench.reference import dense, fp8, quantize
+from workbench.reference import dense, fp8
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS
 from workbench.trace import Trace, to_float64
@@ -32,32 +34,35 @@ class Loss:
 
 
 def loss(trace: Trace) -> Loss:
-    """The parts of the error of a quantised kernel's out, from its codes and scales. Refusal where one is missing."""
-    missing = [name for name in (*QUANTISED_INPUTS, "out") if name not in trace.stages]
-    if missing:
-        raise Refusal(f"the loss of quantisation needs codes, scales and out; {trace.target} gave no {missing[0]}")
-    case = trace.case
-    assert case.codes is not None
+    """The parts of the error of a quantised kernel's out. What it read is decoded from its codes and scales; where
+    these were not dumped, it is what the kernel decoded. Refusal without out, or where only codes were put in.
+    """
+    if "out" not in trace.stages:
+        raise Refusal(f"the loss of quantisation needs out; {trace.target} gave none")
+    if missing := [name for name in INPUTS if name not in trace.inputs]:
+        raise Refusal(f"the loss of quantisation needs q, k and v; only codes were put in for {', '.join(missing)}")
     inputs = {name: to_float64(trace.inputs[name]) for name in INPUTS}
-    decoded = fp8.decoded_inputs(case.codes, {name: to_float64(trace.stages[name]) for name in QUANTISED_INPUTS})
-    wanted, reached = (
-        dense.attention(*x.values(), scale=case.scale, mask=case.mask())["out"] for x in (inputs, decoded)
-    )
+    read = {name: to_float64(x) for name, x in attention(trace).inputs.items()}
+    if set(QUANTISED_INPUTS) <= set(trace.stages) and trace.case.codes is not None:
+        read = fp8.decoded_inputs(trace.case.codes, {name: to_float64(trace.stages[name]) for name in QUANTISED_INPUTS})
+    case = trace.case
+    options: dict[str, Any] = {"scale": case.scale, "mask": mask.visible(trace), "bias": mask.bias(trace)}
+    wanted, reached = (dense.attention(*x.values(), **options)["out"] for x in (inputs, read))
     return Loss(
-        inputs={name: decoded[name] - inputs[name] for name in INPUTS},
+        inputs={name: read[name] - inputs[name] for name in INPUTS},
         of_out=reached - wanted,
         of_kernel=to_float64(trace.stages["out"]) - reached,
     )
 
 
 def attention(trace: Trace, *, from_codes: bool = False) -> Trace:
-    """The run of a quantised kernel as one of the flash algorithm, whose float16 inputs are the decoded ones: its
-    stages from qk on, to be judged as any other.
+    """The run of a quantised kernel as one of the flash algorithm, whose inputs are the decoded ones: its stages from
+    qk on, to be judged as any other.
 
     `from_codes`: the inputs are what a kernel that decodes its codes and scales right may have read, of that the
-    nearest to what was dumped. Inputs that were not dumped are decoded to the nearest float16, and may be off by
-    `input_errors` where roundings before the cast can reach a tie. Inputs are NaN or infinite where codes are; Refusal
-    where neither a decoded input nor its codes and scale were dumped.
+    nearest to what was dumped. Inputs that were not dumped are decoded to the nearest value, and may be off by
+    `input_errors` where roundings that nobody saw can reach a tie; where nobody told the format of the codes, they are
+    q, k and v themselves. Inputs are NaN or infinite where codes are.
     """
     read = {name: _decoded(trace, name, from_codes) for name in INPUTS}
     rerun = trace.rerun
@@ -67,47 +72,41 @@ def attention(trace: Trace, *, from_codes: bool = False) -> Trace:
         made = rerun(trace.case.but(seed=case.seed, distribution=case.distribution))
         return attention(made, from_codes=from_codes)
 
+    # one dtype that holds them all
+    dtypes = {x.dtype for x, _ in read.values()}
+    dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= set(DTYPES.values()) else np.dtype(np.float32)
     return replace(
         trace,
         algorithm="flash",
-        case=trace.case.but(dtype="float16", **dict.fromkeys(QUANTISED)),
-        inputs={name: x for name, (x, _) in read.items()},
+        case=trace.case.but(dtype=str(dtype), **dict.fromkeys(QUANTISED)),
+        inputs={**trace.inputs, **{name: x.astype(dtype) for name, (x, _) in read.items()}},
         input_errors={name: error for name, (_, error) in read.items() if np.any(error != 0)},
         stages={name: stage for name, stage in trace.stages.items() if name in ALGORITHMS["flash"]},
         requested=tuple(name for name in trace.requested if name in ALGORITHMS["flash"]),
+        put_in=(),
         rerun=None if rerun is None else again,
     )
 
 
 def attention_of(trace: Trace, *, from_codes: bool = False) -> Trace:
-    """The trace whose inputs are the numbers that qk and later stages read: `attention` of a quantised kernel's,
-    without stages where codes or scales are missing; any other as it is.
+    """The trace whose inputs are the numbers that qk and later stages read: `attention` of a quantised kernel's, any
+    other as it is.
     """
-    if trace.algorithm != "fp8":
-        return trace
-    if not set(QUANTISED_INPUTS) <= set(trace.stages):
-        return replace(trace, algorithm="flash", stages={}, requested=())
-    return attention(trace, from_codes=from_codes)
+    return attention(trace, from_codes=from_codes) if trace.algorithm == "fp8" else trace
 
 
 @np.errstate(all="ignore")
 def _decoded(trace: Trace, name: str, from_codes: bool) -> tuple[np.ndarray, np.ndarray]:
-    """A decoded input, float16, and float64 bounds of how far the kernel's may be from it."""
+    """A decoded input, and float64 bounds of how far the kernel's may be from it."""
     dumped = trace.stages.get(f"dequant_{name}")
-    if dumped is not None and not from_codes:
-        return dumped, np.zeros(())
-    for stage in (f"scale_{name}", f"codes_{name}"):
-        if stage not in trace.stages:
-            raise Refusal(
-                f"attention on decoded inputs needs them or their codes and scales; {trace.target} gave no {stage}"
-            )
-    kind = str(trace.case.codes)
-    codes, scale = (to_float64(trace.stages[f"{stage}_{name}"]) for stage in ("codes", "scale"))
-    value = quantize.decoded(codes, quantize.table(scale, kind))
-    low, high = decoded_interval(value, kind)
-    nearest = round_to(value, "float16")
+    if trace.case.codes is None or (dumped is not None and not from_codes):
+        return dumped if dumped is not None else trace.inputs[name], np.zeros(())
+    made = decoded(trace, name, by_table=False)
+    dtype = operand_dtype(trace, name) or "float32"
     if dumped is None:
-        error = np.where(low == high, 0.0, np.maximum(high - nearest, nearest - low))
-        return nearest.astype(np.float16), error
+        nearest = round_to(made.value, dtype)
+        error = np.where(made.low == made.high, 0.0, np.maximum(made.high - nearest, nearest - made.low))
+        return nearest.astype(DTYPES[dtype]), error
     found = to_float64(dumped)
-    return np.clip(np.where(np.isnan(found), nearest, found), low, high).astype(np.float16), np.zeros(())
+    right = np.clip(np.where(np.isnan(found), round_to(made.value, dtype), found), made.low, made.high)
+    return right.astype(DTYPES[dtype]), np.zeros(())

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from workbench.errors import round_to
+from workbench.mask import bias, visible
 from workbench.trace import Trace, to_float64
 
 #: rtol and atol of torch.testing.assert_close, by the dtype of what it compares (PyTorch 2.13, torch/testing)
@@ -44,7 +45,7 @@ def usual(trace: Trace, expected: np.ndarray) -> tuple[Rule, ...]:
     """
     case, (q, k, v) = trace.case, (trace.inputs[name] for name in ("q", "k", "v"))
     out = trace.stages["out"]
-    plain = plain_attention(q, k, v, scale=case.scale, mask=case.mask())
+    plain = plain_attention(q, k, v, scale=case.scale, mask=visible(trace), bias=bias(trace))
     return (assert_close(out, expected), max_abs(out, expected), flash_attention(out, expected, plain))
 
 
@@ -87,7 +88,9 @@ def flash_attention(out: np.ndarray, expected: np.ndarray, plain: np.ndarray) ->
         return Rule("FlashAttention 2x", worst(out), 2 * worst(plain) + 2 * worst(shifted))
 
 
-def plain_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, mask: np.ndarray) -> np.ndarray:
+def plain_attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, mask: np.ndarray, bias: np.ndarray | None = None
+) -> np.ndarray:
     """Attention with every operation rounded to the dtype of q, k and v, [b, heads, q, d] in that dtype.
 
     k * scale, its products with q (summed in float32), softmax (in float32) and the products with v are rounded, as in
@@ -98,7 +101,10 @@ def plain_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float
     keys, values = (np.repeat(x, group, axis=1).astype(np.float32) for x in (k, v))
     with np.errstate(all="ignore"):
         scaled = _rounded(keys * np.float32(scale), dtype)
-        scores = np.where(mask, _rounded(queries @ scaled.swapaxes(-1, -2), dtype), np.float32(-np.inf))
+        scores = _rounded(queries @ scaled.swapaxes(-1, -2), dtype)
+        if bias is not None:
+            scores = _rounded(scores + bias.astype(np.float32), dtype)
+        scores = np.where(mask, scores, np.float32(-np.inf))
         largest = scores.max(axis=-1, keepdims=True)
         weights = np.exp(scores - np.where(np.isneginf(largest), np.float32(0), largest))
         total = weights.sum(axis=-1, keepdims=True)

@@ -6,16 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.options import cases_of, needs_of
+from workbench.options import cases_of, foreign_of, needs_of
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
     from workbench.trace import Trace
 
 Calls = list[Callable[[], "Trace"]]
-
-#: options that say how a foreign kernel is called
-FOREIGN = ("arrays", "device", "layout", "calibration")
 
 
 def runs(
@@ -36,8 +33,7 @@ def runs(
     """
     if values is not None:
         others = {"fault": faults, "probes": probes != "all", "backend": backend != "auto"}
-        others |= {name: options[name] for name in FOREIGN}
-        return [_printed(values, target, others, contract or (), options)], None
+        return [_printed(values, target, others | foreign_of(options), contract or (), options)], None
     if contract is not None:
         raise Refusal('--contract is for --values; a function says it in its "contract", a kernel of ours has its own')
     if target is None:
@@ -52,9 +48,9 @@ def runs(
     from workbench.target import run
 
     targets = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
-    foreign = {name: options[name] for name in FOREIGN if options[name] is not None}
+    foreign = foreign_of(options)
     cases = cases_of({**options, **needs_of(faults, options)})
-    ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend}
+    ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend, "inputs": options["inputs"]}
     calls: Calls = [partial(run, name, case, **ours, **foreign) for name in targets for case in cases]
     if targets[0] not in KERNELS:
         return calls, None
@@ -70,13 +66,15 @@ def _printed(
     if target is not None:
         raise Refusal(f"--values judges what the log holds, and takes no TARGET; got {target!r}")
     if given := [f"--{name}" for name, value in others.items() if value]:
-        raise Refusal(f"--values takes the options of the case alone, since the kernel ran elsewhere; got {given[0]}")
+        raise Refusal(
+            f"--values takes the options of the case and --inputs alone, since the kernel ran elsewhere; got {given[0]}"
+        )
     cases = cases_of(options)
     if len(cases) != 1:
         raise Refusal(f"a log is of one case; the case options make {len(cases)}")
     from workbench.log import load_log
 
-    return partial(load_log, log, cases[0], dict(map(_field, contract)))
+    return partial(load_log, log, cases[0], dict(map(_field, contract)), options["inputs"])
 
 
 def _field(word: str) -> tuple[str, Any]:

@@ -14,6 +14,8 @@ AXIS_PLURALS = {axis: f"{name}s" for axis, name in AXIS_NAMES.items()} | {"b": "
 CODES = 256  #: size of the axis c
 
 INPUTS = ("q", "k", "v")
+#: inputs that a case does not draw: which keys are visible, and what is added to scaled scores
+MASKS = ("mask", "bias")
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,15 @@ def stage_of(algorithm: str, name: str, target: str) -> Stage:
 
 
 def probe_set(algorithm: str, probes: str) -> tuple[str, ...]:
-    """Stages that the probe set `probes` asks of `algorithm`, in data-flow order."""
-    if probes not in PROBE_SETS:
-        raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}; got {probes!r}")
-    return tuple(name for name in ALGORITHMS[algorithm] if name in PROBE_SETS[probes])
+    """Stages that `probes` asks of `algorithm`, in data-flow order: a probe set, or stages separated by commas."""
+    if probes in PROBE_SETS:
+        return tuple(name for name in ALGORITHMS[algorithm] if name in PROBE_SETS[probes])
+    asked = [name.strip() for name in probes.split(",")]
+    if not set(asked) <= set(ALGORITHMS[algorithm]):
+        known = ", ".join(ALGORITHMS[algorithm])
+        raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}, or some of the stages {known}; got {probes!r}")
+    given = QUANTISED_INPUTS if algorithm == "fp8" else ()
+    return tuple(name for name in ALGORITHMS[algorithm] if name in asked or name in given)
 
 
 def shape(stage: Stage, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -17,9 +17,17 @@ import numpy as np
 from workbench.case import DTYPES, Case
 from workbench.contract import Contract, of_dict
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS, shape
+from workbench.stages import ALGORITHMS, INPUTS, MASKS, shape
+
+if TYPE_CHECKING:
+    from workbench.window import Window
 
 SCHEMA = "workbench.trace/1"
+#: what a manifest holds beside its schema
+_MANIFEST = (
+    *("target", "algorithm", "case", "contract", "inputs", "stages"),
+    *("requested", "put_in", "backend", "faults", "versions", "window", "whole"),
+)
 
 # A slot that nobody wrote holds a signalling NaN of our own. Arithmetic turns any signalling NaN into a quiet one, so
 # that no computed value can be taken for it; copies keep it bit for bit.
@@ -58,9 +66,10 @@ class Trace:
     algorithm: str  #: whose stages these are, by the name of `stages.ALGORITHMS`
     case: Case  #: settled: splits and tiles have their values where the kernel has them
     contract: Contract
-    inputs: Mapping[str, np.ndarray]  #: q, k, v as the kernel read them
+    inputs: Mapping[str, np.ndarray]  #: q, k, v, mask, bias as the kernel read them; not what was put in as codes alone
     stages: Mapping[str, np.ndarray]  #: dumped stages by name
     requested: tuple[str, ...]  #: stages that the run had to dump; an absent one is missing. Empty for foreign kernels
+    put_in: tuple[str, ...] = ()  #: stages that the run was given, such as codes from outside: they are not judged
     backend: str = "foreign"  #: emulator, cuda or foreign
     faults: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
@@ -70,10 +79,18 @@ class Trace:
     #: the last digit that it printed), float64 of the stage's shape; NaN where none was given
     sparse: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
-    #: how a foreign kernel was called where not as usual: arrays, device, layout, calibration; not kept at rest
+    window: "Window | None" = None  #: what of the run this is, where it is not all; the case is then the window's own
+    whole: Case | None = None  #: the case that was run, where this is a window on it
+    #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration; inputs; values and
+    #: contract of a log; not kept at rest
     called_with: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
+
+    @property
+    def case_run(self) -> Case:
+        """The case that was run, of which the trace may hold a window."""
+        return self.case if self.whole is None else self.whole
 
 
 def _sizes(case: Case, contract: Contract) -> dict[str, int]:
@@ -85,18 +102,18 @@ def _sizes(case: Case, contract: Contract) -> dict[str, int]:
     return sizes
 
 
-def check(trace: Trace, where: str) -> Trace:
-    """`trace` itself; Refusal where an input is not finite or a stage is unknown or misshaped. `where` names it in
+def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> None:
+    """Refusal where one of `inputs` (of INPUTS and MASKS) does not fit the case or is not finite; `where` names them in
     messages.
     """
-    case = trace.case
+    keys = (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
+    dims = {"q": (case.batch, case.heads, case.seqlen_q, case.head_dim), "k": keys, "v": keys}
     for name in INPUTS:
-        wanted = (case.batch, case.heads, case.seqlen_q) if name == "q" else (case.batch, case.kv_heads, case.seqlen_k)
-        found = trace.inputs[name]
-        if found.shape != (*wanted, case.head_dim):
-            raise Refusal(
-                f"{where}: {name} must have shape {[*wanted, case.head_dim]} for this case; got {list(found.shape)}"
-            )
+        if name not in inputs:
+            continue
+        found = inputs[name]
+        if found.shape != dims[name]:
+            raise Refusal(f"{where}: {name} must have shape {list(dims[name])} for this case; got {list(found.shape)}")
         if found.dtype != DTYPES[case.dtype]:
             raise Refusal(f"{where}: {name} must have dtype {case.dtype}, the case's; got {found.dtype}")
         values = to_float64(found)
@@ -104,6 +121,23 @@ def check(trace: Trace, where: str) -> Trace:
             index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
             place = ", ".join(f"{axis}={i}" for axis, i in zip("bhqd" if name == "q" else "bhkd", index, strict=True))
             raise Refusal(f"{where}: inputs must be finite; {name} holds {values[index]} at {place}")
+    whole = [case.batch, case.heads, case.seqlen_q, case.seqlen_k]
+    for name in MASKS:
+        shape = list(inputs[name].shape) if name in inputs else []
+        if not all(size in (1, full) for size, full in zip(shape, whole[len(whole) - len(shape) :], strict=True)):
+            raise Refusal(
+                f"{where}: {name} must have shape {whole} or {whole[2:]} for this case, or 1 in places; got {shape}"
+            )
+
+
+def check(trace: Trace, where: str) -> Trace:
+    """`trace` itself; Refusal where an input is missing, does not fit or is not finite, or a stage is unknown or
+    misshaped. `where` names it in messages.
+    """
+    for name in INPUTS:
+        if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
+            raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
+    check_inputs(trace.case, trace.inputs, where)
     known = ALGORITHMS[trace.algorithm]
     sizes = _sizes(trace.case, trace.contract)
     for name, stage in trace.stages.items():
@@ -136,10 +170,14 @@ def save(trace: Trace, path: Path) -> None:
         "case": trace.case.as_dict(),
         "contract": trace.contract.as_dict(),
         "stages": {name: {"axes": ALGORITHMS[trace.algorithm][name].axes} for name in trace.stages},
+        "inputs": list(trace.inputs),
         "requested": list(trace.requested),
+        "put_in": list(trace.put_in),
         "backend": trace.backend,
         "faults": list(trace.faults),
         "versions": dict(trace.versions),
+        "window": None if trace.window is None else [list(bounds) for bounds in trace.window],
+        "whole": None if trace.whole is None else trace.whole.as_dict(),
     }
     if trace.sparse or trace.notes:
         manifest |= {"sparse": list(trace.sparse), "notes": list(trace.notes)}
@@ -165,6 +203,8 @@ def load(path: Path) -> Trace:
     """The trace in `path`. Raises Refusal for a file that is truncated, is no trace, or lacks or misshapes a stage."""
     from safetensors import SafetensorError, safe_open
 
+    from workbench.window import Window
+
     if not path.exists():
         raise Refusal(f"{path}: no such file")
     try:
@@ -180,11 +220,12 @@ def load(path: Path) -> Trace:
         )
     manifest = _manifest(path, metadata["workbench"])
     sparse = {name: f"sparse.{name}" for name in manifest.get("sparse", ())}
-    missing = [name for name in (*INPUTS, *manifest["stages"], *sparse.values()) if name not in arrays]
+    missing = [name for name in (*manifest["inputs"], *manifest["stages"], *sparse.values()) if name not in arrays]
     if missing:
         raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
     try:
         case = Case(**manifest["case"])
+        whole = None if manifest["whole"] is None else Case(**manifest["whole"])
         contract = of_dict(manifest["contract"])
     except Refusal as refusal:
         raise Refusal(f"{path}: {refusal}") from None
@@ -193,14 +234,17 @@ def load(path: Path) -> Trace:
         algorithm=manifest["algorithm"],
         case=case,
         contract=contract,
-        inputs={name: arrays[name] for name in INPUTS},
+        inputs={name: arrays[name] for name in (*INPUTS, *MASKS) if name in manifest["inputs"]},
         stages={name: arrays[name] for name in manifest["stages"]},
         requested=tuple(manifest["requested"]),
+        put_in=tuple(manifest["put_in"]),
         backend=manifest["backend"],
         faults=tuple(manifest["faults"]),
         versions=manifest["versions"],
         sparse={name: arrays[errors] for name, errors in sparse.items()},
         notes=tuple(manifest.get("notes", ())),
+        window=None if manifest["window"] is None else Window(*map(tuple, manifest["window"])),
+        whole=whole,
     )
     return check(trace, str(path))
 
@@ -213,7 +257,7 @@ def _manifest(path: Path, text: str) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else manifest
         raise Refusal(f"{path}: the manifest must have schema {SCHEMA!r}; got {found!r}")
-    for name in ("target", "algorithm", "case", "contract", "stages", "requested", "backend", "faults", "versions"):
+    for name in _MANIFEST:
         if name not in manifest:
             raise Refusal(f"{path}: the manifest lacks {name!r}")
     if manifest["algorithm"] not in ALGORITHMS:

@@ -2,13 +2,14 @@
 
 import numpy as np
 
+from workbench.decoded import computed_scale, decoded, scale_of
 from workbench.decoding import BEFORE_ATTENTION
 from workbench.expectation import Expectation, Part, splits, unjudgeable
 from workbench.quantisation import attention_of
-from workbench.reference import fp8
+from workbench.reference import quantize
 from workbench.refusal import Refusal
 from workbench.selection import Index, Selection, chosen, grid
-from workbench.stages import INPUTS, QUANTISED_INPUTS, shape, stage_of
+from workbench.stages import shape, stage_of
 from workbench.trace import Trace, to_float64
 
 
@@ -41,8 +42,12 @@ def _span(chosen: range) -> slice:
 
 
 def _before_attention(trace: Trace, name: str) -> np.ndarray:
-    case = trace.case
-    assert case.codes is not None and case.quantiser_scale is not None
-    q, k, v = (to_float64(trace.inputs[x]) for x in INPUTS)
-    given = {} if name in QUANTISED_INPUTS else {stage: to_float64(trace.stages[stage]) for stage in QUANTISED_INPUTS}
-    return fp8.decoding(q, k, v, codes=case.codes, scaling=case.quantiser_scale, given=given)[name]
+    """A scale and codes from q, k and v; a table and what is decoded from codes and scales, where they were given."""
+    x, kind = name[-1], str(trace.case.codes)
+    if name.startswith("scale"):
+        return computed_scale(trace, x)
+    if name.startswith("codes"):
+        return quantize.codes(to_float64(trace.inputs[x]), computed_scale(trace, x), kind)
+    if name.startswith("lut"):
+        return quantize.table(scale_of(trace, x), kind)
+    return decoded(trace, x, by_table=False).value

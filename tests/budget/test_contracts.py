@@ -196,5 +196,7 @@ def test_values_outside_their_rule_are_refused(field: str, value: Any, message: 
 
 def test_what_was_not_declared_is_listed() -> None:
     promise = of_foreign({"out_dtype": "float16", "splits": 3}, CASE)
-    named = set(promise.assumed) | {"out_dtype", "splits", "assumed"}
+    # what 8-bit codes are decoded to does not concern other kernels
+    named = set(promise.assumed) | {"out_dtype", "splits", "operands_dtype", "assumed"}
     assert named == set(Contract.__dataclass_fields__) and promise.splits == 3
+    assert "operands_dtype" in of_foreign({}, CASE.but(codes="e4m3")).assumed

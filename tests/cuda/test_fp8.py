@@ -207,7 +207,7 @@ def test_a_case_that_does_not_fit_is_refused(kernel, options, message):
 def test_inputs_beyond_float16_are_refused():
     with pytest.raises(Refusal) as refused:
         fp8_run(Case(seqlen=32, distribution="constant-v", input_std=70000.0))
-    assert str(refused.value).startswith("codes are decoded to float16, at most 65504 in size; q holds ")
+    assert str(refused.value).startswith("codes are decoded to float16, at most 65504 in size; q reaches ")
 
 
 def test_defaults():

@@ -37,6 +37,7 @@ class Problem:
     k: np.ndarray
     v: np.ndarray
     scale: float
+    bias: np.ndarray | None  #: added to scaled scores, [b, h, q, k]
     exact_products: bool  #: products of q and k are exact in float32 (inputs of at most 12 bits)
     block_k: int
     splits: int

@@ -55,12 +55,16 @@ def qk_size(p: Problem, size: np.ndarray) -> np.ndarray:
 
 def scores_error(p: Problem, qk: Error) -> Error:
     """scores: |scale| times the error of qk, one rounding of the scale and one of the product (in base 2 one more, of
-    scale * log2(e)); the mask is exact.
+    scale * log2(e)); with a bias one of the sum (in base 2 one more, of bias * log2(e)); the mask is exact.
     """
     losses, scale = p.losses, p.scale
     xp = array_namespace(p.computed["scores"])
     product = p.seen["qk"] * scale
     own = (3 if p.contract.base2 else 2) * losses.products * abs(product)
+    if p.bias is not None:
+        own = own * (1 + losses.sums) + losses.sums * abs(product + p.bias)
+        own = own + (2 * losses.products if p.contract.base2 else 0.0) * abs(p.bias)
+        product = product + p.bias
     own = own + xp.where((product != 0) | (own > 0), losses.floor, 0.0)
     factor = abs(scale) * (1 + 3 * losses.products)
     random = root_of_squares(factor * qk.random, own) if p.statistics else 0.0
@@ -73,7 +77,7 @@ def scores_error(p: Problem, qk: Error) -> Error:
 def scores_size(p: Problem, size_qk: np.ndarray) -> np.ndarray:
     """What the budget of scores is measured against."""
     xp, scale = array_namespace(size_qk), abs(p.scale)
-    size = xp.maximum(scale * (size_qk + abs(p.seen["qk"])), NEGLIGIBLE)
+    size = xp.maximum(scale * (size_qk + abs(p.seen["qk"])) + (0.0 if p.bias is None else abs(p.bias)), NEGLIGIBLE)
     return xp.where(p.computed["scores"] != -np.inf, size, np.inf)
 
 

@@ -126,7 +126,7 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     from workbench.cuda.run import run_kernel
 
     settled = plan.settle(KERNELS[name], case)
-    inputs = case.inputs()
+    inputs = dict(zip("qkv", case.inputs(), strict=True))
     medians = {}
     for field, probes in (("plain_s", "output"), ("probed_s", "all")):
         call = partial(run_kernel, name, case, probes=probes, backend="emulator", inputs=inputs)

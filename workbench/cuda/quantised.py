@@ -8,11 +8,12 @@ from types import ModuleType
 import numpy as np
 
 from workbench import quantize
-from workbench.case import QUANTISED, Case
+from workbench.case import GIVEN, QUANTISED, Case
 from workbench.contract import Contract, of_kernel
 from workbench.cuda.kernels import Kernel
 from workbench.faults import Fault, applied, of_file
 from workbench.refusal import Refusal
+from workbench.stages import INPUTS, QUANTISED_INPUTS
 
 #: dtypes of the stages that are not float32; the codes, uint8, are no buffer of the kernel's own
 DTYPES: Mapping[str, np.dtype] = dict.fromkeys(("dequant_q", "dequant_k", "dequant_v", "out"), np.dtype(np.float16))
@@ -28,6 +29,8 @@ QUANTISER = Path(quantize.__file__)
 
 def settle(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
+    if case.distribution == GIVEN:
+        case = case.but(dtype="float32")  # which holds what other dtypes hold
     if case.dtype != "float32":
         raise Refusal(f"kernel {kernel.name} quantises float32 inputs and takes no dtype; got dtype={case.dtype}")
     if case.head_dim not in HEAD_DIMS:
@@ -55,22 +58,39 @@ def contract(case: Case) -> Contract:
     """The contract of a kernel on codes for a settled case: out is float16, whatever was quantised. With scores from
     tensor cores qk is accumulated as theirs and acc to nearest, which one field says only as "any".
     """
-    return replace(of_kernel(case), out_dtype="float16", accumulation="any" if case.scores == "mma" else "nearest")
+    return replace(
+        of_kernel(case),
+        operands_dtype="float16",
+        out_dtype="float16",
+        accumulation="any" if case.scores == "mma" else "nearest",
+    )
 
 
-def encoded(case: Case, inputs: Mapping[str, np.ndarray], faults: Sequence[Fault]) -> dict[str, np.ndarray]:
-    """Codes uint8 and scales float32 [heads] of q, k and v, by the names of their stages; those of `faults` put in that
-    change the quantiser. Refusal for an input beyond float16, to which the kernel decodes.
+def encoded(
+    case: Case, floats: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray], faults: Sequence[Fault]
+) -> dict[str, np.ndarray]:
+    """Codes uint8 and scales float32 [heads] of q, k and v, by the names of their stages: those `given`, else those of
+    `floats`; those of `faults` put in that change the quantiser. Refusal for what is beyond float16, to which the
+    kernel decodes, and for a fault of a quantiser that does not run.
     """
     assert case.codes is not None and case.quantiser_scale is not None
-    quantise = quantiser(of_file(faults, QUANTISER.name)).quantize
+    put_in = of_file(faults, QUANTISER.name)
+    if put_in and len(given) == len(QUANTISED_INPUTS):
+        raise Refusal(f"fault {put_in[0].id} is in the quantiser, which does not run on codes from outside")
+    quantise = quantiser(put_in).quantize
     made: dict[str, np.ndarray] = {}
-    for name, x in inputs.items():
-        if (largest := float(np.abs(x).max())) > LARGEST_FLOAT16:
+    for name in INPUTS:
+        if f"codes_{name}" in given:
+            codes, scale = given[f"codes_{name}"], given[f"scale_{name}"]
+            largest = float(scale.max()) * quantize.KINDS[case.codes].largest
+        else:
+            x = floats[name]
+            codes, scale = quantise(x, case.codes, saturate=True, scaling=case.quantiser_scale)
+            largest = float(np.abs(x).max())
+        if largest > LARGEST_FLOAT16:
             raise Refusal(
-                f"codes are decoded to float16, at most {LARGEST_FLOAT16:g} in size; {name} holds {largest:g}"
+                f"codes are decoded to float16, at most {LARGEST_FLOAT16:g} in size; {name} reaches {largest:g}"
             )
-        codes, scale = quantise(x, case.codes, saturate=True, scaling=case.quantiser_scale)
         made |= {f"codes_{name}": np.ascontiguousarray(codes), f"scale_{name}": np.ascontiguousarray(scale)}
     return made
 

@@ -19,6 +19,7 @@ def forward(
     *,
     scale: float,
     mask: np.ndarray,
+    bias: np.ndarray | None = None,
     block_k: int,
     codes: str,
     scaling: str = "dynamic",
@@ -38,7 +39,7 @@ def forward(
     before = decoding(q, k, v, codes=codes, scaling=scaling, given=seen, operand_cast=operand_cast)
     read = (seen.get(name, before[name]) for name in ("dequant_q", "dequant_k", "dequant_v"))
     attention = online.forward(
-        *read, scale=scale, mask=mask, block_k=block_k, cast=cast, row_sum_of_cast=row_sum_of_cast,
+        *read, scale=scale, mask=mask, bias=bias, block_k=block_k, cast=cast, row_sum_of_cast=row_sum_of_cast,
         given={name: array for name, array in seen.items() if name in ALGORITHMS["flash"]},
     )  # fmt: skip
     return before | attention

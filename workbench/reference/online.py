@@ -37,9 +37,13 @@ def qk(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def scores(qk: np.ndarray, scale: float, mask: np.ndarray) -> np.ndarray:
-    """Scaled dot products, [..., q, k], -inf where mask [q, k] is False: there qk is not read, not even a NaN."""
-    return array_namespace(qk).where(mask, qk * scale, -np.inf)
+def scores(qk: np.ndarray, scale: float, mask: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """Scaled dot products plus bias, [..., q, k], -inf where mask is False: there qk is not read, not even a NaN.
+
+    mask and bias [q, k] or [..., q, k].
+    """
+    product = qk * scale
+    return array_namespace(qk).where(mask, product if bias is None else product + bias, -np.inf)
 
 
 def row_max(previous: np.ndarray | float, scores_tile: np.ndarray) -> np.ndarray:
@@ -125,6 +129,7 @@ def tile_stages(
     *,
     scale: float,
     mask: np.ndarray,
+    bias: np.ndarray | None = None,
     block_k: int,
     splits: int = 1,
     given: Arrays = NOTHING,
@@ -140,7 +145,7 @@ def tile_stages(
     first_tiles = {tiles_of.start for tiles_of in split_tiles(sizes["t"], splits)}
 
     computed["qk"][:] = qk(q, k)
-    computed["scores"][:] = scores(seen["qk"], scale, mask)
+    computed["scores"][:] = scores(seen["qk"], scale, mask, bias)
     for t, keys in enumerate(tiles(k.shape[2], block_k)):
         starts = t in first_tiles
         previous_max = -np.inf if starts else seen["row_max"][..., t - 1]
@@ -165,6 +170,7 @@ def forward(
     *,
     scale: float,
     mask: np.ndarray,
+    bias: np.ndarray | None = None,
     block_k: int,
     splits: int = 1,
     given: Arrays = NOTHING,
@@ -173,8 +179,9 @@ def forward(
 ) -> dict[str, np.ndarray]:
     """Every stage of the flash algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
 
-    q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d] and mask [q, k] (True: visible); `cast` rounds
-    probs to what acc reads, and row_sum too with `row_sum_of_cast`. With splits > 1 no running state covers the whole
+    q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and bias, added to
+    scaled scores, [q, k] or [b, heads, q, k]; `cast` rounds probs to what acc reads, and row_sum too with
+    `row_sum_of_cast`. With splits > 1 no running state covers the whole
     row: out and lse are then left out, and `split_k.forward` merges.
 
     A stage in `given` is read in place of the computed one by every later stage and by the next tile's state. What is
@@ -184,7 +191,7 @@ def forward(
     sizes = axis_sizes(q, k, v, block_k, splits)
     substitutes = as_given(given, "flash", sizes)
     computed = tile_stages(
-        q, k, v, scale=scale, mask=mask, block_k=block_k, splits=splits,
+        q, k, v, scale=scale, mask=mask, bias=bias, block_k=block_k, splits=splits,
         given=substitutes, cast=cast, row_sum_of_cast=row_sum_of_cast,
     )  # fmt: skip
     if splits > 1:

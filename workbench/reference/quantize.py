@@ -89,13 +89,14 @@ def codes(x: np.ndarray, scale: np.ndarray, kind: str) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
-def codes_interval(x: np.ndarray, scale: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def codes_interval(x: np.ndarray, scale: np.ndarray, kind: str, *, reach: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Smallest and largest code that a quantiser in float32 may give, as float64; arguments as of `codes`.
 
-    They differ, by 1, only where its roundings on the way to x / scale can reach a tie between two values.
+    They differ, by 1, only where its roundings on the way to x / scale can reach a tie between two values;
+    `reach`: the relative error of x / scale beside these.
     """
     wanted = np.asarray(x, np.float64) / np.asarray(scale, np.float64)[:, None, None]
-    reach = ENCODE_ROUNDINGS[kind] * U * (1 + 4 * U)
+    reach = (ENCODE_ROUNDINGS[kind] * U + reach) * (1 + 2**-20)  # of products of such errors
     away = _nearest(wanted * (1 + reach) + np.copysign(HALF_SUBNORMAL, wanted), kind)
     towards = _nearest(wanted * (1 - reach), kind)  # not through zero, which has the sign of x
     return np.minimum(away, towards), np.maximum(away, towards)

@@ -61,6 +61,7 @@ def forward(
     *,
     scale: float,
     mask: np.ndarray,
+    bias: np.ndarray | None = None,
     block_k: int,
     splits: int,
     given: Arrays = NOTHING,
@@ -74,7 +75,7 @@ def forward(
     """
     substitutes = online.as_given(given, "split_k", online.axis_sizes(q, k, v, block_k, splits))
     computed = online.tile_stages(
-        q, k, v, scale=scale, mask=mask, block_k=block_k, splits=splits,
+        q, k, v, scale=scale, mask=mask, bias=bias, block_k=block_k, splits=splits,
         given={name: array for name, array in substitutes.items() if name in online.TILE_STAGES},
         cast=cast, row_sum_of_cast=row_sum_of_cast,
     )  # fmt: skip

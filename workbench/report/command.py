@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.case import QUANTISED, Case
+from workbench.case import GIVEN, QUANTISED, Case
 from workbench.judge import Diff
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def case_options(case: Case, own: bool) -> list[str]:
         "causal_alignment",
         "scale",
         "probs_dtype",
-        "seed",
-        "distribution",
-        "input_std",
+        *(() if case.distribution == GIVEN else ("seed", "distribution", "input_std")),
     ):
         reference = derived if name in ("kv_heads", "scale") else default
         if getattr(case, name) != getattr(reference, name):

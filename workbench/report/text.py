@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from workbench.case import GIVEN
 from workbench.judge import Diff
 from workbench.report.command import case_options, diff_command
 from workbench.report.document import largest
@@ -128,8 +129,13 @@ def headline(trace: Trace) -> str:
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
     backend = "" if trace.backend == "foreign" else f" on {trace.backend}"
     shape = f"{case.dtype} b={case.batch} {heads} q={case.seqlen_q} k={case.seqlen_k} d={case.head_dim}"
-    codes = [f"codes {case.codes} {case.quantiser_scale}", f"scores {case.scores}", f"decode {case.decode}"]
-    parts = [shape, mask, *tiles, *splits, *(codes if case.codes else []), case.distribution, f"seed {case.seed}"]
+    # of a kernel that was given its codes, or is not ours, not everything is known
+    codes = [f"codes {case.codes}" + ("" if "scale_q" in trace.put_in else f" {case.quantiser_scale}")]
+    codes += [f"{name} {getattr(case, name)}" for name in ("scores", "decode") if getattr(case, name)]
+    inputs = [case.distribution, f"seed {case.seed}"]
+    if case.distribution == GIVEN:
+        inputs = [f"inputs {trace.called_with.get('inputs', GIVEN)}"]
+    parts = [shape, mask, *tiles, *splits, *(codes if case.codes else []), *inputs]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"
 
 

@@ -7,7 +7,7 @@ from workbench.judge import Diff
 from workbench.ledger import FACTORS, Entry, ledger
 from workbench.pattern import pattern
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
-from workbench.stages import ALGORITHMS, AXIS_NAMES, unseen_upstream
+from workbench.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS, unseen_upstream
 from workbench.terms import terms
 from workbench.trace import Trace
 
@@ -33,7 +33,8 @@ def value(x: float) -> str:
 
 def beginning(trace: Trace) -> str:
     """What propagated errors start at."""
-    return "codes and scales" if trace.algorithm == "fp8" else "q, k and v"
+    known = trace.algorithm == "fp8" and set(QUANTISED_INPUTS) <= set(trace.stages)
+    return "codes and scales" if known else "q, k and v"
 
 
 def findings(diff: Diff) -> list[str]:

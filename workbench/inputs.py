@@ -1,0 +1,200 @@
+"""Inputs that are not a case's own, from a file or a caller: q, k and v, or 8-bit codes and scales in their place, and
+a mask and a bias beside them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from workbench.arrays import FLOATS, as_numpy, module
+from workbench.case import DTYPES, GIVEN, Case
+from workbench.refusal import Refusal
+from workbench.stages import INPUTS, MASKS, QUANTISED_INPUTS
+
+Arrays = Mapping[str, np.ndarray]
+
+NAMES = (*INPUTS, *QUANTISED_INPUTS, *MASKS)
+#: dtype of codes -> their format; uint8 codes may be of any
+FORMATS: Mapping[np.dtype, str] = {
+    np.dtype(ml_dtypes.float8_e4m3fn): "e4m3",
+    np.dtype(ml_dtypes.float8_e5m2): "e5m2",
+}
+#: dtypes of codes
+CODES = (np.dtype(np.uint8), *FORMATS)
+#: dtype in a safetensors file -> NumPy's; the library's own loader knows no float8
+_SAFETENSORS: Mapping[str, np.dtype] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(bool),
+}
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    """The inputs in a file, by name, in the dtypes of `normalised`: .safetensors (a trace too: what its kernel read),
+    .npz, or .pt, a dict of tensors. Nothing in the file is executed. Refusal for a file that is none of them, is
+    damaged, or holds anything else.
+    """
+    if not path.is_file():
+        raise Refusal(f"{path}: no such file")
+    readers = {".safetensors": _safetensors, ".npz": _npz, ".pt": _pt}
+    if path.suffix not in readers:
+        raise Refusal(f"{path}: inputs are a file of {', '.join(readers)}; got {path.suffix or 'no suffix'}")
+    return normalised(readers[path.suffix](path), str(path))
+
+
+def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
+    """The inputs in NumPy: `given` is (q, k, v) or a mapping of names to arrays of NumPy, torch or CuPy.
+
+    q, k, v are float32, float16 or bfloat16, alike; codes_* uint8 or float8, [batch, head, row, dim]; scale_* [head] or
+    one number for all heads, which become float32 [1]; mask (bool, True: visible) and bias (added to scaled scores)
+    [query, key] or [batch, head, query, key], of size 1 along axes where they are the same. Refusal for an unknown
+    name, another dtype, codes without their scale, and where one of q, k and v is given neither itself nor as codes;
+    `where` names the inputs in messages.
+    """
+    named = given if isinstance(given, Mapping) else dict(zip(INPUTS, given, strict=True))
+    if unknown := [name for name in named if name not in NAMES]:
+        raise Refusal(f"{where}: inputs are {', '.join(NAMES)}; got {', '.join(unknown)}")
+    arrays = {name: _read(name, named[name], where) for name in NAMES if name in named}
+    for x in INPUTS:
+        halves = [name for name in (f"codes_{x}", f"scale_{x}") if name in arrays]
+        if len(halves) == 1:
+            raise Refusal(f"{where}: codes and scales come in pairs; {halves[0]} is alone")
+        if not halves and x not in arrays:
+            raise Refusal(f"{where}: {x} is missing; give {x}, or codes_{x} and scale_{x}")
+    dtypes = {str(arrays[x].dtype) for x in INPUTS if x in arrays}
+    if len(dtypes) > 1:
+        raise Refusal(f"{where}: q, k and v must have one dtype; got {', '.join(sorted(dtypes))}")
+    formats = {FORMATS[arrays[f"codes_{x}"].dtype] for x in INPUTS if _float8(arrays.get(f"codes_{x}"))}
+    if len(formats) > 1:
+        raise Refusal(f"{where}: codes must have one format; got {', '.join(sorted(formats))}")
+    return arrays
+
+
+def _read(name: str, value: Any, where: str) -> np.ndarray:
+    kind = name.partition("_")[0]
+    accepted = {"codes": CODES, "scale": FLOATS, "mask": (np.dtype(bool),)}.get(kind, tuple(DTYPES.values()))
+    array = as_numpy(value, f"{where}: {name}", accepted)
+    if name in MASKS:
+        if array.ndim not in (2, 4):
+            raise Refusal(
+                f"{where}: {name} must have axes [query key] or [batch head query key]; got shape {list(array.shape)}"
+            )
+        if name == "bias" and np.any(np.isnan(array) | (array == np.inf)):
+            raise Refusal(f"{where}: bias must hold finite numbers or -inf; it holds {array[~(array < np.inf)][0]}")
+        return array
+    if kind != "scale":
+        if array.ndim != 4 or 0 in array.shape:
+            raise Refusal(f"{where}: {name} must have axes [batch head row dim]; got shape {list(array.shape)}")
+        return array
+    stretched = array.reshape(-1)
+    if array.ndim > 1 and stretched.size != max(array.shape):
+        raise Refusal(f"{where}: {name} is one number a head, [head], or one for all; got shape {list(array.shape)}")
+    with np.errstate(over="ignore"):
+        scale = stretched.astype(np.float32)
+    if not np.all(np.isfinite(scale)) or np.any(scale < 0) or np.any(scale != stretched.astype(np.float64)):
+        raise Refusal(f"{where}: {name} must hold finite numbers of float32, 0 or more; got {stretched.tolist()}")
+    return scale
+
+
+def case_of(arrays: Arrays, where: str, **stated: Any) -> Case:
+    """The case of `arrays` (`normalised`), whose fields they do not tell are `stated`. Refusal where one contradicts
+    them.
+    """
+    told = fields(arrays)
+    if "seqlen" in stated:
+        seqlen = stated.pop("seqlen")
+        stated = {"seqlen_q": seqlen, "seqlen_k": seqlen} | stated
+    for name in ("seed", "distribution", "input_std"):
+        if name in stated:
+            raise Refusal(f"{name} is for inputs that are drawn; these come from {where}")
+    for name, value in told.items():
+        if name in stated and stated[name] != value:
+            raise Refusal(f"{where} has {name}={value}; got {name}={stated[name]}")
+    return Case(**{**stated, **told}, distribution=GIVEN)
+
+
+def fields(arrays: Arrays) -> dict[str, Any]:
+    """The fields of a case that inputs tell."""
+    found = {x: arrays[x] if x in arrays else arrays[f"codes_{x}"] for x in INPUTS}
+    (batch, heads, seqlen_q, head_dim), (_, kv_heads, seqlen_k, _) = found["q"].shape, found["k"].shape
+    told: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": kv_heads}
+    told |= {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "head_dim": head_dim}
+    floats = [arrays[x] for x in INPUTS if x in arrays]
+    formats = [FORMATS[array.dtype] for name, array in arrays.items() if name in QUANTISED_INPUTS and _float8(array)]
+    if floats:
+        told["dtype"] = str(floats[0].dtype)
+    if formats:
+        told["codes"] = formats[0]
+    return told
+
+
+def put_in(arrays: Arrays, case: Case) -> dict[str, np.ndarray]:
+    """The codes, uint8, and scales, float32 [head], among the inputs, as a quantised kernel takes them."""
+    sizes = {"q": case.heads, "k": case.kv_heads, "v": case.kv_heads}
+    found = {}
+    for name in QUANTISED_INPUTS:
+        if name in arrays and name.startswith("codes"):
+            found[name] = arrays[name].view(np.uint8)
+        elif name in arrays:
+            scale, heads = arrays[name], sizes[name[-1]]
+            found[name] = np.repeat(scale, heads) if scale.size == 1 else scale
+    return found
+
+
+def _float8(array: np.ndarray | None) -> bool:
+    return array is not None and array.dtype in FORMATS
+
+
+def _safetensors(path: Path) -> Mapping[str, Any]:
+    from safetensors import SafetensorError, deserialize, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            is_trace = "workbench" in (file.metadata() or {})
+        if is_trace:
+            from workbench.trace import load as load_trace
+
+            trace = load_trace(path)
+            return {**trace.inputs, **{name: trace.stages[name] for name in trace.put_in}}
+        tensors = deserialize(path.read_bytes())
+    except SafetensorError as error:
+        raise Refusal(f"{path}: not a complete safetensors file ({error})") from None
+    for name, tensor in tensors:
+        if name in NAMES and tensor["dtype"] not in _SAFETENSORS:
+            raise Refusal(f"{path}: {name} has dtype {tensor['dtype']}; known are {', '.join(_SAFETENSORS)}")
+    return {
+        name: np.frombuffer(tensor["data"], _SAFETENSORS[tensor["dtype"]]).reshape(tensor["shape"])
+        if name in NAMES
+        else None
+        for name, tensor in tensors
+    }
+
+
+def _npz(path: Path) -> Mapping[str, Any]:
+    import zipfile
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise Refusal(f"{path}: not a complete npz file of plain arrays ({error})") from None
+
+
+def _pt(path: Path) -> Mapping[str, Any]:
+    torch = module("torch", "a .pt file")
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds, from zipfile's to pickle's
+        raise Refusal(f"{path}: torch could not load it with weights_only ({type(error).__name__}: {error})") from None
+    if not isinstance(held, Mapping):
+        raise Refusal(f"{path}: must hold a dict of name -> tensor; got {type(held).__name__}")
+    return held
