@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.case import Case
     from workbench.judge import Diff, diff
+    from workbench.log import load_log
     from workbench.refusal import Refusal, Unavailable
     from workbench.stage_diff import StageDiff
     from workbench.target import run
@@ -23,6 +24,7 @@ _HOMES = {
     "run": "target",
     "Trace": "trace",
     "load": "trace",
+    "load_log": "log",
     "save": "trace",
     "diff": "judge",
     "Diff": "judge",
@@ -30,7 +32,7 @@ _HOMES = {
     "Refusal": "refusal",
     "Unavailable": "refusal",
 }
-__all__ = ["Case", "Diff", "Refusal", "StageDiff", "Trace", "Unavailable", "diff", "load", "run", "save"]
+__all__ = ["Case", "Diff", "Refusal", "StageDiff", "Trace", "Unavailable", "diff", "load", "load_log", "run", "save"]
 
 
 def __getattr__(name: str) -> Any:

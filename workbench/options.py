@@ -120,6 +120,11 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what `runs.runs` takes besides the target: faults, case options, inputs, and what a target is run with."""
+    return fault_option(case_options(inputs_option(target_options(command))))
+
+
 def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
     """The options of foreign kernels that were given."""
     names = ("arrays", "device", "layout", "calibration")

@@ -125,6 +125,13 @@ PROBE_SETS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def stage_of(algorithm: str, name: str, target: str) -> Stage:
+    """The stage `name` of a kernel `target`; Refusal where its algorithm has none of that name."""
+    if name not in ALGORITHMS[algorithm]:
+        raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(ALGORITHMS[algorithm])}")
+    return ALGORITHMS[algorithm][name]
+
+
 def probe_set(algorithm: str, probes: str) -> tuple[str, ...]:
     """Stages that `probes` asks of `algorithm`, in data-flow order: a probe set, or stages separated by commas."""
     if probes in PROBE_SETS:

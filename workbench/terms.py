@@ -33,7 +33,8 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
     whole = expectation.solved
     dtype = trace.stages[stage.name].dtype
     half_ulp = float(ulp(worst.expected, dtype)) / 2
-    if float(budgets(whole, [stage.name])[stage.name].bound[place]) < half_ulp:
+    printed = float(trace.sparse[stage.name][tuple(worst.index.values())]) if stage.name in trace.sparse else 0.0
+    if float(budgets(whole, [stage.name])[stage.name].bound[place]) + printed < half_ulp:
         return {f"half an ulp of {dtype}": 1.0}
     found = {
         words: float(budgets(replace(whole, losses=losses, input_errors={}), [stage.name])[stage.name].bound[place])
@@ -42,6 +43,7 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
     if whole.input_errors:
         lossless = replace(whole, losses=without(whole.losses))
         found["the decoding that nobody saw"] = float(budgets(lossless, [stage.name])[stage.name].bound[place])
+    found["the digits that were printed"] = printed
     total = sum(found.values())
     shares = {words: value / total for words, value in found.items() if total > 0 and value > 0}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))

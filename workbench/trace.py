@@ -75,10 +75,14 @@ class Trace:
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
     #: name of an input -> float64 bounds of how far it may be from what the kernel read, where nobody saw that
     input_errors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    #: of stages of which only some elements were given: how far each may be from what the kernel held (half a unit of
+    #: the last digit that it printed), float64 of the stage's shape; NaN where none was given
+    sparse: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
     window: "Window | None" = None  #: what of the run this is, where it is not all; the case is then the window's own
     whole: Case | None = None  #: the case that was run, where this is a window on it
-    #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration; inputs; not kept at
-    #: rest
+    #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration; inputs; values and
+    #: contract of a log; not kept at rest
     called_with: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
@@ -149,6 +153,9 @@ def check(trace: Trace, where: str) -> Trace:
                 f"{where}: stage {name} has axes [{' '.join(axes)}] and must have shape {list(expected)} "
                 f"for this case; got {list(stage.shape)}"
             )
+    for name, errors in trace.sparse.items():
+        if name not in trace.stages or errors.shape != trace.stages[name].shape:
+            raise Refusal(f"{where}: what tells which elements of {name} were given must have its shape")
     return trace
 
 
@@ -172,7 +179,10 @@ def save(trace: Trace, path: Path) -> None:
         "window": None if trace.window is None else [list(bounds) for bounds in trace.window],
         "whole": None if trace.whole is None else trace.whole.as_dict(),
     }
-    arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages}.items()}
+    if trace.sparse or trace.notes:
+        manifest |= {"sparse": list(trace.sparse), "notes": list(trace.notes)}
+    sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
+    arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
     write_atomically(path, serialised(arrays, {"workbench": json.dumps(manifest)}))
 
 
@@ -209,7 +219,8 @@ def load(path: Path) -> Trace:
             f"this file has {sorted(metadata) or 'no metadata'}"
         )
     manifest = _manifest(path, metadata["workbench"])
-    missing = [name for name in (*manifest["inputs"], *manifest["stages"]) if name not in arrays]
+    sparse = {name: f"sparse.{name}" for name in manifest.get("sparse", ())}
+    missing = [name for name in (*manifest["inputs"], *manifest["stages"], *sparse.values()) if name not in arrays]
     if missing:
         raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
     try:
@@ -230,6 +241,8 @@ def load(path: Path) -> Trace:
         backend=manifest["backend"],
         faults=tuple(manifest["faults"]),
         versions=manifest["versions"],
+        sparse={name: arrays[errors] for name, errors in sparse.items()},
+        notes=tuple(manifest.get("notes", ())),
         window=None if manifest["window"] is None else Window(*map(tuple, manifest["window"])),
         whole=whole,
     )

@@ -125,5 +125,6 @@ def narrowed(
             name: stage if name in already else cut(stage, known[name].axes, known[name].of_kv)
             for name, stage in trace.stages.items()
         },
+        sparse={name: cut(off, known[name].axes, known[name].of_kv) for name, off in trace.sparse.items()},
         rerun=None if rerun is None else again,
     )

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 def diff_command(diff: Diff) -> str:
     """The command that judges the same run again."""
     trace = diff.trace
-    options = case_options(trace.case, own=trace.backend != "foreign")
+    printed = "values" in trace.called_with
+    options = case_options(trace.case, own=trace.backend != "foreign" or printed)
     options += [shlex.quote(word) for name, value in trace.called_with.items() for word in (f"--{name}", value)]
-    return _command("diff", trace.target, trace.faults, options)
+    return _command("diff", "" if printed else trace.target, trace.faults, options)
 
 
 def check_command(checked: "Checked") -> str:
@@ -26,7 +27,7 @@ def check_command(checked: "Checked") -> str:
 
 
 def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[str]) -> str:
-    words = ["workbench", verb, target, *(word for fault in faults for word in ("--fault", fault))]
+    words = ["workbench", verb, *filter(None, [target]), *(word for fault in faults for word in ("--fault", fault))]
     return " ".join([*map(shlex.quote, words), *options])
 
 

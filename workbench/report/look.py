@@ -53,11 +53,11 @@ def kind(stage: StageDiff) -> str:
 def numbers_line(comparison: Comparison) -> str:
     """How many elements a comparison has, and how many of each kind worth a word."""
     judged, poisoned = np.count_nonzero(comparison.judged), np.count_nonzero(comparison.state == State.POISONED)
-    unjudged = comparison.state.size - judged - poisoned
+    size = np.count_nonzero(comparison.state != State.ABSENT)
+    unjudged = size - judged - poisoned
     outside = f"{np.count_nonzero(comparison.outside):,} outside"
     if suspicious := np.count_nonzero(comparison.state == State.SUSPICIOUS):
         outside = f"{suspicious:,} suspicious, {outside}"
-    size = comparison.state.size
     text = f"{size:,} element{'s' if size > 1 else ''}, {outside}, {poisoned:,} poisoned"
     return f"{text}, {unjudged:,} not judged" if unjudged else text
 
