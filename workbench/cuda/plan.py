@@ -14,7 +14,7 @@ from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants
 from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.faults import Fault, of_file
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, probe_set, shape
+from workbench.stages import ABSENT, ALGORITHMS, QUANTISED_INPUTS, probe_set, shape
 from workbench.trace import Trace, blank, check
 
 BLOCKS = (16, 32, 64, 128)
@@ -97,8 +97,7 @@ def plan(
 
 def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
     """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
-    stages = probe_set(kernel.algorithm, probes)
-    return tuple(stage for stage in stages if case.decode != "direct" or stage not in quantised.TABLES)
+    return tuple(stage for stage in probe_set(kernel.algorithm, probes) if stage not in ABSENT[case.decode])
 
 
 def _guarded(array: np.ndarray, guard: int) -> np.ndarray:

@@ -16,8 +16,6 @@ from workbench.refusal import Refusal
 
 #: dtypes of the stages that are not float32; the codes, uint8, are no buffer of the kernel's own
 DTYPES: Mapping[str, np.dtype] = dict.fromkeys(("dequant_q", "dequant_k", "dequant_v", "out"), np.dtype(np.float16))
-#: stages of a kernel that decodes with tables
-TABLES = ("lut_k", "lut_v")
 HEAD_DIMS = range(16, 129, 16)
 BLOCKS = range(16, 129, 16)  # a tensor-core tile is 16x16
 #: default tiles (block_q, block_k) for head_dim up to 64 and beyond, as large as shared memory allows
