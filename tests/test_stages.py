@@ -114,7 +114,7 @@ LEAN_SPLIT_K = probe_set("split_k", "lean")
         # everything dumped: the direct inputs, its own previous state among them
         ("flash", "acc", tuple(ALGORITHMS["flash"]), ("correction", "probs_cast", "acc"), ()),
         ("flash", "qk", tuple(ALGORITHMS["flash"]), (), ()),
-        # a quantised kernel that decodes without tables, and one that gives only its decoded V
+        # a quantised kernel whose table nobody saw, and one that gives only its decoded V
         ("fp8", "dequant_k", (*QUANTISED_INPUTS, "dequant_k"), ("scale_k", "codes_k"), ("lut_k",)),
         (
             "fp8",
