@@ -24,6 +24,9 @@ FAST_EXP_ULPS, FAST_EXP_ULPS_PER_X = 3.0, 1.173
 #: the tensor core that loses most: blocks of 4 products without extra bits, as V100's (Fasi et al., Numerical behavior
 #: of NVIDIA tensor cores, 2021, PeerJ CS-330)
 WEAKEST_MMA = {"mma_block": 4, "mma_extra_bits": 0}
+#: the same on float8 operands, of which Hopper's wgmma keeps 13 bits below the largest addend's leading one
+#: (DeepSeek-AI, DeepSeek-V3 technical report, 2024, section 3.3.2)
+WEAKEST_FLOAT8_MMA = WEAKEST_MMA | {"mma_extra_bits": -10}
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Contract:
     out_dtype: str  #: in which out is stored
     row_sum_of_cast: bool  #: whether row_sum adds the cast probs
     accumulation: str = "nearest"  #: of qk and acc, one of ACCUMULATIONS
+    acc_accumulation: str | None = None  #: of acc where that is another one; None: as `accumulation`
     mma_block: int = 16  #: products that a tensor core aligns and adds at once
     mma_extra_bits: int = 2  #: bits that it keeps below float32's last; negative where its accumulator is narrower
     exp_ulps: float = 2.0  #: error of exp, at most ...
@@ -55,6 +59,11 @@ class Contract:
     out_rounding: str = "nearest"  #: one of ROUNDINGS
     saturates: bool = False  #: whether casts turn what is too large into the largest value instead of an infinity
     assumed: tuple[str, ...] = ()  #: fields that nobody declared
+
+    @property
+    def accumulation_of_acc(self) -> str:
+        """How acc is accumulated, one of ACCUMULATIONS."""
+        return self.acc_accumulation or self.accumulation
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain Python values, for JSON; numbers that are not finite as strings."""
@@ -83,7 +92,9 @@ _RULES: Mapping[str, tuple[str, Any]] = {
         ("scores_dtype", "probs_dtype", "partials_dtype", "out_dtype"),
         (f"one of {', '.join(DTYPES)}", lambda x: x in DTYPES),
     ),
-    "accumulation": (f"one of {', '.join(ACCUMULATIONS)}", lambda x: x in ACCUMULATIONS),
+    **dict.fromkeys(
+        ("accumulation", "acc_accumulation"), (f"one of {', '.join(ACCUMULATIONS)}", lambda x: x in ACCUMULATIONS)
+    ),
     **dict.fromkeys(
         ("probs_rounding", "partials_rounding", "out_rounding"),
         (f"one of {', '.join(ROUNDINGS)}", lambda x: x in ROUNDINGS),
@@ -136,8 +147,8 @@ def of_foreign(declared: Mapping[str, Any], case: Case) -> Contract:
         "out_dtype": case.dtype,
         "row_sum_of_cast": False,
         # tensor cores take no float32: TF32 would round the inputs, which a kernel has to declare
-        "accumulation": "nearest" if case.dtype == "float32" else "any",
-        **WEAKEST_MMA,
+        "accumulation": "nearest" if case.dtype == "float32" and case.codes is None else "any",
+        **(WEAKEST_FLOAT8_MMA if case.codes in ("e4m3", "e5m2") else WEAKEST_MMA),
         "exp_ulps": FAST_EXP_ULPS,
         "exp_ulps_per_x": FAST_EXP_ULPS_PER_X,
         "exp_flushes": True,

@@ -13,6 +13,7 @@ from workbench import Case, Refusal, diff, run
 from workbench.cuda import emulator
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import constants, settle
+from workbench.cuda.quantised import contract
 from workbench.quantisation import loss
 from workbench.report.document import diff_document
 from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
@@ -175,6 +176,7 @@ def test_a_trace_survives_a_file(tmp_path):
     save(trace, tmp_path / "trace.safetensors")
     loaded = load(tmp_path / "trace.safetensors")
     assert loaded.case == trace.case and loaded.case.codes == "e4m3" and loaded.contract == trace.contract
+    assert (loaded.contract.accumulation, loaded.contract.accumulation_of_acc) == ("tensor-core", "nearest")
     same_bits(loaded, trace, STAGES)
     assert loaded.stages["codes_k"].dtype == np.uint8 and loaded.stages["dequant_k"].dtype == np.float16
 
@@ -224,6 +226,12 @@ def test_defaults():
     assert (constants(case).threads, constants(case).shared_bytes) == (256, 40960)
     trace = fp8_run(case.but(seqlen=32))
     assert (trace.contract.out_dtype, trace.contract.probs_dtype) == ("float16", "float16")
+
+
+@pytest.mark.parametrize(("scores", "of_qk"), [("mma", "tensor-core"), ("scalar", "nearest")])
+def test_the_contract_says_how_both_sums_are_accumulated(scores, of_qk):
+    promise = contract(settle(KERNELS["fp8"], Case(scores=scores)))
+    assert (promise.accumulation, promise.accumulation_of_acc) == (of_qk, "nearest")
 
 
 # ---- on a GPU

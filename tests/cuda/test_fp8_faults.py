@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from workbench import Case, diff, run
 from workbench.catalogue import CATALOGUE
 from workbench.cli import commands
+from workbench.faults import Fault
 from workbench.reference import quantize
 from workbench.report.remarks import rules
 from workbench.report.words import findings
@@ -73,6 +74,36 @@ def test_zero_point_127_is_named_by_the_command():
     done = CliRunner().invoke(commands, ["diff", "fp8", "--fault", "zero-point-127", "--backend", "emulator", "--json"])
     found = json.loads(done.output)
     assert (done.exit_code, found["verdict"], found["origins"]) == (1, "bug", ["lut_k"])
+
+
+def test_acc_truncated_beside_scores_from_tensor_cores_is_biased(monkeypatch):
+    """Which it was not under a contract that says of both sums alike that either may truncate."""
+    fault = Fault(
+        "acc-truncated",
+        "fp8",
+        "probs @ v is accumulated toward zero",
+        "acc += s_p[r * BLOCK_K + c] * libdevice.half2float(s_kv[c * LD + d])",
+        "acc = libdevice.fmaf_rz(s_p[r * BLOCK_K + c], libdevice.half2float(s_kv[c * LD + d]), acc)",
+    )
+    monkeypatch.setitem(CATALOGUE, fault.id, fault)
+
+    def either(trace):
+        contract = replace(trace.contract, accumulation="any", acc_accumulation=None)
+        return replace(trace, contract=contract, rerun=lambda case: either(trace.rerun(case)))
+
+    faulty = fp8_run(CASE, faults=[fault.id])
+    judged, loose = diff(faulty), diff(either(faulty))
+    assert (judged.verdict, judged["acc"].verdict, judged.origins) == ("biased", "biased", ())
+    assert judged["acc"].reason.startswith("errors lean toward zero")
+    assert (loose.verdict, loose["acc"].reason) == ("rounding", "")
+    assert diff(fp8_run(CASE)).verdict == "rounding"
+    # the worst of either is here that of rounding; what is likely is not
+    tight, wide = (found["acc"].isolated for found in (judged, loose))
+    assert np.all(tight.budget <= wide.budget)
+    likely = [np.median((one.statistical * one.budget)[one.budget > 0]) for one in (tight, wide)]
+    assert 2 * likely[0] < likely[1]
+    tight, wide = (found["qk"].isolated for found in (judged, loose))
+    assert np.all(tight.budget <= wide.budget) and np.median(wide.budget / tight.budget) > 1.4
 
 
 def test_partial_tile_shows_without_unwritten_memory():

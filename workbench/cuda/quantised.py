@@ -50,10 +50,11 @@ def settle(kernel: Kernel, case: Case) -> Case:
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a kernel on codes for a settled case: out is float16, whatever was quantised. With scores from
-    tensor cores qk is accumulated as theirs and acc to nearest, which one field says only as "any".
+    """The contract of a kernel on codes for a settled case: out is float16, whatever was quantised, and qk comes from
+    tensor cores or not, acc never.
     """
-    return replace(of_kernel(case), out_dtype="float16", accumulation="any" if case.scores == "mma" else "nearest")
+    of_qk = "tensor-core" if case.scores == "mma" else "nearest"
+    return replace(of_kernel(case), out_dtype="float16", accumulation=of_qk, acc_accumulation="nearest")
 
 
 def encoded(case: Case, inputs: Mapping[str, np.ndarray], faults: Sequence[Fault]) -> dict[str, np.ndarray]:
