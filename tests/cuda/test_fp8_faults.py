@@ -11,6 +11,7 @@ from workbench import Case, diff, run
 from workbench.catalogue import CATALOGUE
 from workbench.cli import commands
 from workbench.faults import Fault
+from workbench.ledger import ledger
 from workbench.reference import quantize
 from workbench.report.remarks import rules
 from workbench.report.words import findings
@@ -39,9 +40,12 @@ def test_each_fault_begins_at_its_own_stage(fault):
     case = CASE.but(**fault.needs)
     faulty, sound = fp8_run(case, faults=[fault.id]), fp8_run(case)
     assert diff(sound).verdict in ("exact", "rounding")
-    found = origins(faulty)
+    judged = diff(faulty)
+    found = judged.origins
     assert found[:1] == (first_difference(faulty, sound),) == fault.stages[:1]
     assert set(found) <= set(fault.stages), "what comes after the fault is a victim"
+    factors = [(stage.name, entry.factor, entry.power) for stage in judged for entry in ledger(faulty, stage)]
+    assert factors == ([("lut_k", "scale_k", -1)] if fault.id == "scale-not-applied" else [])
 
 
 def test_without_tables_a_wrong_scale_begins_at_the_decoded_tile():
