@@ -152,7 +152,8 @@ def _testable(trace: Trace, name: str, dumped: Arrays) -> bool:
     if declared.get(name) == "toward-zero":
         return False
     through = {name, *unseen_upstream(algorithm, name, dumped)}
-    if (contract.accumulation != "nearest" or trace.input_errors) and through & {"qk", "acc"}:
+    accumulated = {"qk": contract.accumulation, "acc": contract.accumulation_of_acc}
+    if any(how != "nearest" or trace.input_errors for stage, how in accumulated.items() if stage in through):
         return False
     if contract.base2 and "scores" in through:
         return False  # the control has natural scores

@@ -19,7 +19,7 @@ from workbench.expectation import readable, unjudgeable
 from workbench.parts import comparisons, placed
 from workbench.quantisation import Loss, loss
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
-from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
+from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
@@ -111,7 +111,8 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     finite or whose stages are unknown or misshaped, Unavailable for a missing GPU.
     """
     check(trace, trace.target)
-    known = ALGORITHMS[trace.algorithm]
+    absent = {*ABSENT[trace.case.decode]} - {*trace.stages}
+    known = {name: stage for name, stage in ALGORITHMS[trace.algorithm].items() if name not in absent}
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
     names = [name for name in known if name in trace.stages and name not in ruled_out]
     compared = (decoding.comparisons if trace.algorithm == "fp8" else comparisons)(trace, names, placed(trace, device))
@@ -121,9 +122,9 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     for name, stage in known.items():
         nothing = partial(StageDiff, name, stage.axes, isolated=None, propagated=None)
         if name not in trace.stages:
-            absent = name in trace.requested
-            why = "the run was to dump it and did not" if absent else "not given"
-            (judged if absent else others).append(nothing(verdict="missing" if absent else "not judged", reason=why))
+            missing = name in trace.requested
+            why = "the run was to dump it and did not" if missing else "not given"
+            (judged if missing else others).append(nothing(verdict="missing" if missing else "not judged", reason=why))
         elif name in ruled_out:
             others.append(nothing(verdict="not judged", reason=ruled_out[name], dumped=trace.stages[name]))
         else:
@@ -164,7 +165,8 @@ def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
 
 def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
     dumped = readable(trace)
-    between = unseen_upstream(trace.algorithm, name, dumped)
+    absent = ABSENT[trace.case.decode]
+    between = tuple(stage for stage in unseen_upstream(trace.algorithm, name, dumped) if stage not in absent)
     decisive = isolated or propagated
     assert decisive is not None
     verdict, reason = _verdict(decisive.summary)

@@ -93,8 +93,20 @@ _FP8 = (
     Stage("lut_k", "hc", ("scale_k",), "value of the code * scale_k, float32", of_kv=True),
     Stage("lut_v", "hc", ("scale_v",), "value of the code * scale_v, float32", of_kv=True),
     Stage("dequant_q", "bhqd", ("codes_q", "scale_q"), "value of the code * scale_q, rounded to float16"),
-    Stage("dequant_k", "bhkd", ("codes_k", "lut_k"), "lut_k of the code, rounded to float16", of_kv=True),
-    Stage("dequant_v", "bhkd", ("codes_v", "lut_v"), "lut_v of the code, rounded to float16", of_kv=True),
+    Stage(
+        "dequant_k",
+        "bhkd",
+        ("codes_k", "lut_k"),
+        "lut_k of the code, without a table its value * scale_k; rounded to float16",
+        of_kv=True,
+    ),
+    Stage(
+        "dequant_v",
+        "bhkd",
+        ("codes_v", "lut_v"),
+        "lut_v of the code, without a table its value * scale_v; rounded to float16",
+        of_kv=True,
+    ),
     Stage("qk", "bhqk", ("dequant_q", "dequant_k"), "sum_d dequant_q dequant_k, before scale and mask"),
     *_TILES[1:-1],
     Stage(
@@ -115,6 +127,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Stage]] = {
 
 #: what a quantised kernel reads: from here on errors are the kernel's; what q, k and v lost before is the quantiser's
 QUANTISED_INPUTS = ("scale_q", "scale_k", "scale_v", "codes_q", "codes_k", "codes_v")
+
+#: stages that a kernel of each kind of `decode` does not have; what nobody told of a foreign one is None
+ABSENT: Mapping[str | None, tuple[str, ...]] = {"direct": ("lut_k", "lut_v"), "table": (), None: ()}
 
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
 #: stages whose buffers the user asked for, by the name of the set; a quantised kernel's inputs are always among them

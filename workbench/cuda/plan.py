@@ -15,7 +15,7 @@ from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.faults import Fault, of_file
 from workbench.inputs import put_in
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, probe_set, shape
+from workbench.stages import ABSENT, ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, probe_set, shape
 from workbench.trace import Trace, blank, check
 from workbench.window import Window, kv_heads, parse, sizes_of
 
@@ -166,8 +166,7 @@ def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], window: Window
 
 def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
     """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
-    stages = probe_set(kernel.algorithm, probes)
-    return tuple(stage for stage in stages if case.decode != "direct" or stage not in quantised.TABLES)
+    return tuple(stage for stage in probe_set(kernel.algorithm, probes) if stage not in ABSENT[case.decode])
 
 
 def _guarded(array: np.ndarray, guard: int) -> np.ndarray:
