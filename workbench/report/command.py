@@ -15,8 +15,10 @@ def diff_command(diff: Diff) -> str:
     """The command that judges the same run again."""
     trace = diff.trace
     printed = "values" in trace.called_with
-    options = case_options(trace.case, own=trace.backend != "foreign" or printed)
-    options += [shlex.quote(word) for name, value in trace.called_with.items() for word in (f"--{name}", value)]
+    options = case_options(trace.case_run, own=trace.backend != "foreign" or printed)
+    for name, value in trace.called_with.items():
+        for one in (value,) if isinstance(value, str) else value:
+            options += [f"--{name}", shlex.quote(one)]
     return _command("diff", "" if printed else trace.target, trace.faults, options)
 
 
