@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from workbench.refusal import Refusal, Unavailable
     from workbench.stage_diff import StageDiff
     from workbench.target import run
-    from workbench.trace import Trace, load, save
+    from workbench.trace import Trace
+    from workbench.trace_file import load, save
 
 #: public name -> module, in data-flow order; imported when first used, so that `import workbench` is light
 _HOMES = {
     "Case": "case",
     "run": "target",
     "Trace": "trace",
-    "load": "trace",
+    "load": "trace_file",
     "load_log": "log",
-    "save": "trace",
+    "save": "trace_file",
     "diff": "judge",
     "Diff": "judge",
     "StageDiff": "stage_diff",

@@ -28,7 +28,8 @@ from workbench.machine import machine, peak_bytes
 from workbench.progress import step
 from workbench.rules import ATOL
 from workbench.target import run
-from workbench.trace import Trace, load, save
+from workbench.trace import Trace
+from workbench.trace_file import load, save
 
 SCHEMA = "workbench.bench-diff/1"
 KERNEL = "flash"

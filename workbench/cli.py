@@ -75,12 +75,19 @@ commands.add_command(show)
     metavar="FIELD=VALUE[,...]",
     help="With --values: what the kernel promises, such as mask_sentinel=-1e9,base2=true",
 )
+@click.option(
+    "--against-trace",
+    metavar="PREVIOUS",
+    help="Trace of an earlier run: say what changed of the code since, and whether what ran is stale",
+)
 @click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
 @json_option
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
 )
-def diff(target: str | None, fail_on: str, as_json: bool, out: Path | None, **options: Any) -> None:
+def diff(
+    target: str | None, fail_on: str, as_json: bool, out: Path | None, against_trace: str | None, **options: Any
+) -> None:
     """Judge every stage of TARGET and name the first wrong one.
 
     TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
@@ -91,21 +98,22 @@ def diff(target: str | None, fail_on: str, as_json: bool, out: Path | None, **op
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal
-    from workbench.runs import runs
+    from workbench.runs import held_to, runs
     from workbench.stage_diff import ORIGIN_VERDICTS
 
     if fail_on not in FAILS_ALSO:
         raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
     with shown():
         calls, estimate_s = runs(target, **options)
+        calls = calls if against_trace is None else held_to(calls, against_trace)
         told, verdicts = [], []
         for i, judged in enumerate(_judged(calls, estimate_s)):
             if out is not None:
                 _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
             told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))
-            verdicts.append(judged.verdict)
+            verdicts.append("gate" if judged.trace.gates else judged.verdict)
     _print(told, as_json, out)
-    failing = {*ORIGIN_VERDICTS, "untestable", *FAILS_ALSO[fail_on]}
+    failing = {*ORIGIN_VERDICTS, "untestable", "gate", *FAILS_ALSO[fail_on]}
     sys.exit(BUG if failing.intersection(verdicts) else 0)
 
 
@@ -122,7 +130,7 @@ def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None) -> Ite
 
 def _write(judged: "Diff", folder: Path) -> None:
     from workbench.report import plots
-    from workbench.trace import save
+    from workbench.trace_file import save
 
     plots.save(judged, folder)
     save(judged.trace, folder / "trace.safetensors")

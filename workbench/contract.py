@@ -76,16 +76,30 @@ class Contract:
 
 
 def of_dict(plain: Mapping[str, Any]) -> Contract:
-    """The contract that `as_dict` wrote; Refusal for a number that is none."""
-    numbers = {}
-    for name in ("mask_sentinel", "empty_out", "empty_lse"):
-        try:
-            numbers[name] = float(plain[name])
-        except (TypeError, ValueError):
-            raise Refusal(f"contract field {name} must be a number, inf or nan; got {plain[name]!r}") from None
-    return Contract(**{**plain, **numbers, "assumed": tuple(plain["assumed"])})
+    """The contract that `as_dict` wrote; Refusal for a field that it lacks or that does not exist, and for a value
+    outside its rule.
+    """
+    known = {field.name for field in fields(Contract)}
+    if lacking := [name for name in sorted(known) if name not in plain]:
+        raise Refusal(f'"contract" lists what is "assumed", and so holds every field; it lacks {", ".join(lacking)}')
+    given = numbers({name: value for name, value in plain.items() if name != "assumed"})
+    for name, value in given.items():
+        if value is not None or name not in ("block_k", "splits", "acc_accumulation"):
+            _check(name, value)
+    if not isinstance(plain["assumed"], list) or not {*map(str, plain["assumed"])} <= known:
+        raise Refusal(f'"assumed" of a "contract" must list its fields; got {plain["assumed"]!r}')
+    return Contract(**given, assumed=tuple(plain["assumed"]))
 
 
+def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a contract in JSON, inf and nan, which it writes as strings, as numbers."""
+    return {
+        name: float(value) if name in _NUMBERS and isinstance(value, str) and value in _NOT_FINITE else value
+        for name, value in plain.items()
+    }
+
+
+_NUMBERS, _NOT_FINITE = ("mask_sentinel", "empty_out", "empty_lse"), ("inf", "-inf", "nan")
 _PROBS_DTYPES = (*DTYPES, *FLOAT8.values())
 #: field -> its rule in words, and whether a value keeps it
 _RULES: Mapping[str, tuple[str, Any]] = {
@@ -141,12 +155,7 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
     outside its rule.
     """
     for name, value in declared.items():
-        if name not in _RULES:
-            known = ", ".join(field.name for field in fields(Contract) if field.name != "assumed")
-            raise Refusal(f'"contract" has the fields {known}; got {name!r}')
-        rule, holds = _RULES[name]
-        if not holds(value):
-            raise Refusal(f'"contract" field {name} must be {rule}; got {value!r}')
+        _check(name, value)
     dtype = case.dtype if case.codes is None else operands_dtype or "bfloat16"
     float8 = case.codes in FLOAT8 and operands_dtype is None
     weakest = {
@@ -175,6 +184,16 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
         **({} if case.codes is None else {"operands_dtype": dtype}),
     }
     return Contract(**(weakest | dict(declared)), assumed=tuple(name for name in weakest if name not in declared))
+
+
+def _check(name: str, value: Any) -> None:
+    """Refusal for a field that does not exist or a value outside its rule."""
+    if name not in _RULES:
+        known = ", ".join(field.name for field in fields(Contract) if field.name != "assumed")
+        raise Refusal(f'"contract" has the fields {known}; got {name!r}')
+    rule, holds = _RULES[name]
+    if not holds(value):
+        raise Refusal(f'"contract" field {name} must be {rule}; got {value!r}')
 
 
 def _whole(x: Any) -> bool:

@@ -17,9 +17,11 @@ from workbench.case import DTYPES, Case
 from workbench.feed import NOTHING
 from workbench.handed import handed
 from workbench.inputs import CODES
+from workbench.provenance import failed, of_run
 from workbench.refusal import Refusal
+from workbench.repeats import again, repeated
 from workbench.sparse import dims_of, of_coordinates
-from workbench.stages import ALGORITHMS, INPUTS, MASKS
+from workbench.stages import ALGORITHMS, INPUTS, MASKS, algorithm_of
 from workbench.trace import Trace, check, check_inputs
 from workbench.window import narrowed, parse
 
@@ -63,6 +65,7 @@ def run_foreign(
     inputs: Mapping[str, np.ndarray] | None = None,
     feed: Mapping[str, Any] = NOTHING,
     where: str | None = None,
+    runs: int = 1,
 ) -> Trace:
     """The trace of a foreign kernel.
 
@@ -75,7 +78,8 @@ def run_foreign(
     (`feed.values`), else what float64 makes of the inputs. Refusal where it raises or returns anything else.
 
     `calibration`: a file of `workbench calibrate`, for what the contract does not say of exp and of tensor cores.
-    `inputs`: those of `inputs.normalised`; the case's own where None. `where`: as of `window.parse`.
+    `inputs`: those of `inputs.normalised`; the case's own where None. `where`: as of `window.parse`. `runs`: how often
+    it is run, to see whether its bits repeat (`repeats.repeated`).
     """
     for option, value, accepted in (
         ("arrays", arrays, ARRAYS),
@@ -95,14 +99,19 @@ def run_foreign(
         turned = layout == "bshd" and key in INPUTS
         return handed_over(np.ascontiguousarray(_swapped(x)) if turned else x.copy(), arrays, device)
 
-    positional = [over(key, x) for key, x in call.positional.items()]
-    keywords = {key: over(key, x) for key, x in call.keywords.items()}
-    try:
-        returned = function(*positional, **keywords, scale=case.scale, causal=case.causal)
-    except Exception:
-        hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
-        raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
-    stages, parts, declared = _stages(returned, name)
+    def called(**more: Any) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
+        positional = [over(key, x) for key, x in call.positional.items()]
+        keywords = {key: over(key, x) for key, x in call.keywords.items()}
+        try:
+            returned = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
+        except Exception:
+            hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
+            raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
+        found, parts, declared = _stages(returned, name)
+        return ({key: x.copy() for key, x in found.items()} if again(function, runs) else found), parts, declared
+
+    stages, parts, declared = first = called()
+    made_by = of_run(function, device, **repeated(function, called, first, runs))
     if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
         stages["out"] = _swapped(stages["out"])
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
@@ -133,12 +142,15 @@ def run_foreign(
         requested=(),
         put_in=tuple(put_in),
         sparse=sparse,
-        called_with={key: value for key, value in options.items() if value != _USUAL[key]},
+        gates=failed(made_by, name),
+        provenance=made_by,
+        called_with={key: value for key, value in options.items() if value != _USUAL[key]}
+        | ({"runs": str(runs)} if runs > 1 else {}),
     )
     check(trace, name)
     # fed arrays are of this case alone
-    again = inputs is None and not any(isinstance(source, np.ndarray | Path) for source in feed.values())
-    rerun = partial(run_foreign, function, name=name, feed=feed, where=where, **options) if again else None
+    anew = inputs is None and not any(isinstance(source, np.ndarray | Path) for source in feed.values())
+    rerun = partial(run_foreign, function, name=name, feed=feed, where=where, **options) if anew else None
     if where is None:
         return replace(trace, rerun=rerun)
     return narrowed(trace, parse(where, trace.case), rerun=rerun)
@@ -149,14 +161,12 @@ def _algorithm(case: Case, stages: Iterable[str], name: str) -> str:
     known = dict.fromkeys(stage for one in ALGORITHMS.values() for stage in one)
     if unknown := [stage for stage in stages if stage not in known]:
         raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(known)}")
-    for algorithm in ("flash", "split_k") if case.codes is None else ():
-        if set(stages) <= set(ALGORITHMS[algorithm]):
-            return algorithm
-    if other := [stage for stage in stages if stage not in ALGORITHMS["fp8"]]:
+    if (found := algorithm_of(stages, codes=case.codes is not None)) is None:
+        other = [stage for stage in stages if stage not in ALGORITHMS["fp8"]]
         raise Refusal(
             f"{name} returned {', '.join(other)}; stages of a kernel on 8-bit codes are: {', '.join(ALGORITHMS['fp8'])}"
         )
-    return "fp8"
+    return found
 
 
 def _measured(path: str, case: Case) -> dict[str, Any]:

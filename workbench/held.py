@@ -72,7 +72,7 @@ def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.nd
     if bool(blank.any()):
         blank = in_bool(unwritten(dumped), e.device)
     narrow = _mapped(budget, lambda array: cut.of(array, axes))
-    expected, stored = _as_stored(contract, name, cut.of(e.computed[name], axes), narrow)
+    expected, stored = as_stored(contract, name, cut.of(e.computed[name], axes), narrow)
     empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
     if empty is not None:
         actual, expected = _without_keys(contract, name, actual, expected, empty)
@@ -116,7 +116,7 @@ def _mapped(budget: Budget, change: Callable[[np.ndarray], np.ndarray]) -> Budge
     return Budget(bound, statistical, size)
 
 
-def _as_stored(contract: Contract, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
+def as_stored(contract: Contract, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
     """Expectation and budget in the units in which the kernel stores the stage."""
     if name not in SCORE_UNITS or not contract.base2:
         return expected, budget

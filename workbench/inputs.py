@@ -171,7 +171,7 @@ def _trace(path: Path) -> "Trace | None":
     """The trace in a safetensors file, if it is one."""
     from safetensors import SafetensorError, safe_open
 
-    from workbench.trace import load
+    from workbench.trace_file import load
 
     try:
         with safe_open(path, framework="numpy") as file:

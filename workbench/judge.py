@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench import cancellation, decoding
+from workbench import cancellation, decoding, statistics
 from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
 from workbench.expectation import readable, unjudgeable
@@ -115,6 +115,7 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     absent = {*ABSENT[trace.case.decode]} - {*trace.stages}
     known = {name: stage for name, stage in ALGORITHMS[trace.algorithm].items() if name not in absent}
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
+    given = {**trace.stages, **trace.statistics}
     names = [name for name in known if name in trace.stages and name not in ruled_out]
     compared = (decoding.comparisons if trace.algorithm == "fp8" else comparisons)(trace, names, placed(trace, device))
 
@@ -122,24 +123,44 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     others: list[StageDiff] = []
     for name, stage in known.items():
         nothing = partial(StageDiff, name, stage.axes, isolated=None, propagated=None, first=first_of(trace, stage))
-        if name not in trace.stages:
+        if name in trace.statistics and name not in ruled_out:
+            broken, why = _of_statistics(trace, name)
+            from_ = nearest_dumped(trace.algorithm, name, readable(trace))
+            (judged if broken else others).append(
+                nothing(verdict="bug" if broken else "not judged", reason=why, judged_from=from_)
+            )
+        elif name not in given:
             missing = name in trace.requested
             why = "the run was to dump it and did not" if missing else "not given"
             (judged if missing else others).append(nothing(verdict="missing" if missing else "not judged", reason=why))
         elif name in ruled_out:
-            others.append(nothing(verdict="not judged", reason=ruled_out[name], dumped=trace.stages[name]))
+            others.append(nothing(verdict="not judged", reason=ruled_out[name], dumped=trace.stages.get(name)))
         else:
             judged.append(_judge(trace, name, *compared[name]))
     return Diff(trace, tuple(_behind(trace, _with_bias(trace, judged))), tuple(others))
 
 
+def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
+    """Whether the statistics of a stage prove a bug, and what they say in words."""
+    allowed = statistics.allowed(trace, name)
+    if isinstance(allowed, str):
+        return False, allowed
+    if broken := allowed.broken(trace.statistics[name]):
+        return True, "; ".join(broken)
+    return False, "its statistics are those of a kernel within its budgets; nobody saw its elements"
+
+
 def _behind(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
     """The stages, those that are wrong end to end with the wrong ones among all stages before them."""
     wrong = {stage.name for stage in judged if stage.verdict in ORIGIN_VERDICTS}
+    dumped = readable(trace)
 
     def behind(stage: StageDiff) -> tuple[str, ...]:
-        end_to_end = stage.verdict == "bug" and stage.isolated is None
-        return tuple(name for name in unseen_upstream(trace.algorithm, stage.name, ()) if end_to_end and name in wrong)
+        if stage.verdict != "bug" or stage.isolated is not None:
+            return ()
+        # statistics are judged from what was dumped; anything else here from q, k and v
+        before = unseen_upstream(trace.algorithm, stage.name, dumped if stage.name in trace.statistics else ())
+        return tuple(name for name in before if name in wrong)
 
     return [replace(stage, behind=behind(stage)) for stage in judged]
 

@@ -117,7 +117,8 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         )
     ):
         command = click.option(option, default=default, help=text)(command)
-    return command
+    text = "Run a foreign kernel N times, and say whether its bits repeat [1]"
+    return click.option("--runs", type=click.IntRange(min=1), metavar="N", help=text)(command)
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,7 +139,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
     """The options of foreign kernels that were given."""
-    names = ("arrays", "device", "layout", "calibration")
+    names = ("arrays", "device", "layout", "calibration", "runs")
     return {name: options[name] for name in names if options[name] is not None}
 
 

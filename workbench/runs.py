@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
     from workbench.case import Case
+    from workbench.provenance import Provenance
     from workbench.trace import Trace
 
 Calls = list[Callable[[], "Trace"]]
@@ -75,11 +77,38 @@ def runs(
 
 def _loaded(path: Path, where: str | None) -> "Trace":
     """The trace in a file, or a window on it."""
-    from workbench.trace import load
+    from workbench.trace_file import load
     from workbench.window import narrowed, parse
 
     trace = load(path)
     return trace if where is None else narrowed(trace, parse(where, trace.case))
+
+
+def held_to(calls: Calls, previous: str) -> Calls:
+    """The calls, whose traces tell what changed of their code since the trace in the file `previous`."""
+    before = _provenance(Path(previous))
+    return [partial(_beside, call, before, previous) for call in calls]
+
+
+def _provenance(path: Path) -> "Provenance":
+    """What code ran when the trace in a file was made."""
+    from workbench.trace_file import load
+
+    if (found := load(path).provenance) is None:
+        raise Refusal(f"{path}: tells no provenance: it is of no foreign function that the workbench ran")
+    return found
+
+
+def _beside(call: Callable[[], "Trace"], before: "Provenance", previous: str) -> "Trace":
+    """A trace, with what changed of its code since an earlier one."""
+    from workbench.provenance import since
+
+    trace = call()
+    if trace.provenance is None:
+        raise Refusal(f"--against-trace is for foreign functions, whose code is told; of {trace.target} it is not")
+    gates, remark = since(trace.provenance, before, previous)
+    said = {**trace.called_with, "against-trace": previous}
+    return replace(trace, gates=(*trace.gates, *gates), notes=(*trace.notes, remark), called_with=said)
 
 
 def _heads(case: "Case") -> list[str]:

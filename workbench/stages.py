@@ -140,6 +140,14 @@ PROBE_SETS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def algorithm_of(names: Iterable[str], *, codes: bool) -> str | None:
+    """Whose stages all of `names` are, the first of ALGORITHMS; with `codes` none but those of 8-bit codes. None where
+    they are not of one algorithm.
+    """
+    found = (key for key, known in ALGORITHMS.items() if {*names} <= {*known} and (key == "fp8" or not codes))
+    return next(found, None)
+
+
 def stage_of(algorithm: str, name: str, target: str) -> Stage:
     """The stage `name` of a kernel `target`; Refusal where its algorithm has none of that name."""
     if name not in ALGORITHMS[algorithm]:

@@ -30,12 +30,12 @@ def run(
     feed: Mapping[str, Any] = NOTHING,
     where: str | None = None,
     limit_gb: float = LIMIT_GB,
-    **foreign: str,
+    **foreign: Any,
 ) -> Trace:
     """The trace of `target` on `case`.
 
     `faults`, `probes` (all, lean, output, or stages) and `backend` (auto, emulator, cuda) are for kernels of ours,
-    `foreign` (arrays, device, layout, calibration) for others. `inputs`, instead of the case's own: a file as of
+    `foreign` (arrays, device, layout, calibration, runs) for others. `inputs`, instead of the case's own: a file as of
     `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of` makes a case
     that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not run. `where`: a
     window as of `window.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps of a kernel of

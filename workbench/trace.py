@@ -1,33 +1,25 @@
-"""A trace: every dumped stage of one run, with the case, the contract and where it came from; in memory and at rest.
+"""A trace: every dumped stage of one run, with the case, the contract and where it came from."""
 
-At rest it is a safetensors file: q, k, v and the stages by name, and a JSON manifest in the metadata.
-"""
-
-import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
 
 from workbench.case import DTYPES, Case
-from workbench.contract import Contract, of_dict
+from workbench.contract import Contract
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, shape
 
 if TYPE_CHECKING:
+    from workbench.provenance import Provenance
+    from workbench.statistics import Statistics
     from workbench.window import Window
-
-SCHEMA = "workbench.trace/1"
-#: what a manifest holds beside its schema
-_MANIFEST = (
-    *("target", "algorithm", "case", "contract", "inputs", "stages"),
-    *("requested", "put_in", "backend", "faults", "versions", "window", "whole"),
-)
 
 # A slot that nobody wrote holds a signalling NaN of our own. Arithmetic turns any signalling NaN into a quiet one, so
 # that no computed value can be taken for it; copies keep it bit for bit.
@@ -78,6 +70,11 @@ class Trace:
     #: of stages of which only some elements were given: how far each may be from what the kernel held (half a unit of
     #: the last digit that it printed), float64 of the stage's shape; NaN where none was given
     sparse: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    #: of stages whose elements nobody gave, what is known of them
+    statistics: "Mapping[str, Statistics]" = field(default_factory=dict)
+    #: what went wrong with the run itself, such as an extension that was not rebuilt: it stands above any verdict
+    gates: tuple[str, ...] = ()
+    provenance: "Provenance | None" = None  #: what code ran, of a foreign run
     notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
     window: "Window | None" = None  #: what of the run this is, where it is not all; the case is then the window's own
     whole: Case | None = None  #: the case that was run, where this is a window on it
@@ -153,37 +150,18 @@ def check(trace: Trace, where: str) -> Trace:
                 f"{where}: stage {name} has axes [{' '.join(axes)}] and must have shape {list(expected)} "
                 f"for this case; got {list(stage.shape)}"
             )
+    for name, given in trace.statistics.items():
+        axes = known[name].axes
+        dims = shape(known[name], sizes) if set(axes) <= set(sizes) else None
+        if dims is not None and given.count != math.prod(dims):
+            of = ", ".join(f"{axis}={size}" for axis, size in zip(axes, dims, strict=True))
+            raise Refusal(
+                f"{where}: statistics of {name} must count its {math.prod(dims)} elements ({of}); got {given.count}"
+            )
     for name, errors in trace.sparse.items():
         if name not in trace.stages or errors.shape != trace.stages[name].shape:
             raise Refusal(f"{where}: what tells which elements of {name} were given must have its shape")
     return trace
-
-
-def save(trace: Trace, path: Path) -> None:
-    """Write `trace` as a safetensors file; a failed run leaves no half-written file."""
-    from safetensors.numpy import save as serialised
-
-    manifest = {
-        "schema": SCHEMA,
-        "target": trace.target,
-        "algorithm": trace.algorithm,
-        "case": trace.case.as_dict(),
-        "contract": trace.contract.as_dict(),
-        "stages": {name: {"axes": ALGORITHMS[trace.algorithm][name].axes} for name in trace.stages},
-        "inputs": list(trace.inputs),
-        "requested": list(trace.requested),
-        "put_in": list(trace.put_in),
-        "backend": trace.backend,
-        "faults": list(trace.faults),
-        "versions": dict(trace.versions),
-        "window": None if trace.window is None else [list(bounds) for bounds in trace.window],
-        "whole": None if trace.whole is None else trace.whole.as_dict(),
-    }
-    if trace.sparse or trace.notes:
-        manifest |= {"sparse": list(trace.sparse), "notes": list(trace.notes)}
-    sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
-    arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
-    write_atomically(path, serialised(arrays, {"workbench": json.dumps(manifest)}))
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -197,75 +175,3 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         os.unlink(name)
         raise
-
-
-def load(path: Path) -> Trace:
-    """The trace in `path`. Raises Refusal for a file that is truncated, is no trace, or lacks or misshapes a stage."""
-    from safetensors import SafetensorError, safe_open
-
-    from workbench.window import Window
-
-    if not path.exists():
-        raise Refusal(f"{path}: no such file")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except SafetensorError as error:
-        raise Refusal(f"{path}: not a complete safetensors file ({error})") from None
-    if "workbench" not in metadata:
-        raise Refusal(
-            f"{path}: a trace carries its manifest as metadata 'workbench'; "
-            f"this file has {sorted(metadata) or 'no metadata'}"
-        )
-    manifest = _manifest(path, metadata["workbench"])
-    sparse = {name: f"sparse.{name}" for name in manifest.get("sparse", ())}
-    missing = [name for name in (*manifest["inputs"], *manifest["stages"], *sparse.values()) if name not in arrays]
-    if missing:
-        raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
-    try:
-        case = Case(**manifest["case"])
-        whole = None if manifest["whole"] is None else Case(**manifest["whole"])
-        contract = of_dict(manifest["contract"])
-    except Refusal as refusal:
-        raise Refusal(f"{path}: {refusal}") from None
-    trace = Trace(
-        target=manifest["target"],
-        algorithm=manifest["algorithm"],
-        case=case,
-        contract=contract,
-        inputs={name: arrays[name] for name in (*INPUTS, *MASKS) if name in manifest["inputs"]},
-        stages={name: arrays[name] for name in manifest["stages"]},
-        requested=tuple(manifest["requested"]),
-        put_in=tuple(manifest["put_in"]),
-        backend=manifest["backend"],
-        faults=tuple(manifest["faults"]),
-        versions=manifest["versions"],
-        sparse={name: arrays[errors] for name, errors in sparse.items()},
-        notes=tuple(manifest.get("notes", ())),
-        window=None if manifest["window"] is None else Window(*map(tuple, manifest["window"])),
-        whole=whole,
-    )
-    return check(trace, str(path))
-
-
-def _manifest(path: Path, text: str) -> dict[str, Any]:
-    try:
-        manifest = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise Refusal(f"{path}: the manifest is not JSON ({error})") from None
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        found = manifest.get("schema") if isinstance(manifest, dict) else manifest
-        raise Refusal(f"{path}: the manifest must have schema {SCHEMA!r}; got {found!r}")
-    for name in _MANIFEST:
-        if name not in manifest:
-            raise Refusal(f"{path}: the manifest lacks {name!r}")
-    if manifest["algorithm"] not in ALGORITHMS:
-        raise Refusal(f"{path}: algorithm is one of {', '.join(ALGORITHMS)}; got {manifest['algorithm']!r}")
-    for name, record in (("case", Case), ("contract", Contract)):
-        known = [field.name for field in fields(record)]
-        if unknown := sorted(set(manifest[name]) - set(known)):
-            raise Refusal(f"{path}: the {name} has unknown fields {', '.join(unknown)}")
-        if lacking := [field for field in known if field not in manifest[name]]:
-            raise Refusal(f"{path}: the {name} lacks {', '.join(lacking)}")
-    return manifest

@@ -1,7 +1,7 @@
 """A window on a run: batches, heads and queries to which dumps and judgement are limited. The kernel runs whole."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +76,14 @@ def case_of(case: Case, window: Window) -> Case:
     )  # fmt: skip
 
 
+def with_causal(inputs: Mapping[str, np.ndarray], case: Case, window: Window) -> dict[str, np.ndarray]:
+    """The inputs of a window on a case, with the causal mask among them where the window's case cannot tell it."""
+    if not case.causal or case_of(case, window).causal:
+        return dict(inputs)
+    causal = case.mask()[slice(*window.q)]
+    return {**inputs, "mask": inputs["mask"] & causal if "mask" in inputs else causal}
+
+
 def first_of(trace: Trace, stage: Stage) -> dict[str, int]:
     """Axis letter -> the first index of a stage of a trace, where that is a window."""
     if trace.window is None or trace.whole is None:
@@ -122,16 +130,12 @@ def narrowed(
         if name in trace.inputs
     }
     inputs |= {name: cut(x, "bhqk"[4 - x.ndim :], False) for name in MASKS if (x := trace.inputs.get(name)) is not None}
-    small = case_of(case, window)
-    if case.causal and not small.causal:
-        causal = case.mask()[slice(*window.q)]
-        inputs["mask"] = inputs["mask"] & causal if "mask" in inputs else causal
     return replace(
         trace,
-        case=small,
+        case=case_of(case, window),
         window=window,
         whole=case,
-        inputs=inputs,
+        inputs=with_causal(inputs, case, window),
         stages={
             name: stage if name in already else cut(stage, known[name].axes, known[name].of_kv)
             for name, stage in trace.stages.items()

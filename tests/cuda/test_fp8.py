@@ -17,7 +17,8 @@ from workbench.cuda.quantised import contract
 from workbench.quantisation import loss
 from workbench.report.document import diff_document
 from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
-from workbench.trace import load, save, unwritten
+from workbench.trace import unwritten
+from workbench.trace_file import load, save
 
 STAGES = tuple(ALGORITHMS["fp8"])
 

@@ -88,7 +88,7 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
         table.add_column(column, justify="left" if left else "right", no_wrap=True)
     for stage, cells in zip(diff.stages, rows, strict=True):
         table.add_row(*(escape(cells[column]) for column in columns), style=_STYLES[stage.role])
-    parts: list[RenderableType] = [Text(headline(diff.trace)), table]
+    parts: list[RenderableType] = [*map(_gate, diff.trace.gates), Text(headline(diff.trace)), table]
     if any(stage.isolated for stage in diff.stages if stage.role == "victim"):
         parts.append(
             Text(
@@ -100,6 +100,11 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
     parts += [Text(line, style="bold" if not line.startswith(" ") else "") for line in findings(diff)]
     parts.append(Text(f"repeat: {diff_command(diff)}", style="dim"))
     return Group(*parts)
+
+
+def _gate(line: str) -> Text:
+    """What stands above a verdict."""
+    return Text(f"gate failed: {line}", style="bold red")
 
 
 def _table(unicode: bool) -> Table:
@@ -151,11 +156,12 @@ class Row:
     origins: tuple[str, ...]
     over_budget: float | None  #: the largest of all stages; None where nothing was judged
     max_abs: float | None  #: likewise
+    gates: tuple[str, ...] = ()  #: what stands above the verdict
 
     @property
     def passed(self) -> bool:
         """Whether nothing is wrong, and something was judged."""
-        return self.verdict not in (*ORIGIN_VERDICTS, "untestable")
+        return self.verdict not in (*ORIGIN_VERDICTS, "untestable") and not self.gates
 
 
 def run_row(diff: Diff) -> Row:
@@ -165,7 +171,8 @@ def run_row(diff: Diff) -> Row:
     errors = [error for stage in judged if (error := largest(stage.judged.summary.max_abs)) is not None]
     window = [] if diff.trace.window is None else ["--where", str(diff.trace.window)]
     words = [diff.trace.target, *case_options(diff.trace.case_run, own=False), *window]
-    return Row(" ".join(words), diff.verdict, diff.origins, max(worst, default=None), max(errors, default=None))
+    largest_of = max(worst, default=None), max(errors, default=None)
+    return Row(" ".join(words), diff.verdict, diff.origins, *largest_of, gates=diff.trace.gates)
 
 
 def summary(rows: Sequence[Row], *, unicode: bool) -> RenderableType:
@@ -190,7 +197,8 @@ def summary(rows: Sequence[Row], *, unicode: bool) -> RenderableType:
         table.add_row(escape(row.run), *cells, style=_STYLES["clean" if row.passed else "origin"])
     failing = passed.count(False)
     total = f"{len(rows)} runs: {len(rows) - failing} without a bug, {failing} with one or not testable"
-    return Group(table, Text(total, style="bold"))
+    gates = dict.fromkeys(gate for row in rows for gate in row.gates)
+    return Group(*map(_gate, gates), table, Text(total, style="bold"))
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -210,7 +218,8 @@ def html_table(diff: Diff) -> str:
         weight = "bold" if part == "origin" else "normal"
         rows.append(f"<tr style='color:{colours.get(part, 'inherit')};font-weight:{weight}'>{cells}</tr>")
     words = "".join(f"<div>{html.escape(line)}</div>" for line in [*remarks(diff), *findings(diff)])
-    return f"<div>{html.escape(headline(diff.trace))}</div><table>{''.join(rows)}</table>{words}"
+    gates = "".join(f"<div style='color:#b00020'>{html.escape(_gate(line).plain)}</div>" for line in diff.trace.gates)
+    return f"{gates}<div>{html.escape(headline(diff.trace))}</div><table>{''.join(rows)}</table>{words}"
 
 
 def listing(

@@ -1,0 +1,229 @@
+"""What code a foreign run was: its sources and shared objects with their hashes, its machine, and whether it repeats.
+
+A verdict is about the code that ran. An extension that was not rebuilt after its source changed is found by holding the
+files of two runs beside each other.
+"""
+
+import hashlib
+import importlib.metadata
+import inspect
+import platform
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from workbench.refusal import Refusal
+
+#: packages that are told by their versions: torch alone maps 4 GB
+FRAMEWORKS = ("torch", "triton", "cupy", "jax", "jaxlib", "numpy", "numba", "numba-cuda")
+_MAPPED_BY = ("torch", "torchgen", "triton", "nvidia", "cupy", "cupy_backends", "jaxlib", "cuda", "numba", "numba_cuda")
+#: sources of extensions, looked for beside the function's file and one folder below it
+_SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
+_MAPS, _DELETED = Path("/proc/self/maps"), " (deleted)"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a run was made of."""
+
+    path: str
+    sha256: str  #: empty of a file that was removed or replaced since it was loaded: nobody can read what ran
+    modified: str  #: UTC, to the second
+    loaded: bool  #: whether it ran; else it is a source beside, from which something else was built
+
+    @property
+    def is_object(self) -> bool:
+        """Whether it is a shared object."""
+        return _is_object(self.path)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What code ran, and where."""
+
+    files: tuple[File, ...]
+    device: str  #: the GPU's name, or the processor's
+    driver: str  #: the newest CUDA release that the driver serves; empty on a processor
+    versions: Mapping[str, str]
+    runs: int = 1  #: how often the function was called
+    identical: bool | None = None  #: whether all runs gave the same bits; None of one run
+    plain_agrees: bool | None = None  #: whether out and lse have the same bits without probes; None: no plain run
+
+
+def of_run(function: Callable[..., Any], device: str, **repeated: Any) -> Provenance:
+    """The provenance of a run of `function` on `device` (cpu or cuda); `repeated`: runs, identical, plain_agrees."""
+    from workbench.cuda.gpu import gpu
+
+    found = gpu() if device == "cuda" else None
+    return Provenance(
+        files=tuple(files(function)),
+        device=platform.processor() or platform.machine() if found is None else found.name,
+        driver="" if found is None else found.driver,
+        versions={"python": platform.python_version()} | _versions(),
+        **repeated,
+    )
+
+
+def files(function: Callable[..., Any]) -> Iterator[File]:
+    """The function's file, the modules from its folder, the sources beside them, and the shared objects that are
+    loaded, without those of the system, of Python and of FRAMEWORKS.
+    """
+    source = _source_of(function)
+    folder = source.parent if source is not None else None
+    paths = {
+        name: vars(module).get("__file__") for name, module in [*sys.modules.items()] if hasattr(module, "__dict__")
+    }
+    modules = {Path(path).resolve() for name, path in paths.items() if path and name.partition(".")[0] != "workbench"}
+    own = {path for path in modules if folder and path.is_relative_to(folder) and not _of_python(path)}
+    for path in sorted({*own, *([source] if source else [])}):
+        if not _is_object(str(path)):
+            yield _file(path, loaded=True)
+    for path, deleted in sorted(_mapped().items()):
+        if _foreign_object(path):
+            yield _file(path, loaded=True, deleted=deleted)
+    if folder is not None:
+        for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
+            if path.suffix in _SOURCES and path.is_file() and not _of_python(path):
+                yield _file(path, loaded=False)
+
+
+def _source_of(function: Callable[..., Any]) -> Path | None:
+    """The file that defines a function; None of one that was typed in."""
+    try:
+        path = inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:  # an object with __call__
+        path = inspect.getsourcefile(type(function))
+    return Path(path).resolve() if path and Path(path).is_file() else None
+
+
+def _mapped() -> dict[Path, bool]:
+    """Shared objects in this process's memory -> whether what was mapped is no more on disk; none where the system does
+    not tell.
+    """
+    lines = _MAPS.read_text().splitlines() if _MAPS.exists() else []
+    paths = [line.split(None, 5)[5] for line in lines if len(line.split(None, 5)) == 6]
+    found = {path.removesuffix(_DELETED): path.endswith(_DELETED) for path in paths if path.startswith("/")}
+    return {Path(path): deleted for path, deleted in found.items() if _is_object(path)}
+
+
+def _is_object(path: str) -> bool:
+    name = Path(path).name
+    return name.endswith(".so") or ".so." in name
+
+
+def _foreign_object(path: Path) -> bool:
+    """Whether a shared object is neither the system's, nor Python's or the workbench's, nor a framework's."""
+    if path.is_relative_to("/usr/lib") or path.parts[1].startswith("lib") or path in _AT_IMPORT:
+        return False
+    packages = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    for folder in packages:
+        if path.is_relative_to(folder):
+            return path.relative_to(folder).parts[0].removesuffix(".libs") not in (*_MAPPED_BY, "numpy")
+    return not _of_python(path)
+
+
+def _of_python(path: Path) -> bool:
+    """Whether a file is of Python's installation or environment."""
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return any(path.is_relative_to(Path(folder).resolve()) or path.is_relative_to(folder) for folder in folders)
+
+
+_AT_IMPORT = {path for path in _mapped() if "site-packages" in path.parts}
+
+
+def _file(path: Path, *, loaded: bool, deleted: bool = False) -> File:
+    """The record of a file; `deleted`: what is in memory is no more on disk."""
+    if deleted or not path.exists():
+        return File(str(path), "", "", loaded)
+    status = path.stat()
+    modified = datetime.fromtimestamp(int(status.st_mtime), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return File(str(path), _sha256(path, status.st_mtime_ns, status.st_size), modified, loaded)
+
+
+@cache
+def _sha256(path: Path, modified_ns: int, size: int) -> str:
+    """The hash of a file, once for each time that it was written."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    """Versions of those of FRAMEWORKS that are imported."""
+    imported = [name for name in FRAMEWORKS if name.replace("-", "_") in sys.modules]
+    return {name: version for name in imported if (version := _version(name))}
+
+
+@cache
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:  # CuPy's wheels have names of their own
+        return str(getattr(sys.modules.get(name), "__version__", ""))
+
+
+def failed(provenance: Provenance, name: str) -> tuple[str, ...]:
+    """What of a run stands above any verdict on it; `name` is the function's."""
+    lines = []
+    if provenance.identical is False:
+        lines.append(f"{name} gives other bits from run to run ({provenance.runs} runs): the verdict is on the first")
+    if provenance.plain_agrees is False:
+        lines.append(
+            f"{name} gives other bits with its probes than without: the verdict is on the probed kernel, which is "
+            "another one"
+        )
+    if gone := [_name(file) for file in provenance.files if file.loaded and not file.sha256]:
+        lines.append(f"{', '.join(gone)} was replaced on disk after it was loaded: what ran is the old one; restart")
+    return tuple(lines)
+
+
+def since(now: Provenance, before: Provenance, previous: str) -> tuple[tuple[str, ...], str]:
+    """What stands above the verdict of a run `now`, and a remark, of what changed since the run `before`, whose trace
+    is `previous`.
+    """
+    by_path, by_name = ({key(file): file.sha256 for file in before.files} for key in (_path, _name))
+    changed = [_name(file) for file in now.files if by_path.get(_path(file), by_name.get(_name(file))) != file.sha256]
+    compiled = [name for name in changed if Path(name).suffix in _SOURCES]
+    kept = [file for file in now.files if file.is_object and _name(file) not in changed]
+    remark = f"since {previous}: {'changed: ' + ', '.join(changed) if changed else 'no file changed'}"
+    stale = kept if not any(_is_object(name) for name in changed) else [f for f in kept if _built_from(f, compiled)]
+    if not compiled or not stale:
+        return (), remark
+    ran = ", ".join(f"{_name(file)} (sha256 {file.sha256[:12]}, of {file.modified})" for file in stale)
+    return (
+        f"stale: {', '.join(compiled)} changed since {previous}, but what ran is the same as then: {ran}; rebuild it, "
+        "the verdict is on the old code",
+    ), remark
+
+
+def _path(file: File) -> str:
+    return file.path
+
+
+def _name(file: File) -> str:
+    return Path(file.path).name
+
+
+def _built_from(file: File, sources: Sequence[str]) -> bool:
+    """Whether a shared object has the name of one of the sources."""
+    return _name(file).split(".")[0].lstrip("_") in {Path(source).stem for source in sources}
+
+
+def of_dict(plain: Mapping[str, Any]) -> Provenance:
+    """The provenance that a manifest holds; Refusal where it is none."""
+    try:
+        made = Provenance(**{**plain, "files": tuple(File(**file) for file in plain["files"])})
+    except (KeyError, TypeError):
+        raise Refusal(
+            f"the manifest's 'provenance' has the fields {', '.join(field.name for field in fields(Provenance))}, "
+            f"its files {', '.join(field.name for field in fields(File))}; got {plain!r}"
+        ) from None
+    texts = [made.device, made.driver, *made.versions.values()] if isinstance(made.versions, dict) else [None]
+    texts += [x for file in made.files for x in (file.path, file.sha256, file.modified)]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(made.runs, int):
+        raise Refusal(f"the manifest's 'provenance' holds texts, and runs, a whole number; got {plain!r}")
+    return made
