@@ -15,7 +15,16 @@ import click
 
 from workbench.cli_bench import bench
 from workbench.cli_show import show
-from workbench.options import WORDS, case_options, cases_of, fault_option, json_option, needs_of, run_options
+from workbench.options import (
+    WORDS,
+    case_options,
+    cases_of,
+    fault_option,
+    json_option,
+    needs_of,
+    one_target,
+    run_options,
+)
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -66,7 +75,7 @@ commands.add_command(show)
 
 
 @commands.command()
-@click.argument("target", metavar="TARGET", required=False)
+@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target)
 @run_options
 @click.option("--values", metavar="LOG", help="Instead of a TARGET: judge values that a kernel of yours printed")
 @click.option(
@@ -91,7 +100,8 @@ def diff(
     """Judge every stage of TARGET and name the first wrong one.
 
     TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
-    FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row.
+    FILE.safetensors: several files, or a folder of them, where each holds a part of one run. Case options take
+    comma-separated lists; every combination is run and gets one row.
 
     LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
     case that the case options give; of --block-k and --splits it tells what its tiles and splits are.

@@ -143,6 +143,13 @@ def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in names if options[name] is not None}
 
 
+def one_target(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> str | None:
+    """The TARGET; of several files of a trace, such as a shell makes of a pattern, they, separated by commas."""
+    if len(words) > 1 and not all(word.endswith(".safetensors") for word in words):
+        raise click.UsageError(f"one TARGET, or several .safetensors files of one run; got {' '.join(words)}", ctx)
+    return ",".join(words) or None
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 
 

@@ -35,7 +35,8 @@ def runs(
     """What to run, one call for each case, and about how many seconds it takes where that is known.
 
     `target` is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
-    FILE.safetensors, which takes no options; or None, where `values` is a log of printed values and `contract` (words
+    FILE.safetensors (several, a folder or a pattern of files that hold windows on one run; `joined.files_of`), which
+    takes no options; or None, where `values` is a log of printed values and `contract` (words
     such as base2=true) what its kernel promises. `feed`, `where` and `limit_gb` as in `target.run`; `by_head`: a call
     for each head. `options` are those of `options.case_options` and of foreign kernels.
     """
@@ -49,11 +50,13 @@ def runs(
         raise Refusal('--contract is for --values; a function says it in its "contract", a kernel of ours has its own')
     if target is None:
         raise Refusal("diff takes a TARGET, or --values LOG")
-    if target.endswith(".safetensors"):
+    from workbench.cuda.kernels import KERNELS
+    from workbench.joined import is_trace
+
+    if target not in KERNELS and is_trace(target):
         if given := [name for name, value in {**options, "faults": faults, **limits}.items() if value]:
             raise Refusal(f"a trace brings its own case and takes no option but --where; got {', '.join(given)}")
-        return [partial(_loaded, Path(target), where)], None
-    from workbench.cuda.kernels import KERNELS
+        return [partial(_loaded, target, where)], None
     from workbench.feed import parse as parse_feed
     from workbench.target import run
 
@@ -75,12 +78,12 @@ def runs(
     return calls, sum(estimate_s(name, cases, faults, probes, backend) for name in targets)
 
 
-def _loaded(path: Path, where: str | None) -> "Trace":
-    """The trace in a file, or a window on it."""
-    from workbench.trace_file import load
+def _loaded(target: str, where: str | None) -> "Trace":
+    """The trace that TARGET names, or a window on it."""
+    from workbench.joined import load_all
     from workbench.window import narrowed, parse
 
-    trace = load(path)
+    trace = load_all(target)
     return trace if where is None else narrowed(trace, parse(where, trace.case))
 
 
