@@ -84,7 +84,8 @@ def _loaded(target: str, where: str | None) -> "Trace":
     from workbench.window import narrowed, parse
 
     trace = load_all(target)
-    return trace if where is None else narrowed(trace, parse(where, trace.case))
+    trace = trace if where is None else narrowed(trace, parse(where, trace.case))
+    return replace(trace, called_with={"trace": target} | ({} if where is None else {"where": where}))
 
 
 def held_to(calls: Calls, previous: str) -> Calls:

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 def diff_command(diff: Diff) -> str:
     """The command that judges the same run again."""
     trace = diff.trace
-    printed = "values" in trace.called_with
-    options = case_options(trace.case_run, own=trace.backend != "foreign" or printed)
+    printed, at_rest = "values" in trace.called_with, trace.called_with.get("trace")
+    options = [] if at_rest else case_options(trace.case_run, own=trace.backend != "foreign" or printed)
     for name, value in trace.called_with.items():
+        if name == "trace":
+            continue
         for one in (value,) if isinstance(value, str) else value:
             options += [f"--{name}", shlex.quote(one)]
+    if isinstance(at_rest, str):
+        return _command("diff", at_rest, (), options)
     return _command("diff", "" if printed else trace.target, trace.faults, options)
 
 
