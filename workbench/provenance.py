@@ -118,7 +118,8 @@ def _is_object(path: str) -> bool:
 
 def _foreign_object(path: Path) -> bool:
     """Whether a shared object is neither the system's, nor Python's or the workbench's, nor a framework's."""
-    if path.is_relative_to("/usr/lib") or path.parts[1].startswith("lib") or path in _AT_IMPORT:
+    system = path.is_relative_to("/usr/lib") or path.parts[1].startswith("lib") or path.name.startswith("libpython")
+    if system or path in _AT_IMPORT:
         return False
     packages = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     for folder in packages:
