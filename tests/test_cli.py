@@ -349,7 +349,7 @@ def test_a_fault_brings_the_length_at_which_it_shows() -> None:
 
 def test_check_refuses_what_it_cannot_run() -> None:
     assert message("check", "my.py:kernel") == (
-        "check runs kernels of ours (flash, split_k, fp8) on the emulator; got 'my.py:kernel'"
+        "check runs kernels of ours (flash, split_k, fp8) on the emulator, and path.py:function with --backend cuda; got 'my.py:kernel'"
     )
     refused = workbench(*CHECK, "--schedules", "0")
     assert refused.exit_code == 2 and "Invalid value for '--schedules': 0 is not in the range x>=1." in refused.stderr

@@ -14,20 +14,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workbench.cli_bench import bench
+from workbench.cli_check import check
 from workbench.cli_show import show
 from workbench.options import (
     WORDS,
-    case_options,
-    cases_of,
-    fault_option,
     json_option,
-    needs_of,
     one_target,
     run_options,
 )
 
 if TYPE_CHECKING:
-    from workbench.cuda.check import Checked
     from workbench.judge import Diff
     from workbench.trace import Trace
 
@@ -71,6 +67,7 @@ def commands() -> None:
 
 
 commands.add_command(bench)
+commands.add_command(check)
 commands.add_command(show)
 
 
@@ -177,52 +174,6 @@ def _print(told: list[Any], as_json: bool, out: Path | None) -> None:
 
 
 @commands.command()
-@click.argument("target", metavar="TARGET")
-@fault_option
-@case_options
-@click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
-@click.option(
-    "--schedules",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Orders of blocks and threads to run, each with other bits looked for [1]",
-)
-@json_option
-def check(target: str, faults: tuple[str, ...], probes: str, schedules: int, as_json: bool, **options: Any) -> None:
-    """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
-
-    TARGET is a kernel of ours, or several, separated by commas. Case options take comma-separated lists; every
-    combination is run. Exits with 1 where something was found.
-    """
-    from workbench.cuda.check import check as check_kernel
-    from workbench.cuda.check import estimate_s
-    from workbench.cuda.kernels import KERNELS
-    from workbench.progress import shown, step
-    from workbench.refusal import Refusal
-
-    targets = target.split(",")
-    if unknown := [name for name in targets if name not in KERNELS]:
-        raise Refusal(f"check runs kernels of ours ({', '.join(KERNELS)}) on the emulator; got {unknown[0]!r}")
-    cases = cases_of({**options, **needs_of(faults, options)})
-    checked: list[Checked] = []
-    runs = len(cases) * len(targets)
-    with shown(), step(f"watch {runs} run{'s' * (runs > 1)}", estimate_s(targets, cases, faults, probes)) as tick:
-        for name in targets:
-            for case in cases:
-                tick(f"{len(checked)} done")
-                checked.append(check_kernel(name, case, faults=faults, probes=probes, schedules=schedules))
-    if as_json:
-        from workbench.report.document import check_document, checks_document
-
-        click.echo(json.dumps(check_document(checked[0]) if len(checked) == 1 else checks_document(checked)))
-    else:
-        from workbench.report import findings, text
-
-        text.console().print(findings.report(checked), soft_wrap=True)
-    sys.exit(BUG if any(one.findings for one in checked) else 0)
-
-
-@commands.command()
 @json_option
 def faults(as_json: bool) -> None:
     """List the faults that can be put into a kernel."""
@@ -286,13 +237,13 @@ def doctor(as_json: bool) -> None:
 
     checks = doctor_module.judge(doctor_module.facts())
     if as_json:
-        click.echo(json.dumps({"schema": "workbench.doctor/1", "checks": [asdict(check) for check in checks]}))
-    for check in () if as_json else checks:
-        mark = "ok" if check.ok else "WRONG" if check.required else "absent"
-        click.echo(f"{mark:7}{check.name}: {check.detail}")
-        if check.fix:
-            click.echo(f"       fix: {check.fix}")
-    sys.exit(ENVIRONMENT if any(check.required and not check.ok for check in checks) else 0)
+        click.echo(json.dumps({"schema": "workbench.doctor/1", "checks": [asdict(one) for one in checks]}))
+    for one in () if as_json else checks:
+        mark = "ok" if one.ok else "WRONG" if one.required else "absent"
+        click.echo(f"{mark:7}{one.name}: {one.detail}")
+        if one.fix:
+            click.echo(f"       fix: {one.fix}")
+    sys.exit(ENVIRONMENT if any(one.required and not one.ok for one in checks) else 0)
 
 
 @commands.command()

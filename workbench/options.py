@@ -140,7 +140,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
     """The options of foreign kernels that were given."""
     names = ("arrays", "device", "layout", "calibration", "runs")
-    return {name: options[name] for name in names if options[name] is not None}
+    return {name: options[name] for name in names if options.get(name) is not None}
 
 
 def one_target(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> str | None:

@@ -21,9 +21,14 @@ from workbench.refusal import Refusal
 
 #: packages that are told by their versions: torch alone maps 4 GB
 FRAMEWORKS = ("torch", "triton", "cupy", "jax", "jaxlib", "numpy", "numba", "numba-cuda")
-_MAPPED_BY = ("torch", "torchgen", "triton", "nvidia", "cupy", "cupy_backends", "jaxlib", "cuda", "numba", "numba_cuda")
-#: sources of extensions, looked for beside the function's file and one folder below it
+#: folders of site-packages whose shared objects are not told: those of frameworks, and what the workbench itself loads
+_UNTOLD = (
+    *("torch", "torchgen", "triton", "nvidia", "cupy", "cupy_backends", "jaxlib", "cuda", "numba", "numba_cuda"),
+    *("numpy", "ml_dtypes", "safetensors", "llvmlite", "matplotlib", "PIL", "pillow", "kiwisolver", "contourpy"),
+)
+#: sources of extensions, looked for beside the function's file and in these folders beside it
 _SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
+_FOLDERS = (".", "csrc", "src", "cuda", "kernels", "include")
 _MAPS, _DELETED = Path("/proc/self/maps"), " (deleted)"
 
 
@@ -87,8 +92,8 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
         if _foreign_object(path):
             yield _file(path, loaded=True, deleted=deleted)
     if folder is not None:
-        for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
-            if path.suffix in _SOURCES and path.is_file() and not _of_python(path):
+        for path in sorted(path for name in _FOLDERS for path in (folder / name).glob("*")):
+            if path.suffix in _SOURCES and path.is_file():
                 yield _file(path, loaded=False)
 
 
@@ -119,12 +124,12 @@ def _is_object(path: str) -> bool:
 def _foreign_object(path: Path) -> bool:
     """Whether a shared object is neither the system's, nor Python's or the workbench's, nor a framework's."""
     system = path.is_relative_to("/usr/lib") or path.parts[1].startswith("lib") or path.name.startswith("libpython")
-    if system or path in _AT_IMPORT:
+    if system:
         return False
     packages = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     for folder in packages:
         if path.is_relative_to(folder):
-            return path.relative_to(folder).parts[0].removesuffix(".libs") not in (*_MAPPED_BY, "numpy")
+            return path.relative_to(folder).parts[0].removesuffix(".libs") not in _UNTOLD
     return not _of_python(path)
 
 
@@ -132,9 +137,6 @@ def _of_python(path: Path) -> bool:
     """Whether a file is of Python's installation or environment."""
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return any(path.is_relative_to(Path(folder).resolve()) or path.is_relative_to(folder) for folder in folders)
-
-
-_AT_IMPORT = {path for path in _mapped() if "site-packages" in path.parts}
 
 
 def _file(path: Path, *, loaded: bool, deleted: bool = False) -> File:
@@ -194,10 +196,10 @@ def since(now: Provenance, before: Provenance, previous: str) -> tuple[tuple[str
     stale = kept if not any(_is_object(name) for name in changed) else [f for f in kept if _built_from(f, compiled)]
     if not compiled or not stale:
         return (), remark
-    ran = ", ".join(f"{_name(file)} (sha256 {file.sha256[:12]}, of {file.modified})" for file in stale)
+    ran = ", ".join(f"{_name(file)} (sha256 {file.sha256[:8]}, of {file.modified})" for file in stale)
     return (
-        f"stale: {', '.join(compiled)} changed since {previous}, but what ran is the same as then: {ran}; rebuild it, "
-        "the verdict is on the old code",
+        f"stale: {', '.join(compiled)} changed since {previous}, but what ran is the same: {ran}; rebuild it, the "
+        "verdict is on the old code",
     ), remark
 
 

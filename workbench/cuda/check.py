@@ -1,8 +1,8 @@
 """Run a kernel of ours on the emulator with every access watched, and report what a GPU cannot show."""
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +45,22 @@ class Checked:
     launches: int  #: of kernel functions in one run
     blocks: int  #: that those launch
     findings: tuple[Finding, ...]
+    tools: Mapping[str, str] = field(default_factory=dict)  #: on a GPU: tool that reported -> what it is limited to
+    silent: Mapping[str, str] = field(default_factory=dict)  #: on a GPU: tool -> why it gave no whole report
+    called_with: Mapping[str, str] = field(default_factory=dict)  #: of a foreign function: backend, arrays, ...
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found, and everyone who was to look did."""
+        return not self.findings and not self.silent
 
     def line(self, file: str, number: int) -> str:
-        """The text of a line of the source, with the faults put in."""
+        """The text of a line of the source, with the faults put in; empty where it cannot be read."""
+        if not Path(file).is_file():
+            return ""
         text = Path(file).read_text()
-        kernel = KERNELS[self.target]
-        if Path(file) == kernel.file:
+        kernel = KERNELS.get(self.target)
+        if kernel is not None and Path(file) == kernel.file:
             text = applied(text, of_file(chosen(self.faults, self.target)), kernel.file.name)
         return text.splitlines()[number - 1].strip()
 

@@ -28,8 +28,10 @@ def diff_command(diff: Diff) -> str:
 
 def check_command(checked: "Checked") -> str:
     """The command that watches the same run again."""
-    schedules = [] if len(checked.schedules) == 1 else ["--schedules", str(len(checked.schedules))]
-    return _command("check", checked.target, checked.faults, [*case_options(checked.case, own=True), *schedules])
+    schedules = ["--schedules", str(len(checked.schedules))] if len(checked.schedules) > 1 else []
+    foreign = [word for name, value in checked.called_with.items() for word in (f"--{name}", value)]
+    options = case_options(checked.case, own=not checked.called_with)
+    return _command("check", checked.target, checked.faults, [*options, *schedules, *foreign])
 
 
 def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[str]) -> str:

@@ -66,6 +66,8 @@ def check_document(checked: "Checked") -> dict[str, Any]:
         "faults": list(checked.faults),
         "case": number(checked.case.as_dict()),
         "schedules": [asdict(schedule) for schedule in checked.schedules],
+        "tools": dict(checked.tools),
+        "silent": dict(checked.silent),
         "findings": [number(asdict(finding)) for finding in checked.findings],
     }
 

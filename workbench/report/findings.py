@@ -19,19 +19,28 @@ def report(checked: Sequence["Checked"]) -> Text:
     for one in checked:
         found = len(one.findings)
         text.append(f"{check_command(one)}: ", style="bold")
-        where = f"{_many(one.launches, 'launch')} of {_many(one.blocks, 'block')}"
-        where += f", {len(one.schedules)} schedules" if len(one.schedules) > 1 else ""
         text.append(
-            _many(found, "finding") if found else f"nothing found in {where}", style="red" if found else "green"
+            _many(found, "finding") if found else f"nothing found {_scope(one)}", style="green" if one.passed else "red"
         )
         text.append("\n")
+        for tool, why in one.silent.items():
+            text.append(f"{tool} gave no whole report: {why.rstrip()}\n", style="red")
         for finding in one.findings:
             text.append_text(_paragraph(one, finding))
     if len(checked) > 1:
-        wrong = sum(bool(one.findings) for one in checked)
+        wrong = sum(not one.passed for one in checked)
         text.append(f"{len(checked)} runs: {len(checked) - wrong} without findings, {wrong} with findings\n")
     text.rstrip()
     return text
+
+
+def _scope(checked: "Checked") -> str:
+    """What was watched, or by whom."""
+    if checked.called_with:
+        tools = [f"{tool} ({limits})" if limits else tool for tool, limits in checked.tools.items()]
+        return f"by {', '.join(tools) or 'nobody'}"
+    where = f"in {_many(checked.launches, 'launch')} of {_many(checked.blocks, 'block')}"
+    return where + (f", {len(checked.schedules)} schedules" if len(checked.schedules) > 1 else "")
 
 
 def _short(file: str) -> str:
