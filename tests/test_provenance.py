@@ -34,11 +34,14 @@ SOURCE, OBJECT = file("/a/mine.cu", "1", loaded=False), file("/a/mine.so", "2" *
 
 
 def test_nothing_changed() -> None:
-    assert since(of(SOURCE, OBJECT), of(SOURCE, OBJECT), PREVIOUS) == ((), f"since {PREVIOUS}: no file changed")
+    assert since(of(SOURCE, OBJECT), of(SOURCE, OBJECT), PREVIOUS, moved=False) == (
+        (),
+        f"since {PREVIOUS}: no file changed",
+    )
 
 
 def test_a_source_that_changed_alone_is_stale() -> None:
-    gates, remark = since(of(replace(SOURCE, sha256="9"), OBJECT), of(SOURCE, OBJECT), PREVIOUS)
+    gates, remark = since(of(replace(SOURCE, sha256="9"), OBJECT), of(SOURCE, OBJECT), PREVIOUS, moved=False)
     assert remark == f"since {PREVIOUS}: changed: mine.cu"
     assert gates == (
         f"stale: mine.cu changed since {PREVIOUS}, but what ran is the same: mine.so (sha256 22222222, of "
@@ -56,23 +59,29 @@ def test_a_source_that_changed_alone_is_stale() -> None:
     ids=["rebuilt", "built anew", "compiled at run time"],
 )
 def test_what_was_rebuilt_is_not_stale(now: Provenance) -> None:
-    assert since(now, of(SOURCE, OBJECT), PREVIOUS)[0] == ()
+    assert since(now, of(SOURCE, OBJECT), PREVIOUS, moved=False)[0] == ()
 
 
 def test_of_two_extensions_the_one_of_the_source_is_stale() -> None:
     other = file("/a/other.so", "3")
     now = of(replace(SOURCE, sha256="9"), OBJECT, replace(other, sha256="8"))
-    (gate,), _ = since(now, of(SOURCE, OBJECT, other), PREVIOUS)
+    (gate,), _ = since(now, of(SOURCE, OBJECT, other), PREVIOUS, moved=False)
     assert "mine.so" in gate and "other.so" not in gate
-    assert (
-        since(of(replace(SOURCE, sha256="9"), replace(OBJECT, sha256="8"), other), of(SOURCE, OBJECT, other), "")[0]
-        == ()
-    )
+    rebuilt = of(replace(SOURCE, sha256="9"), replace(OBJECT, sha256="8"), other)
+    assert since(rebuilt, of(SOURCE, OBJECT, other), PREVIOUS, moved=False)[0] == ()
+
+
+def test_other_numbers_are_of_other_code_but_for_the_extension_of_the_source() -> None:
+    """A kernel that is compiled at run time, beside an extension of something else."""
+    now, before = of(replace(SOURCE, sha256="9"), file("/a/other.so", "3")), of(SOURCE, file("/a/other.so", "3"))
+    assert len(since(now, before, PREVIOUS, moved=False)[0]) == 1 and since(now, before, PREVIOUS, moved=True)[0] == ()
+    stale = since(of(replace(SOURCE, sha256="9"), OBJECT), of(SOURCE, OBJECT), PREVIOUS, moved=True)
+    assert len(stale[0]) == 1 and "mine.so" in stale[0][0]
 
 
 def test_a_python_source_is_what_runs() -> None:
     script = file("/a/mine.py", "4")
-    assert since(of(replace(script, sha256="9"), OBJECT), of(script, OBJECT), PREVIOUS) == (
+    assert since(of(replace(script, sha256="9"), OBJECT), of(script, OBJECT), PREVIOUS, moved=False) == (
         (),
         f"since {PREVIOUS}: changed: mine.py",
     )
@@ -132,7 +141,7 @@ def test_a_foreign_run_tells_its_files(mine: str, tmp_path: Path) -> None:
     assert {name: one.loaded for name, one in told.items()} == {"mine.py": True, "beside.py": True, "mine.cu": False}
     assert told["mine.py"].sha256 == hashlib.sha256(PLAIN.encode()).hexdigest()
     assert told["mine.py"].modified.endswith("Z") and len(told["mine.py"].modified) == 20
-    assert found.versions["numpy"] == np.__version__ and found.device and found.driver == ""
+    assert found.versions["numpy"] == np.__version__ and found.device
     save(trace, tmp_path / "x.safetensors")
     assert load(tmp_path / "x.safetensors").provenance == found
 

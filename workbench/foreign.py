@@ -111,7 +111,7 @@ def run_foreign(
         return ({key: x.copy() for key, x in found.items()} if again(function, runs) else found), parts, declared
 
     stages, parts, declared = first = called()
-    made_by = of_run(function, device, **repeated(function, called, first, runs))
+    made_by = of_run(function, **repeated(function, called, first, runs))
     if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
         stages["out"] = _swapped(stages["out"])
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:

@@ -52,19 +52,19 @@ class Provenance:
     """What code ran, and where."""
 
     files: tuple[File, ...]
-    device: str  #: the GPU's name, or the processor's
-    driver: str  #: the newest CUDA release that the driver serves; empty on a processor
+    device: str  #: the GPU of the machine, else its processor; a function may use the one without being told
+    driver: str  #: the newest CUDA release that the driver serves; empty without a GPU
     versions: Mapping[str, str]
     runs: int = 1  #: how often the function was called
     identical: bool | None = None  #: whether all runs gave the same bits; None of one run
     plain_agrees: bool | None = None  #: whether out and lse have the same bits without probes; None: no plain run
 
 
-def of_run(function: Callable[..., Any], device: str, **repeated: Any) -> Provenance:
-    """The provenance of a run of `function` on `device` (cpu or cuda); `repeated`: runs, identical, plain_agrees."""
+def of_run(function: Callable[..., Any], **repeated: Any) -> Provenance:
+    """The provenance of a run of `function`; `repeated`: runs, identical, plain_agrees."""
     from workbench.cuda.gpu import gpu
 
-    found = gpu() if device == "cuda" else None
+    found = gpu()
     return Provenance(
         files=tuple(files(function)),
         device=platform.processor() or platform.machine() if found is None else found.name,
@@ -83,7 +83,7 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
     paths = {
         name: vars(module).get("__file__") for name, module in [*sys.modules.items()] if hasattr(module, "__dict__")
     }
-    modules = {Path(path).resolve() for name, path in paths.items() if path and name.partition(".")[0] != "workbench"}
+    modules = {_resolved(path) for name, path in paths.items() if path and name.partition(".")[0] != "workbench"}
     own = {path for path in modules if folder and path.is_relative_to(folder) and not _of_python(path)}
     for path in sorted({*own, *([source] if source else [])}):
         if not _is_object(str(path)):
@@ -95,6 +95,11 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
         for path in sorted(path for name in _FOLDERS for path in (folder / name).glob("*")):
             if path.suffix in _SOURCES and path.is_file():
                 yield _file(path, loaded=False)
+
+
+@cache
+def _resolved(path: str) -> Path:
+    return Path(path).resolve()  # 60 us, and a process has a thousand modules
 
 
 def _source_of(function: Callable[..., Any]) -> Path | None:
@@ -122,12 +127,15 @@ def _is_object(path: str) -> bool:
 
 
 def _foreign_object(path: Path) -> bool:
-    """Whether a shared object is neither the system's, nor Python's or the workbench's, nor a framework's."""
-    system = path.is_relative_to("/usr/lib") or path.parts[1].startswith("lib") or path.name.startswith("libpython")
-    if system:
+    """Whether a shared object is neither the system's, nor Python's or the workbench's, a framework's, or made by one
+    at run time.
+    """
+    system = path.is_relative_to("/usr/lib") or path.parts[1] in ("lib", "lib32", "lib64")
+    toolkit = str(path).startswith(("/usr/local/cuda", "/usr/local/nvidia"))
+    made = any(part == ".triton" or part.startswith("torchinductor_") for part in path.parts)
+    if system or toolkit or made or path.name.startswith("libpython"):
         return False
-    packages = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
-    for folder in packages:
+    for folder in {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}:
         if path.is_relative_to(folder):
             return path.relative_to(folder).parts[0].removesuffix(".libs") not in _UNTOLD
     return not _of_python(path)
@@ -184,16 +192,18 @@ def failed(provenance: Provenance, name: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def since(now: Provenance, before: Provenance, previous: str) -> tuple[tuple[str, ...], str]:
+def since(now: Provenance, before: Provenance, previous: str, *, moved: bool) -> tuple[tuple[str, ...], str]:
     """What stands above the verdict of a run `now`, and a remark, of what changed since the run `before`, whose trace
-    is `previous`.
+    is `previous`. `moved`: whether the two gave other numbers on the same inputs, so that other code ran; but for an
+    extension that has the name of a source, which may give other numbers each time.
     """
     by_path, by_name = ({key(file): file.sha256 for file in before.files} for key in (_path, _name))
     changed = [_name(file) for file in now.files if by_path.get(_path(file), by_name.get(_name(file))) != file.sha256]
     compiled = [name for name in changed if Path(name).suffix in _SOURCES]
     kept = [file for file in now.files if file.is_object and _name(file) not in changed]
     remark = f"since {previous}: {'changed: ' + ', '.join(changed) if changed else 'no file changed'}"
-    stale = kept if not any(_is_object(name) for name in changed) else [f for f in kept if _built_from(f, compiled)]
+    other = moved or any(_is_object(name) for name in changed)
+    stale = [file for file in kept if not other or _built_from(file, compiled)]
     if not compiled or not stale:
         return (), remark
     ran = ", ".join(f"{_name(file)} (sha256 {file.sha256[:8]}, of {file.modified})" for file in stale)

@@ -1,7 +1,7 @@
 """What TARGET and the options of the command line run: one call for each case, each of which gives a trace."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
     from workbench.case import Case
-    from workbench.provenance import Provenance
     from workbench.trace import Trace
 
 Calls = list[Callable[[], "Trace"]]
@@ -90,29 +89,34 @@ def _loaded(target: str, where: str | None) -> "Trace":
 
 def held_to(calls: Calls, previous: str) -> Calls:
     """The calls, whose traces tell what changed of their code since the trace in the file `previous`."""
-    before = _provenance(Path(previous))
+    from workbench.trace_file import load
+
+    before = load(Path(previous))
+    if before.provenance is None:
+        raise Refusal(f"{previous}: tells no provenance: it is of no foreign function that the workbench ran")
     return [partial(_beside, call, before, previous) for call in calls]
 
 
-def _provenance(path: Path) -> "Provenance":
-    """What code ran when the trace in a file was made."""
-    from workbench.trace_file import load
-
-    if (found := load(path).provenance) is None:
-        raise Refusal(f"{path}: tells no provenance: it is of no foreign function that the workbench ran")
-    return found
-
-
-def _beside(call: Callable[[], "Trace"], before: "Provenance", previous: str) -> "Trace":
+def _beside(call: Callable[[], "Trace"], before: "Trace", previous: str) -> "Trace":
     """A trace, with what changed of its code since an earlier one."""
     from workbench.provenance import since
 
     trace = call()
-    if trace.provenance is None:
+    if trace.provenance is None or before.provenance is None:
         raise Refusal(f"--against-trace is for foreign functions, whose code is told; of {trace.target} it is not")
-    gates, remark = since(trace.provenance, before, previous)
+    alike = _same(trace.inputs, before.inputs) and trace.case_run.as_dict() == before.case_run.as_dict()
+    moved = alike and not _same(trace.stages, {name: before.stages.get(name) for name in trace.stages})
+    gates, remark = since(trace.provenance, before.provenance, previous, moved=moved)
     said = {**trace.called_with, "against-trace": previous}
     return replace(trace, gates=(*trace.gates, *gates), notes=(*trace.notes, remark), called_with=said)
+
+
+def _same(arrays: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether the arrays have the same names and bits."""
+    return arrays.keys() == others.keys() and all(
+        other is not None and array.dtype == other.dtype and array.tobytes() == other.tobytes()
+        for array, other in ((array, others[name]) for name, array in arrays.items())
+    )
 
 
 def _heads(case: "Case") -> list[str]:

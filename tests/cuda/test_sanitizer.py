@@ -1,6 +1,7 @@
 """compute-sanitizer's reports as findings: the samples of its manual; the tools themselves need a GPU."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -280,3 +281,71 @@ def test_without_the_program_or_a_gpu(tools: Path, monkeypatch: pytest.MonkeyPat
 def test_what_check_does_not_take_is_refused(words: list[str], message: str) -> None:
     result = CliRunner().invoke(commands, ["check", *words])
     assert isinstance(result.exception, Refusal) and str(result.exception) == message
+
+
+#: with a line that each tool must name
+ON_GPU = """
+import numpy as np
+from numba import cuda, float32
+
+@cuda.jit(lineinfo=True)
+def right(x, y, n):
+    tile = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    tile[i] = x[i]
+    cuda.syncthreads()
+    y[i] = tile[63 - i]
+
+@cuda.jit(lineinfo=True)
+def racing(x, y, n):
+    tile = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    tile[i] = x[i]
+    y[i] = tile[63 - i]  # race
+
+@cuda.jit(lineinfo=True)
+def reaching(x, y, n):
+    i = cuda.threadIdx.x
+    y[i] = x[i + n]  # out-of-bounds
+
+@cuda.jit(lineinfo=True)
+def reading(x, y, n):
+    i = cuda.threadIdx.x
+    x[i] = y[i] + x[i]  # uninitialised-read
+
+def launched(kernel, q):
+    x, y = cuda.to_device(q.reshape(-1)), cuda.device_array(q.size, np.float32)
+    kernel[1, 64](x, y, q.size)
+    cuda.synchronize()
+    return x.copy_to_host().reshape(q.shape)
+""" + "".join(
+    f"""
+def {name}_attention(q, k, v, *, scale, causal):
+    return launched({name}, q)
+"""
+    for name in ("right", "racing", "reaching", "reading")
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not on PATH")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("right", None), ("racing", "race"), ("reaching", "out-of-bounds"), ("reading", "uninitialised-read")],
+    ids=["right", "racing", "reaching", "reading"],
+)
+def test_on_a_gpu(tmp_path: Path, name: str, kind: str | None) -> None:
+    (tmp_path / "mine.py").write_text(ON_GPU)
+    checked = check(f"{tmp_path}/mine.py:{name}_attention", CASE, {})
+    assert checked.silent == {} and list(checked.tools) == list(TOOLS)
+    lines = ON_GPU.splitlines()
+    named = {
+        (finding.kind, number)
+        for finding in checked.findings
+        for number in (finding.line, finding.other_line)
+        if number is not None
+    }
+    wanted = {(kind, i) for i, line in enumerate(lines, 1) if line.endswith(f"# {kind}")}
+    assert len(wanted) == (kind is not None) and wanted <= named
+    assert {finding.kind for finding in checked.findings} == ({kind} if kind else set())
+    assert all(Path(finding.file) == tmp_path / "mine.py" for finding in checked.findings)
