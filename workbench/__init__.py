@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.case import Case
     from workbench.judge import Diff, diff
+    from workbench.pair import Against, against
     from workbench.refusal import Refusal, Unavailable
     from workbench.stage_diff import StageDiff
     from workbench.target import run
@@ -27,10 +28,25 @@ _HOMES = {
     "diff": "judge",
     "Diff": "judge",
     "StageDiff": "stage_diff",
+    "against": "pair",
+    "Against": "pair",
     "Refusal": "refusal",
     "Unavailable": "refusal",
 }
-__all__ = ["Case", "Diff", "Refusal", "StageDiff", "Trace", "Unavailable", "diff", "load", "run", "save"]
+__all__ = [
+    "Against",
+    "Case",
+    "Diff",
+    "Refusal",
+    "StageDiff",
+    "Trace",
+    "Unavailable",
+    "against",
+    "diff",
+    "load",
+    "run",
+    "save",
+]
 
 
 def __getattr__(name: str) -> Any:

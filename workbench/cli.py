@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench import cli_against
 from workbench.cli_bench import bench
 from workbench.options import case_options, cases_of, fault_option, inputs_option, json_option, needs_of
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
     from workbench.judge import Diff
+    from workbench.pair import Against
     from workbench.trace import Trace
 
 BUG, USAGE, ENVIRONMENT = 1, 2, 3
@@ -67,6 +69,7 @@ commands.add_command(bench)
 @fault_option
 @case_options
 @inputs_option
+@cli_against.against_options
 @click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
 @click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
 @click.option("--arrays", help="What a foreign kernel takes: numpy, torch or cupy [numpy]")
@@ -91,7 +94,8 @@ def diff(
     """Judge every stage of TARGET and name the first wrong one.
 
     TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
-    FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row.
+    FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row. With
+    --against, or another setting of one kernel, two runs are judged and held against each other.
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal
@@ -99,8 +103,13 @@ def diff(
 
     if fail_on not in FAILS_ALSO:
         raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
+    pairs: list[Against] = []
     with shown():
-        if target.endswith(".safetensors"):
+        if second := cli_against.second_run(options):
+            both = {**options, "probes": probes, "backend": backend}
+            pairs = list(cli_against.judged(target, second, faults, both))
+            diffs = [pair.a for pair in pairs]
+        elif target.endswith(".safetensors"):
             given = [name for name, value in {**options, "faults": faults}.items() if value]
             if given:
                 raise Refusal(f"a trace brings its own case and takes no other options; got {', '.join(given)}")
@@ -111,10 +120,15 @@ def diff(
             runs = _runs(target, options, tuple(faults), probes, backend)
             diffs = list(_judged(*runs))
         if out is not None:
-            _write_all(diffs, out)
-    _print(diffs, as_json, out)
-    failing = {*ORIGIN_VERDICTS, "untestable", *FAILS_ALSO[fail_on]}
-    sys.exit(BUG if any(judged.verdict in failing for judged in diffs) else 0)
+            for folder, some in ({"a": diffs, "b": [pair.b for pair in pairs]} if pairs else {"": diffs}).items():
+                _write_all(some, out / folder)
+    if pairs:
+        cli_against.show(pairs, as_json, out)
+    else:
+        _print(diffs, as_json, out)
+    failing = {*ORIGIN_VERDICTS, "untestable", *FAILS_ALSO[fail_on], "parts"}
+    verdicts = [judged.verdict for judged in diffs] + [pair.verdict for pair in pairs]
+    sys.exit(BUG if failing & {*verdicts} else 0)
 
 
 def _runs(

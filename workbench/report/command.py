@@ -9,6 +9,7 @@ from workbench.judge import Diff
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
+    from workbench.pair import Against
 
 
 def diff_command(diff: Diff) -> str:
@@ -17,6 +18,27 @@ def diff_command(diff: Diff) -> str:
     options = case_options(trace.case, own=trace.backend != "foreign")
     options += [shlex.quote(word) for name, value in trace.called_with.items() for word in (f"--{name}", value)]
     return _command("diff", trace.target, trace.faults, options)
+
+
+def against_command(pair: "Against") -> str:
+    """The command that compares the same two runs again; empty where they have other dtypes, which none does."""
+    a, b = pair.a.trace, pair.b.trace
+    if a.case.dtype != b.case.dtype:
+        return ""
+    own = a.backend != "foreign"
+    options = case_options(a.case, own=own)
+    for name in QUANTISED if a.case.codes is None else ():
+        if getattr(b.case, name) is not None:
+            options += [f"--{name.replace('_', '-')}", str(getattr(b.case, name))]
+    for name in ("splits", "block_q", "block_k") if b.backend != "foreign" else ():
+        if getattr(b.case, name) not in (None, getattr(a.case, name) if own else None):
+            options += [f"--against-{name.replace('_', '-')}", str(getattr(b.case, name))]
+    if "foreign" not in (a.backend, b.backend) and a.backend != b.backend:
+        options += ["--backend", a.backend, "--against-backend", b.backend]
+    called_with = {**b.called_with, **a.called_with}
+    options += [shlex.quote(word) for name, value in called_with.items() for word in (f"--{name}", value)]
+    beside = [] if b.faults else ["--against", shlex.quote(b.target)]
+    return _command("diff", a.target, a.faults, [*beside, *options])
 
 
 def check_command(checked: "Checked") -> str:
