@@ -144,4 +144,5 @@ def _given(name: str, tiles: Mapping[str, np.ndarray | None], pair: Sequence[Tra
 def _moved(a: Trace, b: Trace) -> dict[str, float]:
     both = [x for x in INPUTS if x in a.inputs and x in b.inputs]
     apart = {x: abs(to_float64(a.inputs[x]) - to_float64(b.inputs[x])) for x in both}
-    return {x: float(np.nanmax(difference)) for x, difference in apart.items() if np.any(difference != 0)}
+    # a code may be decoded to NaN or an infinity
+    return {x: float(most) for x, gap in apart.items() if (most := gap[np.isfinite(gap)].max(initial=0)) > 0}

@@ -183,8 +183,7 @@ def findings(pair: Against) -> list[str]:
     if pair.moved:
         by = ", ".join(f"{x} by at most {number(most)}" for x, most in pair.moved.items())
         lines.append(f"A and B read different inputs: {by}")
-        source = " or quantised" if "fp8" in (pair.a.trace.algorithm, pair.b.trace.algorithm) else ""
-        lines.append(f"  the same numbers, rounded{source}: no bug. Compared is what each made of what it read")
+        lines.append("  what rounding or quantising them lost is no difference of a stage: each is held to what it read")
     lines += _parting(pair, pair[pair.parts_at]) if pair.parts_at else _explained(pair)
     reasons: dict[str, list[str]] = {}
     for name, reason in pair.apart.items():
@@ -215,7 +214,8 @@ def _parting(pair: Against, stage: StageAgainst) -> list[str]:
     if stage.outside:
         share = f"{stage.outside} of {stage.size} ({stage.outside / stage.size:.1%})"
         lines.append(f"  beyond both budgets: {share}; of them A is wrong at {stage.wrong[0]}, B at {stage.wrong[1]}")
-    lines.append(f"  judged from {', '.join(stage.given) or 'q, k and v'}: the nearest stages before it that both have")
+    nearest = f"{', '.join(stage.given)}, the nearest before it that both have" if stage.given else "q, k and v"
+    lines.append(f"  judged from {nearest}")
     for verdict, words in (("parts", "they part too at"), ("carried", "as far apart as their inputs make them")):
         if names := [other.name for other in pair if other.verdict == verdict and other.name != stage.name]:
             lines.append(f"  {words}: {', '.join(names)}")
@@ -233,6 +233,8 @@ def _explained(pair: Against) -> list[str]:
     """What explains the differences of two runs that do not part."""
     if pair.verdict == "untestable":
         return ["they have no stage in which both could be judged: nothing was compared"]
+    if wrong := [f"{letter} at {judged.origin}" for letter, judged in (("A", pair.a), ("B", pair.b)) if judged.origin]:
+        return [f"they do not part by more than both budgets, but against float64 {' and '.join(wrong)} is wrong"]
     if pair.differs_at is None:
         return ["they do not part: every stage that is compared is the same bit for bit"]
     first, nearest = pair[pair.differs_at], max(pair, key=lambda stage: largest(stage.over_budgets) or 0.0)
