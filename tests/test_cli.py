@@ -185,7 +185,11 @@ def test_untestable_exits_with_1() -> None:
         (["flash", "--dtype", "float8"], "dtype is one of float32, float16, bfloat16; got 'float8'"),
         (["flash", "--block-q", "48"], "block_q is one of 16, 32, 64, 128; got 48"),
         (["flash", "--backend", "gpu"], "backend is one of auto, emulator, cuda; got 'gpu'"),
-        (["flash", "--probes", "most"], "probes is one of all, lean, output; got 'most'"),
+        (
+            ["flash", "--probes", "most"],
+            "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
+            "row_sum, acc, out, lse; got 'most'",
+        ),
         (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, suspicious; got 'rounding'"),
         (["flash", "--layout", "bshd"], "layout are for foreign kernels; flash is one of ours"),
         (["nowhere.safetensors"], "nowhere.safetensors: no such file"),

@@ -202,8 +202,8 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
         (
             {"out": OUT, "contract": {"tile": 3}},
             '"contract" has the fields block_k, splits, scores_dtype, probs_dtype, partials_dtype, out_dtype, row_sum_of_cast, '
-            "accumulation, mma_block, mma_extra_bits, exp_ulps, exp_ulps_per_x, exp_flushes, fast_math, base2, "
-            "mask_sentinel, empty_out, empty_lse, probs_rounding, partials_rounding, out_rounding, operands_dtype, "
+            "accumulation, acc_accumulation, mma_block, mma_extra_bits, exp_ulps, exp_ulps_per_x, exp_flushes, fast_math, "
+            "base2, mask_sentinel, empty_out, empty_lse, probs_rounding, partials_rounding, out_rounding, operands_dtype, "
             "saturates; "
             "got 'tile'",
         ),

@@ -177,6 +177,22 @@ def test_a_handful_of_elements_is_no_evidence(elements: int, entries: list, flas
     assert [entry for entry in named(judged) if entry[0] == "scores"] == entries
 
 
+@pytest.mark.parametrize("power", [1, -1, 0])
+@pytest.mark.parametrize(
+    ("stage", "decode"), [("lut_k", "table"), ("dequant_k", "table"), ("dequant_q", "direct"), ("dequant_v", "direct")]
+)
+def test_a_scale_too_many_or_too_few_is_named(stage: str, decode: str, power: int) -> None:
+    """Of each head its own; where it is neither, nothing is."""
+    case = Case(seqlen=40, heads=4, kv_heads=2, head_dim=32, decode=decode, distribution="outlier-channels")
+    trace = traced("fp8", case=case)
+    name = f"scale_{stage[-1]}"
+    scale = trace.stages[name].reshape((-1, 1) if stage == "lut_k" else (-1, 1, 1))
+    judged = changed(trace, stage, lambda x: x * (scale**power if power else scale[::-1]))
+    entries = [(name, power, stage)] if power else []
+    assert judged.origin == stage
+    assert [(entry.factor, entry.power, entry.term) for entry in ledger(judged.trace, judged[stage])] == entries
+
+
 def test_factor_that_vanishes_is_missed_too() -> None:
     """Rescaling by 0 forgets what came before; without it, everything stays."""
     trace = traced("flash", "flash-no-correction", case=CASE.but(input_std=24.0))

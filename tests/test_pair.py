@@ -76,7 +76,8 @@ def test_the_same_run_twice_is_identical(flash: Diff) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "stage"), [("flash-no-correction", "acc"), ("flash-stale-max", "probs"), ("flash-row-sum-no-correction", "row_sum")]
+    ("fault", "stage"),
+    [("flash-no-correction", "acc"), ("flash-stale-max", "probs"), ("flash-row-sum-no-correction", "row_sum")],
 )
 def test_a_fault_in_tiles_that_are_not_shared_is_not_taken_for_an_input(fault: str, stage: str) -> None:
     """It shows where the max moves. With 4 splits only tile 0, where nothing was before, is shared: the wrong states of

@@ -141,9 +141,7 @@ def test_a_mask_that_one_alone_was_given_is_refused() -> None:
     plain, masked = (run(kernel, case, inputs=some) for some in (arrays, {**arrays, "mask": mask}))
     with pytest.raises(Refusal) as refused:
         check_same_problem(plain, masked)
-    assert str(refused.value) == (
-        "kernel against kernel: both must read the same inputs; B was given mask, A was not"
-    )
+    assert str(refused.value) == ("kernel against kernel: both must read the same inputs; B was given mask, A was not")
     check_same_problem(masked, masked)
 
 

@@ -63,9 +63,14 @@ def test_probe_sets_hold_known_stages_in_data_flow_order():
     assert probe_set("split_k", "all") == tuple(ALGORITHMS["split_k"])
     assert probe_set("fp8", "output") == (*QUANTISED_INPUTS, "out", "lse")
     assert probe_set("fp8", "lean") == (*QUANTISED_INPUTS, "scores", "row_max", "row_sum", "acc", "out", "lse")
+    assert probe_set("split_k", "acc, out,qk") == ("qk", "acc", "out")
+    assert probe_set("fp8", "acc") == (*QUANTISED_INPUTS, "acc")
     with pytest.raises(Refusal) as refused:
-        probe_set("flash", "some")
-    assert str(refused.value) == "probes is one of all, lean, output; got 'some'"
+        probe_set("flash", "acc,some")
+    assert str(refused.value) == (
+        "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
+        "row_sum, acc, out, lse; got 'acc,some'"
+    )
 
 
 def test_shape_of_a_stage():
@@ -114,7 +119,7 @@ LEAN_SPLIT_K = probe_set("split_k", "lean")
         # everything dumped: the direct inputs, its own previous state among them
         ("flash", "acc", tuple(ALGORITHMS["flash"]), ("correction", "probs_cast", "acc"), ()),
         ("flash", "qk", tuple(ALGORITHMS["flash"]), (), ()),
-        # a quantised kernel that decodes without tables, and one that gives only its decoded V
+        # a quantised kernel whose table nobody saw, and one that gives only its decoded V
         ("fp8", "dequant_k", (*QUANTISED_INPUTS, "dequant_k"), ("scale_k", "codes_k"), ("lut_k",)),
         (
             "fp8",

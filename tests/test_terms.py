@@ -47,3 +47,21 @@ def test_an_undeclared_cast_of_probs_is_what_an_output_alone_owes_most_to(trace:
     alone = replace(trace, stages={"out": trace.stages["out"]}, requested=(), contract=unknown)
     source, share = next(iter(terms(alone, diff(alone)["out"]).items()))
     assert source == "the cast of probs to bfloat16" and share > 0.5
+
+
+@pytest.mark.parametrize("decode", ["table", "direct"])
+def test_before_attention_it_is_the_decoding_in_float32_and_what_stores_it(decode: str) -> None:
+    trace = run("fp8", Case(seqlen=40, heads=2, head_dim=32, decode=decode), backend="emulator")
+    judged = diff(trace)
+    found = {name: terms(trace, judged[name]) for name in trace.requested if "_" in name and name[-2:] in ("_k", "_q")}
+    assert found["scale_k"] == {"half an ulp of float32": 1.0} and found["codes_k"] == {}
+    # 3 roundings of 2^-24 and half an ulp of float16, 2^-11 to 2^-12 of the value
+    without_table = found["dequant_q"]
+    assert list(without_table) == ["half an ulp of float16", "the decoding in float32"]
+    assert 3 * 2.0**-14 < without_table["the decoding in float32"] < 3 * 2.0**-12
+    assert sum(without_table.values()) == pytest.approx(1)
+    if decode == "table":
+        assert found["lut_k"] == {"the decoding in float32": 1.0}
+        assert found["dequant_k"] == {"half an ulp of float16": 1.0}
+    else:
+        assert list(found["dequant_k"]) == list(without_table)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.case import Case
     from workbench.judge import Diff, diff
+    from workbench.log import load_log
     from workbench.pair import Against, against
     from workbench.refusal import Refusal, Unavailable
     from workbench.stage_diff import StageDiff
@@ -24,6 +25,7 @@ _HOMES = {
     "run": "target",
     "Trace": "trace",
     "load": "trace",
+    "load_log": "log",
     "save": "trace",
     "diff": "judge",
     "Diff": "judge",
@@ -44,6 +46,7 @@ __all__ = [
     "against",
     "diff",
     "load",
+    "load_log",
     "run",
     "save",
 ]

@@ -179,7 +179,7 @@ def peers(trace: Trace, device: str) -> dict[str, Any]:
                 "assert_close": partial(_assert_close, actual, expected[name], device),
             }
             for peer in seconds:
-                seconds[peer] += _median_s(calls[peer], repeats)
+                seconds[peer] += median_s(calls[peer], repeats)
     return {
         "peer_repeats": repeats,
         "expectation_s": expectation_s,
@@ -198,7 +198,8 @@ def _assert_close(actual: np.ndarray, expected: Any, device: str) -> None:
     torch.testing.assert_close(there, torch.as_tensor(expected), rtol=0, atol=ATOL, check_dtype=False)
 
 
-def _median_s(call: Callable[[], None], repeats: int) -> float:
+def median_s(call: Callable[[], object], repeats: int) -> float:
+    """Median of so many calls, in seconds."""
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()

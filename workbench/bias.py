@@ -87,11 +87,12 @@ def biases(trace: Trace, names: Iterable[str]) -> dict[str, Bias]:
     """The Bias of those stages of `trace` among `names` that can be tested, stage -> Bias.
 
     Left out are stages that were judged end to end, stages with exp or log between them and their dumped ancestors,
-    sums and casts that the contract lets truncate, float32 out, and stages without an element to look at.
+    sums and casts that the contract lets truncate, float32 out, stages without an element to look at, and stages of
+    which only some elements were given.
     """
     trace = attention_of(trace)
     dumped = readable(trace)
-    names = [name for name in names if name in trace.stages]
+    names = [name for name in names if name in trace.stages and name not in trace.sparse]
     tested = [name for name in names if _testable(trace, name, dumped)]
     if not tested:
         return {}
@@ -151,7 +152,8 @@ def _testable(trace: Trace, name: str, dumped: Arrays) -> bool:
     if declared.get(name) == "toward-zero":
         return False
     through = {name, *unseen_upstream(algorithm, name, dumped)}
-    if (contract.accumulation != "nearest" or trace.input_errors) and through & {"qk", "acc"}:
+    accumulated = {"qk": contract.accumulation, "acc": contract.accumulation_of_acc}
+    if any(how != "nearest" or trace.input_errors for stage, how in accumulated.items() if stage in through):
         return False
     if contract.base2 and "scores" in through:
         return False  # the control has natural scores

@@ -36,8 +36,9 @@ def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
     """
     trace = attention_of(trace)
     found: dict[str, np.ndarray] = {}
-    for part in parts_of(trace, "cpu"):
-        expectation = Expectation(trace, readable(trace), part)
+    dumped = readable(trace)
+    for part in parts_of(trace, "cpu") if dumped else ():
+        expectation = Expectation(trace, dumped, part)
         for name, bits in _of_part(expectation).items():
             whole = found.setdefault(name, np.empty(trace.stages[name].shape))
             part.of(whole, expectation.axes(name))[...] = bits

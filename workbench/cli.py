@@ -8,7 +8,6 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ import click
 
 from workbench import cli_against
 from workbench.cli_bench import bench
-from workbench.options import case_options, cases_of, fault_option, inputs_option, json_option, needs_of
+from workbench.cli_show import show
+from workbench.options import WORDS, case_options, cases_of, fault_option, json_option, needs_of, run_options
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -58,47 +58,46 @@ def commands() -> None:
     workbench diff split_k --fault reduce-double-counts-sum --causal    a kernel of ours with a fault put in
     workbench diff my_kernel.py:attention --dtype float16              a kernel of yours
     workbench diff run.safetensors                                     a trace, judged without running anything
+    workbench diff --values run.log                                    values that printf in a kernel of yours wrote
+    workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
 
 
 commands.add_command(bench)
+commands.add_command(show)
 
 
 @commands.command()
-@click.argument("target", metavar="TARGET")
-@fault_option
-@case_options
-@inputs_option
+@click.argument("target", metavar="TARGET", required=False)
+@run_options
 @cli_against.against_options
-@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
-@click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
-@click.option("--arrays", help="What a foreign kernel takes: numpy, torch or cupy [numpy]")
-@click.option("--device", help="Where a foreign kernel wants its arrays: cpu or cuda [cpu]")
-@click.option("--layout", help="Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]")
-@click.option("--calibration", help="File of `workbench calibrate`, for what a foreign kernel does not tell of exp")
+@click.option("--values", metavar="LOG", help="Instead of a TARGET: judge values that a kernel of yours printed")
+@click.option(
+    "--contract",
+    type=WORDS,
+    metavar="FIELD=VALUE[,...]",
+    help="With --values: what the kernel promises, such as mask_sentinel=-1e9,base2=true",
+)
 @click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
 @json_option
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
 )
-def diff(
-    target: str,
-    faults: tuple[str, ...],
-    backend: str,
-    probes: str,
-    fail_on: str,
-    as_json: bool,
-    out: Path | None,
-    **options: Any,
-) -> None:
+def diff(target: str | None, fail_on: str, as_json: bool, out: Path | None, **options: Any) -> None:
     """Judge every stage of TARGET and name the first wrong one.
 
     TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
-    FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row. With
-    --against, or another setting of one kernel, two runs are judged and held against each other.
+    FILE.safetensors. Case options take comma-separated lists; every combination is run and gets one row.
+
+    LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
+    case that the case options give; of --block-k and --splits it tells what its tiles and splits are.
+
+    With --against, or another setting of one kernel, two runs are judged and held against each other: the first stage
+    where they part by more than the budgets of both.
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal
+    from workbench.runs import runs
     from workbench.stage_diff import ORIGIN_VERDICTS
 
     if fail_on not in FAILS_ALSO:
@@ -106,19 +105,10 @@ def diff(
     pairs: list[Against] = []
     with shown():
         if second := cli_against.second_run(options):
-            both = {**options, "probes": probes, "backend": backend}
-            pairs = list(cli_against.judged(target, second, faults, both))
+            pairs = list(cli_against.judged(target, second, options))
             diffs = [pair.a for pair in pairs]
-        elif target.endswith(".safetensors"):
-            given = [name for name, value in {**options, "faults": faults}.items() if value]
-            if given:
-                raise Refusal(f"a trace brings its own case and takes no other options; got {', '.join(given)}")
-            from workbench.trace import load
-
-            diffs = list(_judged([lambda: load(Path(target))], None))
         else:
-            runs = _runs(target, options, tuple(faults), probes, backend)
-            diffs = list(_judged(*runs))
+            diffs = list(_judged(*runs(target, **options)))
         if out is not None:
             for folder, some in ({"a": diffs, "b": [pair.b for pair in pairs]} if pairs else {"": diffs}).items():
                 _write_all(some, out / folder)
@@ -129,29 +119,6 @@ def diff(
     failing = {*ORIGIN_VERDICTS, "untestable", *FAILS_ALSO[fail_on], "parts"}
     verdicts = [judged.verdict for judged in diffs] + [pair.verdict for pair in pairs]
     sys.exit(BUG if failing & {*verdicts} else 0)
-
-
-def _runs(
-    target: str, options: dict[str, Any], faults: tuple[str, ...], probes: str, backend: str
-) -> tuple[list[Callable[[], "Trace"]], float | None]:
-    """What to run, one call for each case, and about how many seconds it takes where that is known."""
-    from workbench.cuda.kernels import KERNELS
-    from workbench.target import run
-
-    targets = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
-    foreign = {
-        name: options[name] for name in ("arrays", "device", "layout", "calibration") if options[name] is not None
-    }
-    cases = cases_of({**options, **needs_of(faults, options)})
-    ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend, "inputs": options["inputs"]}
-    calls: list[Callable[[], Trace]] = [
-        partial(run, name, case, **ours, **foreign) for name in targets for case in cases
-    ]
-    if targets[0] not in KERNELS:
-        return calls, None
-    from workbench.cuda.run import estimate_s
-
-    return calls, sum(estimate_s(name, cases, faults, probes, backend) for name in targets)
 
 
 def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None) -> Iterable["Diff"]:

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from workbench.options import CASE_OPTIONS, cases_of, needs_of
+from workbench.options import CASE_OPTIONS, cases_of, foreign_of, needs_of
 
 if TYPE_CHECKING:
     from workbench.case import Case
@@ -24,8 +24,8 @@ _SETTINGS = {
     "block_k": "keys in a tile",
     "backend": "backend, emulator or cuda",
 }
-#: options of a run that are for kernels of ours, and for others
-_OURS, _FOREIGN = ("probes", "backend"), ("arrays", "device", "layout", "calibration")
+#: options of the kernels of ours that are run, with what they are where nobody gave them
+_USUAL = {"probes": "all", "backend": "auto"}
 _CASE = (*(flag[2:].replace("-", "_") for flag in CASE_OPTIONS), "causal", "full", "inputs")
 
 
@@ -46,16 +46,15 @@ def second_run(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def judged(target: str, second: dict[str, Any], faults: Sequence[str], options: dict[str, Any]) -> Iterator["Against"]:
-    """TARGET and the second run, judged and held against each other, for each case in turn, with progress.
-
-    `options`: those of the cases, and probes, backend, arrays, device, layout, calibration.
+def judged(target: str | None, second: dict[str, Any], options: dict[str, Any]) -> Iterator["Against"]:
+    """TARGET, or the log `values` among the options, and the second run, judged and held against each other, for each
+    case in turn, with progress. `options` as of `runs.runs`.
     """
     from workbench.judge import diff
     from workbench.pair import against
     from workbench.progress import step
 
-    calls, estimate_s = _calls(target, second, faults, options)
+    calls, estimate_s = _calls(target, second, options)
     with step(f"run and compare {len(calls)} pair{'s' * (len(calls) > 1)}", estimate_s) as tick:
         for i, (one, other) in enumerate(calls):
             tick(f"{i} of {len(calls)} done")
@@ -83,84 +82,98 @@ def show(pairs: Sequence["Against"], as_json: bool, out: Path | None) -> None:
 class _Side:
     """One of the two runs."""
 
-    target: str
-    faults: tuple[str, ...]
-    settings: Mapping[str, Any]  #: its own, by the names of _SETTINGS
+    target: str  #: as of `runs.runs`, or a log
+    faults: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)  #: its own, by the names of _SETTINGS
+    is_log: bool = False
 
     @property
     def kernel(self) -> "Kernel | None":
         """The kernel of ours that it is."""
         from workbench.cuda.kernels import KERNELS
 
-        return KERNELS.get(self.target)
+        return None if self.is_log else KERNELS.get(self.target)
 
     @property
     def is_trace(self) -> bool:
-        """Whether it is a file."""
-        return self.target.endswith(".safetensors")
+        """Whether it is a trace at rest."""
+        return not self.is_log and self.target.endswith(".safetensors")
 
     @property
     def is_foreign(self) -> bool:
         """Whether it is run, and no kernel of ours."""
-        return self.kernel is None and not self.is_trace
+        return self.kernel is None and not self.is_trace and not self.is_log
 
-    def takes(self, field: str, other: "_Side") -> bool:
+    def takes(self, name: str, other: "_Side") -> bool:
         """Whether a field of a case is for it, and not for the `other` side alone."""
         if self.kernel is None:
-            return self.is_trace or field not in ("splits", "scores", "decode", "probs_dtype")
-        if field == "probs_dtype":  # a kernel on codes casts float32 to float16, which no other does
+            return not self.is_foreign or name not in ("splits", "scores", "decode", "probs_dtype")
+        if name == "probs_dtype":  # a kernel on codes casts float32 to float16, which no other does
             return self.kernel.quantised or other.kernel is None or not other.kernel.quantised
-        return self.kernel.splits if field == "splits" else self.kernel.quantised
+        return self.kernel.splits if name == "splits" else self.kernel.quantised
 
     def case(self, case: "Case", other: "_Side") -> "Case":
         """The case without what is for the other side alone, and with its own settings."""
         from workbench.case import QUANTISED
 
-        fields = ("splits", "probs_dtype", *QUANTISED)
-        dropped = [field for field in fields if other.takes(field, self) and not self.takes(field, other)]
-        own = {field: value for field, value in self.settings.items() if field != "backend"}
+        names = ("splits", "probs_dtype", *QUANTISED)
+        dropped = [name for name in names if other.takes(name, self) and not self.takes(name, other)]
+        own = {name: value for name, value in self.settings.items() if name != "backend"}
         return case.but(**dict.fromkeys(dropped), **own)
 
-    def call(self, case: "Case", other: "_Side", options: Mapping[str, Any], inputs: Any) -> "Callable[[], Trace]":
-        """Runs it, or loads it. What neither side takes is left for `run` to refuse."""
+    def call(self, case: "Case", other: "_Side", options: dict[str, Any], inputs: Any) -> "Callable[[], Trace]":
+        """Runs it, or reads it. What neither side takes is left for others to refuse."""
+        from workbench.runs import runs
         from workbench.target import run
-        from workbench.trace import load
 
+        ours = {name: options[name] for name in _USUAL} if self.kernel or not other.kernel else _USUAL
+        foreign = foreign_of(options) if self.is_foreign or not other.is_foreign else {}
         if self.is_trace:
-            return partial(load, Path(self.target))
-        words: dict[str, Any] = {"faults": self.faults, "inputs": inputs}
-        if self.kernel or not other.kernel:
-            words |= {name: options[name] for name in _OURS}
-        if self.is_foreign or not other.is_foreign:
-            words |= {name: options[name] for name in _FOREIGN if options[name] is not None}
-        if "backend" in self.settings:
-            words["backend"] = self.settings["backend"]
+            return runs(self.target, **{**options, **dict.fromkeys(_CASE), **ours, "faults": ()})[0][0]
+        if self.is_log:
+            return runs(None, **{**options, **dict.fromkeys(foreign_of(options)), **ours, **foreign})[0][0]
+        settings = {name: value for name, value in self.settings.items() if name == "backend"}
+        words = {"faults": self.faults, "inputs": inputs, **ours, **settings, **foreign}
         return partial(run, self.target, self.case(case, other), **words)
 
 
 def _calls(
-    target: str, second: dict[str, Any], faults: Sequence[str], options: dict[str, Any]
+    target: str | None, second: dict[str, Any], options: dict[str, Any]
 ) -> tuple[list[tuple["Callable[[], Trace]", "Callable[[], Trace]"]], float | None]:
     """What to run, two calls for each pair, and about how many seconds it takes where that is known."""
-    from workbench.cuda.kernels import KERNELS
     from workbench.cuda.run import estimate_s
 
-    settings = {name: second[f"against_{name}"] for name in _SETTINGS if f"against_{name}" in second}
-    targets = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
     calls, estimates = [], []
-    for name in targets:
-        beside = second.get("against", name)
-        pair = (_Side(name, tuple(faults), {}), _Side(beside, () if "against" in second else tuple(faults), settings))
-        _check(pair, "against" in second, options)
-        cases, inputs = _cases(pair, options)
-        for one, other in (pair, pair[::-1]):
+    pairs = _pairs(target, second, options)
+    for a, b in pairs:
+        _check(a, b, "against" in second, options)
+        cases, inputs = _cases((a, b), options)
+        for one, other in ((a, b), (b, a)):
             if one.kernel:
-                own = [one.case(case, other) for case in cases]
                 backend = one.settings.get("backend", options["backend"])
+                own = [one.case(case, other) for case in cases]
                 estimates.append(estimate_s(one.target, own, one.faults, options["probes"], backend))
-        a, b = pair
         calls += [(a.call(case, b, options, inputs), b.call(case, a, options, inputs)) for case in cases]
-    return calls, sum(estimates) if len(estimates) == 2 * len(targets) else None
+    return calls, sum(estimates) if len(estimates) == 2 * len(pairs) else None
+
+
+def _pairs(target: str | None, second: dict[str, Any], options: dict[str, Any]) -> list[tuple[_Side, _Side]]:
+    """The two sides of each TARGET, or of the log."""
+    from workbench.cuda.kernels import KERNELS
+    from workbench.runs import runs
+
+    settings = {name: second[f"against_{name}"] for name in _SETTINGS if f"against_{name}" in second}
+    log, faults = options["values"], options["faults"]
+    if target is None or log is not None:
+        if target is not None or log is None:
+            runs(target, **options)  # refuses both, and neither
+        firsts = [_Side(str(log), faults, is_log=True)]
+    else:
+        names = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
+        firsts = [_Side(name, faults) for name in names]
+    if "against" in second:
+        return [(first, _Side(second["against"], (), settings)) for first in firsts]
+    return [(first, replace(first, settings=settings)) for first in firsts]
 
 
 def _cases(pair: tuple[_Side, _Side], options: dict[str, Any]) -> tuple[list["Case"], Any]:
@@ -172,15 +185,15 @@ def _cases(pair: tuple[_Side, _Side], options: dict[str, Any]) -> tuple[list["Ca
     return cases_of({**options, **needs_of(pair[0].faults, options)}), options["inputs"]
 
 
-def _check(pair: tuple[_Side, _Side], named: bool, options: dict[str, Any]) -> None:
+def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
     """Refusal of settings and options that a side cannot take; `named`: the second run has a target of its own."""
     from workbench.cuda.kernels import KERNELS
     from workbench.refusal import Refusal
 
-    a, b = pair
     flags = [f"--against-{name.replace('_', '-')}" for name in b.settings]
-    if a.is_trace and not named:
-        raise Refusal(f"{flags[0]} runs TARGET again, and a trace cannot be run; name a kernel: --against KERNEL")
+    if (a.is_trace or a.is_log) and not named:
+        what = "a trace" if a.is_trace else "a log"
+        raise Refusal(f"{flags[0]} runs TARGET again, and {what} cannot be run; name a kernel: --against KERNEL")
     if flags and b.kernel is None:
         kind = "a trace" if b.is_trace else "a foreign one"
         raise Refusal(f"{flags[0]} is for kernels of ours ({', '.join(KERNELS)}); {b.target} is {kind}")
@@ -189,9 +202,8 @@ def _check(pair: tuple[_Side, _Side], named: bool, options: dict[str, Any]) -> N
         raise Refusal(f"--against-splits is for kernels that split the keys ({splitting}); {b.target} does not")
     if not (a.is_trace or b.is_trace):
         return
-    usual = {"probes": "all", "backend": "auto"}
-    names = [*_CASE, *((*_OURS, *_FOREIGN) if a.is_trace and b.is_trace else ())]
-    given = [name for name in names if options[name] not in (None, False, usual.get(name))]
+    alone = [*_USUAL, "arrays", "device", "layout", "calibration"] if a.is_trace and b.is_trace else []
+    given = [name for name in (*_CASE, *alone) if options[name] not in (None, False, _USUAL.get(name))]
     given += ["fault"] if a.is_trace and a.faults else []
     if given:
         listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)

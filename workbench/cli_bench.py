@@ -1,13 +1,22 @@
 """The command line's `bench` commands, which measure."""
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import click
 
-from workbench.options import json_option
+from workbench.options import (
+    case_options,
+    cases_of,
+    fault_option,
+    foreign_of,
+    json_option,
+    needs_of,
+    target_options,
+)
 
 
 @click.group()
@@ -15,17 +24,20 @@ def bench() -> None:
     """Measure speed and cost, and how far verdicts can be trusted, each beside a peer of the same run."""
 
 
-def _measured(measure: Callable[[], dict[str, Any]], tables: Callable[[dict], list[list[dict]]], as_json: bool) -> None:
-    """Measure with progress; print the document, or as tables."""
+def _measured(
+    measure: Callable[[], dict[str, Any]], tables: Callable[[dict], list[list[dict]]], as_json: bool
+) -> dict[str, Any]:
+    """What is measured, with progress; printed as the document or as tables."""
     from workbench.progress import shown
     from workbench.report.text import show
 
     with shown():
         results = measure()
     if as_json:
-        return click.echo(json.dumps(results))
-    for rows in tables(results):
+        click.echo(json.dumps(results))
+    for rows in [] if as_json else tables(results):
         show(rows, tuple(rows[0]))
+    return results
 
 
 @bench.command()
@@ -72,3 +84,41 @@ def verdicts(correct: int, per_fault: int, seed: int, jobs: int, foreign: bool, 
         )
     else:
         _measured(partial(bench_verdicts.measure, correct, per_fault, seed, jobs), bench_verdicts.tables, as_json)
+
+
+@bench.command()
+@click.argument("target", metavar="TARGET")
+@fault_option
+@case_options
+@target_options
+@json_option
+def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_json: bool, **options: Any) -> None:
+    """Time TARGET beside PyTorch's scaled_dot_product_attention, where it is right.
+
+    TARGET is a kernel of ours, on a GPU, or a foreign one as path.py:function. It is judged first, and what is wrong is
+    not timed; the command then exits with 1. Case options take comma-separated lists; unless a length or head_dim is
+    given, the shapes (seqlen, head_dim) are (4,4) (64,64) (65,64) (128,64) (192,64) (256,64) (512,64).
+    """
+    from workbench import bench_kernel
+    from workbench.cli import BUG
+
+    options |= needs_of(faults, options)
+    shaped = any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k", "head_dim"))
+    shapes = [{}] if shaped else [{"seqlen": (n,), "head_dim": (dim,)} for n, dim in bench_kernel.SHAPES]
+    cases = [case for shape in shapes for case in cases_of({**options, **shape})]
+    given = {"faults": faults, "probes": probes, "backend": backend, **foreign_of(options)}
+    results = _measured(partial(bench_kernel.measure, target, cases, **given), bench_kernel.tables, as_json)
+    for line in [] if as_json else bench_kernel.sentences(results):
+        click.echo(line)
+    sys.exit(BUG if bench_kernel.wrong(results) else 0)
+
+
+@bench.command()
+@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the variants over [1]")
+@json_option
+def fp8(backend: str, jobs: int, as_json: bool) -> None:
+    """Judge the kernel on 8-bit codes in all variants, hold its out against PyTorch's attention, and time it."""
+    from workbench.bench_fp8 import measure, tables
+
+    _measured(partial(measure, backend, jobs), tables, as_json)

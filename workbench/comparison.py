@@ -25,11 +25,12 @@ class State(IntEnum):
     UNWRITTEN = 5  #: the slot still holds what it was filled with before the run
     POISONED = 6  #: the element's own dumped inputs turn into NaN: not judged
     VACUOUS = 7  #: the budget is not finite or as large as the terms themselves, so it would pass anything: not judged
+    ABSENT = 8  #: nobody gave the element: neither judged nor counted
 
 
 #: states outside their budget, and states without a judgement
 WRONG = (State.OUTSIDE, State.NAN, State.UNWRITTEN)
-UNJUDGED = (State.POISONED, State.VACUOUS)
+UNJUDGED = (State.POISONED, State.VACUOUS, State.ABSENT)
 #: upper edges of the bins that x of budget is counted in, after the one for 0; inf has a bin of its own
 BINS = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0, np.finfo(np.float64).max)
 
@@ -72,8 +73,8 @@ class Summary:
 
     @property
     def size(self) -> int:
-        """Elements."""
-        return int(self.states.sum())
+        """Elements that were given."""
+        return int(self.states.sum() - self.states[State.ABSENT])
 
     def count(self, *states: State) -> int:
         """Elements in any of the states."""
@@ -87,7 +88,7 @@ class Summary:
     @property
     def judged(self) -> int:
         """Elements that were judged."""
-        return self.size - self.count(*UNJUDGED)
+        return int(self.states.sum()) - self.count(*UNJUDGED)
 
     @property
     def mean_signed(self) -> float | None:
@@ -165,7 +166,7 @@ class Comparison:
         actual = to_float64(self.actual)
         with np.errstate(invalid="ignore"):
             error = np.where(actual == self.expected, 0.0, actual - self.expected)
-        return np.where(np.isfinite(error), error, np.nan)
+        return np.where(np.isfinite(error) & (self.state != State.ABSENT), error, np.nan)
 
     @property
     def error_ulp(self) -> np.ndarray:

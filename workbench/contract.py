@@ -26,9 +26,9 @@ FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 #: the tensor core that loses most: blocks of 4 products without extra bits, as V100's (Fasi et al., Numerical behavior
 #: of NVIDIA tensor cores, 2021, PeerJ CS-330)
 WEAKEST_MMA = {"mma_block": 4, "mma_extra_bits": 0}
-#: one on float8 operands: Hopper's wgmma adds 32 products and retains around 14 bits, 10 fewer than float32
-#: (DeepSeek-V3 Technical Report, 2024, section 3.3.2)
-WEAKEST_FLOAT8_MMA = {"mma_block": 32, "mma_extra_bits": -10}
+#: the same on float8 operands, of which Hopper's wgmma retains around 14 bits, 10 fewer than float32 (DeepSeek-AI,
+#: DeepSeek-V3 Technical Report, 2024, section 3.3.2)
+WEAKEST_FLOAT8_MMA = WEAKEST_MMA | {"mma_extra_bits": -10}
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Contract:
     out_dtype: str  #: in which out is stored
     row_sum_of_cast: bool  #: whether row_sum adds the cast probs
     accumulation: str = "nearest"  #: of qk and acc, one of ACCUMULATIONS
+    acc_accumulation: str | None = None  #: of acc where that is another one; None: as `accumulation`
     mma_block: int = 16  #: products that a tensor core aligns and adds at once
     mma_extra_bits: int = 2  #: bits that it keeps below float32's last; negative where its accumulator is narrower
     exp_ulps: float = 2.0  #: error of exp, at most ...
@@ -62,6 +63,11 @@ class Contract:
     operands_dtype: str = "float32"
     saturates: bool = False  #: whether casts turn what is too large into the largest value instead of an infinity
     assumed: tuple[str, ...] = ()  #: fields that nobody declared
+
+    @property
+    def accumulation_of_acc(self) -> str:
+        """How acc is accumulated, one of ACCUMULATIONS."""
+        return self.acc_accumulation or self.accumulation
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain Python values, for JSON; numbers that are not finite as strings."""
@@ -92,7 +98,9 @@ _RULES: Mapping[str, tuple[str, Any]] = {
         (f"one of {', '.join(DTYPES)}", lambda x: x in DTYPES),
     ),
     "probs_dtype": (f"one of {', '.join(_PROBS_DTYPES)}", lambda x: x in _PROBS_DTYPES),
-    "accumulation": (f"one of {', '.join(ACCUMULATIONS)}", lambda x: x in ACCUMULATIONS),
+    **dict.fromkeys(
+        ("accumulation", "acc_accumulation"), (f"one of {', '.join(ACCUMULATIONS)}", lambda x: x in ACCUMULATIONS)
+    ),
     **dict.fromkeys(
         ("probs_rounding", "partials_rounding", "out_rounding"),
         (f"one of {', '.join(ROUNDINGS)}", lambda x: x in ROUNDINGS),

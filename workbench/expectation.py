@@ -26,17 +26,22 @@ SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
 
 
 def readable(trace: Trace) -> dict[str, np.ndarray]:
-    """The dumped stages whose keys are known, so that other stages can be computed from them; as dumped."""
-    known = {*_PARTIALS, *trace.put_in}
+    """The dumped stages that are whole and whose keys are known, so that other stages can be computed from them; as
+    dumped.
+    """
+    known = {*_PARTIALS, *trace.put_in, "scale_q", "scale_k", "scale_v"}
     if trace.case.codes is None:
         known |= {"dequant_q", "dequant_k", "dequant_v"}
-    return {name: stage for name, stage in trace.stages.items() if name in known or not unjudgeable(trace, name)}
+    whole = {name: stage for name, stage in trace.stages.items() if name not in trace.sparse}
+    return {name: stage for name, stage in whole.items() if name in known or not unjudgeable(trace, name)}
 
 
 def unjudgeable(trace: Trace, name: str) -> str:
     """Why a stage cannot be judged however it looks; empty where it can."""
     if name in trace.put_in:
         return "it was put in"
+    if trace.window is not None and name.startswith("scale_"):
+        return "it is made of more than the window holds"
     if trace.algorithm == "fp8" and name not in ALGORITHMS["flash"] and trace.case.codes is None:
         return "nobody told the format of the codes (--codes)"
     if name in BY_TILE and trace.contract.block_k is None:

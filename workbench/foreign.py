@@ -17,6 +17,7 @@ from workbench.case import DTYPES, Case
 from workbench.inputs import CODES, put_in
 from workbench.quantize import KINDS, SCALINGS, quantize
 from workbench.refusal import Refusal
+from workbench.sparse import dims_of, of_coordinates
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS
 from workbench.trace import Trace, check, check_inputs
 
@@ -62,10 +63,11 @@ def run_foreign(
     """The trace of a foreign kernel.
 
     `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and
-    returns out, (out, lse), or a dict of stage name -> array, with an optional key "contract" (a dict). Where the case
-    has codes, a function with the keywords scale_q, scale_k and scale_v takes codes (uint8) in the place of q, k and v,
-    and a scale for each head; any other quantises itself. A mask and a bias among the inputs are keywords too. Refusal
-    where it raises or returns anything else.
+    returns out, (out, lse), or a dict of stage name -> array, with an optional key "contract" (a dict); a stage given
+    in part is {"indices": [n, axes], "values": [n]} in place of an array. Where the case has codes, a function with the
+    keywords scale_q, scale_k and scale_v takes codes (uint8) in the place of q, k and v, and a scale for each head; any
+    other quantises itself. A mask and a bias among the inputs are keywords too. Refusal where it raises or returns
+    anything else.
 
     `calibration`: a file of `workbench calibrate`, for what the contract does not say of exp and of tensor cores.
     `inputs`: those of `inputs.normalised`; the case's own where None.
@@ -99,28 +101,35 @@ def run_foreign(
     except Exception:
         hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
         raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
-    stages, declared = _stages(returned, name)
+    stages, parts, declared = _stages(returned, name)
     if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
         stages["out"] = _swapped(stages["out"])
     if changed := [stage for stage, x in codes.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
-    algorithm = _algorithm(case, stages, name)
+    algorithm = _algorithm(case, [*stages, *parts], name)
+    if parts and algorithm == "fp8":
+        raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
     if "out" in stages and "out_dtype" not in declared:
         own = stages["out"].dtype
         declared = {**declared, "out_dtype": next((key for key, dtype in DTYPES.items() if dtype == own), "float32")}
     if calibration is not None:
-        declared = {**_measured(calibration), **declared}
+        declared = {**_measured(calibration, case), **declared}
     decoded = {str(x.dtype) for stage, x in stages.items() if stage.startswith("dequant") and x.dtype.itemsize == 2}
     promise = contract.of_foreign(declared, case, decoded.pop() if len(decoded) == 1 else None)
+    settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
+    for key, given in parts.items():
+        stage, where = ALGORITHMS[algorithm][key], f"{name}: {key}"
+        stages[key], sparse[key] = of_coordinates(stage, dims_of(stage, settled, where), given, where)
     trace = Trace(
         target=name,
         algorithm=algorithm,
-        case=case.but(block_k=promise.block_k, splits=promise.splits),
+        case=settled,
         contract=promise,
         inputs=floats,
         stages={stage: x for stage in ALGORITHMS[algorithm] if (x := codes.get(stage, stages.get(stage))) is not None},
         requested=(),
         put_in=tuple(codes),
+        sparse=sparse,
         called_with={key: value for key, value in options.items() if value != _USUAL[key]},
         rerun=None if inputs is not None else partial(run_foreign, function, name=name, **options),
     )
@@ -171,12 +180,15 @@ def _algorithm(case: Case, stages: Iterable[str], name: str) -> str:
     return "fp8"
 
 
-def _measured(path: str) -> dict[str, Any]:
-    """Contract fields from a calibration; nobody said which exp the kernel calls, nor that it uses tensor cores."""
+def _measured(path: str, case: Case) -> dict[str, Any]:
+    """Contract fields from a calibration; nobody said which exp the kernel calls, nor that it uses tensor cores. Those
+    were measured on 16-bit operands, which float8 codes need not become.
+    """
     from workbench.calibration import contract_fields, load
 
     fields = contract_fields(load(Path(path)), exp="fast_exp")
-    return {name: value for name, value in fields.items() if name != "accumulation"}
+    float8 = case.codes in contract.FLOAT8
+    return {name: x for name, x in fields.items() if name != "accumulation" and not (float8 and name.startswith("mma"))}
 
 
 def _swapped(x: np.ndarray) -> np.ndarray:
@@ -184,8 +196,8 @@ def _swapped(x: np.ndarray) -> np.ndarray:
     return x.swapaxes(1, 2)
 
 
-def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], Mapping[str, Any]]:
-    """Stages by name, and the declared contract, of what a foreign function returned."""
+def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
+    """Stages by name, those given in part, and the declared contract, of what a foreign function returned."""
     declared: Mapping[str, Any] = {}
     if isinstance(returned, tuple) and len(returned) == 2:
         returned = {"out": returned[0], "lse": returned[1]}
@@ -195,12 +207,14 @@ def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], Mapping[st
         declared = returned["contract"]
         if not isinstance(declared, Mapping):
             raise Refusal(f'{name}: "contract" must be a dict; got {type(declared).__name__}')
+    given = {key: value for key, value in returned.items() if key != "contract"}
+    if not given:
+        raise Refusal(f"{name} returned no stage; return out, (out, lse), or a dict of stage name -> array")
+    parts = {key: value for key, value in given.items() if isinstance(value, Mapping)}
     stages = {}
-    for key, value in returned.items():
+    for key, value in given.items():
         if key.startswith("codes"):
             stages[key] = as_numpy(value, f"{name}: {key}", CODES).view(np.uint8)
-        elif key != "contract":
+        elif key not in parts:
             stages[key] = as_numpy(value, f"{name}: {key}")
-    if not stages:
-        raise Refusal(f"{name} returned no stage; return out, (out, lse), or a dict of stage name -> array")
-    return stages, declared
+    return stages, parts, declared

@@ -1,14 +1,16 @@
 """A part of a trace held against its expectation: a verdict on every element, in the units that the kernel stores."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import reduce
 from operator import add
 
 import numpy as np
 from array_api_compat import array_namespace
 
+from workbench.arrays import in_float64
 from workbench.budget import Budget, budgets
-from workbench.comparison import Elements, Found, Summary, compare, summary
+from workbench.comparison import Elements, Found, State, Summary, compare, summary
 from workbench.contract import Contract
 from workbench.expectation import SCORE_UNITS, Expectation, Part, in_bool, in_stored_units
 from workbench.trace import unwritten
@@ -74,7 +76,28 @@ def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.nd
     empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
     if empty is not None:
         actual, expected = _without_keys(contract, name, actual, expected, empty)
-    return compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
+    if name not in e.trace.sparse:
+        return compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
+    off = in_float64(cut.of(e.part.of(e.trace.sparse[name], axes), axes), e.device)
+    given = off == off
+    widened = _mapped(stored, lambda array: array[given] + off[given])
+    size = stored.size if isinstance(stored.size, float) else stored.size[given]
+    one = compare(
+        actual[given], blank[given], expected[given], replace(widened, size=size), dumped.dtype, contract.saturates
+    )
+    return _among(one, given, actual)
+
+
+def _among(one: Found, given: np.ndarray, like: np.ndarray) -> Found:
+    """The compared elements `one` at their places `given`, bool of the shape of `like`; the others ABSENT, their values
+    NaN.
+    """
+    xp = array_namespace(like)
+    whole = {field.name: xp.full_like(like, np.nan) for field in fields(Found)}
+    whole["state"] = xp.astype(xp.full_like(like, float(State.ABSENT)), xp.uint8)
+    for name, array in whole.items():
+        array[given] = getattr(one, name)
+    return Found(**whole)
 
 
 def _keep(found: Found, elements: Elements, part: Part, axes: str) -> None:

@@ -17,8 +17,8 @@ from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
 from workbench.expectation import readable, unjudgeable
 from workbench.quantisation import Loss, loss
-from workbench.stage_diff import StageDiff
-from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped, unseen_upstream
+from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
+from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
@@ -50,10 +50,13 @@ class Diff:
 
     @property
     def victims(self) -> tuple[str, ...]:
-        """Stages that are right on their own inputs and wrong against q, k, v."""
+        """Stages that are right on their own inputs and wrong against q, k, v; and wrong ones behind a wrong one that
+        could be judged end to end only.
+        """
         return tuple(stage.name for stage in self.stages if stage.role == "victim")
 
     def __getitem__(self, name: str) -> StageDiff:
+        stage_of(self.trace.algorithm, name, self.trace.target)
         return {stage.name: stage for stage in (*self.stages, *self.not_judged)}[name]
 
     def __iter__(self) -> Iterator[StageDiff]:
@@ -107,7 +110,8 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     finite or whose stages are unknown or misshaped, Unavailable for a missing GPU.
     """
     check(trace, trace.target)
-    known = ALGORITHMS[trace.algorithm]
+    absent = {*ABSENT[trace.case.decode]} - {*trace.stages}
+    known = {name: stage for name, stage in ALGORITHMS[trace.algorithm].items() if name not in absent}
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
     names = [name for name in known if name in trace.stages and name not in ruled_out]
     compared = comparisons(trace, names, parts.placed(trace, device))
@@ -117,14 +121,25 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     for name, stage in known.items():
         nothing = partial(StageDiff, name, stage.axes, isolated=None, propagated=None)
         if name not in trace.stages:
-            absent = name in trace.requested
-            why = "the run was to dump it and did not" if absent else "not given"
-            (judged if absent else others).append(nothing(verdict="missing" if absent else "not judged", reason=why))
+            missing = name in trace.requested
+            why = "the run was to dump it and did not" if missing else "not given"
+            (judged if missing else others).append(nothing(verdict="missing" if missing else "not judged", reason=why))
         elif name in ruled_out:
-            others.append(nothing(verdict="not judged", reason=ruled_out[name]))
+            others.append(nothing(verdict="not judged", reason=ruled_out[name], dumped=trace.stages[name]))
         else:
             judged.append(_judge(trace, name, *compared[name]))
-    return Diff(trace, tuple(_with_bias(trace, judged)), tuple(others))
+    return Diff(trace, tuple(_behind(trace, _with_bias(trace, judged))), tuple(others))
+
+
+def _behind(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
+    """The stages, those that are wrong end to end with the wrong ones among all stages before them."""
+    wrong = {stage.name for stage in judged if stage.verdict in ORIGIN_VERDICTS}
+
+    def behind(stage: StageDiff) -> tuple[str, ...]:
+        end_to_end = stage.verdict == "bug" and stage.isolated is None
+        return tuple(name for name in unseen_upstream(trace.algorithm, stage.name, ()) if end_to_end and name in wrong)
+
+    return [replace(stage, behind=behind(stage)) for stage in judged]
 
 
 def comparisons(
@@ -156,7 +171,8 @@ def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
 
 def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
     dumped = readable(trace)
-    unseen = unseen_upstream(trace.algorithm, name, dumped)
+    absent = ABSENT[trace.case.decode]
+    between = tuple(stage for stage in unseen_upstream(trace.algorithm, name, dumped) if stage not in absent)
     decisive = isolated or propagated
     assert decisive is not None
     verdict, reason = _verdict(decisive.summary)
@@ -166,9 +182,10 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         verdict,
         isolated=isolated,
         propagated=propagated,
-        judged_from=nearest_dumped(trace.algorithm, name, dumped) if unseen else (),
-        upstream=unseen,
+        judged_from=nearest_dumped(trace.algorithm, name, dumped) if between else (),
+        upstream=tuple(stage for stage in between if stage not in trace.sparse),
         reason=reason,
+        dumped=trace.stages[name],
     )
 
 

@@ -51,6 +51,9 @@ FACTORS: Mapping[str, Factor] = {
     ),
     "merge_weight": Factor("one for each query and split", {"merge_sum": "to partial_sum", "out": "to partial_O"}),
     "merge_sum": Factor("a row's denominator", {"out": "as a divisor of the sum"}),
+    "scale_q": Factor("one for each head", {"dequant_q": "to the code's value"}),
+    "scale_k": Factor("one for each kv head", {"lut_k": "to the code's value, without a table by dequant_k"}),
+    "scale_v": Factor("one for each kv head", {"lut_v": "to the code's value, without a table by dequant_v"}),
 }
 
 #: stage -> the input that carries the factor of each summed term, by algorithm
@@ -77,17 +80,20 @@ class Entry:
 
 
 def ledger(trace: Trace, stage: StageDiff) -> tuple[Entry, ...]:
-    """The factors that explain a wrong stage of `trace`, the best first; () where the stage is no origin, and of stages
-    before attention.
+    """The factors that explain a wrong stage of `trace`, the best first; () where the stage is no origin. Of stages
+    before attention only decoded values have one, the scale of their codes.
 
     An element is explained where the factor brings the expectation within the element's budget times the factor, and
     nearer to what the kernel has by half: so a factor of 1 explains nothing.
     """
     comparison = stage.decisive
-    if stage.verdict not in ORIGIN_VERDICTS or comparison is None or "q" not in stage.axes:
+    if stage.verdict not in ORIGIN_VERDICTS or comparison is None or comparison.outside.sum() < AT_LEAST:
         return ()
+    if stage.name.startswith(("lut", "dequant")):
+        found = (_scaled(trace, stage, comparison, power) for power in (1, -1))
+        return tuple(entry for entry in found if _share(entry) >= SHARE)
     trace = attention_of(trace)
-    if stage.name not in ALGORITHMS[trace.algorithm] or comparison.outside.sum() < AT_LEAST:
+    if "q" not in stage.axes or stage.name not in ALGORITHMS[trace.algorithm]:
         return ()
     others = tuple(i for i, axis in enumerate(stage.axes) if axis != "q")
     wrong = np.flatnonzero(comparison.outside.any(axis=others))
@@ -100,6 +106,16 @@ def ledger(trace: Trace, stage: StageDiff) -> tuple[Entry, ...]:
         if _share(entry) >= SHARE:
             best.setdefault((entry.factor, entry.power), entry)
     return tuple(best.values())
+
+
+@np.errstate(all="ignore")
+def _scaled(trace: Trace, stage: StageDiff, comparison: Comparison, power: int) -> Entry:
+    """How many wrong decoded values the scale of their head explains."""
+    name = f"scale_{stage.name[-1]}"
+    factor = _aligned(to_float64(trace.stages[name]) ** power, "h", stage.axes)
+    right, bound, actual = (to_float64(x) for x in (comparison.expected, comparison.budget, comparison.actual))
+    matched = _matched(actual, right, bound, comparison.outside, right * factor, factor, comparison.actual.dtype)
+    return Entry(name, power, stage.name, matched, int(comparison.outside.sum()))
 
 
 class _Trial(NamedTuple):
@@ -182,13 +198,20 @@ class _Queries:
         gone = tuple(i for i, letter in enumerate(letters) if letter not in axes)
         kept = "".join(letter for letter in letters if letter in axes)
         growth = _aligned(np.where(np.isfinite(power), np.abs(power), 0.0).max(axis=gone), kept, axes)
-        dtype = self.comparison.actual.dtype
-        tolerance = bound * np.maximum(growth, 1.0) + FACTOR_ERROR * np.abs(tried) + ulp(tried, dtype) / 2
-        error = np.abs(actual - tried)  # an infinite product has no ulp, no tolerance, and explains nothing
-        explained = outside & (error <= tolerance) & (error <= np.abs(actual - right) / 2)
-        # a factor of 0 makes every wrong zero right: zeros alone tell nothing
-        matched = int(explained.sum()) if (explained & (tried != 0)).any() else 0
+        matched = _matched(actual, right, bound, outside, tried, growth, self.comparison.actual.dtype)
         return Entry(trial.factor, trial.power, term, matched, int(outside.sum()))
+
+
+def _matched(
+    actual: np.ndarray, right: np.ndarray, bound: np.ndarray, outside: np.ndarray,
+    tried: np.ndarray, growth: np.ndarray, dtype: np.dtype,
+) -> int:  # fmt: skip
+    """How many elements outside their budget are what was `tried`, which makes their budget larger by `growth`."""
+    tolerance = bound * np.maximum(growth, 1.0) + FACTOR_ERROR * np.abs(tried) + ulp(tried, dtype) / 2
+    error = np.abs(actual - tried)  # an infinite product has no ulp, no tolerance, and explains nothing
+    explained = outside & (error <= tolerance) & (error <= np.abs(actual - right) / 2)
+    # a factor of 0 makes every wrong zero right: zeros alone tell nothing
+    return int(explained.sum()) if (explained & (tried != 0)).any() else 0
 
 
 def _aligned(array: np.ndarray, letters: str, axes: str) -> np.ndarray:

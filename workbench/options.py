@@ -104,6 +104,33 @@ def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--fault", "faults", multiple=True, metavar="ID", help=text)(command)
 
 
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to a command what a kernel of ours and what a foreign one is run with."""
+    for option, default, text in reversed(
+        (
+            ("--backend", "auto", "auto, emulator or cuda [auto: a GPU where there is one]"),
+            ("--probes", "all", "Stages to dump: all, lean or output [all]"),
+            ("--arrays", None, "What a foreign kernel takes: numpy, torch or cupy [numpy]"),
+            ("--device", None, "Where a foreign kernel wants its arrays: cpu or cuda [cpu]"),
+            ("--layout", None, "Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]"),
+            ("--calibration", None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
+        )
+    ):
+        command = click.option(option, default=default, help=text)(command)
+    return command
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what `runs.runs` takes besides the target: faults, case options, inputs, and what a target is run with."""
+    return fault_option(case_options(inputs_option(target_options(command))))
+
+
+def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of foreign kernels that were given."""
+    names = ("arrays", "device", "layout", "calibration")
+    return {name: options[name] for name in names if options[name] is not None}
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 
 

@@ -10,7 +10,7 @@ Both are judged from the stages that both have and that mean the same (`shared`)
 fault in a stage that one kernel has alone arises in the next one that they share.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,7 +85,9 @@ def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:
     # a kernel on codes beside one on floats: its attention, on what it decoded
     mixed = a.trace.algorithm != b.trace.algorithm
     one, other = (attention_of(judged.trace) if mixed else judged.trace for judged in (a, b))
-    compared = [_comparisons(trace, found.tiles, placed(trace, device)) for trace in (one, other)]
+    sparse = {*one.sparse, *other.sparse}
+    in_part = [name for name, tiles in found.tiles.items() if tiles is not None or name in sparse]
+    compared = [_comparisons(trace, found.tiles, in_part, placed(trace, device)) for trace in (one, other)]
     stages = []
     for name, tiles in found.tiles.items():
         axes, keep = ALGORITHMS[one.algorithm][name].axes, _keep(name, tiles, one)
@@ -93,22 +95,24 @@ def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:
             (side(one.contract, name, of_a, axes, keep), side(other.contract, name, of_b, axes, keep))
             for of_a, of_b in zip(compared[0][name], compared[1][name], strict=True)
         )
-        stages.append(held(name, axes, tiles, keep, _given(name, found.tiles, (one, other)), here, from_inputs))
+        stages.append(
+            held(name, axes, tiles, keep, _given(name, found.tiles, in_part, (one, other)), here, from_inputs)
+        )
     return Against(a, b, tuple(stages), found.apart, _moved(one, other))
 
 
 def _comparisons(
-    trace: Trace, tiles: Mapping[str, np.ndarray | None], device: str
+    trace: Trace, tiles: Mapping[str, np.ndarray | None], in_part: Sequence[str], device: str
 ) -> dict[str, tuple[Comparison, Comparison]]:
     """The shared stages of a trace against float64, as of a trace that has no others: from the stages before, and from
     q, k and v; where there is only one of the two, it twice.
 
-    What is shared in some tiles only is read by these tiles alone: whatever comes later reads the other tiles too, in
-    which a fault would be taken for an input.
+    What is shared `in_part` only is read by stages of the same tiles alone: whatever comes later reads the other tiles
+    too, in which a fault would be taken for an input.
     """
-    whole = [name for name, mask in tiles.items() if mask is None]
+    whole = [name for name in tiles if name not in in_part]
     found = comparisons(_only(trace, whole), whole, device)
-    if in_part := [name for name in tiles if name not in whole]:
+    if in_part:
         found |= comparisons(_only(trace, [*whole, *in_part]), in_part, device)
     pairs = {}
     for name, (isolated, propagated) in found.items():
@@ -134,10 +138,12 @@ def _keep(name: str, tiles: np.ndarray | None, trace: Trace) -> dict[str, np.nda
     return {"k": np.repeat(tiles, trace.contract.block_k)[: trace.case.seqlen_k]}
 
 
-def _given(name: str, tiles: Mapping[str, np.ndarray | None], pair: Sequence[Trace]) -> list[str]:
+def _given(name: str, names: Iterable[str], in_part: Sequence[str], pair: Sequence[Trace]) -> list[str]:
     """The nearest shared stages from which a stage is judged in either trace."""
-    readable = [other for other, mask in tiles.items() if mask is None or tiles[name] is not None]
-    nearest = {stage for trace in pair for stage in nearest_dumped(trace.algorithm, name, readable)}
+    nearest: set[str] = set()
+    for trace in pair:
+        read = [stage for stage in names if stage not in trace.sparse and (name in in_part or stage not in in_part)]
+        nearest |= {*nearest_dumped(trace.algorithm, name, read)}
     return [stage for stage in ORDER if stage in nearest]
 
 

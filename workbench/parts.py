@@ -10,7 +10,7 @@ from operator import add
 import numpy as np
 
 from workbench.arrays import module
-from workbench.comparison import Comparison, Elements, Summary
+from workbench.comparison import Comparison, Elements, State, Summary
 from workbench.expectation import Expectation, Part, readable
 from workbench.held import summaries
 from workbench.machine import processors
@@ -61,13 +61,13 @@ def _judged(
     they should be given q, k and v.
     """
     kept = sum(trace.stages[name].size for name in names[0]) <= KEPT
-    stores = tuple({name: _store(trace.stages[name]) for name in some} if kept else {} for some in names)
+    stores = tuple({name: _store(trace, name) for name in some} if kept else {} for some in names)
     found = _over_parts(trace, dumped, names, device, stores)
 
     def load(which: int, name: str) -> Elements:
         if kept:
             return stores[which][name]
-        store = {name: _store(trace.stages[name])}
+        store = {name: _store(trace, name)}
         alone: tuple[Sequence[str], Sequence[str]] = ((), (name,)) if which else ((name,), ())
         _over_parts(trace, dumped, alone, device, ({}, store) if which else (store, {}))
         return store[name]
@@ -88,11 +88,12 @@ def _over_parts(
     """The summaries of the stages `names`, as in `_judged`; elements go into `stores` where there is one."""
 
     def one(part: Part) -> tuple[dict[str, Summary], dict[str, Summary]]:
+        here = tuple([name for name in some if _any_given(trace, name, part)] for some in names)
         isolated = Expectation(trace, dumped, part, device)
-        first = summaries(isolated, names[0], stores[0], isolated.given) if names[0] else {}
+        first = summaries(isolated, here[0], stores[0], isolated.given) if here[0] else {}
         # these tell victims, of which only the worst case is asked
         propagated = Expectation(trace, {}, part, device, statistics=False)
-        second = summaries(propagated, names[1], stores[1], isolated.given) if names[1] else {}
+        second = summaries(propagated, here[1], stores[1], isolated.given) if here[1] else {}
         return first, second
 
     from threadpoolctl import threadpool_limits
@@ -105,8 +106,18 @@ def _over_parts(
                 found = list(pool.map(one, parts))
         else:
             found = [one(part) for part in parts]
-    whole = [{name: reduce(add, (one[which][name] for one in found)) for name in names[which]} for which in (0, 1)]
+    whole = [
+        {name: reduce(add, (one[which][name] for one in found if name in one[which])) for name in names[which]}
+        for which in (0, 1)
+    ]
     return whole[0], whole[1]
+
+
+def _any_given(trace: Trace, name: str, part: Part) -> bool:
+    """Whether an element of the stage in `part` was given; none may have been of a stage of which only some were."""
+    if name not in trace.sparse:
+        return True
+    return not np.isnan(part.of(trace.sparse[name], ALGORITHMS[trace.algorithm][name].axes)).all()
 
 
 def placed(trace: Trace, device: str) -> str:
@@ -151,8 +162,14 @@ def parts_of(trace: Trace, device: str) -> Iterator[Part]:
                 yield Part(slice(b, b + 1), slice(h, min(h + heads, case.heads)), slice(first, last))
 
 
-def _store(stage: np.ndarray) -> Elements:
-    """Room for every element of a comparison of `stage`."""
+def _store(trace: Trace, name: str) -> Elements:
+    """Room for every element of a comparison of a stage; as if none were given where only some are."""
+    stage = trace.stages[name]
     dims = stage.shape
     wide, narrow = (lambda: np.empty(dims)), (lambda: np.empty(dims, np.float32))
-    return Elements(stage, wide(), wide(), narrow(), narrow(), np.empty(dims, np.uint8))
+    room = Elements(stage, wide(), wide(), narrow(), narrow(), np.empty(dims, np.uint8))
+    if name in trace.sparse:
+        for array in (room.expected, room.budget, room.statistical, room.over_budget):
+            array.fill(np.nan)
+        room.state.fill(State.ABSENT)
+    return room

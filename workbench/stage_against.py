@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.comparison import UNJUDGED, WRONG, Comparison, Elements
+from workbench.comparison import UNJUDGED, WRONG, Comparison, Elements, State
 from workbench.contract import Contract
 from workbench.errors import ulp_error, unit_roundoff
 from workbench.expectation import SCORE_UNITS, natural
@@ -31,7 +31,7 @@ class StageAgainst:
     axes: str  #: one letter an axis, as in `stages.py`
     tiles: tuple[int, ...] | None  #: key tiles that are compared; None: all
     given: tuple[str, ...]  #: nearest stages before it that both have, from which it is judged; () for q, k and v
-    size: int  #: elements that are compared
+    size: int  #: elements that both gave
     judged: int  #: of them, those that were judged in both
     differing: int  #: those that are not the same bit for bit
     outside: int  #: those of which more arises here than both budgets allow
@@ -132,7 +132,8 @@ def held(
     outside, judged = over > 1, ~np.isnan(over)
     carried = (over_all > 1) & ~outside
     equal = (a.actual == b.actual) & (np.signbit(a.actual) == np.signbit(b.actual))
-    same = equal | (np.isnan(a.actual) & np.isnan(b.actual))
+    present = (a.state != State.ABSENT) & (b.state != State.ABSENT)
+    same = equal | (np.isnan(a.actual) & np.isnan(b.actual)) | ~present
     apart = np.where(same, 0.0, abs(a.actual - b.actual))
     ulps = abs(ulp_error(a.actual, b.actual, max((a.dtype, b.dtype), key=unit_roundoff)))
     return StageAgainst(
@@ -140,7 +141,7 @@ def held(
         axes=axes,
         tiles=None if tiles is None else tuple(int(t) for t in np.flatnonzero(tiles)),
         given=tuple(given),
-        size=same.size,
+        size=int(present.sum()),
         judged=int(judged.sum()),
         differing=int((~same).sum()),
         outside=int(outside.sum()),

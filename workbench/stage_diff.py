@@ -1,14 +1,14 @@
 """The judgement of one stage: its verdict and role, its worst elements, its errors along an axis."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from workbench.comparison import Comparison, Elements, State, Worst, whole
 from workbench.refusal import Refusal
-from workbench.stages import AXIS_NAMES
+from workbench.selection import Index, Selection, chosen, select
 from workbench.trace import to_float64
 
 #: verdicts of a stage that is wrong on its own inputs
@@ -51,7 +51,11 @@ class StageDiff:
     propagated: Comparison | None  #: against q, k, v
     judged_from: tuple[str, ...] = ()  #: nearest dumped ancestors, where a direct input was not dumped
     upstream: tuple[str, ...] = ()  #: stages that nobody saw, where the verdict covers them too
+    behind: tuple[str, ...] = ()  #: wrong stages upstream, of a stage that was judged end to end
     reason: str = ""  #: why the stage is missing, untestable or not judged
+    dumped: np.ndarray | None = field(
+        default=None, repr=False, compare=False
+    )  #: as the kernel gave it; None where it did not
 
     @property
     def decisive(self) -> Comparison | None:
@@ -60,12 +64,34 @@ class StageDiff:
 
     @property
     def role(self) -> str:
-        """origin: wrong by its own verdict; victim: only its propagated error is outside; not judged; or clean."""
+        """origin: wrong by its own verdict; victim: only its propagated error is outside, or a stage before it is wrong
+        and nobody can tell them apart; not judged; or clean.
+        """
         if self.verdict in ORIGIN_VERDICTS:
-            return "origin"
+            return "victim" if self.behind else "origin"
         if self.propagated is not None and self.propagated.summary.outside:
             return "victim"
         return "not judged" if self.decisive is None or self.verdict == "untestable" else "clean"
+
+    @property
+    def told(self) -> Comparison | None:
+        """The comparison that is shown: of a victim, whose own errors are small, the propagated one."""
+        return self.propagated if self.role == "victim" else self.decisive
+
+    def select(self, **index: Any) -> Selection:
+        """Some elements by axis letter, each an index or a slice: `select(q=5, k=slice(0, 3))`; of axes that are not
+        named all. Refusal for an index outside its axis and a stage that was not given.
+        """
+        return self._selection(index)
+
+    def __getitem__(self, index: Any) -> Selection:
+        """As `select`, with an index or a slice for each axis in order, as NumPy takes them."""
+        return self._selection(index if isinstance(index, tuple) else (index,))
+
+    def _selection(self, index: Index) -> Selection:
+        if self.dumped is None:
+            raise Refusal(f"stage {self.name} has no values: {self.reason or 'nobody gave them'}")
+        return select(self.name, self.axes, index, self.dumped, self.told)
 
     def worst(self, n: int = 1) -> list[Element]:
         """The n elements farthest outside their budget, the farthest first; fewer where fewer were judged."""
@@ -98,23 +124,21 @@ class StageDiff:
 
         >>> d["acc"].at(b=0, q=63).worst(10)  # doctest: +SKIP
         """
-        where: list[Any] = [slice(None)] * len(self.axes)
-        for axis, i in index.items():
-            if axis not in self.axes:
-                raise Refusal(f"stage {self.name} has the axes {' '.join(self.axes)}; got {axis!r}")
-            size = self.judged.actual.shape[self.axes.index(axis)]
-            if not -size <= i < size:
-                raise Refusal(f"stage {self.name}: {AXIS_NAMES[axis]} {axis} is 0 to {size - 1}; got {i}")
-            where[self.axes.index(axis)] = i
+        if sliced := [axis for axis, i in index.items() if isinstance(i, slice)]:
+            raise Refusal(f"at takes an index for each axis; `select` takes slices; got one for {sliced[0]!r}")
+        one_each = chosen(self.name, self.axes, self.judged.actual.shape, index)
+        where = tuple(one_each[axis][0] if axis in index else slice(None) for axis in self.axes)
 
         def narrowed(c: Comparison | None) -> Comparison | None:
             if c is None:
                 return None
             parts = (c.actual, c.expected, c.budget, c.statistical, c.over_budget, c.state)
-            return whole(Elements(*(np.asarray(part[tuple(where)]) for part in parts)))
+            return whole(Elements(*(np.asarray(part[where]) for part in parts)))
 
         axes = "".join(axis for axis in self.axes if axis not in index)
-        return replace(self, axes=axes, isolated=narrowed(self.isolated), propagated=narrowed(self.propagated))
+        dumped = None if self.dumped is None else np.asarray(self.dumped[where])
+        comparisons = (narrowed(self.isolated), narrowed(self.propagated))
+        return replace(self, axes=axes, isolated=comparisons[0], propagated=comparisons[1], dumped=dumped)
 
     def profile(self, axis: str) -> Profile:
         """Errors along one axis (a letter): where along it elements are outside, how far, and to which side; of the

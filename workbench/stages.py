@@ -93,8 +93,20 @@ _FP8 = (
     Stage("lut_k", "hc", ("scale_k",), "value of the code * scale_k, float32", of_kv=True),
     Stage("lut_v", "hc", ("scale_v",), "value of the code * scale_v, float32", of_kv=True),
     Stage("dequant_q", "bhqd", ("codes_q", "scale_q"), "value of the code * scale_q, rounded to float16"),
-    Stage("dequant_k", "bhkd", ("codes_k", "lut_k"), "lut_k of the code, rounded to float16", of_kv=True),
-    Stage("dequant_v", "bhkd", ("codes_v", "lut_v"), "lut_v of the code, rounded to float16", of_kv=True),
+    Stage(
+        "dequant_k",
+        "bhkd",
+        ("codes_k", "lut_k"),
+        "lut_k of the code, without a table its value * scale_k; rounded to float16",
+        of_kv=True,
+    ),
+    Stage(
+        "dequant_v",
+        "bhkd",
+        ("codes_v", "lut_v"),
+        "lut_v of the code, without a table its value * scale_v; rounded to float16",
+        of_kv=True,
+    ),
     Stage("qk", "bhqk", ("dequant_q", "dequant_k"), "sum_d dequant_q dequant_k, before scale and mask"),
     *_TILES[1:-1],
     Stage(
@@ -116,6 +128,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Stage]] = {
 #: what a quantised kernel reads: from here on errors are the kernel's; what q, k and v lost before is the quantiser's
 QUANTISED_INPUTS = ("scale_q", "scale_k", "scale_v", "codes_q", "codes_k", "codes_v")
 
+#: stages that a kernel of each kind of `decode` does not have; what nobody told of a foreign one is None
+ABSENT: Mapping[str | None, tuple[str, ...]] = {"direct": ("lut_k", "lut_v"), "table": (), None: ()}
+
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
 #: stages whose buffers the user asked for, by the name of the set; a quantised kernel's inputs are always among them
 PROBE_SETS: Mapping[str, tuple[str, ...]] = {
@@ -125,11 +140,23 @@ PROBE_SETS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def stage_of(algorithm: str, name: str, target: str) -> Stage:
+    """The stage `name` of a kernel `target`; Refusal where its algorithm has none of that name."""
+    if name not in ALGORITHMS[algorithm]:
+        raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(ALGORITHMS[algorithm])}")
+    return ALGORITHMS[algorithm][name]
+
+
 def probe_set(algorithm: str, probes: str) -> tuple[str, ...]:
-    """Stages that the probe set `probes` asks of `algorithm`, in data-flow order."""
-    if probes not in PROBE_SETS:
-        raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}; got {probes!r}")
-    return tuple(name for name in ALGORITHMS[algorithm] if name in PROBE_SETS[probes])
+    """Stages that `probes` asks of `algorithm`, in data-flow order: a probe set, or stages separated by commas."""
+    if probes in PROBE_SETS:
+        return tuple(name for name in ALGORITHMS[algorithm] if name in PROBE_SETS[probes])
+    asked = [name.strip() for name in probes.split(",")]
+    if not set(asked) <= set(ALGORITHMS[algorithm]):
+        known = ", ".join(ALGORITHMS[algorithm])
+        raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}, or some of the stages {known}; got {probes!r}")
+    given = QUANTISED_INPUTS if algorithm == "fp8" else ()
+    return tuple(name for name in ALGORITHMS[algorithm] if name in asked or name in given)
 
 
 def shape(stage: Stage, sizes: Mapping[str, int]) -> tuple[int, ...]:

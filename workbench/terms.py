@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from workbench.budget import alone, budgets, without
+from workbench.budget.quantised import decoding_error
 from workbench.errors import ulp
 from workbench.expectation import Expectation, Part, readable
 from workbench.quantisation import attention_of
-from workbench.stage_diff import StageDiff
+from workbench.stage_diff import Element, StageDiff
 from workbench.stages import ALGORITHMS
 from workbench.trace import Trace
 
@@ -17,15 +20,15 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
 
     Each share is the budget of a kernel that loses nothing else, over the sum of these. Where all of them together are
     less than half an ulp of what stores the stage, which is always allowed, that is the only source. {} where nothing
-    was judged, where the budget is 0 but for special values, and of stages before attention.
+    was judged, where the budget is 0 but for special values, and of codes, of which only the nearest is right.
     """
     comparison = stage.decisive
     if comparison is None or comparison.summary.worst is None:
         return {}
     worst = stage.worst(1)[0]
-    trace = attention_of(trace)
+    codes, trace = trace.case.codes, attention_of(trace)
     if stage.name not in ALGORITHMS[trace.algorithm]:
-        return {}
+        return _of_decoding(worst, str(codes), comparison.actual.dtype)
     part = Part(**{axis: slice(worst.index[axis], worst.index[axis] + 1) for axis in "bhq"})
     place = tuple(0 if axis in "bhq" else i for axis, i in worst.index.items())
     dumped = readable(trace) if stage.isolated is not None else {}
@@ -33,7 +36,8 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
     whole = expectation.solved
     dtype = trace.stages[stage.name].dtype
     half_ulp = float(ulp(worst.expected, dtype)) / 2
-    if float(budgets(whole, [stage.name])[stage.name].bound[place]) < half_ulp:
+    printed = float(trace.sparse[stage.name][tuple(worst.index.values())]) if stage.name in trace.sparse else 0.0
+    if float(budgets(whole, [stage.name])[stage.name].bound[place]) + printed < half_ulp:
         return {f"half an ulp of {dtype}": 1.0}
     found = {
         words: float(budgets(replace(whole, losses=losses, input_errors={}), [stage.name])[stage.name].bound[place])
@@ -42,6 +46,21 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
     if whole.input_errors:
         lossless = replace(whole, losses=without(whole.losses))
         found["the decoding that nobody saw"] = float(budgets(lossless, [stage.name])[stage.name].bound[place])
+    found["the digits that were printed"] = printed
     total = sum(found.values())
     shares = {words: value / total for words, value in found.items() if total > 0 and value > 0}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def _of_decoding(worst: Element, codes: str, dtype: np.dtype) -> Mapping[str, float]:
+    """As `terms`, of a stage before attention: half an ulp of what stores it, and what float32 loses before where the
+    budget is more than that.
+    """
+    half_ulp = f"half an ulp of {dtype}"
+    if dtype == np.uint8 or worst.budget == 0:
+        return {}
+    if worst.budget <= float(ulp(worst.expected, dtype)) / 2:
+        return {half_ulp: 1.0}
+    lost = min(1.0, float(decoding_error(np.asarray(worst.expected), codes)) / worst.budget)
+    found = {"the decoding in float32": lost, half_ulp: 1.0 - lost}
+    return dict(sorted(((words, share) for words, share in found.items() if share > 0), key=lambda item: -item[1]))

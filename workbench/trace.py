@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -19,11 +19,14 @@ from workbench.contract import Contract, of_dict
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, shape
 
+if TYPE_CHECKING:
+    from workbench.window import Window
+
 SCHEMA = "workbench.trace/1"
 #: what a manifest holds beside its schema
 _MANIFEST = (
     *("target", "algorithm", "case", "contract", "inputs", "stages"),
-    *("requested", "put_in", "backend", "faults", "versions"),
+    *("requested", "put_in", "backend", "faults", "versions", "window", "whole"),
 )
 
 # A slot that nobody wrote holds a signalling NaN of our own. Arithmetic turns any signalling NaN into a quiet one, so
@@ -72,11 +75,22 @@ class Trace:
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
     #: name of an input -> float64 bounds of how far it may be from what the kernel read, where nobody saw that
     input_errors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
-    #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration; inputs; not kept at
-    #: rest
+    #: of stages of which only some elements were given: how far each may be from what the kernel held (half a unit of
+    #: the last digit that it printed), float64 of the stage's shape; NaN where none was given
+    sparse: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
+    window: "Window | None" = None  #: what of the run this is, where it is not all; the case is then the window's own
+    whole: Case | None = None  #: the case that was run, where this is a window on it
+    #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration; inputs; values and
+    #: contract of a log; not kept at rest
     called_with: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
+
+    @property
+    def case_run(self) -> Case:
+        """The case that was run, of which the trace may hold a window."""
+        return self.case if self.whole is None else self.whole
 
 
 def _sizes(case: Case, contract: Contract) -> dict[str, int]:
@@ -139,6 +153,9 @@ def check(trace: Trace, where: str) -> Trace:
                 f"{where}: stage {name} has axes [{' '.join(axes)}] and must have shape {list(expected)} "
                 f"for this case; got {list(stage.shape)}"
             )
+    for name, errors in trace.sparse.items():
+        if name not in trace.stages or errors.shape != trace.stages[name].shape:
+            raise Refusal(f"{where}: what tells which elements of {name} were given must have its shape")
     return trace
 
 
@@ -159,8 +176,13 @@ def save(trace: Trace, path: Path) -> None:
         "backend": trace.backend,
         "faults": list(trace.faults),
         "versions": dict(trace.versions),
+        "window": None if trace.window is None else [list(bounds) for bounds in trace.window],
+        "whole": None if trace.whole is None else trace.whole.as_dict(),
     }
-    arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages}.items()}
+    if trace.sparse or trace.notes:
+        manifest |= {"sparse": list(trace.sparse), "notes": list(trace.notes)}
+    sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
+    arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
     write_atomically(path, serialised(arrays, {"workbench": json.dumps(manifest)}))
 
 
@@ -181,6 +203,8 @@ def load(path: Path) -> Trace:
     """The trace in `path`. Raises Refusal for a file that is truncated, is no trace, or lacks or misshapes a stage."""
     from safetensors import SafetensorError, safe_open
 
+    from workbench.window import Window
+
     if not path.exists():
         raise Refusal(f"{path}: no such file")
     try:
@@ -195,11 +219,13 @@ def load(path: Path) -> Trace:
             f"this file has {sorted(metadata) or 'no metadata'}"
         )
     manifest = _manifest(path, metadata["workbench"])
-    missing = [name for name in (*manifest["inputs"], *manifest["stages"]) if name not in arrays]
+    sparse = {name: f"sparse.{name}" for name in manifest.get("sparse", ())}
+    missing = [name for name in (*manifest["inputs"], *manifest["stages"], *sparse.values()) if name not in arrays]
     if missing:
         raise Refusal(f"{path}: the manifest names {', '.join(missing)}, which the file does not hold")
     try:
         case = Case(**manifest["case"])
+        whole = None if manifest["whole"] is None else Case(**manifest["whole"])
         contract = of_dict(manifest["contract"])
     except Refusal as refusal:
         raise Refusal(f"{path}: {refusal}") from None
@@ -215,6 +241,10 @@ def load(path: Path) -> Trace:
         backend=manifest["backend"],
         faults=tuple(manifest["faults"]),
         versions=manifest["versions"],
+        sparse={name: arrays[errors] for name, errors in sparse.items()},
+        notes=tuple(manifest.get("notes", ())),
+        window=None if manifest["window"] is None else Window(*map(tuple, manifest["window"])),
+        whole=whole,
     )
     return check(trace, str(path))
 

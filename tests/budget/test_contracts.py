@@ -1,6 +1,7 @@
 """Kernels of other arithmetic, computed in NumPy: right by the contract that they declare, wrong by another."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from workbench import Case, Refusal, diff, run
 from workbench.contract import Contract, of_foreign
 from workbench.errors import round_to
+from workbench.stages import QUANTISED_INPUTS
 
 CASE = Case(seqlen_q=48, seqlen_k=40, heads=2, head_dim=32, dtype="float16")
 #: what the NumPy kernel below keeps
@@ -168,6 +170,60 @@ def test_tensor_cores_lose_what_their_blocks_and_bits_say(extra_bits: int) -> No
         assert diff(run(kernel_of({}), case)).origins == ("qk",)
 
 
+def test_a_last_block_of_one_product_loses_as_much_again() -> None:
+    """1 and 14 products below 2^-25, which are cut off one by one; one below 2^-23, and another in the second block."""
+    ones = np.ones((1, 1, 48, 1))
+    q = np.concatenate([ones, np.full((1, 1, 48, 16), 2.0**-12)], axis=-1).astype(np.float16)
+    below = 1 - 2.0**-11
+    k = np.concatenate(
+        [ones, np.full((1, 1, 48, 14), 2.0**-13 * below), 2.0**-11 * below * ones, 2.0**-11 * below * ones], -1
+    )
+
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> dict[str, Any]:
+        qk = on_tensor_cores(q, k.swapaxes(-1, -2), 16, 2).astype(np.float32)
+        return {"qk": qk, "contract": EXACT | {"accumulation": "tensor-core", "mma_block": 16, "mma_extra_bits": 2}}
+
+    case = Case(seqlen=48, head_dim=17, dtype="float16")
+    found = diff(run(kernel, case, inputs=(q, k.astype(np.float16), q)))["qk"].isolated.summary
+    assert found.max_abs > 5.4 * 2.0**-23 and found.outside == 0 and found.judged == 48 * 48
+
+
+@pytest.mark.parametrize("narrow", ["qk", "acc"])
+@pytest.mark.parametrize("of_acc", ["nearest", "tensor-core", None])
+@pytest.mark.parametrize("of_qk", ["nearest", "tensor-core"])
+def test_qk_and_acc_are_accumulated_each_as_declared(of_qk: str, of_acc: str | None, narrow: str) -> None:
+    """13 bits are within the budget of the sum that has a narrow accumulator, and of no other."""
+    q, k, v = CASE.inputs()
+
+    def change(stages: Stages) -> Stages:
+        if narrow == "qk":
+            return {"qk": on_tensor_cores(q, k.swapaxes(-1, -2), 16, -10).astype(np.float32)}
+        probs = stages["probs"]
+        return {"probs": probs, "acc": on_tensor_cores(probs, v, 16, -10).astype(np.float32)[..., None, :]}
+
+    declared = {} if of_acc is None else {"acc_accumulation": of_acc}
+    found = judged(change, accumulation=of_qk, **declared, mma_block=16, mma_extra_bits=-10)
+    own = of_qk if narrow == "qk" or of_acc is None else of_acc
+    assert found.origins == (() if own == "tensor-core" else (narrow,))
+
+
+@pytest.mark.parametrize(
+    ("codes", "bits", "verdict"), [("e4m3", -10, "rounding"), ("e5m2", -10, "rounding"), ("simulated", 0, "bug")]
+)
+def test_float8_operands_may_meet_in_13_bits(codes: str, bits: int, verdict: str) -> None:
+    """As on Hopper, whose wgmma takes 32 of them at once; simulated codes have to be decoded first."""
+    case = Case(seqlen=40, head_dim=64, codes=codes)
+    trace = run("fp8", case, backend="emulator")
+    promise = of_foreign({"out_dtype": "float16"}, trace.case)
+    assert (promise.accumulation, promise.mma_block, promise.mma_extra_bits) == ("any", 4, bits)
+    assert of_foreign({"mma_extra_bits": 2}, trace.case).mma_extra_bits == 2
+    q, k = (trace.stages[f"dequant_{name}"] for name in "qk")
+    qk = on_tensor_cores(q, k.swapaxes(-1, -2), 32, -10).astype(np.float32)
+    stages = {name: trace.stages[name] for name in (*QUANTISED_INPUTS, "dequant_q", "dequant_k")} | {"qk": qk}
+    found = diff(replace(trace, stages=stages, contract=promise, requested=(), rerun=None))
+    assert found["qk"].verdict == verdict and found["qk"].isolated.summary.judged == 40 * 40
+
+
 def test_unknown_fields_take_the_weakest_choice() -> None:
     """Whatever a kernel may be, it is right under the contract that nobody declared."""
     weakest = of_foreign({}, CASE)
@@ -181,6 +237,7 @@ def test_unknown_fields_take_the_weakest_choice() -> None:
     ("field", "value", "message"),
     [
         ("accumulation", "fp32", "one of nearest, tensor-core, any; got 'fp32'"),
+        ("acc_accumulation", None, "one of nearest, tensor-core, any; got None"),
         ("mma_extra_bits", 1.5, "a whole number; got 1.5"),
         ("exp_ulps", -1, "a number of at least 0; got -1"),
         ("mask_sentinel", 0.0, "a negative number; got 0.0"),
@@ -196,7 +253,7 @@ def test_values_outside_their_rule_are_refused(field: str, value: Any, message: 
 
 def test_what_was_not_declared_is_listed() -> None:
     promise = of_foreign({"out_dtype": "float16", "splits": 3}, CASE)
-    # what 8-bit codes are decoded to does not concern other kernels
-    named = set(promise.assumed) | {"out_dtype", "splits", "operands_dtype", "assumed"}
+    # what 8-bit codes are decoded to does not concern other kernels; acc is accumulated as `accumulation` says
+    named = set(promise.assumed) | {"out_dtype", "splits", "operands_dtype", "assumed", "acc_accumulation"}
     assert named == set(Contract.__dataclass_fields__) and promise.splits == 3
     assert "operands_dtype" in of_foreign({}, CASE.but(codes="e4m3")).assumed

@@ -1,7 +1,6 @@
 """Two runs held against each other in words: a table, sentences, a document, and the command that repeats them."""
 
 import json
-import shlex
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from workbench import Against, Case, Diff, against, diff, run
 from workbench.report import text
 from workbench.report.against import COLUMNS, document, documents, findings, report, summary
-from workbench.report.command import against_command
 
 CASE = Case(seqlen=64, head_dim=8, causal=True, block_q=16, block_k=16)
 
@@ -70,7 +68,9 @@ def test_what_explains_that_they_do_not_part(pairs: dict[str, Against]) -> None:
         f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {first.max_ulp:.3g} ulp "
         f"({first.max_abs:.3g}), {first.over_budgets:.3g} x of both budgets"
     )
-    assert findings(pairs["identical"])[2:] == ["they do not part: every stage that is compared is the same bit for bit"]
+    assert findings(pairs["identical"])[2:] == [
+        "they do not part: every stage that is compared is the same bit for bit"
+    ]
     other_log = against(judged("flash"), diff(run(_foreign, CASE)))
     assert findings(other_log)[2] == "they do not part: rounding explains every difference"
 
@@ -85,7 +85,7 @@ def test_a_loss_of_quantisation_is_said(pairs: dict[str, Against]) -> None:
     lines = findings(pair)
     assert lines[2:5] == [
         f"A and B read different inputs: {by}",
-        "  what rounding or quantising them lost is no difference of a stage: each is held to what it read",
+        "  what rounding or quantising lost is no difference of a stage: each is held to what it read",
         "they do not part: what they read and rounding explain every difference",
     ]
     assert f"of it {pair['qk'].max_own:.3g} made here" in lines[5]
@@ -94,12 +94,16 @@ def test_a_loss_of_quantisation_is_said(pairs: dict[str, Against]) -> None:
 def test_a_bug_within_both_budgets_is_not_called_rounding() -> None:
     pair = against(judged("split_k", CASE, "reduce-max-first-split"), judged("flash"))
     assert pair.parts_at is None
-    assert findings(pair)[2] == "they do not part by more than both budgets, but against float64 A at merge_max is wrong"
+    assert (
+        findings(pair)[2] == "they do not part by more than both budgets, but against float64 A at merge_max is wrong"
+    )
 
 
 def test_the_table_has_a_row_for_every_stage(pairs: dict[str, Against]) -> None:
     lines = printed(report(pairs["parts"], unicode=False, width=200))
-    assert lines[0].startswith("A: split_k with reduce-double-counts-sum on emulator: float32 b=1 h=1 q=64 k=64 d=8, causal")
+    assert lines[0].startswith(
+        "A: split_k with reduce-double-counts-sum on emulator: float32 b=1 h=1 q=64 k=64 d=8, causal"
+    )
     assert lines[1].startswith("B: flash on emulator: float32 b=1 h=1 q=64 k=64 d=8, causal bottom-right, tiles 16x16,")
     assert lines[2].split("  ")[0] == "stage" and all(column in lines[2] for column in COLUMNS)
     rows = {line.split()[0]: line for line in lines[3:19]}
@@ -135,18 +139,3 @@ def test_html(pairs: dict[str, Against]) -> None:
     page = pairs["parts"]._repr_html_()
     assert page.count("<tr") == 1 + 16 and page.count("color:#b00020") == 1
     assert "<div>they part first at out = sum_s merge_weight" in page and "bug &lt;- origin" in page
-
-
-@pytest.mark.parametrize("name", ["parts", "rounding", "splits", "codes"])
-def test_the_command_repeats_the_pair(pairs: dict[str, Against], name: str) -> None:
-    from tests.test_cli import workbench
-
-    pair = pairs[name]
-    words = shlex.split(against_command(pair))
-    assert words[0] == "workbench"
-    result = workbench(*words[1:], "--backend", "emulator", "--json")
-    assert result.exit_code == (name == "parts")
-    repeated, made = json.loads(result.stdout), document(pair)
-    for side in "ab":
-        assert repeated[side]["case"] == made[side]["case"]
-    assert repeated["stages"] == json.loads(json.dumps(made["stages"]))

@@ -44,12 +44,15 @@ def table():
 def test_a_decode_table_shows_the_head_of_its_worst_entry_on_the_ideal_line():
     drawn = table()
     figure = decode_table(drawn)
-    values, errors = figure.axes
+    values, differences, errors = figure.axes
     (ideal,) = [line for line in values.lines if line.get_label() == "ideal"]
     codes = np.delete(np.arange(256), 127)
     assert np.array_equal(ideal.get_xydata(), np.stack([codes, drawn.isolated.expected[1, codes]], axis=1))
     (dots,) = values.collections
     assert np.array_equal(dots.get_offsets(), np.stack([codes, drawn.isolated.actual[1, codes]], axis=1))
+    (far,) = differences.collections
+    expected = drawn.isolated.actual[1, codes].astype(float) - drawn.isolated.expected[1, codes]
+    assert np.array_equal(far.get_offsets(), np.stack([codes, expected], axis=1)) and expected.max() == 15
     (heights,) = errors.collections
     offsets = np.asarray(heights.get_offsets())
     np.testing.assert_allclose(offsets[offsets[:, 0] == 200, 1], np.log10(30))
@@ -80,6 +83,7 @@ def test_a_decoded_tile_is_the_one_of_the_worst_element():
     for axes in (values, errors):
         assert [(line.get_xdata().item(), line.get_ydata().item()) for line in axes.lines] == [(5, 19)]
     assert any(text.startswith("b=0 h=1, keys 16 to 31, isolated") for text in texts(figure))
+    assert "1  budget" in texts(figure), "the colours have a key"
 
 
 def test_a_ragged_tile_is_cut_off():
@@ -109,13 +113,14 @@ def test_every_lane_and_register_owns_one_element():
 
 def test_a_tensor_core_tile_is_coloured_by_lane_and_register():
     figure = tensor_core_tile(products())
-    (axes,) = figure.axes
+    axes, _ = figure.axes
     image = np.asarray(axes.images[0].get_array())
     wrong = (image != image[0, 0]).any(-1)
     registers = np.array([[owner(row, column)[2] for column in range(16)] for row in range(16)])
     assert np.array_equal(wrong, registers >= 2)
     labels = {text.get_position(): text.get_text() for text in axes.texts}
     assert len(labels) == 256 and labels[16, 16] == "0.0" and labels[27, 25] == "5.3"
+    assert "qk: bug" in texts(figure) and "1  budget" in texts(figure)
     assert axes.get_xlim() == (15.5, 31.5) and axes.get_ylim() == (31.5, 15.5)
     assert [(line.get_xdata(), line.get_ydata()) for line in axes.lines if line.get_marker() == "s"] == [([27], [25])]
 
@@ -123,7 +128,7 @@ def test_a_tensor_core_tile_is_coloured_by_lane_and_register():
 def test_a_tile_at_the_edge_leaves_out_what_does_not_exist():
     drawn = products()
     drawn.isolated.over_budget[0, 0, 39, 35] = 70
-    (axes,) = tensor_core_tile(drawn).axes
+    axes, _ = tensor_core_tile(drawn).axes
     assert np.asarray(axes.images[0].get_array()).shape == (8, 8, 3) and len(axes.texts) == 64
     assert axes.get_xlim() == (31.5, 47.5)
 

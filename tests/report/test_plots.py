@@ -174,7 +174,11 @@ def test_no_tick_where_the_statistical_budget_is_the_budget_or_nothing_was_judge
     [
         (0, "0"),
         (np.inf, "inf"),
+        (1, "1"),
         (1.0003, "1.0003"),
+        (np.float32(1.0000001), "1.0000001"),
+        (0.9987793, "0.999"),
+        (0.99997, "0.99997"),
         (0.25, "0.25"),
         (999.6, "1e+03"),
         (5000, "5.0e3"),

@@ -44,7 +44,8 @@ def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
         common = 1.05 * pi * scores.common
 
     added = losses.sum(keys + 2 * tiles + 2 * p.splits + 4)
-    products = losses.sum_of_products(keys + losses.mma_block * tiles) + losses.sum(2 * tiles + 2 * p.splits + 3)
+    met = keys + losses.mma_block * tiles  # a tile's last block may be short
+    products = losses.sum_of_products(met, met, losses.acc_accumulation) + losses.sum(2 * tiles + 2 * p.splits + 3)
     sum_relative = xp.sum(relative, axis=-1)
     out = _out(p, pi, relative, squares, common, sum_relative, added, products + losses.products, total)
 
@@ -108,7 +109,7 @@ def _out(
     no_keys = xp.sum(pi, axis=-1)[..., None] == 0
     if not p.statistics:
         return stored_out(p, Error(xp.where(no_keys, 0.0, worst), 0.0, 0.0))
-    if losses.accumulation == "nearest":
+    if losses.acc_accumulation == "nearest":
         # a sum that loses n u of its size in the worst case loses sqrt(n) u all but surely
         of_sums = losses.sums * (products * reach * reach + added * out * out) + (losses.products * reach) ** 2
         certain = last + _partials(p, reach, total)

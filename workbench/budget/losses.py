@@ -25,7 +25,8 @@ class Losses:
     """Unit roundoffs and ulps of single operations; 0 (or float32, for a cast) where nothing is lost."""
 
     sums: float  #: relative error of an addition
-    accumulation: str  #: as in Contract
+    qk_accumulation: str  #: one of Contract's
+    acc_accumulation: str
     mma_block: int
     mma_extra_bits: int
     products: float  #: relative error of a product that does not fit into float32, and of the scale
@@ -48,19 +49,19 @@ class Losses:
         """
         return n * self.sums / (1 - n * self.sums) if n * self.sums < 1 else np.inf
 
-    def sum_of_products(self, n: int) -> float:
-        """As `sum`, of n products added to an accumulator where tensor cores may do it.
+    def sum_of_products(self, products: int, additions: int, accumulation: str) -> float:
+        """As `sum`, of so many products that take so many additions, which tensor cores may do.
 
         A tensor core aligns a block of products and the accumulator to the largest of them and truncates what lies
         below float32's last bit and `mma_extra_bits` more: (block + 1) 2^(-23 - e) of the magnitudes so far for each
         block, and one truncation of its sum (Fasi et al. 2021, PeerJ CS-330, section 4).
         """
-        if self.accumulation == "nearest":
-            return self.sum(n)
-        blocks = -(-n // self.mma_block)
+        if accumulation == "nearest":
+            return self.sum(additions)
+        blocks = -(-products // self.mma_block)
         lost = blocks * ((self.mma_block + 1) * 2.0**-self.mma_extra_bits + 1) * 2 * self.sums
         truncated = lost / (1 - lost) if lost < 1 else np.inf
-        return truncated if self.accumulation == "tensor-core" else max(truncated, self.sum(n))
+        return truncated if accumulation == "tensor-core" else max(truncated, self.sum(additions))
 
     def exp(self, x: np.ndarray | float, calls: int = 1) -> np.ndarray | float:
         """Relative error of `calls` exps whose arguments' magnitudes add up to `x`; an ulp is at most 2u."""
@@ -72,7 +73,8 @@ def losses_of(contract: Contract) -> Losses:
     unknown_base = "base2" in contract.assumed
     return Losses(
         sums=U,
-        accumulation=contract.accumulation,
+        qk_accumulation=contract.accumulation,
+        acc_accumulation=contract.accumulation_of_acc,
         mma_block=contract.mma_block,
         mma_extra_bits=contract.mma_extra_bits,
         products=U,

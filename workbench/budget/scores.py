@@ -24,9 +24,8 @@ def qk_error(p: Problem, size: np.ndarray) -> Error:
     """
     xp, losses = array_namespace(size), p.losses
     head_dim, inexact = p.q.shape[-1], not p.exact_products
-    n = max(1, head_dim - 1)
     floor = xp.where(size > 0, head_dim * losses.floor, 0.0)
-    added = losses.sum_of_products(n)
+    added = losses.sum_of_products(head_dim, max(1, head_dim - 1), losses.qk_accumulation)
     worst = (added + losses.products * inexact * (1 + added)) * size + floor
     moved: np.ndarray | float = 0.0
     if "q" in p.input_errors or "k" in p.input_errors:
@@ -36,7 +35,7 @@ def qk_error(p: Problem, size: np.ndarray) -> Error:
         )
     if not p.statistics:
         random, common = 0.0, 0.0
-    elif losses.accumulation == "nearest":
+    elif losses.qk_accumulation == "nearest":
         squares = (p.q * p.q) @ by_query_head(p.k * p.k, p.q.shape[1]).swapaxes(-1, -2)
         total = p.computed["qk"]
         sums = head_dim * (squares / 2 + total * total / 3) * losses.sums**2

@@ -134,7 +134,7 @@ def _acc(
     if e_v is not None:
         moved = (abs(probs) + e_p.worst) @ e_v
         incoming = incoming + moved
-    added = losses.sum_of_products(n + 1)
+    added = losses.sum_of_products(n + 1, n + 1, losses.acc_accumulation)
     worst = sum_bound(p, total, incoming, added + losses.products * (1 + added), n + 2)
     if not p.statistics:
         return Error(worst, 0.0, 0.0), xp.maximum(total, NEGLIGIBLE)
@@ -145,7 +145,7 @@ def _acc(
         squares = squares + (e_p.random * e_p.random) @ (abs_v * abs_v)
     if e_v is not None:
         common = common + moved
-    if losses.accumulation == "nearest":
+    if losses.acc_accumulation == "nearest":
         products = probs @ v
         terms = (probs * probs) @ (abs_v * abs_v)
         squares = squares + losses.products**2 * (terms + c0 * c0)

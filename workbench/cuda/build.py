@@ -16,7 +16,7 @@ from numba import cuda, float32
 
 from workbench.cuda import device, emulator
 from workbench.faults import Fault, applied
-from workbench.stages import CODES
+from workbench.stages import ALGORITHMS, CODES, Stage
 
 #: storage dtype -> (LOAD, STORE); float16 arrays convert on assignment, bfloat16 arrays hold bits
 CONVERSIONS = {
@@ -27,6 +27,10 @@ CONVERSIONS = {
 #: dtype to which probs are cast -> CAST
 CASTS = {"float32": float32, "float16": device.round_float16, "bfloat16": device.round_bfloat16}
 HEAD_DIMS = (32, 64, 128)
+#: axis -> where its first index in a window is among the int32 that a windowed build takes; its last + 1 is behind it
+WINDOW = {"b": 0, "h": 2, "q": 4, "kv_h": 6}
+#: every stage by its name, which has the same axes in all algorithms
+STAGES = {name: stage for stages in ALGORITHMS.values() for name, stage in stages.items()}
 
 
 @dataclass(frozen=True)
@@ -140,13 +144,15 @@ class Build:
 
 
 class _Probes(ast.NodeTransformer):
-    """Turns `probe.<stage>[index] = value` into a store to an argument for wanted stages and drops it for others."""
+    """Turns `probe.<stage>[index] = value` into a store to an argument for wanted stages and drops it for others;
+    `windowed`: only where the index is in a window, into a buffer that begins there.
+    """
 
-    def __init__(self, wanted: Sequence[str]) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: Sequence[str], windowed: bool) -> None:
+        self.wanted, self.windowed = wanted, windowed
         self.found: list[str] = []
 
-    def visit_Assign(self, node: ast.Assign) -> ast.Assign | None:
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:
         """Keep, redirect or drop one assignment."""
         target = node.targets[0]
         if not (isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute)):
@@ -159,7 +165,7 @@ class _Probes(ast.NodeTransformer):
             return None
         self.found.append(stage)
         target.value = ast.copy_location(ast.Name(f"probe_{stage}", ast.Load()), target.value)
-        return node
+        return _in_window(node, target, STAGES[stage]) if self.windowed else node
 
     def _block(self, node: ast.If | ast.For) -> ast.AST | None:
         """A block left empty goes with its header; a header holds no effects, only a condition or a range."""
@@ -169,6 +175,24 @@ class _Probes(ast.NodeTransformer):
         return node if node.body else None
 
     visit_If = visit_For = _block
+
+
+def _in_window(node: ast.Assign, target: ast.Subscript, stage: Stage) -> ast.stmt:
+    """The store under the condition that its index is in the window, counted from the window's first."""
+    indices = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
+    conditions: list[str] = []
+    counted: list[str] = []
+    for axis, index in zip(stage.axes, map(ast.unparse, indices), strict=True):
+        place = WINDOW.get("kv_h" if axis == "h" and stage.of_kv else axis)
+        counted.append(index if place is None else f"{index} - window[{place}]")
+        if place is not None:
+            conditions.append(f"window[{place}] <= {index} and {index} < window[{place + 1}]")
+    target.slice = ast.parse(f"({', '.join(counted)},)", mode="eval").body
+    made = ast.If(ast.parse(" and ".join(conditions), mode="eval").body, [node], [])
+    for part in (made.test, target.slice):
+        for inner in ast.walk(part):
+            ast.copy_location(inner, node)
+    return ast.copy_location(made, node)
 
 
 @functools.cache
@@ -182,18 +206,21 @@ def build(
     constants: Constants | QuantisedConstants,
     probes: Sequence[str],
     faults: tuple[Fault, ...],
+    *,
+    windowed: bool = False,
 ) -> Build:
     """The kernel `function` of `file`, built with `constants`, dumping the stages of `probes` that it can, with
-    `faults` put in.
+    `faults` put in; `windowed`: only what is in the window, which is then its last argument but the stages.
 
     Raises Refusal for a fault whose text no longer matches.
     """
     tree = ast.parse(_parsed(file, faults), str(file))
     (kernel,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
-    transformer = _Probes(probes)
+    transformer = _Probes(probes, windowed)
     transformer.visit(kernel)
     found = tuple(stage for stage in dict.fromkeys(transformer.found))
-    kernel.args.args += [ast.arg(f"probe_{stage}") for stage in found]
+    last = (["window"] if windowed and found else []) + [f"probe_{stage}" for stage in found]
+    kernel.args.args += map(ast.arg, last)
     tree.body = [node for node in tree.body if not _is_other_kernel(node, kernel)]
     ast.fix_missing_locations(tree)
     namespace: dict[str, Any] = {"__name__": f"workbench.cuda.{file.stem}", **constants.names()}

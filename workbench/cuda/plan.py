@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.faults import Fault, of_file
 from workbench.inputs import put_in
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, probe_set, shape
+from workbench.stages import ABSENT, ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, probe_set, shape
 from workbench.trace import Trace, blank, check
+from workbench.window import Window, kv_heads, parse, sizes_of
 
 BLOCKS = (16, 32, 64, 128)
 SHARED_LIMIT = 48 * 1024  # static shared memory of a block on every GPU from sm_50 on
@@ -26,6 +28,9 @@ DEFAULT_BLOCKS = {32: 64, 64: 64, 128: 32}
 
 #: elements behind each input of a kernel whose fault reads past its end: a tile of keys of the largest head_dim
 GUARD = BLOCKS[-1] * HEAD_DIMS[-1]
+
+#: of dumps, unless a run says otherwise
+LIMIT_GB = 4.0
 
 # buffers that the kernels need whether they are dumped or not
 _OWN_BUFFERS = ("partial_O", "partial_max", "partial_sum", "out", "lse")
@@ -41,6 +46,7 @@ class Plan:
     inputs: tuple[str, ...]  #: names of the arrays that are full before the first launch
     arrays: dict[str, np.ndarray]  #: inputs and every buffer, as kernels take them
     guard: int  #: elements that must lie behind each input, so that no fault reads what is not ours
+    window: Window | None = None  #: to which the dumps are limited
 
     @property
     def constants(self) -> Constants | QuantisedConstants:
@@ -48,18 +54,36 @@ class Plan:
         return constants(self.trace.case)
 
     def arguments(self, names: Sequence[str], dumped: Sequence[str], arrays: dict[str, Any]) -> tuple[Any, ...]:
-        """Values of a launch's arguments by name, then the buffers of the stages it dumps, from `arrays`."""
+        """Values of a launch's arguments by name, then the window and the stages it dumps, from `arrays`."""
         values = {**scalars(self.trace.case), **arrays}
-        return tuple(values[name] for name in (*names, *dumped))
+        window = ("window",) if self.window is not None and dumped else ()
+        return tuple(values[name] for name in (*names, *window, *dumped))
+
+    @property
+    def windowed(self) -> tuple[str, ...]:
+        """Stages whose buffers hold no more than the window."""
+        return (
+            tuple(self.trace.stages)
+            if self.window is None
+            else tuple(stage for stage in self.trace.stages if stage not in (*_OWN_BUFFERS, *QUANTISED_INPUTS))
+        )
 
 
 def plan(
-    name: str, case: Case, *, faults_in: Sequence[str], probes: str, inputs: Mapping[str, np.ndarray] | None = None
+    name: str,
+    case: Case,
+    *,
+    faults_in: Sequence[str],
+    probes: str,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    where: str | None = None,
+    limit_gb: float = LIMIT_GB,
 ) -> Plan:
     """Kernel `name` on `case`, with the named faults put in. The trace knows no backend yet.
 
-    `inputs` are those of `inputs.normalised`; the case's own where None. Refusal for a case, fault or input that the
-    kernel cannot take.
+    `inputs` are those of `inputs.normalised`; the case's own where None. `where`: the window (`window.parse`) to which
+    dumps are limited; the trace is of the whole case still. Refusal for a case, fault or input that the kernel cannot
+    take, and for dumps of more than `limit_gb`.
     """
     kernel = KERNELS[name]
     case = settle(kernel, case)
@@ -69,14 +93,10 @@ def plan(
     codes = put_in(given, case)
     if beside := [name for name in MASKS if name in given]:
         raise Refusal(f"kernel {name} takes no mask and no bias; among the inputs are {', '.join(beside)}")
-    stages = ALGORITHMS[kernel.algorithm]
     wanted = requested(kernel, case, probes)
-    own_dtypes = quantised.DTYPES if kernel.quantised else {"out": DTYPES[case.dtype]}
-    buffers = {
-        stage: blank(shape(stages[stage], case.sizes), own_dtypes.get(stage, np.dtype(np.float32)))
-        for stage in stages
-        if (stage in wanted or stage in _OWN_BUFFERS) and stage not in QUANTISED_INPUTS
-    }
+    window = None if where is None else parse(where, case)
+    check_fits(kernel, case, wanted, window, limit_gb)
+    buffers = {stage: blank(dims, dtype) for stage, (dims, dtype) in _buffers(kernel, case, wanted, window).items()}
     if kernel.quantised:
         read = {x: array.astype(np.float32) for x, array in read.items()}
     elif codes:
@@ -100,13 +120,53 @@ def plan(
     guard = GUARD if any(fault.leaves_arrays for fault in chosen) else 0
     guarded = {name: _guarded(array, guard) for name, array in read.items()}
     arrays = {name: _bits(array) for name, array in {**buffers, **guarded}.items()}
-    return Plan(kernel, of_file(chosen), trace, tuple(guarded), arrays, guard)
+    if window is not None:
+        arrays["window"] = np.array([*window.b, *window.h, *window.q, *kv_heads(case, window)], np.int32)
+    return Plan(kernel, of_file(chosen), trace, tuple(guarded), arrays, guard, window)
+
+
+def _buffers(
+    kernel: Kernel, case: Case, wanted: Sequence[str], window: Window | None
+) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and dtype of every stage that a kernel writes; one that is only dumped is no larger than the window."""
+    dtypes = quantised.DTYPES if kernel.quantised else {"out": DTYPES[case.dtype]}
+    limited = sizes_of(case, window)
+    return {
+        name: (shape(stage, case.sizes if name in _OWN_BUFFERS else limited), dtypes.get(name, np.dtype(np.float32)))
+        for name, stage in ALGORITHMS[kernel.algorithm].items()
+        if (name in wanted or name in _OWN_BUFFERS) and name not in QUANTISED_INPUTS
+    }
+
+
+def dump_bytes(kernel: Kernel, case: Case, wanted: Sequence[str], window: Window | None) -> int:
+    """Bytes of all stages that a run on a settled case dumps."""
+    return sum(prod(dims) * dtype.itemsize for dims, dtype in _buffers(kernel, case, wanted, window).values())
+
+
+def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], window: Window | None, limit_gb: float) -> None:
+    """Refusal where the dumps are more than `limit_gb`, with a window whose are not."""
+    needed = dump_bytes(kernel, case, wanted, window)
+    if needed <= limit_gb * 1e9:
+        return
+    queries = window.q if window is not None else (0, case.seqlen_q)
+    b, h = (0, 0) if window is None else (window.b[0], window.h[0])
+    for last in (queries[1], *(1 << n for n in range(20, -1, -1))):
+        smaller = parse(f"b={b},h={h},q={queries[0]}:{queries[0] + min(last, queries[1] - queries[0])}", case)
+        size = dump_bytes(kernel, case, wanted, smaller)
+        if size <= limit_gb * 1e9:
+            advice = f"--where {smaller} ({size / 1e9:.2g} GB) fits"
+            break
+    else:
+        advice = "no window fits"
+    raise Refusal(
+        f"the dumps of this run take {needed / 1e9:.3g} GB, and the limit is {limit_gb:g} GB (--limit-gb); {advice}, "
+        "and --by-head dumps one head at a time; fewer stages (--probes) take less"
+    )
 
 
 def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
     """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
-    stages = probe_set(kernel.algorithm, probes)
-    return tuple(stage for stage in stages if case.decode != "direct" or stage not in quantised.TABLES)
+    return tuple(stage for stage in probe_set(kernel.algorithm, probes) if stage not in ABSENT[case.decode])
 
 
 def _guarded(array: np.ndarray, guard: int) -> np.ndarray:

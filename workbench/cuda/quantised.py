@@ -17,8 +17,6 @@ from workbench.stages import INPUTS, QUANTISED_INPUTS
 
 #: dtypes of the stages that are not float32; the codes, uint8, are no buffer of the kernel's own
 DTYPES: Mapping[str, np.dtype] = dict.fromkeys(("dequant_q", "dequant_k", "dequant_v", "out"), np.dtype(np.float16))
-#: stages of a kernel that decodes with tables
-TABLES = ("lut_k", "lut_v")
 HEAD_DIMS = range(16, 129, 16)
 BLOCKS = range(16, 129, 16)  # a tensor-core tile is 16x16
 #: default tiles (block_q, block_k) for head_dim up to 64 and beyond, as large as shared memory allows
@@ -55,14 +53,15 @@ def settle(kernel: Kernel, case: Case) -> Case:
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a kernel on codes for a settled case: out is float16, whatever was quantised. With scores from
-    tensor cores qk is accumulated as theirs and acc to nearest, which one field says only as "any".
+    """The contract of a kernel on codes for a settled case: out is float16, whatever was quantised, and qk comes from
+    tensor cores or not, acc never.
     """
     return replace(
         of_kernel(case),
         operands_dtype="float16",
         out_dtype="float16",
-        accumulation="any" if case.scores == "mma" else "nearest",
+        accumulation="tensor-core" if case.scores == "mma" else "nearest",
+        acc_accumulation="nearest",
     )
 
 

@@ -17,10 +17,11 @@ from workbench.cuda import emulator
 from workbench.cuda.build import Constants, QuantisedConstants, build
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS, Kernel
-from workbench.cuda.plan import constants, launches, plan, requested, settle
+from workbench.cuda.plan import LIMIT_GB, constants, launches, plan, requested, settle
 from workbench.faults import Fault, of_file
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace import Trace
+from workbench.window import narrowed
 
 BACKENDS = ("auto", "emulator", "cuda")
 
@@ -51,20 +52,24 @@ def run_kernel(
     probes: str = "all",
     backend: str = "auto",
     inputs: Mapping[str, np.ndarray] | None = None,
+    where: str | None = None,
+    limit_gb: float = LIMIT_GB,
     guarded: bool = True,
 ) -> Trace:
     """The trace of kernel `name` on `case`, with the named faults put in.
 
     `inputs` are those of `inputs.normalised`; the case's own where None. Refusal for a case, fault or input that the
     kernel cannot take; Unavailable for a backend that this machine lacks. `guarded`: a fault that reads past its inputs
-    finds memory of this run there.
+    finds memory of this run there. `where` and `limit_gb` as in `plan`; the trace is then that of the window alone.
     """
-    made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs)
+    limits: dict[str, Any] = {"where": where, "limit_gb": limit_gb}
+    made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs, **limits)
     backend = choose_backend(backend)
-    memory = _Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
+    memory = Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
     for function, grid, names in launches(made.trace.case, made.kernel):
-        dumped, launch = _launcher(made.kernel, function, made.constants, wanted, made.faults, backend)
+        windowed = made.window is not None
+        dumped, launch = _launcher(made.kernel, function, made.constants, wanted, made.faults, backend, windowed)
         try:
             launch(grid, made.constants.threads, made.arguments(names, dumped, memory.arrays))
         except emulator.EmulatorError as error:
@@ -73,11 +78,12 @@ def run_kernel(
                 f"`workbench check` tells more\n{error}"
             ) from None
         if backend == "emulator":
-            leave_receipt(function, made.constants, wanted, made.faults)
+            leave_receipt(function, made.constants, wanted, made.faults, windowed=windowed)
     memory.copy_back()
     options: dict[str, Any] = {"faults_in": faults_in, "probes": probes, "backend": backend, "guarded": guarded}
-    rerun = functools.partial(run_kernel, name, **options) if inputs is None else None
-    return replace(made.trace, backend=backend, versions=versions(backend), rerun=rerun)
+    rerun = functools.partial(run_kernel, name, **options, **limits) if inputs is None else None
+    trace = replace(made.trace, backend=backend, versions=versions(backend), rerun=rerun)
+    return trace if made.window is None else narrowed(trace, made.window, already=made.windowed, rerun=rerun)
 
 
 @functools.lru_cache(maxsize=256)
@@ -88,9 +94,10 @@ def _launcher(
     wanted: tuple[str, ...],
     chosen: tuple[Fault, ...],
     backend: str,
+    windowed: bool,
 ) -> tuple[tuple[str, ...], Callable[..., None]]:
     """The stages that a kernel function dumps, and launch(grid, block, arguments); built once in a process."""
-    made = build(kernel.file, function, constants, wanted, chosen)
+    made = build(kernel.file, function, constants, wanted, chosen, windowed=windowed)
     if backend == "emulator":
         return made.probes, made.for_emulator()
     dispatcher = made.for_cuda()
@@ -98,7 +105,7 @@ def _launcher(
 
 
 @dataclass(frozen=True)
-class _Memory:
+class Memory:
     """The arrays of a run where the backend can reach them."""
 
     backend: str
@@ -163,14 +170,16 @@ def receipt(
     chosen: tuple[Fault, ...],
     *,
     watched: bool = False,
+    windowed: bool = False,
 ) -> Path:
     """A file that says that the emulator has compiled this build before, for estimates only."""
-    key = repr((function, constants, wanted, [(fault.id, fault.after) for fault in chosen], watched, version("numba")))
+    put_in = [(fault.id, fault.after) for fault in chosen]
+    key = repr((function, constants, wanted, put_in, watched, windowed, version("numba")))
     return emulator.cache_dir() / "receipts" / hashlib.sha256(key.encode()).hexdigest()[:24]
 
 
-def leave_receipt(*build: Any, watched: bool = False) -> None:
+def leave_receipt(*build: Any, watched: bool = False, windowed: bool = False) -> None:
     """Remember that a build was compiled; arguments as of `receipt`."""
-    path = receipt(*build, watched=watched)
+    path = receipt(*build, watched=watched, windowed=windowed)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()

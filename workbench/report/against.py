@@ -119,7 +119,7 @@ def _stage(stage: StageAgainst) -> dict[str, Any]:
 
 
 def _headlines(pair: Against) -> list[str]:
-    return [f"{letter}: {headline(judged)}" for letter, judged in (("A", pair.a), ("B", pair.b))]
+    return [f"{letter}: {headline(judged.trace)}" for letter, judged in (("A", pair.a), ("B", pair.b))]
 
 
 def _alone(pair: Against) -> list[str]:
@@ -183,7 +183,7 @@ def findings(pair: Against) -> list[str]:
     if pair.moved:
         by = ", ".join(f"{x} by at most {number(most)}" for x, most in pair.moved.items())
         lines.append(f"A and B read different inputs: {by}")
-        lines.append("  what rounding or quantising them lost is no difference of a stage: each is held to what it read")
+        lines.append("  what rounding or quantising lost is no difference of a stage: each is held to what it read")
     lines += _parting(pair, pair[pair.parts_at]) if pair.parts_at else _explained(pair)
     reasons: dict[str, list[str]] = {}
     for name, reason in pair.apart.items():

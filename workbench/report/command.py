@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 def diff_command(diff: Diff) -> str:
     """The command that judges the same run again."""
     trace = diff.trace
-    options = case_options(trace.case, own=trace.backend != "foreign")
+    printed = "values" in trace.called_with
+    options = case_options(trace.case, own=trace.backend != "foreign" or printed)
     options += [shlex.quote(word) for name, value in trace.called_with.items() for word in (f"--{name}", value)]
-    return _command("diff", trace.target, trace.faults, options)
+    return _command("diff", "" if printed else trace.target, trace.faults, options)
 
 
 def against_command(pair: "Against") -> str:
@@ -25,7 +26,8 @@ def against_command(pair: "Against") -> str:
     a, b = pair.a.trace, pair.b.trace
     if a.case.dtype != b.case.dtype:
         return ""
-    own = a.backend != "foreign"
+    printed = "values" in a.called_with
+    own = a.backend != "foreign" or printed
     options = case_options(a.case, own=own)
     for name in QUANTISED if a.case.codes is None else ():
         if getattr(b.case, name) is not None:
@@ -38,7 +40,7 @@ def against_command(pair: "Against") -> str:
     called_with = {**b.called_with, **a.called_with}
     options += [shlex.quote(word) for name, value in called_with.items() for word in (f"--{name}", value)]
     beside = [] if b.faults else ["--against", shlex.quote(b.target)]
-    return _command("diff", a.target, a.faults, [*beside, *options])
+    return _command("diff", "" if printed else a.target, a.faults, [*beside, *options])
 
 
 def check_command(checked: "Checked") -> str:
@@ -48,7 +50,7 @@ def check_command(checked: "Checked") -> str:
 
 
 def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[str]) -> str:
-    words = ["workbench", verb, target, *(word for fault in faults for word in ("--fault", fault))]
+    words = ["workbench", verb, *filter(None, [target]), *(word for fault in faults for word in ("--fault", fault))]
     return " ".join([*map(shlex.quote, words), *options])
 
 

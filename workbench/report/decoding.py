@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def decode_table(stage: StageDiff) -> "Figure":
-    """The 256 entries of lut_k or lut_v at the head of the worst one: above, values on the line of the ideal ones;
-    below, |error| / budget of each. Codes that stand for no number are left out.
+    """The 256 entries of lut_k or lut_v at the head of the worst one: values on the line of the ideal ones, below
+    them how far they are from it, and |error| / budget of each. Codes that stand for no number are left out.
 
     Refuses a stage without a comparison, and one that is no table.
     """
@@ -35,17 +35,23 @@ def decode_table(stage: StageDiff) -> "Figure":
     shown = np.isfinite(ideal)
     colours = maps.colours(maps.shade(ratios, state)) / 255
 
-    figure = look.page(7.75, 6.25)
+    figure = look.page(7.75, 7.5)
     title = f"head {head}, {look.kind(stage)} |error| / budget\n{look.worst_line(stage)}"
     look.headline(figure, f"{stage.name}: {stage.verdict}", title)
-    values = figure.add_axes((0.11, 0.40, 0.86, 0.46))
-    errors = figure.add_axes((0.11, 0.09, 0.86, 0.25))
+    values, differences, errors = (
+        figure.add_axes((0.11, y, 0.86, h)) for y, h in ((0.56, 0.31), (0.33, 0.17), (0.08, 0.19))
+    )
     values.plot(codes[shown], ideal[shown], color=FAINT, lw=1.0, zorder=1, label="ideal")
     style: dict[str, Any] = {"s": 9, "edgecolors": INK, "linewidths": 0.3, "zorder": 2}
     drawn = shown & np.isfinite(actual)
     values.scatter(codes[drawn], actual[drawn], c=colours[drawn], label="table", **style)
     values.legend(loc="upper left", frameon=False, fontsize=SMALL, labelcolor=INK)
     values.set_ylabel("value", fontsize=LABEL, color=INK)
+    differences.scatter(codes[drawn], (actual - ideal)[drawn], c=colours[drawn], **style)
+    differences.axhline(0, color=FAINT, lw=1.0, zorder=1)
+    differences.ticklabel_format(axis="y", scilimits=(-3, 4))
+    differences.yaxis.get_offset_text().set(fontsize=SMALL, color=INK)
+    differences.set_ylabel("table - ideal", fontsize=LABEL, color=INK)
     judged = shown & ~np.isnan(ratios)
     heights = np.array([position(float(ratio)) for ratio in ratios[judged]])
     errors.scatter(codes[judged], heights, c=colours[judged], **style)
@@ -55,11 +61,12 @@ def decode_table(stage: StageDiff) -> "Figure":
     errors.set_ylim(EDGES[0] - SLOT, EDGES[-1] + SLOT)
     errors.set_ylabel("x of budget", fontsize=LABEL, color=INK)
     errors.set_xlabel("code", fontsize=LABEL, color=INK)
-    for axes in (values, errors):
+    for axes in (values, differences, errors):
         look.bare(axes)
         axes.set(xlim=(-2, CODES + 1), xticks=range(0, CODES + 1, 32))
         axes.grid(color=RULE, lw=0.6)
         axes.set_axisbelow(True)
+    figure.align_ylabels()
     return figure
 
 
@@ -81,17 +88,21 @@ def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
     actual = to_float64(comparison.actual)[tile]
     shades = maps.shade(comparison.over_budget[tile], comparison.state[tile])
 
-    figure = look.page(9.5, 5.2)
+    width, height = 10.7, 5.2  # inches, as of all places below
+    figure = look.page(width, height)
     word = maps.WORDS[rows]
     place = f"b={at['b']} h={at['h']}, {maps.PLURALS[rows]} {first} to {first + len(actual) - 1}"
     subtitle = f"{place}, {look.kind(stage)} |error| / budget\n{look.worst_line(stage)}"
     look.headline(figure, f"{stage.name}: {stage.verdict}", subtitle)
-    left, right = (figure.add_axes((x, 0.11, 0.37, 0.66)) for x in (0.08, 0.60))
+    left, right, scale = (
+        figure.add_axes((x / width, 0.57 / height, w / width, 3.45 / height))
+        for x, w in ((0.75, 3.5), (5.7, 3.5), (4.35, 0.14))
+    )
     limit = float(np.abs(actual[np.isfinite(actual)]).max(initial=0.0)) or 1.0
     extent = (-0.5, actual.shape[1] - 0.5, first + len(actual) - 0.5, first - 0.5)
     style: dict[str, Any] = {"extent": extent, "aspect": "auto", "interpolation": "nearest"}
     image = left.imshow(actual, cmap="RdBu_r", vmin=-limit, vmax=limit, **style)
-    bar = figure.colorbar(image, cax=figure.add_axes((0.46, 0.11, 0.015, 0.66)))
+    bar = figure.colorbar(image, cax=scale)
     bar.ax.tick_params(labelsize=SMALL, labelcolor=INK)
     right.imshow(maps.colours(shades), **style)
     for axes, title in ((left, "decoded values"), (right, "x of budget")):
@@ -99,6 +110,7 @@ def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
         if worst is not None:
             ring: dict[str, Any] = {"marker": "o", "ls": "", "mfc": "none", "mec": INK, "ms": 11, "clip_on": False}
             axes.plot(at["d"], at[rows], **ring)
+    maps.key(figure, maps.swatches(shades), left=9.35, top=4.02)
     return figure
 
 

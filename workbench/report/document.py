@@ -39,6 +39,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "origin": diff.origin,
         "origins": list(diff.origins),
         "victims": list(diff.victims),
+        "notes": list(trace.notes),
         "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
         "stages": [_stage(trace, stage) for stage in diff.stages],
         "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in rules(diff)],

@@ -44,13 +44,14 @@ def tensor_core_tile(stage: StageDiff) -> "Figure":
     at = look.indices(stage, worst or 0)
     query, key = at["q"] // SIZE * SIZE, at["k"] // SIZE * SIZE
     tile = (at["b"], at["h"], slice(query, query + SIZE), slice(key, key + SIZE))
-    image = maps.colours(maps.shade(comparison.over_budget[tile], comparison.state[tile]))
+    shades = maps.shade(comparison.over_budget[tile], comparison.state[tile])
+    image = maps.colours(shades)
     rows, columns = image.shape[:2]
 
-    width, height = SIZE * CELL + 1.2, SIZE * CELL + 1.7
+    width, height = SIZE * CELL + 2.7, SIZE * CELL + 1.7
     figure = look.page(width, height)
-    place = f"b={at['b']} h={at['h']}, queries from {query}, keys from {key}; {look.kind(stage)} |error| / budget"
-    look.headline(figure, f"{stage.name}: lane.register", f"{place}\n{look.worst_line(stage)}")
+    place = f"b={at['b']} h={at['h']}, lane.register of two products of 16x8, {look.kind(stage)} |error| / budget"
+    look.headline(figure, f"{stage.name}: {stage.verdict}", f"{place}\n{look.worst_line(stage)}")
     axes = figure.add_axes((0.8 / width, 0.6 / height, SIZE * CELL / width, SIZE * CELL / height))
     look.bare(axes)
     axes.imshow(image, extent=(key - 0.5, key + columns - 0.5, query + rows - 0.5, query - 0.5), aspect="auto")
@@ -64,6 +65,7 @@ def tensor_core_tile(stage: StageDiff) -> "Figure":
     if worst is not None:
         ring: dict[str, Any] = {"marker": "s", "ls": "", "mfc": "none", "mec": INK, "mew": 1.8, "ms": 19}
         axes.plot(at["k"], at["q"], **ring)
+    maps.key(figure, maps.swatches(shades), left=SIZE * CELL + 1.0, top=SIZE * CELL + 0.6)
     axes.set(xlim=(key - 0.5, key + SIZE - 0.5), ylim=(query + SIZE - 0.5, query - 0.5))
     axes.set(xticks=range(key, key + SIZE), yticks=range(query, query + SIZE))
     axes.set_xlabel("key", fontsize=LABEL, color=INK)

@@ -3,7 +3,7 @@
 Each element becomes a shade, an integer that grows with importance, so that reducing a large map is a block maximum.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT, MAP = 7.75, 6.25, 4.75  #: inches: the figure, and the side of the map in it
+WIDTH, HEIGHT, MAP, BAR = 7.75, 6.25, 4.75, 2.85  #: inches: the figure, the side of the map in it, the bar of colours
 CELLS = 512  #: most cells drawn in a direction; the map is 522 pixels wide at 110 dpi, so that each cell keeps a pixel
 LINES = 64  #: most tile lines drawn in a direction
 
@@ -76,12 +76,20 @@ def heatmap(stage: StageDiff, *, case: Case, axes: tuple[str, str] | None = None
     look.headline(figure, f"{stage.name}: {stage.verdict}", f"{_place(stage, cut, steps)}\n{look.worst_line(stage)}")
     plot = figure.add_axes((0.72 / WIDTH, 0.55 / HEIGHT, MAP / WIDTH, MAP / HEIGHT))
     _image(plot, shades, steps, cut)
-    _colour_bar(figure.add_axes((5.75 / WIDTH, 2.45 / HEIGHT, 0.2 / WIDTH, (MAP - 1.9) / HEIGHT)))
-    handles = [*_mark_worst(plot, cut.worst), *_lines(plot, case, cut), *_swatches(shades)]
-    style: dict[str, Any] = {"borderaxespad": 0, "borderpad": 0, "frameon": False}
-    corner = (5.75 / WIDTH, 2.2 / HEIGHT)
-    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=corner, fontsize=SMALL, labelcolor=INK, **style)
+    handles = [*_mark_worst(plot, cut.worst), *_lines(plot, case, cut), *swatches(shades)]
+    key(figure, handles, left=5.75, top=0.55 + MAP)
     return figure
+
+
+def key(figure: "Figure", handles: Sequence[Any], *, left: float, top: float) -> None:
+    """The colours of errors at a place of a figure in inches, and below them what `handles` mean; 2.85 + 0.2 for each
+    of these high.
+    """
+    width, height = figure.get_size_inches()
+    _colour_bar(figure.add_axes((left / width, (top - BAR) / height, 0.2 / width, BAR / height)))
+    style: dict[str, Any] = {"borderaxespad": 0, "borderpad": 0, "frameon": False, "fontsize": SMALL, "labelcolor": INK}
+    corner = (left / width, (top - BAR - 0.25) / height)
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=corner, **style)
 
 
 def default_axes(axes: str) -> tuple[str, str]:
@@ -212,7 +220,8 @@ def _lines(axes: "Axes", case: Case, cut: Slice) -> list:
     return list(drawn.values())
 
 
-def _swatches(shades: np.ndarray) -> list:
+def swatches(shades: np.ndarray) -> list:
+    """Legend handles of the shades that are no size of an error, of those that are there."""
     from matplotlib.patches import Patch
 
     present = [NAMED[name] for name in NAMED if (shades == name).any()]

@@ -53,11 +53,11 @@ def kind(stage: StageDiff) -> str:
 def numbers_line(comparison: Comparison) -> str:
     """How many elements a comparison has, and how many of each kind worth a word."""
     judged, poisoned = np.count_nonzero(comparison.judged), np.count_nonzero(comparison.state == State.POISONED)
-    unjudged = comparison.state.size - judged - poisoned
+    size = np.count_nonzero(comparison.state != State.ABSENT)
+    unjudged = size - judged - poisoned
     outside = f"{np.count_nonzero(comparison.outside):,} outside"
     if suspicious := np.count_nonzero(comparison.state == State.SUSPICIOUS):
         outside = f"{suspicious:,} suspicious, {outside}"
-    size = comparison.state.size
     text = f"{size:,} element{'s' if size > 1 else ''}, {outside}, {poisoned:,} poisoned"
     return f"{text}, {unjudged:,} not judged" if unjudged else text
 
@@ -75,9 +75,10 @@ def worst_line(stage: StageDiff) -> str:
 
 
 def times(over_budget: float) -> str:
-    """A ratio in few characters: 0, 0.25, 3.1e5, inf; with all its digits close to 1, where they decide."""
+    """A ratio in few characters: 0, 0.25, 3.1e5, inf; close to 1 with as many digits as tell it from 1."""
     if over_budget == 0 or np.isinf(over_budget) or 1e-2 <= over_budget < 1e3:
-        return f"{over_budget:.{9 if abs(over_budget - 1) < 1e-2 else 3}g}"
+        texts = [f"{over_budget:.{digits}g}" for digits in range(3, 10)]
+        return next((text for text in texts if text != "1"), "1")
     digits, exponent = f"{over_budget:.1e}".split("e")
     return f"{digits}e{int(exponent)}"
 

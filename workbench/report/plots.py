@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from workbench.case import Case
 from workbench.comparison import Comparison
 from workbench.judge import Diff
@@ -111,7 +109,7 @@ def _row(axes: "Axes", row: int, stage: StageDiff) -> None:
         stage.verdict,
         "-" if isolated is None else times(isolated),
         "-" if propagated is None else times(propagated),
-        "-" if judged is None else f"{np.count_nonzero(judged.outside):,} / {judged.state.size:,}",
+        "-" if judged is None else f"{judged.summary.outside:,} / {judged.summary.size:,}",
     )
     place, *places = COLUMNS.values()
     if name in ("origin", "victim"):

@@ -10,11 +10,11 @@ from workbench.rules import Rule, usual
 
 
 def remarks(diff: Diff) -> list[str]:
-    """A line on what quantisation cost, one on other rules where there is an out, and one for each stage with
-    ill-conditioned elements.
+    """The notes of the trace, a line on what quantisation cost, one on other rules where there is an out, and one for
+    each stage with ill-conditioned elements.
     """
     found = rules(diff)
-    lines = [line] if (line := bit_match(diff)) else []
+    lines = [*diff.trace.notes, *([line] if (line := bit_match(diff)) else [])]
     if diff.loss is not None:
         lines.append(
             f"largest error of out: {np.abs(diff.loss.of_out).max():.3g} from quantisation, "
@@ -33,18 +33,20 @@ def remarks(diff: Diff) -> list[str]:
 
 
 def bit_match(diff: Diff) -> str:
-    """The share of elements of out and lse that are the correct rounding of what float64 makes of the same inputs."""
+    """The share of elements of out and lse, where they were given whole, that are the correct rounding of what float64
+    makes of the same inputs.
+    """
     shares = [
         f"{stage.name} {stage.decisive.summary.count(State.EXACT) / stage.decisive.summary.size:.1%}"
         for stage in diff.stages
-        if stage.name in ("out", "lse") and stage.decisive is not None
+        if stage.name in ("out", "lse") and stage.decisive is not None and stage.name not in diff.trace.sparse
     ]
     return f"correctly rounded to the last bit: {', '.join(shares)}" if shares else ""
 
 
 def rules(diff: Diff) -> tuple[Rule, ...]:
-    """The usual rules on out against float64 from q, k, v; none where out was not given."""
-    given = "out" in diff.trace.stages and diff["out"].propagated
+    """The usual rules on out against float64 from q, k, v; none where out was not given, or not whole."""
+    given = "out" in diff.trace.stages and "out" not in diff.trace.sparse and diff["out"].propagated
     return usual(attention_of(diff.trace, from_codes=True), given.expected) if given else ()
 
 

@@ -17,6 +17,7 @@ from workbench.report.document import largest
 from workbench.report.remarks import remarks
 from workbench.report.words import beginning, findings, number, value
 from workbench.stage_diff import ORIGIN_VERDICTS, Element, StageDiff
+from workbench.trace import Trace
 
 COLUMNS = (
     "stage",
@@ -45,8 +46,7 @@ def row(diff: Diff, stage: StageDiff) -> tuple[str, ...]:
     """The cells of one stage, as in COLUMNS."""
     part = stage.role
     verdict = stage.verdict + {"origin": " <- origin", "victim": " (victim)"}.get(part, "")
-    # a victim's own errors are small: what it suffers is its distance from q, k, v
-    comparison = stage.propagated if part == "victim" else stage.decisive
+    comparison = stage.told
     if comparison is None:
         return (stage.name, verdict, *[""] * (len(COLUMNS) - 3), stage.reason)
     found = comparison.summary
@@ -89,8 +89,8 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
         table.add_column(column, justify="left" if left else "right", no_wrap=True)
     for stage, cells in zip(diff.stages, rows, strict=True):
         table.add_row(*(escape(cells[column]) for column in columns), style=_STYLES[stage.role])
-    parts: list[RenderableType] = [Text(headline(diff)), table]
-    if diff.victims:
+    parts: list[RenderableType] = [Text(headline(diff.trace)), table]
+    if any(stage.isolated for stage in diff.stages if stage.role == "victim"):
         parts.append(
             Text(
                 f"Rows marked (victim) show the error against {beginning(diff.trace)}; all others against the stage's "
@@ -122,9 +122,9 @@ def fitting(rows: Sequence[dict[str, str]], columns: Sequence[str], spare: Seque
     return left
 
 
-def headline(diff: Diff) -> str:
+def headline(trace: Trace) -> str:
     """What was run, in a line."""
-    trace, case = diff.trace, diff.trace.case
+    case = trace.case
     heads = f"h={case.heads}" + (f" (kv {case.kv_heads})" if case.kv_heads != case.heads else "")
     # a foreign kernel may not say how it splits the keys, and its tiles of queries do not matter
     tiles = [f"tiles {case.block_q}x{case.block_k}"] if case.block_q and case.block_k else []
@@ -204,14 +204,19 @@ def html_table(diff: Diff) -> str:
         weight = "bold" if part == "origin" else "normal"
         rows.append(f"<tr style='color:{colours.get(part, 'inherit')};font-weight:{weight}'>{cells}</tr>")
     words = "".join(f"<div>{html.escape(line)}</div>" for line in [*remarks(diff), *findings(diff)])
-    return f"<div>{html.escape(headline(diff))}</div><table>{''.join(rows)}</table>{words}"
+    return f"<div>{html.escape(headline(diff.trace))}</div><table>{''.join(rows)}</table>{words}"
 
 
-def listing(entries: Sequence[dict], columns: Sequence[str], *, unicode: bool) -> RenderableType:
-    """A plain table of dicts."""
+def listing(
+    entries: Sequence[dict], columns: Sequence[str], *, unicode: bool, right: Sequence[str] = ()
+) -> RenderableType:
+    """A plain table of dicts; the columns `right`, of numbers, are aligned at the right."""
     table = new_table(unicode)
     for i, column in enumerate(columns):
-        table.add_column(column.replace("_", " "), no_wrap=i == 0, overflow="fold")
+        if column in right:
+            table.add_column(column.replace("_", " "), no_wrap=True, justify="right")
+        else:
+            table.add_column(column.replace("_", " "), no_wrap=i == 0, overflow="fold")
     for entry in entries:
         table.add_row(*(escape(_cell(entry[column])) for column in columns))
     return table

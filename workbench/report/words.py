@@ -7,7 +7,7 @@ from workbench.judge import Diff
 from workbench.ledger import FACTORS, Entry, ledger
 from workbench.pattern import pattern
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
-from workbench.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS
+from workbench.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS, unseen_upstream
 from workbench.terms import terms
 from workbench.trace import Trace
 
@@ -45,9 +45,12 @@ def findings(diff: Diff) -> list[str]:
         lines.append(
             f"{'first wrong stage' if i == 0 else 'also wrong on its own inputs'}: {stage.name} = {definition}"
         )
-        lines += [f"  {line}" for line in _details(diff.trace, stage)]
-    if diff.victims and diff.origins:
-        lines.append(f"victims, right on their own inputs: {', '.join(diff.victims)}")
+        lines += [f"  {line}" for line in _details(diff, stage)]
+    behind = [stage.name for stage in diff.stages if stage.behind]
+    if diff.origins and (right := [name for name in diff.victims if name not in behind]):
+        lines.append(f"victims, right on their own inputs: {', '.join(right)}")
+    if behind:
+        lines.append(f"wrong as well, from {beginning(diff.trace)}, as victims at least: {', '.join(behind)}")
     if diff.origins:
         lines += _effects(diff)
     else:
@@ -85,7 +88,8 @@ def assumptions(diff: Diff) -> list[str]:
     ]
 
 
-def _details(trace: Trace, stage: StageDiff) -> list[str]:
+def _details(diff: Diff, stage: StageDiff) -> list[str]:
+    trace = diff.trace
     if stage.decisive is None:
         return [stage.reason]
     lines = [stage.reason] if stage.reason else []
@@ -107,6 +111,9 @@ def _details(trace: Trace, stage: StageDiff) -> list[str]:
         lines.append(f"judged end to end, from {beginning(trace)}: the cause is at or before {stage.name}")
     elif stage.judged_from:
         lines.append(f"judged from {', '.join(stage.judged_from)}")
+    before = {*unseen_upstream(trace.algorithm, stage.name, ())} & {*trace.sparse}
+    if right := [other.name for other in diff.stages if other.name in before and other.role == "clean"]:
+        lines.append(f"right where they were given, upstream: {', '.join(right)}")
     if stage.upstream:
         lines.append(f"upstream that nobody saw: {', '.join(stage.upstream)}")
     return lines

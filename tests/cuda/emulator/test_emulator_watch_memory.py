@@ -28,6 +28,34 @@ def test_unwritten_shared_and_local_memory_of_every_block(found, floats):
     ]
 
 
+@cuda.jit(device=True)
+def last(x):
+    return x[x.shape[0] - 1]
+
+
+def reads_several_at_one_place(out):
+    one = cuda.shared.array(8, float32)
+    other = cuda.shared.array(4, float32)
+    mine = cuda.local.array(2, float32)
+    dynamic = cuda.shared.array(0, float32)
+    if cuda.threadIdx.x < 0:  # never
+        one[7] = other[3] = mine[1] = dynamic[5] = 1
+    out[cuda.threadIdx.x] = last(one) + last(one) + last(other) + last(mine) + last(dynamic)
+
+
+def test_arrays_that_a_function_reads_at_one_place_are_told_apart():
+    memory, out = emulator.Memory(), np.zeros(3, np.float32)
+    kernel = emulator.compile(emulator.source_of(reads_several_at_one_place), watched=True)
+    kernel(1, 3, (out,), dynamic_shared_bytes=24, memory=memory)
+    assert [(f.kind, f.array, f.index, f.count) for f in memory.findings] == [
+        ("uninitialised-read", "one", (7,), 6),
+        ("uninitialised-read", "other", (3,), 3),
+        ("uninitialised-read", "mine", (1,), 3),
+        ("uninitialised-read", "dynamic", (5,), 3),
+    ]
+    assert {f.line for f in memory.findings} == {inspect.getsourcelines(last.py_func)[1] + 2}
+
+
 def writes_half(out):
     t = cuda.threadIdx.x
     if t % 2 == 0:

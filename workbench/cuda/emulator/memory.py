@@ -188,7 +188,8 @@ def session(
     for array in parameters.values():
         if memory.find(array.ctypes.data) is None and array.size:
             memory.add(array, written=True)
-    regions = np.array([_region(owned) for owned in memory.owned] or [[0] * Region.WORDS], np.int64)
+    arrays = [_region(owned) for owned in memory.owned] + _inner_regions(program, shared)
+    regions = np.array(arrays or [[0] * Region.WORDS], np.int64)
     found = np.zeros((_LIMIT, Found.WORDS), np.int64)
     shifts = {name: _shift(program, name) for name in ("shared", "local")}
     shared_stamps = np.zeros((len(shared) >> shifts["shared"], 3), np.int64)
@@ -198,6 +199,7 @@ def session(
     common = np.zeros(Common.WORDS, np.int64)
     common[Common.EPOCH] = memory.epoch
     common[[Common.REGIONS, Common.REGION_COUNT]] = regions.ctypes.data, len(memory.owned)
+    common[Common.ARRAY_COUNT] = len(arrays)
     common[[Common.FINDINGS, Common.FINDING_LIMIT]] = found.ctypes.data, _LIMIT
     common[Common.MEET] = any(site.construct == "cuda.syncwarp" for site in program.sites)
     common[Common.STEPS] = memory.steps
@@ -246,6 +248,18 @@ def merged(findings: Iterator[Finding]) -> list[Finding]:
 def _region(owned: Owned) -> list[int]:
     low, high = np.lib.array_utils.byte_bounds(owned.array)
     return [low, high, owned.stamps.ctypes.data, owned.array.itemsize.bit_length() - 1, int(owned.once)]
+
+
+def _inner_regions(program: Program, shared: np.ndarray) -> list[list[int]]:
+    """Return the records of shared and local arrays, without stamps of their own."""
+    regions = []
+    for array, offset in program.arrays.values():
+        dynamic = array.shape == (0,)
+        start = len(program.shared) if dynamic else offset
+        end = len(shared) if dynamic else start + int(np.prod(array.shape)) * itemsize(array.dtype)
+        base = shared.ctypes.data if array.memory == "shared" else 0
+        regions.append([base + start, base + end, 0, 0, 0])
+    return regions
 
 
 def _shift(program: Program, memory: str) -> int:

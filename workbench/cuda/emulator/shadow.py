@@ -59,11 +59,12 @@ class Common:
     FINDINGS, FINDING_COUNT, FINDING_LIMIT = 3, 4, 5  #: address and number of findings, and how many there is room for
     MEET = 6  #: whether the kernel has warp barriers that order memory
     STEPS = 7  #: turns of loops that every thread may take
-    WORDS = 8
+    ARRAY_COUNT = 8  #: number of all arrays' records: after the global ones those of shared and local arrays
+    WORDS = 9
 
 
 class Region:
-    """Positions in the int64 words of a global array."""
+    """Positions in the int64 words of an array; one in local memory starts and ends at bytes of its thread's."""
 
     START, END, SHADOW, SHIFT, ONCE = 0, 1, 2, 3, 4  #: ONCE: whether an element may be written once only
     WORDS = 5
@@ -85,6 +86,7 @@ _LOCAL_SHADOW, _LOCAL_SHIFT = 8 * Watch.LOCAL_SHADOW, 8 * Watch.LOCAL_SHIFT
 _STEPS, _BLOCK, _COMMON = 8 * Watch.STEPS, 8 * Watch.BLOCK, 8 * Watch.COMMON
 _NDIM, _CLOCKS = 8 * Watch.NDIM, 8 * Watch.CLOCKS
 _REGIONS, _REGION_COUNT = 8 * Common.REGIONS, 8 * Common.REGION_COUNT
+_ARRAY_COUNT = 8 * Common.ARRAY_COUNT
 _FINDINGS, _COUNT, _LIMIT = 8 * Common.FINDINGS, 8 * Common.FINDING_COUNT, 8 * Common.FINDING_LIMIT
 _START, _END, _SHADOW = 8 * Region.START, 8 * Region.END, 8 * Region.SHADOW
 _SHIFT, _ONCE, _REGION_BYTES = 8 * Region.SHIFT, 8 * Region.ONCE, 8 * Region.WORDS
@@ -118,19 +120,38 @@ def time_of(stamp):
 def region_of(watch, address):
     """Return the address of the record of the global array that holds an address; 0 where none does."""
     common = peek(watch + _COMMON)
-    region = peek(common + _REGIONS)
-    for _ in range(peek(common + _REGION_COUNT)):
-        if peek(region + _START) <= address < peek(region + _END):
-            return region
-        region += _REGION_BYTES
+    return _holding(peek(common + _REGIONS), peek(common + _REGION_COUNT), address)
+
+
+@_watched
+def _holding(record, count, address):
+    """Return which of so many records holds an address; 0 where none does."""
+    for _ in range(count):
+        if peek(record + _START) <= address < peek(record + _END):
+            return record
+        record += _REGION_BYTES
     return int64(0)
+
+
+@_watched
+def _array_of(watch, address):
+    """As `region_of`, of the array in any memory; what a function reads at one place may be several arrays."""
+    common = peek(watch + _COMMON)
+    place = address - peek(watch + _LOCAL) if _is_local(watch, address) else address
+    return _holding(peek(common + _REGIONS), peek(common + _ARRAY_COUNT), place)
+
+
+@_watched
+def _is_local(watch, address):
+    """Whether an address lies in the thread's local memory."""
+    return uint64(address - peek(watch + _LOCAL)) < uint64(peek(watch + _LOCAL_BYTES))
 
 
 @_watched
 def report(watch, kind, place, other, address):
     """Note a finding at a place; `other` is the stamp of the access that it conflicts with, 0 where there is none."""
     common = peek(watch + _COMMON)
-    array = region_of(watch, address)
+    array = _array_of(watch, address)
     count = peek(common + _COUNT)
     found = peek(common + _FINDINGS)
     other_place = other & MAX_PLACES - 1
@@ -224,12 +245,6 @@ def _write_at(watch, shadow, address, place, now, start, once):
     poke(shadow, now | place)
     poke(shadow + 8, 0)
     poke(shadow + 16, 0)
-
-
-@_watched
-def _is_local(watch, address):
-    """Whether an address lies in the thread's local memory."""
-    return uint64(address - peek(watch + _LOCAL)) < uint64(peek(watch + _LOCAL_BYTES))
 
 
 @_watched

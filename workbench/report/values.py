@@ -1,0 +1,183 @@
+"""Elements of a stage as a table, a matrix, a JSON document, and HTML for Jupyter."""
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from workbench.comparison import State
+from workbench.judge import Diff
+from workbench.refusal import Refusal
+from workbench.report.document import number
+from workbench.report.text import headline, listing
+from workbench.report.words import beginning
+from workbench.report.words import number as short
+from workbench.selection import Selection
+from workbench.stage_diff import StageDiff
+from workbench.stages import ALGORITHMS, AXIS_NAMES, AXIS_PLURALS, INPUTS, QUANTISED_INPUTS
+from workbench.trace import Trace
+
+#: elements that are printed at once
+LIMIT = 256
+#: more elements than these make a matrix where they lie along two axes
+ROWS = 32
+#: digits that tell any two float32 apart; those of a matrix, of which 16 columns fit into 200 characters
+DIGITS, FEWER_DIGITS = 9, 4
+#: the verdict on an element in a word; None: the stage was not judged
+STATES: dict[State | None, str] = {
+    State.EXACT: "exact",
+    State.ROUNDING: "rounding",
+    State.SUSPICIOUS: "suspicious",
+    State.OUTSIDE: "bug",
+    State.NAN: "bug",
+    State.UNWRITTEN: "unwritten",
+    State.POISONED: "poisoned",
+    State.VACUOUS: "untestable",
+    State.ABSENT: "not given",
+    None: "not judged",
+}
+_QUANTITIES = ("actual", "expected", "error", "budget", "over_budget")
+
+Rows = Sequence[dict[str, Any]]
+
+
+def report(diff: Diff, stage: StageDiff, selection: Selection, rows: Rows | None, screen: Console) -> RenderableType:
+    """Chosen elements of a judged run: what was run, what the stage is, and the elements; `rows` in place of all."""
+    verdict = f"{stage.verdict} (victim)" if stage.role == "victim" else stage.verdict
+    reason = f" ({stage.reason})" if stage.reason else ""
+    source = f"; expected: float64 from {expected_from(diff, stage)}" if stage.told is not None else ""
+    lines = [headline(diff.trace), definition(diff.trace, stage.name), f"{verdict}{reason}{source}"]
+    return Group(*map(Text, lines), *_elements(selection, rows, screen))
+
+
+def reference_report(trace: Trace, selection: Selection, screen: Console) -> RenderableType:
+    """What chosen elements should be, without what the kernel made of them."""
+    source = "q, k and v" if selection.stage in QUANTISED_INPUTS else beginning(trace)
+    lines = [headline(trace), definition(trace, selection.stage), f"expected: float64 from {source}"]
+    return Group(*map(Text, lines), *_elements(selection, None, screen))
+
+
+def definition(trace: Trace, name: str) -> str:
+    """A stage, its axes and what it is, in a line."""
+    stage = ALGORITHMS[trace.algorithm][name]
+    return f"{name} [{' '.join(stage.axes)}] = {stage.definition}"
+
+
+def expected_from(diff: Diff, stage: StageDiff) -> str:
+    """What the expectations of a judged stage were computed from."""
+    if stage.told is not stage.isolated:
+        return beginning(diff.trace)
+    read = stage.judged_from or ALGORITHMS[diff.trace.algorithm][stage.name].reads
+    inputs, own = [name for name in read if name in INPUTS], [name for name in read if name not in INPUTS]
+    return " and ".join([*inputs, *([f"the kernel's own {', '.join(own)}"] if own else [])])
+
+
+def checked(selection: Selection, text: str) -> Selection:
+    """`selection` itself, which `text` chose; Refusal where it is too large to be printed."""
+    if selection.size <= LIMIT:
+        return selection
+    sizes = " x ".join(f"{n} {AXIS_PLURALS[axis]}" for axis, n in _long(selection).items())
+    worst = "" if selection.actual is None else ", or say --worst N"
+    raise Refusal(
+        f"show prints at most {LIMIT} elements; {text} chooses {selection.size} ({sizes}): narrow the indices{worst}"
+    )
+
+
+def document(trace: Trace, stage: StageDiff | None, selection: Selection, rows: Rows | None) -> dict[str, Any]:
+    """The document `workbench.show/1`; `stage` is None of the reference alone, where actual values are null."""
+    return {
+        "schema": "workbench.show/1",
+        "target": trace.target,
+        "faults": list(trace.faults),
+        "backend": trace.backend,
+        "case": number(trace.case.as_dict()),
+        "stage": selection.stage,
+        "verdict": None if stage is None else stage.verdict,
+        "elements": [
+            number({**row, "state": None if stage is None else STATES[row["state"]]})
+            for row in (selection.rows() if rows is None else rows)
+        ],
+    }
+
+
+def html_table(selection: Selection) -> str:
+    """The elements as an HTML table, for Jupyter; no more than can be printed."""
+    rows = selection.rows() if selection.size <= LIMIT else []
+    cells, columns = _cells(selection, rows)
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(row[column])}</td>' for column in columns)}</tr>" for row in cells)
+    more = "" if rows else f"<div>{selection.size} elements; at most {LIMIT} are shown</div>"
+    return f"<div>{html.escape(selection.stage)}</div><table><tr>{head}</tr>{body}</table>{more}"
+
+
+def _elements(selection: Selection, rows: Rows | None, screen: Console) -> list[RenderableType]:
+    """A table with a row for each element, or a matrix where there are many along two axes and the screen is wide
+    enough.
+    """
+    unicode, long = screen.is_terminal, _long(selection)
+    alone = selection.actual is None  # one quantity makes a readable matrix however small it is
+    if rows is None and len(long) == 2 and (alone or selection.size > ROWS):
+        quantities = ("expected",) if alone else ("actual",) if selection.state is None else ("actual", "over_budget")
+        for digits in (DIGITS, FEWER_DIGITS):
+            parts = [part for quantity in quantities for part in _matrix(selection, quantity, digits, unicode)]
+            if all(_fits(part, screen) for part in parts):
+                return parts
+    cells, columns = _cells(selection, selection.rows() if rows is None else rows)
+    for spare in ("", "budget", "error"):  # what says least goes where the screen is narrow
+        columns = [column for column in columns if column != spare]
+        table = listing(cells, columns, unicode=unicode, right=columns[:-1])
+        if _fits(table, screen):
+            break
+    return [table]
+
+
+def _fits(part: RenderableType, screen: Console) -> bool:
+    """Whether a table is no wider than the screen, so that no number is cut."""
+    return screen.measure(part, options=screen.options.update(max_width=10**4)).maximum <= screen.width
+
+
+def _cells(selection: Selection, rows: Rows) -> tuple[list[dict[str, str]], list[str]]:
+    """The cells of a table of elements, and its columns: the axes, and the quantities that are known."""
+    known = [name for name in _QUANTITIES if getattr(selection, name, None) is not None]
+    if {"actual", "expected"} <= {*known}:
+        known.insert(known.index("expected") + 1, "error")
+    names = {"over_budget": "x of budget"}
+    cells = [
+        {axis: str(i) for axis, i in row["index"].items()}
+        | {names.get(name, name): _cell(name, row[name]) for name in known}
+        | {"verdict": STATES[row["state"]]}
+        for row in rows
+    ]
+    verdict = ["verdict"] if selection.actual is not None else []
+    return cells, [*selection.indices, *(names.get(name, name) for name in known), *verdict]
+
+
+def _matrix(selection: Selection, quantity: str, digits: int, unicode: bool) -> list[RenderableType]:
+    """One quantity over the two axes along which several elements were chosen."""
+    down, across = _long(selection)
+    fixed = [f"{AXIS_NAMES[axis]} {axis}={one[0]}" for axis, one in selection.indices.items() if len(one) == 1]
+    said = {"over_budget": "x of budget"}.get(quantity, quantity)
+    corner = f"{down} \\ {across}"
+    rows: dict[int, dict[str, str]] = {}
+    for row in selection.rows():
+        line = rows.setdefault(row["index"][down], {corner: str(row["index"][down])})
+        wrong = quantity == "actual" and row["state"] in (State.OUTSIDE, State.NAN, State.UNWRITTEN)
+        line[str(row["index"][across])] = _cell(quantity, row[quantity], digits) + "*" * wrong
+    columns = [corner, *map(str, selection.indices[across])]
+    marked = " (* outside its budget)" if any("*" in cell for line in rows.values() for cell in line.values()) else ""
+    title = f"{said}{marked}{' at ' if fixed else ''}{', '.join(fixed)}"
+    return [Text(title, style="bold"), listing([*rows.values()], columns, unicode=unicode, right=columns)]
+
+
+def _long(selection: Selection) -> dict[str, int]:
+    """The axes along which more than one element was chosen -> how many."""
+    return {axis: len(one) for axis, one in selection.indices.items() if len(one) > 1}
+
+
+def _cell(quantity: str, x: float | None, digits: int = DIGITS) -> str:
+    """Errors and budgets have three digits."""
+    if x is None:
+        return ""
+    return f"{x:.{digits}g}" if quantity in ("actual", "expected") else "-" if x != x else short(x)
