@@ -244,3 +244,16 @@ def test_random_correct_kernels_never_part(kind: str) -> None:
         over += [stage.over_budgets for stage in pair if stage.judged]
     # budgets that nothing comes near would prove nothing
     assert max(over) > 0.01
+
+
+def test_elements_given_in_part_are_compared_alone_and_excuse_nothing(flash: Diff) -> None:
+    """Of scores 3 elements were printed: the rest may be wrong, so that out is not judged from it."""
+    broken = judged("flash", CASE, "flash-scale-twice").trace
+    scores, off = (np.full(broken.stages["scores"].shape, np.nan, dtype) for dtype in (np.float32, np.float64))
+    good = flash.trace.stages["scores"]
+    scores[0, 0, 5, :3], off[0, 0, 5, :3] = good[0, 0, 5, :3], 0.0
+    stages = {"scores": scores, "out": broken.stages["out"]}
+    sparse = diff(replace(broken, stages=stages, sparse={"scores": off}, requested=()))
+    for pair in (against(sparse, flash), against(flash, sparse)):
+        assert (pair["scores"].verdict, pair["scores"].size, pair["scores"].differing) == ("identical", 3, 0)
+        assert (pair.parts_at, pair["out"].given) == ("out", ())
