@@ -56,7 +56,7 @@ def test_what_arises_in_an_element(a: Side, b: Side, own: float, over: float) ->
 
 
 def test_two_elements_that_are_right_never_part_by_a_rounding_of_float64() -> None:
-    """(a - e) and (b - e) are rounded, so that their difference may come out above the sum of the budgets."""
+    """a - e and b - e are rounded, so that their difference may come out above the sum of the budgets."""
     expected, budget = 1 / 3, 2.0**-25
     a = one(expected + budget, expected, budget - 2.0**-60, State.ROUNDING)
     b = one(expected - budget, expected, budget - 2.0**-60, State.ROUNDING)

@@ -59,6 +59,7 @@ def commands() -> None:
     workbench diff my_kernel.py:attention --dtype float16              a kernel of yours
     workbench diff run.safetensors                                     a trace, judged without running anything
     workbench diff --values run.log                                    values that printf in a kernel of yours wrote
+    workbench diff my_kernel.py:attention --against flash              beside another kernel: where the two part
     workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
 

@@ -110,14 +110,14 @@ def side(contract: Contract, name: str, comparison: Comparison, axes: str, keep:
 @np.errstate(all="ignore")
 def parting(a: Side, b: Side) -> tuple[np.ndarray, np.ndarray]:
     """What of a - b arises in the stage, and that in units of both budgets: inf where one is NaN or of another class
-    than it should be and the other is not alike, nan where either was not judged. Above 1 only where one is wrong.
+    than it should be and the other is not alike, nan where either was not judged. Above 1 only where one is wrong,
+    since the error of what is right is at most its budget.
     """
     own = a.error - b.error
     alike = (np.isnan(a.actual) & np.isnan(b.actual)) | ((a.actual == b.actual) & np.isinf(a.actual))
     own = np.where(alike | (a.error == b.error), 0.0, own)
     over = np.where(own == 0, 0.0, abs(own) / (a.budget + b.budget))
     over = np.where(np.isnan(over), np.inf, over)
-    over = np.where(a.wrong | b.wrong, over, np.minimum(over, 1.0))
     return own, np.where(a.judged & b.judged, over, np.nan)
 
 
