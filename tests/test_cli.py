@@ -193,7 +193,7 @@ def test_untestable_exits_with_1() -> None:
         (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, suspicious; got 'rounding'"),
         (["flash", "--layout", "bshd"], "layout are for foreign kernels; flash is one of ours"),
         (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
-        (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no other options; got seed"),
+        (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no option but --where; got seed"),
         (["mine.py:attention"], "mine.py: no such file"),
         (
             ["flash", "--full", "--fault", "flash-no-causal-mask"],

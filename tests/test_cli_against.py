@@ -182,6 +182,18 @@ def test_a_log_of_printed_values(tmp_path: Path) -> None:
     assert (found["exit_code"], found["parts_at"]) == (1, "scores") and found["stages"][0]["wrong"] == [20, 0]
 
 
+def test_a_window_is_one_of_both_and_a_fed_stage_is_one_of_target() -> None:
+    words = ["split_k", "--splits", "2", "--against", "flash", *SMALL]
+    found = document(*words, "--where", "q=8:24")
+    assert (found["parts_at"], found["exit_code"], found["stages"][0]["size"]) == (None, 0, 16 * 64)
+    faults = ["--fault", "partial-O-float16", "--feed", "partial_O,partial_max,partial_sum=reference"]
+    found = document(*words, *faults)
+    assert (found["parts_at"], found["exit_code"]) == (None, 0)
+    assert message(*words, "--by-head") == (
+        "--by-head judges one run after the other, and keeps none; two are compared in part with --where"
+    )
+
+
 def test_pictures_and_traces_of_both(tmp_path: Path) -> None:
     result = diff("flash", "--against", "split_k", *SMALL, "--probes", "output", "--out", str(tmp_path / "o"))
     assert result.exit_code == 0 and result.stdout.splitlines()[-1] == (
@@ -249,7 +261,7 @@ def test_a_trace_brings_its_own_case_and_is_not_run(trace: str) -> None:
         f"a trace brings its own case; {trace} against flash takes no --seqlen, --causal, --fault"
     )
     assert message(trace, "--against", trace, "--probes", "lean", "--arrays", "torch") == (
-        f"a trace brings its own case; {trace} against {trace} takes no --probes, --arrays"
+        f"a trace brings its own case; {trace} against {trace} takes no --arrays, --probes"
     )
     assert message("flash", "--against", "nowhere.safetensors") == "nowhere.safetensors: no such file"
 

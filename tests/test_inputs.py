@@ -209,7 +209,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         return refusal(load_inputs, tmp_path / name).replace(str(tmp_path / name), "FILE")
 
     assert message("no.npz") == "FILE: no such file"
-    assert message("x.bin", b"1") == "FILE: inputs are a file of .safetensors, .npz, .pt; got .bin"
+    assert message("x.bin", b"1") == "FILE: arrays are read from .safetensors, .npz, .pt; got .bin"
     assert message("x.safetensors", b"1").startswith("FILE: not a complete safetensors file (")
     assert message("x.npz", b"PK1").startswith("FILE: not a complete npz file of plain arrays (")
     np.savez(tmp_path / "objects.npz", q=np.array([{}], object))

@@ -103,6 +103,21 @@ def test_the_alignment_of_a_causal_mask_matters_where_it_moves_the_diagonal() ->
     )
 
 
+def test_windows_on_other_parts_are_refused() -> None:
+    whole, part, other = (run("flash", SMALL, backend="emulator", where=where) for where in (None, "q=0:8", "q=8:16"))
+    check_same_problem(part, part)
+    with pytest.raises(Refusal) as refused:
+        check_same_problem(part, other)
+    assert str(refused.value) == (
+        "flash against flash: both must be the same part of their runs; they are b=0:1,h=0:1,q=0:8 and b=0:1,h=0:1,q=8:16"
+    )
+    with pytest.raises(Refusal) as refused:
+        check_same_problem(part, whole)
+    assert str(refused.value) == (
+        "flash against flash: both must be the same part of their runs; they are b=0:1,h=0:1,q=0:8 and all of it"
+    )
+
+
 def test_other_inputs_are_refused() -> None:
     with pytest.raises(Refusal) as refused:
         check_same_problem(trace("flash"), trace("split_k", seed=1))

@@ -21,7 +21,6 @@ from workbench.options import WORDS, case_options, cases_of, fault_option, json_
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
     from workbench.judge import Diff
-    from workbench.pair import Against
     from workbench.trace import Trace
 
 BUG, USAGE, ENVIRONMENT = 1, 2, 3
@@ -103,23 +102,29 @@ def diff(target: str | None, fail_on: str, as_json: bool, out: Path | None, **op
 
     if fail_on not in FAILS_ALSO:
         raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
-    pairs: list[Against] = []
+    second = cli_against.second_run(options)
     with shown():
-        if second := cli_against.second_run(options):
+        if second:
             pairs = list(cli_against.judged(target, second, options))
-            diffs = [pair.a for pair in pairs]
+            verdicts = [verdict for pair in pairs for verdict in (pair.verdict, pair.a.verdict)]
+            for i, pair in enumerate(pairs):
+                for side, judged in (("a", pair.a), ("b", pair.b)):
+                    if out is not None:
+                        _write(judged, out / (side if len(pairs) == 1 else f"{i:03d}/{side}"))
         else:
-            diffs = list(_judged(*runs(target, **options)))
-        if out is not None:
-            for folder, some in ({"a": diffs, "b": [pair.b for pair in pairs]} if pairs else {"": diffs}).items():
-                _write_all(some, out / folder)
-    if pairs:
+            calls, estimate_s = runs(target, **options)
+            told, verdicts = [], []
+            for i, judged in enumerate(_judged(calls, estimate_s)):
+                if out is not None:
+                    _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
+                told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))
+                verdicts.append(judged.verdict)
+    if second:
         cli_against.show(pairs, as_json, out)
     else:
-        _print(diffs, as_json, out)
-    failing = {*ORIGIN_VERDICTS, "untestable", *FAILS_ALSO[fail_on], "parts"}
-    verdicts = [judged.verdict for judged in diffs] + [pair.verdict for pair in pairs]
-    sys.exit(BUG if failing & {*verdicts} else 0)
+        _print(told, as_json, out)
+    failing = {*ORIGIN_VERDICTS, "untestable", "parts", *FAILS_ALSO[fail_on]}
+    sys.exit(BUG if failing.intersection(verdicts) else 0)
 
 
 def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None) -> Iterable["Diff"]:
@@ -133,32 +138,38 @@ def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None) -> Ite
             yield judge.diff(call())
 
 
-def _write_all(diffs: list["Diff"], out: Path) -> None:
-    from workbench.progress import step
+def _write(judged: "Diff", folder: Path) -> None:
     from workbench.report import plots
     from workbench.trace import save
 
-    with step("write pictures and traces", estimate_s=0.25 * sum(3 * len(judged.stages) for judged in diffs)):
-        for i, judged in enumerate(diffs):
-            folder = out if len(diffs) == 1 else out / f"{i:03d}"
-            plots.save(judged, folder)
-            save(judged.trace, folder / "trace.safetensors")
+    plots.save(judged, folder)
+    save(judged.trace, folder / "trace.safetensors")
 
 
-def _print(diffs: list["Diff"], as_json: bool, out: Path | None) -> None:
+def _told(judged: "Diff", *, alone: bool, as_json: bool) -> Any:
+    """What is printed of a run: of one of several no more than its document or its row, so that its trace can go."""
     if as_json:
-        from workbench.report.document import diff_document, diffs_document
+        from workbench.report.document import diff_document
 
-        click.echo(json.dumps(diff_document(diffs[0]) if len(diffs) == 1 else diffs_document(diffs)))
+        return diff_document(judged)
+    from workbench.report import text
+
+    return judged if alone else text.run_row(judged)
+
+
+def _print(told: list[Any], as_json: bool, out: Path | None) -> None:
+    if as_json:
+        from workbench.report.document import diffs_document
+
+        click.echo(json.dumps(told[0] if len(told) == 1 else diffs_document(told)))
         return
     from workbench.report import text
 
     screen = text.console()
     unicode = screen.is_terminal
+    alone = len(told) == 1
     screen.print(
-        text.report(diffs[0], unicode=unicode, width=screen.width)
-        if len(diffs) == 1
-        else text.summary(diffs, unicode=unicode),
+        text.report(told[0], unicode=unicode, width=screen.width) if alone else text.summary(told, unicode=unicode),
         soft_wrap=False,
     )
     if out is not None:

@@ -75,7 +75,8 @@ def show(pairs: Sequence["Against"], as_json: bool, out: Path | None) -> None:
         against.report(pairs[0], unicode=unicode, width=width) if one else against.summary(pairs, unicode=unicode)
     )
     if out is not None:
-        screen.print(f"pictures and traces: {out}/a/ and {out}/b/", soft_wrap=True)
+        each = f"{out}/" if one else f"{out}/000/"
+        screen.print(f"pictures and traces: {each}a/ and {each}b/{'' if one else ', and so on'}", soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class _Side:
 
     target: str  #: as of `runs.runs`, or a log
     faults: tuple[str, ...] = ()
+    feed: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)  #: its own, by the names of _SETTINGS
     is_log: bool = False
 
@@ -123,17 +125,21 @@ class _Side:
 
     def call(self, case: "Case", other: "_Side", options: dict[str, Any], inputs: Any) -> "Callable[[], Trace]":
         """Runs it, or reads it. What neither side takes is left for others to refuse."""
+        from workbench.feed import parse as parse_feed
         from workbench.runs import runs
         from workbench.target import run
 
         ours = {name: options[name] for name in _USUAL} if self.kernel or not other.kernel else _USUAL
         foreign = foreign_of(options) if self.is_foreign or not other.is_foreign else {}
+        unread = {**dict.fromkeys(foreign_of(options)), "limit_gb": None}
         if self.is_trace:
-            return runs(self.target, **{**options, **dict.fromkeys(_CASE), **ours, "faults": ()})[0][0]
+            return runs(self.target, **{**options, **dict.fromkeys(_CASE), **unread, "faults": (), "feed": ()})[0][0]
         if self.is_log:
-            return runs(None, **{**options, **dict.fromkeys(foreign_of(options)), **ours, **foreign})[0][0]
-        settings = {name: value for name, value in self.settings.items() if name == "backend"}
-        words = {"faults": self.faults, "inputs": inputs, **ours, **settings, **foreign}
+            return runs(None, **{**options, **(unread if other.kernel else {}), **ours, **foreign})[0][0]
+        words = {"faults": self.faults, "inputs": inputs, "where": options["where"], **ours, **foreign}
+        words |= {"feed": parse_feed(self.feed)} | {k: v for k, v in self.settings.items() if k == "backend"}
+        if options["limit_gb"] is not None:
+            words["limit_gb"] = options["limit_gb"]
         return partial(run, self.target, self.case(case, other), **words)
 
 
@@ -163,16 +169,16 @@ def _pairs(target: str | None, second: dict[str, Any], options: dict[str, Any]) 
     from workbench.runs import runs
 
     settings = {name: second[f"against_{name}"] for name in _SETTINGS if f"against_{name}" in second}
-    log, faults = options["values"], options["faults"]
+    log, faults, feed = (options[name] for name in ("values", "faults", "feed"))
     if target is None or log is not None:
         if target is not None or log is None:
             runs(target, **options)  # refuses both, and neither
-        firsts = [_Side(str(log), faults, is_log=True)]
+        firsts = [_Side(str(log), faults, feed, is_log=True)]
     else:
         names = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
-        firsts = [_Side(name, faults) for name in names]
+        firsts = [_Side(name, faults, feed) for name in names]
     if "against" in second:
-        return [(first, _Side(second["against"], (), settings)) for first in firsts]
+        return [(first, _Side(second["against"], settings=settings)) for first in firsts]
     return [(first, replace(first, settings=settings)) for first in firsts]
 
 
@@ -190,6 +196,8 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
     from workbench.cuda.kernels import KERNELS
     from workbench.refusal import Refusal
 
+    if options["by_head"]:
+        raise Refusal("--by-head judges one run after the other, and keeps none; two are compared in part with --where")
     flags = [f"--against-{name.replace('_', '-')}" for name in b.settings]
     if (a.is_trace or a.is_log) and not named:
         what = "a trace" if a.is_trace else "a log"
@@ -202,9 +210,9 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
         raise Refusal(f"--against-splits is for kernels that split the keys ({splitting}); {b.target} does not")
     if not (a.is_trace or b.is_trace):
         return
-    alone = [*_USUAL, "arrays", "device", "layout", "calibration"] if a.is_trace and b.is_trace else []
+    alone = ["arrays", "device", "layout", "calibration", "limit_gb", *_USUAL] if a.is_trace and b.is_trace else []
     given = [name for name in (*_CASE, *alone) if options[name] not in (None, False, _USUAL.get(name))]
-    given += ["fault"] if a.is_trace and a.faults else []
+    given += [name for name, value in (("fault", a.faults), ("feed", a.feed)) if a.is_trace and value]
     if given:
         listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise Refusal(f"a trace brings its own case; {a.target} against {b.target} takes no {listed}")

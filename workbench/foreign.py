@@ -1,10 +1,10 @@
 """Kernels that are not ours: a Python callable, found by `path.py:function`, run on a case and brought into a trace."""
 
 import importlib.util
-import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ import numpy as np
 from workbench import contract
 from workbench.arrays import ARRAYS, DEVICES, as_numpy, handed_over
 from workbench.case import DTYPES, Case
-from workbench.inputs import CODES, put_in
-from workbench.quantize import KINDS, SCALINGS, quantize
+from workbench.feed import NOTHING
+from workbench.handed import handed
+from workbench.inputs import CODES
 from workbench.refusal import Refusal
 from workbench.sparse import dims_of, of_coordinates
-from workbench.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS
+from workbench.stages import ALGORITHMS, INPUTS, MASKS
 from workbench.trace import Trace, check, check_inputs
+from workbench.window import narrowed, parse
 
 LAYOUTS = ("bhsd", "bshd")
 _USUAL = {"arrays": "numpy", "device": "cpu", "layout": "bhsd", "calibration": None}
@@ -59,6 +61,8 @@ def run_foreign(
     layout: str = "bhsd",
     calibration: str | None = None,
     inputs: Mapping[str, np.ndarray] | None = None,
+    feed: Mapping[str, Any] = NOTHING,
+    where: str | None = None,
 ) -> Trace:
     """The trace of a foreign kernel.
 
@@ -66,11 +70,12 @@ def run_foreign(
     returns out, (out, lse), or a dict of stage name -> array, with an optional key "contract" (a dict); a stage given
     in part is {"indices": [n, axes], "values": [n]} in place of an array. Where the case has codes, a function with the
     keywords scale_q, scale_k and scale_v takes codes (uint8) in the place of q, k and v, and a scale for each head; any
-    other quantises itself. A mask and a bias among the inputs are keywords too. Refusal where it raises or returns
-    anything else.
+    other quantises itself. A mask and a bias among the inputs are keywords too. A function whose parameters have the
+    names of stages, such as a reduce of partial_O, partial_max and partial_sum, is called with these: what `feed` says
+    (`feed.values`), else what float64 makes of the inputs. Refusal where it raises or returns anything else.
 
     `calibration`: a file of `workbench calibrate`, for what the contract does not say of exp and of tensor cores.
-    `inputs`: those of `inputs.normalised`; the case's own where None.
+    `inputs`: those of `inputs.normalised`; the case's own where None. `where`: as of `window.parse`.
     """
     for option, value, accepted in (
         ("arrays", arrays, ARRAYS),
@@ -83,86 +88,60 @@ def run_foreign(
     read = dict(zip(INPUTS, case.inputs(), strict=True)) if inputs is None else dict(inputs)
     floats = {x: read[x] for x in (*INPUTS, *MASKS) if x in read}
     check_inputs(case, floats, name)
-    beside = {x: handed_over(read[x].copy(), arrays, device) for x in MASKS if x in read}
-    takes = inspect.signature(function).parameters
-    anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in takes.values())
-    if lacking := [x for x in beside if x not in takes and not anything]:
-        raise Refusal(f"{name} takes no {' and no '.join(lacking)}, which the inputs hold: give it the keyword")
-    case, codes = _codes(function, case, read, name)
+    call = handed(function, case, read, feed, name)
+    case, put_in = call.case, call.put_in
 
-    def handed(x: np.ndarray) -> Any:
-        turned = x.ndim == 4 and layout == "bshd"
+    def over(key: str, x: np.ndarray) -> Any:
+        turned = layout == "bshd" and key in INPUTS
         return handed_over(np.ascontiguousarray(_swapped(x)) if turned else x.copy(), arrays, device)
 
-    scales = {stage: handed(x) for stage, x in codes.items() if stage.startswith("scale")}
-    qkv = [handed(codes[f"codes_{x}"] if codes else read[x]) for x in INPUTS]
+    positional = [over(key, x) for key, x in call.positional.items()]
+    keywords = {key: over(key, x) for key, x in call.keywords.items()}
     try:
-        returned = function(*qkv, **scales, **beside, scale=case.scale, causal=case.causal)
+        returned = function(*positional, **keywords, scale=case.scale, causal=case.causal)
     except Exception:
         hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
         raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
     stages, parts, declared = _stages(returned, name)
     if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
         stages["out"] = _swapped(stages["out"])
-    if changed := [stage for stage, x in codes.items() if stage in stages and not np.array_equal(stages[stage], x)]:
+    if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
-    algorithm = _algorithm(case, [*stages, *parts], name)
+    algorithm = _algorithm(case, [*put_in, *stages, *parts], name)
     if parts and algorithm == "fp8":
         raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
     if "out" in stages and "out_dtype" not in declared:
         own = stages["out"].dtype
         declared = {**declared, "out_dtype": next((key for key, dtype in DTYPES.items() if dtype == own), "float32")}
+    if put_in and case.block_k is not None:  # of what was put in
+        declared = {"block_k": case.block_k, **({"splits": case.splits} if case.splits else {}), **declared}
     if calibration is not None:
         declared = {**_measured(calibration, case), **declared}
     decoded = {str(x.dtype) for stage, x in stages.items() if stage.startswith("dequant") and x.dtype.itemsize == 2}
     promise = contract.of_foreign(declared, case, decoded.pop() if len(decoded) == 1 else None)
     settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
     for key, given in parts.items():
-        stage, where = ALGORITHMS[algorithm][key], f"{name}: {key}"
-        stages[key], sparse[key] = of_coordinates(stage, dims_of(stage, settled, where), given, where)
+        stage, what = ALGORITHMS[algorithm][key], f"{name}: {key}"
+        stages[key], sparse[key] = of_coordinates(stage, dims_of(stage, settled, what), given, what)
     trace = Trace(
         target=name,
         algorithm=algorithm,
         case=settled,
         contract=promise,
         inputs=floats,
-        stages={stage: x for stage in ALGORITHMS[algorithm] if (x := codes.get(stage, stages.get(stage))) is not None},
+        stages={stage: x for stage in ALGORITHMS[algorithm] if (x := put_in.get(stage, stages.get(stage))) is not None},
         requested=(),
-        put_in=tuple(codes),
+        put_in=tuple(put_in),
         sparse=sparse,
         called_with={key: value for key, value in options.items() if value != _USUAL[key]},
-        rerun=None if inputs is not None else partial(run_foreign, function, name=name, **options),
     )
-    return check(trace, name)
-
-
-def _codes(
-    function: Function, case: Case, read: Mapping[str, np.ndarray], name: str
-) -> tuple[Case, dict[str, np.ndarray]]:
-    """The case with its quantiser settled, and the codes and scales that the function is to be given, by stage: those
-    put in, and what our quantiser makes of the others; none for a function that takes q, k and v.
-    """
-    wanted = [f"scale_{x}" for x in INPUTS]
-    takes = set(wanted) <= set(inspect.signature(function).parameters)
-    found = put_in(read, case)
-    if found and not takes:
-        raise Refusal(
-            f"{name} takes no codes, which are among the inputs: a function that does has the keywords "
-            f"{', '.join(wanted)}"
-        )
-    if case.codes is None and not takes:
-        if case.quantiser_scale is not None:
-            raise Refusal(f"quantiser_scale is for kernels on 8-bit codes: say codes too; {name} got none")
-        return case, {}
-    if case.codes is None:
-        raise Refusal(f"{name} takes codes, as its keyword {wanted[0]} says: choose codes of {', '.join(KINDS)}")
-    scaling = case.quantiser_scale or SCALINGS[0]
-    case = case.but(quantiser_scale=scaling)
-    for x in INPUTS if takes else ():
-        if f"codes_{x}" not in found:
-            made = quantize(read[x], str(case.codes), saturate=True, scaling=scaling)
-            found |= {f"codes_{x}": made.codes, f"scale_{x}": made.scale}
-    return case, {stage: found[stage] for stage in QUANTISED_INPUTS if stage in found}
+    check(trace, name)
+    # fed arrays are of this case alone
+    again = inputs is None and not any(isinstance(source, np.ndarray | Path) for source in feed.values())
+    rerun = partial(run_foreign, function, name=name, feed=feed, where=where, **options) if again else None
+    if where is None:
+        return replace(trace, rerun=rerun)
+    return narrowed(trace, parse(where, trace.case), rerun=rerun)
 
 
 def _algorithm(case: Case, stages: Iterable[str], name: str) -> str:

@@ -4,7 +4,7 @@ a mask and a bias beside them.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +13,9 @@ from workbench.arrays import FLOATS, as_numpy, module
 from workbench.case import DTYPES, GIVEN, Case
 from workbench.refusal import Refusal
 from workbench.stages import INPUTS, MASKS, QUANTISED_INPUTS
+
+if TYPE_CHECKING:
+    from workbench.trace import Trace
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -33,6 +36,9 @@ _SAFETENSORS: Mapping[str, np.dtype] = {
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "I8": np.dtype(np.int8),
+    "I16": np.dtype(np.int16),
+    "I32": np.dtype(np.int32),
+    "I64": np.dtype(np.int64),
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(bool),
 }
@@ -43,12 +49,19 @@ def load(path: Path) -> dict[str, np.ndarray]:
     .npz, or .pt, a dict of tensors. Nothing in the file is executed. Refusal for a file that is none of them, is
     damaged, or holds anything else.
     """
+    if path.suffix == ".safetensors" and path.is_file() and (trace := _trace(path)) is not None:
+        return {**trace.inputs, **{name: trace.stages[name] for name in trace.put_in}}
+    return normalised(read(path), str(path))
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """The arrays in a file by name, as its library gives them, whatever they are; files as of `load`."""
     if not path.is_file():
         raise Refusal(f"{path}: no such file")
     readers = {".safetensors": _safetensors, ".npz": _npz, ".pt": _pt}
     if path.suffix not in readers:
-        raise Refusal(f"{path}: inputs are a file of {', '.join(readers)}; got {path.suffix or 'no suffix'}")
-    return normalised(readers[path.suffix](path), str(path))
+        raise Refusal(f"{path}: arrays are read from {', '.join(readers)}; got {path.suffix or 'no suffix'}")
+    return readers[path.suffix](path)
 
 
 def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
@@ -154,27 +167,31 @@ def _float8(array: np.ndarray | None) -> bool:
     return array is not None and array.dtype in FORMATS
 
 
-def _safetensors(path: Path) -> Mapping[str, Any]:
-    from safetensors import SafetensorError, deserialize, safe_open
+def _trace(path: Path) -> "Trace | None":
+    """The trace in a safetensors file, if it is one."""
+    from safetensors import SafetensorError, safe_open
+
+    from workbench.trace import load
 
     try:
         with safe_open(path, framework="numpy") as file:
-            is_trace = "workbench" in (file.metadata() or {})
-        if is_trace:
-            from workbench.trace import load as load_trace
+            return load(path) if "workbench" in (file.metadata() or {}) else None
+    except SafetensorError:
+        return None  # `read` says what is wrong with it
 
-            trace = load_trace(path)
-            return {**trace.inputs, **{name: trace.stages[name] for name in trace.put_in}}
+
+def _safetensors(path: Path) -> Mapping[str, Any]:
+    from safetensors import SafetensorError, deserialize
+
+    try:
         tensors = deserialize(path.read_bytes())
     except SafetensorError as error:
         raise Refusal(f"{path}: not a complete safetensors file ({error})") from None
     for name, tensor in tensors:
-        if name in NAMES and tensor["dtype"] not in _SAFETENSORS:
+        if tensor["dtype"] not in _SAFETENSORS:
             raise Refusal(f"{path}: {name} has dtype {tensor['dtype']}; known are {', '.join(_SAFETENSORS)}")
     return {
         name: np.frombuffer(tensor["data"], _SAFETENSORS[tensor["dtype"]]).reshape(tensor["shape"])
-        if name in NAMES
-        else None
         for name, tensor in tensors
     }
 

@@ -20,6 +20,7 @@ from workbench.quantisation import Loss, loss
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
+from workbench.window import first_of
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
 SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing", "bug")
@@ -119,7 +120,7 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     judged: list[StageDiff] = []
     others: list[StageDiff] = []
     for name, stage in known.items():
-        nothing = partial(StageDiff, name, stage.axes, isolated=None, propagated=None)
+        nothing = partial(StageDiff, name, stage.axes, isolated=None, propagated=None, first=first_of(trace, stage))
         if name not in trace.stages:
             missing = name in trace.requested
             why = "the run was to dump it and did not" if missing else "not given"
@@ -186,6 +187,7 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         upstream=tuple(stage for stage in between if stage not in trace.sparse),
         reason=reason,
         dumped=trace.stages[name],
+        first=first_of(trace, ALGORITHMS[trace.algorithm][name]),
     )
 
 

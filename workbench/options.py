@@ -121,7 +121,18 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what `runs.runs` takes besides the target: faults, case options, inputs, and what a target is run with."""
+    """Add what `runs.runs` takes besides the target: faults, case options, inputs, feed, limits, and what a target is
+    run with.
+    """
+    for option in (
+        click.option("--limit-gb", type=float, help="Refuse dumps of more gigabytes [4]"),
+        click.option("--by-head", is_flag=True, help="Dump and judge one head after the other"),
+        click.option("--where", metavar="WINDOW", help="Dump and judge only some heads, queries: b=0,h=3,q=64:128"),
+        click.option(
+            "--feed", multiple=True, metavar="STAGE[,...]=SOURCE", help="Put stages in: reference, or from a FILE"
+        ),
+    ):
+        command = option(command)
     return fault_option(case_options(inputs_option(target_options(command))))
 
 

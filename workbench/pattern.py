@@ -28,7 +28,13 @@ def pattern(stage: StageDiff) -> str:
         others = tuple(j for j in range(len(stage.axes)) if j != i)
         part = _part(wrong.sum(axis=others), along := could.sum(axis=others))
         if 0 < len(part) < len(along):
-            found.append((along[part].sum() / along.sum(), len(along), _in_words(axis, part, len(along))))
+            found.append(
+                (
+                    along[part].sum() / along.sum(),
+                    len(along),
+                    _in_words(axis, part, len(along), stage.first.get(axis, 0)),
+                )
+            )
     return min(found, default=(0.0, 0, ""))[2]
 
 
@@ -52,15 +58,16 @@ def _told(wrong: int, of: int, right: int) -> bool:
     return (1 - int(wrong) / (int(of) + 1)) ** int(right) < BY_CHANCE  # one more: a single element proves nothing
 
 
-def _in_words(axis: str, part: range, size: int) -> str:
-    name, names, (first, last) = AXIS_NAMES[axis], AXIS_PLURALS[axis], (part[0], part[-1])
+def _in_words(axis: str, part: range, size: int, begin: int) -> str:
+    """A part of an axis of `size`, whose indices are counted from `begin` on."""
+    name, names, (first, last) = AXIS_NAMES[axis], AXIS_PLURALS[axis], (begin + part[0], begin + part[-1])
     if len(part) == 1:
         return f"{name} {first} of {size}"
     if part.step > 1:
         return f"every {_ordinal(part.step)} of {size} {names}, from {first} on"
-    if last == size - 1:
+    if part[-1] == size - 1:
         return f"the last {len(part)} of {size} {names}, from {first} on"
-    return f"{names} {first} to {last} of {size}" if first else f"the first {len(part)} of {size} {names}"
+    return f"{names} {first} to {last} of {size}" if part[0] else f"the first {len(part)} of {size} {names}"
 
 
 def _ordinal(n: int) -> str:

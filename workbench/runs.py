@@ -10,6 +10,7 @@ from workbench.options import cases_of, foreign_of, needs_of
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
+    from workbench.case import Case
     from workbench.trace import Trace
 
 Calls = list[Callable[[], "Trace"]]
@@ -23,40 +24,67 @@ def runs(
     backend: str,
     values: str | None = None,
     contract: tuple[str, ...] | None = None,
+    feed: tuple[str, ...] = (),
+    where: str | None = None,
+    by_head: bool = False,
+    limit_gb: float | None = None,
     **options: Any,
 ) -> tuple[Calls, float | None]:
     """What to run, one call for each case, and about how many seconds it takes where that is known.
 
     `target` is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
     FILE.safetensors, which takes no options; or None, where `values` is a log of printed values and `contract` (words
-    such as base2=true) what its kernel promises. `options` are those of `options.case_options` and FOREIGN.
+    such as base2=true) what its kernel promises. `feed`, `where` and `limit_gb` as in `target.run`; `by_head`: a call
+    for each head. `options` are those of `options.case_options` and of foreign kernels.
     """
+    if where is not None and by_head:
+        raise Refusal("--by-head takes one head after the other, and --where some of them; got both")
+    limits = {"feed": feed, "by-head": by_head, "limit-gb": limit_gb}
     if values is not None:
-        others = {"fault": faults, "probes": probes != "all", "backend": backend != "auto"}
+        others = {"fault": faults, "probes": probes != "all", "backend": backend != "auto", "where": where, **limits}
         return [_printed(values, target, others | foreign_of(options), contract or (), options)], None
     if contract is not None:
         raise Refusal('--contract is for --values; a function says it in its "contract", a kernel of ours has its own')
     if target is None:
         raise Refusal("diff takes a TARGET, or --values LOG")
     if target.endswith(".safetensors"):
-        if given := [name for name, value in {**options, "faults": faults}.items() if value]:
-            raise Refusal(f"a trace brings its own case and takes no other options; got {', '.join(given)}")
-        from workbench.trace import load
-
-        return [partial(load, Path(target))], None
+        if given := [name for name, value in {**options, "faults": faults, **limits}.items() if value]:
+            raise Refusal(f"a trace brings its own case and takes no option but --where; got {', '.join(given)}")
+        return [partial(_loaded, Path(target), where)], None
     from workbench.cuda.kernels import KERNELS
+    from workbench.feed import parse as parse_feed
     from workbench.target import run
 
     targets = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
     foreign = foreign_of(options)
     cases = cases_of({**options, **needs_of(faults, options)})
     ours: dict[str, Any] = {"faults": faults, "probes": probes, "backend": backend, "inputs": options["inputs"]}
-    calls: Calls = [partial(run, name, case, **ours, **foreign) for name in targets for case in cases]
+    ours |= {"feed": parse_feed(feed)} | ({} if limit_gb is None else {"limit_gb": limit_gb})
+    calls: Calls = [
+        partial(run, name, case, where=window, **ours, **foreign)
+        for name in targets
+        for case in cases
+        for window in (_heads(case) if by_head else [where])
+    ]
     if targets[0] not in KERNELS:
         return calls, None
     from workbench.cuda.run import estimate_s
 
     return calls, sum(estimate_s(name, cases, faults, probes, backend) for name in targets)
+
+
+def _loaded(path: Path, where: str | None) -> "Trace":
+    """The trace in a file, or a window on it."""
+    from workbench.trace import load
+    from workbench.window import narrowed, parse
+
+    trace = load(path)
+    return trace if where is None else narrowed(trace, parse(where, trace.case))
+
+
+def _heads(case: "Case") -> list[str]:
+    """A window for each head of each batch."""
+    return [f"b={b},h={h}" for b in range(case.batch) for h in range(case.heads)]
 
 
 def _printed(

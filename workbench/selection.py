@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from workbench.trace import to_float64
 #: what chooses along one axis, and what chooses of a stage: for each axis in turn, or by axis letter
 Chosen = int | slice
 Index = Sequence[Any] | Mapping[str, Any]
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 _TEXT = re.compile(r"\s*(\w+)\s*(?:\[(.*)\])?\s*", re.DOTALL)
 _RULE = (
@@ -80,10 +83,19 @@ class Selection:
         return html_table(self)
 
 
-def select(stage: str, axes: str, index: Index, actual: np.ndarray, comparison: Comparison | None) -> Selection:
-    """The elements at `index` of `actual`, a dumped stage with the axes `axes`, and what `comparison` makes of them."""
-    indices = chosen(stage, axes, actual.shape, index)
-    where = grid(indices)
+def select(
+    stage: str,
+    axes: str,
+    index: Index,
+    actual: np.ndarray,
+    comparison: Comparison | None,
+    first: Mapping[str, int] = NOTHING,
+) -> Selection:
+    """The elements at `index` of `actual`, a dumped stage with the axes `axes`, and what `comparison` makes of them;
+    `first` as of `chosen`.
+    """
+    indices = chosen(stage, axes, actual.shape, index, first)
+    where = grid(indices, first)
     if comparison is None:
         return Selection(stage, indices, actual[where], None)
     found = comparison.elements
@@ -93,9 +105,9 @@ def select(stage: str, axes: str, index: Index, actual: np.ndarray, comparison: 
     )  # fmt: skip
 
 
-def grid(indices: Mapping[str, range]) -> Any:
+def grid(indices: Mapping[str, range], first: Mapping[str, int] = NOTHING) -> Any:
     """What takes the chosen elements out of an array: all combinations of the axes' indices."""
-    return np.ix_(*map(list, indices.values()))
+    return np.ix_(*([i - first.get(axis, 0) for i in one] for axis, one in indices.items()))
 
 
 def parse(text: str) -> tuple[str, Index]:
@@ -141,8 +153,11 @@ def _one(part: str, text: str) -> Any:
     return slice(*numbers)
 
 
-def chosen(stage: str, axes: str, dims: Sequence[int], index: Index) -> dict[str, range]:
-    """Which indices of each axis `index` chooses, axis letter -> range.
+def chosen(
+    stage: str, axes: str, dims: Sequence[int], index: Index, first: Mapping[str, int] = NOTHING
+) -> dict[str, range]:
+    """Which indices of each axis `index` chooses, axis letter -> range; `first`: the first index of axes that do not
+    begin at 0.
 
     As NumPy's: negative indices count from the end, slices are cut to the axis, axes that are not named give all of
     theirs. Refusal for a name that is no axis, more indices than axes, an index outside its axis, a slice of nothing.
@@ -162,24 +177,32 @@ def chosen(stage: str, axes: str, dims: Sequence[int], index: Index) -> dict[str
         at = index.index(...) if ... in index else len(index)
         rest = [slice(None)] * (len(axes) - given)
         one_each = dict(zip(axes, [*index[:at], *rest, *index[at + 1 :]], strict=True))
-    return {axis: _along(stage, axis, size, one_each[axis]) for axis, size in zip(axes, dims, strict=True)}
+    return {
+        axis: _along(stage, axis, first.get(axis, 0), size, one_each[axis])
+        for axis, size in zip(axes, dims, strict=True)
+    }
 
 
-def _along(stage: str, axis: str, size: int, one: Any) -> range:
-    """The indices of an axis that `one` chooses."""
+def _along(stage: str, axis: str, first: int, size: int, one: Any) -> range:
+    """The indices of an axis, of `size` from `first` on, that `one` chooses."""
+    last = first + size - 1
     if isinstance(one, int | np.integer) and not isinstance(one, bool):
-        if not -size <= one < size:
-            raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} is 0 to {size - 1}; got {one}")
-        return range(int(one) % size, int(one) % size + 1)
+        if not (first <= one <= last or -size <= one < 0):
+            raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} is {first} to {last}; got {one}")
+        at = int(one) if one >= 0 else last + 1 + int(one)
+        return range(at, at + 1)
     if not isinstance(one, slice):
         raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} takes an index or a slice; got {one!r}")
     if one.step == 0:
         raise Refusal(
             f"stage {stage}: {AXIS_NAMES[axis]} {axis} takes a slice with a step other than 0; got {_said(one)}"
         )
-    found = range(size)[one]
+    found = range(last + 1)[one]
+    if first:  # without those before the first, from whichever end they come
+        inside = [i for i in found if i >= first]
+        found = range(inside[0], inside[-1] + found.step, found.step) if inside else range(0)
     if not found:
-        raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} is 0 to {size - 1}; {_said(one)} is none of them")
+        raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} is {first} to {last}; {_said(one)} is none of them")
     return found
 
 

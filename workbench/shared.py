@@ -34,6 +34,9 @@ def check_same_problem(a: Trace, b: Trace) -> None:
     numbers that may be roundings of the same ones.
     """
     where = f"{a.target} against {b.target}"
+    if a.window != b.window:
+        windows = " and ".join("all of it" if trace.window is None else str(trace.window) for trace in (a, b))
+        raise Refusal(f"{where}: both must be the same part of their runs; they are {windows}")
     fields = (*_PROBLEM, "diagonal") if a.case.causal else _PROBLEM
     for name in fields:
         one, other = getattr(a.case, name), getattr(b.case, name)
@@ -41,9 +44,6 @@ def check_same_problem(a: Trace, b: Trace) -> None:
             name = "causal_alignment" if name == "diagonal" else name
             values = f"{getattr(a.case, name)} and {getattr(b.case, name)}"
             raise Refusal(f"{where}: both must run the same problem; they differ in {name}: {values}")
-    if a.window != b.window:
-        windows = " and ".join("all of it" if trace.window is None else str(trace.window) for trace in (a, b))
-        raise Refusal(f"{where}: both must be the same part of their runs; they are {windows}")
     for name in dict.fromkeys((*a.inputs, *b.inputs)):
         if (name in a.inputs) != (name in b.inputs):
             has, lacks = "AB" if name in a.inputs else "BA"

@@ -53,9 +53,10 @@ class StageDiff:
     upstream: tuple[str, ...] = ()  #: stages that nobody saw, where the verdict covers them too
     behind: tuple[str, ...] = ()  #: wrong stages upstream, of a stage that was judged end to end
     reason: str = ""  #: why the stage is missing, untestable or not judged
-    dumped: np.ndarray | None = field(
-        default=None, repr=False, compare=False
-    )  #: as the kernel gave it; None where it did not
+    #: as the kernel gave it; None where it did not
+    dumped: np.ndarray | None = field(default=None, repr=False, compare=False)
+    #: axis letter -> the first of its indices, where this is a window on a run
+    first: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def decisive(self) -> Comparison | None:
@@ -91,7 +92,7 @@ class StageDiff:
     def _selection(self, index: Index) -> Selection:
         if self.dumped is None:
             raise Refusal(f"stage {self.name} has no values: {self.reason or 'nobody gave them'}")
-        return select(self.name, self.axes, index, self.dumped, self.told)
+        return select(self.name, self.axes, index, self.dumped, self.told, self.first)
 
     def worst(self, n: int = 1) -> list[Element]:
         """The n elements farthest outside their budget, the farthest first; fewer where fewer were judged."""
@@ -126,8 +127,10 @@ class StageDiff:
         """
         if sliced := [axis for axis, i in index.items() if isinstance(i, slice)]:
             raise Refusal(f"at takes an index for each axis; `select` takes slices; got one for {sliced[0]!r}")
-        one_each = chosen(self.name, self.axes, self.judged.actual.shape, index)
-        where = tuple(one_each[axis][0] if axis in index else slice(None) for axis in self.axes)
+        one_each = chosen(self.name, self.axes, self.judged.actual.shape, index, self.first)
+        where = tuple(
+            one_each[axis][0] - self.first.get(axis, 0) if axis in index else slice(None) for axis in self.axes
+        )
 
         def narrowed(c: Comparison | None) -> Comparison | None:
             if c is None:
@@ -185,5 +188,5 @@ class StageDiff:
         return self.decisive
 
     def _element(self, worst: Worst) -> Element:
-        index = dict(zip(self.axes, worst.place, strict=True))
+        index = {axis: i + self.first.get(axis, 0) for axis, i in zip(self.axes, worst.place, strict=True)}
         return Element(index, worst.actual, worst.expected, worst.budget, worst.over_budget, worst.state)

@@ -9,11 +9,14 @@ import numpy as np
 
 from workbench.case import GIVEN, Case
 from workbench.cuda.kernels import KERNELS
+from workbench.feed import NOTHING, values, words
 from workbench.foreign import find, run_foreign
 from workbench.inputs import fields, normalised
 from workbench.inputs import load as load_inputs
 from workbench.refusal import Refusal
+from workbench.stages import INPUTS
 from workbench.trace import Trace
+from workbench.window import LIMIT_GB
 
 
 def run(
@@ -24,53 +27,76 @@ def run(
     probes: str = "all",
     backend: str = "auto",
     inputs: Any = None,
+    feed: Mapping[str, Any] = NOTHING,
+    where: str | None = None,
+    limit_gb: float = LIMIT_GB,
     **foreign: str,
 ) -> Trace:
     """The trace of `target` on `case`.
 
-    `faults`, `probes` (all, lean, output) and `backend` (auto, emulator, cuda) are for kernels of ours, `foreign`
-    (arrays, device, layout, calibration) for others. `inputs`, instead of the case's own: a file as of `inputs.load`,
-    (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of` makes a case that fits them.
+    `faults`, `probes` (all, lean, output, or stages) and `backend` (auto, emulator, cuda) are for kernels of ours,
+    `foreign` (arrays, device, layout, calibration) for others. `inputs`, instead of the case's own: a file as of
+    `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of` makes a case
+    that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not run. `where`: a
+    window as of `window.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps of a kernel of
+    ours that take more than `limit_gb` are refused.
+
     Raises Refusal for an unknown target, an option that the target does not take and inputs that do not fit the case,
     Unavailable for a missing GPU.
     """
     name = target if isinstance(target, str) else getattr(target, "__name__", "callable")
+    said: dict[str, Any] = {"feed": words(feed)} if feed else {}
+    if where is not None:
+        said["where"] = where
+    if limit_gb != LIMIT_GB:
+        said["limit-gb"] = f"{limit_gb:g}"
+    arrays: dict[str, np.ndarray] | None = None
     if inputs is not None:
-        path = inputs if isinstance(inputs, str | Path) else None
-        made = load_inputs(Path(path)) if path is not None else normalised(inputs, name)
-        told = fields(made).get("codes")
+        if isinstance(inputs, str | Path):
+            said["inputs"] = str(inputs)
+        arrays = load_inputs(Path(inputs)) if "inputs" in said else normalised(inputs, name)
+        told = fields(arrays).get("codes")
         if told is not None and case.codes not in (None, told):
-            raise Refusal(f"{path or name}: codes are {told}, and the case says {case.codes}")
+            raise Refusal(f"{said.get('inputs', name)}: codes are {told}, and the case says {case.codes}")
         case = case.but(distribution=GIVEN, codes=told or case.codes)
-        trace = _run(target, name, case, faults, probes, backend, made, foreign)
-        return trace if path is None else replace(trace, called_with={**trace.called_with, "inputs": str(path)})
-    return _run(target, name, case, faults, probes, backend, None, foreign)
-
-
-def _run(
-    target: str | Callable[..., Any],
-    name: str,
-    case: Case,
-    faults: Sequence[str],
-    probes: str,
-    backend: str,
-    inputs: Mapping[str, np.ndarray] | None,
-    foreign: dict[str, str],
-) -> Trace:
     if isinstance(target, str) and target in KERNELS:
         if foreign:
             raise Refusal(f"{', '.join(foreign)} are for foreign kernels; {target} is one of ours")
         from workbench.cuda.run import run_kernel
 
-        return run_kernel(target, case, faults_in=faults, probes=probes, backend=backend, inputs=inputs)
+        trace = run_kernel(
+            target, case, faults_in=faults, probes=probes, backend=backend, inputs=arrays,
+            feed=_fed(target, case, arrays, feed), where=where, limit_gb=limit_gb,
+        )  # fmt: skip
+    else:
+        ours = {"fault": faults, "probes": probes != "all", "backend": backend != "auto"}
+        function = _foreign(target, name, case, [option for option, given in ours.items() if given])
+        trace = run_foreign(function, case, name=name, inputs=arrays, feed=feed, where=where, **foreign)
+    return replace(trace, called_with={**trace.called_with, **said}) if said else trace
+
+
+def _fed(
+    target: str, case: Case, inputs: Mapping[str, np.ndarray] | None, feed: Mapping[str, Any]
+) -> Mapping[str, np.ndarray]:
+    """The stages that are put into a kernel of ours."""
+    if not feed:
+        return NOTHING
+    from workbench.cuda.plan import settle
+
+    settled = settle(KERNELS[target], case)
+    read = dict(zip(INPUTS, settled.inputs(), strict=True)) if inputs is None else inputs
+    return values(KERNELS[target].algorithm, settled, read, feed, target)
+
+
+def _foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequence[str]) -> Callable[..., Any]:
+    """The foreign function that `target` is or names; Refusal for options that kernels of `ours` alone take."""
     if isinstance(target, str) and ":" not in target:
         raise Refusal(
             f"unknown kernel {target!r}; kernels are {', '.join(KERNELS)}, a foreign one is given as path.py:function, "
             "a trace as FILE.safetensors"
         )
-    for option, given in (("fault", faults), ("probes", probes != "all"), ("backend", backend != "auto")):
-        if given:
-            raise Refusal(f"{option} is for kernels of ours ({', '.join(KERNELS)}); {name} is a foreign one")
+    if ours:
+        raise Refusal(f"{ours[0]} is for kernels of ours ({', '.join(KERNELS)}); {name} is a foreign one")
     if case.probs_dtype is not None:
         raise Refusal(
             f'probs_dtype is for kernels of ours ({", ".join(KERNELS)}); a foreign kernel says it in its "contract"'
@@ -79,6 +105,4 @@ def _run(
         if getattr(case, option) is not None:
             quantised = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.quantised)
             raise Refusal(f"{option} is for kernels of ours on 8-bit codes ({quantised}); {name} is a foreign one")
-    if isinstance(target, str):
-        return run_foreign(find(target), case, name=target, inputs=inputs, **foreign)
-    return run_foreign(target, case, name=name, inputs=inputs, **foreign)
+    return find(target) if isinstance(target, str) else target

@@ -29,14 +29,15 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
     codes, trace = trace.case.codes, attention_of(trace)
     if stage.name not in ALGORITHMS[trace.algorithm]:
         return _of_decoding(worst, str(codes), comparison.actual.dtype)
-    part = Part(**{axis: slice(worst.index[axis], worst.index[axis] + 1) for axis in "bhq"})
-    place = tuple(0 if axis in "bhq" else i for axis, i in worst.index.items())
+    within = {axis: i - stage.first.get(axis, 0) for axis, i in worst.index.items()}
+    part = Part(**{axis: slice(within[axis], within[axis] + 1) for axis in "bhq"})
+    place = tuple(0 if axis in "bhq" else i for axis, i in within.items())
     dumped = readable(trace) if stage.isolated is not None else {}
     expectation = Expectation(trace, dumped, part, statistics=False)
     whole = expectation.solved
     dtype = trace.stages[stage.name].dtype
     half_ulp = float(ulp(worst.expected, dtype)) / 2
-    printed = float(trace.sparse[stage.name][tuple(worst.index.values())]) if stage.name in trace.sparse else 0.0
+    printed = float(trace.sparse[stage.name][tuple(within.values())]) if stage.name in trace.sparse else 0.0
     if float(budgets(whole, [stage.name])[stage.name].bound[place]) + printed < half_ulp:
         return {f"half an ulp of {dtype}": 1.0}
     found = {

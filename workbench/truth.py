@@ -11,6 +11,7 @@ from workbench.refusal import Refusal
 from workbench.selection import Index, Selection, chosen, grid
 from workbench.stages import shape, stage_of
 from workbench.trace import Trace, to_float64
+from workbench.window import first_of
 
 
 def truth(trace: Trace, name: str, index: Index = ()) -> Selection:
@@ -25,15 +26,19 @@ def truth(trace: Trace, name: str, index: Index = ()) -> Selection:
         raise Refusal(f"stage {name} of {trace.target}: {why}")
     block_k = trace.contract.block_k or trace.case.seqlen_k
     sizes = {**trace.case.sizes, "t": -(-trace.case.seqlen_k // block_k), "s": splits(trace)}
-    indices = chosen(name, stage.axes, shape(stage, sizes), index)
+    first = first_of(trace, stage)
+    absolute = chosen(name, stage.axes, shape(stage, sizes), index, first)
     if name in BEFORE_ATTENTION:
-        return Selection(name, indices, None, _before_attention(trace, name)[grid(indices)])
+        return Selection(name, absolute, None, _before_attention(trace, name)[grid(absolute, first)])
+    indices = {
+        axis: range(one.start - (n := first.get(axis, 0)), one.stop - n, one.step) for axis, one in absolute.items()
+    }
     spans = {axis: _span(indices[axis]) for axis in "bhq"}
     if len(range(trace.case.heads)[spans["h"]]) > 1:
         spans["h"] = slice(0, trace.case.heads)  # a part has one head or whole groups
     computed = Expectation(attention_of(trace, from_codes=True), {}, Part(**spans)).computed[name]
     within = {axis: [i - spans[axis].start if axis in spans else i for i in one] for axis, one in indices.items()}
-    return Selection(name, indices, None, computed[np.ix_(*within.values())])
+    return Selection(name, absolute, None, computed[np.ix_(*within.values())])
 
 
 def _span(chosen: range) -> slice:

@@ -9,10 +9,12 @@ import numpy as np
 
 from workbench.case import Case
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, AXIS_NAMES, INPUTS, MASKS
+from workbench.stages import ALGORITHMS, AXIS_NAMES, INPUTS, MASKS, Stage
 from workbench.trace import Trace
 
 AXES = "bhq"
+#: of the dumps of a run, unless it says otherwise
+LIMIT_GB = 4.0
 Bounds = tuple[int, int]
 
 
@@ -72,6 +74,15 @@ def case_of(case: Case, window: Window) -> Case:
         batch=b1 - b0, heads=h1 - h0, kv_heads=kv1 - kv0, seqlen_q=q1 - q0, seqlen_k=case.seqlen_k,
         causal=case.causal and whole, scale=case.scale,
     )  # fmt: skip
+
+
+def first_of(trace: Trace, stage: Stage) -> dict[str, int]:
+    """Axis letter -> the first index of a stage of a trace, where that is a window."""
+    if trace.window is None or trace.whole is None:
+        return {}
+    heads = kv_heads(trace.whole, trace.window) if stage.of_kv else trace.window.h
+    starts = {"b": trace.window.b[0], "h": heads[0], "q": trace.window.q[0]}
+    return {axis: starts[axis] for axis in stage.axes if axis in starts}
 
 
 def sizes_of(case: Case, window: Window | None) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from workbench.inputs import put_in
 from workbench.refusal import Refusal
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, probe_set, shape
 from workbench.trace import Trace, blank, check
-from workbench.window import Window, kv_heads, parse, sizes_of
+from workbench.window import LIMIT_GB, Window, kv_heads, parse, sizes_of
 
 BLOCKS = (16, 32, 64, 128)
 SHARED_LIMIT = 48 * 1024  # static shared memory of a block on every GPU from sm_50 on
@@ -29,11 +30,10 @@ DEFAULT_BLOCKS = {32: 64, 64: 64, 128: 32}
 #: elements behind each input of a kernel whose fault reads past its end: a tile of keys of the largest head_dim
 GUARD = BLOCKS[-1] * HEAD_DIMS[-1]
 
-#: of dumps, unless a run says otherwise
-LIMIT_GB = 4.0
-
 # buffers that the kernels need whether they are dumped or not
-_OWN_BUFFERS = ("partial_O", "partial_max", "partial_sum", "out", "lse")
+NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
+_PARTIALS = ("partial_O", "partial_max", "partial_sum")
+OWN_BUFFERS = (*_PARTIALS, "out", "lse")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Plan:
         return (
             tuple(self.trace.stages)
             if self.window is None
-            else tuple(stage for stage in self.trace.stages if stage not in (*_OWN_BUFFERS, *QUANTISED_INPUTS))
+            else tuple(stage for stage in self.trace.stages if stage not in (*OWN_BUFFERS, *QUANTISED_INPUTS))
         )
 
 
@@ -76,21 +76,28 @@ def plan(
     faults_in: Sequence[str],
     probes: str,
     inputs: Mapping[str, np.ndarray] | None = None,
+    feed: Mapping[str, np.ndarray] = NOTHING,
     where: str | None = None,
     limit_gb: float = LIMIT_GB,
 ) -> Plan:
     """Kernel `name` on `case`, with the named faults put in. The trace knows no backend yet.
 
-    `inputs` are those of `inputs.normalised`; the case's own where None. `where`: the window (`window.parse`) to which
-    dumps are limited; the trace is of the whole case still. Refusal for a case, fault or input that the kernel cannot
-    take, and for dumps of more than `limit_gb`.
+    `inputs` are those of `inputs.normalised`; the case's own where None. `feed`: what is put in place of what the
+    quantiser or an earlier launch makes, with the axes of the stages. `where`: the window (`window.parse`) to which
+    dumps are limited; the trace is of the whole case still. Refusal for a case, fault, input or feed that the kernel
+    cannot take, and for dumps of more than `limit_gb`.
     """
     kernel = KERNELS[name]
     case = settle(kernel, case)
     chosen = catalogue.chosen(faults_in, name)
     given = dict(zip(INPUTS, case.inputs(), strict=True)) if inputs is None else inputs
     read = {x: given[x] for x in INPUTS if x in given}
-    codes = put_in(given, case)
+    between = QUANTISED_INPUTS if kernel.quantised else _PARTIALS if kernel.splits else ()
+    if unknown := [stage for stage in feed if stage not in between]:
+        raise Refusal(f"kernel {name} takes {', '.join(between) or 'no stages'} from outside; got {', '.join(unknown)}")
+    codes = put_in({**given, **feed}, case)
+    if alone := [codes_or_scale for codes_or_scale in codes if _partner(codes_or_scale) not in codes]:
+        raise Refusal(f"kernel {name}: codes and scales come in pairs; {alone[0]} is alone")
     if beside := [name for name in MASKS if name in given]:
         raise Refusal(f"kernel {name} takes no mask and no bias; among the inputs are {', '.join(beside)}")
     wanted = requested(kernel, case, probes)
@@ -107,15 +114,18 @@ def plan(
         case=case,
         contract=quantised.contract(case) if kernel.quantised else contract.of_kernel(case),
         inputs=read,
-        stages=codes,
+        stages={**codes, **feed},
         requested=wanted,
-        put_in=tuple(codes),
+        put_in=tuple(dict.fromkeys((*codes, *feed))),
         faults=tuple(fault.id for fault in chosen),
     )
     check(trace, name)
     if kernel.quantised:
         read = quantised.encoded(case, read, codes, chosen)
         buffers |= read
+    for stage in _PARTIALS:
+        if stage in feed:
+            buffers[stage] = np.array(feed[stage], np.float32)
     trace = replace(trace, stages={stage: buffers[stage] for stage in wanted})
     guard = GUARD if any(fault.leaves_arrays for fault in chosen) else 0
     guarded = {name: _guarded(array, guard) for name, array in read.items()}
@@ -125,6 +135,12 @@ def plan(
     return Plan(kernel, of_file(chosen), trace, tuple(guarded), arrays, guard, window)
 
 
+def _partner(name: str) -> str:
+    """The scale of codes, and the codes of a scale."""
+    kind, x = name.split("_")
+    return f"{'codes' if kind == 'scale' else 'scale'}_{x}"
+
+
 def _buffers(
     kernel: Kernel, case: Case, wanted: Sequence[str], window: Window | None
 ) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
@@ -132,9 +148,9 @@ def _buffers(
     dtypes = quantised.DTYPES if kernel.quantised else {"out": DTYPES[case.dtype]}
     limited = sizes_of(case, window)
     return {
-        name: (shape(stage, case.sizes if name in _OWN_BUFFERS else limited), dtypes.get(name, np.dtype(np.float32)))
+        name: (shape(stage, case.sizes if name in OWN_BUFFERS else limited), dtypes.get(name, np.dtype(np.float32)))
         for name, stage in ALGORITHMS[kernel.algorithm].items()
-        if (name in wanted or name in _OWN_BUFFERS) and name not in QUANTISED_INPUTS
+        if (name in wanted or name in OWN_BUFFERS) and name not in QUANTISED_INPUTS
     }
 
 
@@ -235,8 +251,10 @@ def constants(case: Case) -> Constants | QuantisedConstants:
     return Constants(case.block_q, case.block_k, _padded(case.head_dim), case.dtype, case.probs_dtype or "float32")
 
 
-def launches(case: Case, kernel: Kernel) -> list[tuple[str, tuple[int, int, int], tuple[str, ...]]]:
-    """Function, grid and argument names of every launch, in order."""
+def launches(
+    case: Case, kernel: Kernel, fed: Sequence[str] = ()
+) -> list[tuple[str, tuple[int, int, int], tuple[str, ...]]]:
+    """Function, grid and argument names of every launch, in order; without one all of whose results are `fed`."""
     assert case.block_q is not None
     query_tiles = -(-case.seqlen_q // case.block_q)
     mask = ("scale", "causal", "diagonal")
@@ -246,15 +264,10 @@ def launches(case: Case, kernel: Kernel) -> list[tuple[str, tuple[int, int, int]
     if kernel.quantised:
         codes = ("codes_q", "codes_k", "codes_v", "scale_q", "scale_k", "scale_v")
         return [("fp8_forward", grid, (*codes, "out", "lse", *mask))]
-    partials = ("partial_O", "partial_max", "partial_sum")
-    return [
-        (
-            "split_k_partial",
-            (query_tiles, case.heads * (case.splits or 1), case.batch),
-            ("q", "k", "v", *partials, *mask),
-        ),
-        ("split_k_reduce", grid, (*partials, "out", "lse")),
-    ]
+    blocks = (query_tiles, case.heads * (case.splits or 1), case.batch)
+    partial = ("split_k_partial", blocks, ("q", "k", "v", *_PARTIALS, *mask))
+    reduce = ("split_k_reduce", grid, (*_PARTIALS, "out", "lse"))
+    return [reduce] if set(_PARTIALS) <= {*fed} else [partial, reduce]
 
 
 def scalars(case: Case) -> dict[str, Any]:

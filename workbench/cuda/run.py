@@ -17,11 +17,12 @@ from workbench.cuda import emulator
 from workbench.cuda.build import Constants, QuantisedConstants, build
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS, Kernel
-from workbench.cuda.plan import LIMIT_GB, constants, launches, plan, requested, settle
+from workbench.cuda.plan import NOTHING, OWN_BUFFERS, constants, launches, plan, requested, settle
 from workbench.faults import Fault, of_file
 from workbench.refusal import Refusal, Unavailable
+from workbench.stages import QUANTISED_INPUTS
 from workbench.trace import Trace
-from workbench.window import narrowed
+from workbench.window import LIMIT_GB, narrowed
 
 BACKENDS = ("auto", "emulator", "cuda")
 
@@ -52,6 +53,7 @@ def run_kernel(
     probes: str = "all",
     backend: str = "auto",
     inputs: Mapping[str, np.ndarray] | None = None,
+    feed: Mapping[str, np.ndarray] = NOTHING,
     where: str | None = None,
     limit_gb: float = LIMIT_GB,
     guarded: bool = True,
@@ -60,16 +62,18 @@ def run_kernel(
 
     `inputs` are those of `inputs.normalised`; the case's own where None. Refusal for a case, fault or input that the
     kernel cannot take; Unavailable for a backend that this machine lacks. `guarded`: a fault that reads past its inputs
-    finds memory of this run there. `where` and `limit_gb` as in `plan`; the trace is then that of the window alone.
+    finds memory of this run there. `feed`, `where` and `limit_gb` as in `plan`; the trace is that of the window alone.
     """
-    limits: dict[str, Any] = {"where": where, "limit_gb": limit_gb}
+    limits: dict[str, Any] = {"feed": feed, "where": where, "limit_gb": limit_gb}
     made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs, **limits)
     backend = choose_backend(backend)
     memory = Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
-    for function, grid, names in launches(made.trace.case, made.kernel):
+    dumped_by_all: list[str] = []
+    for function, grid, names in launches(made.trace.case, made.kernel, made.trace.put_in):
         windowed = made.window is not None
         dumped, launch = _launcher(made.kernel, function, made.constants, wanted, made.faults, backend, windowed)
+        dumped_by_all += dumped
         try:
             launch(grid, made.constants.threads, made.arguments(names, dumped, memory.arrays))
         except emulator.EmulatorError as error:
@@ -81,9 +85,21 @@ def run_kernel(
             leave_receipt(function, made.constants, wanted, made.faults, windowed=windowed)
     memory.copy_back()
     options: dict[str, Any] = {"faults_in": faults_in, "probes": probes, "backend": backend, "guarded": guarded}
-    rerun = functools.partial(run_kernel, name, **options, **limits) if inputs is None else None
-    trace = replace(made.trace, backend=backend, versions=versions(backend), rerun=rerun)
+    # what was put in belongs to this case alone
+    rerun = functools.partial(run_kernel, name, **options, **limits) if inputs is None and not feed else None
+    trace = _of_launches(made.trace, dumped_by_all) if feed else made.trace
+    trace = replace(trace, backend=backend, versions=versions(backend), rerun=rerun)
     return trace if made.window is None else narrowed(trace, made.window, already=made.windowed, rerun=rerun)
+
+
+def _of_launches(trace: Trace, dumped: Sequence[str]) -> Trace:
+    """The trace without the stages of a launch that did not run, as its results were put in."""
+    known = {*dumped, *trace.put_in, *OWN_BUFFERS, *QUANTISED_INPUTS}
+    return replace(
+        trace,
+        stages={name: stage for name, stage in trace.stages.items() if name in known},
+        requested=tuple(name for name in trace.requested if name in known),
+    )
 
 
 @functools.lru_cache(maxsize=256)

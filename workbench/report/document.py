@@ -33,7 +33,9 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "target": trace.target,
         "faults": list(trace.faults),
         "backend": trace.backend,
-        "case": number(trace.case.as_dict()),
+        "case": number(trace.case_run.as_dict()),
+        "where": None if trace.window is None else dict(zip("bhq", map(list, trace.window), strict=True)),
+        "put_in": list(trace.put_in),
         "contract": number(trace.contract.as_dict()),
         "verdict": diff.verdict,
         "origin": diff.origin,
@@ -49,9 +51,9 @@ def diff_document(diff: Diff) -> dict[str, Any]:
     }
 
 
-def diffs_document(diffs: Sequence[Diff]) -> dict[str, Any]:
-    """The document `workbench.diffs/1` of a list of runs."""
-    return {"schema": "workbench.diffs/1", "runs": [diff_document(diff) for diff in diffs]}
+def diffs_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The document `workbench.diffs/1` of the documents of several runs."""
+    return {"schema": "workbench.diffs/1", "runs": list(runs)}
 
 
 def check_document(checked: "Checked") -> dict[str, Any]:

@@ -56,7 +56,7 @@ def save(diff: Diff, folder: Path) -> list[Path]:
     at any time. The same diff gives the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    case = diff.trace.case
+    case = diff.trace.case_run
     paths = [_write(overview(diff.stages, case), folder / "overview.png")]
     if diff.bits_lost:
         paths.append(_write(cancellation(diff.bits_lost), folder / "cancellation.png"))

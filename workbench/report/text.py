@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from rich import box
@@ -124,7 +125,7 @@ def fitting(rows: Sequence[dict[str, str]], columns: Sequence[str], spare: Seque
 
 def headline(trace: Trace) -> str:
     """What was run, in a line."""
-    case = trace.case
+    case = trace.case_run
     heads = f"h={case.heads}" + (f" (kv {case.kv_heads})" if case.kv_heads != case.heads else "")
     # a foreign kernel may not say how it splits the keys, and its tiles of queries do not matter
     tiles = [f"tiles {case.block_q}x{case.block_k}"] if case.block_q and case.block_k else []
@@ -139,29 +140,49 @@ def headline(trace: Trace) -> str:
     inputs = [case.distribution, f"seed {case.seed}"]
     if case.distribution == GIVEN:
         inputs = [f"inputs {trace.called_with.get('inputs', GIVEN)}"]
-    parts = [shape, mask, *tiles, *splits, *(codes if case.codes else []), *inputs]
+    fed = [f"put in: {', '.join(trace.put_in)}"] if trace.called_with.get("feed") else []
+    window = [] if trace.window is None else [f"only {trace.window}"]
+    parts = [shape, mask, *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *window]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"
 
 
-def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
+@dataclass(frozen=True)
+class Row:
+    """One of several runs, without its trace."""
+
+    run: str  #: target and case
+    verdict: str
+    origins: tuple[str, ...]
+    over_budget: float | None  #: the largest of all stages; None where nothing was judged
+    max_abs: float | None  #: likewise
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong, and something was judged."""
+        return self.verdict not in (*ORIGIN_VERDICTS, "untestable")
+
+
+def run_row(diff: Diff) -> Row:
+    """What `summary` shows of a run."""
+    judged = [stage for stage in diff.stages if stage.decisive is not None]
+    worst = [element.over_budget for stage in judged for element in stage.worst(1)]
+    errors = [error for stage in judged if (error := largest(stage.judged.summary.max_abs)) is not None]
+    window = [] if diff.trace.window is None else ["--where", str(diff.trace.window)]
+    words = [diff.trace.target, *case_options(diff.trace.case_run, own=False), *window]
+    return Row(" ".join(words), diff.verdict, diff.origins, max(worst, default=None), max(errors, default=None))
+
+
+def summary(rows: Sequence[Row], *, unicode: bool) -> RenderableType:
     """One row for each run: case, verdict, origin, worst x of budget, largest error; the last passing and first failing
     one marked.
     """
     table = new_table(unicode)
     for column in ("case", "verdict", "origin", "x of budget", "max abs", ""):
         table.add_column(column, justify="right" if column in ("x of budget", "max abs") else "left", overflow="fold")
-    passed = [diff.verdict not in (*ORIGIN_VERDICTS, "untestable") for diff in diffs]
+    passed = [row.passed for row in rows]
     first_failing = passed.index(False) if False in passed else None
     last_passing = max((i for i, ok in enumerate(passed) if ok), default=None)
-    for i, diff in enumerate(diffs):
-        worst = [
-            element.over_budget for stage in diff.stages if stage.decisive is not None for element in stage.worst(1)
-        ]
-        errors = [
-            error
-            for stage in diff.stages
-            if stage.decisive and (error := largest(stage.decisive.summary.max_abs)) is not None
-        ]
+    for i, row in enumerate(rows):
         mark = (
             "<- first failing"
             if i == first_failing
@@ -169,22 +190,11 @@ def summary(diffs: Sequence[Diff], *, unicode: bool) -> RenderableType:
             if i == last_passing and first_failing is not None
             else ""
         )
-        table.add_row(
-            escape(" ".join([diff.trace.target, *case_options(diff.trace.case, own=False)])),
-            diff.verdict,
-            ", ".join(diff.origins) or "-",
-            number(max(worst, default=None)),
-            number(max(errors, default=None)),
-            mark,
-            style=_STYLES["clean" if passed[i] else "origin"],
-        )
+        cells = (row.verdict, ", ".join(row.origins) or "-", number(row.over_budget), number(row.max_abs), mark)
+        table.add_row(escape(row.run), *cells, style=_STYLES["clean" if row.passed else "origin"])
     failing = passed.count(False)
-    return Group(
-        table,
-        Text(
-            f"{len(diffs)} runs: {len(diffs) - failing} without a bug, {failing} with one or not testable", style="bold"
-        ),
-    )
+    total = f"{len(rows)} runs: {len(rows) - failing} without a bug, {failing} with one or not testable"
+    return Group(table, Text(total, style="bold"))
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -92,7 +92,7 @@ def document(trace: Trace, stage: StageDiff | None, selection: Selection, rows: 
         "target": trace.target,
         "faults": list(trace.faults),
         "backend": trace.backend,
-        "case": number(trace.case.as_dict()),
+        "case": number(trace.case_run.as_dict()),
         "stage": selection.stage,
         "verdict": None if stage is None else stage.verdict,
         "elements": [
