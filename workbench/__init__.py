@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from workbench.case import Case
     from workbench.judge import Diff, diff
     from workbench.log import load_log
+    from workbench.pair import Against, against
     from workbench.refusal import Refusal, Unavailable
     from workbench.stage_diff import StageDiff
     from workbench.target import run
@@ -29,10 +30,26 @@ _HOMES = {
     "diff": "judge",
     "Diff": "judge",
     "StageDiff": "stage_diff",
+    "against": "pair",
+    "Against": "pair",
     "Refusal": "refusal",
     "Unavailable": "refusal",
 }
-__all__ = ["Case", "Diff", "Refusal", "StageDiff", "Trace", "Unavailable", "diff", "load", "load_log", "run", "save"]
+__all__ = [
+    "Against",
+    "Case",
+    "Diff",
+    "Refusal",
+    "StageDiff",
+    "Trace",
+    "Unavailable",
+    "against",
+    "diff",
+    "load",
+    "load_log",
+    "run",
+    "save",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench import cli_against
 from workbench.cli_bench import bench
 from workbench.cli_show import show
 from workbench.options import WORDS, case_options, cases_of, fault_option, json_option, needs_of, run_options
@@ -57,6 +58,7 @@ def commands() -> None:
     workbench diff my_kernel.py:attention --dtype float16              a kernel of yours
     workbench diff run.safetensors                                     a trace, judged without running anything
     workbench diff --values run.log                                    values that printf in a kernel of yours wrote
+    workbench diff my_kernel.py:attention --against flash              beside another kernel: where the two part
     workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
 
@@ -68,6 +70,7 @@ commands.add_command(show)
 @commands.command()
 @click.argument("target", metavar="TARGET", required=False)
 @run_options
+@cli_against.against_options
 @click.option("--values", metavar="LOG", help="Instead of a TARGET: judge values that a kernel of yours printed")
 @click.option(
     "--contract",
@@ -88,6 +91,9 @@ def diff(target: str | None, fail_on: str, as_json: bool, out: Path | None, **op
 
     LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
     case that the case options give; of --block-k and --splits it tells what its tiles and splits are.
+
+    With --against, or another setting of one kernel, two runs are judged and held against each other: the first stage
+    where they part by more than the budgets of both.
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal
@@ -96,16 +102,28 @@ def diff(target: str | None, fail_on: str, as_json: bool, out: Path | None, **op
 
     if fail_on not in FAILS_ALSO:
         raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
+    second = cli_against.second_run(options)
     with shown():
-        calls, estimate_s = runs(target, **options)
-        told, verdicts = [], []
-        for i, judged in enumerate(_judged(calls, estimate_s)):
-            if out is not None:
-                _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
-            told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))
-            verdicts.append(judged.verdict)
-    _print(told, as_json, out)
-    failing = {*ORIGIN_VERDICTS, "untestable", *FAILS_ALSO[fail_on]}
+        if second:
+            pairs = list(cli_against.judged(target, second, options))
+            verdicts = [verdict for pair in pairs for verdict in (pair.verdict, pair.a.verdict)]
+            for i, pair in enumerate(pairs):
+                for side, judged in (("a", pair.a), ("b", pair.b)):
+                    if out is not None:
+                        _write(judged, out / (side if len(pairs) == 1 else f"{i:03d}/{side}"))
+        else:
+            calls, estimate_s = runs(target, **options)
+            told, verdicts = [], []
+            for i, judged in enumerate(_judged(calls, estimate_s)):
+                if out is not None:
+                    _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
+                told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))
+                verdicts.append(judged.verdict)
+    if second:
+        cli_against.show(pairs, as_json, out)
+    else:
+        _print(told, as_json, out)
+    failing = {*ORIGIN_VERDICTS, "untestable", "parts", *FAILS_ALSO[fail_on]}
     sys.exit(BUG if failing.intersection(verdicts) else 0)
 
 

@@ -5,18 +5,17 @@ each stage have been, given what it read?) and without them (propagated: given q
 these stand in the place of q, k, v (`decoding.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from workbench import cancellation, decoding
+from workbench import cancellation, decoding, parts
 from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
 from workbench.expectation import readable, unjudgeable
-from workbench.parts import comparisons, placed
 from workbench.quantisation import Loss, loss
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
@@ -116,7 +115,7 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     known = {name: stage for name, stage in ALGORITHMS[trace.algorithm].items() if name not in absent}
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
     names = [name for name in known if name in trace.stages and name not in ruled_out]
-    compared = (decoding.comparisons if trace.algorithm == "fp8" else comparisons)(trace, names, placed(trace, device))
+    compared = comparisons(trace, names, parts.placed(trace, device))
 
     judged: list[StageDiff] = []
     others: list[StageDiff] = []
@@ -142,6 +141,13 @@ def _behind(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
         return tuple(name for name in unseen_upstream(trace.algorithm, stage.name, ()) if end_to_end and name in wrong)
 
     return [replace(stage, behind=behind(stage)) for stage in judged]
+
+
+def comparisons(
+    trace: Trace, names: Sequence[str], device: str
+) -> dict[str, tuple[Comparison | None, Comparison | None]]:
+    """The isolated and the propagated comparison of each dumped stage of `names`, as `parts` or `decoding` says."""
+    return (decoding if trace.algorithm == "fp8" else parts).comparisons(trace, names, device)
 
 
 def _with_bias(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:

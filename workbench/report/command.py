@@ -1,7 +1,7 @@
 """The commands that run the same again."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.case import GIVEN, QUANTISED, Case
@@ -9,6 +9,7 @@ from workbench.judge import Diff
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
+    from workbench.pair import Against
 
 
 def diff_command(diff: Diff) -> str:
@@ -16,16 +17,40 @@ def diff_command(diff: Diff) -> str:
     trace = diff.trace
     printed = "values" in trace.called_with
     options = case_options(trace.case_run, own=trace.backend != "foreign" or printed)
-    for name, value in trace.called_with.items():
-        for one in (value,) if isinstance(value, str) else value:
-            options += [f"--{name}", shlex.quote(one)]
+    options += _options(trace.called_with)
     return _command("diff", "" if printed else trace.target, trace.faults, options)
+
+
+def against_command(pair: "Against") -> str:
+    """The command that compares the same two runs again; empty where they have other dtypes, which none does."""
+    a, b = pair.a.trace, pair.b.trace
+    if a.case.dtype != b.case.dtype:
+        return ""
+    printed = "values" in a.called_with
+    own = a.backend != "foreign" or printed
+    options = case_options(a.case_run, own=own)
+    for name in QUANTISED if a.case.codes is None else ():
+        if getattr(b.case, name) is not None:
+            options += [f"--{name.replace('_', '-')}", str(getattr(b.case, name))]
+    for name in ("splits", "block_q", "block_k") if b.backend != "foreign" else ():
+        if getattr(b.case, name) not in (None, getattr(a.case, name) if own else None):
+            options += [f"--against-{name.replace('_', '-')}", str(getattr(b.case, name))]
+    if "foreign" not in (a.backend, b.backend) and a.backend != b.backend:
+        options += ["--backend", a.backend, "--against-backend", b.backend]
+    options += _options({**b.called_with, **a.called_with})
+    beside = [] if b.faults or "feed" in b.called_with else ["--against", shlex.quote(b.target)]
+    return _command("diff", "" if printed else a.target, a.faults, [*beside, *options])
 
 
 def check_command(checked: "Checked") -> str:
     """The command that watches the same run again."""
     schedules = [] if len(checked.schedules) == 1 else ["--schedules", str(len(checked.schedules))]
     return _command("check", checked.target, checked.faults, [*case_options(checked.case, own=True), *schedules])
+
+
+def _options(called_with: Mapping[str, str | Sequence[str]]) -> list[str]:
+    pairs = [(name, [value] if isinstance(value, str) else value) for name, value in called_with.items()]
+    return [word for name, values in pairs for one in values for word in (f"--{name}", shlex.quote(one))]
 
 
 def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[str]) -> str:

@@ -33,6 +33,8 @@ COLUMNS = (
     "actual",
     "expected",
 )
+#: columns that a narrow screen does without, the least telling first
+_SPARE = ("bits lost", "mean signed", "max abs", "max ulp", "outside", "x of budget")
 _STYLES = {"origin": "bold red", "victim": "yellow", "clean": "green", "not judged": "dim"}
 
 
@@ -80,9 +82,9 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
 
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
-    table = _table(unicode)
+    table = new_table(unicode)
     rows = [dict(zip(COLUMNS, row(diff, stage), strict=True)) for stage in diff.stages]
-    columns = _fitting(rows, width)
+    columns = fitting(rows, COLUMNS, _SPARE, width)
     for column in columns:
         left = column in ("stage", "verdict", "worst at")
         table.add_column(column, justify="left" if left else "right", no_wrap=True)
@@ -102,21 +104,23 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
     return Group(*parts)
 
 
-def _table(unicode: bool) -> Table:
+def new_table(unicode: bool) -> Table:
     """An empty table; plain columns where no terminal shows it, so that other programs can read them."""
     return Table(box=box.SIMPLE_HEAD if unicode else None, header_style="bold", pad_edge=False)
 
 
-def _fitting(rows: Sequence[dict[str, str]], width: int) -> list[str]:
-    """COLUMNS without the least telling ones, as far as the rows do not fit into `width` characters."""
-    columns = list(COLUMNS)
-    for spare in ("bits lost", "mean signed", "max abs", "max ulp", "outside", "x of budget"):
+def fitting(rows: Sequence[dict[str, str]], columns: Sequence[str], spare: Sequence[str], width: int) -> list[str]:
+    """The columns, without those of `spare`, the least telling first, as far as the rows do not fit into `width`
+    characters.
+    """
+    left = list(columns)
+    for column in spare:
         # two characters stand between columns
-        needed = sum(2 + max(map(len, (column, *(cells[column] for cells in rows)))) for column in columns)
+        needed = sum(2 + max(map(len, (name, *(cells[name] for cells in rows)))) for name in left)
         if needed <= width:
             break
-        columns.remove(spare)
-    return columns
+        left.remove(column)
+    return left
 
 
 def headline(trace: Trace) -> str:
@@ -172,7 +176,7 @@ def summary(rows: Sequence[Row], *, unicode: bool) -> RenderableType:
     """One row for each run: case, verdict, origin, worst x of budget, largest error; the last passing and first failing
     one marked.
     """
-    table = _table(unicode)
+    table = new_table(unicode)
     for column in ("case", "verdict", "origin", "x of budget", "max abs", ""):
         table.add_column(column, justify="right" if column in ("x of budget", "max abs") else "left", overflow="fold")
     passed = [row.passed for row in rows]
@@ -217,7 +221,7 @@ def listing(
     entries: Sequence[dict], columns: Sequence[str], *, unicode: bool, right: Sequence[str] = ()
 ) -> RenderableType:
     """A plain table of dicts; the columns `right`, of numbers, are aligned at the right."""
-    table = _table(unicode)
+    table = new_table(unicode)
     for i, column in enumerate(columns):
         if column in right:
             table.add_column(column.replace("_", " "), no_wrap=True, justify="right")
