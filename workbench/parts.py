@@ -24,8 +24,8 @@ LARGE = 2**26
 KEPT = 2**22
 #: scores of one part: 8 MB in float64, with which all arrays of a part are some 300 MB
 PART_ON_CPU = 2**20
-#: parts of that size whose arrays may be there at once, a gigabyte: more processors take smaller parts
-AT_ONCE = 3
+#: parts that are compared at once, at most: their arrays are a gigabyte. More threads wait for the interpreter's lock
+AT_ONCE = 4
 #: on a GPU as many as fit, at 640 bytes each (head_dim 128 in tiles of 32 keys) and some to spare; more than this many
 #: save little time
 PART_ON_GPU, BYTES_OF_SCORE = 2**26, 1000
@@ -104,7 +104,7 @@ def _over_parts(
     # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
     with threadpool_limits(1, "blas"):
         if device == "cpu" and len(parts) > 1:
-            with ThreadPoolExecutor(min(len(parts), processors())) as pool:
+            with ThreadPoolExecutor(min(len(parts), processors(), AT_ONCE)) as pool:
                 found = list(pool.map(one, parts))
         else:
             found = [one(part) for part in parts]
@@ -146,7 +146,7 @@ def splits_known(trace: Trace, name: str) -> bool:
 def parts_of(trace: Trace, device: str) -> Iterator[Part]:
     """The whole where it is small, else some heads, else queries of one head."""
     case = trace.case
-    limit = PART_ON_CPU * AT_ONCE // max(AT_ONCE, processors())
+    limit = PART_ON_CPU
     if device == "cuda":
         free, _ = module("torch").cuda.mem_get_info()
         limit = min(PART_ON_GPU, free // BYTES_OF_SCORE)
