@@ -22,9 +22,9 @@ from workbench.trace import Trace
 LARGE = 2**26
 #: elements beyond which they are not kept, but computed again when one is asked for: 25 bytes each
 KEPT = 2**22
-#: scores of one part: 8 MB in float64, with which all arrays of a part are some 300 MB
-PART_ON_CPU = 2**20
-#: parts that are compared at once, at most: their arrays are a gigabyte. More threads wait for the interpreter's lock
+#: scores of one part: 4 MB in float64, with which all arrays of a part are some 150 MB
+PART_ON_CPU = 2**19
+#: parts that are compared at once, at most: their arrays are some 600 MB. More threads wait for the interpreter's lock
 AT_ONCE = 4
 #: on a GPU as many as fit, at 640 bytes each (head_dim 128 in tiles of 32 keys) and some to spare; more than this many
 #: save little time
