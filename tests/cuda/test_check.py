@@ -183,3 +183,11 @@ def test_a_finding_names_files_that_exist_and_lines_in_them() -> None:
     assert len(race.threads) == 2 and race.threads[0] != race.threads[1] and race.count > 1
     merged = emulator.merged([race, replace(race, count=5)])
     assert merged == [replace(race, count=race.count + 5)]
+
+
+def test_what_is_found_in_jupyter() -> None:
+    found = check("flash", case_of("flash", seqlen=100), faults=["flash-reads-past-keys"], probes="output")
+    page = re.sub("<[^>]*>", "", found._repr_html_())
+    assert page.startswith("workbench check flash --fault flash-reads-past-keys --seqlen 100")
+    assert "out-of-bounds: k[0, 0, 100, 0] lies outside of the array" in page and "LOAD(x[b, h, row, d])" in page
+    assert found.as_dict()["findings"][0]["kind"] == "out-of-bounds"
