@@ -77,7 +77,8 @@ assert ((outside > 0) == ~small.mask()[:, 32]).all()
 outside
 
 # %% [markdown]
-# They are, all but the last one. The partial kernel lacks a guard for rows that have seen no key yet.
+# They are, all but the last one. The partial kernel lacks a guard for rows that have seen no key yet, and `correction`,
+# the other wrong exponential, lacks the same one.
 #
 # ## Behind the NaN
 #
