@@ -38,7 +38,7 @@ def report(checked: Sequence["Checked"]) -> Text:
 
 def html_report(checked: "Checked") -> str:
     """What `report` shows of one run as HTML, for Jupyter."""
-    screen = Console(file=StringIO(), record=True, width=200)
+    screen = Console(file=StringIO(), record=True, width=200, force_jupyter=False)
     screen.print(report([checked]), soft_wrap=True)
     return screen.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
