@@ -44,11 +44,12 @@ _SAFETENSORS: Mapping[str, np.dtype] = {
 }
 
 
-def load(path: Path) -> dict[str, np.ndarray]:
+def load(path: str | Path) -> dict[str, np.ndarray]:
     """The inputs in a file, by name, in the dtypes of `normalised`: .safetensors (a trace too: what its kernel read),
     .npz, or .pt, a dict of tensors. Nothing in the file is executed. Refusal for a file that is none of them, is
     damaged, or holds anything else.
     """
+    path = Path(path)
     if path.suffix == ".safetensors" and path.is_file() and (trace := _trace(path)) is not None:
         return {**trace.inputs, **{name: trace.stages[name] for name in trace.put_in}}
     return normalised(read(path), str(path))
@@ -120,7 +121,7 @@ def _read(name: str, value: Any, where: str) -> np.ndarray:
 
 def taken(given: Any, where: str) -> dict[str, np.ndarray]:
     """The inputs `given`: a file as of `load`, or arrays as of `normalised`, which `where` names in messages."""
-    return load(Path(given)) if isinstance(given, str | Path) else normalised(given, where)
+    return load(given) if isinstance(given, str | Path) else normalised(given, where)
 
 
 def case_of(given: Any, where: str | None = None, **stated: Any) -> Case:

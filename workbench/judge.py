@@ -111,6 +111,11 @@ class Diff:
             f"<Diff of {self.trace.target}: {self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}>"
         )
 
+    def __str__(self) -> str:
+        from workbench.report import text
+
+        return text.plain(text.report(self, unicode=False, width=text.WIDTH))
+
     def _repr_html_(self) -> str:
         from workbench.report.text import html_table
 

@@ -75,6 +75,11 @@ class Against:
 
         return document(self)
 
+    def __str__(self) -> str:
+        from workbench.report import against, text
+
+        return text.plain(against.report(self, unicode=False, width=text.WIDTH))
+
     def _repr_html_(self) -> str:
         from workbench.report.against import html_table
 

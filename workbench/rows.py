@@ -46,6 +46,11 @@ class Rows:
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
+    def __str__(self) -> str:
+        from workbench.report import text
+
+        return text.plain(text.summary(self.rows, unicode=False))
+
     def _repr_html_(self) -> str:
         from workbench.report.text import html_summary
 

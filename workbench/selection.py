@@ -81,6 +81,11 @@ class Selection:
         chosen = (f"{axis}={one[0] if len(one) == 1 else _said(_slice(one))}" for axis, one in self.indices.items())
         return f"<Selection of {self.stage}[{', '.join(chosen)}]>"
 
+    def __str__(self) -> str:
+        from workbench.report.values import plain_table
+
+        return plain_table(self)
+
     def _repr_html_(self) -> str:
         from workbench.report.values import html_table
 

@@ -80,3 +80,12 @@ def test_texts_have_no_arrays() -> None:
     place = " ".join(f"{axis}={i}" for axis, i in worst.index.items())
     assert repr(worst).startswith(f"<Element {place}: actual {worst.actual:.9g}, expected")
     assert repr(worst).endswith("x of budget, outside>")
+
+
+def test_elements_in_print() -> None:
+    judged = diff(run("flash", CASE, faults=["flash-scale-twice"], backend="emulator"))
+    head, titles, *rows = str(judged["scores"].select(q=5, k=slice(0, 3))).splitlines()
+    assert head == "scores" and titles.split()[:6] == ["b", "h", "q", "k", "actual", "expected"]
+    assert [row.split()[:4] for row in rows] == [["0", "0", "5", str(k)] for k in range(3)]
+    assert "actual (* outside its budget) at batch b=0, head h=0\n" in str(judged["scores"][0, 0, :6, :6])
+    assert str(judged["scores"][...]) == "scores\n400 elements; at most 256 are shown"

@@ -61,6 +61,11 @@ class Checked:
 
         return check_document(self)
 
+    def __str__(self) -> str:
+        from workbench.report import findings
+
+        return findings.report([self]).plain
+
     def _repr_html_(self) -> str:
         from workbench.report.findings import html_report
 

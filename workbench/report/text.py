@@ -1,6 +1,7 @@
 """Judgements as tables and sentences, for a terminal and for Jupyter."""
 
 from collections.abc import Sequence
+from io import StringIO
 
 import numpy as np
 from rich import box
@@ -34,6 +35,8 @@ COLUMNS = (
     "actual",
     "expected",
 )
+#: characters of a line where no terminal shows it, enough for every column
+WIDTH = 200
 #: of several runs; the last one marks rows
 RUN_COLUMNS = ("case", "verdict", "origin", "x of budget", "max abs", "")
 _RUN_LEFT = ("case", "verdict", "origin", "")
@@ -195,7 +198,14 @@ def _total(rows: Rows) -> str:
 def console(*, stderr: bool = False) -> Console:
     """A console as wide as the tables need when it is no terminal."""
     made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=200)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def plain(part: RenderableType) -> str:
+    """What a screen of WIDTH characters that is no terminal shows, for `print`."""
+    screen = Console(file=(written := StringIO()), highlight=False, width=WIDTH, force_jupyter=False)
+    screen.print(part)
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
 def html_table(diff: Diff) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from io import StringIO
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -12,7 +13,7 @@ from workbench.judge import Diff
 from workbench.refusal import Refusal
 from workbench.report import tables
 from workbench.report.document import number
-from workbench.report.text import headline, listing
+from workbench.report.text import WIDTH, headline, listing, plain
 from workbench.report.words import beginning
 from workbench.report.words import number as short
 from workbench.selection import Selection
@@ -103,11 +104,18 @@ def document(trace: Trace, stage: StageDiff | None, selection: Selection, rows: 
     }
 
 
+def plain_table(selection: Selection) -> str:
+    """The elements as a screen shows them, for `print`."""
+    if selection.size > LIMIT:
+        return f"{selection.stage}\n{_too_many(selection)}"
+    return plain(Group(Text(selection.stage), *_elements(selection, None, Console(width=WIDTH, file=StringIO()))))
+
+
 def html_table(selection: Selection) -> str:
     """The elements as HTML, for Jupyter, in a table or a matrix as on a screen; none of more than can be printed."""
     title = tables.lines([selection.stage])
     if selection.size > LIMIT:
-        return title + tables.lines([f"{selection.size} elements; at most {LIMIT} are shown"])
+        return title + tables.lines([_too_many(selection)])
     if _is_matrix(selection):
         matrices = (_matrix(selection, quantity, FEWER_DIGITS) for quantity in _quantities(selection))
         parts = (tables.lines([said]) + tables.table(*_html((columns, rows))) for said, columns, rows in matrices)
@@ -141,6 +149,10 @@ def html_profile(profile: Profile) -> str:
     values = [[_cell(name, float(getattr(profile, name)[i])) for name in names] for i in range(shown)]
     rows = [[str(profile.first + i), *cells] for i, cells in enumerate(values)]
     return tables.table(columns, rows) + tables.lines([f"{size} rows; {LIMIT} are shown"] if size > shown else [])
+
+
+def _too_many(selection: Selection) -> str:
+    return f"{selection.size} elements; at most {LIMIT} are shown"
 
 
 def _elements(selection: Selection, rows: Rows | None, screen: Console) -> list[RenderableType]:
