@@ -24,6 +24,8 @@ LARGE = 2**26
 KEPT = 2**22
 #: scores of one part: 8 MB in float64, with which all arrays of a part are some 300 MB
 PART_ON_CPU = 2**20
+#: parts of that size whose arrays may be there at once, a gigabyte: more processors take smaller parts
+AT_ONCE = 3
 #: on a GPU as many as fit, at 640 bytes each (head_dim 128 in tiles of 32 keys) and some to spare; more than this many
 #: save little time
 PART_ON_GPU, BYTES_OF_SCORE = 2**26, 1000
@@ -144,7 +146,7 @@ def splits_known(trace: Trace, name: str) -> bool:
 def parts_of(trace: Trace, device: str) -> Iterator[Part]:
     """The whole where it is small, else some heads, else queries of one head."""
     case = trace.case
-    limit = PART_ON_CPU
+    limit = PART_ON_CPU * AT_ONCE // max(AT_ONCE, processors())
     if device == "cuda":
         free, _ = module("torch").cuda.mem_get_info()
         limit = min(PART_ON_GPU, free // BYTES_OF_SCORE)

@@ -67,10 +67,23 @@ def runs(
         for window in (_heads(case) if by_head else [where])
     ]
     if targets[0] not in KERNELS:
+        _check_foreign(target, options)
         return calls, None
     from workbench.cuda.run import estimate_s
 
     return calls, sum(estimate_s(name, cases, faults, probes, backend) for name in targets)
+
+
+def _check_foreign(target: str, options: dict[str, Any]) -> None:
+    """Refusal for tiles and splits of a foreign function, unless it reads stages, which are then made with them."""
+    given = [f"--{name.replace('_', '-')}" for name in ("splits", "block_q", "block_k") if options[name]]
+    if not given or ":" not in target:
+        return
+    from workbench.foreign import find
+    from workbench.handed import stages_read
+
+    if not stages_read(find(target)):
+        raise Refusal(f'{given[0]} is for kernels of ours; {target} says its tiles and splits in its "contract"')
 
 
 def _loaded(path: Path, where: str | None) -> "Trace":

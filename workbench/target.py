@@ -47,6 +47,8 @@ def run(
     said: dict[str, Any] = {"feed": words(feed)} if feed else {}
     if where is not None:
         said["where"] = where
+    if probes != "all":
+        said["probes"] = probes
     if limit_gb != LIMIT_GB:
         said["limit-gb"] = f"{limit_gb:g}"
     arrays: dict[str, np.ndarray] | None = None
