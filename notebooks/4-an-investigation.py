@@ -200,7 +200,7 @@ assert printed.origins == ("scores",)
 printed
 
 # %% [markdown]
-# How much too large is each printed score?
+# By which factor is each printed score too large?
 
 # %%
 factors = [element.actual / element.expected for element in printed["scores"].worst(5)]
@@ -208,4 +208,4 @@ assert all(abs(factor / 64**0.5 - 1) < 1e-5 for factor in factors)
 factors
 
 # %% [markdown]
-# By the square root of head_dim: the kernel leaves out the scale.
+# The square root of head_dim: the kernel leaves out the scale.
