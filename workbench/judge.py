@@ -17,9 +17,11 @@ from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
 from workbench.expectation import readable, unjudgeable
 from workbench.quantisation import Loss, loss
+from workbench.selection import Selection
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
+from workbench.truth import truth
 from workbench.window import first_of
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
@@ -74,6 +76,18 @@ class Diff:
         known = "out" in self.trace.stages and set(INPUTS) <= set(self.trace.inputs)
         return loss(self.trace) if self.trace.algorithm == "fp8" and known else None
 
+    def truth(self, name: str, **index: Any) -> Selection:
+        """Some elements of a stage, by axis letter as of `StageDiff.select`, as float64 makes them of q, k and v alone,
+        whether the kernel gave the stage or not.
+        """
+        return truth(self.trace, name, index)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `workbench diff --json`, of plain Python values."""
+        from workbench.report.document import diff_document
+
+        return diff_document(self)
+
     def plot(self) -> Any:
         """The overview of all stages, a matplotlib Figure."""
         from workbench.report.plots import overview
@@ -96,6 +110,11 @@ class Diff:
         return (
             f"<Diff of {self.trace.target}: {self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}>"
         )
+
+    def __str__(self) -> str:
+        from workbench.report import text
+
+        return text.plain(text.report(self, unicode=False, width=text.WIDTH))
 
     def _repr_html_(self) -> str:
         from workbench.report.text import html_table

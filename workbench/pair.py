@@ -12,6 +12,7 @@ fault in a stage that one kernel has alone arises in the next one that they shar
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -67,6 +68,17 @@ class Against:
     def __repr__(self) -> str:
         where = f" at {self.parts_at}" if self.parts_at else ""
         return f"<Against of {self.a.trace.target} and {self.b.trace.target}: {self.verdict}{where}>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `workbench diff --against --json`, of plain Python values."""
+        from workbench.report.against import document
+
+        return document(self)
+
+    def __str__(self) -> str:
+        from workbench.report import against, text
+
+        return text.plain(against.report(self, unicode=False, width=text.WIDTH))
 
     def _repr_html_(self) -> str:
         from workbench.report.against import html_table

@@ -89,10 +89,10 @@ def _check_foreign(target: str, options: dict[str, Any]) -> None:
 def _loaded(path: Path, where: str | None) -> "Trace":
     """The trace in a file, or a window on it."""
     from workbench.trace import load
-    from workbench.window import narrowed, parse
+    from workbench.window import narrowed
 
     trace = load(path)
-    return trace if where is None else narrowed(trace, parse(where, trace.case))
+    return trace if where is None else narrowed(trace, where)
 
 
 def _heads(case: "Case") -> list[str]:

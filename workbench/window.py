@@ -92,16 +92,17 @@ def sizes_of(case: Case, window: Window | None) -> dict[str, int]:
 
 def narrowed(
     trace: Trace,
-    window: Window,
+    window: Window | str,
     *,
     already: Collection[str] = (),
     rerun: Callable[[Case], Trace] | None = None,
 ) -> Trace:
     """What of a trace is in a window, as a trace of its own that knows the whole case; stages `already` hold no more.
 
-    `rerun` makes such a trace of another whole case.
+    `window` may be words as of `parse`. `rerun` makes such a trace of another whole case.
     """
     case, known = trace.case, ALGORITHMS[trace.algorithm]
+    window = parse(window, case) if isinstance(window, str) else window
     if trace.window is not None:
         raise Refusal(f"{trace.target} is limited to {trace.window} already")
 

@@ -1,6 +1,5 @@
 """Two runs held against each other, as a table and sentences for a terminal and for Jupyter, and as a JSON document."""
 
-import html
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -11,10 +10,11 @@ from rich.text import Text
 
 from workbench.judge import Diff
 from workbench.pair import Against
+from workbench.report import tables
 from workbench.report.command import against_command, case_options
 from workbench.report.document import diff_document, largest
 from workbench.report.document import number as plain
-from workbench.report.text import fitting, headline, new_table
+from workbench.report.text import STYLES, fitting, headline, new_table
 from workbench.report.words import number, value
 from workbench.shared import ORDER
 from workbench.stage_against import StageAgainst
@@ -38,7 +38,7 @@ COLUMNS = (
 _SPARE = ("made here", "max ulp", "differ", "max abs", "value in A", "value in B", "worst at", "x of both budgets")
 _LEFT = ("stage", "A", "B", "A against B", "worst at")
 _STYLES = {"parts": "bold red", "carried": "yellow", "rounding": "green", "identical": "green"}
-_COLOURS = {"parts": "#b00020", "carried": "#946200"}
+_CSS = {"parts": STYLES["origin"], "carried": STYLES["victim"]}
 
 
 def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
@@ -80,16 +80,11 @@ def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
 
 def html_table(pair: Against) -> str:
     """What `report` shows as HTML, for Jupyter."""
-    cells = "".join(f"<th style='text-align:left'>{html.escape(column)}</th>" for column in COLUMNS)
-    rows = [f"<tr>{cells}</tr>"]
-    for row in _rows(pair):
-        verdict = pair[row["stage"]].verdict if row["stage"] not in _alone(pair) else ""
-        cells = "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row.values())
-        rows.append(f"<tr style='color:{_COLOURS.get(verdict, 'inherit')}'>{cells}</tr>")
-    above, below = (
-        "".join(f"<div>{html.escape(line)}</div>" for line in lines) for lines in (_headlines(pair), findings(pair))
-    )
-    return f"{above}<table>{''.join(rows)}</table>{below}"
+    rows = _rows(pair)
+    verdicts = ["" if row["stage"] in _alone(pair) else pair[row["stage"]].verdict for row in rows]
+    styles = [_CSS.get(verdict, "") for verdict in verdicts]
+    table = tables.table(COLUMNS, [[*row.values()] for row in rows], left=_LEFT, styles=styles)
+    return tables.lines(_headlines(pair)) + table + tables.lines(findings(pair))
 
 
 def document(pair: Against) -> dict[str, Any]:

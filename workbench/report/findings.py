@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Sequence
+from io import StringIO
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.text import Text
 
 from workbench.report.command import check_command
@@ -32,6 +34,13 @@ def report(checked: Sequence["Checked"]) -> Text:
         text.append(f"{len(checked)} runs: {len(checked) - wrong} without findings, {wrong} with findings\n")
     text.rstrip()
     return text
+
+
+def html_report(checked: "Checked") -> str:
+    """What `report` shows of one run as HTML, for Jupyter."""
+    screen = Console(file=StringIO(), record=True, width=200, force_jupyter=False)
+    screen.print(report([checked]), soft_wrap=True)
+    return screen.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 def _short(file: str) -> str:
