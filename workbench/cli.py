@@ -152,9 +152,9 @@ def _told(judged: "Diff", *, alone: bool, as_json: bool) -> Any:
         from workbench.report.document import diff_document
 
         return diff_document(judged)
-    from workbench.report import text
+    from workbench.rows import run_row
 
-    return judged if alone else text.run_row(judged)
+    return judged if alone else run_row(judged)
 
 
 def _print(told: list[Any], as_json: bool, out: Path | None) -> None:
@@ -212,7 +212,7 @@ def check(target: str, faults: tuple[str, ...], probes: str, schedules: int, as_
                 tick(f"{len(checked)} done")
                 checked.append(check_kernel(name, case, faults=faults, probes=probes, schedules=schedules))
     if as_json:
-        from workbench.report.document import check_document, checks_document
+        from workbench.report.findings import check_document, checks_document
 
         click.echo(json.dumps(check_document(checked[0]) if len(checked) == 1 else checks_document(checked)))
     else:

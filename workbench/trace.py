@@ -58,7 +58,7 @@ def to_float64(stage: np.ndarray) -> np.ndarray:
         return stage.astype(np.float64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """What one run of a kernel left behind."""
 
@@ -86,6 +86,9 @@ class Trace:
     called_with: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {self.target}: {', '.join(self.stages)}>"
 
     @property
     def case_run(self) -> Case:
@@ -159,7 +162,7 @@ def check(trace: Trace, where: str) -> Trace:
     return trace
 
 
-def save(trace: Trace, path: Path) -> None:
+def save(trace: Trace, path: str | Path) -> None:
     """Write `trace` as a safetensors file; a failed run leaves no half-written file."""
     from safetensors.numpy import save as serialised
 
@@ -183,7 +186,7 @@ def save(trace: Trace, path: Path) -> None:
         manifest |= {"sparse": list(trace.sparse), "notes": list(trace.notes)}
     sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
     arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
-    write_atomically(path, serialised(arrays, {"workbench": json.dumps(manifest)}))
+    write_atomically(Path(path), serialised(arrays, {"workbench": json.dumps(manifest)}))
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -199,12 +202,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def load(path: Path) -> Trace:
+def load(path: str | Path) -> Trace:
     """The trace in `path`. Raises Refusal for a file that is truncated, is no trace, or lacks or misshapes a stage."""
     from safetensors import SafetensorError, safe_open
 
     from workbench.window import Window
 
+    path = Path(path)
     if not path.exists():
         raise Refusal(f"{path}: no such file")
     try:

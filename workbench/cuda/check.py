@@ -57,7 +57,7 @@ class Checked:
 
     def as_dict(self) -> dict[str, Any]:
         """The document of `workbench check --json`, of plain Python values."""
-        from workbench.report.document import check_document
+        from workbench.report.findings import check_document
 
         return check_document(self)
 

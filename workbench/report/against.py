@@ -13,7 +13,7 @@ from workbench.pair import Against
 from workbench.report import tables
 from workbench.report.command import against_command, case_options
 from workbench.report.document import diff_document, largest
-from workbench.report.document import number as plain
+from workbench.report.plain import number as plain
 from workbench.report.text import STYLES, fitting, headline, new_table
 from workbench.report.words import number, value
 from workbench.shared import ORDER

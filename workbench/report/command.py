@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.case import GIVEN, QUANTISED, Case
-from workbench.judge import Diff
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
+    from workbench.judge import Diff
     from workbench.pair import Against
 
 
-def diff_command(diff: Diff) -> str:
+def diff_command(diff: "Diff") -> str:
     """The command that judges the same run again."""
     trace = diff.trace
     printed = "values" in trace.called_with

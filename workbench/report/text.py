@@ -18,7 +18,6 @@ from workbench.report.document import largest
 from workbench.report.remarks import remarks
 from workbench.report.words import beginning, findings, number, value
 from workbench.rows import Row, Rows
-from workbench.rows import run_row as run_row
 from workbench.stage_diff import Element, StageDiff
 from workbench.trace import Trace
 

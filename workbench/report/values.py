@@ -12,7 +12,7 @@ from workbench.comparison import State
 from workbench.judge import Diff
 from workbench.refusal import Refusal
 from workbench.report import tables
-from workbench.report.document import number
+from workbench.report.plain import number
 from workbench.report.text import WIDTH, headline, listing, plain
 from workbench.report.words import beginning
 from workbench.report.words import number as short
