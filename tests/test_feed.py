@@ -191,3 +191,16 @@ def test_words_that_feed_nothing_are_refused(words: list[str], message: str) -> 
         parse(words)
     assert str(refused.value) == message
     assert parse(["a,b=reference", "c=x.npz"]) == {"a": "reference", "b": "reference", "c": "x.npz"}
+
+
+def test_tiles_and_splits_are_for_functions_that_read_stages(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def attention(q, k, v, *, scale, causal):\n    return q\n\n\n"
+        "def reduce(partial_O, partial_max, partial_sum, *, scale, causal):\n    return partial_O[:, :, 0]\n"
+    )
+    done = workbench("diff", f"{tmp_path}/mine.py:attention", "--splits", "3")
+    assert str(done.exception) == (
+        f'--splits is for kernels of ours; {tmp_path}/mine.py:attention says its tiles and splits in its "contract"'
+    )
+    read = workbench("diff", f"{tmp_path}/mine.py:reduce", "--splits", "3", "--block-k", "32", "--json")
+    assert read.exit_code == 1 and '"origin": "out"' in read.stdout and '"splits": 3' in read.stdout

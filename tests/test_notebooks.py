@@ -24,7 +24,7 @@ def test_every_cell_runs_and_figures_are_shown_as_pictures(source):
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(source.parent)}}
     ).execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
-    figures = [data for data in shown if re.match(r"<\w+ size \d+x\d+ with", data.get("text/plain", ""))]
+    figures = [data for data in shown if re.match(r"<\w+ size [\d.]+x[\d.]+ with", data.get("text/plain", ""))]
     assert figures
     assert all("image/png" in data for data in figures)
     assert any("<table" in data.get("text/html", "") for data in shown)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from workbench import Case, Refusal, Trace, diff, load, run, save
+from workbench import Case, Refusal, Trace, diff, load, narrowed, run, save
 from workbench.cli import commands
 from workbench.statistics import Statistics, allowed
 from workbench.trace import to_float64
@@ -98,6 +98,11 @@ def test_at_rest_and_on_the_command_line(trace: Trace, tmp_path: Path) -> None:
     assert "  nan is 3, and of a kernel within its budgets 0\n" in said.stdout
     document = json.loads(CliRunner().invoke(commands, ["diff", str(tmp_path / "x.safetensors"), "--json"]).stdout)
     assert document["origins"] == ["acc"]
+
+
+def test_they_tell_of_no_window(trace: Trace) -> None:
+    with pytest.raises(Refusal, match="^statistics of acc are of the whole run, and tell of no window on it$"):
+        narrowed(reduced(trace, "acc"), "b=0")
 
 
 @pytest.mark.parametrize(

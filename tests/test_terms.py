@@ -50,18 +50,12 @@ def test_an_undeclared_cast_of_probs_is_what_an_output_alone_owes_most_to(trace:
 
 
 @pytest.mark.parametrize("decode", ["table", "direct"])
-def test_before_attention_it_is_the_decoding_in_float32_and_what_stores_it(decode: str) -> None:
+def test_before_attention_it_is_what_stores_a_stage_or_its_decoding_in_float32(decode: str) -> None:
     trace = run("fp8", Case(seqlen=40, heads=2, head_dim=32, decode=decode), backend="emulator")
     judged = diff(trace)
     found = {name: terms(trace, judged[name]) for name in trace.requested if "_" in name and name[-2:] in ("_k", "_q")}
     assert found["scale_k"] == {"half an ulp of float32": 1.0} and found["codes_k"] == {}
-    # 3 roundings of 2^-24 and half an ulp of float16, 2^-11 to 2^-12 of the value
-    without_table = found["dequant_q"]
-    assert list(without_table) == ["half an ulp of float16", "the decoding in float32"]
-    assert 3 * 2.0**-14 < without_table["the decoding in float32"] < 3 * 2.0**-12
-    assert sum(without_table.values()) == pytest.approx(1)
+    # roundings before the cast count where they reach a tie, and the worst element lies at none
+    assert found["dequant_q"] == found["dequant_k"] == {"half an ulp of float16": 1.0}
     if decode == "table":
         assert found["lut_k"] == {"the decoding in float32": 1.0}
-        assert found["dequant_k"] == {"half an ulp of float16": 1.0}
-    else:
-        assert list(found["dequant_k"]) == list(without_table)

@@ -11,34 +11,67 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.case import Case
+    from workbench.cuda.check import check
+    from workbench.inputs import case_of
+    from workbench.inputs import load as load_inputs
     from workbench.judge import Diff, diff
     from workbench.log import load_log
+    from workbench.pair import Against, against
     from workbench.refusal import Refusal, Unavailable
+    from workbench.rows import table
     from workbench.stage_diff import StageDiff
     from workbench.target import run
     from workbench.trace import Trace
     from workbench.trace_file import load, save
+    from workbench.window import narrowed
 
-#: public name -> module, in data-flow order; imported when first used, so that `import workbench` is light
+#: public name -> where it is, in data-flow order; imported when first used, so that `import workbench` is light
 _HOMES = {
-    "Case": "case",
-    "run": "target",
-    "Trace": "trace",
-    "load": "trace_file",
-    "load_log": "log",
-    "save": "trace_file",
-    "diff": "judge",
-    "Diff": "judge",
-    "StageDiff": "stage_diff",
-    "Refusal": "refusal",
-    "Unavailable": "refusal",
+    "Case": "case.Case",
+    "load_inputs": "inputs.load",
+    "case_of": "inputs.case_of",
+    "run": "target.run",
+    "Trace": "trace.Trace",
+    "load": "trace_file.load",
+    "load_log": "log.load_log",
+    "save": "trace_file.save",
+    "narrowed": "window.narrowed",
+    "diff": "judge.diff",
+    "Diff": "judge.Diff",
+    "StageDiff": "stage_diff.StageDiff",
+    "table": "rows.table",
+    "against": "pair.against",
+    "Against": "pair.Against",
+    "check": "cuda.check.check",
+    "Refusal": "refusal.Refusal",
+    "Unavailable": "refusal.Unavailable",
 }
-__all__ = ["Case", "Diff", "Refusal", "StageDiff", "Trace", "Unavailable", "diff", "load", "load_log", "run", "save"]
+__all__ = [
+    "Against",
+    "Case",
+    "Diff",
+    "Refusal",
+    "StageDiff",
+    "Trace",
+    "Unavailable",
+    "against",
+    "case_of",
+    "check",
+    "diff",
+    "load",
+    "load_inputs",
+    "load_log",
+    "narrowed",
+    "run",
+    "save",
+    "table",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'workbench' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"workbench.{_HOMES[name]}"), name)
+    module, _, attribute = _HOMES[name].rpartition(".")
+    value = getattr(importlib.import_module(f"workbench.{module}"), attribute)
     globals()[name] = value
     return value

@@ -21,7 +21,7 @@ from workbench.progress import step
 from workbench.quantisation import loss
 from workbench.refusal import Unavailable
 from workbench.report.command import diff_command
-from workbench.report.document import number
+from workbench.report.plain import number
 from workbench.stages import ALGORITHMS, INPUTS
 from workbench.tally import RIGHT
 from workbench.target import run

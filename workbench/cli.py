@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench import cli_against
 from workbench.cli_bench import bench
 from workbench.cli_check import check
 from workbench.cli_show import show
@@ -62,6 +63,7 @@ def commands() -> None:
     workbench diff my_kernel.py:attention --dtype float16              a kernel of yours
     workbench diff run.safetensors                                     a trace, judged without running anything
     workbench diff --values run.log                                    values that printf in a kernel of yours wrote
+    workbench diff my_kernel.py:attention --against flash              beside another kernel: where the two part
     workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
 
@@ -74,6 +76,7 @@ commands.add_command(show)
 @commands.command()
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target)
 @run_options
+@cli_against.against_options
 @click.option("--values", metavar="LOG", help="Instead of a TARGET: judge values that a kernel of yours printed")
 @click.option(
     "--contract",
@@ -102,6 +105,9 @@ def diff(
 
     LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
     case that the case options give; of --block-k and --splits it tells what its tiles and splits are.
+
+    With --against, or another setting of one kernel, two runs are judged and held against each other: the first stage
+    where they part by more than the budgets of both.
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal
@@ -110,18 +116,37 @@ def diff(
 
     if fail_on not in FAILS_ALSO:
         raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
+    second = cli_against.second_run(options)
+    if second and against_trace is not None:
+        raise Refusal("--against-trace holds one run to an earlier one, and --against two beside each other; got both")
     with shown():
-        calls, estimate_s = runs(target, **options)
-        calls = calls if against_trace is None else held_to(calls, against_trace)
-        told, verdicts = [], []
-        for i, judged in enumerate(_judged(calls, estimate_s)):
-            if out is not None:
-                _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
-            told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))
-            verdicts.append("gate" if judged.trace.gates else judged.verdict)
-    _print(told, as_json, out)
-    failing = {*ORIGIN_VERDICTS, "untestable", "gate", *FAILS_ALSO[fail_on]}
+        if second:
+            pairs = list(cli_against.judged(target, second, options))
+            verdicts = [verdict for pair in pairs for verdict in (pair.verdict, _failing(pair.a))]
+            for i, pair in enumerate(pairs):
+                for side, judged in (("a", pair.a), ("b", pair.b)):
+                    if out is not None:
+                        _write(judged, out / (side if len(pairs) == 1 else f"{i:03d}/{side}"))
+        else:
+            calls, estimate_s = runs(target, **options)
+            calls = calls if against_trace is None else held_to(calls, against_trace)
+            told, verdicts = [], []
+            for i, judged in enumerate(_judged(calls, estimate_s)):
+                if out is not None:
+                    _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
+                told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))
+                verdicts.append(_failing(judged))
+    if second:
+        cli_against.show(pairs, as_json, out)
+    else:
+        _print(told, as_json, out)
+    failing = {*ORIGIN_VERDICTS, "untestable", "gate", "parts", *FAILS_ALSO[fail_on]}
     sys.exit(BUG if failing.intersection(verdicts) else 0)
+
+
+def _failing(judged: "Diff") -> str:
+    """The verdict, unless something stands above it."""
+    return "gate" if judged.trace.gates else judged.verdict
 
 
 def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None) -> Iterable["Diff"]:
@@ -149,9 +174,9 @@ def _told(judged: "Diff", *, alone: bool, as_json: bool) -> Any:
         from workbench.report.document import diff_document
 
         return diff_document(judged)
-    from workbench.report import text
+    from workbench.rows import run_row
 
-    return judged if alone else text.run_row(judged)
+    return judged if alone else run_row(judged)
 
 
 def _print(told: list[Any], as_json: bool, out: Path | None) -> None:

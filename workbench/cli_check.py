@@ -44,7 +44,7 @@ def check(target: str, as_json: bool, **options: Any) -> None:
     with shown():
         checked = _on_gpu(target, **options) if options["backend"] == "cuda" else _emulated(target, **options)
     if as_json:
-        from workbench.report.document import check_document, checks_document
+        from workbench.report.findings import check_document, checks_document
 
         click.echo(json.dumps(check_document(checked[0]) if len(checked) == 1 else checks_document(checked)))
     else:

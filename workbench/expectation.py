@@ -19,7 +19,8 @@ from workbench.stages import ALGORITHMS, INPUTS, shape
 from workbench.trace import Trace
 
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
-_BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
+#: stages that depend on where key tiles begin
+BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 #: stages in the units of scores, where -inf may be a sentinel
 SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
 
@@ -43,7 +44,7 @@ def unjudgeable(trace: Trace, name: str) -> str:
         return "it is made of more than the window holds"
     if trace.algorithm == "fp8" and name not in ALGORITHMS["flash"] and trace.case.codes is None:
         return "nobody told the format of the codes (--codes)"
-    if name in _BY_TILE and trace.contract.block_k is None:
+    if name in BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
     if name in _PARTIALS and (trace.contract.block_k is None or trace.contract.splits is None):
         return "the contract does not tell block_k and splits, so the keys of a split are unknown"

@@ -43,9 +43,7 @@ def handed(
     beside = {x: read[x] for x in MASKS if x in read}
     if lacking := [x for x in beside if x not in parameters and not anything]:
         raise Refusal(f"{name} takes no {' and no '.join(lacking)}, which the inputs hold: give it the keyword")
-    stages = {stage for one in ALGORITHMS.values() for stage in one} - {*SCALES, "out", "lse"}
-    named = [key for key, one in parameters.items() if key in stages and one.default is one.empty]
-    if named:
+    if named := stages_read(function):
         return _stages(parameters, named, case, read, feed, name)
     if feed:
         raise Refusal(
@@ -56,6 +54,13 @@ def handed(
     positional = {x: codes.get(f"codes_{x}", read.get(x)) for x in INPUTS}
     scales = {stage: x for stage, x in codes.items() if stage in SCALES}
     return Handed(case, positional, scales | beside, codes)  # type: ignore[arg-type]
+
+
+def stages_read(function: Callable[..., Any]) -> list[str]:
+    """The stages that a function reads, by the names of its parameters that have no default; scales go with codes."""
+    stages = {stage for one in ALGORITHMS.values() for stage in one} - {*SCALES, "out", "lse"}
+    parameters = inspect.signature(function).parameters
+    return [key for key, one in parameters.items() if key in stages and one.default is one.empty]
 
 
 def _stages(

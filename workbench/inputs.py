@@ -44,11 +44,12 @@ _SAFETENSORS: Mapping[str, np.dtype] = {
 }
 
 
-def load(path: Path) -> dict[str, np.ndarray]:
+def load(path: str | Path) -> dict[str, np.ndarray]:
     """The inputs in a file, by name, in the dtypes of `normalised`: .safetensors (a trace too: what its kernel read),
     .npz, or .pt, a dict of tensors. Nothing in the file is executed. Refusal for a file that is none of them, is
     damaged, or holds anything else.
     """
+    path = Path(path)
     if path.suffix == ".safetensors" and path.is_file() and (trace := _trace(path)) is not None:
         return {**trace.inputs, **{name: trace.stages[name] for name in trace.put_in}}
     return normalised(read(path), str(path))
@@ -118,11 +119,22 @@ def _read(name: str, value: Any, where: str) -> np.ndarray:
     return scale
 
 
-def case_of(arrays: Arrays, where: str, **stated: Any) -> Case:
-    """The case of `arrays` (`normalised`), whose fields they do not tell are `stated`. Refusal where one contradicts
-    them.
+def taken(given: Any, where: str) -> dict[str, np.ndarray]:
+    """The inputs `given`: a file as of `load`, or arrays as of `normalised`, which `where` names in messages."""
+    return load(given) if isinstance(given, str | Path) else normalised(given, where)
+
+
+def case_of(given: Any, where: str | None = None, **stated: Any) -> Case:
+    """The case of inputs (`taken`), whose fields they do not tell are `stated`; `where` names them in messages. Refusal
+    where one contradicts them.
+
+    >>> q, k = np.zeros((1, 2, 16, 32), np.float16), np.zeros((1, 2, 48, 32), np.float16)
+    >>> case = case_of((q, k, k), causal=True)
+    >>> case.heads, case.seqlen_q, case.seqlen_k, case.dtype, case.causal
+    (2, 16, 48, 'float16', True)
     """
-    told = fields(arrays)
+    where = where or (str(given) if isinstance(given, str | Path) else "inputs")
+    told = fields(taken(given, where))
     if "seqlen" in stated:
         seqlen = stated.pop("seqlen")
         stated = {"seqlen_q": seqlen, "seqlen_k": seqlen} | stated

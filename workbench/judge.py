@@ -5,22 +5,23 @@ each stage have been, given what it read?) and without them (propagated: given q
 these stand in the place of q, k, v (`decoding.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from workbench import cancellation, decoding, statistics
+from workbench import cancellation, decoding, parts, statistics
 from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
 from workbench.expectation import readable, unjudgeable
-from workbench.parts import comparisons, placed
 from workbench.quantisation import Loss, loss
+from workbench.selection import Selection
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
+from workbench.truth import truth
 from workbench.window import first_of
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
@@ -75,6 +76,18 @@ class Diff:
         known = "out" in self.trace.stages and set(INPUTS) <= set(self.trace.inputs)
         return loss(self.trace) if self.trace.algorithm == "fp8" and known else None
 
+    def truth(self, name: str, **index: Any) -> Selection:
+        """Some elements of a stage, by axis letter as of `StageDiff.select`, as float64 makes them of q, k and v alone,
+        whether the kernel gave the stage or not.
+        """
+        return truth(self.trace, name, index)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `workbench diff --json`, of plain Python values."""
+        from workbench.report.document import diff_document
+
+        return diff_document(self)
+
     def plot(self) -> Any:
         """The overview of all stages, a matplotlib Figure."""
         from workbench.report.plots import overview
@@ -98,6 +111,11 @@ class Diff:
             f"<Diff of {self.trace.target}: {self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}>"
         )
 
+    def __str__(self) -> str:
+        from workbench.report import text
+
+        return text.plain(text.report(self, unicode=False, width=text.WIDTH))
+
     def _repr_html_(self) -> str:
         from workbench.report.text import html_table
 
@@ -117,7 +135,7 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
     given = {**trace.stages, **trace.statistics}
     names = [name for name in known if name in trace.stages and name not in ruled_out]
-    compared = (decoding.comparisons if trace.algorithm == "fp8" else comparisons)(trace, names, placed(trace, device))
+    compared = comparisons(trace, names, parts.placed(trace, device))
 
     judged: list[StageDiff] = []
     others: list[StageDiff] = []
@@ -163,6 +181,13 @@ def _behind(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
         return tuple(name for name in before if name in wrong)
 
     return [replace(stage, behind=behind(stage)) for stage in judged]
+
+
+def comparisons(
+    trace: Trace, names: Sequence[str], device: str
+) -> dict[str, tuple[Comparison | None, Comparison | None]]:
+    """The isolated and the propagated comparison of each dumped stage of `names`, as `parts` or `decoding` says."""
+    return (decoding if trace.algorithm == "fp8" else parts).comparisons(trace, names, device)
 
 
 def _with_bias(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:

@@ -109,7 +109,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option, default, text in reversed(
         (
             ("--backend", "auto", "auto, emulator or cuda [auto: a GPU where there is one]"),
-            ("--probes", "all", "Stages to dump: all, lean or output [all]"),
+            ("--probes", "all", "Stages to dump: all, lean, output, or such as acc,out [all]"),
             ("--arrays", None, "What a foreign kernel takes: numpy, torch or cupy [numpy]"),
             ("--device", None, "Where a foreign kernel wants its arrays: cpu or cuda [cpu]"),
             ("--layout", None, "Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]"),

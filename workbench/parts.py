@@ -22,8 +22,10 @@ from workbench.trace import Trace
 LARGE = 2**26
 #: elements beyond which they are not kept, but computed again when one is asked for: 25 bytes each
 KEPT = 2**22
-#: scores of one part: 8 MB in float64, with which all arrays of a part are some 300 MB
-PART_ON_CPU = 2**20
+#: scores of one part: 4 MB in float64, with which all arrays of a part are some 150 MB
+PART_ON_CPU = 2**19
+#: parts that are compared at once, at most: their arrays are some 600 MB. More threads wait for the interpreter's lock
+AT_ONCE = 4
 #: on a GPU as many as fit, at 640 bytes each (head_dim 128 in tiles of 32 keys) and some to spare; more than this many
 #: save little time
 PART_ON_GPU, BYTES_OF_SCORE = 2**26, 1000
@@ -102,7 +104,7 @@ def _over_parts(
     # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
     with threadpool_limits(1, "blas"):
         if device == "cpu" and len(parts) > 1:
-            with ThreadPoolExecutor(min(len(parts), processors())) as pool:
+            with ThreadPoolExecutor(min(len(parts), processors(), AT_ONCE)) as pool:
                 found = list(pool.map(one, parts))
         else:
             found = [one(part) for part in parts]

@@ -35,9 +35,8 @@ def runs(
 
     `target` is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
     FILE.safetensors (several, a folder or a pattern of files that hold windows on one run; `joined.files_of`), which
-    takes no options; or None, where `values` is a log of printed values and `contract` (words
-    such as base2=true) what its kernel promises. `feed`, `where` and `limit_gb` as in `target.run`; `by_head`: a call
-    for each head. `options` are those of `options.case_options` and of foreign kernels.
+    takes no options; or None, where `values` is a log of printed values and `contract` (words such as base2=true) what
+    its kernel promises. `feed`, `where` and `limit_gb` as in `target.run`; `by_head`: a call for each head. `options` are those of `options.case_options` and of foreign kernels.
     """
     if where is not None and by_head:
         raise Refusal("--by-head takes one head after the other, and --where some of them; got both")
@@ -71,19 +70,32 @@ def runs(
         for window in (_heads(case) if by_head else [where])
     ]
     if targets[0] not in KERNELS:
+        _check_foreign(target, options)
         return calls, None
     from workbench.cuda.run import estimate_s
 
     return calls, sum(estimate_s(name, cases, faults, probes, backend) for name in targets)
 
 
+def _check_foreign(target: str, options: dict[str, Any]) -> None:
+    """Refusal for tiles and splits of a foreign function, unless it reads stages, which are then made with them."""
+    given = [f"--{name.replace('_', '-')}" for name in ("splits", "block_q", "block_k") if options[name]]
+    if not given or ":" not in target:
+        return
+    from workbench.foreign import find
+    from workbench.handed import stages_read
+
+    if not stages_read(find(target)):
+        raise Refusal(f'{given[0]} is for kernels of ours; {target} says its tiles and splits in its "contract"')
+
+
 def _loaded(target: str, where: str | None) -> "Trace":
     """The trace that TARGET names, or a window on it."""
     from workbench.joined import load_all
-    from workbench.window import narrowed, parse
+    from workbench.window import narrowed
 
     trace = load_all(target)
-    trace = trace if where is None else narrowed(trace, parse(where, trace.case))
+    trace = trace if where is None else narrowed(trace, where)
     return replace(trace, called_with={"trace": target} | ({} if where is None else {"where": where}))
 
 

@@ -26,7 +26,7 @@ _RULE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Selection:
     """Some elements of a stage; arrays have an axis for each axis of the stage."""
 
@@ -76,6 +76,15 @@ class Selection:
         error = None if actual is None or expected is None else 0.0 if actual == expected else actual - expected
         values = {"actual": actual, "expected": expected, "error": error, "budget": budget, "over_budget": over}
         return {"index": index, **values, "state": state}
+
+    def __repr__(self) -> str:
+        chosen = (f"{axis}={one[0] if len(one) == 1 else _said(_slice(one))}" for axis, one in self.indices.items())
+        return f"<Selection of {self.stage}[{', '.join(chosen)}]>"
+
+    def __str__(self) -> str:
+        from workbench.report.values import plain_table
+
+        return plain_table(self)
 
     def _repr_html_(self) -> str:
         from workbench.report.values import html_table
@@ -204,6 +213,12 @@ def _along(stage: str, axis: str, first: int, size: int, one: Any) -> range:
     if not found:
         raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} is {first} to {last}; {_said(one)} is none of them")
     return found
+
+
+def _slice(one: range) -> slice:
+    """The slice that chooses some indices."""
+    stop = None if one.stop < 0 else one.stop
+    return slice(one.start, stop, None if one.step == 1 else one.step)
 
 
 def _said(one: slice) -> str:

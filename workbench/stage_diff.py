@@ -15,7 +15,7 @@ from workbench.trace import to_float64
 ORIGIN_VERDICTS = ("missing", "bug")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Element:
     """One element of a stage."""
 
@@ -25,6 +25,11 @@ class Element:
     budget: float
     over_budget: float
     state: State
+
+    def __repr__(self) -> str:
+        place = " ".join(f"{axis}={i}" for axis, i in self.index.items())
+        values = f"actual {self.actual:.9g}, expected {self.expected:.9g}, {self.over_budget:.3g} x of budget"
+        return f"<Element {place}: {values}, {self.state.name.lower()}>"
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,15 @@ class Profile:
     mean_signed: np.ndarray  #: mean signed error; NaN where no element has one
     mean_abs: np.ndarray  #: mean |error|; NaN where no element has one
     sign_disagreements: np.ndarray  #: elements above 0 that should be below, or the other way round
+    first: int = 0  #: of the indices, where the axis does not begin at 0
+
+    def _repr_html_(self) -> str:
+        from workbench.report.values import html_profile
+
+        return html_profile(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StageDiff:
     """The judgement of one stage."""
 
@@ -166,6 +177,7 @@ class StageDiff:
                 error.sum(axis=others) / known,
                 np.abs(error).sum(axis=others) / known,
                 opposite.sum(axis=others),
+                self.first.get(axis, 0),
             )
 
     def plot(self) -> Any:
@@ -186,6 +198,14 @@ class StageDiff:
         if self.decisive is None:
             raise Refusal(f"stage {self.name} was not judged: {self.reason}")
         return self.decisive
+
+    def __repr__(self) -> str:
+        return f"<StageDiff of {self.name} [{' '.join(self.axes)}]: {self.verdict}, {self.role}>"
+
+    def _repr_html_(self) -> str:
+        from workbench.report.values import html_stage
+
+        return html_stage(self)
 
     def _element(self, worst: Worst) -> Element:
         index = {axis: i + self.first.get(axis, 0) for axis, i in zip(self.axes, worst.place, strict=True)}

@@ -11,8 +11,7 @@ from workbench.case import GIVEN, Case
 from workbench.cuda.kernels import KERNELS
 from workbench.feed import NOTHING, values, words
 from workbench.foreign import find, run_foreign
-from workbench.inputs import fields, normalised
-from workbench.inputs import load as load_inputs
+from workbench.inputs import fields, taken
 from workbench.refusal import Refusal
 from workbench.stages import INPUTS
 from workbench.trace import Trace
@@ -48,13 +47,15 @@ def run(
     said: dict[str, Any] = {"feed": words(feed)} if feed else {}
     if where is not None:
         said["where"] = where
+    if probes != "all":
+        said["probes"] = probes
     if limit_gb != LIMIT_GB:
         said["limit-gb"] = f"{limit_gb:g}"
     arrays: dict[str, np.ndarray] | None = None
     if inputs is not None:
         if isinstance(inputs, str | Path):
             said["inputs"] = str(inputs)
-        arrays = load_inputs(Path(inputs)) if "inputs" in said else normalised(inputs, name)
+        arrays = taken(inputs, name)
         told = fields(arrays).get("codes")
         if told is not None and case.codes not in (None, told):
             raise Refusal(f"{said.get('inputs', name)}: codes are {told}, and the case says {case.codes}")

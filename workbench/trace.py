@@ -50,7 +50,7 @@ def to_float64(stage: np.ndarray) -> np.ndarray:
         return stage.astype(np.float64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """What one run of a kernel left behind."""
 
@@ -83,6 +83,9 @@ class Trace:
     called_with: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {self.target}: {', '.join(self.stages)}>"
 
     @property
     def case_run(self) -> Case:

@@ -30,7 +30,7 @@ _FLOATS = ("F16", "BF16", "F32", "F64")
 _OF_WINDOW = ("batch", "heads", "kv_heads", "seqlen_q")
 
 
-def save(trace: Trace, path: Path) -> None:
+def save(trace: Trace, path: str | Path) -> None:
     """Write `trace` as a safetensors file; a failed run leaves no half-written file."""
     from safetensors.numpy import save as serialised
 
@@ -57,14 +57,14 @@ def save(trace: Trace, path: Path) -> None:
     }
     sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
     arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
-    write_atomically(path, serialised(arrays, {KEY: json.dumps({key: x for key, x in manifest.items() if x})}))
+    write_atomically(Path(path), serialised(arrays, {KEY: json.dumps({key: x for key, x in manifest.items() if x})}))
 
 
-def load(path: Path) -> Trace:
+def load(path: str | Path) -> Trace:
     """The trace in `path`. Raises Refusal for a file that is truncated, is no trace, whose manifest says what it may
     not, or that lacks or misshapes a stage.
     """
-    text, arrays = _read(path)
+    text, arrays = _read(Path(path))
     try:
         manifest = checked(text, SCHEMA)
         return check(_trace(manifest, arrays), str(path))

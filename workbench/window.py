@@ -100,18 +100,21 @@ def sizes_of(case: Case, window: Window | None) -> dict[str, int]:
 
 def narrowed(
     trace: Trace,
-    window: Window,
+    window: Window | str,
     *,
     already: Collection[str] = (),
     rerun: Callable[[Case], Trace] | None = None,
 ) -> Trace:
     """What of a trace is in a window, as a trace of its own that knows the whole case; stages `already` hold no more.
 
-    `rerun` makes such a trace of another whole case.
+    `window` may be words as of `parse`. `rerun` makes such a trace of another whole case.
     """
     case, known = trace.case, ALGORITHMS[trace.algorithm]
+    window = parse(window, case) if isinstance(window, str) else window
     if trace.window is not None:
         raise Refusal(f"{trace.target} is limited to {trace.window} already")
+    if trace.statistics:
+        raise Refusal(f"statistics of {', '.join(trace.statistics)} are of the whole run, and tell of no window on it")
 
     def cut(array: np.ndarray, axes: str, of_kv: bool) -> np.ndarray:
         bounds = {"b": window.b, "h": kv_heads(case, window) if of_kv else window.h, "q": window.q}

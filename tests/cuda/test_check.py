@@ -183,3 +183,15 @@ def test_a_finding_names_files_that_exist_and_lines_in_them() -> None:
     assert len(race.threads) == 2 and race.threads[0] != race.threads[1] and race.count > 1
     merged = emulator.merged([race, replace(race, count=5)])
     assert merged == [replace(race, count=race.count + 5)]
+
+
+def test_what_is_found_in_jupyter_is_shown_and_not_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = check("flash", case_of("flash", seqlen=100), faults=["flash-reads-past-keys"], probes="output")
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # where rich shows whatever it prints
+    page = re.sub("<[^>]*>", "", found._repr_html_())
+    assert capsys.readouterr().out == ""
+    assert page.startswith("workbench check flash --fault flash-reads-past-keys --seqlen 100")
+    assert "out-of-bounds: k[0, 0, 100, 0] lies outside of the array" in page and "LOAD(x[b, h, row, d])" in page
+    assert found.as_dict()["findings"][0]["kind"] == "out-of-bounds"

@@ -1,5 +1,7 @@
 """Pictures of decode tables, decoded tiles and tensor-core tiles hold what the comparison holds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -95,6 +97,27 @@ def test_a_ragged_tile_is_cut_off():
     assert decoded_tile(query, case=CASE).axes[0].images[0].get_array().shape == (32, 32)
 
 
+def test_windows_are_drawn_with_the_indices_of_their_run():
+    drawn = replace(table(), first={"h": 4})
+    figure = decode_table(drawn)
+    worst = "head 5, isolated |error| / budget\nworst at h=5 c=200: actual 343, expected 328, 30 x budget"
+    assert worst in texts(figure)
+    (dots,) = figure.axes[0].collections
+    assert dots.get_offsets()[0].tolist() == [0, drawn.isolated.actual[1, 0]]
+
+    ratios = np.zeros((1, 1, 10, 32))
+    ratios[0, 0, 4, 5] = 7
+    query = replace(stage("dequant_q", "bhqd", np.ones(ratios.shape), ratios), first={"b": 2, "h": 3, "q": 28})
+    figure = decoded_tile(query, case=CASE)  # of the tile of queries 32 to 63 those up to 37 are in the window
+    values = figure.axes[0]
+    assert values.images[0].get_array().shape == (6, 32) and values.images[0].get_extent()[2:] == [37.5, 31.5]
+    assert [(line.get_xdata().item(), line.get_ydata().item()) for line in values.lines] == [(5, 32)]
+    assert any(text.startswith("b=2 h=3, queries 32 to 37, isolated") for text in texts(figure))
+    query.isolated.over_budget[0, 0, 2, 5] = 9
+    figure = decoded_tile(query, case=CASE)  # of the tile of queries 0 to 31, those from 28 on
+    assert figure.axes[0].images[0].get_extent()[2:] == [31.5, 27.5]
+
+
 def products():
     ratios = np.full((1, 1, 40, 40), 0.5)
     ratios[0, 0, 24:32, 16:32] = 3  # registers 2 and 3 of one tile
@@ -131,6 +154,17 @@ def test_a_tile_at_the_edge_leaves_out_what_does_not_exist():
     axes, _ = tensor_core_tile(drawn).axes
     assert np.asarray(axes.images[0].get_array()).shape == (8, 8, 3) and len(axes.texts) == 64
     assert axes.get_xlim() == (31.5, 47.5)
+
+
+def test_a_tile_at_the_edge_of_a_window_keeps_its_lanes():
+    drawn = products()
+    window = stage("qk", "bhqk", np.ones((1, 1, 20, 40)), drawn.isolated.over_budget[:, :, 20:])
+    axes, _ = tensor_core_tile(replace(window, first={"b": 0, "h": 1, "q": 20})).axes
+    whole, _ = tensor_core_tile(drawn).axes
+    labels, expected = ({text.get_position(): text.get_text() for text in one.texts} for one in (axes, whole))
+    assert labels == {place: label for place, label in expected.items() if place[1] >= 20} and len(labels) == 12 * 16
+    assert axes.images[0].get_extent() == [15.5, 31.5, 31.5, 19.5] and axes.get_ylim() == (31.5, 15.5)
+    assert [(line.get_xdata(), line.get_ydata()) for line in axes.lines if line.get_marker() == "s"] == [([27], [25])]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -279,6 +280,24 @@ def test_axes_of_each_kind_of_stage(axes, rows, columns):
     assert hot.tolist() == [[at[letters[rows]] if rows else 0, at[letters[columns]]]]
 
 
+def test_a_window_is_drawn_with_the_indices_of_its_run():
+    ratios = np.full((1, 1, 3, 8), 0.5)
+    ratios[0, 0, 2, 5] = 40
+    window = replace(stage(ratios, verdict="bug"), first={"b": 1, "h": 2, "q": 3})
+    figure = heatmap(window, case=CASE)
+    place = "b=1 h=2, isolated |error| / budget\nworst at b=1 h=2 q=5 k=5: actual 22, expected 2, 40 x budget"
+    assert place in texts(figure)
+    plot = figure.axes[0]
+    assert plot.get_ylim() == (5.5, 2.5) and plot.images[0].get_extent() == [-0.5, 7.5, 5.5, 2.5]
+    assert [*plot.get_yticks()] == [3, 4, 5] and [*plot.get_xticks()] == [*range(8)]
+    assert np.argwhere((pixels(figure) != pixels(figure)[0, 0]).any(-1)).tolist() == [[2, 5]]
+    assert {(ring.get_xdata().item(), ring.get_ydata().item()) for ring in plot.lines} == {(5, 5)}
+    queries, tiles, _ = plot.collections
+    assert [line[:, 1].tolist() for line in queries.get_segments()] == [[3.5, 3.5]]
+    assert [line[:, 1].tolist() for line in tiles.get_segments()] == 2 * [[2.5, 5.5]]
+    assert any("worst at b=1 h=2 q=5 k=5" in text for text in texts(histogram(window)))
+
+
 def test_axes_may_be_chosen_and_turned():
     ratios = np.full((1, 2, 3, 4), 0.5)
     ratios[0, 1, 2, 3] = 9
@@ -332,6 +351,10 @@ def test_a_split_holds_a_whole_number_of_tiles():
     case = Case(seqlen=10, block_q=4, block_k=2, splits=4)  # 5 tiles, 2 to a split, none left for the last
     assert maps.grid(case, "k", 10) == ([2, 6], [4, 8])
     assert maps.grid(case, "t", 5) == ([], [2, 4])
+
+
+def test_tiles_of_a_window_begin_where_those_of_the_run_do():
+    assert maps.grid(CASE, "q", 5, 2) == ([4], []) and maps.grid(CASE, "q", 5, 4) == ([8], [])
 
 
 def test_lines_lie_between_elements_and_need_the_tiles_of_the_case():

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +64,22 @@ class Checked:
         if kernel is not None and Path(file) == kernel.file:
             text = applied(text, of_file(chosen(self.faults, self.target)), kernel.file.name)
         return text.splitlines()[number - 1].strip()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `workbench check --json`, of plain Python values."""
+        from workbench.report.findings import check_document
+
+        return check_document(self)
+
+    def __str__(self) -> str:
+        from workbench.report import findings
+
+        return findings.report([self]).plain
+
+    def _repr_html_(self) -> str:
+        from workbench.report.findings import html_report
+
+        return html_report(self)
 
 
 def check(name: str, case: Case, *, faults: Sequence[str] = (), probes: str = "all", schedules: int = 1) -> Checked:

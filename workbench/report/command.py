@@ -1,29 +1,46 @@
 """The commands that run the same again."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.case import GIVEN, QUANTISED, Case
-from workbench.judge import Diff
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
+    from workbench.judge import Diff
+    from workbench.pair import Against
+    from workbench.trace import Trace
 
 
-def diff_command(diff: Diff) -> str:
+def diff_command(diff: "Diff") -> str:
     """The command that judges the same run again."""
     trace = diff.trace
-    printed, at_rest = "values" in trace.called_with, trace.called_with.get("trace")
+    printed, at_rest = "values" in trace.called_with, "trace" in trace.called_with
     options = [] if at_rest else case_options(trace.case_run, own=trace.backend != "foreign" or printed)
-    for name, value in trace.called_with.items():
-        if name == "trace":
-            continue
-        for one in (value,) if isinstance(value, str) else value:
-            options += [f"--{name}", shlex.quote(one)]
-    if isinstance(at_rest, str):
-        return _command("diff", at_rest, (), options)
-    return _command("diff", "" if printed else trace.target, trace.faults, options)
+    options += _options(trace.called_with)
+    return _command("diff", "" if printed else _named(trace), () if at_rest else trace.faults, options)
+
+
+def against_command(pair: "Against") -> str:
+    """The command that compares the same two runs again; empty where they have other dtypes, which none does."""
+    a, b = pair.a.trace, pair.b.trace
+    if a.case.dtype != b.case.dtype:
+        return ""
+    printed = "values" in a.called_with
+    own = a.backend != "foreign" or printed
+    options = case_options(a.case_run, own=own)
+    for name in QUANTISED if a.case.codes is None else ():
+        if getattr(b.case, name) is not None:
+            options += [f"--{name.replace('_', '-')}", str(getattr(b.case, name))]
+    for name in ("splits", "block_q", "block_k") if b.backend != "foreign" else ():
+        if getattr(b.case, name) not in (None, getattr(a.case, name) if own else None):
+            options += [f"--against-{name.replace('_', '-')}", str(getattr(b.case, name))]
+    if "foreign" not in (a.backend, b.backend) and a.backend != b.backend:
+        options += ["--backend", a.backend, "--against-backend", b.backend]
+    options += _options({**b.called_with, **a.called_with})
+    beside = [] if b.faults or "feed" in b.called_with else ["--against", shlex.quote(b.target)]
+    return _command("diff", "" if printed else a.target, a.faults, [*beside, *options])
 
 
 def check_command(checked: "Checked") -> str:
@@ -32,6 +49,17 @@ def check_command(checked: "Checked") -> str:
     foreign = [word for name, value in checked.called_with.items() for word in (f"--{name}", value)]
     options = case_options(checked.case, own=not checked.called_with)
     return _command("check", checked.target, checked.faults, [*options, *schedules, *foreign])
+
+
+def _named(trace: "Trace") -> str:
+    """The TARGET that a trace was made from: its file, where it lay at rest."""
+    return str(trace.called_with.get("trace", trace.target))
+
+
+def _options(called_with: Mapping[str, str | Sequence[str]]) -> list[str]:
+    given = {name: value for name, value in called_with.items() if name != "trace"}
+    pairs = [(name, [value] if isinstance(value, str) else value) for name, value in given.items()]
+    return [word for name, values in pairs for one in values for word in (f"--{name}", shlex.quote(one))]
 
 
 def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[str]) -> str:

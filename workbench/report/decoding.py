@@ -29,8 +29,9 @@ def decode_table(stage: StageDiff) -> "Figure":
     if stage.axes != "hc":
         raise Refusal(f"a decode table has axes h, c; {stage.name} has {', '.join(stage.axes)}")
     head = look.indices(stage, look.worst_element(comparison) or 0)["h"]
-    actual, ideal = to_float64(comparison.actual)[head], comparison.expected[head]
-    ratios, state = comparison.over_budget[head], comparison.state[head]
+    row = head - stage.first.get("h", 0)
+    actual, ideal = to_float64(comparison.actual)[row], comparison.expected[row]
+    ratios, state = comparison.over_budget[row], comparison.state[row]
     codes = np.arange(CODES)
     shown = np.isfinite(ideal)
     colours = maps.colours(maps.shade(ratios, state)) / 255
@@ -83,8 +84,10 @@ def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
         raise Refusal(f"decoded tiles are those of dequant_q, dequant_k and dequant_v; got {stage.name}")
     worst = look.worst_element(comparison)
     at = look.indices(stage, worst or 0)
-    first = at[rows] // block * block
-    tile = (at["b"], at["h"], slice(first, first + block))
+    inside, start = look.positions(stage, at), stage.first.get(rows, 0)
+    tile_start = at[rows] // block * block
+    first = max(tile_start, start)  # a window may begin within the tile
+    tile = (inside["b"], inside["h"], slice(first - start, tile_start + block - start))
     actual = to_float64(comparison.actual)[tile]
     shades = maps.shade(comparison.over_budget[tile], comparison.state[tile])
 

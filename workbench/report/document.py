@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +12,11 @@ from workbench.comparison import BINS, Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import ledger
 from workbench.quantisation import Loss
+from workbench.report.plain import number
 from workbench.report.remarks import rules
 from workbench.stage_diff import StageDiff
 from workbench.terms import terms
 from workbench.trace import Trace
-
-if TYPE_CHECKING:
-    from workbench.cuda.check import Checked
-
 
 #: bins of x of budget, as Summary counts them
 BIN_NAMES = ("0", *(f"<={edge:g}" for edge in BINS[:-1]), f">{BINS[-2]:g}", "inf")
@@ -56,36 +53,6 @@ def diff_document(diff: Diff) -> dict[str, Any]:
 def diffs_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The document `workbench.diffs/1` of the documents of several runs."""
     return {"schema": "workbench.diffs/1", "runs": list(runs)}
-
-
-def check_document(checked: "Checked") -> dict[str, Any]:
-    """The document `workbench.check/1` of one watched run."""
-    return {
-        "schema": "workbench.check/1",
-        "target": checked.target,
-        "faults": list(checked.faults),
-        "case": number(checked.case.as_dict()),
-        "schedules": [asdict(schedule) for schedule in checked.schedules],
-        "tools": dict(checked.tools),
-        "silent": dict(checked.silent),
-        "findings": [number(asdict(finding)) for finding in checked.findings],
-    }
-
-
-def checks_document(checked: Sequence["Checked"]) -> dict[str, Any]:
-    """The document `workbench.checks/1` of a list of watched runs."""
-    return {"schema": "workbench.checks/1", "runs": [check_document(one) for one in checked]}
-
-
-def number(value: Any) -> Any:
-    """`value` with every non-finite number as its name, in dicts and lists too."""
-    if isinstance(value, dict):
-        return {key: number(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [number(item) for item in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else str(float(value))
-    return int(value) if isinstance(value, np.integer) else value
 
 
 def _stage(trace: Trace, stage: StageDiff) -> dict[str, Any]:

@@ -1,16 +1,39 @@
-"""Findings of watched runs as text."""
+"""Findings of watched runs as text and as JSON documents."""
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from io import StringIO
+from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.text import Text
 
 from workbench.report.command import check_command
+from workbench.report.plain import number
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
     from workbench.cuda.emulator import Finding
+
+
+def check_document(checked: "Checked") -> dict[str, Any]:
+    """The document `workbench.check/1` of one watched run."""
+    return {
+        "schema": "workbench.check/1",
+        "target": checked.target,
+        "faults": list(checked.faults),
+        "case": number(checked.case.as_dict()),
+        "schedules": [asdict(schedule) for schedule in checked.schedules],
+        "tools": dict(checked.tools),
+        "silent": dict(checked.silent),
+        "findings": [number(asdict(finding)) for finding in checked.findings],
+    }
+
+
+def checks_document(checked: Sequence["Checked"]) -> dict[str, Any]:
+    """The document `workbench.checks/1` of a list of watched runs."""
+    return {"schema": "workbench.checks/1", "runs": [check_document(one) for one in checked]}
 
 
 def report(checked: Sequence["Checked"]) -> Text:
@@ -32,6 +55,13 @@ def report(checked: Sequence["Checked"]) -> Text:
         text.append(f"{len(checked)} runs: {len(checked) - wrong} without findings, {wrong} with findings\n")
     text.rstrip()
     return text
+
+
+def html_report(checked: "Checked") -> str:
+    """What `report` shows of one run as HTML, for Jupyter."""
+    screen = Console(file=StringIO(), record=True, width=200, force_jupyter=False)
+    screen.print(report([checked]), soft_wrap=True)
+    return screen.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 def _scope(checked: "Checked") -> str:

@@ -43,7 +43,9 @@ def tensor_core_tile(stage: StageDiff) -> "Figure":
     worst = look.worst_element(comparison)
     at = look.indices(stage, worst or 0)
     query, key = at["q"] // SIZE * SIZE, at["k"] // SIZE * SIZE
-    tile = (at["b"], at["h"], slice(query, query + SIZE), slice(key, key + SIZE))
+    inside, start = look.positions(stage, at), stage.first.get("q", 0)
+    first = max(query, start)  # a window may begin within the tile
+    tile = (inside["b"], inside["h"], slice(first - start, query + SIZE - start), slice(key, key + SIZE))
     shades = maps.shade(comparison.over_budget[tile], comparison.state[tile])
     image = maps.colours(shades)
     rows, columns = image.shape[:2]
@@ -54,12 +56,12 @@ def tensor_core_tile(stage: StageDiff) -> "Figure":
     look.headline(figure, f"{stage.name}: {stage.verdict}", f"{place}\n{look.worst_line(stage)}")
     axes = figure.add_axes((0.8 / width, 0.6 / height, SIZE * CELL / width, SIZE * CELL / height))
     look.bare(axes)
-    axes.imshow(image, extent=(key - 0.5, key + columns - 0.5, query + rows - 0.5, query - 0.5), aspect="auto")
+    axes.imshow(image, extent=(key - 0.5, key + columns - 0.5, first + rows - 0.5, first - 0.5), aspect="auto")
     for row, column in np.ndindex(rows, columns):
-        _, lane, register = owner(row, column)
+        _, lane, register = owner(first - query + row, column)
         ink = "white" if image[row, column].mean() < 130 else INK
         text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL - 2, "color": ink}
-        axes.text(key + column, query + row, f"{lane}.{register}", **text)
+        axes.text(key + column, first + row, f"{lane}.{register}", **text)
     axes.axvline(key + 7.5, color=INK, lw=1.6)  # between the two products
     axes.axhline(query + 7.5, color=FAINT, lw=0.8)  # between registers 0, 1 and 2, 3
     if worst is not None:

@@ -58,7 +58,8 @@ class Slice:
     rows: str  #: an axis letter; blank for a stage of one axis
     columns: str
     held: Mapping[str, int]  #: the other axes -> index, at the worst element
-    worst: tuple[int, int] | None  #: row and column of the worst element
+    corner: tuple[int, int]  #: indices of the first row and column
+    worst: tuple[int, int] | None  #: indices of the worst element
     over_budget: np.ndarray  #: [rows, columns]
     state: np.ndarray  #: [rows, columns]
 
@@ -100,19 +101,23 @@ def default_axes(axes: str) -> tuple[str, str]:
 
 
 def slice_at_worst(stage: StageDiff, axes: tuple[str, str]) -> Slice:
-    """The plane of `axes` through the worst element of the decisive comparison, or index 0 where nothing was judged."""
+    """The plane of `axes` through the worst element of the decisive comparison, or the first where nothing was
+    judged.
+    """
     comparison = look.decisive(stage)
     rows, columns = axes
     if rows == columns or columns not in stage.axes or rows not in (*stage.axes, " "):
         raise Refusal(f"axes are two different ones of {stage.name}: {', '.join(stage.axes)}; got {', '.join(axes)}")
     worst = look.worst_element(comparison)
     at = look.indices(stage, worst or 0)
-    index = tuple(slice(None) if axis in axes else i for axis, i in at.items())
+    index = tuple(slice(None) if axis in axes else i for axis, i in look.positions(stage, at).items())
     turned = stage.axes.find(rows) > stage.axes.find(columns)
     planes = [np.atleast_2d(array[index]) for array in (comparison.over_budget, comparison.state)]
     over_budget, state = [plane.T if turned else plane for plane in planes]
     held = {axis: i for axis, i in at.items() if axis not in axes}
-    return Slice(rows, columns, held, None if worst is None else (at.get(rows, 0), at[columns]), over_budget, state)
+    corner = stage.first.get(rows, 0), stage.first.get(columns, 0)
+    found = None if worst is None else (at.get(rows, 0), at[columns])
+    return Slice(rows, columns, held, corner, found, over_budget, state)
 
 
 def shade(over_budget: np.ndarray, state: np.ndarray) -> np.ndarray:
@@ -154,8 +159,10 @@ def colours(shades: np.ndarray) -> np.ndarray:
     return np.round(table).astype(np.uint8)[shades]
 
 
-def grid(case: Case, axis: str, size: int) -> tuple[list[int], list[int]]:
-    """Where tiles and splits begin within an axis of `size` elements: 0 is left out, and no place is in both lists."""
+def grid(case: Case, axis: str, size: int, first: int = 0) -> tuple[list[int], list[int]]:
+    """Where tiles and splits begin within `size` elements of an axis from index `first` on, which is left out; no place
+    is in both lists.
+    """
     block = {"q": case.block_q, "k": case.block_k, "t": 1 if case.block_k else None}.get(axis)
     if block is None:
         return [], []
@@ -163,7 +170,8 @@ def grid(case: Case, axis: str, size: int) -> tuple[list[int], list[int]]:
     if axis in "kt" and case.splits is not None:
         key_tiles = -(-size // block)
         splits = list(range(block * -(-key_tiles // case.splits), size, block * -(-key_tiles // case.splits)))
-    return [edge for edge in range(block, size, block) if edge not in splits and axis != "t"], splits
+    edges = range(block, first + size, block)
+    return [edge for edge in edges if edge > first and edge not in splits and axis != "t"], splits
 
 
 def _rgb(colour: str) -> list[int]:
@@ -188,35 +196,39 @@ def _place(stage: StageDiff, cut: Slice, steps: tuple[int, int]) -> str:
 
 def _image(axes: "Axes", shades: np.ndarray, steps: tuple[int, int], cut: Slice) -> None:
     look.bare(axes)
-    (rows, columns), (height, width) = shades.shape, cut.over_budget.shape
-    extent = (-0.5, columns * steps[1] - 0.5, rows * steps[0] - 0.5, -0.5)
+    (rows, columns), (height, width), (top, left) = shades.shape, cut.over_budget.shape, cut.corner
+    extent = (left - 0.5, left + columns * steps[1] - 0.5, top + rows * steps[0] - 0.5, top - 0.5)
     image, outside = colours(shades), shades >= OVER
     axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", zorder=0)
     if outside.any():  # once more over the lines, which may be wider than a cell
         image = np.dstack([image, 255 * outside.astype(np.uint8)])
         axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", zorder=3)
-    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=_ticks(width), yticks=_ticks(height))
+    axes.set(xlim=(left - 0.5, left + width - 0.5), ylim=(top + height - 0.5, top - 0.5))
+    axes.set(xticks=_ticks(left, width), yticks=_ticks(top, height))
     axes.set_xlabel(WORDS.get(cut.columns, cut.columns), fontsize=LABEL, color=INK)
     axes.set_ylabel(WORDS.get(cut.rows, cut.rows), fontsize=LABEL, color=INK)
     axes.spines[:].set(visible=True, color=FAINT, linewidth=0.8)
 
 
-def _ticks(size: int) -> range:
+def _ticks(first: int, size: int) -> range:
     step = 1
     while size > 9 * step:
         step *= 2
-    return range(0, size, step)
+    return range(-(-first // step) * step, first + size, step)
 
 
 def _lines(axes: "Axes", case: Case, cut: Slice) -> list:
-    height, width = cut.over_budget.shape
+    (height, width), (top, left) = cut.over_budget.shape, cut.corner
     tile: dict[str, Any] = {"colors": FAINT, "linewidths": 0.6, "alpha": 0.5, "label": "tile bounds"}
     split: dict[str, Any] = {"colors": INK, "linewidths": 1.8, "label": "split bounds"}
     drawn = {}
-    for axis, size, lines, end in ((cut.rows, height, axes.hlines, width), (cut.columns, width, axes.vlines, height)):
-        for style, edges in zip((tile, split), grid(case, axis, size), strict=True):
+    across = (cut.rows, top, height, axes.hlines, left, width)
+    down = (cut.columns, left, width, axes.vlines, top, height)
+    for axis, first, size, lines, start, length in (across, down):
+        for style, edges in zip((tile, split), grid(case, axis, size, first), strict=True):
             if 0 < len(edges) <= LINES:
-                drawn[style["label"]] = lines([edge - 0.5 for edge in edges], -0.5, end - 0.5, **style)
+                places = [edge - 0.5 for edge in edges]
+                drawn[style["label"]] = lines(places, start - 0.5, start + length - 0.5, **style)
     return list(drawn.values())
 
 

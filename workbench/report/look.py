@@ -40,9 +40,14 @@ def worst_element(comparison: Comparison) -> int | None:
 
 
 def indices(stage: StageDiff, flat: int) -> dict[str, int]:
-    """Axis letter -> index of the element at position `flat` in C order."""
+    """Axis letter -> index in the run of the element at position `flat` in C order."""
     place = np.unravel_index(flat, decisive(stage).state.shape)
-    return {axis: int(i) for axis, i in zip(stage.axes, place, strict=True)}
+    return {axis: int(i) + stage.first.get(axis, 0) for axis, i in zip(stage.axes, place, strict=True)}
+
+
+def positions(stage: StageDiff, index: Mapping[str, int]) -> dict[str, int]:
+    """Axis letter -> where an index in the run is in the stage's arrays, which may be a window on it."""
+    return {axis: i - stage.first.get(axis, 0) for axis, i in index.items()}
 
 
 def kind(stage: StageDiff) -> str:

@@ -1,8 +1,7 @@
 """Judgements as tables and sentences, for a terminal and for Jupyter."""
 
-import html
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from io import StringIO
 
 import numpy as np
 from rich import box
@@ -13,11 +12,13 @@ from rich.text import Text
 
 from workbench.case import GIVEN
 from workbench.judge import Diff
+from workbench.report import tables
 from workbench.report.command import case_options, diff_command
 from workbench.report.document import largest
 from workbench.report.remarks import remarks
 from workbench.report.words import beginning, findings, number, value
-from workbench.stage_diff import ORIGIN_VERDICTS, Element, StageDiff
+from workbench.rows import Row, Rows
+from workbench.stage_diff import Element, StageDiff
 from workbench.trace import Trace
 
 COLUMNS = (
@@ -33,7 +34,17 @@ COLUMNS = (
     "actual",
     "expected",
 )
+#: characters of a line where no terminal shows it, enough for every column
+WIDTH = 200
+#: of several runs; the last one marks rows
+RUN_COLUMNS = ("case", "verdict", "origin", "x of budget", "max abs", "")
+_RUN_LEFT = ("case", "verdict", "origin", "")
+#: columns that a narrow screen does without, the least telling first
+_SPARE = ("bits lost", "mean signed", "max abs", "max ulp", "outside", "x of budget")
+_LEFT = ("stage", "verdict", "worst at")
 _STYLES = {"origin": "bold red", "victim": "yellow", "clean": "green", "not judged": "dim"}
+#: role -> CSS of its row
+STYLES = {"origin": "color:#b00020;font-weight:bold", "victim": "color:#946200"}
 
 
 def place(element: Element) -> str:
@@ -80,48 +91,53 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
 
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
-    table = _table(unicode)
+    table = new_table(unicode)
     rows = [dict(zip(COLUMNS, row(diff, stage), strict=True)) for stage in diff.stages]
-    columns = _fitting(rows, width)
+    columns = fitting(rows, COLUMNS, _SPARE, width)
     for column in columns:
-        left = column in ("stage", "verdict", "worst at")
-        table.add_column(column, justify="left" if left else "right", no_wrap=True)
+        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
     for stage, cells in zip(diff.stages, rows, strict=True):
         table.add_row(*(escape(cells[column]) for column in columns), style=_STYLES[stage.role])
-    parts: list[RenderableType] = [*map(_gate, diff.trace.gates), Text(headline(diff.trace)), table]
-    if any(stage.isolated for stage in diff.stages if stage.role == "victim"):
-        parts.append(
-            Text(
-                f"Rows marked (victim) show the error against {beginning(diff.trace)}; all others against the stage's "
-                "own dumped inputs."
-            )
-        )
-    parts += [Text(line) for line in remarks(diff)]
+    parts: list[RenderableType] = [*gates([diff.trace]), Text(headline(diff.trace)), table]
+    parts += [Text(line) for line in [*_meaning(diff), *remarks(diff)]]
     parts += [Text(line, style="bold" if not line.startswith(" ") else "") for line in findings(diff)]
     parts.append(Text(f"repeat: {diff_command(diff)}", style="dim"))
     return Group(*parts)
 
 
-def _gate(line: str) -> Text:
-    """What stands above a verdict."""
-    return Text(f"gate failed: {line}", style="bold red")
+def gates(traces: Iterable[Trace | Row]) -> list[Text]:
+    """What stands above the verdicts, a line each."""
+    lines = dict.fromkeys(gate for trace in traces for gate in trace.gates)
+    return [Text(f"gate failed: {line}", style="bold red") for line in lines]
 
 
-def _table(unicode: bool) -> Table:
+def _meaning(diff: Diff) -> list[str]:
+    """What the rows of victims show, where there are any with errors of their own too."""
+    if not any(stage.isolated for stage in diff.stages if stage.role == "victim"):
+        return []
+    return [
+        f"Rows marked (victim) show the error against {beginning(diff.trace)}; all others against the stage's "
+        "own dumped inputs."
+    ]
+
+
+def new_table(unicode: bool) -> Table:
     """An empty table; plain columns where no terminal shows it, so that other programs can read them."""
     return Table(box=box.SIMPLE_HEAD if unicode else None, header_style="bold", pad_edge=False)
 
 
-def _fitting(rows: Sequence[dict[str, str]], width: int) -> list[str]:
-    """COLUMNS without the least telling ones, as far as the rows do not fit into `width` characters."""
-    columns = list(COLUMNS)
-    for spare in ("bits lost", "mean signed", "max abs", "max ulp", "outside", "x of budget"):
+def fitting(rows: Sequence[dict[str, str]], columns: Sequence[str], spare: Sequence[str], width: int) -> list[str]:
+    """The columns, without those of `spare`, the least telling first, as far as the rows do not fit into `width`
+    characters.
+    """
+    left = list(columns)
+    for column in spare:
         # two characters stand between columns
-        needed = sum(2 + max(map(len, (column, *(cells[column] for cells in rows)))) for column in columns)
+        needed = sum(2 + max(map(len, (name, *(cells[name] for cells in rows)))) for name in left)
         if needed <= width:
             break
-        columns.remove(spare)
-    return columns
+        left.remove(column)
+    return left
 
 
 def headline(trace: Trace) -> str:
@@ -147,86 +163,75 @@ def headline(trace: Trace) -> str:
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"
 
 
-@dataclass(frozen=True)
-class Row:
-    """One of several runs, without its trace."""
-
-    run: str  #: target and case
-    verdict: str
-    origins: tuple[str, ...]
-    over_budget: float | None  #: the largest of all stages; None where nothing was judged
-    max_abs: float | None  #: likewise
-    gates: tuple[str, ...] = ()  #: what stands above the verdict
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing is wrong, and something was judged."""
-        return self.verdict not in (*ORIGIN_VERDICTS, "untestable") and not self.gates
-
-
-def run_row(diff: Diff) -> Row:
-    """What `summary` shows of a run."""
-    judged = [stage for stage in diff.stages if stage.decisive is not None]
-    worst = [element.over_budget for stage in judged for element in stage.worst(1)]
-    errors = [error for stage in judged if (error := largest(stage.judged.summary.max_abs)) is not None]
-    window = [] if diff.trace.window is None else ["--where", str(diff.trace.window)]
-    words = [diff.trace.target, *case_options(diff.trace.case_run, own=False), *window]
-    largest_of = max(worst, default=None), max(errors, default=None)
-    return Row(" ".join(words), diff.verdict, diff.origins, *largest_of, gates=diff.trace.gates)
-
-
 def summary(rows: Sequence[Row], *, unicode: bool) -> RenderableType:
     """One row for each run: case, verdict, origin, worst x of budget, largest error; the last passing and first failing
     one marked.
     """
-    table = _table(unicode)
-    for column in ("case", "verdict", "origin", "x of budget", "max abs", ""):
-        table.add_column(column, justify="right" if column in ("x of budget", "max abs") else "left", overflow="fold")
+    table, found = new_table(unicode), Rows(tuple(rows))
+    for column in RUN_COLUMNS:
+        table.add_column(column, justify="left" if column in _RUN_LEFT else "right", overflow="fold")
+    for row, cells in zip(rows, _run_cells(found), strict=True):
+        table.add_row(*map(escape, cells), style=_STYLES["clean" if row.passed else "origin"])
+    return Group(*gates(rows), table, Text(_total(found), style="bold"))
+
+
+def html_summary(rows: Rows) -> str:
+    """What `summary` shows as HTML, for Jupyter."""
+    styles = ["" if row.passed else STYLES["origin"] for row in rows]
+    table = tables.table(RUN_COLUMNS, _run_cells(rows), left=_RUN_LEFT, styles=styles)
+    return tables.lines([line.plain for line in gates(rows)]) + table + tables.lines([_total(rows)])
+
+
+def _run_cells(rows: Rows) -> list[tuple[str, ...]]:
+    """The cells of each run, as in RUN_COLUMNS."""
+    marks = {id(rows.first_failing): "<- first failing"}
+    if rows.first_failing is not None:
+        marks[id(rows.last_passing)] = "<- last passing"
+    found: list[tuple[str, ...]] = []
+    for row in rows:
+        window = [] if row.window is None else ["--where", str(row.window)]
+        run = " ".join([row.target, *case_options(row.case, own=False), *window])
+        numbers = number(row.over_budget), number(row.max_abs)
+        found.append((run, row.verdict, ", ".join(row.origins) or "-", *numbers, marks.get(id(row), "")))
+    return found
+
+
+def _total(rows: Rows) -> str:
     passed = [row.passed for row in rows]
-    first_failing = passed.index(False) if False in passed else None
-    last_passing = max((i for i, ok in enumerate(passed) if ok), default=None)
-    for i, row in enumerate(rows):
-        mark = (
-            "<- first failing"
-            if i == first_failing
-            else "<- last passing"
-            if i == last_passing and first_failing is not None
-            else ""
-        )
-        cells = (row.verdict, ", ".join(row.origins) or "-", number(row.over_budget), number(row.max_abs), mark)
-        table.add_row(escape(row.run), *cells, style=_STYLES["clean" if row.passed else "origin"])
-    failing = passed.count(False)
-    total = f"{len(rows)} runs: {len(rows) - failing} without a bug, {failing} with one or not testable"
-    gates = dict.fromkeys(gate for row in rows for gate in row.gates)
-    return Group(*map(_gate, gates), table, Text(total, style="bold"))
+    return f"{len(passed)} runs: {passed.count(True)} without a bug, {passed.count(False)} with one or not testable"
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console as wide as the tables need when it is no terminal."""
     made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=200)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def plain(part: RenderableType) -> str:
+    """What a screen of WIDTH characters that is no terminal shows, for `print`."""
+    screen = Console(file=(written := StringIO()), highlight=False, width=WIDTH, force_jupyter=False)
+    screen.print(part)
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
 def html_table(diff: Diff) -> str:
-    """The table of `report` as HTML, for Jupyter."""
-    colours = {"origin": "#b00020", "victim": "#946200"}
-    cells = "".join(f"<th style='text-align:left'>{html.escape(column)}</th>" for column in COLUMNS)
-    rows = [f"<tr>{cells}</tr>"]
-    for stage in diff.stages:
-        part = stage.role
-        cells = "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row(diff, stage))
-        weight = "bold" if part == "origin" else "normal"
-        rows.append(f"<tr style='color:{colours.get(part, 'inherit')};font-weight:{weight}'>{cells}</tr>")
-    words = "".join(f"<div>{html.escape(line)}</div>" for line in [*remarks(diff), *findings(diff)])
-    gates = "".join(f"<div style='color:#b00020'>{html.escape(_gate(line).plain)}</div>" for line in diff.trace.gates)
-    return f"{gates}<div>{html.escape(headline(diff.trace))}</div><table>{''.join(rows)}</table>{words}"
+    """What `report` shows as HTML, for Jupyter."""
+    table = tables.table(
+        COLUMNS,
+        [row(diff, stage) for stage in diff.stages],
+        left=_LEFT,
+        styles=[STYLES.get(stage.role, "") for stage in diff.stages],
+    )
+    said = [*_meaning(diff), *remarks(diff), *findings(diff)]
+    above = [line.plain for line in gates([diff.trace])]
+    return tables.lines([*above, headline(diff.trace)]) + table + tables.lines(said)
 
 
 def listing(
     entries: Sequence[dict], columns: Sequence[str], *, unicode: bool, right: Sequence[str] = ()
 ) -> RenderableType:
     """A plain table of dicts; the columns `right`, of numbers, are aligned at the right."""
-    table = _table(unicode)
+    table = new_table(unicode)
     for i, column in enumerate(columns):
         if column in right:
             table.add_column(column.replace("_", " "), no_wrap=True, justify="right")

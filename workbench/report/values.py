@@ -1,7 +1,8 @@
 """Elements of a stage as a table, a matrix, a JSON document, and HTML for Jupyter."""
 
-import html
 from collections.abc import Sequence
+from dataclasses import fields
+from io import StringIO
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -10,17 +11,18 @@ from rich.text import Text
 from workbench.comparison import State
 from workbench.judge import Diff
 from workbench.refusal import Refusal
-from workbench.report.document import number
-from workbench.report.text import headline, listing
+from workbench.report import tables
+from workbench.report.plain import number
+from workbench.report.text import WIDTH, headline, listing, plain
 from workbench.report.words import beginning
 from workbench.report.words import number as short
 from workbench.selection import Selection
-from workbench.stage_diff import StageDiff
+from workbench.stage_diff import Profile, StageDiff
 from workbench.stages import ALGORITHMS, AXIS_NAMES, AXIS_PLURALS, INPUTS, QUANTISED_INPUTS
 from workbench.trace import Trace
 
-#: elements that are printed at once
-LIMIT = 256
+#: elements that are printed at once, and of a stage without a choice
+LIMIT, WORST = 256, 5
 #: more elements than these make a matrix where they lie along two axes
 ROWS = 32
 #: digits that tell any two float32 apart; those of a matrix, of which 16 columns fit into 200 characters
@@ -102,29 +104,71 @@ def document(trace: Trace, stage: StageDiff | None, selection: Selection, rows: 
     }
 
 
+def plain_table(selection: Selection) -> str:
+    """The elements as a screen shows them, for `print`."""
+    if selection.size > LIMIT:
+        return f"{selection.stage}\n{_too_many(selection)}"
+    return plain(Group(Text(selection.stage), *_elements(selection, None, Console(width=WIDTH, file=StringIO()))))
+
+
 def html_table(selection: Selection) -> str:
-    """The elements as an HTML table, for Jupyter; no more than can be printed."""
-    rows = selection.rows() if selection.size <= LIMIT else []
-    cells, columns = _cells(selection, rows)
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(row[column])}</td>' for column in columns)}</tr>" for row in cells)
-    more = "" if rows else f"<div>{selection.size} elements; at most {LIMIT} are shown</div>"
-    return f"<div>{html.escape(selection.stage)}</div><table><tr>{head}</tr>{body}</table>{more}"
+    """The elements as HTML, for Jupyter, in a table or a matrix as on a screen; none of more than can be printed."""
+    title = tables.lines([selection.stage])
+    if selection.size > LIMIT:
+        return title + tables.lines([_too_many(selection)])
+    if _is_matrix(selection):
+        matrices = (_matrix(selection, quantity, FEWER_DIGITS) for quantity in _quantities(selection))
+        parts = (tables.lines([said]) + tables.table(*_html((columns, rows))) for said, columns, rows in matrices)
+        return title + "".join(parts)
+    return title + tables.table(*_html(_cells(selection, selection.rows())), left=("verdict",))
+
+
+def html_stage(stage: StageDiff) -> str:
+    """The judgement of a stage and its worst elements, for Jupyter."""
+    role = {"origin": " <- origin", "victim": " (victim)"}.get(stage.role, "")
+    title = f"{stage.name} [{' '.join(stage.axes)}]: {stage.verdict}{role}"
+    if stage.told is None:
+        return tables.lines([f"{title} ({stage.reason})"])
+    found = stage.told.summary
+    worst = [element for element in stage.worst_of(stage.told, WORST) if element.over_budget > 0]
+    end = ", end to end" if stage.role == "victim" else ""
+    said = f"{title}, {found.outside} of {found.size} elements outside their budget{end}"
+    if not worst:
+        return tables.lines([said])
+    rows = [{**vars(element), "error": element.actual - element.expected} for element in worst]
+    known = ("actual", "expected", "error", "budget", "over_budget")
+    columns, cells = _html(_columns(stage.axes, known, rows, verdict=True))
+    return tables.lines([f"{said}; the worst:"]) + tables.table(columns, cells, left=("verdict",))
+
+
+def html_profile(profile: Profile) -> str:
+    """A profile as a table for Jupyter, a row for each index of its axis, as far as it can be printed."""
+    names = [one.name for one in fields(profile) if one.name not in ("axis", "first")]
+    columns = [profile.axis, *(name.replace("_", " ").replace("over budget", "x of budget") for name in names)]
+    shown, size = min(LIMIT, len(profile.outside)), len(profile.outside)
+    values = [[_cell(name, float(getattr(profile, name)[i])) for name in names] for i in range(shown)]
+    rows = [[str(profile.first + i), *cells] for i, cells in enumerate(values)]
+    return tables.table(columns, rows) + tables.lines([f"{size} rows; {LIMIT} are shown"] if size > shown else [])
+
+
+def _too_many(selection: Selection) -> str:
+    return f"{selection.size} elements; at most {LIMIT} are shown"
 
 
 def _elements(selection: Selection, rows: Rows | None, screen: Console) -> list[RenderableType]:
     """A table with a row for each element, or a matrix where there are many along two axes and the screen is wide
     enough.
     """
-    unicode, long = screen.is_terminal, _long(selection)
-    alone = selection.actual is None  # one quantity makes a readable matrix however small it is
-    if rows is None and len(long) == 2 and (alone or selection.size > ROWS):
-        quantities = ("expected",) if alone else ("actual",) if selection.state is None else ("actual", "over_budget")
+    unicode = screen.is_terminal
+    if rows is None and _is_matrix(selection):
         for digits in (DIGITS, FEWER_DIGITS):
-            parts = [part for quantity in quantities for part in _matrix(selection, quantity, digits, unicode)]
+            parts: list[RenderableType] = []
+            for quantity in _quantities(selection):
+                title, columns, cells = _matrix(selection, quantity, digits)
+                parts += [Text(title, style="bold"), listing(cells, columns, unicode=unicode, right=columns)]
             if all(_fits(part, screen) for part in parts):
                 return parts
-    cells, columns = _cells(selection, selection.rows() if rows is None else rows)
+    columns, cells = _cells(selection, selection.rows() if rows is None else rows)
     for spare in ("", "budget", "error"):  # what says least goes where the screen is narrow
         columns = [column for column in columns if column != spare]
         table = listing(cells, columns, unicode=unicode, right=columns[:-1])
@@ -138,11 +182,36 @@ def _fits(part: RenderableType, screen: Console) -> bool:
     return screen.measure(part, options=screen.options.update(max_width=10**4)).maximum <= screen.width
 
 
-def _cells(selection: Selection, rows: Rows) -> tuple[list[dict[str, str]], list[str]]:
-    """The cells of a table of elements, and its columns: the axes, and the quantities that are known."""
+def _is_matrix(selection: Selection) -> bool:
+    """Whether the elements are many and lie along two axes; one quantity makes a readable matrix however small."""
+    return len(_long(selection)) == 2 and (selection.actual is None or selection.size > ROWS)
+
+
+def _quantities(selection: Selection) -> tuple[str, ...]:
+    """What matrices are made of."""
+    if selection.actual is None:
+        return ("expected",)
+    return ("actual",) if selection.state is None else ("actual", "over_budget")
+
+
+def _html(listed: tuple[list[str], list[dict[str, str]]]) -> tuple[list[str], list[list[str]]]:
+    """Columns and cells as `tables.table` takes them."""
+    columns, rows = listed
+    return columns, [[row[column] for column in columns] for row in rows]
+
+
+def _cells(selection: Selection, rows: Rows) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns of a table of elements and its cells: the axes, and the quantities that are known."""
     known = [name for name in _QUANTITIES if getattr(selection, name, None) is not None]
     if {"actual", "expected"} <= {*known}:
         known.insert(known.index("expected") + 1, "error")
+    return _columns([*selection.indices], known, rows, verdict=selection.actual is not None)
+
+
+def _columns(
+    axes: Sequence[str], known: Sequence[str], rows: Rows, *, verdict: bool
+) -> tuple[list[str], list[dict[str, str]]]:
+    """As `_cells`, of elements with the given axes and `known` quantities."""
     names = {"over_budget": "x of budget"}
     cells = [
         {axis: str(i) for axis, i in row["index"].items()}
@@ -150,12 +219,11 @@ def _cells(selection: Selection, rows: Rows) -> tuple[list[dict[str, str]], list
         | {"verdict": STATES[row["state"]]}
         for row in rows
     ]
-    verdict = ["verdict"] if selection.actual is not None else []
-    return cells, [*selection.indices, *(names.get(name, name) for name in known), *verdict]
+    return [*axes, *(names.get(name, name) for name in known), *(["verdict"] if verdict else [])], cells
 
 
-def _matrix(selection: Selection, quantity: str, digits: int, unicode: bool) -> list[RenderableType]:
-    """One quantity over the two axes along which several elements were chosen."""
+def _matrix(selection: Selection, quantity: str, digits: int) -> tuple[str, list[str], list[dict[str, str]]]:
+    """One quantity over the two axes along which several elements were chosen: title, columns and cells."""
     down, across = _long(selection)
     fixed = [f"{AXIS_NAMES[axis]} {axis}={one[0]}" for axis, one in selection.indices.items() if len(one) == 1]
     said = {"over_budget": "x of budget"}.get(quantity, quantity)
@@ -167,8 +235,7 @@ def _matrix(selection: Selection, quantity: str, digits: int, unicode: bool) -> 
         line[str(row["index"][across])] = _cell(quantity, row[quantity], digits) + "*" * wrong
     columns = [corner, *map(str, selection.indices[across])]
     marked = " (* outside its budget)" if any("*" in cell for line in rows.values() for cell in line.values()) else ""
-    title = f"{said}{marked}{' at ' if fixed else ''}{', '.join(fixed)}"
-    return [Text(title, style="bold"), listing([*rows.values()], columns, unicode=unicode, right=columns)]
+    return f"{said}{marked}{' at ' if fixed else ''}{', '.join(fixed)}", columns, [*rows.values()]
 
 
 def _long(selection: Selection) -> dict[str, int]:

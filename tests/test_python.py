@@ -1,0 +1,111 @@
+"""docs/python.md names every command and option of the command line, and what it says of Python is so."""
+
+import ast
+import importlib
+import inspect
+import json
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import workbench
+from workbench import Against, Case, Diff, run, save
+from workbench.cli import commands
+from workbench.foreign import run_foreign
+
+PAGE = Path(__file__).parent.parent.joinpath("docs/python.md").read_text()
+#: command line -> Python, of the table that is run and of the one that takes too long
+QUICK, SLOW = (
+    [(row[1], row[2]) for row in re.finditer(r"^\| `(.*?)` \| `(.*?)`.*\|$", part, re.MULTILINE)]
+    for part in PAGE.split("What takes minutes", 1)
+)
+KERNEL = """
+def attention(q, k, v, *, scale, causal):
+    import numpy as np
+    scores = q @ np.swapaxes(k, -1, -2) * np.float32(scale)
+    scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf) if causal else scores
+    probs = np.exp(scores - scores.max(-1, keepdims=True))
+    return probs @ v / probs.sum(-1, keepdims=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("python")
+    made.joinpath("my_kernel.py").write_text(KERNEL)
+    made.joinpath("run.log").write_text("WB scores 0 0 0 0 -16.1\n")
+    q, k, v = Case(seqlen=8, head_dim=16).inputs()
+    np.savez(made / "tensors.npz", q=q, k=k, v=v)
+    save(run("flash", Case(seqlen=33)), made / "run/trace.safetensors")
+    return made
+
+
+def names() -> dict[str, Any]:
+    """What the page may use: the public names, Path, and modules."""
+    return {"Path": Path, "workbench": workbench} | {name: getattr(workbench, name) for name in workbench.__all__}
+
+
+@pytest.mark.parametrize(("line", "python"), QUICK, ids=[line for line, _ in QUICK])
+def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(folder)
+    if modules := re.findall(r"\bworkbench\.([\w.]+)\.\w+", python):
+        importlib.import_module(f"workbench.{modules[0]}")
+    found = eval(python, names())
+    assert capsys.readouterr() == ("", ""), "only the command line prints"
+    words = shlex.split(line)[1:]
+    shown = CliRunner().invoke(commands, [*words, "--json"])
+    assert shown.exit_code in (0, 1), shown.output
+    told = json.loads(shown.stdout)
+    if isinstance(found, Diff | Against) or words[0] == "check":
+        assert found.as_dict() == told
+        text = CliRunner().invoke(commands, words).stdout
+        assert [part.rstrip() for part in text.splitlines()] == str(found).splitlines()
+    elif "runs" in told:
+        assert [row.verdict for row in found] == [one["verdict"] for one in told["runs"]]
+        text = CliRunner().invoke(commands, words).stdout
+        assert [part.rstrip() for part in text.splitlines()] == str(found).splitlines()
+    elif words[0] == "show":
+        rows = found if isinstance(found, list) else found.rows()
+        assert [row["expected"] for row in rows] == [one["expected"] for one in told["elements"]] != []
+    elif "--out" in words:
+        assert Path("run/trace.safetensors").is_file()
+    elif "--fail-on" in words:
+        assert found is bool(shown.exit_code)
+    else:
+        listed = [one.get("id") or one["name"] for one in next(part for part in told.values() if type(part) is list)]
+        assert listed == ([one.name for one in found] if isinstance(found, list) else [*found])
+
+
+@pytest.mark.parametrize("python", [python for _, python in SLOW])
+def test_what_takes_long_exists_and_takes_these_arguments(python: str) -> None:
+    calls = [node for node in ast.walk(ast.parse(python)) if isinstance(node, ast.Call)]
+    called = {ast.unparse(call.func): call for call in calls if ast.unparse(call.func).startswith("workbench.")}
+    assert called
+    for path, call in called.items():
+        module, _, name = path.rpartition(".")
+        function = getattr(importlib.import_module(module), name)
+        inspect.signature(function).bind(*call.args, **{str(one.arg): one.value for one in call.keywords})
+
+
+def test_every_command_and_option_has_its_way() -> None:
+    lines = [shlex.split(line)[1:] for line, _ in QUICK + SLOW]
+    arguments = {*inspect.signature(run).parameters, *inspect.signature(run_foreign).parameters}
+    arguments |= {field.name for field in fields(Case)} | {"seqlen", "full"}  # full: not causal
+    for path, command in leaves(commands, ()):
+        assert [line for line in lines if tuple(line[: len(path)]) == path], f"no workbench {' '.join(path)}"
+        for option in (one for one in command.params if isinstance(one, click.Option)):
+            flag = option.opts[0]
+            assert option.name in arguments or f"`{flag}`" in PAGE or any(flag in line for line in lines), (path, flag)
+
+
+def leaves(command: click.Command, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], click.Command]]:
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    return [leaf for name, one in command.commands.items() for leaf in leaves(one, (*path, name))]

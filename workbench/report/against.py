@@ -1,0 +1,254 @@
+"""Two runs held against each other, as a table and sentences for a terminal and for Jupyter, and as a JSON document."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from workbench.judge import Diff
+from workbench.pair import Against
+from workbench.report import tables
+from workbench.report.command import against_command, case_options
+from workbench.report.document import diff_document, largest
+from workbench.report.plain import number as plain
+from workbench.report.text import STYLES, fitting, gates, headline, new_table
+from workbench.report.words import number, value
+from workbench.shared import ORDER
+from workbench.stage_against import StageAgainst
+from workbench.stages import ALGORITHMS, AXIS_NAMES
+
+COLUMNS = (
+    "stage",
+    "A",
+    "B",
+    "A against B",
+    "x of both budgets",
+    "differ",
+    "max abs",
+    "made here",
+    "max ulp",
+    "worst at",
+    "value in A",
+    "value in B",
+)
+#: columns that a narrow screen does without, the least telling first
+_SPARE = ("made here", "max ulp", "differ", "max abs", "value in A", "value in B", "worst at", "x of both budgets")
+_LEFT = ("stage", "A", "B", "A against B", "worst at")
+_STYLES = {"parts": "bold red", "carried": "yellow", "rounding": "green", "identical": "green"}
+_CSS = {"parts": STYLES["origin"], "carried": STYLES["victim"]}
+
+
+def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
+    """The whole comparison of two runs: what was run, a row for each stage, in words where they part, how to repeat it.
+
+    On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
+    """
+    rows = _rows(pair)
+    columns = fitting(rows, COLUMNS, _SPARE, width)
+    table = new_table(unicode)
+    for column in columns:
+        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*(escape(cells[column]) for column in columns), style=_style(pair, cells["stage"]))
+    lines = [Text(line, style="" if line.startswith(" ") else "bold") for line in findings(pair)]
+    repeat = [Text(f"repeat: {command}", style="dim")] if (command := against_command(pair)) else []
+    return Group(*(Text(line) for line in _headlines(pair)), table, *lines, *repeat)
+
+
+def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
+    """One row for each pair: case, verdicts of A and B, where they part, the largest x of both budgets."""
+    table = new_table(unicode)
+    for column in ("A", "B", "verdict of A", "verdict of B", "part at", "x of both budgets"):
+        table.add_column(column, justify="right" if column.startswith("x") else "left", overflow="fold")
+    for pair in pairs:
+        over = [stage.over_budgets for stage in pair if stage.judged]
+        table.add_row(
+            escape(" ".join([pair.a.trace.target, *case_options(pair.a.trace.case, own=False)])),
+            escape(pair.b.trace.target),
+            pair.a.verdict,
+            pair.b.verdict,
+            pair.parts_at or ("-" if pair.verdict != "untestable" else "untestable"),
+            number(max(over, default=None)),
+            style=_STYLES["parts" if pair.parts_at else "rounding"],
+        )
+    parted = sum(pair.parts_at is not None for pair in pairs)
+    return Group(table, Text(f"{len(pairs)} pairs: {parted} part by more than both budgets", style="bold"))
+
+
+def html_table(pair: Against) -> str:
+    """What `report` shows as HTML, for Jupyter."""
+    rows = _rows(pair)
+    verdicts = ["" if row["stage"] in _alone(pair) else pair[row["stage"]].verdict for row in rows]
+    styles = [_CSS.get(verdict, "") for verdict in verdicts]
+    table = tables.table(COLUMNS, [[*row.values()] for row in rows], left=_LEFT, styles=styles)
+    return tables.lines(_headlines(pair)) + table + tables.lines(findings(pair))
+
+
+def document(pair: Against) -> dict[str, Any]:
+    """The document `workbench.against/1` of two runs."""
+    return {
+        "schema": "workbench.against/1",
+        "verdict": pair.verdict,
+        "parts_at": pair.parts_at,
+        "differs_at": pair.differs_at,
+        "stages": [plain(_stage(stage)) for stage in pair],
+        "not_comparable": [{"name": name, "reason": reason} for name, reason in pair.apart.items()],
+        "inputs_differ_by": dict(pair.moved),
+        "a": diff_document(pair.a),
+        "b": diff_document(pair.b),
+    }
+
+
+def documents(pairs: Sequence[Against]) -> dict[str, Any]:
+    """The document `workbench.againsts/1` of a list of pairs."""
+    return {"schema": "workbench.againsts/1", "pairs": [document(pair) for pair in pairs]}
+
+
+def _stage(stage: StageAgainst) -> dict[str, Any]:
+    fields = {**asdict(stage), "verdict": stage.verdict}
+    measures = ("over_budgets", "max_abs", "max_own", "max_ulp")
+    return {**fields, **{name: largest(fields[name]) for name in measures}}
+
+
+def _headlines(pair: Against) -> list[str]:
+    above = [line.plain for line in gates([pair.a.trace, pair.b.trace])]
+    return [*above, *(f"{letter}: {headline(judged.trace)}" for letter, judged in (("A", pair.a), ("B", pair.b)))]
+
+
+def _alone(pair: Against) -> list[str]:
+    """Stages that are dumped, but not compared."""
+    compared = {stage.name for stage in pair}
+    return [name for name in ORDER if name in pair.apart and name not in compared]
+
+
+def _rows(pair: Against) -> list[dict[str, str]]:
+    """The cells of every stage that either dumped, in data-flow order, by the names in COLUMNS."""
+    compared = {stage.name: stage for stage in pair}
+    names = [name for name in ORDER if name in compared or name in pair.apart]
+    rows = []
+    for name in names:
+        cells = (name, _verdict(pair.a, name), _verdict(pair.b, name))
+        rest = _cells(compared[name]) if name in compared else ("not comparable", *[""] * (len(COLUMNS) - 4))
+        rows.append(dict(zip(COLUMNS, (*cells, *rest), strict=True)))
+    return rows
+
+
+def _verdict(judged: Diff, name: str) -> str:
+    """A stage's verdict against float64, and its role."""
+    if name not in ALGORITHMS[judged.trace.algorithm]:
+        return "-"
+    stage = judged[name]
+    return stage.verdict + {"origin": " <- origin", "victim": " (victim)"}.get(stage.role, "")
+
+
+def _cells(stage: StageAgainst) -> tuple[str, ...]:
+    worst = stage.worst if stage.verdict != "identical" else None
+    tiles = "" if stage.tiles is None else f" ({_tiles(stage)})"
+    return (
+        f"{stage.verdict}{tiles}",
+        number(largest(stage.over_budgets)),
+        f"{stage.differing}/{stage.size}",
+        *(number(largest(measure)) for measure in (stage.max_abs, stage.max_own, stage.max_ulp)),
+        " ".join(f"{axis}={i}" for axis, i in worst.index.items()) if worst else "",
+        *((value(worst.a), value(worst.b)) if worst else ("", "")),
+    )
+
+
+def _tiles(stage: StageAgainst) -> str:
+    """The key tiles that are compared: "tile 0", or "tiles 0-1,4-5"."""
+    runs: list[list[int]] = []
+    for t in stage.tiles or ():
+        if runs and t == runs[-1][-1] + 1:
+            runs[-1].append(t)
+        else:
+            runs.append([t])
+    listed = ",".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"tile{'s' * (len(stage.tiles or ()) > 1)} {listed}"
+
+
+def _style(pair: Against, name: str) -> str:
+    return "dim" if name in _alone(pair) else _STYLES.get(pair[name].verdict, "")
+
+
+def findings(pair: Against) -> list[str]:
+    """The comparison in words: each run against float64, where they part or what explains that they differ."""
+    lines = [f"{letter} against float64: {_judged(judged)}" for letter, judged in (("A", pair.a), ("B", pair.b)))]
+    if pair.moved:
+        by = ", ".join(f"{x} by at most {number(most)}" for x, most in pair.moved.items())
+        lines.append(f"A and B read different inputs: {by}")
+        lines.append("  what rounding or quantising lost is no difference of a stage: each is held to what it read")
+    lines += _parting(pair, pair[pair.parts_at]) if pair.parts_at else _explained(pair)
+    reasons: dict[str, list[str]] = {}
+    for name, reason in pair.apart.items():
+        reasons.setdefault(reason, []).append(name)
+    if in_part := [stage for stage in pair if stage.tiles is not None]:
+        where = f"{_tiles(in_part[0])} alone; in the others the running state starts at another key"
+        lines.append(f"  compared in part: {', '.join(stage.name for stage in in_part)} ({where})")
+    return [*lines, *(f"  not comparable: {', '.join(names)} ({reason})" for reason, names in reasons.items())]
+
+
+def _judged(judged: Diff) -> str:
+    origin = f", first wrong stage {judged.origin}" if judged.origin else ""
+    return f"{judged.verdict}{origin}" + (f"; victims {', '.join(judged.victims)}" if judged.victims else "")
+
+
+def _parting(pair: Against, stage: StageAgainst) -> list[str]:
+    """Where they part, and who is wrong there."""
+    algorithms = (ALGORITHMS[judged.trace.algorithm] for judged in (pair.a, pair.b))
+    definitions = list(dict.fromkeys(known[stage.name].definition for known in algorithms))
+    lines = [f"they part first at {stage.name} = {definitions[0]}"]
+    lines += [f"  in B: {other}" for other in definitions[1:]]
+    if stage.worst is not None:
+        worst = stage.worst
+        axes = ", ".join(f"{AXIS_NAMES[axis]} {i}" for axis, i in worst.index.items())
+        values = ((worst.a, worst.expected_a), (worst.b, worst.expected_b))
+        one, other = (f"{value(actual)}, should be {value(expected)}" for actual, expected in values)
+        lines.append(f"  worst at {axes}: A {one}; B {other}; {number(worst.budget)} of difference may arise here")
+    if stage.outside:
+        share = f"{stage.outside} of {stage.size} ({stage.outside / stage.size:.1%})"
+        lines.append(f"  beyond both budgets: {share}; of them A is wrong at {stage.wrong[0]}, B at {stage.wrong[1]}")
+    nearest = f"{', '.join(stage.given)}, the nearest before it that both have" if stage.given else "q, k and v"
+    lines.append(f"  judged from {nearest}")
+    for verdict, words in (("parts", "they part too at"), ("carried", "as far apart as their inputs make them")):
+        if names := [other.name for other in pair if other.verdict == verdict and other.name != stage.name]:
+            lines.append(f"  {words}: {', '.join(names)}")
+    return [*lines, *_same_before(pair)]
+
+
+def _same_before(pair: Against) -> list[str]:
+    """The stages before the first that differs."""
+    names = [stage.name for stage in pair]
+    same = names[: names.index(pair.differs_at)] if pair.differs_at else names
+    return [f"  the same bit for bit before {pair.differs_at}: {', '.join(same)}"] if same and pair.differs_at else []
+
+
+def _explained(pair: Against) -> list[str]:
+    """What explains the differences of two runs that do not part."""
+    if pair.verdict == "untestable":
+        return ["they have no stage in which both could be judged: nothing was compared"]
+    if wrong := [f"{letter} at {judged.origin}" for letter, judged in (("A", pair.a), ("B", pair.b)) if judged.origin]:
+        return [f"they do not part by more than both budgets, but against float64 {' and '.join(wrong)} is wrong"]
+    if pair.differs_at is None:
+        return ["they do not part: every stage that is compared is the same bit for bit"]
+    first, nearest = pair[pair.differs_at], max(pair, key=lambda stage: largest(stage.over_budgets) or 0.0)
+    how = "rounding in another order explains" if _same_arithmetic(pair) else "rounding explains"
+    if pair.moved:
+        how = "what they read and rounding explain"
+    apart = f"{number(largest(first.max_ulp))} ulp ({number(largest(first.max_abs))})"
+    own = f", of it {number(largest(first.max_own))} made here" if pair.moved else ""
+    return [
+        f"they do not part: {how} every difference",
+        f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {apart}{own}, "
+        f"{number(largest(first.over_budgets))} x of both budgets",
+        *_same_before(pair),
+        f"  nearest to both budgets: {nearest.name}, {number(largest(nearest.over_budgets))} x",
+    ]
+
+
+def _same_arithmetic(pair: Against) -> bool:
+    """Whether both promise the same roundings, in tiles and splits of their own."""
+    one, other = (replace(judged.trace.contract, block_k=None, splits=None) for judged in (pair.a, pair.b))
+    return one == other and not one.assumed and not pair.moved and pair.a.trace.backend == pair.b.trace.backend
