@@ -40,6 +40,7 @@ def attention(q, k, v, *, scale, causal):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("python")
     made.joinpath("my_kernel.py").write_text(KERNEL)
+    save(run(f"{made}/my_kernel.py:attention", Case(seqlen=16)), made / "mine.safetensors")
     made.joinpath("run.log").write_text("WB scores 0 0 0 0 -16.1\n")
     q, k, v = Case(seqlen=8, head_dim=16).inputs()
     np.savez(made / "tensors.npz", q=q, k=k, v=v)

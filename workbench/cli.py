@@ -8,6 +8,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,7 @@ def diff(
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal
-    from workbench.runs import held_to, runs
+    from workbench.runs import runs
     from workbench.stage_diff import ORIGIN_VERDICTS
 
     if fail_on not in FAILS_ALSO:
@@ -129,7 +130,8 @@ def diff(
                         _write(judged, out / (side if len(pairs) == 1 else f"{i:03d}/{side}"))
         else:
             calls, estimate_s = runs(target, **options)
-            calls = calls if against_trace is None else held_to(calls, against_trace)
+            if against_trace is not None:
+                calls = [partial(_held_to, call, against_trace) for call in calls]
             told, verdicts = [], []
             for i, judged in enumerate(_judged(calls, estimate_s)):
                 if out is not None:
@@ -142,6 +144,13 @@ def diff(
         _print(told, as_json, out)
     failing = {*ORIGIN_VERDICTS, "untestable", "gate", "parts", *FAILS_ALSO[fail_on]}
     sys.exit(BUG if failing.intersection(verdicts) else 0)
+
+
+def _held_to(call: Callable[[], "Trace"], previous: str) -> "Trace":
+    """The trace that a call gives, with what changed of its code since an earlier one."""
+    from workbench.provenance import held_to
+
+    return held_to(call(), previous)
 
 
 def _failing(judged: "Diff") -> str:

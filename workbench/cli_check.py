@@ -90,9 +90,9 @@ def _on_gpu(
 ) -> list["Checked"]:
     """A foreign function on a GPU, watched by compute-sanitizer."""
     from workbench.cuda.kernels import KERNELS
-    from workbench.cuda.sanitizer import check as check_function
     from workbench.progress import step
     from workbench.refusal import Refusal
+    from workbench.sanitizer import check as check_function
 
     if target in KERNELS:
         raise Refusal(f"--backend cuda is for foreign functions (path.py:function); {target} is one of ours")

@@ -45,7 +45,8 @@ def load_all(target: str) -> Trace:
     """The trace that TARGET (`files_of`) names; Refusal where its files overlap, leave gaps or differ."""
     files = files_of(target)
     traces = {str(path): load(path) for path in files}
-    return joined(traces) if len(traces) > 1 else next(iter(traces.values()))
+    made = joined(traces) if len(traces) > 1 else next(iter(traces.values()))
+    return replace(made, called_with={"trace": target})
 
 
 def joined(traces: Mapping[str, Trace]) -> Trace:

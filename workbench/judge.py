@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench import cancellation, decoding, parts, statistics
+from workbench import cancellation, decoding, parts, plausible
 from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
 from workbench.expectation import readable, unjudgeable
@@ -160,7 +160,7 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
 
 def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
     """Whether the statistics of a stage prove a bug, and what they say in words."""
-    allowed = statistics.allowed(trace, name)
+    allowed = plausible.allowed(trace, name)
     if isinstance(allowed, str):
         return False, allowed
     if broken := allowed.broken(trace.statistics[name]):

@@ -11,13 +11,18 @@ import platform
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.refusal import Refusal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from workbench.trace import Trace
 
 #: packages that are told by their versions: torch alone maps 4 GB
 FRAMEWORKS = ("torch", "triton", "cupy", "jax", "jaxlib", "numpy", "numba", "numba-cuda")
@@ -58,6 +63,10 @@ class Provenance:
     runs: int = 1  #: how often the function was called
     identical: bool | None = None  #: whether all runs gave the same bits; None of one run
     plain_agrees: bool | None = None  #: whether out and lse have the same bits without probes; None: no plain run
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain Python values, for JSON."""
+        return {**asdict(self), "files": [asdict(file) for file in self.files]}
 
 
 def of_run(function: Callable[..., Any], **repeated: Any) -> Provenance:
@@ -219,6 +228,33 @@ def _path(file: File) -> str:
 
 def _name(file: File) -> str:
     return Path(file.path).name
+
+
+def held_to(trace: "Trace", previous: str | Path) -> "Trace":
+    """A trace with what changed of its code since that in the file `previous`, among its gates and notes. Refusal where
+    one of them is of no foreign function.
+    """
+    from workbench.trace_file import load
+
+    before = load(previous)
+    if before.provenance is None:
+        raise Refusal(f"{previous}: tells no provenance: it is of no foreign function that the workbench ran")
+    if trace.provenance is None:
+        raise Refusal(f"--against-trace is for foreign functions, whose code is told; of {trace.target} it is not")
+    alike = trace.case_run == before.case_run and _same(trace.inputs, before.inputs)
+    moved = alike and not _same(trace.stages, before.stages)
+    gates, remark = since(trace.provenance, before.provenance, str(previous), moved=moved)
+    said = {**trace.called_with, "against-trace": str(previous)}
+    return replace(trace, gates=(*trace.gates, *gates), notes=(*trace.notes, remark), called_with=said)
+
+
+def _same(arrays: "Mapping[str, np.ndarray]", others: "Mapping[str, np.ndarray]") -> bool:
+    """Whether the arrays that both have are the same bits."""
+    return all(
+        x.dtype == others[name].dtype and x.tobytes() == others[name].tobytes()
+        for name, x in arrays.items()
+        if name in others
+    )
 
 
 def _built_from(file: File, sources: Sequence[str]) -> bool:

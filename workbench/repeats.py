@@ -29,6 +29,8 @@ def repeated(function: Callable[..., Any], call: Callable[..., Returned], first:
     """
     if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
         raise Refusal(f"runs must be a whole number of at least 1; got {runs!r}")
+    if not again(function, runs):
+        return {}
     bits = _bits(first)
     same = [_bits(call()) == bits for _ in range(runs - 1)]
     plain = None

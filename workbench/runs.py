@@ -1,10 +1,8 @@
 """What TARGET and the options of the command line run: one call for each case, each of which gives a trace."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.options import cases_of, foreign_of, needs_of
@@ -36,7 +34,8 @@ def runs(
     `target` is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
     FILE.safetensors (several, a folder or a pattern of files that hold windows on one run; `joined.files_of`), which
     takes no options; or None, where `values` is a log of printed values and `contract` (words such as base2=true) what
-    its kernel promises. `feed`, `where` and `limit_gb` as in `target.run`; `by_head`: a call for each head. `options` are those of `options.case_options` and of foreign kernels.
+    its kernel promises. `feed`, `where` and `limit_gb` as in `target.run`; `by_head`: a call for each head. `options`
+    are those of `options.case_options` and of foreign kernels.
     """
     if where is not None and by_head:
         raise Refusal("--by-head takes one head after the other, and --where some of them; got both")
@@ -95,40 +94,7 @@ def _loaded(target: str, where: str | None) -> "Trace":
     from workbench.window import narrowed
 
     trace = load_all(target)
-    trace = trace if where is None else narrowed(trace, where)
-    return replace(trace, called_with={"trace": target} | ({} if where is None else {"where": where}))
-
-
-def held_to(calls: Calls, previous: str) -> Calls:
-    """The calls, whose traces tell what changed of their code since the trace in the file `previous`."""
-    from workbench.trace_file import load
-
-    before = load(Path(previous))
-    if before.provenance is None:
-        raise Refusal(f"{previous}: tells no provenance: it is of no foreign function that the workbench ran")
-    return [partial(_beside, call, before, previous) for call in calls]
-
-
-def _beside(call: Callable[[], "Trace"], before: "Trace", previous: str) -> "Trace":
-    """A trace, with what changed of its code since an earlier one."""
-    from workbench.provenance import since
-
-    trace = call()
-    if trace.provenance is None or before.provenance is None:
-        raise Refusal(f"--against-trace is for foreign functions, whose code is told; of {trace.target} it is not")
-    alike = _same(trace.inputs, before.inputs) and trace.case_run.as_dict() == before.case_run.as_dict()
-    moved = alike and not _same(trace.stages, {name: before.stages.get(name) for name in trace.stages})
-    gates, remark = since(trace.provenance, before.provenance, previous, moved=moved)
-    said = {**trace.called_with, "against-trace": previous}
-    return replace(trace, gates=(*trace.gates, *gates), notes=(*trace.notes, remark), called_with=said)
-
-
-def _same(arrays: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether the arrays have the same names and bits."""
-    return arrays.keys() == others.keys() and all(
-        other is not None and array.dtype == other.dtype and array.tobytes() == other.tobytes()
-        for array, other in ((array, others[name]) for name, array in arrays.items())
-    )
+    return trace if where is None else narrowed(trace, where)
 
 
 def _heads(case: "Case") -> list[str]:

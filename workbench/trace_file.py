@@ -5,7 +5,7 @@ Any program can write one (docs/trace-format.md). Nothing in it is executed.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def save(trace: Trace, path: str | Path) -> None:
         "versions": dict(trace.versions),
         "notes": list(trace.notes),
         "gates": list(trace.gates),
-        "provenance": None if trace.provenance is None else asdict(trace.provenance),
+        "provenance": None if trace.provenance is None else trace.provenance.as_dict(),
     }
     sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
     arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
@@ -67,9 +67,10 @@ def load(path: str | Path) -> Trace:
     text, arrays = _read(Path(path))
     try:
         manifest = checked(text, SCHEMA)
-        return check(_trace(manifest, arrays), str(path))
+        made = check(_trace(manifest, arrays), str(path))
     except Refusal as refusal:
         raise Refusal(f"{path}: {str(refusal).removeprefix(f'{path}: ')}") from None
+    return replace(made, called_with={"trace": str(path)})
 
 
 def _read(path: Path) -> tuple[str, dict[str, np.ndarray]]:

@@ -110,6 +110,7 @@ def narrowed(
     `window` may be words as of `parse`. `rerun` makes such a trace of another whole case.
     """
     case, known = trace.case, ALGORITHMS[trace.algorithm]
+    said = str(window)
     window = parse(window, case) if isinstance(window, str) else window
     if trace.window is not None:
         raise Refusal(f"{trace.target} is limited to {trace.window} already")
@@ -139,6 +140,7 @@ def narrowed(
         window=window,
         whole=case,
         inputs=with_causal(inputs, case, window),
+        called_with={**trace.called_with, **({"where": said} if "trace" in trace.called_with else {})},
         stages={
             name: stage if name in already else cut(stage, known[name].axes, known[name].of_kv)
             for name, stage in trace.stages.items()

@@ -115,7 +115,7 @@ def _stage(stage: StageAgainst) -> dict[str, Any]:
 
 def _headlines(pair: Against) -> list[str]:
     above = [line.plain for line in gates([pair.a.trace, pair.b.trace])]
-    return [*above, *(f"{letter}: {headline(judged.trace)}" for letter, judged in (("A", pair.a), ("B", pair.b)))]
+    return [*above, *(f"{letter}: {headline(one.trace)}" for letter, one in (("A", pair.a), ("B", pair.b)))]
 
 
 def _alone(pair: Against) -> list[str]:
@@ -175,7 +175,7 @@ def _style(pair: Against, name: str) -> str:
 
 def findings(pair: Against) -> list[str]:
     """The comparison in words: each run against float64, where they part or what explains that they differ."""
-    lines = [f"{letter} against float64: {_judged(judged)}" for letter, judged in (("A", pair.a), ("B", pair.b)))]
+    lines = [f"{letter} against float64: {_judged(judged)}" for letter, judged in (("A", pair.a), ("B", pair.b))]
     if pair.moved:
         by = ", ".join(f"{x} by at most {number(most)}" for x, most in pair.moved.items())
         lines.append(f"A and B read different inputs: {by}")

@@ -39,7 +39,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "origins": list(diff.origins),
         "victims": list(diff.victims),
         "gates": list(trace.gates),
-        "provenance": None if trace.provenance is None else asdict(trace.provenance),
+        "provenance": None if trace.provenance is None else trace.provenance.as_dict(),
         "notes": list(trace.notes),
         "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
         "stages": [_stage(trace, stage) for stage in diff.stages],

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from workbench import Case, Refusal, Unavailable
+from workbench import Case, Refusal, Unavailable, sanitizer
 from workbench.cli import commands
-from workbench.cuda import sanitizer
+from workbench.cuda.bench_sanitizer import TOOLS
 from workbench.cuda.gpu import Gpu
-from workbench.cuda.sanitizer import TOOLS, check, read
+from workbench.sanitizer import check, read
 
 HOME = ("/home/me/mine.py", 7)
 OUT_OF_BOUNDS = """========= COMPUTE-SANITIZER

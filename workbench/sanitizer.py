@@ -18,19 +18,13 @@ from typing import Any
 
 from workbench.arrays import module
 from workbench.case import Case
+from workbench.cuda.bench_sanitizer import TOOLS
 from workbench.cuda.check import Checked
 from workbench.cuda.emulator import Finding, merged
 from workbench.cuda.gpu import gpu
 from workbench.foreign import find, run_foreign
 from workbench.refusal import Refusal, Unavailable
 
-#: tool -> options; with memory between allocations, memcheck sees a read that would else hit the next array
-TOOLS: Mapping[str, tuple[str, ...]] = {
-    "memcheck": ("--padding", "4096"),
-    "racecheck": (),
-    "initcheck": (),
-    "synccheck": (),
-}
 #: of initcheck, offered from CUDA 13.1's release on
 _SHARED = ("--initcheck-address-space", "all")
 TIMEOUT_S = 300.0
@@ -63,7 +57,7 @@ def check(name: str, case: Case, options: Mapping[str, str], timeout_s: float = 
     program = _program()
     offered = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
     home = _home(find(name))
-    command = [sys.executable, "-m", "workbench.cuda.sanitizer"]
+    command = [sys.executable, "-m", "workbench.sanitizer"]
     words = [*command, name, json.dumps(case.as_dict()), json.dumps({**options})]
     ran: dict[str, str] = {}
     silent: dict[str, str] = {}
