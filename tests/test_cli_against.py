@@ -162,8 +162,12 @@ def test_traces(trace: str, tmp_path: Path, mine: str) -> None:
         assert (found["exit_code"], found["parts_at"]) == (0, None)
         cases = [found[side]["case"] for side in "ab"]
         assert {case["seqlen_q"] for case in cases} == {64} and {case["head_dim"] for case in cases} == {16}
+        assert diff(*words).stdout.splitlines()[-1] == f"repeat: workbench diff {' '.join(words)}"
     assert document(trace, "--against", "split_k", "--against-splits", "2")["b"]["case"]["splits"] == 2
     assert document(trace, "--against", f"{mine}:broken")["parts_at"] == "scores"
+    assert message("flash", "--against", trace, "--against-trace", trace) == (
+        "--against-trace holds one run to an earlier one, and --against two beside each other; got both"
+    )
 
 
 def test_a_log_of_printed_values(tmp_path: Path) -> None:

@@ -28,6 +28,11 @@ def against_command(pair: "Against") -> str:
     if a.case.dtype != b.case.dtype:
         return ""
     printed = "values" in a.called_with
+    both = {**b.called_with, **a.called_with}
+    if "trace" in both:  # it brings the case and the inputs
+        options = _options({name: value for name, value in both.items() if name != "inputs"})
+        words = ["--against", shlex.quote(_named(b)), *options]
+        return _command("diff", "" if printed else _named(a), () if "trace" in a.called_with else a.faults, words)
     own = a.backend != "foreign" or printed
     options = case_options(a.case_run, own=own)
     for name in QUANTISED if a.case.codes is None else ():
@@ -38,7 +43,7 @@ def against_command(pair: "Against") -> str:
             options += [f"--against-{name.replace('_', '-')}", str(getattr(b.case, name))]
     if "foreign" not in (a.backend, b.backend) and a.backend != b.backend:
         options += ["--backend", a.backend, "--against-backend", b.backend]
-    options += _options({**b.called_with, **a.called_with})
+    options += _options(both)
     beside = [] if b.faults or "feed" in b.called_with else ["--against", shlex.quote(b.target)]
     return _command("diff", "" if printed else a.target, a.faults, [*beside, *options])
 
