@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench import contract
+from workbench import contract, triton_interpreter
 from workbench.arrays import ARRAYS, DEVICES, as_numpy, handed_over
 from workbench.case import DTYPES, Case
 from workbench.feed import NOTHING
 from workbench.handed import handed
 from workbench.inputs import CODES
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, Unavailable
 from workbench.sparse import dims_of, of_coordinates
 from workbench.stages import ALGORITHMS, INPUTS, MASKS
 from workbench.trace import Trace, check, check_inputs
@@ -98,9 +98,13 @@ def run_foreign(
     positional = [over(key, x) for key, x in call.positional.items()]
     keywords = {key: over(key, x) for key, x in call.keywords.items()}
     try:
-        returned = function(*positional, **keywords, scale=case.scale, causal=case.causal)
-    except Exception:
+        with triton_interpreter.guarded():
+            returned = function(*positional, **keywords, scale=case.scale, causal=case.causal)
+    except (Refusal, Unavailable):
+        raise
+    except Exception as error:
         hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
+        hint = f"\n{triton_interpreter.HINT}" if str(error) == triton_interpreter.NO_GPU else hint
         raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
     stages, parts, declared = _stages(returned, name)
     if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
