@@ -70,6 +70,8 @@ def measure(
     """
     name, attention = _named(target, backend)
     ours = attention is None
+    if foreign.get("arrays") == "jax":
+        raise Refusal("calls of JAX functions return before they are done, and off torch's streams: they are not timed")
     on_gpu = ours or foreign.get("arrays") == "cupy" or foreign.get("device") == "cuda"
     torch = _torch(name, ours, on_gpu)
     found = machine()

@@ -33,7 +33,7 @@ def probe(buffer, index, value):  # type: ignore[no-untyped-def]
     """Store `value`, a tile of a stage, unless `buffer` is None: Triton then drops the call while it compiles.
 
     `index` has an entry for each axis of the stage, in its order: numbers, and blocks that broadcast to the shape of
-    `value`. What lies beyond the stage, a tile's padding, is not stored; negative indices are not checked.
+    `value`. What lies outside of the stage, such as a tile's padding, is not stored.
     """
     if buffer is not None:
         tl.static_assert(len(index) == len(buffer[1]), "a probe takes an index for each axis of its stage")
@@ -46,7 +46,7 @@ def probe(buffer, index, value):  # type: ignore[no-untyped-def]
         inside = tl.full((), 1, tl.int1)
         for axis in tl.static_range(len(index)):
             offset = offset * buffer[1][axis] + index[axis]
-            inside = inside & (index[axis] < buffer[1][axis])
+            inside = inside & (index[axis] >= 0) & (index[axis] < buffer[1][axis])
         tl.store(buffer[0] + offset, value, mask=inside)
 
 
