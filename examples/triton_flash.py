@@ -83,14 +83,14 @@ def flash_forward(
     tl.store(lse + (b * heads + h) * seqlen_q + rows, (row_max + tl.log2(total)) * ln2, mask=rows < seqlen_q)
 
 
-def attention(q, k, v, *, scale, causal, rescales_acc=True):
+def attention(q, k, v, *, scale, causal, rescales_acc=True, probes=True):
     """What attention leaves behind; q is [batch, heads, seqlen_q, head_dim], k and v [batch, kv_heads, seqlen_k,
     head_dim], torch tensors of any strides.
     """
     (batch, heads, seqlen_q, head_dim), kv_heads, seqlen_k = q.shape, k.shape[1], k.shape[2]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    probes = buffers("qk,scores,row_max,correction,probs,probs_cast,row_sum,acc", q, k, block_k=BLOCK_K)
+    probes = buffers("qk,scores,row_max,correction,probs,probs_cast,row_sum,acc", q, k, block_k=BLOCK_K, on=probes)
     flash_forward[(triton.cdiv(seqlen_q, BLOCK_Q), batch * heads)](
         q, k, v, out, lse, q.stride(), k.stride(), v.stride(), out.stride(),
         heads, kv_heads, seqlen_q, seqlen_k, scale * math.log2(math.e), probes,

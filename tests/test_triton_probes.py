@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 triton = pytest.importorskip("triton", reason="triton is not installed")
 import triton.language as tl  # noqa: E402
 
-from workbench.triton_probes import Probes, buffers, plain, probe, stages  # noqa: E402
+from workbench.triton_probes import Probes, buffers, probe, stages  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -33,9 +33,9 @@ def numbered(probes, WRONG: tl.constexpr):
         probe(probes.probs_cast, (b, h, rows[:, None], keys[None, :]), scores)
 
 
-def launched(names: str, wrong: str = "") -> dict[str, np.ndarray]:
+def launched(names: str, wrong: str = "", *, on: bool = True) -> dict[str, np.ndarray]:
     q, k = (torch.zeros(shape, dtype=torch.float16, device=DEVICE) for shape in ((2, 3, 3, 16), (2, 3, 5, 16)))
-    probes = buffers(names, q, k, block_k=4)
+    probes = buffers(names, q, k, block_k=4, on=on)
     numbered[(2, 2)](probes, WRONG=wrong)
     return {name: as_numpy(x, name) for name, x in stages(probes).items()}
 
@@ -55,10 +55,8 @@ def test_a_tile_is_stored_where_the_stage_has_slots() -> None:
 
 
 def test_what_has_no_buffer_is_not_stored() -> None:
-    assert list(launched("lse")) == ["lse"]
-    with plain():
-        assert launched("scores") == {} and buffers("scores", None, None) == Probes()
-    assert list(launched("scores")) == ["scores"]
+    assert list(launched("lse")) == ["lse"] and list(launched("scores, lse")) == ["scores", "lse"]
+    assert launched("scores", on=False) == {} and buffers("scores", None, None, on=False) == Probes()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -6,9 +6,6 @@ A kernel takes all its buffers as one argument, which `buffers` makes, and its f
 """
 
 from collections import namedtuple
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import triton
@@ -23,9 +20,6 @@ from workbench.trace import blank
 _KNOWN = {name: stage for one in ALGORITHMS.values() for name, stage in one.items()}
 #: a field for each stage: None, or its buffer and the size of each of its axes
 Probes: Any = namedtuple("Probes", tuple(_KNOWN), defaults=(None,) * len(_KNOWN))  # type: ignore[misc]
-
-
-_ON = ContextVar("_ON", default=True)
 
 
 @triton.jit
@@ -50,14 +44,16 @@ def probe(buffer, index, value):  # type: ignore[no-untyped-def]
         tl.store(buffer[0] + offset, value, mask=inside)
 
 
-def buffers(names: str, q: Any, k: Any, *, block_k: int | None = None, splits: int | None = None) -> Any:
-    """Buffers of unwritten slots on q's device for the stages `names` ("scores,acc"), whose probes alone are compiled.
+def buffers(
+    names: str, q: Any, k: Any, *, block_k: int | None = None, splits: int | None = None, on: bool = True
+) -> Any:
+    """Buffers of unwritten slots on q's device for the stages `names` ("scores,acc"); other probes are not compiled.
 
     q is [batch, heads, seqlen_q, head_dim] and k [batch, kv_heads, seqlen_k, head_dim], torch tensors. probs_cast has
     the dtype of q, other stages float32. Refusal for an unknown stage, and for one with tiles or splits where `block_k`
-    or `splits` does not tell how many. Within `plain` there are none.
+    or `splits` does not tell how many. No buffers at all unless `on`.
     """
-    if not _ON.get():
+    if not on:
         return Probes()
     batch, heads, seqlen_q, head_dim = q.shape
     sizes = {"b": batch, "h": heads, "q": seqlen_q, "k": k.shape[2], "d": head_dim, "kv_h": k.shape[1]}
@@ -66,7 +62,7 @@ def buffers(names: str, q: Any, k: Any, *, block_k: int | None = None, splits: i
     if splits is not None:
         sizes["s"] = splits
     made = {}
-    for name in names.split(","):
+    for name in map(str.strip, names.split(",")):
         if name not in _KNOWN:
             raise Refusal(f"unknown stage {name!r}; stages are: {', '.join(_KNOWN)}")
         for axis, option in (("t", "block_k"), ("s", "splits")):
@@ -82,16 +78,6 @@ def buffers(names: str, q: Any, k: Any, *, block_k: int | None = None, splits: i
 def stages(probes: Any) -> dict[str, Any]:
     """The buffers by the name of their stage, as a function under test returns them."""
     return {name: one[0] for name, one in probes._asdict().items() if one is not None}
-
-
-@contextmanager
-def plain() -> Iterator[None]:
-    """Within it kernels run without probes, since `buffers` makes none."""
-    token = _ON.set(False)
-    try:
-        yield
-    finally:
-        _ON.reset(token)
 
 
 def _blank(dims: tuple[int, ...], dtype: str, device: Any) -> Any:

@@ -6,6 +6,7 @@ It runs on a GPU where there is one, else in Triton's interpreter (conftest.py).
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,9 @@ def test_faults_are_named(tmp_path: Path, before: str, after: str, origins: tupl
 @pytest.mark.parametrize("dtype", ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("causal", [True, False])
 def test_probes_change_no_bit(dtype: str, causal: bool) -> None:
-    from workbench.triton_probes import plain
-
-    probed = run(f"{EXAMPLE}:attention", CASE.but(dtype=dtype, causal=causal), **ON).stages
-    with plain():
-        bare = run(f"{EXAMPLE}:attention", CASE.but(dtype=dtype, causal=causal), **ON).stages
+    attention, case = find(f"{EXAMPLE}:attention"), CASE.but(dtype=dtype, causal=causal)
+    probed = run(attention, case, **ON).stages
+    bare = run(partial(attention, probes=False), case, **ON).stages
     assert list(bare) == ["out", "lse"] and list(probed) == STAGES
     for name, x in bare.items():
         assert x.size and x.tobytes() == probed[name].tobytes()
@@ -79,12 +78,15 @@ def test_strides_are_the_kernels_own_business() -> None:
     assert torch.equal(attention(*bshd, scale=CASE.scale, causal=True)["out"], whole.expand(2, -1, -1, -1))
 
 
-def test_five_lines_besides_the_probes() -> None:
-    """The import, the kernel's argument where it is declared and where it is passed, the buffers, the stages."""
+def test_probes_cost_two_lines_and_a_word_in_four() -> None:
+    """New are the import and the buffers. The word stands where the kernel declares its argument, where it is passed,
+    where a caller can leave the probes out, and where the stages are returned.
+    """
     _, _, code = EXAMPLE.read_text().split('"""', 2)
     touched = [line.strip() for line in code.splitlines() if re.search(r"\b(probes?|buffers|stages)\b", line)]
-    assert len([line for line in touched if not line.startswith("probe(")]) == 5
-    assert len(touched) == 13
+    others = [line for line in touched if not line.startswith("probe(")]
+    assert len(touched) - len(others) == 8 and len(others) == 6
+    assert [line for line in others if "buffers" in line] == [others[0], others[3]] and others[0].startswith("from ")
 
 
 COMPILE = """
