@@ -17,6 +17,7 @@ from workbench.case import DTYPES, Case
 from workbench.feed import NOTHING
 from workbench.handed import handed
 from workbench.inputs import CODES
+from workbench.installed import installed, load
 from workbench.refusal import Refusal, Unavailable
 from workbench.sparse import dims_of, of_coordinates
 from workbench.stages import ALGORITHMS, INPUTS, MASKS
@@ -31,7 +32,9 @@ Function = Callable[..., Any]
 
 
 def find(target: str) -> Function:
-    """The function that `path.py:function` names; Refusal where there is none."""
+    """The function that `path.py:function` names, or a name of `installed`; Refusal where there is none."""
+    if (kernel := None if ":" in target else installed().get(target)) is not None:
+        return load(kernel)
     path, _, name = target.rpartition(":")
     if not path.endswith(".py") or not name:
         raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
@@ -172,9 +175,9 @@ def _measured(path: str, case: Case) -> dict[str, Any]:
     """Contract fields from a calibration; nobody said which exp the kernel calls, nor that it uses tensor cores. Those
     were measured on 16-bit operands, which float8 codes need not become.
     """
-    from workbench.calibration import contract_fields, load
+    from workbench import calibration
 
-    fields = contract_fields(load(Path(path)), exp="fast_exp")
+    fields = calibration.contract_fields(calibration.load(Path(path)), exp="fast_exp")
     float8 = case.codes in contract.FLOAT8
     return {name: x for name, x in fields.items() if name != "accumulation" and not (float8 and name.startswith("mma"))}
 
