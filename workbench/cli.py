@@ -265,16 +265,24 @@ def kernels(as_json: bool) -> None:
 
 
 @commands.command()
+@click.argument("target", metavar="[FILE]", required=False)
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(target: str | None, as_json: bool) -> None:
     """Check what this machine has: one line each, and the fix for what is wrong. Exits with 3 where something needed is
     missing.
+
+    FILE is a compiled extension FILE.so, or the FILE.py that uses it: then checks whether that can work here.
     """
     from dataclasses import asdict
 
-    from workbench import doctor as doctor_module
+    if target is None:
+        from workbench.doctor import checks as machine
 
-    checks = doctor_module.judge(doctor_module.facts())
+        checks = machine()
+    else:
+        from workbench.doctor_extension import checks_of
+
+        checks = checks_of(target)
     if as_json:
         click.echo(json.dumps({"schema": "workbench.doctor/1", "checks": [asdict(check) for check in checks]}))
     for check in () if as_json else checks:
