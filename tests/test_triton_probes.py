@@ -1,5 +1,6 @@
 """Probes in Triton: what is stored, what is left out, and what is refused."""
 
+import traceback
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,7 @@ def test_unknown_stages_are_refused() -> None:
     ],
 )
 def test_probes_that_do_not_fit_their_stage_do_not_run(wrong: str, message: str) -> None:
-    with pytest.raises(Exception, match=message) as raised:  # Triton's own, of its compiler or of its interpreter
+    with pytest.raises(Exception) as raised:  # noqa: B017 - Triton's own, of its compiler or of its interpreter
         launched("scores,probs_cast", wrong)
     assert type(raised.value).__module__.startswith("triton.")
+    assert message in "".join(traceback.format_exception(raised.value))
