@@ -274,6 +274,21 @@ def test_an_exception_is_shown_with_its_traceback_and_a_hint(tmp_path: Path) -> 
     assert message.endswith("\nIf it expects torch tensors, say --arrays torch.")
 
 
+def test_a_failure_that_shows_only_when_the_result_is_read_is_the_functions(tmp_path: Path) -> None:
+    """As that of a kernel on a GPU, which runs on while its launch has long returned."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "class Late:\n    def __dlpack__(self, **options):\n        raise ValueError('an illegal memory access')\n\n"
+        "    def __dlpack_device__(self):\n        return (1, 0)\n\n\n"
+        "def attention(q, k, v, *, scale, causal):\n    return Late()\n"
+    )
+    with pytest.raises(Refusal) as refusal:
+        run(f"{path}:attention", CASE)
+    message = str(refusal.value)
+    assert message.startswith(f"{path}:attention raised on numpy arrays:\nTraceback")
+    assert "ValueError: an illegal memory access" in message
+
+
 def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("import nowhere_to_be_found\n")

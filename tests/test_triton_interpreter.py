@@ -1,5 +1,6 @@
 """Triton's interpreter is asked nothing that it answers wrongly."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,9 +92,10 @@ def test_how_to_run_without_a_gpu_is_said() -> None:
     root = Path(__file__).parent.parent
     code = "from workbench.cli import main; main()"
     target = [f"{root}/examples/triton_flash.py:attention", "--arrays", "torch"]
-    ran = subprocess.run(
-        [sys.executable, "-c", code, "diff", *target], env={"PYTHONPATH": str(root)}, capture_output=True, text=True
-    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = f"{root}:{environment.get('PYTHONPATH', '')}"
+    command = [sys.executable, "-c", code, "diff", *target]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ran.returncode == 2 and ran.stdout == ""
     assert ran.stderr.endswith(
         "\nWithout a GPU, Triton's interpreter runs its kernels on the CPU: set TRITON_INTERPRET=1 in the environment.\n"
