@@ -77,15 +77,15 @@ extern "C" __global__ void split_k_partial(const Element *q, const Element *k, c
         __syncthreads();  // V is complete
         for (int i = 0; i < DIMS; ++i) acc[i] = __fmul_rn(acc[i], correction);
         for (int c = 0; c < BLOCK_K; ++c)
-            for (int i = 0; i < DIMS; ++i)
-                if (lane + i * LANES < HEAD_DIM) acc[i] += s_p[r][c] * s_kv[c][lane + i * LANES];
+            for (int d = lane; d < HEAD_DIM; d += LANES) acc[d / LANES] += s_p[r][c] * s_kv[c][d];
 
         if (row < seqlen_q) {
             WB_PROBE(row_max, m, b, h, row, tile);
             WB_PROBE(correction, correction, b, h, row, tile);
             WB_PROBE(row_sum, l, b, h, row, tile);
-            for (int i = 0; i < DIMS; ++i)
-                if (lane + i * LANES < HEAD_DIM) WB_PROBE(acc, acc[i], b, h, row, tile, lane + i * LANES);
+            for (int d = lane; d < HEAD_DIM; d += LANES) {
+                WB_PROBE(acc, acc[d / LANES], b, h, row, tile, d);
+            }
         }
     }
     if (row >= seqlen_q) return;

@@ -17,7 +17,7 @@ from workbench.case import DTYPES, Case
 from workbench.feed import NOTHING
 from workbench.handed import handed
 from workbench.inputs import CODES
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, Unavailable
 from workbench.sparse import dims_of, of_coordinates
 from workbench.stages import ALGORITHMS, INPUTS, MASKS
 from workbench.trace import Trace, check, check_inputs
@@ -99,6 +99,8 @@ def run_foreign(
     keywords = {key: over(key, x) for key, x in call.keywords.items()}
     try:
         returned = function(*positional, **keywords, scale=case.scale, causal=case.causal)
+    except (Refusal, Unavailable):  # of what it uses of ours, which say all there is to say
+        raise
     except Exception:
         hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
         raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
