@@ -67,5 +67,3 @@ def _ask(function: str, *arguments: object) -> Any:
     if status != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"the NVIDIA driver answers {function} with {status.name}")
     return answer[0] if answer else None
-
-

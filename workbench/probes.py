@@ -128,8 +128,8 @@ def hand_over(
     (b, h, seqlen_q, d), (_, kv_h, seqlen_k, _) = q.shape, k.shape
     sizes = {"b": b, "h": h, "kv_h": kv_h, "q": seqlen_q, "k": seqlen_k, "d": d, "t": -(-seqlen_k // block_k)}
     sizes |= {"s": splits or 1, "c": 256}
-    memory, point = _code(code)
     wanted = probe_set(algorithm, stages)
+    memory, point = _code(code)
     words, slots = {}, np.zeros(len(ALGORITHMS[algorithm]), SLOTS)
     for slot, (name, stage) in zip(slots, ALGORITHMS[algorithm].items(), strict=True):
         dims = shape(stage, sizes)
@@ -158,9 +158,7 @@ def _check(stage: Stage, told: np.void) -> None:
             f"{told['refused']} stores did not, one of them at {place}"
         )
     if told["mixed"]:
-        raise Refusal(
-            f"probes of {stage.name} must store one type; {told['mixed']} stores had another than the first"
-        )
+        raise Refusal(f"probes of {stage.name} must store one type; {told['mixed']} stores had another than the first")
     if told["type"] and int(told["type"]) not in TYPES:
         accepted = ", ".join(str(dtype) for dtype in TYPES.values())
         raise Refusal(f"a probe of {stage.name} must store one of {accepted}; its type is another (an integer, say)")
@@ -194,7 +192,10 @@ def _code(code: Any) -> tuple[Any, Callable[[int], None]]:
         )
     if not Path(path).is_file():
         raise Refusal(f"{path}: no such file")
-    library = ctypes.CDLL(str(path))
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise Refusal(f"{path} is no shared object that can be loaded: {error}") from None
     if hasattr(library, HAND_OVER):
         current_device()
         return GpuArray, lambda table: _nvcc(library, table)
