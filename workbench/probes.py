@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from workbench.arrays import module
 from workbench.gpu_array import GpuArray, current_device, write
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, Stage, probe_set, shape
@@ -219,11 +220,9 @@ def _cuda_core(code: Any) -> int:
 
 def _cupy(code: Any) -> int:
     """Address of the pointer in a cupy.RawModule."""
-    from cupy.cuda.driver import CUDADriverError
-
     try:
         return int(code.get_global(TABLE).ptr)
-    except CUDADriverError:
+    except module("cupy").cuda.driver.CUDADriverError:
         raise _without_probes("the RawModule") from None
 
 

@@ -45,7 +45,8 @@ BODIES = {
         for (int i = 0; i < 4; ++i) tile[r][first + i] = 100.0f * r + first + i;
         __syncthreads();
         WB_PROBE_TILE(scores, r, 16, c, 16, tile[r][c], 1, 2, 16 + r, 32 + c);
-        WB_PROBE_TILE(acc, r, 16, c, 16, tile[r][c], 1, 2, r, 0, 8 + c);""",
+        WB_PROBE_TILE(acc, r, 16, c, 16, tile[r][c], 1, 2, r, 0, 8 + c);
+        WB_PROBE_TILE(acc, r, 16, c, 16, -1.0f, 1, 2, 20 + r, 0, c);""",
     # the words of the PTX ISA, for two fragments in one array; warp 1 holds rows 16 to 31 of 20
     "mma": """
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groupID = lane >> 2, threadID_in_group = lane % 4;
@@ -73,11 +74,6 @@ REFUSED = {
         "flash",
         "if (threadIdx.x < 8) WB_PROBE(row_max, 1.0f, 0, 0, threadIdx.x);",
         "a probe of row_max takes 4 indices [b h q t]; got 3",
-    ),
-    "tile_begins_behind": (
-        "flash",
-        "WB_PROBE_TILE(scores, r, 8, c, 8, 1.0f, 0, 0, 20 + r, c);",
-        "probes of scores must stay in [b h q k] = [2, 3, 20, 40]; 1 stores did not, one of them at b=0, h=0, q=20, k=0",
     ),
     "tile_negative": (
         "flash",

@@ -2,12 +2,12 @@
 // compiles to nothing unless WB_PROBES is defined. C++17; include it after <mma.h>.
 //
 //   WB_PROBE(stage, value, i, j, ...)                      one element, by the calling thread
-//   WB_PROBE_TILE(stage, r, rows, c, cols, value, i, ...)  value for all r < rows, c < cols, by all threads of the block
+//   WB_PROBE_TILE(stage, r, rows, c, cols, value, i, ...)  value at r < rows, c < cols, by all threads of the block
 //   WB_PROBE_FRAGMENT(stage, fragment, r, c, i, ...)       an accumulator, by all threads of the warp: WMMA's, or the
 //                                                          registers T[4 n] of mma.m16n8 and of wgmma
 //
-// i, j, ... are indices in the order of the stage's axes. r and c are names for them to use, 0 in the first element,
-// which must lie inside of the stage; what overhangs its end is left out. Any other index outside is refused and counted.
+// i, j, ... are indices in the order of the stage's axes; r and c are names that they and value may use. What of a tile
+// or fragment lies beyond the end of the stage is padding, and left out. Another index outside is refused and counted.
 #pragma once
 #ifndef WB_PROBES
 #define WB_PROBE(...) ((void)0)
@@ -16,13 +16,10 @@
 #else
 
 #define WB_PROBE(stage, value, ...) wb::store(wb::KEY<wb::key(#stage)>, value, wb::index(__VA_ARGS__), false)
-
 // No barrier is added, which could hide a race: the tile is complete behind the kernel's own.
-#define WB_PROBE_TILE(stage, r, rows, c, cols, value, ...)                                    \
-    for (int wb_i = wb::thread(); wb_i < (rows) * (cols); wb_i += wb::threads()) {            \
-        const int r = wb_i / (cols), c = wb_i % (cols);                                       \
-        wb::store(wb::KEY<wb::key(#stage)>, value, wb::index(__VA_ARGS__), wb_i > 0);         \
-    }
+#define WB_PROBE_TILE(stage, r, rows, c, cols, value, ...)                                                      \
+    wb::store_tile(wb::KEY<wb::key(#stage)>, rows, cols, [&](int r, int c) { (void)r, (void)c; return value; }, \
+                   [&](int r, int c) { return wb::index(__VA_ARGS__); })
 
 #define WB_PROBE_FRAGMENT(stage, fragment, r, c, ...) \
     wb::store_fragment(wb::KEY<wb::key(#stage)>, fragment, [&](int r, int c) { return wb::index(__VA_ARGS__); })
@@ -45,6 +42,7 @@ struct Table {
     unsigned long long unknown, stages;  // stores to stages that are none, written by the probes; how many there are
     Slots slots[1];                      // in truth as many as `stages`
 };
+
 struct Index { long long at[MAX_AXES]; unsigned axes; };
 
 // FNV-1a: a table knows a stage by it, so that no list of stages stands here.
@@ -57,22 +55,21 @@ template <unsigned K> constexpr unsigned KEY = K;  // has the compiler compute i
 
 // Where the table is; null, and nothing is stored, until Python has filled it in.
 #if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
-static __constant__ Table *wb_probe_table;  // one in each translation unit; Python calls a function that fills them all
+static __constant__ Table *wb_probe_table;  // one in each translation unit; Python calls what fills them all
 struct Unit { int (*fill)(Table *); Unit *next; };
 inline Unit *units = nullptr;
 static Unit unit{[](Table *table) -> int { return cudaMemcpyToSymbol(wb_probe_table, &table, sizeof table); }, units};
 static const bool listed = (units = &unit);
-extern "C" __attribute__((weak)) int wb_probe_hand_over(Table *table) {
-    for (Unit *one = units; one; one = one->next)
-        if (int error = one->fill(table)) return error;
-    return 0;
+extern "C" __attribute__((weak, visibility("default"))) int wb_probe_hand_over(Table *table) {
+    int error = 0;
+    for (Unit *one = units; one && !error; one = one->next) error = one->fill(table);
+    return error;
 }
 #else
 extern "C" { __constant__ Table *wb_probe_table; }  // found by this name
 #endif
 
 __device__ inline int thread() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
-__device__ inline int threads() { return blockDim.x * blockDim.y * blockDim.z; }
 
 template <class... I> __device__ Index index(I... i) {
     static_assert(sizeof...(i) <= MAX_AXES, "a stage has at most five axes");
@@ -80,7 +77,7 @@ template <class... I> __device__ Index index(I... i) {
 }
 
 // Not inlined: a kernel with many probes would outgrow its registers.
-__device__ __noinline__ inline void store_word(unsigned key, unsigned word, unsigned type, Index index, bool overhangs) {
+__device__ __noinline__ inline void store_word(unsigned key, unsigned word, unsigned type, Index index, bool padded) {
     Table *table = wb_probe_table;
     if (!table) return;
     Slots *slots = nullptr;
@@ -92,7 +89,7 @@ __device__ __noinline__ inline void store_word(unsigned key, unsigned word, unsi
     long long offset = 0;
     for (unsigned i = 0; i < index.axes && !refused; ++i) {
         inside &= index.at[i] < slots->sizes[i];
-        refused = index.at[i] < 0 || (!inside && !overhangs);
+        refused = index.at[i] < 0 || (!inside && !padded);
         offset = offset * slots->sizes[i] + index.at[i];
     }
     if (refused && atomicAdd(&slots->refused, 1ull) == 0) {
@@ -108,14 +105,19 @@ __device__ __noinline__ inline void store_word(unsigned key, unsigned word, unsi
 
 template <class T> __device__ unsigned bits(const T &value) {
     unsigned word = 0;
-    memcpy(&word, &value, sizeof value);
-    return word;
+    return memcpy(&word, &value, sizeof value), word;
 }
 
 // A type is told by the bits of its 1 and its size, so that half and bfloat16 may be of any library.
-template <class T> __device__ void store(unsigned key, const T &value, Index index, bool overhangs) {
+template <class T> __device__ void store(unsigned key, const T &value, Index index, bool padded) {
     static_assert(sizeof(T) <= 4, "a probe stores float, half, bfloat16, float8 or uint8");
-    store_word(key, bits(value), bits(T(1.0f)) + sizeof(T), index, overhangs);
+    store_word(key, bits(value), bits(T(1.0f)) + sizeof(T), index, padded);
+}
+
+template <class Value, class At> __device__ void store_tile(unsigned key, int rows, int cols, Value value, At at) {
+    const int threads = blockDim.x * blockDim.y * blockDim.z;
+    for (int i = thread(); i < rows * cols; i += threads)
+        store(key, value(i / cols, i % cols), at(i / cols, i % cols), true);
 }
 
 // PTX ISA, fragments of mma.m16n8 and wgmma.m64: lane 4 g + t holds the columns 2 t, 2 t + 1 of the rows g and g + 8 in
@@ -125,25 +127,24 @@ template <class T, int N, class At> __device__ void store_fragment(unsigned key,
 #pragma unroll
     for (int i = 0; i < N; ++i) {
         const int r = thread() % 32 / 4 + i / 2 % 2 * 8, c = i / 4 * 8 + thread() % 4 * 2 + i % 2;
-        store(key, x[i], at(r, c), r > 0 || c > 0);
+        store(key, x[i], at(r, c), true);
     }
 }
 
 #ifdef __CUDA_MMA_H__  // Where WMMA keeps an element is not specified: a fragment loaded from 0, 1, 2, ... tells.
-template <int M, int N, int K, class T> using Accumulator = nvcuda::wmma::fragment<nvcuda::wmma::accumulator, M, N, K, T>;
+namespace wmma = nvcuda::wmma;
 template <int M, int N, int K, class T, class At>
-__device__ void store_fragment(unsigned key, const Accumulator<M, N, K, T> &x, At at) {
+__device__ void store_fragment(unsigned key, const wmma::fragment<wmma::accumulator, M, N, K, T> &x, At at) {
     if (!wb_probe_table) return;
-    Accumulator<M, N, K, T> place;
-    const T *places = static_cast<const T *>(wb_probe_table->places[sizeof(T) == 2]);
-    nvcuda::wmma::load_matrix_sync(place, places, N, nvcuda::wmma::mem_row_major);
+    const void *places = wb_probe_table->places[sizeof(T) == 2];
+    wmma::fragment<wmma::accumulator, M, N, K, T> place;
+    wmma::load_matrix_sync(place, static_cast<const T *>(places), N, wmma::mem_row_major);
 #pragma unroll
     for (int i = 0; i < x.num_elements; ++i) {
         const int n = static_cast<float>(place.x[i]);
-        store(key, x.x[i], at(n / N, n % N), n > 0);
+        store(key, x.x[i], at(n / N, n % N), true);
     }
 }
 #endif
-
 }  // namespace wb
 #endif
