@@ -37,10 +37,11 @@ class GpuArray:
 
 
 def write(address: int, x: np.ndarray) -> None:
-    """Copy `x` to `address` on the current device."""
+    """Copy `x` to `address` on the current device; done when it returns, also for streams that wait for no other."""
     x = np.ascontiguousarray(x)
     if x.nbytes:
         _ask("cuMemcpyHtoD", address, x.ctypes.data, x.nbytes)
+        _ask("cuCtxSynchronize")
 
 
 def current_device() -> Any:

@@ -139,7 +139,7 @@ def hand_over(
         if name in wanted:
             words[name] = memory.of(np.full(dims, UNWRITTEN, np.uint32))
             slot["words"] = words[name].address
-    places = tuple(memory.of(np.arange(256).astype(dtype)) for dtype in (np.float32, np.float16))
+    places = tuple(memory.of(np.arange(256).astype(dtype)) for dtype in (np.uint32, np.uint16))
     head = np.array([([place.address for place in places], 0, len(slots))], HEAD)
     table = memory.of(np.concatenate([head.view(np.uint8), slots.view(np.uint8)]))
     point(table.address)

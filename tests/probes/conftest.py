@@ -22,17 +22,23 @@ def on_host(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ here")
 
+    made: dict[tuple[object, ...], Path] = {}
+
     def compiled(source: str, *kernels: str, defines: Mapping[str, str] | None = None, probed: bool = True) -> Path:
+        asked = (source, kernels, str(defines), probed)
+        if asked in made:
+            return made[asked]
         text = "\n".join(['#include "cuda_on_host.h"', source, *(f"ON_HOST({kernel})" for kernel in kernels)])
         path = tmp_path_factory.mktemp("on_host") / "probed.so"
         folders = [f"-I{folder}" for folder in (HERE, ROOT / "examples", probes.include_dir())]
         macros = [f"-D{name}={value}" for name, value in (defines or {}).items()] + ["-DWB_PROBES"] * probed
-        options = "-std=c++20 -O1 -shared -fPIC -pthread -Wall -Werror -Wno-unknown-pragmas -x c++ -".split()
+        options = "-std=c++20 -O1 -shared -fPIC -Wall -Werror -Wno-unknown-pragmas -x c++ -".split()
         done = subprocess.run(
             ["g++", *folders, *macros, *options, "-o", str(path)], input=text, text=True, capture_output=True
         )
         if done.returncode:
             raise RuntimeError(done.stderr)
+        made[asked] = path
         return path
 
     return compiled

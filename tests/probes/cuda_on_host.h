@@ -1,12 +1,15 @@
-// What probed kernels use of CUDA C++, for g++: blocks run one after the other, the threads of a block as threads.
-// __syncthreads and shuffles synchronise, so that indices and arithmetic can be tested without a GPU; races cannot.
+// What probed kernels use of CUDA C++, for g++, so that their indices and their arithmetic are tested without a GPU.
+// Threads run in turn, each from one barrier or shuffle to the next, which all threads of a block must reach alike.
 #pragma once
 
-#include <barrier>
+#include <ucontext.h>
+
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
-#include <memory>
-#include <thread>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #define __device__
@@ -18,21 +21,32 @@
 struct dim3 {
     int x = 1, y = 1, z = 1;
 };
-inline thread_local dim3 threadIdx, blockIdx;
-inline dim3 blockDim;
-inline std::unique_ptr<std::barrier<>> whole_block;
-inline std::vector<std::unique_ptr<std::barrier<>>> warps;
+inline dim3 threadIdx, blockIdx, blockDim;
 inline std::vector<float> exchanged;
 
-using std::fmax, std::min;
+using std::min;
 
-inline void __syncthreads() { whole_block->arrive_and_wait(); }
+struct Thread {
+    ucontext_t at;
+    std::vector<char> stack = std::vector<char>(1 << 16);
+    bool done = false;
+};
+inline ucontext_t scheduler;
+inline std::vector<Thread> threads;
+inline std::function<void()> body;
+
+inline void run_thread() {
+    body();
+    threads[threadIdx.x].done = true;
+}
+
+inline void __syncthreads() { swapcontext(&threads[threadIdx.x].at, &scheduler); }
 
 inline float __shfl_xor_sync(unsigned, float x, int offset) {
     exchanged[threadIdx.x] = x;
-    warps[threadIdx.x / 32]->arrive_and_wait();
+    __syncthreads();
     x = exchanged[threadIdx.x ^ offset];
-    warps[threadIdx.x / 32]->arrive_and_wait();
+    __syncthreads();
     return x;
 }
 
@@ -44,44 +58,45 @@ inline float __int_as_float(int bits) {
     return x;
 }
 
-template <class T> T atomicAdd(T *address, T x) { return __atomic_fetch_add(address, x, __ATOMIC_SEQ_CST); }
+template <class T> T atomicAdd(T *address, T x) { return std::exchange(*address, *address + x); }
 
 template <class T> T atomicCAS(T *address, T expected, T x) {
-    __atomic_compare_exchange_n(address, &expected, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-    return expected;
+    return std::exchange(*address, *address == expected ? x : *address);
 }
 
-// kernel<<<grid, block>>>(arguments...), block along x
-template <class... P, class... A> void launch(void (*kernel)(P...), dim3 grid, int block, A... arguments) {
-    blockDim = {block};
-    exchanged.resize(block);
-    for (int z = 0; z < grid.z; ++z)
-        for (int y = 0; y < grid.y; ++y)
-            for (int x = 0; x < grid.x; ++x) {
-                whole_block = std::make_unique<std::barrier<>>(block);
-                warps.clear();
-                for (int first = 0; first < block; first += 32)
-                    warps.push_back(std::make_unique<std::barrier<>>(std::min(32, block - first)));
-                std::vector<std::thread> threads;
-                for (int thread = 0; thread < block; ++thread)
-                    threads.emplace_back([=] {
-                        threadIdx = {thread, 0, 0};
-                        blockIdx = {x, y, z};
-                        kernel(arguments...);
-                    });
-                for (auto &thread : threads) thread.join();
+inline void run_block() {
+    threads = std::vector<Thread>(blockDim.x);
+    exchanged.resize(blockDim.x);
+    for (Thread &thread : threads) {
+        getcontext(&thread.at);
+        thread.at.uc_stack.ss_sp = thread.stack.data();
+        thread.at.uc_stack.ss_size = thread.stack.size();
+        thread.at.uc_link = &scheduler;
+        makecontext(&thread.at, run_thread, 0);
+    }
+    for (bool running = true; running;) {
+        running = false;
+        for (threadIdx = {0, 0, 0}; threadIdx.x < blockDim.x; ++threadIdx.x)
+            if (Thread &thread = threads[threadIdx.x]; !thread.done) {
+                swapcontext(&scheduler, &thread.at);
+                running |= !thread.done;
             }
+    }
 }
 
 template <class... P, std::size_t... I>
-void launch_with(void (*kernel)(P...), const int *grid, int block, void **arguments, std::index_sequence<I...>) {
-    launch(kernel, {grid[0], grid[1], grid[2]}, block, *static_cast<P *>(arguments[I])...);
+void launch(void (*kernel)(P...), const int *grid, int block, void **arguments, std::index_sequence<I...>) {
+    blockDim = {block};
+    body = [=] { kernel(*static_cast<P *>(arguments[I])...); };
+    for (blockIdx.z = 0; blockIdx.z < grid[2]; ++blockIdx.z)
+        for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
+            for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) run_block();
 }
 
-// Exports kernel_on_host(grid, block, arguments), as cudaLaunchKernel takes them: pointers to the arguments.
-#define ON_HOST(kernel)                                                                                       \
-    extern "C" void kernel##_on_host(const int *grid, int block, void **arguments) {                          \
-        [&]<class... P>(void (*function)(P...)) {                                                             \
-            launch_with(function, grid, block, arguments, std::index_sequence_for<P...>());                   \
-        }(kernel);                                                                                            \
+// Exports kernel_on_host(grid, block, arguments), which takes what cudaLaunchKernel does: pointers to the arguments.
+#define ON_HOST(kernel)                                                              \
+    extern "C" void kernel##_on_host(const int *grid, int block, void **arguments) { \
+        [&]<class... P>(void (*function)(P...)) {                                    \
+            launch(function, grid, block, arguments, std::index_sequence_for<P...>()); \
+        }(kernel);                                                                   \
     }

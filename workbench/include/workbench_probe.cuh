@@ -1,11 +1,10 @@
 // Probes for CUDA C++ kernels: each stores a stage into a buffer that Python hands over (workbench/probes.py), and
-// compiles to nothing unless WB_PROBES is defined. C++17; include it after <mma.h>.
+// compiles to nothing unless WB_PROBES is defined. C++17; include it after CUDA's headers.
 //
 //   WB_PROBE(stage, value, i, j, ...)                      one element, by the calling thread
 //   WB_PROBE_TILE(stage, r, rows, c, cols, value, i, ...)  value at r < rows, c < cols, by all threads of the block
 //   WB_PROBE_FRAGMENT(stage, fragment, r, c, i, ...)       an accumulator, by all threads of the warp: WMMA's, or the
 //                                                          registers T[4 n] of mma.m16n8 and of wgmma
-//
 // i, j, ... are indices in the order of the stage's axes; r and c are names that they and value may use. What of a tile
 // or fragment lies beyond the end of the stage is padding, and left out. Another index outside is refused and counted.
 #pragma once
@@ -14,13 +13,11 @@
 #define WB_PROBE_TILE(...) ((void)0)
 #define WB_PROBE_FRAGMENT(...) ((void)0)
 #else
-
 #define WB_PROBE(stage, value, ...) wb::store(wb::KEY<wb::key(#stage)>, value, wb::index(__VA_ARGS__), false)
 // No barrier is added, which could hide a race: the tile is complete behind the kernel's own.
 #define WB_PROBE_TILE(stage, r, rows, c, cols, value, ...)                                                      \
     wb::store_tile(wb::KEY<wb::key(#stage)>, rows, cols, [&](int r, int c) { (void)r, (void)c; return value; }, \
                    [&](int r, int c) { return wb::index(__VA_ARGS__); })
-
 #define WB_PROBE_FRAGMENT(stage, fragment, r, c, ...) \
     wb::store_fragment(wb::KEY<wb::key(#stage)>, fragment, [&](int r, int c) { return wb::index(__VA_ARGS__); })
 
@@ -38,18 +35,15 @@ struct Slots {
 };
 
 struct Table {
-    const void *places[2];               // 0, 1, ... 255 as float, as half
+    const void *places[2];               // the bits 0, 1, ... 255, in 32 and in 16 bits
     unsigned long long unknown, stages;  // stores to stages that are none, written by the probes; how many there are
     Slots slots[1];                      // in truth as many as `stages`
 };
-
 struct Index { long long at[MAX_AXES]; unsigned axes; };
 
 // FNV-1a: a table knows a stage by it, so that no list of stages stands here.
-__device__ constexpr unsigned key(const char *name) {
-    unsigned hash = 2166136261u;
-    for (; *name; ++name) hash = (hash ^ static_cast<unsigned char>(*name)) * 16777619u;
-    return hash;
+__device__ constexpr unsigned key(const char *name, unsigned hash = 2166136261u) {
+    return *name ? key(name + 1, (hash ^ static_cast<unsigned char>(*name)) * 16777619u) : hash;
 }
 template <unsigned K> constexpr unsigned KEY = K;  // has the compiler compute it
 
@@ -70,7 +64,6 @@ extern "C" { __constant__ Table *wb_probe_table; }  // found by this name
 #endif
 
 __device__ inline int thread() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
-
 template <class... I> __device__ Index index(I... i) {
     static_assert(sizeof...(i) <= MAX_AXES, "a stage has at most five axes");
     return {{static_cast<long long>(i)...}, sizeof...(i)};
@@ -107,16 +100,23 @@ template <class T> __device__ unsigned bits(const T &value) {
     unsigned word = 0;
     return memcpy(&word, &value, sizeof value), word;
 }
+// A type is told by the bits of its 1 and its size, so that half and bfloat16 may be of any library. CUDA's own have no
+// constructor where torch compiles.
+template <class T> __device__ unsigned one(const T &) { return bits(T(1.0f)); }
+#ifdef __CUDA_FP16_TYPES_EXIST__
+__device__ inline unsigned one(const __half &) { return 0x3c00; }
+#endif
+#ifdef __CUDA_BF16_TYPES_EXIST__
+__device__ inline unsigned one(const __nv_bfloat16 &) { return 0x3f80; }
+#endif
 
-// A type is told by the bits of its 1 and its size, so that half and bfloat16 may be of any library.
 template <class T> __device__ void store(unsigned key, const T &value, Index index, bool padded) {
     static_assert(sizeof(T) <= 4, "a probe stores float, half, bfloat16, float8 or uint8");
-    store_word(key, bits(value), bits(T(1.0f)) + sizeof(T), index, padded);
+    store_word(key, bits(value), one(value) + sizeof(T), index, padded);
 }
 
 template <class Value, class At> __device__ void store_tile(unsigned key, int rows, int cols, Value value, At at) {
-    const int threads = blockDim.x * blockDim.y * blockDim.z;
-    for (int i = thread(); i < rows * cols; i += threads)
+    for (int i = thread(); i < rows * cols; i += blockDim.x * blockDim.y * blockDim.z)
         store(key, value(i / cols, i % cols), at(i / cols, i % cols), true);
 }
 
@@ -136,12 +136,12 @@ namespace wmma = nvcuda::wmma;
 template <int M, int N, int K, class T, class At>
 __device__ void store_fragment(unsigned key, const wmma::fragment<wmma::accumulator, M, N, K, T> &x, At at) {
     if (!wb_probe_table) return;
-    const void *places = wb_probe_table->places[sizeof(T) == 2];
     wmma::fragment<wmma::accumulator, M, N, K, T> place;
+    const void *places = wb_probe_table->places[sizeof(T) == 2];
     wmma::load_matrix_sync(place, static_cast<const T *>(places), N, wmma::mem_row_major);
 #pragma unroll
     for (int i = 0; i < x.num_elements; ++i) {
-        const int n = static_cast<float>(place.x[i]);
+        const int n = bits(place.x[i]);
         store(key, x.x[i], at(n / N, n % N), true);
     }
 }
