@@ -16,7 +16,7 @@ import numpy as np
 from workbench.arrays import module
 from workbench.gpu_array import GpuArray, current_device, write
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, Stage, probe_set, shape
+from workbench.stages import ALGORITHMS, CODES, Stage, probe_set, shape
 from workbench.trace import blank
 
 #: names in the header
@@ -75,14 +75,22 @@ class HostArray:
 
 
 @dataclass(frozen=True)
+class Pointer:
+    """A compiled code's pointer to its table."""
+
+    where: Any  #: what tells it from those of other code
+    memory: Any  #: GpuArray or HostArray, as the code runs there
+    point: Callable[[int], None]  #: has it point to an address
+
+
+@dataclass(frozen=True, eq=False)
 class Probes:
     """The buffers of a run, until they are read."""
 
     algorithm: str
-    slots: np.ndarray  #: SLOTS, one for each stage of the algorithm, as handed over
-    words: Mapping[str, Any]  #: by the name of the stage that somebody asked for, GpuArray or HostArray
+    words: Mapping[str, Any]  #: by the name of the stage that somebody asked for, arrays of pointer.memory
     held: tuple[Any, ...]  #: the table, then what else it points to
-    point: Callable[[int], None]  #: has the compiled code use the table at an address
+    pointer: Pointer
 
     def stages(self) -> dict[str, np.ndarray]:
         """What the probes stored, by the name of the stage, once the GPU has finished; stages without probes are left
@@ -90,10 +98,14 @@ class Probes:
 
         float32, float16 and bfloat16 slots that nobody wrote hold what `trace.blank` does. Refusal where a probe named
         no stage, had an index outside, or stored another type than the stage's other probes or than these, float8 and
-        uint8; and for unwritten slots in a stage of 8 bits, in which nothing is free to tell them by.
+        uint8; for unwritten slots in a stage of 8 bits, in which nothing is free to tell them by; and for buffers that
+        were read before, or that another `hand_over` to the same code replaced.
         """
+        if _IN_USE.get(self.pointer.where) is not self:
+            raise Refusal("these buffers were read already, or others were handed to the same code since")
         table = self.held[0].read()
-        self.point(0)
+        self.pointer.point(0)
+        del _IN_USE[self.pointer.where]
         if unknown := int(table[: HEAD.itemsize].view(HEAD)["unknown"][0]):
             raise Refusal(
                 f"{unknown} stores of WB_PROBE to stages that {self.algorithm} does not have; its stages: "
@@ -106,6 +118,10 @@ class Probes:
             if told["type"]:
                 found[name] = _values(name, self.words[name].read(), TYPES[int(told["type"])])
         return found
+
+
+#: by Pointer.where. Memory that code still points to is not freed, even where a launch failed and nobody reads it.
+_IN_USE: dict[Any, Probes] = {}
 
 
 def hand_over(
@@ -128,22 +144,23 @@ def hand_over(
         raise Refusal(f"splits is for split_k, which needs it; got algorithm {algorithm!r} and splits={splits}")
     (b, h, seqlen_q, d), (_, kv_h, seqlen_k, _) = q.shape, k.shape
     sizes = {"b": b, "h": h, "kv_h": kv_h, "q": seqlen_q, "k": seqlen_k, "d": d, "t": -(-seqlen_k // block_k)}
-    sizes |= {"s": splits or 1, "c": 256}
+    sizes |= {"s": splits or 1, "c": CODES}
     wanted = probe_set(algorithm, stages)
-    memory, point = _code(code)
+    pointer = _pointer(code)
     words, slots = {}, np.zeros(len(ALGORITHMS[algorithm]), SLOTS)
     for slot, (name, stage) in zip(slots, ALGORITHMS[algorithm].items(), strict=True):
         dims = shape(stage, sizes)
         slot["key"], slot["axes"] = key(name), len(dims)
         slot["sizes"][: len(dims)] = dims
         if name in wanted:
-            words[name] = memory.of(np.full(dims, UNWRITTEN, np.uint32))
+            words[name] = pointer.memory.of(np.full(dims, UNWRITTEN, np.uint32))
             slot["words"] = words[name].address
-    places = tuple(memory.of(np.arange(256).astype(dtype)) for dtype in (np.uint32, np.uint16))
+    places = tuple(pointer.memory.of(np.arange(256).astype(dtype)) for dtype in (np.uint32, np.uint16))
     head = np.array([([place.address for place in places], 0, len(slots))], HEAD)
-    table = memory.of(np.concatenate([head.view(np.uint8), slots.view(np.uint8)]))
-    point(table.address)
-    return Probes(algorithm, slots, words, (table, *places), point)
+    table = pointer.memory.of(np.concatenate([head.view(np.uint8), slots.view(np.uint8)]))
+    pointer.point(table.address)
+    _IN_USE[pointer.where] = made = Probes(algorithm, words, (table, *places), pointer)
+    return made
 
 
 def _check(stage: Stage, told: np.void) -> None:
@@ -177,14 +194,12 @@ def _values(name: str, words: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.where(unwritten, blank(words.shape, dtype), values) if unwritten.any() else values
 
 
-def _code(code: Any) -> tuple[Any, Callable[[int], None]]:
-    """Where the buffers of compiled code lie, GpuArray or HostArray, and what sets its pointer; Refusal for code
-    without probes.
-    """
+def _pointer(code: Any) -> Pointer:
+    """The pointer of compiled code; Refusal for code without probes."""
     if hasattr(code, "get_global") or hasattr(code, "get_kernel"):
         current_device()
         address = _cupy(code) if hasattr(code, "get_global") else _cuda_core(code)
-        return GpuArray, lambda table: write(address, np.array(table, np.uint64))
+        return Pointer(address, GpuArray, lambda table: write(address, np.array(table, np.uint64)))
     path = getattr(code, "__file__", code)
     if not isinstance(path, str | Path):
         raise Refusal(
@@ -199,11 +214,11 @@ def _code(code: Any) -> tuple[Any, Callable[[int], None]]:
         raise Refusal(f"{path} is no shared object that can be loaded: {error}") from None
     if hasattr(library, HAND_OVER):
         current_device()
-        return GpuArray, lambda table: _nvcc(library, table)
+        return Pointer(library._handle, GpuArray, lambda table: _nvcc(library, table))
     if not hasattr(library, TABLE):
         raise _without_probes(str(path))
-    pointer = ctypes.c_void_p.in_dll(library, TABLE)
-    return HostArray, lambda table: setattr(pointer, "value", table)
+    symbol = ctypes.c_void_p.in_dll(library, TABLE)
+    return Pointer(library._handle, HostArray, lambda table: setattr(symbol, "value", table))
 
 
 def _cuda_core(code: Any) -> int:

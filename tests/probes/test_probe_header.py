@@ -1,6 +1,7 @@
 """workbench_probe.cuh, compiled by g++: where each macro stores, what it refuses, and what remains of it when off."""
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,26 @@ def test_code_without_a_table_stores_nothing(code: Path, launch_on_host: Callabl
     assert dumps.stages() == {}
     launch_on_host(code, "two_stages", (1, 1, 1), 64, ())  # and after it was read
     assert all((words.read() == probes.UNWRITTEN).all() for words in dumps.words.values())
+
+
+def test_buffers_are_read_once_and_live_as_long_as_code_points_to_them(
+    code: Path, launch_on_host: Callable[..., None]
+) -> None:
+    first = probes.hand_over(code, "flash", Q, K, block_k=16)
+    words = weakref.ref(first.words["lse"])
+    second = probes.hand_over(code, "flash", Q, K, block_k=16)
+    message = "these buffers were read already, or others were handed to the same code since"
+    with pytest.raises(Refusal, match=message):
+        first.stages()
+    del first
+    launch_on_host(code, "two_stages", (1, 1, 1), 64, ())
+    assert words() is None and list(second.stages()) == ["row_max", "lse"]
+    with pytest.raises(Refusal, match=message):
+        second.stages()
+    words = weakref.ref(probes.hand_over(code, "flash", Q, K, block_k=16).words["lse"])  # nobody keeps these
+    launch_on_host(code, "two_stages", (1, 1, 1), 64, ())
+    kept = words()
+    assert kept is not None and (kept.read() != probes.UNWRITTEN).sum() == 20
 
 
 def test_types_that_are_no_stage_are_refused_by_the_compiler(on_host: Callable[..., Path]) -> None:
