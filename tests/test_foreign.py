@@ -289,6 +289,16 @@ def test_a_failure_that_shows_only_when_the_result_is_read_is_the_functions(tmp_
     assert "ValueError: an illegal memory access" in message
 
 
+@pytest.mark.parametrize("kind", [Refusal, Unavailable])
+def test_what_a_function_says_with_our_own_exceptions_is_passed_on(kind: type[Exception]) -> None:
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        raise kind("there is no GPU here")
+
+    with pytest.raises(kind) as raised:
+        run(kernel, CASE)
+    assert str(raised.value) == "there is no GPU here"
+
+
 def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("import nowhere_to_be_found\n")

@@ -109,7 +109,7 @@ def run_foreign(
         with triton_interpreter.guarded():
             returned = function(*positional, **keywords, scale=case.scale, causal=case.causal)
             stages, parts, declared = _stages(returned, name)  # waits for it, and so may find that it failed
-    except (Refusal, Unavailable):
+    except (Refusal, Unavailable):  # of what it uses of ours, which say all there is to say
         raise
     except Exception as error:
         hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
