@@ -18,11 +18,11 @@ extern "C" __global__ void attention(const float *q, const float *k, const float
     v += (long long)(head / group) * seqlen_k * dim;
     scores += ((long long)head * seqlen_q + row) * seqlen_k;
     const int keys = causal ? min(seqlen_k, max(0, row + 1 + seqlen_k - seqlen_q)) : seqlen_k;
-    float top = -INFINITY, sum = 0, acc[128] = {};
+    float top = -__int_as_float(0x7f800000), sum = 0, acc[128] = {};
     for (int j = 0; j < seqlen_k; ++j) {
         float s = 0;
         for (int d = 0; d < dim; ++d) s += q[d] * k[(long long)j * dim + d];
-        scores[j] = j < keys ? s * scale : -INFINITY;
+        scores[j] = j < keys ? s * scale : -__int_as_float(0x7f800000);
         top = fmaxf(top, scores[j]);
     }
     for (int j = 0; j < keys; ++j) {
@@ -31,7 +31,7 @@ extern "C" __global__ void attention(const float *q, const float *k, const float
         for (int d = 0; d < dim; ++d) acc[d] += p * v[(long long)j * dim + d];
     }
     for (int d = 0; d < dim; ++d) out[((long long)head * seqlen_q + row) * dim + d] = keys ? acc[d] / sum : 0;
-    lse[(long long)head * seqlen_q + row] = keys ? top + logf(sum) : -INFINITY;
+    lse[(long long)head * seqlen_q + row] = keys ? top + logf(sum) : -__int_as_float(0x7f800000);
 }
 """,
     "attention",
