@@ -65,7 +65,7 @@ $(BASE): $(REQUIREMENTS) | $(BIN)/pip
 
 $(FULL): $(REQUIREMENTS) | $(BIN)/pip
 	@echo "Installing the workbench and all its tools into $(VENV) (about two minutes; several with a CUDA build of torch) ..."
-	@$(PIP) install --constraint constraints.txt --editable ".[torch,cu13,test,lint,notebooks]"
+	@$(PIP) install --constraint constraints.txt --editable ".[torch,triton,cu13,test,lint,notebooks]"
 	@touch $(BASE) $@
 
 # bin/pip is the last file that venv writes, so that an interrupted one is made again.

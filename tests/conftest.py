@@ -5,12 +5,18 @@ import os
 import pytest
 from hypothesis import settings
 
+from workbench.cuda.gpu import gpu
+
 os.environ.setdefault("MPLBACKEND", "Agg")  # pictures are written to files, no test opens a window
 
 # A first example may compile a kernel, which takes seconds. Where CI is set, hypothesis has loaded its `ci` profile.
 settings.register_profile("dev", deadline=None)
 if "CI" not in os.environ:
     settings.load_profile("dev")
+
+# Without a GPU, kernels in Triton run in its interpreter. Triton asks for it once, when it is imported.
+if gpu() is None:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 NO_GPU = "needs an NVIDIA GPU, and this machine has none"
 
@@ -30,14 +36,9 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_modifyitems(items):
-    """Skip the tests marked `gpu` where there is none; without such tests nobody looks for one."""
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
-    from workbench.cuda.gpu import gpu
-
-    if gpu() is None:
-        for item in marked:
+    """Skip the tests marked `gpu` where there is none."""
+    for item in items:
+        if item.get_closest_marker("gpu") and gpu() is None:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))
 
 

@@ -300,7 +300,11 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
             ["MINE:attention", "--backend", "cuda"],
             "backend is for kernels of ours (flash, split_k, fp8); MINE:attention is a foreign one",
         ),
-        (["MINE:attention", "--layout", "bsdh"], "layout is one of bhsd, bshd; got 'bsdh'"),
+        (["MINE:attention", "--layout", "bsdh"], "layout is one of bhsd, bshd, strided; got 'bsdh'"),
+        (
+            ["MINE:attention", "--arrays", "jax"],
+            "calls of JAX functions return before they are done, and off torch's streams: they are not timed",
+        ),
         (["MINE:attention", "--dtype", "float8"], "dtype is one of float32, float16, bfloat16; got 'float8'"),
     ],
 )

@@ -190,7 +190,7 @@ def test_fewer_than_four_good_bits_of_24_are_ill_conditioned(bits, ill):
 def test_parts_of_a_trace_lose_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = run("split_k", Case(seqlen=40, heads=2, head_dim=8, block_q=16, block_k=16, splits=2), backend="emulator")
     whole = bits_lost(trace)
-    monkeypatch.setattr(parts, "PART_ON_CPU", 400)
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 400)
     cut = bits_lost(trace)
     assert set(cut) == set(whole) and len(list(parts.parts_of(trace, "cpu"))) > 4
     for name, bits in whole.items():

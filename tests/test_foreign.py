@@ -165,6 +165,44 @@ def test_bshd_functions_see_and_give_their_own_layout() -> None:
     assert diff(run(kernel, CASE, layout="bshd")).verdict == "rounding"
 
 
+@pytest.mark.parametrize("arrays", ["numpy", "torch"])
+def test_strided_functions_see_views_of_another_memory(arrays: str) -> None:
+    """A kernel that goes by strides is right; one that takes its inputs for contiguous reads other elements."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        q, k, v = (x if arrays == "torch" else torch.from_numpy(x) for x in (q, k, v))
+        assert q.shape == (1, 4, 24, 16) and q.stride() == (1536, 16, 64, 1) and k.stride() == (768, 16, 32, 1)
+        given = {"scale": scale, "is_causal": causal, "enable_gqa": True}
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, **given)
+
+    def careless(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        q, k, v = (x if arrays == "torch" else torch.from_numpy(x) for x in (q, k, v))
+        contiguous = [x.as_strided(x.shape, torch.empty(x.shape).stride()) for x in (q, k, v)]
+        return torch.nn.functional.scaled_dot_product_attention(
+            *contiguous, scale=options["scale"], is_causal=options["causal"], enable_gqa=True
+        )
+
+    assert diff(run(kernel, CASE, arrays=arrays, layout="strided")).verdict == "rounding"
+    assert diff(run(careless, CASE, arrays=arrays, layout="strided")).verdict == "bug"
+    assert diff(run(careless, CASE, arrays=arrays)).verdict == "rounding"
+
+
+def test_results_may_be_views_and_inputs_expanded() -> None:
+    """Out of another memory order, keys and values that are one head's, seen as many."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        given = {"scale": scale, "is_causal": causal}
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, **given)
+        return out.transpose(1, 2).contiguous().transpose(1, 2)
+
+    q, k, v = (torch.from_numpy(x) for x in CASE.but(kv_heads=1).inputs())
+    one = (q[..., ::2], k[..., ::2].expand(-1, 4, -1, -1), v[..., ::2].expand(-1, 4, -1, -1))
+    trace = run(kernel, CASE.but(kv_heads=4, head_dim=8), inputs=one, arrays="torch")
+    assert diff(trace).verdict == "rounding" and np.array_equal(trace.inputs["k"][:, 3], k[:, 0, :, ::2].numpy())
+
+
 def test_a_function_that_writes_into_its_inputs_does_not_spoil_the_judgement() -> None:
     def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
         out = attention(q, k, v, scale=scale, causal=causal)["out"]
@@ -236,6 +274,31 @@ def test_an_exception_is_shown_with_its_traceback_and_a_hint(tmp_path: Path) -> 
     assert message.endswith("\nIf it expects torch tensors, say --arrays torch.")
 
 
+def test_a_failure_that_shows_only_when_the_result_is_read_is_the_functions(tmp_path: Path) -> None:
+    """As that of a kernel on a GPU, which runs on while its launch has long returned."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "class Late:\n    def __dlpack__(self, **options):\n        raise ValueError('an illegal memory access')\n\n"
+        "    def __dlpack_device__(self):\n        return (1, 0)\n\n\n"
+        "def attention(q, k, v, *, scale, causal):\n    return Late()\n"
+    )
+    with pytest.raises(Refusal) as refusal:
+        run(f"{path}:attention", CASE)
+    message = str(refusal.value)
+    assert message.startswith(f"{path}:attention raised on numpy arrays:\nTraceback")
+    assert "ValueError: an illegal memory access" in message
+
+
+@pytest.mark.parametrize("kind", [Refusal, Unavailable])
+def test_what_a_function_says_with_our_own_exceptions_is_passed_on(kind: type[Exception]) -> None:
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        raise kind("there is no GPU here")
+
+    with pytest.raises(kind) as raised:
+        run(kernel, CASE)
+    assert str(raised.value) == "there is no GPU here"
+
+
 def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("import nowhere_to_be_found\n")
@@ -256,10 +319,14 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"arrays": "jax"}, Refusal, "arrays is one of numpy, torch, cupy; got 'jax'"),
+        ({"arrays": "mlx"}, Refusal, "arrays is one of numpy, torch, cupy, jax; got 'mlx'"),
         ({"device": "gpu"}, Refusal, "device is one of cpu, cuda; got 'gpu'"),
-        ({"layout": "sbhd"}, Refusal, "layout is one of bhsd, bshd; got 'sbhd'"),
-        ({"device": "cuda"}, Refusal, "NumPy arrays live on the cpu; got device 'cuda': say --arrays torch or cupy"),
+        ({"layout": "sbhd"}, Refusal, "layout is one of bhsd, bshd, strided; got 'sbhd'"),
+        (
+            {"device": "cuda"},
+            Refusal,
+            "NumPy arrays live on the cpu; got device 'cuda': say --arrays torch, cupy or jax",
+        ),
         ({"probes": "lean"}, Refusal, "probes is for kernels of ours (flash, split_k, fp8); <lambda> is a foreign one"),
         (
             {"case": CASE.but(scores="mma")},

@@ -40,7 +40,7 @@ def assert_same(found: Comparison | None, expected: Comparison | None) -> None:
 @pytest.mark.parametrize("limit", [700, 5000])
 def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = parts.comparisons(trace, list(trace.stages), "cpu")
-    monkeypatch.setattr(parts, "PART_ON_CPU", limit)
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", limit)
     cut = parts.comparisons(trace, list(trace.stages), "cpu")
     assert len(list(parts.parts_of(trace, "cpu"))) > 1 and set(cut) == set(whole)
     for name in whole:

@@ -117,9 +117,9 @@ def drifting(q, k, v, *, scale, causal):
 def probed(q, k, v, *, scale, causal, probes=True):
     made = attention(q, k, v, scale=scale, causal=causal)
     return made if probes else {"out": made["out"]}
-def disturbed(q, k, v, *, scale, causal, probes=True):
+def disturbed(q, k, v, *, scale, causal, probed=True):
     made = attention(q, k, v, scale=scale, causal=causal)
-    return made if probes else {"out": made["out"] * np.float32(1 + 2.0**-22)}
+    return made if probed else {"out": made["out"] * np.float32(1 + 2.0**-22)}
 """
 
 

@@ -1,4 +1,4 @@
-"""Arrays of other libraries: torch tensors and CuPy arrays from NumPy ones, and back."""
+"""Arrays of other libraries: those of torch, CuPy and JAX from NumPy ones, and back."""
 
 import importlib
 from collections.abc import Sequence
@@ -19,26 +19,64 @@ _BITS = {
     "torch.float8_e4m3fn": ("uint8", np.dtype(ml_dtypes.float8_e4m3fn)),
     "torch.float8_e5m2": ("uint8", np.dtype(ml_dtypes.float8_e5m2)),
 }
-ARRAYS = ("numpy", "torch", "cupy")
+ARRAYS = ("numpy", "torch", "cupy", "jax")
 DEVICES = ("cpu", "cuda")
 
 
+def home(arrays: str, device: str | None) -> str:
+    """The device of `arrays`: `device` where it is said, else where they usually live. Refusal for arrays that do not
+    live there, Unavailable where they cannot be made.
+    """
+    if device not in (None, *DEVICES):
+        raise Refusal(f"device is one of {', '.join(DEVICES)}; got {device!r}")
+    if arrays == "numpy" and device == "cuda":
+        raise Refusal("NumPy arrays live on the cpu; got device 'cuda': say --arrays torch, cupy or jax")
+    if arrays == "cupy" and device == "cpu":
+        raise Refusal("CuPy arrays live on a GPU; got device 'cpu': say --arrays numpy, torch or jax")
+    library = module(arrays)
+    chosen = device or ("cuda" if arrays == "cupy" else "cpu")
+    if chosen == "cuda" and not _has_gpu(arrays, library):
+        raise Unavailable(f"device cuda needs an NVIDIA GPU that {arrays} can use; none was found")
+    return chosen
+
+
 def handed_over(x: np.ndarray, arrays: str, device: str) -> Any:
-    """`x` as a foreign function wants it; bfloat16 crosses to torch as bits, which NumPy's protocols refuse."""
+    """`x` with its strides, but for JAX's arrays, which have none; bfloat16 crosses to torch as bits, since DLPack
+    carries none from NumPy. `device` as `home` gives it; what is copied there has arrived.
+    """
     if arrays == "numpy":
-        if device != "cpu":
-            raise Refusal(f"NumPy arrays live on the cpu; got device {device!r}: say --arrays torch or cupy")
         return x
+    library = module(arrays)
     if arrays == "cupy":
-        if x.dtype == DTYPES["bfloat16"]:
-            raise Refusal("CuPy has no bfloat16; say --arrays torch, or another --dtype")
-        return module("cupy").asarray(x)
-    torch = module("torch")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise Unavailable("device cuda needs an NVIDIA GPU that torch can use; none was found")
+        base, order = _dense(x)
+        try:
+            made = library.asarray(base).transpose(order)
+        except (TypeError, ValueError) as error:
+            raise Refusal(f"CuPy {library.__version__} takes no {x.dtype} ({error}); say --arrays torch") from None
+        library.cuda.runtime.deviceSynchronize()
+        return made
+    if arrays == "jax":
+        return library.block_until_ready(library.device_put(x, library.devices(device)[0]))
     if x.dtype == DTYPES["bfloat16"]:
-        return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16).to(device)
-    return torch.from_numpy(x).to(device)
+        made = library.from_numpy(x.view(np.uint16)).view(library.bfloat16)
+    else:
+        made = library.from_numpy(x)
+    return made.to(device)
+
+
+def _dense(x: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+    """A contiguous view of `x`, a permutation of a contiguous array, and the order of its axes that gives `x`."""
+    memory = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
+    return x.transpose(memory), tuple(int(axis) for axis in np.argsort(memory))
+
+
+def _has_gpu(arrays: str, library: Any) -> bool:
+    if arrays == "torch":
+        return bool(library.cuda.is_available())
+    try:
+        return bool(library.devices("cuda") if arrays == "jax" else library.cuda.runtime.getDeviceCount())
+    except RuntimeError:
+        return False
 
 
 def module(name: str, purpose: str = "--arrays {name}") -> Any:
@@ -51,20 +89,38 @@ def module(name: str, purpose: str = "--arrays {name}") -> Any:
 
 
 def as_numpy(x: Any, what: str, accepted: Sequence[np.dtype] = FLOATS) -> np.ndarray:
-    """A contiguous NumPy array from an array of any of the libraries; Refusal where its dtype is not one of `accepted`.
+    """A contiguous NumPy array from an array of any library that speaks DLPack, once what computes it has finished;
+    Refusal where its dtype is not one of `accepted`.
 
-    `what` names it in the Refusal.
+    Strides, expanded ones too, are followed. `what` names it in the Refusal.
     """
-    if hasattr(x, "detach"):  # torch
-        x = x.detach().cpu().contiguous()
-        bits = _BITS.get(str(x.dtype))
-        x = x.numpy() if bits is None else x.view(getattr(module("torch"), bits[0])).numpy().view(bits[1])
-    elif hasattr(x, "get"):  # CuPy
-        x = x.get()
+    if hasattr(x, "block_until_ready"):  # JAX, with NumPy's bfloat16
+        x = x.block_until_ready()
+    elif hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray):
+        x = _read(x)
     array = np.ascontiguousarray(x)
     if array.dtype not in accepted:
         raise Refusal(f"{what} must be an array of {_either(accepted)}; got {array.dtype}")
     return array
+
+
+def _read(x: Any) -> Any:
+    """`x` on the host; all streams of its device are waited for, since nobody knows on which it is computed."""
+    if hasattr(x, "detach"):  # torch
+        torch = module("torch")
+        if x.is_cuda:
+            torch.cuda.synchronize(x.device)
+        x = x.detach().cpu().contiguous()
+        bits = _BITS.get(str(x.dtype))
+        return x.numpy() if bits is None else x.view(getattr(torch, bits[0])).numpy().view(bits[1])
+    if hasattr(x, "get"):  # CuPy
+        with x.device:
+            module("cupy").cuda.runtime.deviceSynchronize()
+        return x.get()
+    try:
+        return np.from_dlpack(x)
+    except (BufferError, RuntimeError):  # a GPU's, or a dtype that NumPy lacks
+        return _read(module("torch", f"an array of {type(x).__module__}").from_dlpack(x))
 
 
 def _either(dtypes: Sequence[np.dtype]) -> str:

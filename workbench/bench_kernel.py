@@ -15,6 +15,7 @@ from workbench import latency
 from workbench.case import QUANTISED, Case
 from workbench.cuda.kernels import KERNELS
 from workbench.foreign import find
+from workbench.installed import installed
 from workbench.judge import Diff, diff
 from workbench.latency import Call
 from workbench.machine import machine
@@ -70,6 +71,8 @@ def measure(
     """
     name, attention = _named(target, backend)
     ours = attention is None
+    if foreign.get("arrays") == "jax":
+        raise Refusal("calls of JAX functions return before they are done, and off torch's streams: they are not timed")
     on_gpu = ours or foreign.get("arrays") == "cupy" or foreign.get("device") == "cuda"
     torch = _torch(name, ours, on_gpu)
     found = machine()
@@ -143,7 +146,7 @@ def _named(target: str | Callable[..., Any], backend: str) -> tuple[str, Callabl
     """The name of the target, and the function where it is a foreign one."""
     if not isinstance(target, str):
         return getattr(target, "__name__", "callable"), target
-    if ":" in target:
+    if ":" in target or (target not in KERNELS and target in installed()):
         return target, find(target)
     if target not in KERNELS:
         raise Refusal(

@@ -100,9 +100,9 @@ def diff(
 ) -> None:
     """Judge every stage of TARGET and name the first wrong one.
 
-    TARGET is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
-    FILE.safetensors: several files, or a folder of them, where each holds a part of one run. Case options take
-    comma-separated lists; every combination is run and gets one row.
+    TARGET is a kernel of ours (or several, separated by commas) or of an installed package (`workbench kernels`), a
+    foreign one as path.py:function, or a trace as FILE.safetensors: several files, or a folder of them, where each
+    holds a part of one run. Case options take comma-separated lists; every combination is run and gets one row.
 
     LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
     case that the case options give; of --block-k and --splits it tells what its tiles and splits are.
@@ -238,20 +238,27 @@ def faults(as_json: bool) -> None:
 @commands.command()
 @json_option
 def kernels(as_json: bool) -> None:
-    """List the kernels, their stages, and the distributions of inputs."""
+    """List the kernels, those of installed packages too, their stages, and the distributions of inputs."""
     from workbench.case import DISTRIBUTIONS
     from workbench.cuda.kernels import KERNELS
+    from workbench.installed import installed
     from workbench.stages import ALGORITHMS
 
     entries = [
         {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
         for k in KERNELS.values()
     ]
+    others = [
+        {"name": k.name, "function": k.function, "package": k.package, "hidden": k.name in KERNELS}
+        for k in installed().values()
+    ]
     if as_json:
-        return click.echo(json.dumps({"schema": "workbench.kernels/1", "kernels": entries}))
+        return click.echo(json.dumps({"schema": "workbench.kernels/1", "kernels": entries, "installed": others}))
     from workbench.report.text import show
 
     show(entries, ("name", "stages", "summary"))
+    if others:
+        show([k | {"hidden": "by ours" if k["hidden"] else ""} for k in others], tuple(others[0]))
     inputs = [
         {"distribution": name, "formula": " ".join((draw.__doc__ or "").partition("\n\n")[0].split())}
         for name, draw in DISTRIBUTIONS.items()
@@ -260,16 +267,24 @@ def kernels(as_json: bool) -> None:
 
 
 @commands.command()
+@click.argument("target", metavar="[FILE]", required=False)
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(target: str | None, as_json: bool) -> None:
     """Check what this machine has: one line each, and the fix for what is wrong. Exits with 3 where something needed is
     missing.
+
+    FILE is a compiled extension FILE.so, or the FILE.py that uses it: then checks whether that can work here.
     """
     from dataclasses import asdict
 
-    from workbench import doctor as doctor_module
+    if target is None:
+        from workbench.doctor import checks as machine
 
-    checks = doctor_module.judge(doctor_module.facts())
+        checks = machine()
+    else:
+        from workbench.doctor_extension import checks_of
+
+        checks = checks_of(target)
     if as_json:
         click.echo(json.dumps({"schema": "workbench.doctor/1", "checks": [asdict(one) for one in checks]}))
     for one in () if as_json else checks:

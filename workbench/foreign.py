@@ -11,28 +11,32 @@ from typing import Any
 
 import numpy as np
 
-from workbench import contract
-from workbench.arrays import ARRAYS, DEVICES, as_numpy, handed_over
+from workbench import contract, triton_interpreter
+from workbench.arrays import ARRAYS, as_numpy, handed_over, home
 from workbench.case import DTYPES, Case
 from workbench.feed import NOTHING
 from workbench.handed import handed
 from workbench.inputs import CODES
+from workbench.installed import installed, load
 from workbench.provenance import failed, of_run
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, Unavailable
 from workbench.repeats import again, repeated
 from workbench.sparse import dims_of, of_coordinates
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, algorithm_of
 from workbench.trace import Trace, check, check_inputs
 from workbench.window import narrowed, parse
 
-LAYOUTS = ("bhsd", "bshd")
-_USUAL = {"arrays": "numpy", "device": "cpu", "layout": "bhsd", "calibration": None}
+#: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
+LAYOUTS = ("bhsd", "bshd", "strided")
+_USUAL = {"arrays": "numpy", "device": None, "layout": "bhsd", "calibration": None}
 
 Function = Callable[..., Any]
 
 
 def find(target: str) -> Function:
-    """The function that `path.py:function` names; Refusal where there is none."""
+    """The function that `path.py:function` names, or a name of `installed`; Refusal where there is none."""
+    if (kernel := None if ":" in target else installed().get(target)) is not None:
+        return load(kernel)
     path, _, name = target.rpartition(":")
     if not path.endswith(".py") or not name:
         raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
@@ -59,7 +63,7 @@ def run_foreign(
     *,
     name: str,
     arrays: str = "numpy",
-    device: str = "cpu",
+    device: str | None = None,
     layout: str = "bhsd",
     calibration: str | None = None,
     inputs: Mapping[str, np.ndarray] | None = None,
@@ -83,12 +87,14 @@ def run_foreign(
     """
     for option, value, accepted in (
         ("arrays", arrays, ARRAYS),
-        ("device", device, DEVICES),
         ("layout", layout, LAYOUTS),
     ):
         if value not in accepted:
             raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
     options: dict[str, Any] = {"arrays": arrays, "device": device, "layout": layout, "calibration": calibration}
+    if (arrays, layout) == ("jax", "strided"):
+        raise Refusal("JAX arrays have no strides; got layout 'strided': say --layout bhsd or bshd")
+    lives_on = home(arrays, device)
     read = dict(zip(INPUTS, case.inputs(), strict=True)) if inputs is None else dict(inputs)
     floats = {x: read[x] for x in (*INPUTS, *MASKS) if x in read}
     check_inputs(case, floats, name)
@@ -96,18 +102,24 @@ def run_foreign(
     case, put_in = call.case, call.put_in
 
     def over(key: str, x: np.ndarray) -> Any:
-        turned = layout == "bshd" and key in INPUTS
-        return handed_over(np.ascontiguousarray(_swapped(x)) if turned else x.copy(), arrays, device)
+        if layout == "bhsd" or key not in INPUTS:
+            return handed_over(x.copy(), arrays, lives_on)
+        turned = np.array(_swapped(x), order="C")
+        return handed_over(turned if layout == "bshd" else _swapped(turned), arrays, lives_on)
 
     def called(**more: Any) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
         positional = [over(key, x) for key, x in call.positional.items()]
         keywords = {key: over(key, x) for key, x in call.keywords.items()}
         try:
-            returned = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
-        except Exception:
+            with triton_interpreter.guarded():
+                returned = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
+                found, parts, declared = _stages(returned, name)  # waits for it, and so may find that it failed
+        except (Refusal, Unavailable):  # of what it uses of ours, which say all there is to say
+            raise
+        except Exception as error:
             hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
+            hint = f"\n{triton_interpreter.HINT}" if str(error) == triton_interpreter.NO_GPU else hint
             raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
-        found, parts, declared = _stages(returned, name)
         return ({key: x.copy() for key, x in found.items()} if again(function, runs) else found), parts, declared
 
     stages, parts, declared = first = called()
@@ -173,9 +185,9 @@ def _measured(path: str, case: Case) -> dict[str, Any]:
     """Contract fields from a calibration; nobody said which exp the kernel calls, nor that it uses tensor cores. Those
     were measured on 16-bit operands, which float8 codes need not become.
     """
-    from workbench.calibration import contract_fields, load
+    from workbench import calibration
 
-    fields = contract_fields(load(Path(path)), exp="fast_exp")
+    fields = calibration.contract_fields(calibration.load(Path(path)), exp="fast_exp")
     float8 = case.codes in contract.FLOAT8
     return {name: x for name, x in fields.items() if name != "accumulation" and not (float8 and name.startswith("mma"))}
 

@@ -66,7 +66,7 @@ def read(path: Path) -> Mapping[str, Any]:
 
 
 def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
-    """The inputs in NumPy: `given` is (q, k, v) or a mapping of names to arrays of NumPy, torch or CuPy.
+    """The inputs in NumPy: `given` is (q, k, v) or a mapping of names to arrays of any library that speaks DLPack.
 
     q, k, v are float32, float16 or bfloat16, alike; codes_* uint8 or float8, [batch, head, row, dim]; scale_* [head] or
     one number for all heads, which become float32 [1]; mask (bool, True: visible) and bias (added to scaled scores)

@@ -110,9 +110,13 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             ("--backend", "auto", "auto, emulator or cuda [auto: a GPU where there is one]"),
             ("--probes", "all", "Stages to dump: all, lean, output, or such as acc,out [all]"),
-            ("--arrays", None, "What a foreign kernel takes: numpy, torch or cupy [numpy]"),
-            ("--device", None, "Where a foreign kernel wants its arrays: cpu or cuda [cpu]"),
-            ("--layout", None, "Layout of a foreign kernel's q, k, v and out: bhsd or bshd [bhsd]"),
+            ("--arrays", None, "What a foreign kernel takes: numpy, torch, cupy or jax [numpy]"),
+            ("--device", None, "Where a foreign kernel wants its arrays: cpu or cuda [cpu; cupy: cuda]"),
+            (
+                "--layout",
+                None,
+                "What a foreign kernel takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
+            ),
             ("--calibration", None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
         )
     ):

@@ -22,10 +22,10 @@ from workbench.trace import Trace
 LARGE = 2**26
 #: elements beyond which they are not kept, but computed again when one is asked for: 25 bytes each
 KEPT = 2**22
-#: scores of one part: 4 MB in float64, with which all arrays of a part are some 150 MB
-PART_ON_CPU = 2**19
-#: parts that are compared at once, at most: their arrays are some 600 MB. More threads wait for the interpreter's lock
-AT_ONCE = 4
+#: scores of all parts that are compared at once: 16 MB in float64, with which all their arrays are some 600 MB
+AT_ONCE_ON_CPU = 2**21
+#: threads that compare parts, at most: more of them wait for the interpreter's lock
+THREADS = 4
 #: on a GPU as many as fit, at 640 bytes each (head_dim 128 in tiles of 32 keys) and some to spare; more than this many
 #: save little time
 PART_ON_GPU, BYTES_OF_SCORE = 2**26, 1000
@@ -104,7 +104,7 @@ def _over_parts(
     # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
     with threadpool_limits(1, "blas"):
         if device == "cpu" and len(parts) > 1:
-            with ThreadPoolExecutor(min(len(parts), processors(), AT_ONCE)) as pool:
+            with ThreadPoolExecutor(min(len(parts), processors(), THREADS)) as pool:
                 found = list(pool.map(one, parts))
         else:
             found = [one(part) for part in parts]
@@ -146,7 +146,7 @@ def splits_known(trace: Trace, name: str) -> bool:
 def parts_of(trace: Trace, device: str) -> Iterator[Part]:
     """The whole where it is small, else some heads, else queries of one head."""
     case = trace.case
-    limit = PART_ON_CPU
+    limit = AT_ONCE_ON_CPU // min(processors(), THREADS)
     if device == "cuda":
         free, _ = module("torch").cuda.mem_get_info()
         limit = min(PART_ON_GPU, free // BYTES_OF_SCORE)

@@ -9,8 +9,8 @@ import numpy as np
 from workbench.arrays import as_numpy
 from workbench.refusal import Refusal
 
-#: keyword of a function that can leave its probes out; it is then called with False too, and its outputs compared
-PROBES = "probes"
+#: keywords of a function that can leave its probes out; it is then called with False too, and its outputs compared
+PROBES = ("probes", "probed")
 _OUTPUTS = ("out", "lse")
 
 #: stages by name; those given in part; the rest of what a call returned
@@ -19,7 +19,13 @@ Returned = tuple[Mapping[str, np.ndarray], Mapping[str, Mapping[str, Any]], Any]
 
 def again(function: Callable[..., Any], runs: int) -> bool:
     """Whether `function` is to be run more than once; it may then write over what it returned before."""
-    return runs != 1 or PROBES in inspect.signature(function).parameters
+    return runs != 1 or _switch(function) is not None
+
+
+def _switch(function: Callable[..., Any]) -> str | None:
+    """The keyword that leaves the probes out."""
+    parameters = inspect.signature(function).parameters
+    return next((name for name in PROBES if name in parameters), None)
 
 
 def repeated(function: Callable[..., Any], call: Callable[..., Returned], first: Returned, runs: int) -> dict[str, Any]:
@@ -34,9 +40,9 @@ def repeated(function: Callable[..., Any], call: Callable[..., Returned], first:
     bits = _bits(first)
     same = [_bits(call()) == bits for _ in range(runs - 1)]
     plain = None
-    if PROBES in inspect.signature(function).parameters:
+    if (switch := _switch(function)) is not None:
         outputs = {name: bits[name] for name in _OUTPUTS if name in bits}
-        found = [_bits(call(probes=False)) for _ in range(runs)]
+        found = [_bits(call(**{switch: False})) for _ in range(runs)]
         plain = bool(outputs) and all({name: one.get(name) for name in outputs} == outputs for one in found)
     return {"runs": runs, "identical": all(same) if same else None, "plain_agrees": plain}
 

@@ -1,4 +1,6 @@
-"""Run any target on a case: a kernel of ours by name, a foreign one as `path.py:function` or as the callable itself."""
+"""Run any target on a case: a kernel of ours or of an installed package by name, a foreign one as `path.py:function` or
+as the callable itself.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +14,7 @@ from workbench.cuda.kernels import KERNELS
 from workbench.feed import NOTHING, values, words
 from workbench.foreign import find, run_foreign
 from workbench.inputs import fields, taken
+from workbench.installed import installed
 from workbench.refusal import Refusal
 from workbench.stages import INPUTS
 from workbench.trace import Trace
@@ -91,10 +94,10 @@ def _fed(
 
 def _foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequence[str]) -> Callable[..., Any]:
     """The foreign function that `target` is or names; Refusal for options that kernels of `ours` alone take."""
-    if isinstance(target, str) and ":" not in target:
+    if isinstance(target, str) and ":" not in target and target not in (others := installed()):
         raise Refusal(
-            f"unknown kernel {target!r}; kernels are {', '.join(KERNELS)}, a foreign one is given as path.py:function, "
-            "a trace as FILE.safetensors"
+            f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *others))}, a foreign one is given as "
+            "path.py:function, a trace as FILE.safetensors"
         )
     if ours:
         raise Refusal(f"{ours[0]} is for kernels of ours ({', '.join(KERNELS)}); {name} is a foreign one")
