@@ -20,9 +20,9 @@ FOUND = 1  #: exit code
 @case_options
 @click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
 @click.option("--backend", default="emulator", help="emulator, or cuda: a foreign function under compute-sanitizer")
-@click.option("--arrays", help="With cuda, what the function takes: numpy, torch or cupy [numpy]")
-@click.option("--device", help="With cuda, where it wants its arrays: cpu or cuda [cpu]")
-@click.option("--layout", help="With cuda, layout of its q, k, v and out: bhsd or bshd [bhsd]")
+@click.option("--arrays", help="With cuda, what the function takes, as of `workbench diff`")
+@click.option("--device", help="With cuda, where it wants its arrays, as of `workbench diff`")
+@click.option("--layout", help="With cuda, layout of its q, k, v and out, as of `workbench diff`")
 @click.option(
     "--schedules",
     type=click.IntRange(min=1),

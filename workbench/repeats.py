@@ -31,7 +31,7 @@ def _switch(function: Callable[..., Any]) -> str | None:
 def repeated(function: Callable[..., Any], call: Callable[..., Returned], first: Returned, runs: int) -> dict[str, Any]:
     """`runs`, how often `function` was run; `identical`, whether all runs gave the same bits (None of one run); and
     `plain_agrees`, whether out and lse have the same bits without probes, in as many runs again (None for a function
-    that has no keyword `probes`). `call` runs it on fresh copies of its arrays; `first` is what one run gave.
+    that has none of PROBES). `call` runs it on fresh copies of its arrays; `first` is what one run gave.
     """
     if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
         raise Refusal(f"runs must be a whole number of at least 1; got {runs!r}")
