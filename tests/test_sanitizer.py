@@ -347,5 +347,7 @@ def test_on_a_gpu(tmp_path: Path, name: str, kind: str | None) -> None:
     }
     wanted = {(kind, i) for i, line in enumerate(lines, 1) if line.endswith(f"# {kind}")}
     assert len(wanted) == (kind is not None) and wanted <= named
-    assert {finding.kind for finding in checked.findings} == ({kind} if kind else set())
+    # behind the end of an array lies memory that nobody wrote, as initcheck says too
+    beside = {"uninitialised-read"} if name == "reaching" else set()
+    assert {finding.kind for finding in checked.findings} - beside == ({kind} if kind else set())
     assert all(Path(finding.file) == tmp_path / "mine.py" for finding in checked.findings)

@@ -89,7 +89,7 @@ extern "C" __global__ void kernel() {
         ("__nv_bfloat16", ml_dtypes.bfloat16, 1.5),
         ("__nv_fp8_e4m3", ml_dtypes.float8_e4m3fn, 1.5),
         ("__nv_fp8_e5m2", ml_dtypes.float8_e5m2, 1.5),
-        ("(unsigned char)", np.uint8, 3),
+        ("(unsigned char)", np.uint8, 3.0),
     ],
 )
 def test_values_keep_their_type(ctype: str, dtype: Any, odd: float) -> None:
