@@ -140,6 +140,43 @@ def test_torch_kernels_take_codes_in_any_layout() -> None:
     assert judged.verdict in ("exact", "rounding") and judged["dequant_v"].verdict == "exact"
 
 
+def test_what_only_float8_products_explain_is_suspicious_until_they_are_declared() -> None:
+    """The weakest contract, of probs in float8 and sums in 14 bits, covers most bugs of V."""
+
+    def kernel(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, scale: float, causal: bool) -> Any:
+        read = [decoded("e4m3", x, s, np.float32) for x, s in ((q, scale_q), (k, scale_k), (v, scale_v[:1]))]
+        return attention(*read, scale) | ({} if contract is None else {"contract": contract})
+
+    contract: dict[str, Any] | None = None
+    case = Case(heads=4, seqlen=128, codes="e4m3")
+    out = diff(run(kernel, case))["out"]
+    assert out.verdict == "suspicious" and out.reason.startswith(
+        "right only of a kernel that casts probs to float8_e4m3fn or sums in 14 bits, which was assumed; of any other a bug, "
+    )
+    contract = {"probs_dtype": "float16", "mma_extra_bits": 0}
+    assert diff(run(kernel, case)).origins == ("out",)
+    right = diff(run(given_codes("e4m3", "out"), CASE.but(codes="e4m3")))
+    assert right["out"].verdict == "rounding" and not right["out"].reason
+
+
+def test_a_kernel_with_probs_in_float8_is_right_where_it_says_so() -> None:
+    import ml_dtypes
+
+    def kernel(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, scale: float, causal: bool) -> Any:
+        q, k, v = (decoded("e4m3", x, s, np.float32) for x, s in ((q, scale_q), (k, scale_k), (v, scale_v)))
+        scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+        probs = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        cast = probs.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+        out = (cast @ v / probs.sum(axis=-1, keepdims=True)).astype(np.float16)
+        return {"out": out} | ({"contract": {"probs_dtype": "float8_e4m3fn"}} if declares else {})
+
+    declares = True
+    case = Case(heads=4, seqlen=128, codes="e4m3")
+    assert diff(run(kernel, case)).verdict in ("exact", "rounding")
+    declares = False
+    assert diff(run(kernel, case)).origins == ()
+
+
 def test_wrong_usage_is_refused() -> None:
     def refusal(function: Callable[..., Any], case: Case, **options: Any) -> str:
         with pytest.raises(Refusal) as refused:

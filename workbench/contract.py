@@ -5,7 +5,7 @@ Budgets read it. What a foreign kernel does not say is assumed to be the weakest
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from workbench.case import DTYPES, Case
@@ -194,6 +194,16 @@ def _check(name: str, value: Any) -> None:
     rule, holds = _RULES[name]
     if not holds(value):
         raise Refusal(f'"contract" field {name} must be {rule}; got {value!r}')
+
+
+def without_float8(promise: Contract) -> Contract | None:
+    """The contract of a kernel that neither casts probs to float8 nor multiplies float8 on tensor cores, where that is
+    what was assumed of it; None elsewhere.
+    """
+    if not ({"probs_dtype", "mma_extra_bits"} <= {*promise.assumed} and promise.probs_dtype in FLOAT8.values()):
+        return None
+    block, bits = WEAKEST_MMA["mma_block"], WEAKEST_MMA["mma_extra_bits"]
+    return replace(promise, probs_dtype="bfloat16", mma_block=block, mma_extra_bits=bits)
 
 
 def _whole(x: Any) -> bool:

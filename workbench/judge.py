@@ -15,6 +15,7 @@ import numpy as np
 from workbench import cancellation, decoding, parts, plausible
 from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
+from workbench.contract import without_float8
 from workbench.expectation import readable, unjudgeable
 from workbench.quantisation import Loss, loss
 from workbench.selection import Selection
@@ -155,7 +156,34 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
             others.append(nothing(verdict="not judged", reason=ruled_out[name], dumped=trace.stages.get(name)))
         else:
             judged.append(_judge(trace, name, *compared[name]))
-    return Diff(trace, tuple(_behind(trace, _with_bias(trace, judged))), tuple(others))
+    judged = _with_float8(trace, _with_bias(trace, judged), device)
+    return Diff(trace, tuple(_behind(trace, judged)), tuple(others))
+
+
+def _with_float8(trace: Trace, judged: list[StageDiff], device: str) -> list[StageDiff]:
+    """The stages, those suspicious that are right only if the kernel casts probs to float8 or multiplies float8, which
+    nobody told: these lose more than most bugs do.
+    """
+    narrower = without_float8(trace.contract)
+    right = [stage.name for stage in judged if stage.verdict in ("exact", "rounding")]
+    if narrower is None or not right:
+        return judged
+    again = comparisons(replace(trace, contract=narrower), right, parts.placed(trace, device))
+    decisive = {name: isolated or propagated for name, (isolated, propagated) in again.items()}
+    wrong = {name: one.summary.worst for name, one in decisive.items() if one is not None and one.summary.outside}
+    why = (
+        f"right only of a kernel that casts probs to {trace.contract.probs_dtype} or sums in 14 bits, which was assumed"
+    )
+    say = "say probs_dtype and mma_extra_bits in the contract"
+
+    def told(stage: StageDiff) -> StageDiff:
+        worst = wrong.get(stage.name)
+        if worst is None:
+            return stage
+        reason = f"{why}; of any other a bug, {worst.over_budget:.3g} x of budget: {say}"
+        return replace(stage, verdict="suspicious", reason=reason)
+
+    return [told(stage) for stage in judged]
 
 
 def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
