@@ -87,6 +87,19 @@ def test_scores_in_units_of_log2_have_to_be_declared() -> None:
     assert "scores" in found(False).origins
 
 
+@pytest.mark.parametrize("keep", [("row_sum",), ("scores", "row_sum", "lse"), ("lse",)])
+def test_a_sum_of_cast_probs_is_judged_whatever_else_was_given(keep: tuple[str, ...]) -> None:
+    def summed(stages: Stages) -> Stages:
+        cast = stages["probs"].astype(np.float16).astype(np.float64)
+        row_sum = cast.sum(axis=-1)
+        lse = stages["row_max"][..., 0] + np.log(row_sum)
+        return stages | {"row_sum": _f32(row_sum[..., None]).astype(np.float32), "lse": lse.astype(np.float32)}
+
+    promise = {"probs_dtype": "float16", "probs_rounding": "nearest", "row_sum_of_cast": True}
+    found = judged(summed, keep=keep, **promise)
+    assert found.verdict == "rounding" and [stage.name for stage in found] == list(keep)
+
+
 def with_sentinel(stages: Stages) -> Stages:
     return stages | {name: np.maximum(stages[name], np.float32(-1e30)) for name in ("scores", "row_max")}
 
