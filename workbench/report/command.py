@@ -5,29 +5,54 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.case import GIVEN, QUANTISED, Case
+from workbench.stages import QUANTISED_INPUTS
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
     from workbench.judge import Diff
     from workbench.pair import Against
+    from workbench.trace import Trace
 
 
 def diff_command(diff: "Diff") -> str:
-    """The command that judges the same run again."""
+    """The command that judges the same run again; empty where there is none, of a callable or on arrays of Python's."""
     trace = diff.trace
-    printed = "values" in trace.called_with
-    options = case_options(trace.case_run, own=trace.backend != "foreign" or printed)
-    options += _options(trace.called_with)
-    return _command("diff", "" if printed else trace.target, trace.faults, options)
+    if not _has_names(trace):
+        return ""
+    options = case_options(trace.case_run, own=_takes_tiles(trace)) + _options(_called_with(trace))
+    return _command("diff", "" if "values" in trace.called_with else trace.target, trace.faults, options)
+
+
+def _has_names(*traces: "Trace") -> bool:
+    """Whether a command can say what was run, and on which inputs."""
+    drawn = all(trace.case.distribution != GIVEN for trace in traces)
+    return (drawn or any("inputs" in trace.called_with for trace in traces)) and all(
+        "values" in trace.called_with or trace.backend != "foreign" or ".py:" in trace.target for trace in traces
+    )
+
+
+def _called_with(trace: "Trace") -> dict[str, str | tuple[str, ...]]:
+    """The options of the run, of a trace at rest its window."""
+    at_rest = {} if trace.window is None else {"where": str(trace.window)}
+    return {**at_rest, **trace.called_with}
+
+
+def _takes_tiles(trace: "Trace") -> bool:
+    """Whether tiles and splits of the case are options of the run, not what its contract says: a function reads stages
+    that were made with them.
+    """
+    return trace.backend != "foreign" or "values" in trace.called_with or bool({*trace.put_in} - {*QUANTISED_INPUTS})
 
 
 def against_command(pair: "Against") -> str:
-    """The command that compares the same two runs again; empty where they have other dtypes, which none does."""
+    """The command that compares the same two runs again; empty where they have other dtypes, which none does, and where
+    `diff_command` has none for one of them.
+    """
     a, b = pair.a.trace, pair.b.trace
-    if a.case.dtype != b.case.dtype:
+    if a.case.dtype != b.case.dtype or not _has_names(a, b):
         return ""
     printed = "values" in a.called_with
-    own = a.backend != "foreign" or printed
+    own = _takes_tiles(a)
     options = case_options(a.case_run, own=own)
     for name in QUANTISED if a.case.codes is None else ():
         if getattr(b.case, name) is not None:
@@ -37,7 +62,7 @@ def against_command(pair: "Against") -> str:
             options += [f"--against-{name.replace('_', '-')}", str(getattr(b.case, name))]
     if "foreign" not in (a.backend, b.backend) and a.backend != b.backend:
         options += ["--backend", a.backend, "--against-backend", b.backend]
-    options += _options({**b.called_with, **a.called_with})
+    options += _options(_called_with(b) | _called_with(a))
     beside = [] if b.faults or "feed" in b.called_with else ["--against", shlex.quote(b.target)]
     return _command("diff", "" if printed else a.target, a.faults, [*beside, *options])
 
