@@ -193,8 +193,16 @@ def test_untestable_exits_with_1() -> None:
         (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, suspicious; got 'rounding'"),
         (["flash", "--layout", "bshd"], "layout are for foreign kernels; flash is one of ours"),
         (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
-        (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no option but --where; got seed"),
+        (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no option but --where; got --seed"),
+        (
+            ["x.safetensors", "--probes", "lean", "--backend", "emulator", "--limit-gb", "0"],
+            "a trace brings its own case and takes no option but --where; got --probes, --backend, --limit-gb",
+        ),
         (["mine.py:attention"], "mine.py: no such file"),
+        (
+            ["mine.py:attention", "--limit-gb", "1"],
+            "limit_gb is for kernels of ours (flash, split_k, fp8); mine.py:attention is a foreign one",
+        ),
         (
             ["flash", "--full", "--fault", "flash-no-causal-mask"],
             "fault flash-no-causal-mask shows only with --causal; got --full",

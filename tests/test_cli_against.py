@@ -268,6 +268,8 @@ def test_a_trace_brings_its_own_case_and_is_not_run(trace: str) -> None:
         f"a trace brings its own case; {trace} against {trace} takes no --arrays, --probes"
     )
     assert message("flash", "--against", "nowhere.safetensors") == "nowhere.safetensors: no such file"
+    ours = ("--probes", "out", "--backend", "emulator", "--limit-gb", "1")
+    assert document(trace, "--against", "flash", *ours)["exit_code"] == 0
 
 
 def test_what_is_no_target() -> None:

@@ -364,3 +364,27 @@ def test_bfloat16_numpy_arrays_reach_the_function_in_their_own_dtype() -> None:
         return attention(q, k, v, scale=scale, causal=causal)["out"].astype(ml_dtypes.bfloat16)
 
     assert diff(run(kernel, CASE.but(dtype="bfloat16"))).origin is None and seen == [np.dtype(ml_dtypes.bfloat16)]
+
+
+@pytest.mark.parametrize("stages", [("out",), ("scores", "row_max", "row_sum", "acc", "out", "lse")])
+def test_declared_splits_make_a_split_kernel_of_whatever_it_gives(stages: tuple[str, ...]) -> None:
+    case = Case(seqlen=96, heads=2, head_dim=32, causal=True, block_q=32, block_k=32, splits=3)
+    held = run("split_k", case, backend="emulator").stages
+
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> dict[str, Any]:
+        return {name: held[name] for name in stages} | {"contract": {"block_k": 32, "splits": 3}}
+
+    judged = diff(run(kernel, case.but(block_q=None, block_k=None, splits=None)))
+    assert judged.trace.algorithm == "split_k" and judged.verdict == "rounding"
+    assert [stage.name for stage in judged] == list(stages)
+
+
+def test_splits_of_a_kernel_on_codes_are_refused() -> None:
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> dict[str, Any]:
+        return {"out": q, "contract": {"block_k": 8, "splits": 3}}
+
+    with pytest.raises(Refusal) as refused:
+        run(kernel, CASE.but(codes="e4m3"))
+    assert str(refused.value) == (
+        'kernel: a kernel on 8-bit codes is judged as one that does not split the keys; its "contract" says splits=3'
+    )

@@ -97,6 +97,25 @@ def test_a_kernel_that_tells_out_alone(kind: str, dtype: type) -> None:
     assert diff(run(given_codes(kind, "out", dtype=dtype, contract=known, v_by=1.02), case)).origin == "out"
 
 
+def test_probs_that_nobody_saw_may_be_of_float16_which_loses_what_bfloat16_keeps() -> None:
+    """The first key has all the weight and a v of 0: out is what the probs of the others, below 2^-24, make of it."""
+    case = Case(seqlen_q=8, seqlen_k=24, head_dim=16, codes="simulated")
+    q, k, v = (np.zeros((1, 1, n, 16), np.float32) for n in (8, 24, 24))
+    q[...], k[:, :, 0], v[:, :, 1:] = 4.0, 1.25, 1.0
+
+    def kernel(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, scale: float, causal: bool) -> Any:
+        read = [decoded("simulated", x, s) for x, s in ((q, scale_q), (k, scale_k), (v, scale_v))]
+        q, k, v = (x.astype(np.float32) for x in read)
+        scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+        probs = np.exp(scores - scores.max(axis=-1, keepdims=True)).astype(np.float16).astype(np.float32)
+        return {"scores": scores, "out": probs @ v / probs.sum(axis=-1, keepdims=True)}
+
+    judged = diff(run(kernel, case, inputs={"q": q, "k": k, "v": v}))
+    out = judged["out"].decisive
+    assert out is not None and np.all(out.actual == 0) and np.all(out.expected > 2e-8)
+    assert judged.verdict == "rounding"
+
+
 def test_a_kernel_that_tells_its_codes_is_judged_from_them() -> None:
     every = (*QUANTISED_INPUTS, "dequant_v", "scores", "out")
     judged = diff(run(given_floats("e4m3", *every), CASE.but(codes="e4m3")))
@@ -151,7 +170,7 @@ def test_what_only_float8_products_explain_is_suspicious_until_they_are_declared
     case = Case(heads=4, seqlen=128, codes="e4m3")
     out = diff(run(kernel, case))["out"]
     assert out.verdict == "suspicious" and out.reason.startswith(
-        "right only of a kernel that casts probs to float8_e4m3fn or sums in 14 bits, as was assumed; of any other a bug, "
+        "right only of a kernel that casts probs to float8_e4m3fn or sums in 14 bits, which was assumed; of any other a bug, "
     )
     contract = {"probs_dtype": "float16", "mma_extra_bits": 0}
     assert diff(run(kernel, case)).origins == ("out",)

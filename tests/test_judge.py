@@ -190,6 +190,24 @@ def test_unknown_tiles_and_splits_leave_tile_stages_unjudged_but_not_the_merge(s
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    names=st.lists(st.sampled_from(list(ALGORITHMS["split_k"])[8:]), min_size=1, unique=True),
+    fields=st.sampled_from([("block_k", "splits"), ("block_k",), ("splits",)]),
+)
+def test_stages_of_splits_of_unknown_keys_are_read_together(
+    split_k: Trace, names: list[str], fields: tuple[str, ...]
+) -> None:
+    """Partial results that are computed for other splits do not fit those that were dumped."""
+    unknown = replace(split_k.contract, **dict.fromkeys(fields, None))
+    judged = diff(replace(only(split_k, *names), contract=unknown))
+    assert {stage.verdict for stage in judged} <= {"exact", "rounding"}
+    if "merge_weight" in names and not {"partial_max", "partial_sum", "partial_O"} <= set(names):
+        assert judged["merge_weight"].reason == (
+            "the contract does not tell block_k and splits, and not all of partial_max, partial_sum, partial_O were given"
+        )
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_subset_of_a_clean_trace_is_clean(data: st.DataObject, flash: Trace, split_k: Trace) -> None:
     trace = data.draw(st.sampled_from([flash, split_k]))

@@ -273,6 +273,15 @@ def test_what_is_refused(text: str, case: Case, expected: str, tmp_path: Path) -
     assert message(tmp_path, text, case) == expected
 
 
+def test_tiles_and_splits_are_said_once(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text("WB qk 0 0 0 0 1\n")
+    case = CASE.but(block_k=8, splits=2)
+    assert load_log(tmp_path / "run.log", case, {"block_k": 8}).contract.block_k == 8
+    with pytest.raises(Refusal) as refused:
+        load_log(tmp_path / "run.log", case, {"splits": 3})
+    assert str(refused.value) == f"{tmp_path}/run.log: the case has splits=2, and the contract splits=3"
+
+
 def test_a_log_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         load_log(tmp_path / "none.log", CASE)

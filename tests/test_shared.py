@@ -75,7 +75,9 @@ def test_splits_of_unknown_tiles_are_not_comparable() -> None:
     whole = trace("split_k", splits=2)
     untold = replace(whole, contract=replace(whole.contract, block_k=None))
     reasons = shared(whole, untold).apart
-    assert reasons["merge_weight"] == "the contract does not tell block_k, so the keys of a split are unknown"
+    assert (
+        reasons["merge_weight"] == "the contract does not tell block_k and splits, so the keys of a split are unknown"
+    )
 
 
 @pytest.mark.parametrize(

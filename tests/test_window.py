@@ -130,6 +130,37 @@ def test_foreign_kernels_and_masks_are_narrowed_too() -> None:
     assert verdicts["b=1,h=2"]["scores"].worst(1)[0].index == {"b": 1, "h": 2, "q": 50, "k": 3}
 
 
+@pytest.mark.parametrize("stage", ["out", "codes_k", "dequant_v", "scores"])
+def test_a_window_does_not_cut_through_a_scale_that_nobody_saw(stage: str) -> None:
+    """What is in the window has another max|x|, by which a right kernel would be called wrong."""
+    case = Case(batch=2, heads=2, seqlen=40, head_dim=32, codes="e4m3")
+    told = run("fp8", case, backend="emulator").stages
+
+    def judged(where: str, *names: str) -> Diff:
+        stages = {name: told[name] for name in (stage, *names)}
+        return diff(run(lambda q, k, v, *, scale, causal: stages, case, where=where))
+
+    for where in ("b=1", "q=3:9"):
+        with pytest.raises(Refusal) as refused:
+            judged(where)
+        missing, window = (
+            ("scale_q, scale_k, scale_v", "b=1:2,h=0:2,q=0:40") if where == "b=1" else ("scale_q", "b=0:2,h=0:2,q=3:9")
+        )
+        assert str(refused.value) == (
+            f"<lambda> did not give {missing}, which are of all batches and rows: a window holds whole heads then; "
+            f"got {window}"
+        )
+        assert judged(where, "scale_q", "scale_k", "scale_v").verdict in ("exact", "rounding")
+    assert judged("h=1").verdict in ("exact", "rounding")
+
+
+def test_codes_of_a_window_are_those_of_the_whole_run() -> None:
+    case = Case(batch=2, heads=2, seqlen=40, head_dim=16)
+    whole, window = (diff(run("fp8", case, where=where, backend="emulator")) for where in (None, "b=1,q=3:9"))
+    one, other = (judged.truth("codes_q", b=1, q=slice(3, 9)).expected for judged in (whole, window))
+    assert one is not None and other is not None and one.size and np.array_equal(one, other)
+
+
 def test_dumps_beyond_the_limit_are_refused_with_a_window_that_fits() -> None:
     case = Case(heads=8, seqlen=4096, head_dim=128)
     with pytest.raises(Refusal) as refused:

@@ -133,12 +133,13 @@ class _Side:
         foreign = foreign_of(options) if self.is_foreign or not other.is_foreign else {}
         unread = {**dict.fromkeys(foreign_of(options)), "limit_gb": None}
         if self.is_trace:
-            return runs(self.target, **{**options, **dict.fromkeys(_CASE), **unread, "faults": (), "feed": ()})[0][0]
+            own = {**dict.fromkeys(_CASE), **unread, **_USUAL, "faults": (), "feed": ()}
+            return runs(self.target, **{**options, **own})[0][0]
         if self.is_log:
             return runs(None, **{**options, **(unread if other.kernel else {}), **ours, **foreign})[0][0]
         words = {"faults": self.faults, "inputs": inputs, "where": options["where"], **ours, **foreign}
         words |= {"feed": parse_feed(self.feed)} | {k: v for k, v in self.settings.items() if k == "backend"}
-        if options["limit_gb"] is not None:
+        if options["limit_gb"] is not None and (self.kernel or not other.kernel):
             words["limit_gb"] = options["limit_gb"]
         return partial(run, self.target, self.case(case, other), **words)
 

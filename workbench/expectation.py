@@ -27,9 +27,11 @@ SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
 
 def readable(trace: Trace) -> dict[str, np.ndarray]:
     """The dumped stages that are whole and whose keys are known, so that other stages can be computed from them; as
-    dumped.
+    dumped. Stages of splits of unknown keys are read together: none could be made that fits the others.
     """
-    known = {*_PARTIALS, *trace.put_in, "scale_q", "scale_k", "scale_v"}
+    known = {*trace.put_in, "scale_q", "scale_k", "scale_v"}
+    if _reads_partials(trace):
+        known |= {*_PARTIALS}
     if trace.case.codes is None:
         known |= {"dequant_q", "dequant_k", "dequant_v"}
     whole = {name: stage for name, stage in trace.stages.items() if name not in trace.sparse}
@@ -46,11 +48,21 @@ def unjudgeable(trace: Trace, name: str) -> str:
         return "nobody told the format of the codes (--codes)"
     if name in BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
-    if name in _PARTIALS and (trace.contract.block_k is None or trace.contract.splits is None):
+    if name in _PARTIALS and not split_keys_known(trace):
         return "the contract does not tell block_k and splits, so the keys of a split are unknown"
-    if name == "merge_weight" and trace.contract.splits is None and "partial_max" not in trace.stages:
-        return "the contract does not tell splits, and partial_max was not given"
+    if name == "merge_weight" and not _reads_partials(trace):
+        return f"the contract does not tell block_k and splits, and not all of {', '.join(_PARTIALS)} were given"
     return ""
+
+
+def split_keys_known(trace: Trace) -> bool:
+    """Whether the contract tells which keys each split has."""
+    return trace.contract.block_k is not None and trace.contract.splits is not None
+
+
+def _reads_partials(trace: Trace) -> bool:
+    """Whether stages can be computed from partial results: of known keys, or from all that a merge reads."""
+    return split_keys_known(trace) or set(_PARTIALS) <= set(trace.stages) - set(trace.sparse)
 
 
 def splits(trace: Trace) -> int:

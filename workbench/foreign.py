@@ -128,7 +128,7 @@ def run_foreign(
         stages["out"] = _swapped(stages["out"])
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
-    algorithm = _algorithm(case, [*put_in, *stages, *parts], name)
+    algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and algorithm == "fp8":
         raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
     if "out" in stages and "out_dtype" not in declared:
@@ -168,15 +168,22 @@ def run_foreign(
     return narrowed(trace, parse(where, trace.case), rerun=rerun)
 
 
-def _algorithm(case: Case, stages: Iterable[str], name: str) -> str:
-    """Whose stages these are; Refusal where they are not of one algorithm."""
+def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], name: str) -> str:
+    """Whose stages these are, given the declared contract; Refusal where they are not of one algorithm."""
     known = dict.fromkeys(stage for one in ALGORITHMS.values() for stage in one)
     if unknown := [stage for stage in stages if stage not in known]:
         raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(known)}")
-    if (found := algorithm_of(stages, codes=case.codes is not None)) is None:
+    split = declared.get("splits") not in (None, 1)  # out alone is of either
+    found = algorithm_of(stages, codes=case.codes is not None, split=split)
+    if found is None:
         other = [stage for stage in stages if stage not in ALGORITHMS["fp8"]]
         raise Refusal(
             f"{name} returned {', '.join(other)}; stages of a kernel on 8-bit codes are: {', '.join(ALGORITHMS['fp8'])}"
+        )
+    if found == "fp8" and split:
+        raise Refusal(
+            f'{name}: a kernel on 8-bit codes is judged as one that does not split the keys; its "contract" says '
+            f"splits={declared['splits']}"
         )
     return found
 

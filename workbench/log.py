@@ -133,8 +133,13 @@ def load_log(
     for option in ("probs_dtype", *QUANTISED):
         if getattr(case, option) is not None:
             raise Refusal(f"{option} is for kernels of ours; {path} was printed by another")
-    declared = {name: getattr(case, name) for name in ("block_k", "splits") if getattr(case, name) is not None}
-    promise = contract.of_foreign({**declared, **(promises or {})}, case)
+    promises, declared = promises or {}, {}
+    for name in ("block_k", "splits"):
+        if (said := getattr(case, name)) is not None:
+            if promises.get(name, said) != said:
+                raise Refusal(f"{path}: the case has {name}={said}, and the contract {name}={promises[name]}")
+            declared[name] = said
+    promise = contract.of_foreign({**declared, **promises}, case)
     case = case.but(block_k=promise.block_k, splits=promise.splits, distribution=GIVEN if inputs else case.distribution)
     held = None if inputs is None else load_inputs(Path(inputs))
     if unread := [name for name in held or () if name in QUANTISED_INPUTS]:

@@ -39,10 +39,11 @@ def runs(
     """
     if where is not None and by_head:
         raise Refusal("--by-head takes one head after the other, and --where some of them; got both")
-    limits = {"feed": feed, "by-head": by_head, "limit-gb": limit_gb}
+    others = {"fault": faults, "probes": probes != "all", "backend": backend != "auto", "feed": feed}
+    others |= {"by-head": by_head, "limit-gb": limit_gb is not None}
     if values is not None:
-        others = {"fault": faults, "probes": probes != "all", "backend": backend != "auto", "where": where, **limits}
-        return [_printed(values, target, others | foreign_of(options), contract or (), options)], None
+        others |= {"where": where is not None, **foreign_of(options)}
+        return [_printed(values, target, others, contract or (), options)], None
     if contract is not None:
         raise Refusal('--contract is for --values; a function says it in its "contract", a kernel of ours has its own')
     if target is None:
@@ -51,7 +52,7 @@ def runs(
     from workbench.joined import is_trace
 
     if target not in KERNELS and is_trace(target):
-        if given := [name for name, value in {**options, "faults": faults, **limits}.items() if value]:
+        if given := [f"--{name.replace('_', '-')}" for name, value in {**options, **others}.items() if value]:
             raise Refusal(f"a trace brings its own case and takes no option but --where; got {', '.join(given)}")
         return [partial(_loaded, target, where)], None
     from workbench.feed import parse as parse_feed

@@ -7,7 +7,7 @@ import numpy as np
 
 from workbench.decoding import BEFORE_ATTENTION
 from workbench.errors import ulp
-from workbench.expectation import BY_TILE, splits, unjudgeable
+from workbench.expectation import BY_TILE, split_keys_known, splits, unjudgeable
 from workbench.reference.online import split_tiles
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS
@@ -104,8 +104,8 @@ def _of_other_keys(a: Trace, b: Trace, name: str) -> str:
     if name in BY_TILE and blocks[0] != blocks[1]:
         return f"key tiles of {blocks[0]} in A, of {blocks[1]} in B"
     if "s" in ALGORITHMS[a.algorithm][name].axes:
-        if None in blocks:
-            return "the contract does not tell block_k, so the keys of a split are unknown"
+        if not (split_keys_known(a) and split_keys_known(b)):
+            return "the contract does not tell block_k and splits, so the keys of a split are unknown"
         if _ends(a) != _ends(b):
             return f"{splits(a)} splits in A, {splits(b)} in B, of other keys"
     return ""

@@ -140,12 +140,13 @@ PROBE_SETS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def algorithm_of(names: Iterable[str], *, codes: bool) -> str | None:
-    """Whose stages all of `names` are, the first of ALGORITHMS; with `codes` none but those of 8-bit codes. None where
-    they are not of one algorithm.
+def algorithm_of(names: Iterable[str], *, codes: bool, split: bool = False) -> str | None:
+    """Whose stages all of `names` are, the first of ALGORITHMS; with `codes` none but those of 8-bit codes, of a kernel
+    that splits the keys (`split`) not flash. None where they are not of one algorithm.
     """
-    found = (key for key, known in ALGORITHMS.items() if {*names} <= {*known} and (key == "fp8" or not codes))
-    return next(found, None)
+    fitting = [key for key, known in ALGORITHMS.items() if {*names} <= {*known}]
+    ruled_out = {"flash", "split_k"} if codes else {"flash"} if split else set()
+    return next((key for key in fitting if key not in ruled_out), None)
 
 
 def stage_of(algorithm: str, name: str, target: str) -> Stage:

@@ -74,6 +74,7 @@ def run(
         )  # fmt: skip
     else:
         ours = {"fault": faults, "probes": probes != "all", "backend": backend != "auto"}
+        ours |= {"limit_gb": limit_gb != LIMIT_GB}
         function = _foreign(target, name, case, [option for option, given in ours.items() if given])
         trace = run_foreign(function, case, name=name, inputs=arrays, feed=feed, where=where, **foreign)
     return replace(trace, called_with={**trace.called_with, **said}) if said else trace

@@ -47,12 +47,15 @@ def _span(chosen: range) -> slice:
 
 
 def _before_attention(trace: Trace, name: str) -> np.ndarray:
-    """A scale and codes from q, k and v; a table and what is decoded from codes and scales, where they were given."""
+    """A scale and codes from q, k and v; a table and what is decoded from codes and scales, where they were given. The
+    scale of codes in a window, which holds less than it is of, is the dumped one.
+    """
     x, kind = name[-1], str(trace.case.codes)
     if name.startswith("scale"):
         return computed_scale(trace, x)
     if name.startswith("codes"):
-        return quantize.codes(to_float64(trace.inputs[x]), computed_scale(trace, x), kind)
+        scale = computed_scale(trace, x) if trace.window is None else scale_of(trace, x)
+        return quantize.codes(to_float64(trace.inputs[x]), scale, kind)
     if name.startswith("lut"):
         return quantize.table(scale_of(trace, x), kind)
     return decoded(trace, x, by_table=False).value

@@ -107,15 +107,23 @@ def narrowed(
 ) -> Trace:
     """What of a trace is in a window, as a trace of its own that knows the whole case; stages `already` hold no more.
 
-    `window` may be words as of `parse`. `rerun` makes such a trace of another whole case.
+    `window` may be words as of `parse`. `rerun` makes such a trace of another whole case. Refusal of a window on a
+    window, and where scales of codes that the kernel did not give are of more than the window holds.
     """
     case, known = trace.case, ALGORITHMS[trace.algorithm]
     said = str(window)
-    window = parse(window, case) if isinstance(window, str) else window
     if trace.window is not None:
         raise Refusal(f"{trace.target} is limited to {trace.window} already")
+    window = parse(window, case) if isinstance(window, str) else window
     if trace.statistics:
         raise Refusal(f"statistics of {', '.join(trace.statistics)} are of the whole run, and tell of no window on it")
+    cut_through = "qkv" if window.b != (0, case.batch) else "q" if window.q != (0, case.seqlen_q) else ""
+    unseen = [name for x in cut_through if (name := f"scale_{x}") not in trace.stages]
+    if trace.algorithm == "fp8" and case.codes is not None and unseen:
+        raise Refusal(
+            f"{trace.target} did not give {', '.join(unseen)}, which are of all batches and rows: a window holds whole "
+            f"heads then; got {window}"
+        )
 
     def cut(array: np.ndarray, axes: str, of_kv: bool) -> np.ndarray:
         bounds = {"b": window.b, "h": kv_heads(case, window) if of_kv else window.h, "q": window.q}

@@ -87,6 +87,19 @@ def test_scores_in_units_of_log2_have_to_be_declared() -> None:
     assert "scores" in found(False).origins
 
 
+@pytest.mark.parametrize("keep", [("row_sum",), ("scores", "row_sum", "lse"), ("lse",)])
+def test_a_sum_of_cast_probs_is_judged_whatever_else_was_given(keep: tuple[str, ...]) -> None:
+    def summed(stages: Stages) -> Stages:
+        cast = stages["probs"].astype(np.float16).astype(np.float64)
+        row_sum = cast.sum(axis=-1)
+        lse = stages["row_max"][..., 0] + np.log(row_sum)
+        return stages | {"row_sum": _f32(row_sum[..., None]).astype(np.float32), "lse": lse.astype(np.float32)}
+
+    promise = {"probs_dtype": "float16", "probs_rounding": "nearest", "row_sum_of_cast": True}
+    found = judged(summed, keep=keep, **promise)
+    assert found.verdict == "rounding" and [stage.name for stage in found] == list(keep)
+
+
 def with_sentinel(stages: Stages) -> Stages:
     return stages | {name: np.maximum(stages[name], np.float32(-1e30)) for name in ("scores", "row_max")}
 
@@ -208,10 +221,12 @@ def test_qk_and_acc_are_accumulated_each_as_declared(of_qk: str, of_acc: str | N
 
 
 @pytest.mark.parametrize(
-    ("codes", "bits", "verdict"), [("e4m3", -10, "rounding"), ("e5m2", -10, "rounding"), ("simulated", 0, "bug")]
+    ("codes", "bits", "verdict"), [("e4m3", -10, "suspicious"), ("e5m2", -10, "suspicious"), ("simulated", 0, "bug")]
 )
 def test_float8_operands_may_meet_in_13_bits(codes: str, bits: int, verdict: str) -> None:
-    """As on Hopper, whose wgmma takes 32 of them at once; simulated codes have to be decoded first."""
+    """As on Hopper, whose wgmma takes 32 of them at once; simulated codes have to be decoded first. It is suspicious until
+    it is declared.
+    """
     case = Case(seqlen=40, head_dim=64, codes=codes)
     trace = run("fp8", case, backend="emulator")
     promise = of_foreign({"out_dtype": "float16"}, trace.case)
@@ -222,6 +237,9 @@ def test_float8_operands_may_meet_in_13_bits(codes: str, bits: int, verdict: str
     stages = {name: trace.stages[name] for name in (*QUANTISED_INPUTS, "dequant_q", "dequant_k")} | {"qk": qk}
     found = diff(replace(trace, stages=stages, contract=promise, requested=(), rerun=None))
     assert found["qk"].verdict == verdict and found["qk"].isolated.summary.judged == 40 * 40
+    declared = of_foreign({"out_dtype": "float16", "mma_block": 32, "mma_extra_bits": -10}, trace.case)
+    told = diff(replace(trace, stages=stages, contract=declared, requested=(), rerun=None))
+    assert told["qk"].verdict == "rounding"
 
 
 def test_unknown_fields_take_the_weakest_choice() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench import Case, diff, run
-from workbench.report.command import diff_command
+from workbench import Case, against, diff, load, run, save
+from workbench.report.command import against_command, diff_command
 
 
 def test_a_foreign_run_is_repeated_with_the_arrays_and_the_layout_it_was_called_with(tmp_path: Path) -> None:
@@ -20,3 +20,38 @@ def test_a_foreign_run_is_repeated_with_the_arrays_and_the_layout_it_was_called_
     other = diff(run(f"{path}:attention", case, layout="bshd"))
     assert shlex.split(diff_command(other))[-2:] == ["--layout", "bshd"]
     assert np.array_equal(other.trace.stages["out"], usual.trace.stages["out"])
+
+
+KERNELS = """
+import numpy as np
+def reduce(partial_O, partial_max, partial_sum, *, scale, causal):
+    weight = np.exp(partial_max - partial_max.max(axis=2, keepdims=True))[..., None]
+    return {"out": (weight * partial_O).sum(axis=2) / (weight * partial_sum[..., None]).sum(axis=2)}
+"""
+
+
+def test_what_a_function_reads_is_made_with_the_same_tiles_again(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(KERNELS)
+    judged = diff(run(f"{path}:reduce", Case(seqlen=48, head_dim=4, splits=3, block_k=16)))
+    assert judged.verdict == "rounding"
+    assert diff_command(judged) == f"workbench diff {path}:reduce --seqlen 48 --head-dim 4 --splits 3 --block-k 16"
+
+
+def test_a_window_is_repeated_as_a_window(tmp_path: Path) -> None:
+    made = run("flash", Case(seqlen=20, head_dim=8), where="q=3:9", backend="emulator")
+    assert diff_command(diff(made)) == (
+        "workbench diff flash --seqlen 20 --head-dim 8 --block-q 64 --block-k 64 --where q=3:9"
+    )
+    save(made, tmp_path / "run.safetensors")  # which holds the window alone
+    assert diff_command(diff(load(tmp_path / "run.safetensors"))) == f"workbench diff {tmp_path}/run.safetensors"
+
+
+def test_no_command_repeats_what_has_no_name_there() -> None:
+    case = Case(seqlen=8, head_dim=4)
+    of_python = diff(run(lambda q, k, v, *, scale, causal: v, case))
+    on_arrays = diff(run("flash", case, inputs=case.inputs(), backend="emulator"))
+    assert diff_command(of_python) == diff_command(on_arrays) == ""
+    assert "repeat:" not in str(of_python) + str(on_arrays)
+    both = against(on_arrays, on_arrays)
+    assert against_command(both) == "" and "repeat:" not in str(both)

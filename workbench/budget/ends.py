@@ -9,7 +9,6 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.budget.error import Error, deviations
-from workbench.budget.losses import half_spacing
 from workbench.budget.merge import lse_own, stored_out
 from workbench.budget.problem import Budget, Problem
 from workbench.budget.tiles import SMALLEST_BLOCK_K
@@ -137,7 +136,7 @@ def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray 
     """
     if p.losses.probs_dtype == "float32":
         return None
-    relative, absolute = half_spacing(p.losses.probs_dtype, p.contract.probs_rounding)
+    relative, absolute = p.losses.cast(p.losses.probs_dtype, p.contract.probs_rounding)
     xp = array_namespace(pi)
     return xp.where(pi > 0, xp.minimum(relative * pi + absolute / total[..., None], pi), 0.0)
 
@@ -152,6 +151,6 @@ def _partials(p: Problem, reach: np.ndarray, total: np.ndarray) -> np.ndarray | 
     """Error of out from storing partial results in fewer bits; each split's is at most its share of sum pi |v|."""
     if p.losses.partials_dtype == "float32" or (p.algorithm == "flash" and p.declared("splits")):
         return 0.0
-    relative, absolute = half_spacing(p.losses.partials_dtype, p.contract.partials_rounding)
+    relative, absolute = p.losses.cast(p.losses.partials_dtype, p.contract.partials_rounding)
     splits = p.contract.splits or -(-p.k.shape[-2] // SMALLEST_BLOCK_K)
     return relative * reach + splits * absolute / total[..., None]

@@ -38,6 +38,7 @@ class Losses:
     log_ulps: float
     log_absolute: float
     floor: float  #: what one operation may lose to underflow
+    smallest_cast: float  #: below this a cast may lose all; 0: below the smallest subnormal of its dtype
     scores_dtype: str  #: casts that may happen or not
     probs_dtype: str
     partials_dtype: str
@@ -62,6 +63,11 @@ class Losses:
         lost = blocks * ((self.mma_block + 1) * 2.0**-self.mma_extra_bits + 1) * 2 * self.sums
         truncated = lost / (1 - lost) if lost < 1 else np.inf
         return truncated if accumulation == "tensor-core" else max(truncated, self.sum(additions))
+
+    def cast(self, dtype: str, rounding: str) -> tuple[float, float]:
+        """Relative and absolute error of a cast that may happen: half an ulp, or a whole one where it may truncate."""
+        whole = 1 if rounding == "nearest" else 2
+        return whole * unit_roundoff(dtype), whole * max(smallest_subnormal(dtype), self.smallest_cast) / 2
 
     def exp(self, x: np.ndarray | float, calls: int = 1) -> np.ndarray | float:
         """Relative error of `calls` exps whose arguments' magnitudes add up to `x`; an ulp is at most 2u."""
@@ -88,6 +94,8 @@ def losses_of(contract: Contract) -> Losses:
         log_ulps=FAST_LOG_ULPS if contract.fast_math else LOG_ULPS,
         log_absolute=FAST_LOG if contract.fast_math else 0.0,
         floor=2.0**-126 if contract.exp_flushes else 2.0**-150,
+        # codes that nobody saw decoded may meet probs in either 16-bit dtype: bfloat16 loses more, but not below 2^-24
+        smallest_cast=smallest_subnormal("float16") if "operands_dtype" in contract.assumed else 0.0,
         scores_dtype=contract.scores_dtype,
         probs_dtype=contract.probs_dtype,
         partials_dtype=contract.partials_dtype,
@@ -155,9 +163,3 @@ def flip_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, roundin
 def _rounded(x: np.ndarray, dtype: str, rounding: str) -> np.ndarray:
     xp, spacing = array_namespace(x), ulp(x, dtype)
     return (xp.trunc if rounding == "toward-zero" else xp.round)(x / spacing) * spacing
-
-
-def half_spacing(dtype: str, rounding: str) -> tuple[float, float]:
-    """Relative and absolute error of one cast that may happen: half an ulp, or a whole one where it may truncate."""
-    whole = 1 if rounding == "nearest" else 2
-    return whole * unit_roundoff(dtype), whole * smallest_subnormal(dtype) / 2

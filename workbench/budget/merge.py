@@ -7,7 +7,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.budget.error import EXACT, Error, added, at, root_of_squares, statistical
-from workbench.budget.losses import U, cast_bound, flip_bound, half_spacing
+from workbench.budget.losses import U, cast_bound, flip_bound
 from workbench.budget.problem import NEGLIGIBLE, Budget, Problem
 from workbench.budget.tiles import difference, max_bound, sum_bound, weight_error
 from workbench.reference.online import by_query_head
@@ -37,7 +37,7 @@ def partial_error(p: Problem, name: str, tile_state: Error) -> Error:
         return Error(flips(error.worst), likely, 0.0)
     if p.losses.partials_dtype == "float32":
         return error
-    relative, absolute = half_spacing(dtype, rounding)
+    relative, absolute = p.losses.cast(dtype, rounding)
     own = relative * (abs(value) + error.worst) + absolute
     return Error(error.worst + own, root_of_squares(error.random, own), error.common)
 

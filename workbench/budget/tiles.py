@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.budget.error import EXACT, Error, added, at, root_of_squares, statistical
-from workbench.budget.losses import flip_bound, half_spacing
+from workbench.budget.losses import flip_bound
 from workbench.budget.problem import NEGLIGIBLE, Problem
 from workbench.reference.online import by_query_head, split_tiles, tiles
 
@@ -20,6 +20,8 @@ SMALLEST_BLOCK_K = 16
 def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str, tuple[Error, np.ndarray | float]]:
     """Errors, and sizes that they are measured against, of the `wanted` stages of all tiles."""
     xp = array_namespace(p.q)
+    if "row_sum" in wanted and p.contract.row_sum_of_cast:
+        wanted = {*wanted, "probs_cast"}
     names = [name for name in ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc") if name in wanted]
     # of a dumped stage nobody reads more than the worst case and, as `common`, the statistical bound
     kinds = {name: (True, p.statistics and name not in p.given, p.statistics) for name in names}
@@ -253,7 +255,7 @@ def _probs_cast(p: Problem, probs: np.ndarray, error: Error) -> Error:
         return Error(flips(error.worst), likely, 0.0)
     if p.losses.probs_dtype == "float32":
         return error
-    relative, absolute = half_spacing(p.losses.probs_dtype, p.contract.probs_rounding)
+    relative, absolute = p.losses.cast(p.losses.probs_dtype, p.contract.probs_rounding)
     xp = array_namespace(probs)
     own = xp.where(probs > 0, relative * (probs + error.worst) + absolute, 0.0)
     return Error(error.worst + own, root_of_squares(error.random, own), error.common + 0.0 * own)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.case import GIVEN, QUANTISED, Case
+from workbench.stages import QUANTISED_INPUTS
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -14,18 +15,44 @@ if TYPE_CHECKING:
 
 
 def diff_command(diff: "Diff") -> str:
-    """The command that judges the same run again."""
+    """The command that judges the same run again; empty where there is none, of a callable or on arrays of Python's."""
     trace = diff.trace
+    if not _has_names(trace):
+        return ""
     printed, at_rest = "values" in trace.called_with, "trace" in trace.called_with
-    options = [] if at_rest else case_options(trace.case_run, own=trace.backend != "foreign" or printed)
+    options = [] if at_rest else case_options(trace.case_run, own=_takes_tiles(trace))
     options += _options(trace.called_with)
     return _command("diff", "" if printed else _named(trace), () if at_rest else trace.faults, options)
 
 
+def _has_names(*traces: "Trace") -> bool:
+    """Whether a command can say what was run, and on which inputs."""
+    run = [trace for trace in traces if "trace" not in trace.called_with]
+    drawn = all(trace.case.distribution != GIVEN for trace in run)
+    return (drawn or any("inputs" in trace.called_with for trace in run)) and all(map(_has_target, run))
+
+
+def _has_target(trace: "Trace") -> bool:
+    if "values" in trace.called_with or trace.backend != "foreign" or ".py:" in trace.target:
+        return True
+    from workbench.installed import installed
+
+    return trace.target in installed()
+
+
+def _takes_tiles(trace: "Trace") -> bool:
+    """Whether tiles and splits of the case are options of the run, not what its contract says: a function reads stages
+    that were made with them.
+    """
+    return trace.backend != "foreign" or "values" in trace.called_with or bool({*trace.put_in} - {*QUANTISED_INPUTS})
+
+
 def against_command(pair: "Against") -> str:
-    """The command that compares the same two runs again; empty where they have other dtypes, which none does."""
+    """The command that compares the same two runs again; empty where they have other dtypes, which none does, and where
+    `diff_command` has none for one of them.
+    """
     a, b = pair.a.trace, pair.b.trace
-    if a.case.dtype != b.case.dtype:
+    if a.case.dtype != b.case.dtype or not _has_names(a, b):
         return ""
     printed = "values" in a.called_with
     both = {**b.called_with, **a.called_with}
@@ -33,7 +60,7 @@ def against_command(pair: "Against") -> str:
         options = _options({name: value for name, value in both.items() if name != "inputs"})
         words = ["--against", shlex.quote(_named(b)), *options]
         return _command("diff", "" if printed else _named(a), () if "trace" in a.called_with else a.faults, words)
-    own = a.backend != "foreign" or printed
+    own = _takes_tiles(a)
     options = case_options(a.case_run, own=own)
     for name in QUANTISED if a.case.codes is None else ():
         if getattr(b.case, name) is not None:

@@ -101,7 +101,7 @@ def report(diff: Diff, *, unicode: bool, width: int) -> RenderableType:
     parts: list[RenderableType] = [*gates([diff.trace]), Text(headline(diff.trace)), table]
     parts += [Text(line) for line in [*_meaning(diff), *remarks(diff)]]
     parts += [Text(line, style="bold" if not line.startswith(" ") else "") for line in findings(diff)]
-    parts.append(Text(f"repeat: {diff_command(diff)}", style="dim"))
+    parts += [Text(f"repeat: {command}", style="dim")] if (command := diff_command(diff)) else []
     return Group(*parts)
 
 
