@@ -102,6 +102,11 @@ def diff(target: str | None, fail_on: str, as_json: bool, out: Path | None, **op
 
     if fail_on not in FAILS_ALSO:
         raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)  # before the runs, whose results would be lost
+        except OSError as error:
+            raise Refusal(f"--out {out}: {error.strerror}") from None
     second = cli_against.second_run(options)
     with shown():
         if second:
