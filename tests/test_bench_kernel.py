@@ -52,6 +52,12 @@ def probs(q, k, v, *, scale, causal):
     s = q @ k.swapaxes(-1, -2) * np.float32(scale)
     return {"probs": np.exp(s - s.max(-1, keepdims=True))}
 
+def reduce(partial_O, partial_max, partial_sum, *, scale, causal):
+    return partial_O[:, :, 0]
+
+def on_codes(q, k, v, *, scale_q, scale_k, scale_v, scale, causal):
+    return q
+
 def batched(q, k, v, *, scale, causal):
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal)
@@ -292,6 +298,14 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
             "backend of bench kernel is auto or cuda, as the emulator's time is no kernel's; got 'emulator'",
         ),
         (["nowhere.py:f"], "nowhere.py: no such file"),
+        (
+            ["MINE:reduce"],
+            "bench kernel times attention of q, k and v; MINE:reduce reads partial_O, partial_max, partial_sum",
+        ),
+        (
+            ["MINE:on_codes"],
+            "bench kernel times attention of q, k and v; MINE:on_codes reads scale_q, scale_k, scale_v",
+        ),
         (
             ["MINE:attention", "--fault", "flash-no-correction"],
             "fault is for kernels of ours (flash, split_k, fp8); MINE:attention is a foreign one",

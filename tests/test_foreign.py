@@ -1,5 +1,6 @@
 """Foreign kernels: any callable, with all, some or none of the stages, and what happens when it misbehaves."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -388,3 +389,25 @@ def test_splits_of_a_kernel_on_codes_are_refused() -> None:
     assert str(refused.value) == (
         'kernel: a kernel on 8-bit codes is judged as one that does not split the keys; its "contract" says splits=3'
     )
+
+
+def test_a_compiled_function_need_not_tell_its_parameters() -> None:
+    class Compiled:
+        """As pybind11 makes functions."""
+
+        __name__ = "compiled"
+
+        @property
+        def __signature__(self) -> None:
+            raise ValueError("no signature found for builtin")
+
+        def __call__(self, *arrays: np.ndarray, **options: Any) -> Any:
+            return attention(*arrays, **options)["out"]
+
+    compiled = Compiled()
+    with pytest.raises(ValueError, match="no signature found"):
+        inspect.signature(compiled)
+    assert diff(run(compiled, CASE)).verdict == "rounding"
+    with pytest.raises(Refusal) as refused:
+        run(compiled, CASE, feed={"partial_O": "reference"})
+    assert str(refused.value).startswith("compiled reads no stage that could be fed")

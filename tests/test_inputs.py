@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 from safetensors.numpy import save_file
 
-from workbench import Case, Refusal, diff, load, run, save
+from workbench import Case, Diff, Refusal, diff, load, run, save
 from workbench.cli import commands
 from workbench.inputs import case_of, normalised
 from workbench.inputs import load as load_inputs
+from workbench.mask import bias
 from workbench.quantize import quantize
 from workbench.stages import INPUTS, QUANTISED_INPUTS
 
@@ -285,6 +286,37 @@ def test_a_bias_may_hide_keys_and_either_may_come_alone() -> None:
         assert diff(made).verdict == "rounding"
         scores = diff(made)["scores"].decisive
         assert scores is not None and np.isfinite(scores.summary.max_abs)
+
+
+def test_a_bias_as_low_as_the_sentinel_is_refused() -> None:
+    """Nobody could tell its scores from masked ones."""
+    inputs = dict(zip("qkv", CASE.inputs(), strict=True)) | {"bias": np.zeros((20, 30), np.float32)}
+    inputs["bias"][3, 5] = -1e9
+
+    def judged(sentinel: float) -> Diff:
+        def kernel(*args: Any, **options: Any) -> Any:
+            stages = torch_attention(True, "scores", "out")(*args, **options)
+            return stages | {"contract": {"mask_sentinel": sentinel}}
+
+        return diff(run(kernel, case_of(inputs), inputs=inputs, arrays="torch"))
+
+    pytest.importorskip("torch", reason="torch is not installed")
+    assert judged(-1e30).verdict == "rounding"
+    with pytest.raises(Refusal) as refused:
+        judged(-1e9)
+    assert str(refused.value) == (
+        "kernel: scores of the contract's mask_sentinel=-1e+09 or less are masked ones, and the bias holds -1e+09: give "
+        "-inf or a mask in its place"
+    )
+
+
+def test_a_bias_of_one_row_stays_one_row() -> None:
+    """It is read for every part of a run, and would take 8 bytes for each score."""
+    inputs = dict(zip("qkv", CASE.inputs(), strict=True)) | {"bias": np.ones((1, 30), np.float16)}
+    trace = run(lambda q, k, v, *, scale, causal, bias: q, case_of(inputs), inputs=inputs)
+    added = bias(trace)
+    assert added is not None and added.shape == (CASE.batch, CASE.heads, 20, 30)
+    assert np.shares_memory(added, trace.inputs["bias"])
 
 
 def test_a_trace_keeps_its_mask_and_bias(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from workbench import latency
 from workbench.case import QUANTISED, Case
 from workbench.cuda.kernels import KERNELS
 from workbench.foreign import find
+from workbench.handed import SCALES, parameters_of, stages_read
 from workbench.installed import installed
 from workbench.judge import Diff, diff
 from workbench.latency import Call
@@ -144,10 +145,12 @@ def wrong(results: Mapping[str, Any]) -> bool:
 
 def _named(target: str | Callable[..., Any], backend: str) -> tuple[str, Callable[..., Any] | None]:
     """The name of the target, and the function where it is a foreign one."""
-    if not isinstance(target, str):
-        return getattr(target, "__name__", "callable"), target
-    if ":" in target or (target not in KERNELS and target in installed()):
-        return target, find(target)
+    if not isinstance(target, str) or ":" in target or (target not in KERNELS and target in installed()):
+        function = find(target) if isinstance(target, str) else target
+        name = target if isinstance(target, str) else getattr(target, "__name__", "callable")
+        if reads := [*stages_read(function), *(scale for scale in SCALES if scale in parameters_of(function))]:
+            raise Refusal(f"bench kernel times attention of q, k and v; {name} reads {', '.join(reads)}")
+        return name, function
     if target not in KERNELS:
         raise Refusal(
             f"bench kernel times a kernel of ours ({', '.join(KERNELS)}) or a foreign one given as path.py:function; "

@@ -117,6 +117,11 @@ def diff(
 
     if fail_on not in FAILS_ALSO:
         raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)  # before the runs, whose results would be lost
+        except OSError as error:
+            raise Refusal(f"--out {out}: {error.strerror}") from None
     second = cli_against.second_run(options)
     if second and against_trace is not None:
         raise Refusal("--against-trace holds one run to an earlier one, and --against two beside each other; got both")

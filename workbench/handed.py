@@ -38,7 +38,7 @@ def handed(
     Else, where the case has codes, one with the keywords scale_q, scale_k and scale_v takes codes in the place of q, k
     and v; any other takes these. Refusal for inputs and stages that the function does not take.
     """
-    parameters = inspect.signature(function).parameters
+    parameters = parameters_of(function)
     anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
     beside = {x: read[x] for x in MASKS if x in read}
     if lacking := [x for x in beside if x not in parameters and not anything]:
@@ -59,8 +59,15 @@ def handed(
 def stages_read(function: Callable[..., Any]) -> list[str]:
     """The stages that a function reads, by the names of its parameters that have no default; scales go with codes."""
     stages = {stage for one in ALGORITHMS.values() for stage in one} - {*SCALES, "out", "lse"}
-    parameters = inspect.signature(function).parameters
-    return [key for key, one in parameters.items() if key in stages and one.default is one.empty]
+    return [key for key, one in parameters_of(function).items() if key in stages and one.default is one.empty]
+
+
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function by name; none of a compiled one, such as pybind11's, that does not tell."""
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:
+        return {}
 
 
 def _stages(

@@ -17,6 +17,7 @@ from workbench.bias import biases, second_case, verdicts
 from workbench.comparison import Comparison, State, Summary
 from workbench.contract import without_float8
 from workbench.expectation import readable, unjudgeable
+from workbench.mask import check_sentinel
 from workbench.quantisation import Loss, loss
 from workbench.selection import Selection
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
@@ -128,9 +129,11 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
 
     `device`: where the float64 arithmetic runs; cpu, cuda (in torch), or auto: cuda for a trace of more than LARGE
     elements where torch finds a GPU. Verdicts do not depend on it. Raises Refusal for a trace whose inputs are not
-    finite or whose stages are unknown or misshaped, Unavailable for a missing GPU.
+    finite, whose stages are unknown or misshaped, or whose bias is as low as the contract's sentinel; Unavailable for a
+    missing GPU.
     """
     check(trace, trace.target)
+    check_sentinel(trace)
     absent = {*ABSENT[trace.case.decode]} - {*trace.stages}
     known = {name: stage for name, stage in ALGORITHMS[trace.algorithm].items() if name not in absent}
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
