@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from workbench import Case, Refusal, Unavailable, bench_kernel, cli, latency, run
 from workbench.bench_kernel import CASES, KINDS, PEER, PERCENTILES, SHAPES, TIMES, measure, sentences, tables, wrong
+from workbench.cuda import run as cuda_run  # before a test gives it another `gpu`, which it would keep
 from workbench.cuda.gpu import gpu
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -358,6 +359,7 @@ def test_a_callable_is_named_by_itself():
 
 def test_a_faulty_kernel_of_ours_is_refused_before_it_is_built(monkeypatch):
     """The judged run is the emulator's here; what times a kernel is never reached."""
+    assert cuda_run.gpu is gpu
     on_emulator = partial(run, backend="emulator")
     monkeypatch.setattr(bench_kernel, "run", lambda *given, backend, **options: on_emulator(*given, **options))
     monkeypatch.setattr("workbench.cuda.gpu.gpu", lambda: "a GPU")

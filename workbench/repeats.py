@@ -1,12 +1,12 @@
 """Whether a foreign function gives the same bits again, and without its probes."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from workbench.arrays import as_numpy
+from workbench.handed import parameters_of
 from workbench.refusal import Refusal
 
 #: keywords of a function that can leave its probes out; it is then called with False too, and its outputs compared
@@ -24,8 +24,7 @@ def again(function: Callable[..., Any], runs: int) -> bool:
 
 def _switch(function: Callable[..., Any]) -> str | None:
     """The keyword that leaves the probes out."""
-    parameters = inspect.signature(function).parameters
-    return next((name for name in PROBES if name in parameters), None)
+    return next((name for name in PROBES if name in parameters_of(function)), None)
 
 
 def repeated(function: Callable[..., Any], call: Callable[..., Returned], first: Returned, runs: int) -> dict[str, Any]:
