@@ -287,6 +287,21 @@ def test_little_is_enough(tmp_path: Path, dtype: str) -> None:
     assert diff(load(small(tmp_path / "y.safetensors", ours, wrong))).origins == ("lse",)
 
 
+@pytest.mark.parametrize("where", ["case", "contract"])
+def test_splits_tell_the_algorithm_where_the_stages_do_not(tmp_path: Path, where: str) -> None:
+    """out and lse are of every algorithm, and one without partial results cannot merge splits."""
+    ours = run("split_k", CASE.but(causal=False))
+    stages = {name: ours.stages[name] for name in ("out", "lse")}
+    path = small(tmp_path / "x.safetensors", ours, stages, **{where: {"splits": 2, "block_k": 16}})
+    assert load(path).algorithm == "split_k" and diff(load(path)).verdict == "rounding"
+    rewritten(path, lambda _, m: m.update(algorithm="flash"))
+    assert refused(path) == (
+        "FILE: flash splits no keys, and its contract has splits=2; kernels that split them are of the algorithm split_k"
+    )
+    rewritten(path, lambda _, m: m[where].update(splits=1))
+    assert load(path).algorithm == "flash" and diff(load(path)).verdict == "rounding"
+
+
 def test_the_algorithm_is_told_by_the_stages(tmp_path: Path) -> None:
     ours = run("split_k", CASE)
     stages = {name: ours.stages[name] for name in ("out", "merge_max")}

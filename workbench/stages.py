@@ -140,12 +140,12 @@ PROBE_SETS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def algorithm_of(names: Iterable[str], *, codes: bool) -> str | None:
-    """Whose stages all of `names` are, the first of ALGORITHMS; with `codes` none but those of 8-bit codes. None where
-    they are not of one algorithm.
+def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> str | None:
+    """Whose stages all of `names` are, the first of ALGORITHMS; with `codes` none but those of 8-bit codes, with
+    `splits`, of keys that are split, none that has no partial results. None where they are not of one algorithm.
     """
-    found = (key for key, known in ALGORITHMS.items() if {*names} <= {*known} and (key == "fp8" or not codes))
-    return next(found, None)
+    known = {"fp8": ALGORITHMS["fp8"]} if codes else {"split_k": ALGORITHMS["split_k"]} if splits else ALGORITHMS
+    return next((key for key, stages in known.items() if {*names} <= {*stages}), None)
 
 
 def stage_of(algorithm: str, name: str, target: str) -> Stage:

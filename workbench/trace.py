@@ -131,14 +131,19 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
 
 
 def check(trace: Trace, where: str) -> Trace:
-    """`trace` itself; Refusal where an input is missing, does not fit or is not finite, or a stage is unknown or
-    misshaped. `where` names it in messages.
+    """`trace` itself; Refusal where an input is missing, does not fit or is not finite, a stage is unknown or
+    misshaped, or the contract is another algorithm's. `where` names it in messages.
     """
     for name in INPUTS:
         if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
             raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
     check_inputs(trace.case, trace.inputs, where)
     known = ALGORITHMS[trace.algorithm]
+    if trace.algorithm != "split_k" and trace.contract.splits not in (None, 1):
+        raise Refusal(
+            f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "
+            "that split them are of the algorithm split_k"
+        )
     sizes = _sizes(trace.case, trace.contract)
     for name, stage in trace.stages.items():
         if name not in known:

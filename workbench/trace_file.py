@@ -158,7 +158,8 @@ def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:
     names = [*manifest["stages"], *manifest["requested"], *manifest["put_in"], *manifest["sparse"]]
     stated = manifest["algorithm"]
     if stated is None:
-        if (found := algorithm_of(names, codes=case.codes is not None)) is None:
+        splits = manifest["contract"].get("splits", case.splits) not in (None, 1)
+        if (found := algorithm_of(names, codes=case.codes is not None, splits=splits)) is None:
             listed = "; ".join(f"{key}: {', '.join(known)}" for key, known in ALGORITHMS.items())
             raise Refusal(f"its stages {', '.join(names)} are not of one algorithm; stages of {listed}")
         return found
