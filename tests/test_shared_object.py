@@ -132,6 +132,16 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     assert str(refusal.value) == f"{tmp_path}/a.so: not a shared object of 64-bit Linux; it begins with b'MZ90 w'"
 
 
+@pytest.mark.parametrize("size", [6, 50, 1000])
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, size: int) -> None:
+    """As an interrupted copy leaves it: the ELF header tells of sections beyond its end."""
+    made = built(tmp_path, "whole", "int f() { return 1; }")
+    made.write_bytes(made.read_bytes()[:size])
+    with pytest.raises(Refusal) as refusal:
+        read(made, None)
+    assert str(refusal.value) == f"{made}: not a whole shared object; it is cut off at {size} bytes"
+
+
 def test_a_tool_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = built(tmp_path, "plain", "int f() { return 1; }")
     monkeypatch.setenv("PATH", str(tmp_path))

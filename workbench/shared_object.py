@@ -36,7 +36,7 @@ class SharedObject:
 def read(path: Path, torch_libraries: Path | None) -> SharedObject:
     """The shared object `path`, whose libraries are also looked for in torch's folder, as `import torch` has them.
 
-    Refusal for a file that is none; Unavailable without `ldd` and `nm`.
+    Refusal for a file that is none or not a whole one; Unavailable without `ldd` and `nm`.
     """
     content = path.read_bytes()
     if content[:4] != b"\x7fELF" or content[4:6] != b"\x02\x01":
@@ -45,7 +45,10 @@ def read(path: Path, torch_libraries: Path | None) -> SharedObject:
     mangled = re.findall(r"^undefined symbol: ([^\s,]+)", found, re.M)
     undefined = [name for name in mangled if not re.match(r"_?Py", name)]  # the process that loads it has Python's
     needed = [name.partition("@")[0] for name in _ran("nm", "-D", "-u", "-P", str(path)).split()[::2]]
-    elf, ptx = _architectures(path, content)
+    try:
+        elf, ptx = _architectures(path, content)
+    except (struct.error, IndexError):
+        raise Refusal(f"{path}: not a whole shared object; it is cut off at {len(content)} bytes") from None
     return SharedObject(
         path=path,
         libraries={**dict(re.findall(r"^\s*(\S+) => (/\S+)", found, re.M)),
