@@ -124,7 +124,8 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
     whole = [case.batch, case.heads, case.seqlen_q, case.seqlen_k]
     for name in MASKS:
         shape = list(inputs[name].shape) if name in inputs else []
-        if not all(size in (1, full) for size, full in zip(shape, whole[len(whole) - len(shape) :], strict=True)):
+        fits = zip(reversed(shape), reversed(whole), strict=False)
+        if len(shape) > len(whole) or not all(size in (1, full) for size, full in fits):
             raise Refusal(
                 f"{where}: {name} must have shape {whole} or {whole[2:]} for this case, or 1 in places; got {shape}"
             )
@@ -169,6 +170,11 @@ def check(trace: Trace, where: str) -> Trace:
     for name, errors in trace.sparse.items():
         if name not in trace.stages or errors.shape != trace.stages[name].shape:
             raise Refusal(f"{where}: what tells which elements of {name} were given must have its shape")
+        if not np.any(errors >= 0) or np.any(errors < 0):
+            raise Refusal(
+                f"{where}: what tells which elements of {name} were given holds how far each may be off, at least 0, "
+                "and NaN where none was given; some must be given"
+            )
     return trace
 
 
