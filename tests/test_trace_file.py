@@ -323,6 +323,13 @@ def test_elements_given_in_part_are_some_and_off_by_at_least_0(tmp_path: Path, e
     )
 
 
+def test_a_kernel_on_codes_that_tells_no_scaling_has_the_usual_one(tmp_path: Path) -> None:
+    ours = run("fp8", Case(seqlen=16, head_dim=16, codes="e4m3"), backend="emulator")
+    path = small(tmp_path / "x.safetensors", ours, {"out": ours.stages["out"]}, case={"codes": "e4m3"})
+    found = load(path)
+    assert found.case.quantiser_scale == "dynamic" and diff(found).verdict == "rounding"
+
+
 def test_the_algorithm_is_told_by_the_stages(tmp_path: Path) -> None:
     ours = run("split_k", CASE)
     stages = {name: ours.stages[name] for name in ("out", "merge_max")}

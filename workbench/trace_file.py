@@ -16,6 +16,7 @@ from workbench.case import DTYPES, GIVEN, Case
 from workbench.inputs import fields as told_by
 from workbench.manifest import checked
 from workbench.provenance import of_dict as provenance_of
+from workbench.quantize import SCALINGS
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, algorithm_of
 from workbench.statistics import of_dict as statistics_of
@@ -150,7 +151,9 @@ def _case(manifest: Mapping[str, Any], read: Mapping[str, np.ndarray]) -> Case:
     if manifest["window"] is not None:
         told = {name: value for name, value in told.items() if name not in _OF_WINDOW}
     drawn = {"seed", "distribution", "input_std"} & set(stated)
-    return Case(**{**({} if drawn else {"distribution": GIVEN}), **told, **stated})
+    case = Case(**{**({} if drawn else {"distribution": GIVEN}), **told, **stated})
+    unscaled = case.codes is not None and case.quantiser_scale is None
+    return case.but(quantiser_scale=SCALINGS[0]) if unscaled else case  # as of a function under test
 
 
 def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:
