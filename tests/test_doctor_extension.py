@@ -152,6 +152,16 @@ def test_files_without_extensions_are_refused(tmp_path: Path, name: str, text: s
     )
 
 
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(b"\xff")
+    with pytest.raises(Refusal) as refusal:
+        checks_of(str(path))
+    assert str(refusal.value) == (
+        f"{path}: not Python ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte)"
+    )
+
+
 def test_the_command_line(tmp_path: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")

@@ -1,6 +1,7 @@
 """Foreign kernels: any callable, with all, some or none of the stages, and what happens when it misbehaves."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,14 @@ def test_what_a_function_says_with_our_own_exceptions_is_passed_on(kind: type[Ex
     with pytest.raises(kind) as raised:
         run(kernel, CASE)
     assert str(raised.value) == "there is no GPU here"
+
+
+@pytest.mark.parametrize("name", ["torch", "sparse", "numpy"])
+def test_a_file_may_have_the_name_of_a_library(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("def attention(q, k, v, *, scale, causal):\n    return 0 * q\n")
+    before = sys.modules.get(name)
+    assert diff(run(f"{tmp_path}/{name}.py:attention", CASE)).origins == ("out",)
+    assert sys.modules.get(name) is before
 
 
 def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:

@@ -68,6 +68,10 @@ def test_newer_sources_are_named(tmp_path: Path) -> None:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (later, later))
     assert newer_sources(made) == (str(tmp_path / "kernel.cu"), str(tmp_path / "old.cpp"))
+    (tmp_path / "csrc").mkdir()
+    header = (tmp_path / "kernel.cu").rename(tmp_path / "csrc" / "kernel.cuh")
+    assert newer_sources(made) == (str(header), str(tmp_path / "old.cpp"))
+    header.rename(tmp_path / "kernel.cu")
     (tmp_path / "build").mkdir()
     made = made.rename(tmp_path / "build" / made.name)
     assert newer_sources(made) == ()
@@ -126,6 +130,16 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refusal:
         read(tmp_path / "a.so", None)
     assert str(refusal.value) == f"{tmp_path}/a.so: not a shared object of 64-bit Linux; it begins with b'MZ90 w'"
+
+
+@pytest.mark.parametrize("size", [6, 50, 1000])
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, size: int) -> None:
+    """As an interrupted copy leaves it: the ELF header tells of sections beyond its end."""
+    made = built(tmp_path, "whole", "int f() { return 1; }")
+    made.write_bytes(made.read_bytes()[:size])
+    with pytest.raises(Refusal) as refusal:
+        read(made, None)
+    assert str(refusal.value) == f"{made}: not a whole shared object; it is cut off at {size} bytes"
 
 
 def test_a_tool_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

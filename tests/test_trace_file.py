@@ -287,6 +287,49 @@ def test_little_is_enough(tmp_path: Path, dtype: str) -> None:
     assert diff(load(small(tmp_path / "y.safetensors", ours, wrong))).origins == ("lse",)
 
 
+@pytest.mark.parametrize("where", ["case", "contract"])
+def test_splits_tell_the_algorithm_where_the_stages_do_not(tmp_path: Path, where: str) -> None:
+    """out and lse are of every algorithm, and one without partial results cannot merge splits."""
+    ours = run("split_k", CASE.but(causal=False))
+    stages = {name: ours.stages[name] for name in ("out", "lse")}
+    path = small(tmp_path / "x.safetensors", ours, stages, **{where: {"splits": 2, "block_k": 16}})
+    assert load(path).algorithm == "split_k" and diff(load(path)).verdict == "rounding"
+    rewritten(path, lambda _, m: m.update(algorithm="flash"))
+    assert refused(path) == (
+        "FILE: flash splits no keys, and its contract has splits=2; kernels that split them are of the algorithm split_k"
+    )
+    rewritten(path, lambda _, m: m[where].update(splits=1))
+    assert load(path).algorithm == "flash" and diff(load(path)).verdict == "rounding"
+
+
+def test_a_mask_with_too_many_axes_is_refused(tmp_path: Path) -> None:
+    ours = run("flash", Case(seqlen=4, head_dim=8))
+    path = small(tmp_path / "x.safetensors", ours, {"out": ours.stages["out"]})
+    rewritten(path, lambda arrays, _: arrays.update(mask=np.ones((1, 1, 1, 4, 4), bool)))
+    assert refused(path) == (
+        "FILE: mask must have shape [1, 1, 4, 4] or [4, 4] for this case, or 1 in places; got [1, 1, 1, 4, 4]"
+    )
+
+
+@pytest.mark.parametrize("error", [np.nan, -1.0])
+def test_elements_given_in_part_are_some_and_off_by_at_least_0(tmp_path: Path, error: float) -> None:
+    ours = run("flash", Case(seqlen=4, head_dim=8))
+    out = ours.stages["out"]
+    path = small(tmp_path / "x.safetensors", ours, {"out": out}, sparse=["out"])
+    rewritten(path, lambda arrays, _: arrays.update({"sparse.out": np.full(out.shape, error)}))
+    assert refused(path) == (
+        "FILE: what tells which elements of out were given holds how far each may be off, at least 0, and NaN where "
+        "none was given; some must be given"
+    )
+
+
+def test_a_kernel_on_codes_that_tells_no_scaling_has_the_usual_one(tmp_path: Path) -> None:
+    ours = run("fp8", Case(seqlen=16, head_dim=16, codes="e4m3"), backend="emulator")
+    path = small(tmp_path / "x.safetensors", ours, {"out": ours.stages["out"]}, case={"codes": "e4m3"})
+    found = load(path)
+    assert found.case.quantiser_scale == "dynamic" and diff(found).verdict == "rounding"
+
+
 def test_the_algorithm_is_told_by_the_stages(tmp_path: Path) -> None:
     ours = run("split_k", CASE)
     stages = {name: ours.stages[name] for name in ("out", "merge_max")}

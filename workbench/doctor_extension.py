@@ -62,7 +62,7 @@ def extensions(path: Path) -> Iterator[Path]:
     """The shared objects that a Python file imports, names in a string, or has torch's extension loader build."""
     try:
         tree = ast.parse(path.read_text(), str(path))
-    except SyntaxError as error:
+    except (SyntaxError, ValueError) as error:  # ValueError: no UTF-8
         raise Refusal(f"{path}: not Python ({error})") from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -42,7 +42,8 @@ def find(target: str) -> Function:
         raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
     if not Path(path).is_file():
         raise Refusal(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    # under a name of its own: a file named torch.py or sparse.py must not stand in for the library
+    spec = importlib.util.spec_from_file_location(f"workbench_target_{Path(path).stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickles of the file look themselves up there
@@ -174,7 +175,7 @@ def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], n
     if unknown := [stage for stage in stages if stage not in known]:
         raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(known)}")
     split = declared.get("splits") not in (None, 1)  # out alone is of either
-    found = algorithm_of(stages, codes=case.codes is not None, split=split)
+    found = algorithm_of(stages, codes=case.codes is not None, splits=split)
     if found is None:
         other = [stage for stage in stages if stage not in ALGORITHMS["fp8"]]
         raise Refusal(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.refusal import Refusal
+from workbench.shared_object import SOURCES, sources_beside
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +32,6 @@ _UNTOLD = (
     *("torch", "torchgen", "triton", "nvidia", "cupy", "cupy_backends", "jaxlib", "cuda", "numba", "numba_cuda"),
     *("numpy", "ml_dtypes", "safetensors", "llvmlite", "matplotlib", "PIL", "pillow", "kiwisolver", "contourpy"),
 )
-#: sources of extensions, looked for beside the function's file and in these folders beside it
-_SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
-_FOLDERS = (".", "csrc", "src", "cuda", "kernels", "include")
 _MAPS, _DELETED = Path("/proc/self/maps"), " (deleted)"
 
 
@@ -101,9 +99,8 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
         if _foreign_object(path):
             yield _file(path, loaded=True, deleted=deleted)
     if folder is not None:
-        for path in sorted(path for name in _FOLDERS for path in (folder / name).glob("*")):
-            if path.suffix in _SOURCES and path.is_file():
-                yield _file(path, loaded=False)
+        for path in sources_beside(folder):
+            yield _file(path, loaded=False)
 
 
 @cache
@@ -208,7 +205,7 @@ def since(now: Provenance, before: Provenance, previous: str, *, moved: bool) ->
     """
     by_path, by_name = ({key(file): file.sha256 for file in before.files} for key in (_path, _name))
     changed = [_name(file) for file in now.files if by_path.get(_path(file), by_name.get(_name(file))) != file.sha256]
-    compiled = [name for name in changed if Path(name).suffix in _SOURCES]
+    compiled = [name for name in changed if Path(name).suffix in SOURCES]
     kept = [file for file in now.files if file.is_object and _name(file) not in changed]
     remark = f"since {previous}: {'changed: ' + ', '.join(changed) if changed else 'no file changed'}"
     other = moved or any(_is_object(name) for name in changed)

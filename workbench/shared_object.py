@@ -5,7 +5,7 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,8 @@ from workbench.refusal import Refusal, Unavailable
 
 #: suffixes of what an extension is built from
 SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
+#: where they are looked for, beside what was built or uses it
+_FOLDERS = (".", "csrc", "src", "cuda", "kernels", "include")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class SharedObject:
 def read(path: Path, torch_libraries: Path | None) -> SharedObject:
     """The shared object `path`, whose libraries are also looked for in torch's folder, as `import torch` has them.
 
-    Refusal for a file that is none; Unavailable without `ldd` and `nm`.
+    Refusal for a file that is none or not a whole one; Unavailable without `ldd` and `nm`.
     """
     content = path.read_bytes()
     if content[:4] != b"\x7fELF" or content[4:6] != b"\x02\x01":
@@ -43,7 +45,10 @@ def read(path: Path, torch_libraries: Path | None) -> SharedObject:
     mangled = re.findall(r"^undefined symbol: ([^\s,]+)", found, re.M)
     undefined = [name for name in mangled if not re.match(r"_?Py", name)]  # the process that loads it has Python's
     needed = [name.partition("@")[0] for name in _ran("nm", "-D", "-u", "-P", str(path)).split()[::2]]
-    elf, ptx = _architectures(path, content)
+    try:
+        elf, ptx = _architectures(path, content)
+    except (struct.error, IndexError):
+        raise Refusal(f"{path}: not a whole shared object; it is cut off at {len(content)} bytes") from None
     return SharedObject(
         path=path,
         libraries={**dict(re.findall(r"^\s*(\S+) => (/\S+)", found, re.M)),
@@ -58,16 +63,23 @@ def read(path: Path, torch_libraries: Path | None) -> SharedObject:
 
 def newer_sources(path: Path) -> tuple[str, ...]:
     """Sources written after `path` was built: those that ninja's build file beside it names, as torch's extension
-    loader writes it, else those in its folder.
+    loader writes it, else those beside it.
     """
     ninja = path.parent / "build.ninja"
     if ninja.is_file():
         named = re.findall(r"^build \S+: \S*compile (\S+)", ninja.read_text(), re.M)
         sources = [path.parent / name for name in named]
     else:
-        sources = [one for one in path.parent.iterdir() if one.suffix in SOURCES]
+        sources = [*sources_beside(path.parent)]
     built = path.stat().st_mtime
     return tuple(sorted(str(one) for one in sources if one.is_file() and one.stat().st_mtime > built))
+
+
+def sources_beside(folder: Path) -> Iterator[Path]:
+    """The sources in a folder, and in those folders of it that usually hold them."""
+    for path in sorted(path for name in _FOLDERS for path in (folder / name).glob("*")):
+        if path.suffix in SOURCES and path.is_file():
+            yield path
 
 
 def _cxx11_abi(demangled: Sequence[str]) -> tuple[int, ...]:

@@ -140,13 +140,12 @@ PROBE_SETS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def algorithm_of(names: Iterable[str], *, codes: bool, split: bool = False) -> str | None:
-    """Whose stages all of `names` are, the first of ALGORITHMS; with `codes` none but those of 8-bit codes, of a kernel
-    that splits the keys (`split`) not flash. None where they are not of one algorithm.
+def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> str | None:
+    """Whose stages all of `names` are, the first of ALGORITHMS; with `codes` none but those of 8-bit codes, with
+    `splits`, of keys that are split, not flash. None where they are not of one algorithm.
     """
-    fitting = [key for key, known in ALGORITHMS.items() if {*names} <= {*known}]
-    ruled_out = {"flash", "split_k"} if codes else {"flash"} if split else set()
-    return next((key for key in fitting if key not in ruled_out), None)
+    ruled_out = {"flash", "split_k"} if codes else {"flash"} if splits else set()
+    return next((key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out), None)
 
 
 def stage_of(algorithm: str, name: str, target: str) -> Stage:

@@ -124,21 +124,27 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
     whole = [case.batch, case.heads, case.seqlen_q, case.seqlen_k]
     for name in MASKS:
         shape = list(inputs[name].shape) if name in inputs else []
-        if not all(size in (1, full) for size, full in zip(shape, whole[len(whole) - len(shape) :], strict=True)):
+        fits = zip(reversed(shape), reversed(whole), strict=False)
+        if len(shape) > len(whole) or not all(size in (1, full) for size, full in fits):
             raise Refusal(
                 f"{where}: {name} must have shape {whole} or {whole[2:]} for this case, or 1 in places; got {shape}"
             )
 
 
 def check(trace: Trace, where: str) -> Trace:
-    """`trace` itself; Refusal where an input is missing, does not fit or is not finite, or a stage is unknown or
-    misshaped. `where` names it in messages.
+    """`trace` itself; Refusal where an input is missing, does not fit or is not finite, a stage is unknown or
+    misshaped, or the contract is another algorithm's. `where` names it in messages.
     """
     for name in INPUTS:
         if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
             raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
     check_inputs(trace.case, trace.inputs, where)
     known = ALGORITHMS[trace.algorithm]
+    if trace.algorithm != "split_k" and trace.contract.splits not in (None, 1):
+        raise Refusal(
+            f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "
+            "that split them are of the algorithm split_k"
+        )
     sizes = _sizes(trace.case, trace.contract)
     for name, stage in trace.stages.items():
         if name not in known:
@@ -164,6 +170,11 @@ def check(trace: Trace, where: str) -> Trace:
     for name, errors in trace.sparse.items():
         if name not in trace.stages or errors.shape != trace.stages[name].shape:
             raise Refusal(f"{where}: what tells which elements of {name} were given must have its shape")
+        if not np.any(errors >= 0) or np.any(errors < 0):
+            raise Refusal(
+                f"{where}: what tells which elements of {name} were given holds how far each may be off, at least 0, "
+                "and NaN where none was given; some must be given"
+            )
     return trace
 
 

@@ -16,6 +16,7 @@ from workbench.case import DTYPES, GIVEN, Case
 from workbench.inputs import fields as told_by
 from workbench.manifest import checked
 from workbench.provenance import of_dict as provenance_of
+from workbench.quantize import SCALINGS
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, algorithm_of
 from workbench.statistics import of_dict as statistics_of
@@ -150,7 +151,9 @@ def _case(manifest: Mapping[str, Any], read: Mapping[str, np.ndarray]) -> Case:
     if manifest["window"] is not None:
         told = {name: value for name, value in told.items() if name not in _OF_WINDOW}
     drawn = {"seed", "distribution", "input_std"} & set(stated)
-    return Case(**{**({} if drawn else {"distribution": GIVEN}), **told, **stated})
+    case = Case(**{**({} if drawn else {"distribution": GIVEN}), **told, **stated})
+    unscaled = case.codes is not None and case.quantiser_scale is None
+    return case.but(quantiser_scale=SCALINGS[0]) if unscaled else case  # as of a function under test
 
 
 def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:
@@ -158,9 +161,8 @@ def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:
     names = [*manifest["stages"], *manifest["requested"], *manifest["put_in"], *manifest["sparse"]]
     stated = manifest["algorithm"]
     if stated is None:
-        declared = manifest["contract"] if isinstance(manifest["contract"], Mapping) else {}
-        split = declared.get("splits") not in (None, 1)
-        if (found := algorithm_of(names, codes=case.codes is not None, split=split)) is None:
+        splits = manifest["contract"].get("splits", case.splits) not in (None, 1)
+        if (found := algorithm_of(names, codes=case.codes is not None, splits=splits)) is None:
             listed = "; ".join(f"{key}: {', '.join(known)}" for key, known in ALGORITHMS.items())
             raise Refusal(f"its stages {', '.join(names)} are not of one algorithm; stages of {listed}")
         return found
