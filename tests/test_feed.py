@@ -12,7 +12,7 @@ from workbench import Case, Refusal, diff, run
 from workbench.cli import commands
 from workbench.feed import parse
 
-CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=100, head_dim=32, causal=True, splits=3, block_k=32)
+CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=100, causal=True, splits=3)
 PARTIALS = ("partial_O", "partial_max", "partial_sum")
 FAULTS = ["partial-no-masked-tile-guard", "reduce-double-counts-sum"]
 
@@ -143,7 +143,7 @@ def test_foreign_stages_in_the_middle_read_what_they_name() -> None:
         acc = probs_cast @ np.repeat(v, 2, 1)
         return {"out": acc / row_sum[..., -1:], "contract": {"row_sum_of_cast": False}}
 
-    case = Case(heads=4, kv_heads=2, seqlen=64, head_dim=32, block_k=64)
+    case = Case(heads=4, kv_heads=2, seqlen=64, block_k=64)
     judged = diff(run(product, case))
     assert judged.verdict in ("rounding", "exact") and set(judged.trace.put_in) == {"probs_cast", "row_sum"}
     wrong = diff(run(product, case, feed={"row_sum": np.ones((1, 4, 64, 1), np.float32)}))
@@ -167,7 +167,7 @@ def test_what_cannot_be_fed_is_refused(tmp_path: Path) -> None:
         (
             "split_k",
             {"partial_O": tmp_path / "x.npz"},
-            "split_k: partial_O has axes [b h s q d] and must have shape [2, 4, 3, 100, 32] for this case; got [3]",
+            "split_k: partial_O has axes [b h s q d] and must have shape [2, 4, 3, 100, 64] for this case; got [3]",
         ),
         (lambda q, k, v, **_: q, good, "<lambda> reads no stage that could be fed: a function that does has parameters with the names of stages, such as partial_O"),
         (reduce, {"qk": "reference"}, "reduce reads partial_O, partial_max, partial_sum; qk cannot be fed"),

@@ -18,7 +18,7 @@ from workbench.mask import bias
 from workbench.quantize import quantize
 from workbench.stages import INPUTS, QUANTISED_INPUTS
 
-CASE = Case(batch=2, heads=4, kv_heads=2, seqlen_q=20, seqlen_k=30, head_dim=32)
+CASE = Case(batch=2, heads=4, kv_heads=2, seqlen_q=20, seqlen_k=30)
 
 
 def floats(case: Case = CASE) -> dict[str, np.ndarray]:
@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ({"q": arrays["q"], "k": arrays["k"]}, "here: v is missing; give v, or codes_v and scale_v"),
         (arrays | {"out": arrays["q"]}, f"here: inputs are {', '.join((*INPUTS, *QUANTISED_INPUTS))}, mask, bias; got out"),
         (arrays | {"codes_q": codes["codes_q"]}, "here: codes and scales come in pairs; codes_q is alone"),
-        (arrays | {"q": arrays["q"][0]}, "here: q must have axes [batch head row dim]; got shape [4, 20, 32]"),
+        (arrays | {"q": arrays["q"][0]}, "here: q must have axes [batch head row dim]; got shape [4, 20, 64]"),
         (
             arrays | {"q": arrays["q"].astype(np.float64)},
             "here: q must be an array of float32, float16 or bfloat16; got float64",

@@ -15,7 +15,7 @@ from workbench.stages import ALGORITHMS
 from workbench.trace import unwritten
 from workbench.window import Window, kv_heads, parse
 
-CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=100, head_dim=32, causal=True, block_k=32, block_q=32)
+CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=100, causal=True)
 WHERE = "b=1,h=3,q=30:70"
 KERNELS: dict[str, Case] = {"flash": CASE, "split_k": CASE.but(splits=2), "fp8": CASE}
 
