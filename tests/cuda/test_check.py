@@ -38,7 +38,7 @@ def test_nothing_is_found_in_a_correct_kernel(kernel: str, causal: bool) -> None
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_nothing_is_found_in_random_cases(kernel: str) -> None:
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         kv_heads = data.draw(st.integers(1, 2))
