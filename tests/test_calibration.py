@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.refusals import refusal
 from workbench import Case, cli
 from workbench.calibration import (
     EXPONENTIALS,
@@ -45,12 +46,6 @@ MEASURED = Calibration(
     tensor_cores={"mma_m16n8k16_f16": CORE, "mma_m16n8k32_e4m3": replace(CORE, c_rounding="nearest-even")},
     casts={"cvt_f16x2_f32": CAST},
 )
-
-
-def refusal(call, *arguments) -> str:
-    with pytest.raises(Refusal) as caught:
-        call(*arguments)
-    return str(caught.value)
 
 
 # ---- what contracts take

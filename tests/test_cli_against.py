@@ -2,14 +2,14 @@
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from workbench import Case, Refusal, run, save
-from workbench.cli import commands
+from tests.refusals import invoked, refused
+from workbench import Case, run, save
 
 EMULATOR = ["--backend", "emulator"]
 SMALL = ["--seqlen", "64", "--head-dim", "16", "--block-q", "16", "--block-k", "16", *EMULATOR]
@@ -25,21 +25,13 @@ def broken(q, k, v, *, scale, causal):
 """
 
 
-def diff(*words: str) -> Result:
-    return CliRunner().invoke(commands, ["diff", *words])
+diff, message = partial(invoked, "diff"), partial(refused, "diff")
 
 
 def document(*words: str) -> dict[str, Any]:
     result = diff(*words, "--json")
     assert result.stdout, result.exception
     return json.loads(result.stdout) | {"exit_code": result.exit_code}
-
-
-def message(*words: str) -> str:
-    """The message of a refused command, which prints nothing; `cli.main` ends it with exit code 2."""
-    result = diff(*words)
-    assert isinstance(result.exception, Refusal) and result.stdout == ""
-    return str(result.exception)
 
 
 @pytest.fixture

@@ -1,14 +1,15 @@
 """`workbench show` as a user meets it: tables, matrices, JSON, and whole messages for every mistake."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from rich.console import Console
 
-from workbench import Case, Refusal, run, save
-from workbench.cli import commands
+from tests.refusals import invoked, refused
+from workbench import Case, run, save
 from workbench.comparison import State
 from workbench.report.values import STATES
 
@@ -22,15 +23,7 @@ def attention(q, k, v, *, scale, causal):
 """
 
 
-def show(*words: str) -> Result:
-    return CliRunner().invoke(commands, ["show", *words])
-
-
-def message(*words: str) -> str:
-    """The message of a refused command, which prints nothing; `cli.main` ends it with exit code 2."""
-    result = show(*words)
-    assert isinstance(result.exception, Refusal) and result.stdout == ""
-    return str(result.exception)
+show, message = partial(invoked, "show"), partial(refused, "show")
 
 
 @pytest.fixture

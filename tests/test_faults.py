@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import workbench
-from workbench import Case, Diff, Refusal, diff, run
+from tests.refusals import refusal
+from workbench import Case, Diff, diff, run
 from workbench.catalogue import CATALOGUE, chosen
 from workbench.cuda.kernels import KERNELS
 from workbench.faults import applied
@@ -88,12 +89,6 @@ def test_each_fault_changes_one_place_of_its_kernel_and_keeps_the_lines(fault) -
     assert {*fault.stages, *fault.biased} <= set(ALGORITHMS[kernel.algorithm])
     assert fault.stages or fault.biased or fault.finding, "somebody must be able to see it"
     assert fault.summary and set(fault.needs) <= set(CASE.as_dict())
-
-
-def refusal(call, *arguments) -> str:  # noqa: ANN001, ANN002
-    with pytest.raises(Refusal) as refused:
-        call(*arguments)
-    return str(refused.value)
 
 
 def test_choosing_is_refused() -> None:

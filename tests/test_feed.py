@@ -5,20 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from safetensors.numpy import save_file
 
+from tests.refusals import invoked as workbench
 from workbench import Case, Refusal, diff, run
-from workbench.cli import commands
 from workbench.feed import parse
 
 CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=100, causal=True, splits=3)
 PARTIALS = ("partial_O", "partial_max", "partial_sum")
 FAULTS = ["partial-no-masked-tile-guard", "reduce-double-counts-sum"]
-
-
-def workbench(*words: Any) -> Result:
-    return CliRunner().invoke(commands, [str(word) for word in words])
 
 
 def merge(partial_O: Any, partial_max: Any, partial_sum: Any, double: bool = False) -> dict[str, np.ndarray]:  # noqa: N803

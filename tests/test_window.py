@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.refusals import invoked as workbench
 from workbench import Case, Diff, Refusal, Trace, diff, load, run, save
-from workbench.cli import commands
 from workbench.cuda.plan import plan
 from workbench.report.text import headline
 from workbench.stages import ALGORITHMS
@@ -29,10 +28,6 @@ def runs(request: pytest.FixtureRequest) -> tuple[Trace, Trace]:
 
 def part(stage: np.ndarray, axes: str, bounds: dict[str, tuple[int, int]]) -> np.ndarray:
     return stage[tuple(slice(*bounds[axis]) if axis in bounds else slice(None) for axis in axes)]
-
-
-def workbench(*words: Any) -> Result:
-    return CliRunner().invoke(commands, [str(word) for word in words])
 
 
 def test_a_window_holds_what_the_whole_run_holds_there(runs: tuple[Trace, Trace]) -> None:

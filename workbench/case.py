@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from workbench.refusal import Refusal
-from workbench.stages import CODES
+from workbench.stages import axis_sizes
 
 DTYPES: Mapping[str, np.dtype] = {
     "float32": np.dtype(np.float32),
@@ -135,16 +135,9 @@ class Case:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Size of every stage axis but t and s where tiles and splits are not settled; `h` is the query head, and
-        `kv_h` the number of kv heads.
-        """
-        sizes = {"b": self.batch, "h": self.heads, "q": self.seqlen_q, "k": self.seqlen_k, "d": self.head_dim}
-        sizes |= {"kv_h": self.kv_heads, "c": CODES}
-        if self.block_k is not None:
-            sizes["t"] = -(-self.seqlen_k // self.block_k)
-        if self.splits is not None:
-            sizes["s"] = self.splits
-        return sizes
+        """As `stages.axis_sizes`, without t and s where tiles and splits are not settled."""
+        q, k, _ = _shapes(self)
+        return axis_sizes(q, k, self.block_k, self.splits)
 
     @property
     def diagonal(self) -> int:

@@ -15,7 +15,7 @@ from workbench.arrays import in_float64
 from workbench.budget import Problem, losses_of
 from workbench.contract import Contract
 from workbench.errors import round_to
-from workbench.stages import ALGORITHMS, INPUTS, shape
+from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS, shape
 from workbench.trace import Trace
 
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
@@ -76,6 +76,16 @@ def splits(trace: Trace) -> int:
     return next(iter(sizes), 1)
 
 
+def block_k(trace: Trace) -> int:
+    """Keys in a tile; all of them where the contract does not tell."""
+    return trace.contract.block_k or trace.case.seqlen_k
+
+
+def sizes_of(trace: Trace) -> dict[str, int]:
+    """Size of every stage axis, of tiles and splits as far as they are known."""
+    return trace.case.but(block_k=block_k(trace), splits=splits(trace)).sizes
+
+
 class Part(NamedTuple):
     """Some batches, heads and queries of a trace; a slice each, of heads those of whole groups or of one head."""
 
@@ -117,8 +127,9 @@ class Expectation:
         case = self.trace.case
         heads = range(case.heads)[self.part.h]
         group = case.heads // case.kv_heads
-        read = Part(self.part.b, slice(heads.start // group, (heads.stop - 1) // group + 1))
-        return in_float64(self.part.of(x, "bhqd") if name == "q" else read.of(x, "bhkd"), self.device)
+        keys = Part(self.part.b, slice(heads.start // group, (heads.stop - 1) // group + 1))
+        read = self.part if name == "q" else keys
+        return in_float64(read.of(x, INPUT_AXES[name]), self.device)
 
     def value(self, name: str) -> np.ndarray:
         """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
@@ -139,8 +150,8 @@ class Expectation:
         """What the budgets are computed from."""
         q, k, v = self.inputs
         trace, known = self.trace, ALGORITHMS[self.trace.algorithm]
-        added = mask.bias(trace)
-        sizes = {**trace.case.sizes, "t": -(-trace.case.seqlen_k // self.block_k), "s": splits(trace)}
+        added = mask.bias(trace.case, trace.inputs)
+        sizes = sizes_of(trace)
         return Problem(
             algorithm=trace.algorithm,
             contract=trace.contract,
@@ -151,7 +162,7 @@ class Expectation:
             scale=trace.case.scale,
             bias=None if added is None else in_float64(self.part.of(added, "bhqk"), self.device),
             exact_products=trace.case.dtype != "float32",
-            block_k=self.block_k,
+            block_k=block_k(trace),
             splits=splits(trace),
             computed={},
             given=self.given,
@@ -159,11 +170,6 @@ class Expectation:
             input_errors={name: self._input(x, name) for name, x in trace.input_errors.items()},
             elements={name: int(np.prod(shape(stage, sizes))) for name, stage in known.items()},
         )
-
-    @property
-    def block_k(self) -> int:
-        """Keys in a tile; all of them where the contract does not tell."""
-        return self.trace.contract.block_k or self.trace.case.seqlen_k
 
     @cached_property
     def computed(self) -> dict[str, np.ndarray]:
@@ -179,12 +185,12 @@ class Expectation:
             predicted = problem.predicted("partials") and trace.contract.partials_dtype != "float32"
             options["partial_cast"] = _cast(trace.contract, "partials") if predicted else None
         q, k, v = self.inputs
-        visible = mask.visible(trace)
+        visible = mask.visible(trace.case, trace.inputs)
         visible = self.part.of(visible, "bhqk" if visible.ndim == 4 else "qk")
         given = {**self.given, **instead}
         return reference.forward(
             trace.algorithm, q, k, v, mask=in_bool(visible, self.device), bias=problem.bias, given=given,
-            scale=trace.case.scale, block_k=self.block_k, splits=splits(trace), **options,
+            scale=trace.case.scale, block_k=block_k(trace), splits=splits(trace), **options,
         )  # fmt: skip
 
     @cached_property

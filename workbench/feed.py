@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench import inputs as files
-from workbench import reference
+from workbench import mask, reference
 from workbench.arrays import FLOATS, as_numpy
 from workbench.case import Case
 from workbench.refusal import Refusal
@@ -84,11 +84,9 @@ def _reference(algorithm: str, case: Case, inputs: Mapping[str, np.ndarray], whe
     """Every stage in float64, from q, k and v alone."""
     if missing := [name for name in INPUTS if name not in inputs]:
         raise Refusal(f"{where}: what float64 makes of q, k and v needs them; {', '.join(missing)} was not given")
-    options: dict[str, Any] = {"scale": case.scale, "block_k": case.block_k, "mask": case.mask()}
-    if "mask" in inputs:
-        options["mask"] = options["mask"] & inputs["mask"]
-    if "bias" in inputs:
-        options["bias"] = to_float64(inputs["bias"])
+    added = mask.bias(case, inputs)
+    options: dict[str, Any] = {"scale": case.scale, "block_k": case.block_k, "mask": mask.visible(case, inputs)}
+    options["bias"] = None if added is None else to_float64(added)
     if algorithm == "split_k":
         options["splits"] = case.splits
     if algorithm == "fp8":

@@ -16,13 +16,13 @@ from workbench.arrays import ARRAYS, as_numpy, handed_over, home
 from workbench.case import DTYPES, Case
 from workbench.feed import NOTHING
 from workbench.handed import handed
-from workbench.inputs import CODES
+from workbench.inputs import CODES, by_name
 from workbench.installed import installed, load
 from workbench.provenance import failed, of_run
 from workbench.refusal import Refusal, Unavailable
 from workbench.repeats import again, repeated
 from workbench.sparse import dims_of, of_coordinates
-from workbench.stages import ALGORITHMS, INPUTS, MASKS, algorithm_of
+from workbench.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of
 from workbench.trace import Trace, check, check_inputs
 from workbench.window import narrowed, parse
 
@@ -96,7 +96,7 @@ def run_foreign(
     if (arrays, layout) == ("jax", "strided"):
         raise Refusal("JAX arrays have no strides; got layout 'strided': say --layout bhsd or bshd")
     lives_on = home(arrays, device)
-    read = dict(zip(INPUTS, case.inputs(), strict=True)) if inputs is None else dict(inputs)
+    read = by_name(case, inputs)
     floats = {x: read[x] for x in (*INPUTS, *MASKS) if x in read}
     check_inputs(case, floats, name)
     call = handed(function, case, read, feed, name)
@@ -132,15 +132,8 @@ def run_foreign(
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and algorithm == "fp8":
         raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
-    if "out" in stages and "out_dtype" not in declared:
-        own = stages["out"].dtype
-        declared = {**declared, "out_dtype": next((key for key, dtype in DTYPES.items() if dtype == own), "float32")}
-    if put_in and case.block_k is not None:  # of what was put in
-        declared = {"block_k": case.block_k, **({"splits": case.splits} if case.splits else {}), **declared}
-    if calibration is not None:
-        declared = {**_measured(calibration, case), **declared}
-    decoded = {str(x.dtype) for stage, x in stages.items() if stage.startswith("dequant") and x.dtype.itemsize == 2}
-    promise = contract.of_foreign(declared, case, decoded.pop() if len(decoded) == 1 else None)
+    measured = {} if calibration is None else _measured(calibration, case)
+    promise = _promise(measured | _made_with(case, put_in) | dict(declared), stages, case)
     settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
     for key, given in parts.items():
         stage, what = ALGORITHMS[algorithm][key], f"{name}: {key}"
@@ -169,11 +162,26 @@ def run_foreign(
     return narrowed(trace, parse(where, trace.case), rerun=rerun)
 
 
+def _made_with(case: Case, put_in: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Tiles and splits of what was put in, which the function reads."""
+    if not put_in or case.block_k is None:
+        return {}
+    return {"block_k": case.block_k} | ({"splits": case.splits} if case.splits else {})
+
+
+def _promise(declared: dict[str, Any], stages: Mapping[str, np.ndarray], case: Case) -> contract.Contract:
+    """The contract of a function that returned `stages`, whose dtypes tell of it too."""
+    if "out" in stages and "out_dtype" not in declared:
+        own = stages["out"].dtype
+        declared["out_dtype"] = next((key for key, dtype in DTYPES.items() if dtype == own), "float32")
+    decoded = {str(x.dtype) for stage, x in stages.items() if stage.startswith("dequant") and x.dtype.itemsize == 2}
+    return contract.of_foreign(declared, case, decoded.pop() if len(decoded) == 1 else None)
+
+
 def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], name: str) -> str:
     """Whose stages these are, given the declared contract; Refusal where they are not of one algorithm."""
-    known = dict.fromkeys(stage for one in ALGORITHMS.values() for stage in one)
-    if unknown := [stage for stage in stages if stage not in known]:
-        raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(known)}")
+    if unknown := [stage for stage in stages if stage not in STAGES]:
+        raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(STAGES)}")
     split = declared.get("splits") not in (None, 1)  # out alone is of either
     found = algorithm_of(stages, codes=case.codes is not None, splits=split)
     if found is None:

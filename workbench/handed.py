@@ -12,7 +12,7 @@ from workbench.feed import REFERENCE, values
 from workbench.inputs import put_in
 from workbench.quantize import KINDS, SCALINGS, quantize
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS
+from workbench.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, STAGES
 
 SCALES = tuple(f"scale_{x}" for x in INPUTS)
 #: keys in a tile and splits of the stages that are put into a function, where the case does not tell
@@ -58,7 +58,7 @@ def handed(
 
 def stages_read(function: Callable[..., Any]) -> list[str]:
     """The stages that a function reads, by the names of its parameters that have no default; scales go with codes."""
-    stages = {stage for one in ALGORITHMS.values() for stage in one} - {*SCALES, "out", "lse"}
+    stages = {*STAGES} - {*SCALES, "out", "lse"}
     return [key for key, one in parameters_of(function).items() if key in stages and one.default is one.empty]
 
 

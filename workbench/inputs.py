@@ -119,6 +119,11 @@ def _read(name: str, value: Any, where: str) -> np.ndarray:
     return scale
 
 
+def by_name(case: Case, given: Arrays | None = None) -> dict[str, np.ndarray]:
+    """The inputs `given` (`normalised`), else the case's own."""
+    return dict(zip(INPUTS, case.inputs(), strict=True)) if given is None else dict(given)
+
+
 def taken(given: Any, where: str) -> dict[str, np.ndarray]:
     """The inputs `given`: a file as of `load`, or arrays as of `normalised`, which `where` names in messages."""
     return load(given) if isinstance(given, str | Path) else normalised(given, where)

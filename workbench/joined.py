@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from workbench.case import Case
+from workbench.mask import spread, visible
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS
+from workbench.stages import ALGORITHMS, INPUT_AXES
 from workbench.trace import Trace, check
 from workbench.trace_file import load
-from workbench.window import AXES, Bounds, Window, kv_heads
+from workbench.window import AXES, Bounds, Window, bounds
 
 SUFFIX = ".safetensors"
 #: what must be the same in every file
@@ -129,11 +130,11 @@ def _whole(traces: Mapping[str, Trace], name: str, axes: str, of_kv: bool, array
     whole = np.zeros(dims, arrays[0].dtype)
     holder = np.full(tuple(sizes[axis] for axis in bounded), -1)  # which file an element is of
     for i, array in enumerate(arrays):
-        bounds = _bounds(_window(traces[files[i]]), case, of_kv)
-        place = tuple(bounds.get(axis, slice(None)) for axis in axes)
+        within = bounds(case, _window(traces[files[i]]), of_kv)
+        place = tuple(within.get(axis, slice(None)) for axis in axes)
         if array.dtype != whole.dtype or array.shape != whole[place].shape:
             raise Refusal(f"{files[0]} and {files[i]} are not of one run: {name} differs in shape or dtype")
-        held = holder[tuple(bounds[axis] for axis in bounded)]
+        held = holder[tuple(within[axis] for axis in bounded)]
         # only what has no axis of queries is held twice; its batches and heads come first
         if (twice := held >= 0).any() and whole[place][twice].tobytes() != array[twice].tobytes():
             other = files[int(held[twice].flat[0])]
@@ -143,24 +144,19 @@ def _whole(traces: Mapping[str, Trace], name: str, axes: str, of_kv: bool, array
     return whole
 
 
-def _bounds(window: Window, case: Case, of_kv: bool) -> dict[str, slice]:
-    """Axis letter -> what of it is in a window."""
-    return {"b": slice(*window.b), "h": slice(*(kv_heads(case, window) if of_kv else window.h)), "q": slice(*window.q)}
-
-
 def _inputs(traces: Mapping[str, Trace], case: Case) -> dict[str, np.ndarray]:
     """What the kernel read. A causal mask, which windows of some queries hold, is the case's again."""
     made = {}
-    for name, axes in zip(INPUTS, ("bhqd", "bhkd", "bhkd"), strict=True):
+    for name, axes in INPUT_AXES.items():
         if arrays := _of_all(traces, {file: part.inputs.get(name) for file, part in traces.items()}, name):
             made[name] = _whole(traces, name, axes, name != "q", arrays)
     biases = {file: part.inputs.get("bias") for file, part in traces.items()}
     if arrays := _of_all(traces, biases, "bias"):
         made["bias"] = _whole(
-            traces, "bias", "bhqk", False, [_broad(traces[x], y) for x, y in biases.items() if y is not None]
+            traces, "bias", "bhqk", False, [spread(traces[x].case, y) for x, y in biases.items() if y is not None]
         )
-    masks = {file: _broad(part, _mask(part)) for file, part in traces.items()}
-    causal = {file: _broad(part, case.mask()[slice(*_window(part).q)]) for file, part in traces.items()}
+    masks = {file: spread(part.case, visible(part.case, part.inputs)) for file, part in traces.items()}
+    causal = {file: spread(part.case, case.mask()[slice(*_window(part).q)]) for file, part in traces.items()}
     if not all(np.array_equal(masks[file], causal[file]) for file in traces):
         made["mask"] = _whole(traces, "mask", "bhqk", False, list(masks.values()))
     return made
@@ -173,14 +169,3 @@ def _of_all(traces: Mapping[str, Trace], arrays: Mapping[str, np.ndarray | None]
         other = next(file for file in traces if file not in lacking)
         raise Refusal(f"{other} and {lacking[0]} are not of one run: {name} is in one of them alone")
     return [array for array in arrays.values() if array is not None]
-
-
-def _mask(part: Trace) -> np.ndarray:
-    """Which keys the queries of a window see."""
-    return part.inputs["mask"] & part.case.mask() if "mask" in part.inputs else part.case.mask()
-
-
-def _broad(part: Trace, array: np.ndarray) -> np.ndarray:
-    """A mask or a bias with an axis for batches, heads, queries and keys each."""
-    case = part.case
-    return np.broadcast_to(array, (case.batch, case.heads, case.seqlen_q, case.seqlen_k))

@@ -16,10 +16,11 @@ import numpy as np
 from workbench import contract
 from workbench.case import DTYPES, GIVEN, QUANTISED, Case
 from workbench.errors import round_to, ulp
+from workbench.inputs import by_name
 from workbench.inputs import load as load_inputs
 from workbench.refusal import Refusal
 from workbench.sparse import check_index, dims_of, laid_out
-from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS
+from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.trace import Trace, check
 
 MARK = "WB"
@@ -168,7 +169,7 @@ def load_log(
             algorithm=algorithm,
             case=case,
             contract=promise,
-            inputs=dict(zip(INPUTS, case.inputs(), strict=True)) if held is None else held,
+            inputs=by_name(case, held),
             stages=stages,
             requested=(),
             sparse=sparse,

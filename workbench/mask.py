@@ -1,23 +1,26 @@
 """Which keys the queries of a run see, and what is added to their scores: causal, or as put in."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from workbench.case import Case
 from workbench.refusal import Refusal
 from workbench.trace import Trace, to_float64
 
+Arrays = Mapping[str, np.ndarray]
 
-def visible(trace: Trace) -> np.ndarray:
+
+def visible(case: Case, inputs: Arrays) -> np.ndarray:
     """Which keys a query sees, bool [q, k], or [b, h, q, k] where a mask was put in, of which a part is a view."""
-    causal = trace.case.mask()
-    if "mask" not in trace.inputs:
-        return causal
-    mask = trace.inputs["mask"]
-    return _spread(trace, mask & causal if trace.case.causal else mask)
+    if "mask" not in inputs:
+        return case.mask()
+    return spread(case, inputs["mask"] & case.mask() if case.causal else inputs["mask"])
 
 
-def bias(trace: Trace) -> np.ndarray | None:
+def bias(case: Case, inputs: Arrays) -> np.ndarray | None:
     """What is added to scaled scores, a view of [b, h, q, k] in the dtype of the bias; None without one."""
-    return _spread(trace, trace.inputs["bias"]) if "bias" in trace.inputs else None
+    return spread(case, inputs["bias"]) if "bias" in inputs else None
 
 
 def check_sentinel(trace: Trace) -> None:
@@ -34,6 +37,6 @@ def check_sentinel(trace: Trace) -> None:
         )
 
 
-def _spread(trace: Trace, array: np.ndarray) -> np.ndarray:
-    case = trace.case
+def spread(case: Case, array: np.ndarray) -> np.ndarray:
+    """A mask or a bias with an axis for batches, heads, queries and keys each, of which parts are views."""
     return np.broadcast_to(array, (case.batch, case.heads, case.seqlen_q, case.seqlen_k))

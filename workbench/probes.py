@@ -16,7 +16,7 @@ import numpy as np
 from workbench.arrays import module
 from workbench.gpu_array import GpuArray, current_device, write
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, CODES, Stage, probe_set, shape
+from workbench.stages import ALGORITHMS, Stage, axis_sizes, probe_set, shape
 from workbench.trace import blank
 
 #: names in the header
@@ -142,9 +142,7 @@ def hand_over(
         raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
     if (splits is None) == (algorithm == "split_k"):
         raise Refusal(f"splits is for split_k, which needs it; got algorithm {algorithm!r} and splits={splits}")
-    (b, h, seqlen_q, d), (_, kv_h, seqlen_k, _) = q.shape, k.shape
-    sizes = {"b": b, "h": h, "kv_h": kv_h, "q": seqlen_q, "k": seqlen_k, "d": d, "t": -(-seqlen_k // block_k)}
-    sizes |= {"s": splits or 1, "c": CODES}
+    sizes = axis_sizes(q.shape, k.shape, block_k, splits or 1)
     wanted = probe_set(algorithm, stages)
     pointer = _pointer(code)
     words, slots = {}, np.zeros(len(ALGORITHMS[algorithm]), SLOTS)

@@ -45,9 +45,8 @@ def loss(trace: Trace) -> Loss:
     read = {name: to_float64(x) for name, x in attention(trace).inputs.items()}
     if set(QUANTISED_INPUTS) <= set(trace.stages) and trace.case.codes is not None:
         read = fp8.decoded_inputs(trace.case.codes, {name: to_float64(trace.stages[name]) for name in QUANTISED_INPUTS})
-    case = trace.case
-    bias = mask.bias(trace)
-    options: dict[str, Any] = {"scale": case.scale, "mask": mask.visible(trace)}
+    bias = mask.bias(trace.case, trace.inputs)
+    options: dict[str, Any] = {"scale": trace.case.scale, "mask": mask.visible(trace.case, trace.inputs)}
     options["bias"] = None if bias is None else to_float64(bias)
     wanted, reached = (dense.attention(*x.values(), **options)["out"] for x in (inputs, read))
     return Loss(

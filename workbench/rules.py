@@ -45,7 +45,7 @@ def usual(trace: Trace, expected: np.ndarray) -> tuple[Rule, ...]:
     """
     case, (q, k, v) = trace.case, (trace.inputs[name] for name in ("q", "k", "v"))
     out = trace.stages["out"]
-    plain = plain_attention(q, k, v, scale=case.scale, mask=visible(trace), bias=bias(trace))
+    plain = plain_attention(q, k, v, scale=case.scale, mask=visible(case, trace.inputs), bias=bias(case, trace.inputs))
     return (assert_close(out, expected), max_abs(out, expected), flash_attention(out, expected, plain))
 
 

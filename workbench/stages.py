@@ -4,7 +4,7 @@ Reference, probes, budgets, diff, report and docs read this table; nothing else 
 Axes: b batch, h head, q query, k key, d dim, t key tile (counted over the whole row), s split, c 8-bit code.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.refusal import Refusal
@@ -13,7 +13,9 @@ AXIS_NAMES = {"b": "batch", "h": "head", "q": "query", "k": "key", "d": "dim", "
 AXIS_PLURALS = {axis: f"{name}s" for axis, name in AXIS_NAMES.items()} | {"b": "batches", "q": "queries"}
 CODES = 256  #: size of the axis c
 
-INPUTS = ("q", "k", "v")
+#: axes of the inputs; h is the query head of q and the kv head of k and v
+INPUT_AXES: Mapping[str, str] = {"q": "bhqd", "k": "bhkd", "v": "bhkd"}
+INPUTS = tuple(INPUT_AXES)
 #: inputs that a case does not draw: which keys are visible, and what is added to scaled scores
 MASKS = ("mask", "bias")
 
@@ -125,6 +127,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Stage]] = {
     "fp8": {stage.name: stage for stage in _FP8},
 }
 
+#: every stage by its name, which has the same axes in all algorithms
+STAGES: Mapping[str, Stage] = {name: stage for stages in ALGORITHMS.values() for name, stage in stages.items()}
+
 #: what a quantised kernel reads: from here on errors are the kernel's; what q, k and v lost before is the quantiser's
 QUANTISED_INPUTS = ("scale_q", "scale_k", "scale_v", "codes_q", "codes_k", "codes_v")
 
@@ -134,7 +139,7 @@ ABSENT: Mapping[str | None, tuple[str, ...]] = {"direct": ("lut_k", "lut_v"), "t
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
 #: stages whose buffers the user asked for, by the name of the set; a quantised kernel's inputs are always among them
 PROBE_SETS: Mapping[str, tuple[str, ...]] = {
-    "all": tuple(dict.fromkeys(name for stages in ALGORITHMS.values() for name in stages)),
+    "all": tuple(STAGES),
     "lean": (*QUANTISED_INPUTS, "scores", "row_max", "row_sum", "acc", *_PARTIALS, "out", "lse"),
     "output": (*QUANTISED_INPUTS, "out", "lse"),
 }
@@ -165,6 +170,20 @@ def probe_set(algorithm: str, probes: str) -> tuple[str, ...]:
         raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}, or some of the stages {known}; got {probes!r}")
     given = QUANTISED_INPUTS if algorithm == "fp8" else ()
     return tuple(name for name in ALGORITHMS[algorithm] if name in asked or name in given)
+
+
+def axis_sizes(
+    q: Sequence[int], k: Sequence[int], block_k: int | None = None, splits: int | None = None
+) -> dict[str, int]:
+    """Size of every stage axis, of t and s where tiles and splits are told; `h` is the query head, `kv_h` the number of
+    kv heads. q is the shape [batch, heads, seqlen_q, head_dim], k [batch, kv_heads, seqlen_k, head_dim].
+    """
+    sizes = {"b": q[0], "h": q[1], "kv_h": k[1], "q": q[2], "k": k[2], "d": q[3], "c": CODES}
+    if block_k is not None:
+        sizes["t"] = -(-k[2] // block_k)
+    if splits is not None:
+        sizes["s"] = splits
+    return sizes
 
 
 def shape(stage: Stage, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -13,10 +13,9 @@ from workbench.case import GIVEN, Case
 from workbench.cuda.kernels import KERNELS
 from workbench.feed import NOTHING, values, words
 from workbench.foreign import find, run_foreign
-from workbench.inputs import fields, taken
+from workbench.inputs import by_name, fields, taken
 from workbench.installed import installed
 from workbench.refusal import Refusal
-from workbench.stages import INPUTS
 from workbench.trace import Trace
 from workbench.window import LIMIT_GB
 
@@ -89,8 +88,7 @@ def _fed(
     from workbench.cuda.plan import settle
 
     settled = settle(KERNELS[target], case)
-    read = dict(zip(INPUTS, settled.inputs(), strict=True)) if inputs is None else inputs
-    return values(KERNELS[target].algorithm, settled, read, feed, target)
+    return values(KERNELS[target].algorithm, settled, by_name(settled, inputs), feed, target)
 
 
 def _foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequence[str]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from workbench.case import DTYPES, Case
 from workbench.contract import Contract
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS, MASKS, shape
+from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape
 
 if TYPE_CHECKING:
     from workbench.provenance import Provenance
@@ -94,12 +94,8 @@ class Trace:
 
 
 def _sizes(case: Case, contract: Contract) -> dict[str, int]:
-    sizes = case.sizes
-    if contract.block_k is not None:
-        sizes["t"] = -(-case.seqlen_k // contract.block_k)
-    if contract.splits is not None:
-        sizes["s"] = contract.splits
-    return sizes
+    declared = {"block_k": contract.block_k, "splits": contract.splits}
+    return case.but(**{name: value for name, value in declared.items() if value is not None}).sizes
 
 
 def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> None:
@@ -119,7 +115,7 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
         values = to_float64(found)
         if not np.all(np.isfinite(values)):
             index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-            place = ", ".join(f"{axis}={i}" for axis, i in zip("bhqd" if name == "q" else "bhkd", index, strict=True))
+            place = ", ".join(f"{axis}={i}" for axis, i in zip(INPUT_AXES[name], index, strict=True))
             raise Refusal(f"{where}: inputs must be finite; {name} holds {values[index]} at {place}")
     whole = [case.batch, case.heads, case.seqlen_q, case.seqlen_k]
     for name in MASKS:

@@ -14,12 +14,11 @@ import triton.language as tl
 from workbench.arrays import handed_over, module
 from workbench.case import DTYPES
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, shape
+from workbench.stages import STAGES, axis_sizes, shape
 from workbench.trace import blank
 
-_KNOWN = {name: stage for one in ALGORITHMS.values() for name, stage in one.items()}
 #: a field for each stage: None, or its buffer and the size of each of its axes
-Probes: Any = namedtuple("Probes", tuple(_KNOWN), defaults=(None,) * len(_KNOWN))  # type: ignore[misc]
+Probes: Any = namedtuple("Probes", tuple(STAGES), defaults=(None,) * len(STAGES))  # type: ignore[misc]
 
 
 @triton.jit
@@ -55,22 +54,17 @@ def buffers(
     """
     if not on:
         return Probes()
-    batch, heads, seqlen_q, head_dim = q.shape
-    sizes = {"b": batch, "h": heads, "q": seqlen_q, "k": k.shape[2], "d": head_dim, "kv_h": k.shape[1]}
-    if block_k is not None:
-        sizes["t"] = -(-k.shape[2] // block_k)
-    if splits is not None:
-        sizes["s"] = splits
+    sizes = axis_sizes(q.shape, k.shape, block_k, splits)
     made = {}
     for name in map(str.strip, names.split(",")):
-        if name not in _KNOWN:
-            raise Refusal(f"unknown stage {name!r}; stages are: {', '.join(_KNOWN)}")
+        if name not in STAGES:
+            raise Refusal(f"unknown stage {name!r}; stages are: {', '.join(STAGES)}")
         for axis, option in (("t", "block_k"), ("s", "splits")):
-            if axis in _KNOWN[name].axes and axis not in sizes:
+            if axis in STAGES[name].axes and axis not in sizes:
                 raise Refusal(
-                    f"the buffer of {name} needs {option}, since its axes are [{' '.join(_KNOWN[name].axes)}]"
+                    f"the buffer of {name} needs {option}, since its axes are [{' '.join(STAGES[name].axes)}]"
                 )
-        dims = shape(_KNOWN[name], sizes)
+        dims = shape(STAGES[name], sizes)
         made[name] = (_blank(dims, str(q.dtype)[6:] if name == "probs_cast" else "float32", q.device), dims)
     return Probes(**made)
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from workbench.decoded import computed_scale, decoded, scale_of
 from workbench.decoding import BEFORE_ATTENTION
-from workbench.expectation import Expectation, Part, splits, unjudgeable
+from workbench.expectation import Expectation, Part, sizes_of, unjudgeable
 from workbench.quantisation import attention_of
 from workbench.reference import quantize
 from workbench.refusal import Refusal
@@ -24,10 +24,8 @@ def truth(trace: Trace, name: str, index: Index = ()) -> Selection:
     stage = stage_of(trace.algorithm, name, trace.target)
     if why := unjudgeable(trace, name):
         raise Refusal(f"stage {name} of {trace.target}: {why}")
-    block_k = trace.contract.block_k or trace.case.seqlen_k
-    sizes = {**trace.case.sizes, "t": -(-trace.case.seqlen_k // block_k), "s": splits(trace)}
     first = first_of(trace, stage)
-    absolute = chosen(name, stage.axes, shape(stage, sizes), index, first)
+    absolute = chosen(name, stage.axes, shape(stage, sizes_of(trace)), index, first)
     if name in BEFORE_ATTENTION:
         return Selection(name, absolute, None, _before_attention(trace, name)[grid(absolute, first)])
     indices = {

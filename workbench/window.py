@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.case import Case
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, AXIS_NAMES, INPUTS, MASKS, Stage
+from workbench.stages import ALGORITHMS, AXIS_NAMES, INPUT_AXES, MASKS, Stage
 from workbench.trace import Trace
 
 AXES = "bhq"
@@ -63,6 +63,12 @@ def kv_heads(case: Case, window: Window) -> Bounds:
     return window.h[0] // group, (window.h[1] - 1) // group + 1
 
 
+def bounds(case: Case, window: Window, of_kv: bool) -> dict[str, slice]:
+    """Axis letter -> what of it is in a window, of an array whose h is the kv head (`of_kv`) or the query head."""
+    heads = kv_heads(case, window) if of_kv else window.h
+    return {"b": slice(*window.b), "h": slice(*heads), "q": slice(*window.q)}
+
+
 def case_of(case: Case, window: Window) -> Case:
     """The case of what is in a window of a case, with its scale, tiles and splits. Some of its queries see other keys
     than a causal case of their number: they need a mask.
@@ -88,9 +94,8 @@ def first_of(trace: Trace, stage: Stage) -> dict[str, int]:
     """Axis letter -> the first index of a stage of a trace, where that is a window."""
     if trace.window is None or trace.whole is None:
         return {}
-    heads = kv_heads(trace.whole, trace.window) if stage.of_kv else trace.window.h
-    starts = {"b": trace.window.b[0], "h": heads[0], "q": trace.window.q[0]}
-    return {axis: starts[axis] for axis in stage.axes if axis in starts}
+    within = bounds(trace.whole, trace.window, stage.of_kv)
+    return {axis: within[axis].start for axis in stage.axes if axis in within}
 
 
 def sizes_of(case: Case, window: Window | None) -> dict[str, int]:
@@ -126,20 +131,17 @@ def narrowed(
         )
 
     def cut(array: np.ndarray, axes: str, of_kv: bool) -> np.ndarray:
-        bounds = {"b": window.b, "h": kv_heads(case, window) if of_kv else window.h, "q": window.q}
-        parts = [slice(*bounds[axis]) if axis in bounds else slice(None) for axis in axes]
+        within = bounds(case, window, of_kv)
         # a mask of size 1 along an axis is the same along it
-        parts = [part if size > 1 else slice(None) for part, size in zip(parts, array.shape, strict=True)]
-        return array[tuple(parts)]
+        parts = (within.get(axis) if size > 1 else None for axis, size in zip(axes, array.shape, strict=True))
+        return array[tuple(part or slice(None) for part in parts)]
 
     def again(sub: Case) -> Trace:
         assert rerun is not None
         return rerun(case.but(seed=sub.seed, distribution=sub.distribution))
 
     inputs = {
-        name: cut(trace.inputs[name], {"q": "bhqd", "k": "bhkd", "v": "bhkd"}[name], name != "q")
-        for name in INPUTS
-        if name in trace.inputs
+        name: cut(trace.inputs[name], axes, name != "q") for name, axes in INPUT_AXES.items() if name in trace.inputs
     }
     inputs |= {name: cut(x, "bhqk"[4 - x.ndim :], False) for name in MASKS if (x := trace.inputs.get(name)) is not None}
     return replace(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.refusals import refusal
 from workbench import Case, Refusal, Unavailable, run
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
@@ -11,12 +12,6 @@ from workbench.cuda.run import choose_backend, estimate_s
 from workbench.stages import ALGORITHMS, PROBE_SETS
 
 CASE = Case(seqlen=20, heads=2, head_dim=8, block_q=16, block_k=16, causal=True)
-
-
-def refusal(call, *arguments, **options) -> str:  # noqa: ANN001, ANN002, ANN003
-    with pytest.raises(Refusal) as refused:
-        call(*arguments, **options)
-    return str(refused.value)
 
 
 @pytest.mark.parametrize(

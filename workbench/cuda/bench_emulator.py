@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case import Case
+from workbench.inputs import by_name
 from workbench.machine import machine
 from workbench.progress import step
 
@@ -126,7 +127,7 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     from workbench.cuda.run import run_kernel
 
     settled = plan.settle(KERNELS[name], case)
-    inputs = dict(zip("qkv", case.inputs(), strict=True))
+    inputs = by_name(case)
     medians = {}
     for field, probes in (("plain_s", "output"), ("probed_s", "all")):
         call = partial(run_kernel, name, case, probes=probes, backend="emulator", inputs=inputs)
@@ -236,7 +237,7 @@ def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]
     case = plan.settle(kernel, case)
     constants, scalars = plan.constants(case), plan.scalars(case)
     numbers = {key: value for key, value in constants.names().items() if isinstance(value, int)}
-    arrays = dict(zip("qkv", case.inputs(), strict=True))
+    arrays = by_name(case)
     launches = []
     for function, grid, names in plan.launches(case, kernel):
         text = ast.unparse(build(kernel.file, function, constants, (), ()).source.tree)

@@ -16,7 +16,7 @@ from numba import cuda, float32
 
 from workbench.cuda import device, emulator
 from workbench.faults import Fault, applied
-from workbench.stages import ALGORITHMS, CODES, Stage
+from workbench.stages import CODES, STAGES, Stage
 
 #: storage dtype -> (LOAD, STORE); float16 arrays convert on assignment, bfloat16 arrays hold bits
 CONVERSIONS = {
@@ -29,8 +29,6 @@ CASTS = {"float32": float32, "float16": device.round_float16, "bfloat16": device
 HEAD_DIMS = (32, 64, 128)
 #: axis -> where its first index in a window is among the int32 that a windowed build takes; its last + 1 is behind it
 WINDOW = {"b": 0, "h": 2, "q": 4, "kv_h": 6}
-#: every stage by its name, which has the same axes in all algorithms
-STAGES = {name: stage for stages in ALGORITHMS.values() for name, stage in stages.items()}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from workbench.cuda import quantised
 from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants
 from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.faults import Fault, of_file
-from workbench.inputs import put_in
+from workbench.inputs import by_name, put_in
 from workbench.refusal import Refusal
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, probe_set, shape
 from workbench.trace import Trace, blank, check
@@ -30,9 +30,9 @@ DEFAULT_BLOCKS = {32: 64, 64: 64, 128: 32}
 #: elements behind each input of a kernel whose fault reads past its end: a tile of keys of the largest head_dim
 GUARD = BLOCKS[-1] * HEAD_DIMS[-1]
 
-# buffers that the kernels need whether they are dumped or not
 NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
 _PARTIALS = ("partial_O", "partial_max", "partial_sum")
+#: buffers that the kernels need whether they are dumped or not
 OWN_BUFFERS = (*_PARTIALS, "out", "lse")
 
 
@@ -61,12 +61,8 @@ class Plan:
 
     @property
     def windowed(self) -> tuple[str, ...]:
-        """Stages whose buffers hold no more than the window."""
-        return (
-            tuple(self.trace.stages)
-            if self.window is None
-            else tuple(stage for stage in self.trace.stages if stage not in (*OWN_BUFFERS, *QUANTISED_INPUTS))
-        )
+        """Stages whose buffers hold no more than the window, where there is one."""
+        return tuple(stage for stage in self.trace.stages if stage not in (*OWN_BUFFERS, *QUANTISED_INPUTS))
 
 
 def plan(
@@ -90,7 +86,7 @@ def plan(
     kernel = KERNELS[name]
     case = settle(kernel, case)
     chosen = catalogue.chosen(faults_in, name)
-    given = dict(zip(INPUTS, case.inputs(), strict=True)) if inputs is None else inputs
+    given = by_name(case, inputs)
     read = {x: given[x] for x in INPUTS if x in given}
     between = QUANTISED_INPUTS if kernel.quantised else _PARTIALS if kernel.splits else ()
     if unknown := [stage for stage in feed if stage not in between]:

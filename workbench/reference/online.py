@@ -16,9 +16,10 @@ from types import MappingProxyType
 import numpy as np
 from array_api_compat import array_namespace, device
 
+from workbench import stages as vocabulary
 from workbench.errors import float64
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, CODES, shape
+from workbench.stages import ALGORITHMS, shape
 
 Arrays = Mapping[str, np.ndarray]
 Cast = Callable[[np.ndarray], np.ndarray]
@@ -204,10 +205,7 @@ def forward(
 
 def axis_sizes(q: np.ndarray, k: np.ndarray, v: np.ndarray, block_k: int, splits: int) -> dict[str, int]:
     """Size of every stage axis; d is the head_dim of v, since only acc, partial_O and out have it."""
-    batch, heads, seqlen_q, _ = q.shape
-    n_tiles = -(-k.shape[2] // block_k)
-    sizes = {"b": batch, "h": heads, "q": seqlen_q, "k": k.shape[2], "d": v.shape[3], "t": n_tiles, "s": splits}
-    return sizes | {"kv_h": k.shape[1], "c": CODES}
+    return vocabulary.axis_sizes(q.shape, k.shape, block_k, splits) | {"d": v.shape[3]}
 
 
 def as_given(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:

@@ -1,0 +1,29 @@
+"""What is refused, in the words that a user reads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from workbench import Refusal
+from workbench.cli import commands
+
+
+def refusal(call: Callable[..., object], *arguments: Any, **options: Any) -> str:
+    """The message with which a call is refused."""
+    with pytest.raises(Refusal) as refused:
+        call(*arguments, **options)
+    return str(refused.value)
+
+
+def invoked(*words: Any) -> Result:
+    """What a command does; a refusal is its exception, which `cli.main` ends with exit code 2."""
+    return CliRunner().invoke(commands, [str(word) for word in words])
+
+
+def refused(*words: Any) -> str:
+    """The message of a refused command, which prints nothing."""
+    result = invoked(*words)
+    assert isinstance(result.exception, Refusal) and result.stdout == ""
+    return str(result.exception)
