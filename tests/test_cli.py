@@ -139,6 +139,18 @@ def test_out_holds_pictures_and_a_trace_that_can_be_judged_again(tmp_path: Path)
     assert again.exit_code == 1 and json.loads(again.stdout)["origin"] == "merge_weight"
 
 
+def test_pictures_of_a_run_of_which_nothing_could_be_judged(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def attention(q, k, v, *, scale, causal):\n    return {'row_max': q[..., :1].copy()}\n")
+    result = workbench("diff", f"{path}:attention", "--seqlen", "8", "--out", str(tmp_path / "o"), "--json")
+    assert (result.exit_code, json.loads(result.stdout)["verdict"]) == (1, "untestable")
+    assert sorted(file.name for file in (tmp_path / "o").iterdir()) == ["overview.png", "trace.safetensors"]
+
+
+def test_a_length_that_no_machine_has_is_refused_before_its_time_is_told() -> None:
+    assert message("diff", "flash", "--seqlen", "10000000000").startswith("q [1, 1, 10000000000, 64], k and v ")
+
+
 def test_a_foreign_kernel(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
@@ -195,6 +207,10 @@ def test_untestable_exits_with_1() -> None:
             ["flash", "--probes", "most"],
             "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
             "row_sum, acc, out, lse; got 'most'",
+        ),
+        (
+            ["fp8", "--decode", "direct", "--probes", "out,lut_k"],
+            "fp8 with decode=direct has no stage lut_k; got probes=out,lut_k",
         ),
         (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, suspicious; got 'rounding'"),
         (["flash", "--layout", "bshd"], "layout are for foreign kernels; flash is one of ours"),

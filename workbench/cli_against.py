@@ -99,7 +99,9 @@ class _Side:
     @property
     def is_trace(self) -> bool:
         """Whether it is a trace at rest."""
-        return not self.is_log and self.target.endswith(".safetensors")
+        from workbench.joined import is_trace
+
+        return not self.is_log and self.kernel is None and is_trace(self.target)
 
     @property
     def is_foreign(self) -> bool:
@@ -185,10 +187,10 @@ def _pairs(target: str | None, second: dict[str, Any], options: dict[str, Any]) 
 
 def _cases(pair: tuple[_Side, _Side], options: dict[str, Any]) -> tuple[list["Case"], Any]:
     """The cases of a pair, and their inputs where they are not drawn: those of a trace among the two."""
-    from workbench.trace_file import load
+    from workbench.joined import load_all
 
     if (trace := next((side.target for side in pair if side.is_trace), None)) is not None:
-        return [load(Path(trace)).case], trace
+        return [load_all(trace).case], trace
     return cases_of({**options, **needs_of(pair[0].faults, options)}), options["inputs"]
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench import contract, triton_interpreter
-from workbench.arrays import ARRAYS, as_numpy, handed_over, home
+from workbench import contract, returned, triton_interpreter
+from workbench.arrays import ARRAYS, advice, handed_over, home
 from workbench.case import DTYPES, Case
 from workbench.feed import NOTHING
 from workbench.handed import handed
-from workbench.inputs import CODES, by_name
+from workbench.lacking import lacking
+from workbench.inputs import by_name
 from workbench.installed import installed, load
 from workbench.provenance import failed, of_run
 from workbench.refusal import Refusal, Unavailable
@@ -49,7 +50,9 @@ def find(target: str) -> Function:
     sys.modules[spec.name] = module  # dataclasses and pickles of the file look themselves up there
     try:
         spec.loader.exec_module(module)
-    except Exception:
+    except Exception as error:
+        if why := lacking(error, path):
+            raise Unavailable(why) from None
         raise Refusal(f"{path} could not be imported:\n{traceback.format_exc()}") from None
     function = getattr(module, name, None)
     if not callable(function):
@@ -113,13 +116,14 @@ def run_foreign(
         keywords = {key: over(key, x) for key, x in call.keywords.items()}
         try:
             with triton_interpreter.guarded():
-                returned = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
-                found, parts, declared = _stages(returned, name)  # waits for it, and so may find that it failed
+                given = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
+                found, parts, declared = returned.read(given, name)  # waits for it, and so may find that it failed
         except (Refusal, Unavailable):  # of what it uses of ours, which say all there is to say
             raise
         except Exception as error:
-            hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
-            hint = f"\n{triton_interpreter.HINT}" if str(error) == triton_interpreter.NO_GPU else hint
+            if why := lacking(error, name):
+                raise Unavailable(why) from None
+            hint = advice(error, function, arrays, lives_on)
             raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
         return ({key: x.copy() for key, x in found.items()} if again(function, runs) else found), parts, declared
 
@@ -211,27 +215,3 @@ def _measured(path: str, case: Case) -> dict[str, Any]:
 def _swapped(x: np.ndarray) -> np.ndarray:
     """Between [b, h, s, d] and [b, s, h, d]."""
     return x.swapaxes(1, 2)
-
-
-def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
-    """Stages by name, those given in part, and the declared contract, of what a foreign function returned."""
-    declared: Mapping[str, Any] = {}
-    if isinstance(returned, tuple) and len(returned) == 2:
-        returned = {"out": returned[0], "lse": returned[1]}
-    elif not isinstance(returned, Mapping):
-        returned = {"out": returned}
-    if "contract" in returned:
-        declared = returned["contract"]
-        if not isinstance(declared, Mapping):
-            raise Refusal(f'{name}: "contract" must be a dict; got {type(declared).__name__}')
-    given = {key: value for key, value in returned.items() if key != "contract"}
-    if not given:
-        raise Refusal(f"{name} returned no stage; return out, (out, lse), or a dict of stage name -> array")
-    parts = {key: value for key, value in given.items() if isinstance(value, Mapping)}
-    stages = {}
-    for key, value in given.items():
-        if key.startswith("codes"):
-            stages[key] = as_numpy(value, f"{name}: {key}", CODES).view(np.uint8)
-        elif key not in parts:
-            stages[key] = as_numpy(value, f"{name}: {key}")
-    return stages, parts, declared

@@ -2,7 +2,9 @@
 a mask and a bias beside them.
 """
 
-from collections.abc import Mapping
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +47,12 @@ _SAFETENSORS: Mapping[str, np.dtype] = {
 
 
 def load(path: str | Path) -> dict[str, np.ndarray]:
-    """The inputs in a file, by name, in the dtypes of `normalised`: .safetensors (a trace too: what its kernel read),
-    .npz, or .pt, a dict of tensors. Nothing in the file is executed. Refusal for a file that is none of them, is
-    damaged, or holds anything else.
+    """The inputs in a file, by name, in the dtypes of `normalised`: .safetensors (a trace too, also in several files as
+    of `joined.files_of`: what its kernel read), .npz, or .pt, a dict of tensors. Nothing in the file is executed.
+    Refusal for a file that is none of them, is damaged, or holds anything else.
     """
     path = Path(path)
-    if path.suffix == ".safetensors" and path.is_file() and (trace := _trace(path)) is not None:
+    if (trace := _trace(path)) is not None:
         return {**trace.inputs, **{name: trace.stages[name] for name in trace.put_in}}
     return normalised(read(path), str(path))
 
@@ -74,7 +76,7 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
     name, another dtype, codes without their scale, and where one of q, k and v is given neither itself nor as codes;
     `where` names the inputs in messages.
     """
-    named = given if isinstance(given, Mapping) else dict(zip(INPUTS, given, strict=True))
+    named = given if isinstance(given, Mapping) else _in_order(given, where)
     if unknown := [name for name in named if name not in NAMES]:
         raise Refusal(f"{where}: inputs are {', '.join(NAMES)}; got {', '.join(unknown)}")
     arrays = {name: _read(name, named[name], where) for name in NAMES if name in named}
@@ -91,6 +93,15 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
     if len(formats) > 1:
         raise Refusal(f"{where}: codes must have one format; got {', '.join(sorted(formats))}")
     return arrays
+
+
+def _in_order(given: Any, where: str) -> dict[str, Any]:
+    """(q, k, v) by name."""
+    values = tuple(given) if isinstance(given, Iterable) else ()
+    if len(values) != len(INPUTS):
+        got = f"{len(values)} of them" if isinstance(given, Iterable) else type(given).__name__
+        raise Refusal(f"{where}: inputs are a file, (q, k, v), or a mapping of names to arrays; got {got}")
+    return dict(zip(INPUTS, values, strict=True))
 
 
 def _read(name: str, value: Any, where: str) -> np.ndarray:
@@ -185,16 +196,21 @@ def _float8(array: np.ndarray | None) -> bool:
 
 
 def _trace(path: Path) -> "Trace | None":
-    """The trace in a safetensors file, if it is one."""
+    """The trace in a safetensors file, in several, or in a folder, if it is one."""
     from safetensors import SafetensorError, safe_open
 
-    from workbench.trace_file import load
+    from workbench.joined import is_trace, load_all
 
+    if not is_trace(str(path)):
+        return None
     try:
-        with safe_open(path, framework="numpy") as file:
-            return load(path) if "workbench" in (file.metadata() or {}) else None
+        if path.is_file():
+            with safe_open(path, framework="numpy") as file:
+                if "workbench" not in (file.metadata() or {}):
+                    return None
     except SafetensorError:
         return None  # `read` says what is wrong with it
+    return load_all(str(path))
 
 
 def _safetensors(path: Path) -> Mapping[str, Any]:
@@ -214,8 +230,6 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
 
 
 def _npz(path: Path) -> Mapping[str, Any]:
-    import zipfile
-
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -227,8 +241,11 @@ def _pt(path: Path) -> Mapping[str, Any]:
     torch = module("torch", "a .pt file")
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds, from zipfile's to pickle's
-        raise Refusal(f"{path}: torch could not load it with weights_only ({type(error).__name__}: {error})") from None
+    except Exception as error:  # torch raises many kinds, from zipfile's to pickle's, with advice to load it unsafely
+        found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+        if found and zipfile.is_zipfile(path):
+            raise Refusal(f"{path}: must hold a dict of name -> tensor alone; it holds a {found[1]}") from None
+        raise Refusal(f"{path}: not a complete .pt file as torch.save writes it") from None
     if not isinstance(held, Mapping):
         raise Refusal(f"{path}: must hold a dict of name -> tensor; got {type(held).__name__}")
     return held

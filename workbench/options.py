@@ -88,7 +88,10 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
         tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
     )
     given = {name: values for name, values in lists.items() if values is not None}
-    return [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+    cases = [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+    for case in cases if make is Case else ():
+        case.check_memory()  # before anybody is told how long it takes
+    return cases
 
 
 inputs_option = click.option(

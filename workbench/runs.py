@@ -86,7 +86,13 @@ def _check_foreign(target: str, options: dict[str, Any]) -> None:
     from workbench.handed import stages_read
 
     if not stages_read(find(target)):
-        raise Refusal(f'{given[0]} is for kernels of ours; {target} says its tiles and splits in its "contract"')
+        if given[0] == "--block-q":
+            raise Refusal(f"--block-q is for kernels of ours; {target} chooses its own, and no stage depends on it")
+        name = given[0].removeprefix("--").replace("-", "_")
+        raise Refusal(
+            f"{given[0]} is for kernels of ours; what {target} does is told: --contract {name}={options[name][0]}, or "
+            f'{name} in the "contract" that it returns'
+        )
 
 
 def _loaded(target: str, where: str | None) -> "Trace":

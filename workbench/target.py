@@ -15,6 +15,7 @@ from workbench.feed import NOTHING, values, words
 from workbench.foreign import find, run_foreign
 from workbench.inputs import by_name, fields, taken
 from workbench.installed import installed
+from workbench.lacking import NUMBA_PAGE, is_numba_kernel
 from workbench.refusal import Refusal
 from workbench.trace import Trace
 from workbench.window import LIMIT_GB
@@ -108,4 +109,12 @@ def _foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequ
         if getattr(case, option) is not None:
             quantised = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.quantised)
             raise Refusal(f"{option} is for kernels of ours on 8-bit codes ({quantised}); {name} is a foreign one")
-    return find(target) if isinstance(target, str) else target
+    function = find(target) if isinstance(target, str) else target
+    if not callable(function):
+        raise Refusal(f"a target is the name of a kernel, path.py:function, or a function; got {function!r}")
+    if is_numba_kernel(function):
+        raise Refusal(
+            f"{name} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
+            f"launches it and returns out; {NUMBA_PAGE} has one, on a GPU and on the emulator"
+        )
+    return function

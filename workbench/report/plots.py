@@ -79,13 +79,14 @@ def _of_codes(stage: StageDiff, case: Case) -> dict[str, "Figure"]:
 
 def overview(stages: Sequence[StageDiff], case: Case) -> "Figure":
     """A row for each stage, in the order given: its role, its largest isolated (bar) and propagated (diamond) error."""
-    height = TOP + ROW * len(stages) + BOTTOM
+    rows = max(len(stages), 1)  # nothing judged: an empty row, as axes of no height cannot be drawn
+    height = TOP + ROW * rows + BOTTOM
     figure = page(11.4, height)
     victims = _named(stages, "victim") or "no victims"
     headline(figure, _named(stages, "origin") or _no_origin(stages), f"{victims}\n{_case_line(case)}")
-    axes = figure.add_axes((0.105, BOTTOM / height, 0.46, ROW * len(stages) / height))
+    axes = figure.add_axes((0.105, BOTTOM / height, 0.46, ROW * rows / height))
     budget_axis(axes, "largest |error| / budget")
-    axes.set_ylim(len(stages) - 0.5, -0.5)
+    axes.set_ylim(rows - 0.5, -0.5)
     axes.set_yticks(range(len(stages)), [stage.name for stage in stages])
     axes.text(0, -0.85, "budget", ha="center", va="center", fontsize=LABEL, fontweight="bold", color=INK)
     for column, x in COLUMNS.items():
