@@ -125,8 +125,12 @@ def test_causal_and_full_and_several_kernels_make_a_product() -> None:
 
 
 def test_a_fault_brings_the_options_that_it_needs() -> None:
-    document = json.loads(workbench("diff", "flash", "--fault", "flash-no-causal-mask", *SMALL, "--json").stdout)
+    faulty = ["diff", "flash", "--fault", "flash-no-causal-mask", *SMALL, "--json"]
+    said, silent = workbench(*faulty), workbench(*faulty, "--causal")
+    document = json.loads(said.stdout)
     assert document["case"]["causal"] is True and document["origin"] == "scores"
+    assert said.stderr == "set for --fault flash-no-causal-mask: --causal\n"
+    assert silent.stdout == said.stdout and silent.stderr == ""
 
 
 def test_out_holds_pictures_and_a_trace_that_can_be_judged_again(tmp_path: Path) -> None:
@@ -279,6 +283,12 @@ def test_faults_and_kernels_are_listed() -> None:
     assert [fault["id"] for fault in faults["faults"]] == list(CATALOGUE) and faults["schema"] == "workbench.faults/1"
     kernels = json.loads(workbench("kernels", "--json").stdout)
     assert [kernel["name"] for kernel in kernels["kernels"]] == ["flash", "split_k", "fp8"]
+    outs = [stage for stage in kernels["stages"] if stage["stage"] == "out"]
+    assert [(one["axes"], one["of"]) for one in outs] == [("bhqd", ["flash", "fp8"]), ("bhqd", ["split_k"])]
+    assert {one["stage"] for one in kernels["stages"]} == {name for k in kernels["kernels"] for name in k["stages"]}
+    lines = [" ".join(line.split()) for line in workbench("kernels").stdout.splitlines()]
+    assert "merge_max b h q max over splits split_k" in lines
+    assert "axes: b batch, h head, q query, k key, d dim, t tile, s split, c code; h of k and v is the kv head" in lines
     listed = " ".join(workbench("faults").stdout.split())
     assert "flash-bshd-strides flash qk, acc q, k and v are read as if stored [b, s, h, d]" in listed
     assert "v[j, d] = 16 * (j % 16) + d % 16." in " ".join(workbench("kernels").stdout.split())

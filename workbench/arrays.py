@@ -94,8 +94,8 @@ def advice(error: Exception, function: Any, arrays: str, device: str) -> str:
 
 
 def _may_be_of_torch(error: Exception, function: Any) -> bool:
-    """Whether a function that failed may be written for torch: not where it raised by itself, nor where its file imports
-    NumPy and neither torch nor Triton.
+    """Whether a function that failed may be written for torch: not where it raised by itself, nor where its file
+    imports NumPy and neither torch nor Triton.
     """
     last = traceback.extract_tb(error.__traceback__)[-1]
     if re.search(r"\b(raise|assert)\b", last.line or ""):

@@ -243,11 +243,13 @@ def faults(as_json: bool) -> None:
 @commands.command()
 @json_option
 def kernels(as_json: bool) -> None:
-    """List the kernels, those of installed packages too, their stages, and the distributions of inputs."""
+    """List the kernels, those of installed packages too, their stages with axes (outermost first) and definitions, and
+    the distributions of inputs.
+    """
     from workbench.case import DISTRIBUTIONS
     from workbench.cuda.kernels import KERNELS
     from workbench.installed import installed
-    from workbench.stages import ALGORITHMS
+    from workbench.stages import ALGORITHMS, AXIS_NAMES, definitions
 
     entries = [
         {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
@@ -257,11 +259,18 @@ def kernels(as_json: bool) -> None:
         {"name": k.name, "function": k.function, "package": k.package, "hidden": k.name in KERNELS}
         for k in installed().values()
     ]
+    stages = [
+        {"stage": one.name, "axes": one.axes, "reads": list(one.reads), "definition": one.definition, "of": list(of)}
+        for one, of in definitions().items()
+    ]
     if as_json:
-        return click.echo(json.dumps({"schema": "workbench.kernels/1", "kernels": entries, "installed": others}))
+        found = {"kernels": entries, "installed": others, "stages": stages, "axes": AXIS_NAMES}
+        return click.echo(json.dumps({"schema": "workbench.kernels/1", **found}))
     from workbench.report.text import show
 
-    show(entries, ("name", "stages", "summary"))
+    show(entries, ("name", "summary"))
+    show([one | {"axes": " ".join(one["axes"])} for one in stages], ("stage", "axes", "definition", "of"))
+    click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
     if others:
         show([k | {"hidden": "by ours" if k["hidden"] else ""} for k in others], tuple(others[0]))
     inputs = [

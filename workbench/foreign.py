@@ -16,10 +16,10 @@ from workbench.arrays import ARRAYS, advice, handed_over, home
 from workbench.case import DTYPES, Case
 from workbench.feed import NOTHING
 from workbench.handed import handed
-from workbench.lacking import lacking
 from workbench.inputs import by_name
 from workbench.installed import installed, load
-from workbench.provenance import failed, of_run
+from workbench.lacking import lacking
+from workbench.provenance import failed, of_run, repeats
 from workbench.refusal import Refusal, Unavailable
 from workbench.repeats import again, repeated
 from workbench.sparse import dims_of, of_coordinates
@@ -153,6 +153,7 @@ def run_foreign(
         put_in=tuple(put_in),
         sparse=sparse,
         gates=failed(made_by, name),
+        notes=repeats(made_by),
         provenance=made_by,
         called_with={key: value for key, value in options.items() if value != _USUAL[key]}
         | ({"runs": str(runs)} if runs > 1 else {}),

@@ -85,8 +85,8 @@ def _check_call(function: Callable[..., Any], call: Handed, name: str) -> None:
     required = [key for key, one in parameters.items() if one.default is one.empty]
     if lacking := [x for x in MASKS if x in required and x not in call.keywords]:
         raise Refusal(
-            f"{name} needs {' and '.join(lacking)}, which the inputs do not hold: put it in (--inputs FILE), or give it "
-            "a default"
+            f"{name} needs {' and '.join(lacking)}, which the inputs do not hold: put it in (--inputs FILE), or give "
+            "it a default"
         )
     words = [*call.positional, *(f"{x}={x}" for x in call.keywords)]
     words += [f"{own}={ours}" for ours, names in CALLED_AS.items() for own in names if own in parameters]

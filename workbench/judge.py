@@ -113,6 +113,9 @@ class Diff:
 
         return cancellation(self.bits_lost)
 
+    def __bool__(self) -> bool:
+        raise TypeError('the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"')
+
     def __repr__(self) -> str:
         return (
             f"<Diff of {self.trace.target}: {self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}>"

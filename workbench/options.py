@@ -161,8 +161,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Case options that the chosen faults need to show: defaults where the user is silent, else refused. Inputs from a
-    file are what they are.
+    """Case options that the chosen faults need to show, told on stderr: defaults where the user is silent, else
+    refused. Inputs from a file are what they are.
     """
     from workbench.catalogue import CATALOGUE
     from workbench.refusal import Refusal
@@ -177,7 +177,8 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
             if name == "causal":
                 if options["full"]:
                     raise Refusal(f"fault {fault} shows only with --causal; got --full")
-                needs["causal"] = True
+                if not options["causal"]:
+                    needs["causal"] = True
             elif given is None:
                 needs[name] = (value,)
             elif any(item != value for item in given):
@@ -186,4 +187,12 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
         length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
         if length and drawn and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
             needs["seqlen"] = (length,)
+    if needs:
+        words = " ".join(option for name, value in needs.items() for option in _words(name, value))
+        click.echo(f"set for --fault {', '.join(faults)}: {words}", err=True)
     return needs
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """An option as the command line takes it."""
+    return [f"--{name.replace('_', '-')}", *([] if value is True else [str(one) for one in value])]

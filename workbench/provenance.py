@@ -198,6 +198,16 @@ def failed(provenance: Provenance, name: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def repeats(provenance: Provenance) -> tuple[str, ...]:
+    """What several runs of a function showed, where all is well."""
+    lines = []
+    if provenance.identical:
+        lines.append(f"the same bits in {provenance.runs} runs")
+    if provenance.plain_agrees:
+        lines.append("the same bits of out and lse without its probes")
+    return tuple(lines)
+
+
 def since(now: Provenance, before: Provenance, previous: str, *, moved: bool) -> tuple[tuple[str, ...], str]:
     """What stands above the verdict of a run `now`, and a remark, of what changed since the run `before`, whose trace
     is `previous`. `moved`: whether the two gave other numbers on the same inputs, so that other code ran; but for an

@@ -1,4 +1,4 @@
-"""What a foreign function returned, in the forms in which attention functions return it: its stages and its contract."""
+"""What a foreign function returned, in the forms in which attention functions do: its stages and its contract."""
 
 from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
@@ -23,9 +23,9 @@ class Returned(NamedTuple):
 def read(returned: Any, name: str) -> Returned:
     """The stages and the contract among what the function `name` returned.
 
-    It may be out; (out, lse) and what else stands behind them, as flash_attn returns it, which is not read; or a dict of
-    stage name -> array, with an optional key "contract". A stage that is None was not given. Arrays are of any library
-    that speaks DLPack. Refusal for anything else.
+    It may be out; (out, lse) and what else stands behind them, as flash_attn returns it, which is not read; or a dict
+    of stage name -> array, with an optional key "contract". A stage that is None was not given. Arrays are of any
+    library that speaks DLPack. Refusal for anything else.
     """
     given = _by_name(returned, name)
     declared = given.pop("contract", {})

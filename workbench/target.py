@@ -20,10 +20,12 @@ from workbench.refusal import Refusal
 from workbench.trace import Trace
 from workbench.window import LIMIT_GB
 
+USUAL = Case()
+
 
 def run(
     target: str | Callable[..., Any],
-    case: Case,
+    case: Case = USUAL,
     *,
     faults: Sequence[str] = (),
     probes: str = "all",
@@ -34,7 +36,7 @@ def run(
     limit_gb: float = LIMIT_GB,
     **foreign: Any,
 ) -> Trace:
-    """The trace of `target` on `case`.
+    """The trace of `target` on `case`, where none is given the one of the command line without options.
 
     `faults`, `probes` (all, lean, output, or stages) and `backend` (auto, emulator, cuda) are for kernels of ours,
     `foreign` (arrays, device, layout, calibration, runs) for others. `inputs`, instead of the case's own: a file as of

@@ -1,5 +1,6 @@
 """Judgements as tables and sentences, for a terminal and for Jupyter."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from io import StringIO
 
@@ -190,7 +191,7 @@ def _run_cells(rows: Rows) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for row in rows:
         window = [] if row.window is None else ["--where", str(row.window)]
-        run = " ".join([row.target, *case_options(row.case, own=False), *window])
+        run = " ".join([shlex.quote(row.target), *case_options(row.case, own=False), *window])
         numbers = number(row.over_budget), number(row.max_abs)
         found.append((run, row.verdict, ", ".join(row.origins) or "-", *numbers, marks.get(id(row), "")))
     return found
