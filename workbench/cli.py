@@ -17,6 +17,7 @@ import click
 from workbench import cli_against
 from workbench.cli_bench import bench
 from workbench.cli_check import check
+from workbench.cli_inputs import inputs
 from workbench.cli_show import show
 from workbench.options import (
     WORDS,
@@ -71,6 +72,7 @@ def commands() -> None:
 
 commands.add_command(bench)
 commands.add_command(check)
+commands.add_command(inputs)
 commands.add_command(show)
 
 
@@ -273,11 +275,11 @@ def kernels(as_json: bool) -> None:
     click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
     if others:
         show([k | {"hidden": "by ours" if k["hidden"] else ""} for k in others], tuple(others[0]))
-    inputs = [
+    distributions = [
         {"distribution": name, "formula": " ".join((draw.__doc__ or "").partition("\n\n")[0].split())}
         for name, draw in DISTRIBUTIONS.items()
     ]
-    show(inputs, ("distribution", "formula"))
+    show(distributions, ("distribution", "formula"))
 
 
 @commands.command()

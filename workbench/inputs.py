@@ -2,6 +2,7 @@
 a mask and a bias beside them.
 """
 
+import io
 import re
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -13,8 +14,10 @@ import numpy as np
 
 from workbench.arrays import FLOATS, as_numpy, module
 from workbench.case import DTYPES, GIVEN, Case
+from workbench.quantize import SCALINGS, quantize
 from workbench.refusal import Refusal
 from workbench.stages import INPUTS, MASKS, QUANTISED_INPUTS
+from workbench.trace import write_atomically
 
 if TYPE_CHECKING:
     from workbench.trace import Trace
@@ -55,6 +58,43 @@ def load(path: str | Path) -> dict[str, np.ndarray]:
     if (trace := _trace(path)) is not None:
         return {**trace.inputs, **{name: trace.stages[name] for name in trace.put_in}}
     return normalised(read(path), str(path))
+
+
+def save(arrays: Arrays, path: str | Path) -> None:
+    """Write inputs by name (`drawn`) as .safetensors or .npz; `load` reads them. Refusal for another suffix, for a file
+    that is there and holds no inputs, and for a dtype that .npz has no name for.
+    """
+    path = Path(path)
+    if path.suffix not in (".safetensors", ".npz"):
+        raise Refusal(f"{path}: inputs are written as .safetensors or .npz; got {path.suffix or 'no suffix'}")
+    if path.exists():
+        try:
+            load(path)
+        except Refusal as refusal:
+            raise Refusal(f"inputs take the place of others only; give another file\n{refusal}") from None
+    whole = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+    if path.suffix == ".safetensors":
+        from safetensors.numpy import save as serialised
+
+        return write_atomically(path, serialised(whole))
+    if unknown := [name for name, x in whole.items() if x.dtype.kind == "V" or x.dtype.name not in np.sctypeDict]:
+        raise Refusal(f"{path}: .npz has no {whole[unknown[0]].dtype}, which {unknown[0]} is: write .safetensors")
+    buffer = io.BytesIO()
+    np.savez(buffer, **whole)  # type: ignore[arg-type]
+    write_atomically(path, buffer.getvalue())
+
+
+def drawn(case: Case) -> dict[str, np.ndarray]:
+    """What kernels read of a case: q, k and v; where it has codes their codes and scales, too, as a function under test
+    is given them.
+    """
+    arrays = by_name(case)
+    if case.codes is None:
+        return arrays
+    for x in INPUTS:
+        made = quantize(arrays[x], case.codes, saturate=True, scaling=case.quantiser_scale or SCALINGS[0])
+        arrays |= {f"codes_{x}": made.codes, f"scale_{x}": made.scale}
+    return {name: arrays[name] for name in NAMES if name in arrays}
 
 
 def read(path: Path) -> Mapping[str, Any]:

@@ -175,13 +175,16 @@ def check(trace: Trace, where: str) -> Trace:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, or nothing at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    """Write `content` to `path`, or nothing at all. Refusal where nothing can be written there."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise Refusal(f"{path} cannot be written: {error.strerror}") from None
