@@ -1,9 +1,8 @@
 """Kernels that are not ours: a Python callable, found by `path.py:function`, run on a case and brought into a trace."""
 
-import importlib.util
-import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,17 +19,16 @@ from workbench.inputs import CODES, by_name
 from workbench.installed import installed, load
 from workbench.provenance import failed, of_run
 from workbench.refusal import Refusal, Unavailable
-from workbench.repeats import again, repeated
+from workbench.repeats import repeated
 from workbench.sparse import dims_of, of_coordinates
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of
 from workbench.trace import Trace, check, check_inputs
+from workbench.user_code import Function, function_of, running
 from workbench.window import narrowed, parse
 
 #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
 LAYOUTS = ("bhsd", "bshd", "strided")
 _USUAL = {"arrays": "numpy", "device": None, "layout": "bhsd", "calibration": None}
-
-Function = Callable[..., Any]
 
 
 def find(target: str) -> Function:
@@ -42,20 +40,7 @@ def find(target: str) -> Function:
         raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
     if not Path(path).is_file():
         raise Refusal(f"{path}: no such file")
-    # under a name of its own: a file named torch.py or sparse.py must not stand in for the library
-    spec = importlib.util.spec_from_file_location(f"workbench_target_{Path(path).stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickles of the file look themselves up there
-    try:
-        spec.loader.exec_module(module)
-    except Exception:
-        raise Refusal(f"{path} could not be imported:\n{traceback.format_exc()}") from None
-    function = getattr(module, name, None)
-    if not callable(function):
-        defined = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-        raise Refusal(f"{path} defines no function {name!r}; it defines: {defined or 'none'}")
-    return function
+    return function_of(Path(path), name)
 
 
 def run_foreign(
@@ -112,19 +97,22 @@ def run_foreign(
         positional = [over(key, x) for key, x in call.positional.items()]
         keywords = {key: over(key, x) for key, x in call.keywords.items()}
         try:
-            with triton_interpreter.guarded():
+            with running(function), triton_interpreter.guarded():
                 returned = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
                 found, parts, declared = _stages(returned, name)  # waits for it, and so may find that it failed
-        except (Refusal, Unavailable):  # of what it uses of ours, which say all there is to say
+        except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
-        except Exception as error:
-            hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
+        except BaseException as error:  # sys.exit among them: its exit is not ours
+            torch = arrays == "numpy" and isinstance(error, Exception)
+            hint = "\nIf it expects torch tensors, say --arrays torch." if torch else ""
             hint = f"\n{triton_interpreter.HINT}" if str(error) == triton_interpreter.NO_GPU else hint
             raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
-        return ({key: x.copy() for key, x in found.items()} if again(function, runs) else found), parts, declared
+        return found, parts, declared
 
     stages, parts, declared = first = called()
-    made_by = of_run(function, **repeated(function, called, first, runs))
+    again = repeated(function, called, first, runs)
+    with running(function):  # its modules are told
+        made_by = of_run(function, **again)
     if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
         stages["out"] = _swapped(stages["out"])
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
@@ -214,7 +202,10 @@ def _swapped(x: np.ndarray) -> np.ndarray:
 
 
 def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
-    """Stages by name, those given in part, and the declared contract, of what a foreign function returned."""
+    """Stages by name, those given in part, and the declared contract, of what a foreign function returned.
+
+    They are copies: a function may return the same workspace each time.
+    """
     declared: Mapping[str, Any] = {}
     if isinstance(returned, tuple) and len(returned) == 2:
         returned = {"out": returned[0], "lse": returned[1]}
@@ -227,11 +218,21 @@ def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], dict[str, 
     given = {key: value for key, value in returned.items() if key != "contract"}
     if not given:
         raise Refusal(f"{name} returned no stage; return out, (out, lse), or a dict of stage name -> array")
-    parts = {key: value for key, value in given.items() if isinstance(value, Mapping)}
+    parts = {key: _part(value, f"{name}: {key}") for key, value in given.items() if isinstance(value, Mapping)}
     stages = {}
     for key, value in given.items():
         if key.startswith("codes"):
-            stages[key] = as_numpy(value, f"{name}: {key}", CODES).view(np.uint8)
+            stages[key] = as_numpy(value, f"{name}: {key}", CODES).view(np.uint8).copy()
         elif key not in parts:
-            stages[key] = as_numpy(value, f"{name}: {key}")
-    return stages, parts, declared
+            stages[key] = as_numpy(value, f"{name}: {key}").copy()
+    return stages, parts, deepcopy(dict(declared))
+
+
+def _part(given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """What was given in place of a stage, with copies of its arrays."""
+    found = dict(given)
+    if "values" in found:
+        found["values"] = as_numpy(found["values"], f"{what}: values").copy()
+    if "indices" in found:
+        found["indices"] = np.array(found["indices"])
+    return found

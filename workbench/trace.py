@@ -13,6 +13,7 @@ import numpy as np
 
 from workbench.case import DTYPES, Case
 from workbench.contract import Contract
+from workbench.process import unfinished
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape
 
@@ -178,10 +179,11 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path`, or nothing at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with unfinished(Path(name)):
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
