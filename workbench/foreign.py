@@ -219,7 +219,7 @@ def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], dict[str, 
     if not given:
         raise Refusal(f"{name} returned no stage; return out, (out, lse), or a dict of stage name -> array")
     parts = {key: _part(value, f"{name}: {key}") for key, value in given.items() if isinstance(value, Mapping)}
-    stages = {}
+    stages: dict[str, np.ndarray] = {}
     for key, value in given.items():
         if key.startswith("codes"):
             stages[key] = as_numpy(value, f"{name}: {key}", CODES).view(np.uint8).copy()
@@ -228,7 +228,7 @@ def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], dict[str, 
     return stages, parts, deepcopy(dict(declared))
 
 
-def _part(given: Mapping[str, Any], what: str) -> dict[str, Any]:
+def _part(given: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     """What was given in place of a stage, with copies of its arrays."""
     found = dict(given)
     if "values" in found:

@@ -31,8 +31,8 @@ def keep_stdout() -> None:
     """From now on what C code and other processes write to file descriptor 1 goes to stderr; sys.stdout goes where it
     went. Nothing is done where sys.stdout is not the process's own, or one of the two is closed.
     """
-    own = sys.stdout
-    if own is None or own is not sys.__stdout__:
+    own = sys.__stdout__
+    if own is None or own is not sys.stdout:
         return
     try:
         own.flush()

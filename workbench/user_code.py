@@ -68,7 +68,7 @@ class _Home:
             before = {*sys.modules}
             sys.modules.update(self.modules)
             finder, folder = _Libraries(self.folder, [path.stem for path in targets]), str(self.folder)
-            sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, finder)
             sys.path.insert(0, folder)
             importlib.invalidate_caches()
             # bytecode knows its source's time to a second: a file that is edited within one would run as it was
@@ -83,7 +83,7 @@ class _Home:
                 self._remember(path for one in self.modules.values() if (path := getattr(one, "__file__", None)))
                 if folder in sys.path:
                     sys.path.remove(folder)
-                sys.meta_path.remove(finder)  # type: ignore[arg-type]
+                sys.meta_path.remove(finder)
                 sys.modules.update(hidden)
 
     def load(self, path: Path) -> ModuleType:
