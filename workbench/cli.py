@@ -1,7 +1,7 @@
 """The command line. Results go to stdout, progress and errors to stderr.
 
 Exit codes: 0 no bug, 1 a bug (or nothing could be judged), 2 wrong usage, 3 the machine lacks something, 70 a defect of
-the workbench itself.
+the workbench itself, 130 stopped by Ctrl-C.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workbench import cli_against
+from workbench import cli_against, process
 from workbench.cli_bench import bench
 from workbench.cli_check import check
 from workbench.cli_inputs import inputs
@@ -38,10 +38,21 @@ DEFECT = 70  # EX_SOFTWARE of sysexits.h: a crash must not look like a bug found
 
 def main() -> None:
     """Entry point of the console script; turns refusals into messages and exit codes."""
+    process.keep_stdout()
+    with process.interruptible():
+        _main()
+
+
+def _main() -> None:
     from workbench.refusal import Refusal, Unavailable
 
     try:
-        commands(prog_name="workbench", standalone_mode=True)
+        sys.exit(commands.main(prog_name="workbench", standalone_mode=False))
+    except click.ClickException as wrong:
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except click.Abort:  # what click makes of Ctrl-C
+        raise KeyboardInterrupt from None
     except Refusal as refusal:
         click.echo(f"workbench: {refusal}", err=True)
         sys.exit(USAGE)
@@ -57,7 +68,8 @@ def main() -> None:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="attention-workbench")
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Name the first wrong stage of a wrong attention kernel, and tell a bug from rounding.
 
     \b
@@ -68,6 +80,9 @@ def commands() -> None:
     workbench diff my_kernel.py:attention --against flash              beside another kernel: where the two part
     workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
+    from workbench.user_code import command
+
+    context.with_resource(command())
 
 
 commands.add_command(bench)

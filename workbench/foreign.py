@@ -1,9 +1,7 @@
 """Kernels that are not ours: a Python callable, found by `path.py:function`, run on a case and brought into a trace."""
 
-import importlib.util
-import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,17 +19,16 @@ from workbench.installed import installed, load
 from workbench.lacking import lacking
 from workbench.provenance import failed, of_run, repeats
 from workbench.refusal import Refusal, Unavailable
-from workbench.repeats import again, repeated
+from workbench.repeats import repeated
 from workbench.sparse import dims_of, of_coordinates
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of
 from workbench.trace import Trace, check, check_inputs
+from workbench.user_code import Function, function_of, running
 from workbench.window import narrowed, parse
 
 #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
 LAYOUTS = ("bhsd", "bshd", "strided")
 _USUAL = {"arrays": "numpy", "device": None, "layout": "bhsd", "calibration": None}
-
-Function = Callable[..., Any]
 
 
 def find(target: str) -> Function:
@@ -43,22 +40,7 @@ def find(target: str) -> Function:
         raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
     if not Path(path).is_file():
         raise Refusal(f"{path}: no such file")
-    # under a name of its own: a file named torch.py or sparse.py must not stand in for the library
-    spec = importlib.util.spec_from_file_location(f"workbench_target_{Path(path).stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickles of the file look themselves up there
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        if why := lacking(error, path):
-            raise Unavailable(why) from None
-        raise Refusal(f"{path} could not be imported:\n{traceback.format_exc()}") from None
-    function = getattr(module, name, None)
-    if not callable(function):
-        defined = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-        raise Refusal(f"{path} defines no function {name!r}; it defines: {defined or 'none'}")
-    return function
+    return function_of(Path(path), name)
 
 
 def run_foreign(
@@ -115,20 +97,22 @@ def run_foreign(
         positional = [over(key, x) for key, x in call.positional.items()]
         keywords = {key: over(key, x) for key, x in call.keywords.items()}
         try:
-            with triton_interpreter.guarded():
+            with running(function), triton_interpreter.guarded():
                 given = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
                 found, parts, declared = returned.read(given, name)  # waits for it, and so may find that it failed
-        except (Refusal, Unavailable):  # of what it uses of ours, which say all there is to say
+        except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
-        except Exception as error:
+        except BaseException as error:  # sys.exit among them: its exit is not ours
             if why := lacking(error, name):
                 raise Unavailable(why) from None
             hint = advice(error, function, arrays, lives_on)
             raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
-        return ({key: x.copy() for key, x in found.items()} if again(function, runs) else found), parts, declared
+        return found, parts, declared
 
     stages, parts, declared = first = called()
-    made_by = of_run(function, **repeated(function, called, first, runs))
+    again = repeated(function, called, first, runs)
+    with running(function):  # its modules are told
+        made_by = of_run(function, **again)
     if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
         stages["out"] = _swapped(stages["out"])
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
@@ -187,7 +171,8 @@ def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], n
     """Whose stages these are, given the declared contract; Refusal where they are not of one algorithm."""
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(STAGES)}")
-    split = declared.get("splits") not in (None, 1)  # out alone is of either
+    bounds = declared.get("split_bounds")
+    split = declared.get("splits") not in (None, 1) or bounds is not None  # out alone is of either
     found = algorithm_of(stages, codes=case.codes is not None, splits=split)
     if found is None:
         other = [stage for stage in stages if stage not in ALGORITHMS["fp8"]]
@@ -197,7 +182,7 @@ def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], n
     if found == "fp8" and split:
         raise Refusal(
             f'{name}: a kernel on 8-bit codes is judged as one that does not split the keys; its "contract" says '
-            f"splits={declared['splits']}"
+            + (f"splits={declared['splits']}" if bounds is None else f"split_bounds={[*bounds]}")
         )
     return found
 

@@ -1,6 +1,7 @@
 """What a foreign function returned, in the forms in which attention functions do: its stages and its contract."""
 
 from collections.abc import Generator, Mapping
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,8 @@ def read(returned: Any, name: str) -> Returned:
 
     It may be out; (out, lse) and what else stands behind them, as flash_attn returns it, which is not read; or a dict
     of stage name -> array, with an optional key "contract". A stage that is None was not given. Arrays are of any
-    library that speaks DLPack. Refusal for anything else.
+    library that speaks DLPack; what comes back are copies, as a function may return the same workspace each time.
+    Refusal for anything else.
     """
     given = _by_name(returned, name)
     declared = given.pop("contract", {})
@@ -34,14 +36,24 @@ def read(returned: Any, name: str) -> Returned:
     given = {key: value for key, value in given.items() if value is not None}
     if not given:
         raise Refusal(f"{name} returned no stage; {_FORMS}")
-    parts = {key: value for key, value in given.items() if isinstance(value, Mapping)}
-    stages = {}
+    parts = {key: _part(value, f"{name}: {key}") for key, value in given.items() if isinstance(value, Mapping)}
+    stages: dict[str, np.ndarray] = {}
     for key, value in given.items():
         if key.startswith("codes"):
-            stages[key] = as_numpy(value, f"{name}: {key}", CODES).view(np.uint8)
+            stages[key] = as_numpy(value, f"{name}: {key}", CODES).view(np.uint8).copy()
         elif key not in parts:
-            stages[key] = as_numpy(value, f"{name}: {key}")
-    return Returned(stages, parts, declared)
+            stages[key] = as_numpy(value, f"{name}: {key}").copy()
+    return Returned(stages, parts, deepcopy(dict(declared)))
+
+
+def _part(given: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+    """What was given in place of a stage, with copies of its arrays."""
+    found = dict(given)
+    if "values" in found:
+        found["values"] = as_numpy(found["values"], f"{what}: values").copy()
+    if "indices" in found:
+        found["indices"] = np.array(found["indices"])
+    return found
 
 
 def _by_name(returned: Any, name: str) -> dict[str, Any]:

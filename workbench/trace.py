@@ -13,6 +13,7 @@ import numpy as np
 
 from workbench.case import DTYPES, Case
 from workbench.contract import Contract
+from workbench.process import unfinished
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape
 
@@ -179,12 +180,13 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        with unfinished(Path(name)):
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content)
+                os.replace(name, path)
+            except BaseException:
+                os.unlink(name)
+                raise
     except OSError as error:
         raise Refusal(f"{path} cannot be written: {error.strerror}") from None

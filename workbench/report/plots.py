@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from workbench.case import Case
 from workbench.comparison import Comparison
 from workbench.judge import Diff
+from workbench.process import unfinished
 from workbench.report.cancellation import cancellation
 from workbench.report.decoding import decode_table, decoded_tile
 from workbench.report.errors import errors
@@ -150,9 +151,10 @@ def _case_line(case: Case) -> str:
 
 def _write(figure: "Figure", path: Path) -> Path:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        figure.savefig(part, format="png", dpi=DPI, metadata={"Software": None})
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with unfinished(part):
+        try:
+            figure.savefig(part, format="png", dpi=DPI, metadata={"Software": None})
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
     return path

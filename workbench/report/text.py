@@ -193,13 +193,16 @@ def _run_cells(rows: Rows) -> list[tuple[str, ...]]:
         window = [] if row.window is None else ["--where", str(row.window)]
         run = " ".join([shlex.quote(row.target), *case_options(row.case, own=False), *window])
         numbers = number(row.over_budget), number(row.max_abs)
-        found.append((run, row.verdict, ", ".join(row.origins) or "-", *numbers, marks.get(id(row), "")))
+        found.append((run, row.outcome, ", ".join(row.origins) or "-", *numbers, marks.get(id(row), "")))
     return found
 
 
 def _total(rows: Rows) -> str:
     passed = [row.passed for row in rows]
-    return f"{len(passed)} runs: {passed.count(True)} without a bug, {passed.count(False)} with one or not testable"
+    failing = (
+        "with one, not testable, or a gate failed" if any(row.gates for row in rows) else "with one or not testable"
+    )
+    return f"{len(passed)} runs: {passed.count(True)} without a bug, {passed.count(False)} {failing}"
 
 
 def console(*, stderr: bool = False) -> Console:
