@@ -16,6 +16,7 @@ from workbench.budget import Problem, losses_of
 from workbench.contract import Contract
 from workbench.errors import round_to
 from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS, shape
+from workbench.tiling import Tiling
 from workbench.trace import Trace
 
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
@@ -57,7 +58,8 @@ def unjudgeable(trace: Trace, name: str) -> str:
 
 def split_keys_known(trace: Trace) -> bool:
     """Whether the contract tells which keys each split has."""
-    return trace.contract.block_k is not None and trace.contract.splits is not None
+    promise = trace.contract
+    return promise.split_bounds is not None or (promise.block_k is not None and promise.splits is not None)
 
 
 def _reads_partials(trace: Trace) -> bool:
@@ -76,14 +78,15 @@ def splits(trace: Trace) -> int:
     return next(iter(sizes), 1)
 
 
-def block_k(trace: Trace) -> int:
-    """Keys in a tile; all of them where the contract does not tell."""
-    return trace.contract.block_k or trace.case.seqlen_k
+def tiling_of(trace: Trace) -> Tiling:
+    """The key tiles of a row and of its splits, as far as they are known: all keys in one where they are not."""
+    return trace.contract.tiling(trace.case.seqlen_k, splits(trace))
 
 
 def sizes_of(trace: Trace) -> dict[str, int]:
     """Size of every stage axis, of tiles and splits as far as they are known."""
-    return trace.case.but(block_k=block_k(trace), splits=splits(trace)).sizes
+    tiles = tiling_of(trace)
+    return trace.case.sizes | {"t": len(tiles.keys), "s": len(tiles.splits)}
 
 
 class Part(NamedTuple):
@@ -162,8 +165,7 @@ class Expectation:
             scale=trace.case.scale,
             bias=None if added is None else in_float64(self.part.of(added, "bhqk"), self.device),
             exact_products=trace.case.dtype != "float32",
-            block_k=block_k(trace),
-            splits=splits(trace),
+            tiling=tiling_of(trace),
             computed={},
             given=self.given,
             statistics=self.statistics,
@@ -179,7 +181,12 @@ class Expectation:
     def recomputed(self, instead: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """As `computed`, with other values for some stages."""
         trace, problem = self.trace, self.problem
-        options: dict[str, Any] = {"row_sum_of_cast": trace.contract.row_sum_of_cast}
+        contract = trace.contract
+        tiles = contract.block_k or trace.case.seqlen_k
+        options: dict[str, Any] = {"row_sum_of_cast": contract.row_sum_of_cast is True, "block_k": tiles}
+        if trace.algorithm != "fp8":
+            options |= {"splits": splits(trace), "split_bounds": contract.split_bounds}
+        options["tile_order"] = "ascending" if contract.block_k is None else contract.tile_order
         options["cast"] = _cast(trace.contract, "probs") if problem.cast_aware else None
         if trace.algorithm == "split_k":
             predicted = problem.predicted("partials") and trace.contract.partials_dtype != "float32"
@@ -190,7 +197,7 @@ class Expectation:
         given = {**self.given, **instead}
         return reference.forward(
             trace.algorithm, q, k, v, mask=in_bool(visible, self.device), bias=problem.bias, given=given,
-            scale=trace.case.scale, block_k=block_k(trace), splits=splits(trace), **options,
+            scale=trace.case.scale, **options,
         )  # fmt: skip
 
     @cached_property

@@ -106,10 +106,11 @@ def _merge_errors(p: Problem, needed: set[str], error: ErrorOf) -> dict[str, tup
 def _last(p: Problem, name: str, error: ErrorOf) -> Budget:
     """The budget of out or lse from the stages before it."""
     if p.algorithm == "flash":
-        row_sum, e_sum = p.seen["row_sum"][..., -1], last_tile(error("row_sum"), 0)
+        last = p.tiling.last
+        row_sum, e_sum = p.seen["row_sum"][..., last], last_tile(p, error("row_sum"), 0)
         if name == "out":
-            return out_budget(p, last_tile(error("acc"), 1), row_sum, e_sum)
-        return lse_budget(p, p.seen["row_max"][..., -1], last_tile(error("row_max"), 0), row_sum, e_sum)
+            return out_budget(p, last_tile(p, error("acc"), 1), row_sum, e_sum)
+        return lse_budget(p, p.seen["row_max"][..., last], last_tile(p, error("row_max"), 0), row_sum, e_sum)
     row_sum, e_sum = p.seen["merge_sum"], error("merge_sum")
     if name == "out":
         return out_budget(p, numerator_error(p, error("merge_weight"), error("partial_O")), row_sum, e_sum)

@@ -21,11 +21,11 @@ def partial_error(p: Problem, name: str, tile_state: Error) -> Error:
     if tile_state is EXACT:
         error = EXACT
     else:
-        error = Error(*(x if isinstance(x, float) else last_states(x, p.splits, 0.0) for x in tile_state))
+        error = Error(*(x if isinstance(x, float) else last_states(x, p.tiling.splits, 0.0) for x in tile_state))
     dtype, rounding = p.contract.partials_dtype, p.contract.partials_rounding
     if name != "partial_O" or dtype == "float32":
         return error
-    value = last_states(p.seen["acc"], p.splits, 0.0)
+    value = last_states(p.seen["acc"], p.tiling.splits, 0.0)
     if p.predicted("partials"):
         if error is EXACT:
             return EXACT
@@ -149,6 +149,6 @@ def lse_own(p: Problem, maximum: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
     return own
 
 
-def last_tile(error: Error, trailing: int) -> Error:
-    """The error of a running state after the row's last tile; `trailing` axes come after the tile's."""
-    return at(error, (..., -1, *[slice(None)] * trailing))
+def last_tile(p: Problem, error: Error, trailing: int) -> Error:
+    """The error of a running state after the tile that a row visits last; `trailing` axes come after the tile's."""
+    return at(error, (..., p.tiling.last, *[slice(None)] * trailing))

@@ -11,7 +11,7 @@ from array_api_compat import array_namespace
 from workbench.budget.error import EXACT, Error, added, at, root_of_squares, statistical
 from workbench.budget.losses import flip_bound
 from workbench.budget.problem import NEGLIGIBLE, Problem
-from workbench.reference.online import by_query_head, split_tiles, tiles
+from workbench.reference.online import by_query_head
 
 #: smallest key tile assumed of a kernel that does not tell its own: every tile is one more rescaling, with one more exp
 SMALLEST_BLOCK_K = 16
@@ -27,7 +27,6 @@ def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str,
     kinds = {name: (True, p.statistics and name not in p.given, p.statistics) for name in names}
     found = {name: Error(*(xp.empty_like(p.computed[name]) if kept else 0.0 for kept in kinds[name])) for name in names}
     sizes: dict[str, Any] = {name: np.inf if name == "row_max" else xp.empty_like(p.computed[name]) for name in names}
-    first_tiles = {split.start for split in split_tiles(p.computed["row_max"].shape[-1], p.splits)}
     events = _rescaling(p)
     abs_v = by_query_head(abs(p.v), p.q.shape[1])
     values = by_query_head(p.v, p.q.shape[1])
@@ -45,9 +44,10 @@ def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str,
         if size is not None:
             sizes[name][index] = size
 
-    for t, keys in enumerate(tiles(p.computed["scores"].shape[-1], p.block_k)):
+    for t, previous in p.tiling.order:
+        keys = p.tiling.keys[t]
         now, columns, state, n = (..., t), (..., keys), (..., t, slice(None)), keys.stop - keys.start
-        first, before = t in first_tiles, (..., t - 1)
+        first, before = previous is None, (..., previous)
         e_s = EXACT if "scores" in p.given else at(scores, columns)
         s = p.seen["scores"][columns]
         m = p.seen["row_max"][now]
@@ -79,7 +79,7 @@ def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str,
                                           error("correction", now), events, n))  # fmt: skip
         if "acc" in wanted:
             v_tile, abs_v_tile = values[:, :, keys], abs_v[:, :, keys]
-            a_before = (..., t - 1, slice(None))
+            a_before = (..., previous, slice(None))
             a = xp.zeros_like(p.computed["acc"][state]) if first else p.seen["acc"][a_before]
             e_a = EXACT if first else error("acc", a_before)
             e_v = moved_v[:, :, keys] if "v" in p.input_errors else None
