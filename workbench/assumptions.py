@@ -19,6 +19,8 @@ _USUAL: Mapping[str, Any] = {
     "partials_dtype": "float32",
     "row_sum_of_cast": False,
     "normalisation": "division",
+    # no tighter than "difference": FlashAttention-2's, which Triton's contraction of products and differences makes too
+    "exp_argument": "fma",
     "probs_rounding": "nearest",
     "partials_rounding": "nearest",
     "out_rounding": "nearest",

@@ -137,7 +137,7 @@ class Expectation:
     def value(self, name: str) -> np.ndarray:
         """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
         stage = self.part.of(self.trace.stages[name] if name not in self.dumped else self.dumped[name], self.axes(name))
-        return natural(self.trace.contract, name, stage, self.device)
+        return natural(self.trace, name, stage, self.device)
 
     def axes(self, name: str) -> str:
         """Axis letters of a stage."""
@@ -215,18 +215,29 @@ def in_bool(mask: np.ndarray, device: str) -> np.ndarray:
     return torch.from_numpy(np.ascontiguousarray(mask)).to(device)  # type: ignore[return-value]
 
 
-def natural(contract: Contract, name: str, stage: np.ndarray, device: str = "cpu") -> np.ndarray:
+def unit(trace: Trace, name: str) -> float:
+    """What the kernel's scores and maxima are of natural ones: log2(e) times in base 2, without the scale where they
+    are raw; 1 for any other stage.
+    """
+    if name not in SCORE_UNITS:
+        return 1.0
+    if not trace.contract.scores_scaled:
+        return 1 / trace.case.scale
+    return float(np.log2(np.e)) if trace.contract.base2 else 1.0
+
+
+def natural(trace: Trace, name: str, stage: np.ndarray, device: str = "cpu") -> np.ndarray:
     """A dumped stage in float64, its scores and maxima in natural units and -inf where the kernel has a sentinel."""
-    value = in_stored_units(contract, name, stage, device)
-    return value / float(np.log2(np.e)) if contract.base2 and name in SCORE_UNITS else value
+    value, factor = in_stored_units(trace.contract, name, stage, device), unit(trace, name)
+    return value if factor == 1 else value / factor
 
 
 def in_stored_units(contract: Contract, name: str, stage: np.ndarray, device: str) -> np.ndarray:
     """A dumped stage in float64, in the kernel's own units, but -inf where it has a sentinel."""
     value = in_float64(stage, device)
     if name in SCORE_UNITS and np.isfinite(contract.mask_sentinel):
-        # the sentinel as the stage's dtype holds it
-        value[value <= float(np.asarray(contract.mask_sentinel).astype(stage.dtype))] = -np.inf
+        # a mask that adds the sentinel leaves a score of it
+        value[value <= contract.mask_sentinel / 2] = -np.inf
     return value
 
 

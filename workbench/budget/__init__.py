@@ -77,7 +77,7 @@ def straight_from_scores(p: Problem, name: str) -> bool:
     """
     if set(nearest_dumped(p.algorithm, name, p.given)) - {"qk", "scores"}:
         return False
-    return not p.cast_aware or (name == "lse" and not p.contract.row_sum_of_cast)
+    return not p.cast_aware or (name == "lse" and p.contract.row_sum_of_cast is False)
 
 
 def _needed(p: Problem, names: Collection[str]) -> set[str]:

@@ -19,8 +19,9 @@ def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
     """Budgets of out and lse from scores known to `scores`, for out = softmax(scores) v as the reference has it.
 
     A weight's own relative error is that of its score; of the arguments of all exps that made it (they add up to
-    max - score in magnitude, however the maximum rose); of these exps, one for each key tile to come and one for the
-    merge; and, where probs are cast, of that cast, which the denominator only shares where it adds the cast probs.
+    max - score in magnitude, however the maximum rose), with u |max c| more of the key's own where fma takes part, which
+    only keys under the same maximum share; of these exps, one for each key tile to come and one for the merge; and,
+    where probs are cast, of that cast, which the denominator only shares where it adds the cast probs.
     """
     xp, losses = array_namespace(p.q), p.losses
     s = p.seen["scores"]
@@ -34,13 +35,16 @@ def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
 
     tiles, keys = _tiles(p)
     own = losses.argument * length + losses.exp(length, tiles + 1)
-    if losses.argument_of_max:
-        own = own + losses.argument_of_max * xp.where(no_keys, 0.0, abs(top))[..., None]
+    # each maximum lies between the key's own score and the last one
+    reach = xp.where(no_keys, 0.0, abs(top))[..., None] + length
+    given = losses.fused * ("scores" in p.given)
+    of_max = (losses.argument_of_max + losses.rescaling_of_max * (tiles + 1) + given) * reach
+    own = own + of_max
     relative = xp.where(pi > 0, pi * xp.expm1(scores.worst + own), 0.0)
     squares, common = relative, relative
     if p.statistics:  # first order, with a margin for the second
-        squares = (1.05 * pi) ** 2 * (scores.random * scores.random + own * own)
-        common = 1.05 * pi * scores.common
+        squares = (1.05 * pi) ** 2 * (scores.random * scores.random + (own - of_max) ** 2)
+        common = 1.05 * pi * (scores.common + of_max)
 
     added = losses.sum(keys + 2 * tiles + 2 * p.splits + 4)
     met = keys + losses.mma_block * tiles  # a tile's last block may be short
@@ -94,8 +98,10 @@ def _out(
     of_cast: np.ndarray | float = 0.0
     squares_of_cast: np.ndarray | float = 0.0
     if cast is not None:
-        of_cast = linear(cast) if p.contract.row_sum_of_cast else cast @ abs_v
-        squares_of_cast = centred(cast * cast) if p.contract.row_sum_of_cast else (cast * cast) @ v2
+        # the cast of the numerator alone, of both, or, where that is not known, of either
+        alone, both = (cast @ abs_v, (cast * cast) @ v2), (linear(cast), centred(cast * cast))
+        told = {False: (alone, alone), True: (both, both), None: (alone, both)}[p.contract.row_sum_of_cast]
+        of_cast, squares_of_cast = (xp.maximum(one, other) for one, other in zip(*told, strict=True))
     rounding = products * reach + added * abs(out) + _partials(p, reach, total)
     # a head whose values are all 0 has an out of 0, whatever the weights
     floor = losses.floor * (1 + pi.shape[-1] * xp.max(abs_v, axis=-2, keepdims=True)) * xp.astype(reach > 0, xp.float64)
@@ -143,7 +149,7 @@ def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray 
 
 def _cast_of_sum(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray | float:
     """Relative error of row_sum from the cast of probs; equal probs are cast alike, so that it adds up."""
-    cast = _cast_of_probs(p, pi, total) if p.contract.row_sum_of_cast else None
+    cast = None if p.contract.row_sum_of_cast is False else _cast_of_probs(p, pi, total)
     return 0.0 if cast is None else array_namespace(pi).sum(cast, axis=-1)
 
 

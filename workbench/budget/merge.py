@@ -56,7 +56,8 @@ def merge_max_error(p: Problem, partial_max: Error) -> Error:
 def merge_weight_error(p: Problem, partial_max: Error, merge_max: Error) -> tuple[Error, np.ndarray]:
     """merge_weight = exp(partial_max - merge_max), and its size."""
     m, top = p.seen["partial_max"], p.seen["merge_max"][..., None, :]
-    return weight_error(p, difference(m, top), added(partial_max, at(merge_max, (..., None, slice(None)))), top)
+    dx = added(partial_max, at(merge_max, (..., None, slice(None))))
+    return weight_error(p, difference(m, top), dx, top, ("partial_max", "merge_max"))
 
 
 def merge_sum_error(p: Problem, partial_max: Error, merge_max: Error, partial_sum: Error) -> tuple[Error, np.ndarray]:
@@ -139,12 +140,15 @@ def lse_budget(p: Problem, maximum: np.ndarray, e_max: Error, row_sum: np.ndarra
 
 
 def lse_own(p: Problem, maximum: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
-    """What lse loses itself: log, and 2u |lse| for the sum; 2u |max| for the change of base where there may be one."""
+    """What lse loses itself: log, and 2u |lse| for the sum; 2u |max| for the change of base, or
+    for the scale and its product with the maximum, where there may be one.
+    """
     losses, xp = p.losses, array_namespace(row_sum)
     log = abs(xp.log(row_sum))
     own = 2 * U * losses.log_ulps * log + 2 * losses.sums * abs(p.computed["lse"])
     own = own + losses.log_absolute + losses.floor
-    if p.contract.base2 or not p.declared("base2"):
+    told = p.declared("base2") and p.declared("scores_scaled")
+    if p.contract.base2 or not p.contract.scores_scaled or not told:
         own = own + 2 * losses.products * abs(maximum)
     return own
 
