@@ -15,11 +15,14 @@ from workbench.arrays import in_float64
 from workbench.budget import Problem, losses_of
 from workbench.contract import Contract
 from workbench.errors import round_to
+from workbench.slots import Slots
 from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS, shape
 from workbench.tiling import Tiling
 from workbench.trace import Trace
 
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
+#: stages whose size depends on the maximum that was subtracted
+_OF_MAXIMUM = ("correction", "probs", "probs_cast", "row_sum", "acc", "partial_sum", "partial_O")
 #: stages that depend on where key tiles begin
 BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 #: stages in the units of scores, where -inf may be a sentinel
@@ -49,11 +52,23 @@ def unjudgeable(trace: Trace, name: str) -> str:
         return "nobody told the format of the codes (--codes)"
     if name in BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
+    if name in _OF_MAXIMUM and trace.contract.row_max != "running" and "row_max" not in trace.stages:
+        return "the contract does not bind row_max to the running maximum, and row_max was not given"
     if name in _PARTIALS and not split_keys_known(trace):
         return "the contract does not tell block_k and splits, so the keys of a split are unknown"
     if name == "merge_weight" and not _reads_partials(trace):
         return f"the contract does not tell block_k and splits, and not all of {', '.join(_PARTIALS)} were given"
     return ""
+
+
+def free_maxima(trace: Trace) -> list[str]:
+    """Dumped maxima that the contract does not bind to the stages before them, so that later ones are computed from
+    them: row_max, and partial_max where that is not what was dumped of row_max.
+    """
+    if trace.contract.row_max == "running":
+        return []
+    found = [name for name in ("row_max", "partial_max") if name in trace.stages and name not in trace.sparse]
+    return [name for name in found if not unjudgeable(trace, name)][:1]
 
 
 def split_keys_known(trace: Trace) -> bool:
@@ -145,8 +160,32 @@ class Expectation:
 
     @cached_property
     def given(self) -> dict[str, np.ndarray]:
-        """The dumped stages that others are computed from."""
-        return {name: self.value(name) for name in self.dumped}
+        """The dumped stages that others are computed from, and maxima that the kernel was free to choose."""
+        chosen = [name for name in free_maxima(self.trace) if name not in self.dumped]
+        return {name: self._filled(name, self.value(name)) for name in (*self.dumped, *chosen)}
+
+    def _filled(self, name: str, value: np.ndarray) -> np.ndarray:
+        open_ = self.open_slots(name)
+        return value if open_ is None else self._slots.filled(name, self.axes(name), value, open_)
+
+    def open_slots(self, name: str) -> np.ndarray | None:
+        """Which slots of a stage hold nothing to judge, bool that broadcasts to it; None for none."""
+        found = self._slots.open(name, self.axes(name))
+        return None if found is None else in_bool(found, self.device)
+
+    @cached_property
+    def _slots(self) -> Slots:
+        visible = self.visible if self.visible.ndim == 4 else self.visible[None, None]
+        if "bias" in self.trace.inputs:
+            bias = self.part.of(mask.spread(self.trace.case, self.trace.inputs["bias"]), "bhqk")
+            visible = visible & (bias != -np.inf)
+        return Slots(self.trace.contract, tiling_of(self.trace), visible)
+
+    @property
+    def visible(self) -> np.ndarray:
+        """Which keys a query of the part sees, bool [q, k] or [b, h, q, k]."""
+        visible = mask.visible(self.trace.case, self.trace.inputs)
+        return self.part.of(visible, "bhqk" if visible.ndim == 4 else "qk")
 
     @cached_property
     def problem(self) -> Problem:
@@ -186,17 +225,16 @@ class Expectation:
         options: dict[str, Any] = {"row_sum_of_cast": contract.row_sum_of_cast is True, "block_k": tiles}
         if trace.algorithm != "fp8":
             options |= {"splits": splits(trace), "split_bounds": contract.split_bounds}
+        options["free_maxima"] = contract.row_max != "running"
         options["tile_order"] = "ascending" if contract.block_k is None else contract.tile_order
         options["cast"] = _cast(trace.contract, "probs") if problem.cast_aware else None
         if trace.algorithm == "split_k":
             predicted = problem.predicted("partials") and trace.contract.partials_dtype != "float32"
             options["partial_cast"] = _cast(trace.contract, "partials") if predicted else None
         q, k, v = self.inputs
-        visible = mask.visible(trace.case, trace.inputs)
-        visible = self.part.of(visible, "bhqk" if visible.ndim == 4 else "qk")
         given = {**self.given, **instead}
         return reference.forward(
-            trace.algorithm, q, k, v, mask=in_bool(visible, self.device), bias=problem.bias, given=given,
+            trace.algorithm, q, k, v, mask=in_bool(self.visible, self.device), bias=problem.bias, given=given,
             scale=trace.case.scale, **options,
         )  # fmt: skip
 

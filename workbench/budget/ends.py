@@ -19,9 +19,9 @@ def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
     """Budgets of out and lse from scores known to `scores`, for out = softmax(scores) v as the reference has it.
 
     A weight's own relative error is that of its score; of the arguments of all exps that made it (they add up to
-    max - score in magnitude, however the maximum rose), with u |max c| more of the key's own where fma takes part, which
-    only keys under the same maximum share; of these exps, one for each key tile to come and one for the merge; and,
-    where probs are cast, of that cast, which the denominator only shares where it adds the cast probs.
+    max - score in magnitude, however the maximum rose), where fma takes part with u |max c| more for the key's own,
+    which only keys under the same maximum share; of these exps, one for each key tile to come and one for the merge;
+    and, where probs are cast, of that cast, which the denominator only shares where it adds the cast probs.
     """
     xp, losses = array_namespace(p.q), p.losses
     s = p.seen["scores"]
@@ -29,9 +29,12 @@ def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
     no_keys = top == -np.inf
     x = xp.where(s == -np.inf, np.inf, xp.where(no_keys, 0.0, top)[..., None] - s)
     weights = xp.exp(-x)
-    total = xp.where(no_keys, 1.0, xp.sum(weights, axis=-1))
+    total, maximum = xp.where(no_keys, 1.0, xp.sum(weights, axis=-1)), top
     pi = weights / total[..., None]
     length = xp.where(xp.isfinite(x), x, 0.0)
+    if p.contract.row_max != "running":
+        raised = _raised(p, xp.where(no_keys, 0.0, top))
+        total, length, maximum = total * xp.exp(-raised), length + raised[..., None], abs(top) + raised
 
     tiles, keys = _tiles(p)
     own = losses.argument * length + losses.exp(length, tiles + 1)
@@ -52,7 +55,7 @@ def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
     sum_relative = xp.sum(relative, axis=-1)
     out = _out(p, pi, relative, squares, common, sum_relative, added, products + losses.products, total)
 
-    row_sum, maximum = xp.where(no_keys, 0.0, total), top
+    row_sum = xp.where(no_keys, 0.0, total)
     lost_l = _cast_of_sum(p, pi, total)
     own_lse = lse_own(p, maximum, row_sum) + added
     never = p.computed["lse"] == -np.inf
@@ -134,6 +137,20 @@ def _tiles(p: Problem) -> tuple[int, int]:
     return (2 * tiles if p.contract.block_k is None else tiles), seqlen_k
 
 
+def _raised(p: Problem, top: np.ndarray) -> np.ndarray:
+    """How far above the largest score, `top`, a maximum may be that nobody saw: no bound is above that by norms,
+    |q| |k| scale. All weights are smaller by exp of it, so that more of them underflow.
+    """
+    xp = array_namespace(p.q)
+    longest = xp.max(xp.sqrt(xp.sum(p.k * p.k, axis=-1)), axis=-1)
+    longest = xp.repeat(longest, p.q.shape[1] // longest.shape[1], axis=1)[..., None]
+    norms = abs(p.scale) * xp.sqrt(xp.sum(p.q * p.q, axis=-1)) * longest
+    if p.bias is not None:
+        norms = norms + xp.max(xp.where(p.bias < np.inf, p.bias, 0.0), axis=-1)
+    raised: np.ndarray = xp.maximum(norms - top, 0.0)
+    return raised
+
+
 def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray | None:
     """Error of each normalised weight from the cast of probs, [b, h, q, k]; None without a cast.
 
@@ -159,4 +176,4 @@ def _partials(p: Problem, reach: np.ndarray, total: np.ndarray) -> np.ndarray | 
         return 0.0
     relative, absolute = p.losses.cast(p.losses.partials_dtype, p.contract.partials_rounding)
     splits = p.contract.splits or -(-p.k.shape[-2] // SMALLEST_BLOCK_K)
-    return relative * reach + splits * absolute / total[..., None]
+    return array_namespace(reach).where(reach > 0, relative * reach + splits * absolute / total[..., None], 0.0)

@@ -157,12 +157,13 @@ def without(losses: Losses) -> Losses:
 def cast_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
     """Distance from `value`, known to `bound`, to what it may be after it is rounded to `dtype` as the contract says.
 
-    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp. What
-    is too large for the dtype is rounded as if it had more exponents: whether an infinity is right is not for a bound
-    to say.
+    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp, and 0
+    stays 0. What is too large for the dtype is rounded as if it had more exponents: whether an infinity is right is not
+    for a bound to say.
     """
     if rounding == "any":
-        return bound + ulp(abs(value) + bound, dtype)
+        reach = abs(value) + bound
+        return bound + array_namespace(value).where(reach == 0, 0.0, ulp(reach, dtype))
     up, down = (_rounded(value + end, dtype, rounding) for end in (bound, -bound))
     return array_namespace(value).maximum(up - value, value - down)
 

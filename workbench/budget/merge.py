@@ -38,7 +38,8 @@ def partial_error(p: Problem, name: str, tile_state: Error) -> Error:
     if p.losses.partials_dtype == "float32":
         return error
     relative, absolute = p.losses.cast(dtype, rounding)
-    own = relative * (abs(value) + error.worst) + absolute
+    size = abs(value) + error.worst
+    own = array_namespace(value).where(size > 0, relative * size + absolute, 0.0)
     return Error(error.worst + own, root_of_squares(error.random, own), error.common)
 
 

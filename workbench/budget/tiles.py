@@ -54,8 +54,10 @@ def tile_errors(p: Problem, scores: Error, wanted: Collection[str]) -> dict[str,
         m_prev = xp.full_like(m, -np.inf) if first else p.seen["row_max"][before]
 
         if "row_max" in wanted:
-            e_prev = EXACT if first else error("row_max", before)
-            put("row_max", now, _maximum(p, "row_max", p.computed["row_max"][now], m_prev, e_prev, s, e_s))
+            e_prev, below = EXACT if first else error("row_max", before), m_prev
+            if p.contract.row_max != "running" and not first:  # no matter what was chosen before
+                e_prev, below = at(found["row_max"], before), p.computed["row_max"][before]
+            put("row_max", now, _maximum(p, "row_max", p.computed["row_max"][now], below, e_prev, s, e_s))
         e_m = error("row_max", now) if {"row_max", "correction", "probs"} & {*wanted} else EXACT
         if "correction" in wanted:
             e_prev = EXACT if first else error("row_max", before)
@@ -213,9 +215,9 @@ def weight_error(
 def _of_max(
     p: Problem, length: np.ndarray, maximum: np.ndarray, reads: tuple[str, str]
 ) -> tuple[bool, np.ndarray | float]:
-    """Whether the argument of exp may be off by more than its own size, and by how much: for the rounding of max_scaled,
-    and of each dumped stage that it `reads`, of at most |maximum| + `length` and |maximum|. Dumped maxima in units of
-    log2 are max_scaled itself.
+    """Whether the argument of exp may be off by more than its own size, and by how much: for the rounding of
+    max_scaled, and of each dumped stage that it `reads`, of at most |maximum| + `length` and |maximum|. Dumped maxima
+    in units of log2 are max_scaled itself.
     """
     losses = p.losses
     size = abs(array_namespace(length).where(abs(maximum) < np.inf, maximum, 0.0))

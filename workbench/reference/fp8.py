@@ -31,6 +31,7 @@ def forward(
     cast: Cast | None = None,
     operand_cast: Cast | None = None,
     row_sum_of_cast: bool = False,
+    free_maxima: bool = False,
 ) -> dict[str, np.ndarray]:
     """Every stage of the fp8 algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
 
@@ -44,7 +45,7 @@ def forward(
     read = (seen.get(name, before[name]) for name in ("dequant_q", "dequant_k", "dequant_v"))
     attention = online.forward(
         *read, scale=scale, mask=mask, bias=bias, block_k=block_k, tile_order=tile_order,
-        cast=cast, row_sum_of_cast=row_sum_of_cast,
+        cast=cast, row_sum_of_cast=row_sum_of_cast, free_maxima=free_maxima,
         given={name: array for name, array in seen.items() if name in ALGORITHMS["flash"]},
     )  # fmt: skip
     return before | attention

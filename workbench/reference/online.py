@@ -125,6 +125,7 @@ def tile_stages(
     given: Arrays = NOTHING,
     cast: Cast | None = None,
     row_sum_of_cast: bool = False,
+    free_maxima: bool = False,
 ) -> dict[str, np.ndarray]:
     """The stages from qk to acc, as in `forward`; the running state starts anew at the first tile of every split."""
     q, k, v = float64(q), float64(k), float64(v)
@@ -140,7 +141,8 @@ def tile_stages(
         previous_max = -np.inf if before is None else seen["row_max"][..., before]
         previous_sum = 0.0 if before is None else seen["row_sum"][..., before]
         previous_acc = 0.0 if before is None else seen["acc"][..., before, :]
-        computed["row_max"][..., t] = row_max(previous_max, seen["scores"][..., keys])
+        below = computed["row_max"][..., before] if free_maxima and before is not None else previous_max
+        computed["row_max"][..., t] = row_max(below, seen["scores"][..., keys])
         computed["correction"][..., t] = correction(previous_max, seen["row_max"][..., t])
         computed["probs"][..., keys] = probs(seen["scores"][..., keys], seen["row_max"][..., t])
         p = seen["probs"][..., keys]
@@ -167,13 +169,15 @@ def forward(
     given: Arrays = NOTHING,
     cast: Cast | None = None,
     row_sum_of_cast: bool = False,
+    free_maxima: bool = False,
 ) -> dict[str, np.ndarray]:
     """Every stage of the flash algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
 
     q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and bias, added to
     scaled scores, [q, k] or [b, heads, q, k]; tiles, splits and their order as of `tiling.tiling`; `cast` rounds probs
-    to what acc reads, and row_sum too with `row_sum_of_cast`. With splits > 1 no running state covers the whole
-    row: out and lse are then left out, and `split_k.forward` merges.
+    to what acc reads, and row_sum too with `row_sum_of_cast`; with `free_maxima` row_max is that of the
+    scores even where others were given. With splits > 1 no running state covers the whole row: out and lse are then
+    left out, and `split_k.forward` merges.
 
     A stage in `given` is read in place of the computed one by every later stage and by the next tile's state. What is
     returned is still computed, from the given or computed inputs: with a kernel's whole trace as `given`, each stage is
@@ -183,7 +187,7 @@ def forward(
     substitutes = as_given(given, "flash", axis_sizes(q, k, v, tiles))
     computed = tile_stages(
         q, k, v, scale=scale, mask=mask, bias=bias, tiles=tiles,
-        given=substitutes, cast=cast, row_sum_of_cast=row_sum_of_cast,
+        given=substitutes, cast=cast, row_sum_of_cast=row_sum_of_cast, free_maxima=free_maxima,
     )  # fmt: skip
     if len(tiles.splits) > 1:
         return computed

@@ -74,6 +74,7 @@ def forward(
     given: Arrays = NOTHING,
     cast: Cast | None = None,
     row_sum_of_cast: bool = False,
+    free_maxima: bool = False,
     partial_cast: Cast | None = None,
 ) -> dict[str, np.ndarray]:
     """Every stage of the split_k algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
@@ -85,7 +86,7 @@ def forward(
     computed = online.tile_stages(
         q, k, v, scale=scale, mask=mask, bias=bias, tiles=tiles,
         given={name: array for name, array in substitutes.items() if name in online.TILE_STAGES},
-        cast=cast, row_sum_of_cast=row_sum_of_cast,
+        cast=cast, row_sum_of_cast=row_sum_of_cast, free_maxima=free_maxima,
     )  # fmt: skip
     seen = computed | substitutes
 
