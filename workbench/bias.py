@@ -20,12 +20,13 @@ from workbench import mask
 from workbench.case import Case
 from workbench.comparison import Found, State
 from workbench.errors import round_to
-from workbench.expectation import Expectation, Part, readable, splits
+from workbench.expectation import Expectation, Part, readable, tiling_of
 from workbench.held import compared
 from workbench.quantisation import attention_of
 from workbench.reference import online
 from workbench.reference.split_k import last_states
 from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped, unseen_upstream
+from workbench.tiling import Tiling
 from workbench.trace import Trace
 
 Arrays = Mapping[str, np.ndarray]
@@ -209,7 +210,7 @@ def control(trace: Trace, given: Arrays, rows: np.ndarray) -> dict[str, np.ndarr
     after an exp that was not given are left out. A sum starts at the rescaled previous state and adds one term after
     the other, in the order of dims, keys or splits: of all orders this one absorbs the most.
     """
-    contract, case, n_splits = trace.contract, trace.case, splits(trace)
+    contract, case = trace.contract, trace.case
     q, k, v = (trace.inputs[name].astype(np.float32) for name in INPUTS)
     q, (k, v) = q[:, :, rows], (np.repeat(x, case.heads // case.kv_heads, axis=1) for x in (k, v))
     seen = dict(given)
@@ -228,22 +229,21 @@ def control(trace: Trace, given: Arrays, rows: np.ndarray) -> dict[str, np.ndarr
         declared = "probs_dtype" not in contract.assumed
         p = seen["probs"]
         keep("probs_cast", round_to(p, contract.probs_dtype).astype(np.float32) if declared else p)
-    tiles = online.tiles(case.seqlen_k, contract.block_k or case.seqlen_k)
-    starts = {split.start for split in online.split_tiles(len(tiles), n_splits)}
+    tiles = tiling_of(trace)
     summed = "probs_cast" if contract.row_sum_of_cast else "probs"
     if {"correction", summed} <= set(seen):
         state = given["row_sum"][..., None] if "row_sum" in given else None
         ones = np.ones_like(v[..., :1])
-        keep("row_sum", _running(seen["correction"], seen[summed], ones, state, tiles, starts)[..., 0])
+        keep("row_sum", _running(seen["correction"], seen[summed], ones, state, tiles)[..., 0])
     if {"correction", "probs_cast"} <= set(seen):
-        keep("acc", _running(seen["correction"], seen["probs_cast"], v, given.get("acc"), tiles, starts))
+        keep("acc", _running(seen["correction"], seen["probs_cast"], v, given.get("acc"), tiles))
     if trace.algorithm == "flash":
         if {"acc", "row_sum"} <= set(seen):
-            keep("out", online.out(seen["acc"][..., -1, :], seen["row_sum"][..., -1]))
+            keep("out", online.out(seen["acc"][..., tiles.last, :], seen["row_sum"][..., tiles.last]))
         return computed
     for name, running in (("partial_sum", "row_sum"), ("partial_O", "acc")):
         if running in seen:
-            keep(name, last_states(seen[running], n_splits, 0.0))
+            keep(name, last_states(seen[running], tiles.splits, 0.0))
     if {"merge_weight", "partial_O", "merge_sum"} <= set(seen):
         weight, partial_o = seen["merge_weight"], seen["partial_O"]
         total = np.zeros_like(partial_o[:, :, 0])
@@ -268,19 +268,19 @@ def _running(
     weights: np.ndarray,
     values: np.ndarray,
     state: np.ndarray | None,
-    tiles: list[slice],
-    starts: set[int],
+    tiles: Tiling,
 ) -> np.ndarray:
     """correction * previous state + sum of weights * values over a tile's keys, [b, h, q, t, d].
 
     correction [b, h, q, t], weights [b, h, q, k], values [b, h, k, d]; the `state` [b, h, q, t, d] where it was dumped,
-    else what comes out here; 0 before the tiles `starts`.
+    else what comes out here; 0 before the first tile of a split.
     """
     found = np.empty((*correction.shape, values.shape[-1]), np.float32)
     product = np.empty_like(found[..., 0, :])
-    for t, keys in enumerate(tiles):
-        previous = (found if state is None else state)[..., t - 1, :]
-        total = correction[..., t, None] * (np.zeros_like(previous) if t in starts else previous)
+    for t, before in tiles.order:
+        keys, states = tiles.keys[t], found if state is None else state
+        previous = np.zeros_like(found[..., t, :]) if before is None else states[..., before, :]
+        total = correction[..., t, None] * previous
         for key in range(keys.start, keys.stop):
             np.multiply(weights[..., key, None], values[:, :, key, None, :], out=product)
             total += product

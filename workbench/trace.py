@@ -95,8 +95,11 @@ class Trace:
 
 
 def _sizes(case: Case, contract: Contract) -> dict[str, int]:
-    declared = {"block_k": contract.block_k, "splits": contract.splits}
-    return case.but(**{name: value for name, value in declared.items() if value is not None}).sizes
+    """Size of every stage axis, of t and s where the contract tells tiles and splits."""
+    tiles = contract.tiling(case.seqlen_k)
+    told = {"t": contract.block_k is not None, "s": contract.splits is not None}
+    found = {name: size for name, size in case.sizes.items() if name not in told}
+    return found | {name: len(x) for name, x in (("t", tiles.keys), ("s", tiles.splits)) if told[name]}
 
 
 def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> None:
