@@ -17,14 +17,10 @@ import click
 from workbench import cli_against, process
 from workbench.cli_bench import bench
 from workbench.cli_check import check
+from workbench.cli_contract import contract
 from workbench.cli_inputs import inputs
 from workbench.cli_show import show
-from workbench.options import (
-    WORDS,
-    json_option,
-    one_target,
-    run_options,
-)
+from workbench.options import json_option, one_target, run_options
 
 if TYPE_CHECKING:
     from workbench.judge import Diff
@@ -87,6 +83,7 @@ def commands(context: click.Context) -> None:
 
 commands.add_command(bench)
 commands.add_command(check)
+commands.add_command(contract)
 commands.add_command(inputs)
 commands.add_command(show)
 
@@ -96,12 +93,6 @@ commands.add_command(show)
 @run_options
 @cli_against.against_options
 @click.option("--values", metavar="LOG", help="Instead of a TARGET: judge values that a kernel of yours printed")
-@click.option(
-    "--contract",
-    type=WORDS,
-    metavar="FIELD=VALUE[,...]",
-    help="With --values: what the kernel promises, such as mask_sentinel=-1e9,base2=true",
-)
 @click.option(
     "--against-trace",
     metavar="PREVIOUS",
@@ -122,7 +113,7 @@ def diff(
     holds a part of one run. Case options take comma-separated lists; every combination is run and gets one row.
 
     LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
-    case that the case options give; of --block-k and --splits it tells what its tiles and splits are.
+    case that the case options give; of --block-k, --splits and --contract it tells what the kernel promises.
 
     With --against, or another setting of one kernel, two runs are judged and held against each other: the first stage
     where they part by more than the budgets of both.

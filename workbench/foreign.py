@@ -17,6 +17,7 @@ from workbench.handed import handed
 from workbench.inputs import by_name
 from workbench.installed import installed, load
 from workbench.lacking import lacking
+from workbench.presets import fields_of, joined, words
 from workbench.provenance import failed, of_run, repeats
 from workbench.refusal import Refusal, Unavailable
 from workbench.repeats import repeated
@@ -28,7 +29,7 @@ from workbench.window import narrowed, parse
 
 #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
 LAYOUTS = ("bhsd", "bshd", "strided")
-_USUAL = {"arrays": "numpy", "device": None, "layout": "bhsd", "calibration": None}
+_USUAL = {"arrays": "numpy", "device": None, "layout": "bhsd", "calibration": None, "contract": None}
 
 
 def find(target: str) -> Function:
@@ -52,6 +53,7 @@ def run_foreign(
     device: str | None = None,
     layout: str = "bhsd",
     calibration: str | None = None,
+    contract: str | Mapping[str, Any] | None = None,
     inputs: Mapping[str, np.ndarray] | None = None,
     feed: Mapping[str, Any] = NOTHING,
     where: str | None = None,
@@ -68,6 +70,7 @@ def run_foreign(
     (`feed.values`), else what float64 makes of the inputs. Refusal where it raises or returns anything else.
 
     `calibration`: a file of `workbench calibrate`, for what the contract does not say of exp and of tensor cores.
+    `contract`: what is said of the kernel beside what it says itself, fields or words as of `presets.fields_of`.
     `inputs`: those of `inputs.normalised`; the case's own where None. `where`: as of `window.parse`. `runs`: how often
     it is run, to see whether its bits repeat (`repeats.repeated`).
     """
@@ -78,6 +81,8 @@ def run_foreign(
         if value not in accepted:
             raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
     options: dict[str, Any] = {"arrays": arrays, "device": device, "layout": layout, "calibration": calibration}
+    options["contract"] = contract
+    said = {} if contract is None else fields_of(contract, case)
     if (arrays, layout) == ("jax", "strided"):
         raise Refusal("JAX arrays have no strides; got layout 'strided': say --layout bhsd or bshd")
     lives_on = home(arrays, device)
@@ -117,6 +122,7 @@ def run_foreign(
         stages["out"] = _swapped(stages["out"])
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
+    declared = joined(said, declared, name)
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and algorithm == "fp8":
         raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
@@ -140,6 +146,7 @@ def run_foreign(
         notes=repeats(made_by),
         provenance=made_by,
         called_with={key: value for key, value in options.items() if value != _USUAL[key]}
+        | ({} if contract is None else {"contract": words(contract)})
         | ({"runs": str(runs)} if runs > 1 else {}),
     )
     check(trace, name)

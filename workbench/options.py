@@ -107,6 +107,9 @@ def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--fault", "faults", multiple=True, metavar="ID", help=text)(command)
 
 
+_CONTRACT = "What a foreign kernel promises, such as triton,block_k=64,exp_ulps=4; `workbench contract` lists it"
+
+
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add to a command what a kernel of ours and what a foreign one is run with."""
     for option, default, text in reversed(
@@ -121,6 +124,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "What a foreign kernel takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
             ),
             ("--calibration", None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
+            ("--contract", None, _CONTRACT),
         )
     ):
         command = click.option(option, default=default, help=text)(command)
@@ -146,7 +150,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
     """The options of foreign kernels that were given."""
-    names = ("arrays", "device", "layout", "calibration", "runs")
+    names = ("arrays", "device", "layout", "calibration", "contract", "runs")
     return {name: options[name] for name in names if options.get(name) is not None}
 
 

@@ -39,9 +39,9 @@ def run(
     """The trace of `target` on `case`, where none is given the one of the command line without options.
 
     `faults`, `probes` (all, lean, output, or stages) and `backend` (auto, emulator, cuda) are for kernels of ours,
-    `foreign` (arrays, device, layout, calibration, runs) for others. `inputs`, instead of the case's own: a file as of
-    `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of` makes a case
-    that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not run. `where`: a
+    `foreign` (arrays, device, layout, calibration, contract, runs) for others. `inputs`, instead of the case's own: a
+    file as of `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of`
+    makes a case that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not run. `where`: a
     window as of `window.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps of a kernel of
     ours that take more than `limit_gb` are refused.
 
