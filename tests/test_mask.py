@@ -91,7 +91,7 @@ def test_a_bias_that_cancels_the_product_leaves_the_roundings_of_both() -> None:
     q, k, _ = CASE.inputs()
     exact = q.astype(np.float64) @ np.repeat(k, 2, 1).astype(np.float64).swapaxes(-1, -2) * CASE.scale
     inputs = by_name(CASE) | {"bias": -(exact * (1 + 2.0**-12)).astype(np.float32)}
-    for by, verdict in ((0.0, "exact"), (8.0, "bug")):
+    for _by, verdict in ((0.0, "exact"), (8.0, "bug")):
         assert diff(run(kernel, CASE, inputs=inputs))["scores"].verdict == verdict
 
 

@@ -41,9 +41,9 @@ def run(
     `faults`, `probes` (all, lean, output, or stages) and `backend` (auto, emulator, cuda) are for kernels of ours,
     `foreign` (arrays, device, layout, calibration, contract, runs) for others. `inputs`, instead of the case's own: a
     file as of `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of`
-    makes a case that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not run. `where`: a
-    window as of `window.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps of a kernel of
-    ours that take more than `limit_gb` are refused.
+    makes a case that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not
+    run. `where`: a window as of `window.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps
+    of a kernel of ours that take more than `limit_gb` are refused.
 
     Raises Refusal for an unknown target, an option that the target does not take and inputs that do not fit the case,
     Unavailable for a missing GPU.
