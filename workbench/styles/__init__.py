@@ -1,6 +1,18 @@
 """Attention kernels as people write them, correct and faulty, to try judgements on; pure NumPy."""
 
-from workbench.styles import correct_exponents, correct_masks, correct_merges, correct_splits, correct_sums
+from workbench.styles import (
+    correct_arithmetic,
+    correct_eager,
+    correct_exponents,
+    correct_masks,
+    correct_merges,
+    correct_orders,
+    correct_sequences,
+    correct_splits,
+    correct_sums,
+    correct_tf32,
+    correct_workspaces,
+)
 from workbench.styles.style import Style, cases, declared
 
 __all__ = ["CORRECT", "Style", "cases", "declared"]
@@ -11,4 +23,10 @@ CORRECT: tuple[Style, ...] = (
     *correct_sums.STYLES,
     *correct_masks.STYLES,
     *correct_merges.STYLES,
+    *correct_arithmetic.STYLES,
+    *correct_tf32.STYLES,
+    *correct_workspaces.STYLES,
+    *correct_orders.STYLES,
+    *correct_eager.STYLES,
+    *correct_sequences.STYLES,
 )

@@ -1,5 +1,7 @@
 """Correct kernels whose exponential or whose maximum is another one: FlashAttention-2's and 4's, bounds."""
 
+from typing import Any
+
 import numpy as np
 
 from workbench.styles.pieces import (
@@ -46,7 +48,7 @@ def fa2_forward(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> 
     x = masked(qk, visible(q, k, causal))
     visits = tiles(k.shape[2], 64)
     dumps = slots(x, v.shape[3], len(visits))
-    how = {"weigh": _by_fma(scale_log2), "correct": _by_product(scale_log2)}
+    how: dict[str, Any] = {"weigh": _by_fma(scale_log2), "correct": _by_product(scale_log2)}
     m, l, o = online(x, v32, visits, dumps, cast=q.dtype, **how)
     lse = np.where(l == 0, INF, finite(m) * F32(scale) + log(np.where(l == 0, F32(1), l)))
     return {"qk": qk, "scores": x, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse}
@@ -93,7 +95,7 @@ def fa2_split_kv(q: Array, k: Array, v: Array, *, scale: float, causal: bool) ->
     scale_log2 = F32(scale) * LOG2E
     raw = masked(product(q32, k32), visible(q, k, causal))
     dumps = slots(raw, v.shape[3], -(-k.shape[2] // 32))
-    how = {"weigh": _by_fma(scale_log2), "correct": _by_product(scale_log2), "cast": q.dtype}
+    how: dict[str, Any] = {"weigh": _by_fma(scale_log2), "correct": _by_product(scale_log2), "cast": q.dtype}
     parts = partials([online(raw, v32, some, dumps, **how) for some in in_splits(k.shape[2], 32, 5)])
     merge, o, total = merged(parts, _by_product(scale_log2))
     lse = np.where(total == 0, -INF, finite(merge["merge_max"]) * F32(scale)) + log(total)
@@ -101,7 +103,7 @@ def fa2_split_kv(q: Array, k: Array, v: Array, *, scale: float, causal: bool) ->
 
 
 def fa4_lazy_rescale(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    """Rescales where the maximum grew by more than 8 in units of log2; else keeps the old one, below the running maximum.
+    """Rescales where the maximum grew by more than 8 in units of log2; else keeps the old one, below the running one.
 
     Its maxima, probs, sums and acc are all relative to that stale maximum and are therefore not dumped.
     """
@@ -200,7 +202,7 @@ STYLES = (
         ALL,
         {"block_k": 64, **_RAW, "empty_lse": float("inf")},
         {**CAST, **_FMA},
-        "FlashAttention-2's forward: softmax_rescale_o on unscaled products and scale_apply_exp2; +inf as lse of no key.",
+        "FlashAttention-2's forward: softmax_rescale_o on raw products and scale_apply_exp2; +inf as lse of no key.",
     ),
     Style(
         fa2_small_tiles,
@@ -248,7 +250,7 @@ STYLES = (
         ALL,
         {"block_k": 32, **_UPPER},
         IEEE,
-        "Softmax with a bound by the norms of q and k in place of the maximum (as in linear-time and unified-max decoding, "
+        "Softmax with a bound by the norms of q and k in place of the maximum (as unified-max decoding, "
         "FlashDecoding++); input_std up to 1, since a bound far above all scores would underflow every prob.",
         fits=small_inputs,
     ),
@@ -258,8 +260,8 @@ STYLES = (
         ("float32", "bfloat16"),
         {"block_k": 16, "splits": 4, "base2": True, **_UPPER},
         CAST,
-        "FlashDecoding++'s unified maximum for all splits; input_std up to 1, since the bound is far above the scores, and "
-        "no float16, in which probs that small lose bits.",
+        "FlashDecoding++'s unified maximum for all splits; input_std up to 1, since the bound is far above the "
+        "scores, and no float16, in which probs that small lose bits.",
         fits=small_inputs,
     ),
     Style(
@@ -268,8 +270,8 @@ STYLES = (
         ALL,
         {"block_k": 512, **_UPPER},
         IEEE,
-        "Fused causal softmax kernels (Megatron's) that reduce before they mask; input_std up to 1, since a masked score "
-        "far above the visible ones would underflow every prob.",
+        "Fused causal softmax kernels (Megatron's) that reduce before they mask; input_std up to 1, since a masked "
+        "score far above the visible ones would underflow every prob.",
         fits=small_inputs,
     ),
 )

@@ -1,4 +1,4 @@
-"""Correct kernels of group additive-mask: a large negative number is added to masked scores, or stands in their place."""
+"""Correct kernels of group additive-mask: a large negative number is added to masked scores or replaces them."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ LOWEST = float(np.finfo(F32).min)
 
 def _zeroed(out: Array, lse: Array, seen: Array, dtype: np.dtype) -> Stages:
     """out and lse with 0 and -inf in rows without keys, where a finite mask leaves the mean of v."""
-    some = seen.any(-1)
+    some = np.any(seen, axis=-1)
     return {"out": np.where(some[:, None], out, F32(0)).astype(dtype), "lse": np.where(some, lse, -INF)}
 
 
@@ -145,7 +145,7 @@ def opt_clamped(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> 
 
 
 def added_1e9_descending(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    """-1e9 added, tiles of 64 from the last: what fully masked tiles sum up is corrected away by the first visible key."""
+    """-1e9 added, tiles of 64 from the last: what fully masked tiles sum up the first visible key corrects away."""
     q32, k32, v32 = widened(q, k, v)
     seen = visible(q, k, causal)
     scores = product(q32, k32) * F32(scale) + np.where(seen, F32(0), F32(-1e9))

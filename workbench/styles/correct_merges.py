@@ -89,7 +89,7 @@ def two_pass_softmax(q: Array, k: Array, v: Array, *, scale: float, causal: bool
 
 
 def two_pass_online(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    """The first pass keeps a running lse in base 2 by tiles of 32, the second recomputes scores and needs no maximum."""
+    """The first pass keeps a running lse in base 2 by tiles of 32, the second needs no maximum."""
     q32, k32, v32 = widened(q, k, v)
     x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
     running = np.full(q.shape[:3], -INF)
@@ -151,7 +151,7 @@ def _log_sigmoid(x: Array) -> Array:
 
 
 def _ring(states: list[State]) -> State:
-    """Ring attention's merge; a chunk that sees nothing changes nothing, the first that sees something is taken whole."""
+    """Ring attention's merge; a chunk that sees nothing changes nothing, the first that sees a key is taken whole."""
     out, lse = states[0]
     for block_out, block_lse in states[1:]:
         new, old = block_lse != -INF, lse != -INF

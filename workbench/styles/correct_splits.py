@@ -95,7 +95,7 @@ def long_head(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> St
 
 
 def work_tiles(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    """Splits that grow, as a scheduler fills them which gives late workers more tiles; dumps partials and merge alone."""
+    """Splits that grow, as a scheduler gives late workers more tiles; dumps partials and merge alone."""
     q32, k32, v32 = widened(q, k, v)
     x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
     dumps = slots(x, v.shape[3], -(-k.shape[2] // 32))

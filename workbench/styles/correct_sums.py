@@ -1,5 +1,7 @@
 """Correct kernels of the groups row-sum, whose sums add the cast probs, and clamp, whose exp2 stops at -127."""
 
+from typing import Any
+
 import numpy as np
 
 from workbench.styles.pieces import (
@@ -45,7 +47,7 @@ def row_sum_by_mma(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
     q32, k32, v32 = widened(q, k, v)
     scores = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
     dumps = slots(scores, v.shape[3], -(-k.shape[2] // 32))
-    how = {"weigh": by_exp2, "cast": q.dtype, "sum_of_cast": True}
+    how: dict[str, Any] = {"weigh": by_exp2, "cast": q.dtype, "sum_of_cast": True}
     parts = partials([online(scores, v32, some, dumps, **how) for some in in_splits(k.shape[2], 32, 3)])
     merge, o, total = merged(parts, by_exp2)
     out, lse = quotient(o, total).astype(q.dtype), lse_of_base2(merge["merge_max"], total)
@@ -108,7 +110,7 @@ def clamped_splits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
     q32, k32, v32 = widened(q, k, v)
     scores = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
     dumps = slots(scores, v.shape[3], -(-k.shape[2] // 16))
-    how = {"weigh": _clamped, "correct": by_exp2, "cast": q.dtype}
+    how: dict[str, Any] = {"weigh": _clamped, "correct": by_exp2, "cast": q.dtype}
     parts = partials([online(scores, v32, some, dumps, **how) for some in in_splits(k.shape[2], 16, 4)])
     merge, o, total = merged(parts, by_exp2)
     out, lse = quotient(o, total).astype(q.dtype), lse_of_base2(merge["merge_max"], total)
@@ -206,7 +208,7 @@ STYLES = (
         SIXTEEN,
         {"block_k": 512},
         _OF_CAST,
-        "A column of ones appended to V gives the row sum from the same product, a trick of several TPU and CUTLASS kernels.",
+        "A column of ones appended to V gives the row sum from the same product, as some TPU and CUTLASS kernels do.",
     ),
     Style(
         sums_halves,

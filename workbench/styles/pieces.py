@@ -1,4 +1,4 @@
-"""What kernels of every style are made of, in float32; arrays are [batch, head, query, key] unless they say otherwise."""
+"""What kernels of every style are made of, in float32; arrays are [batch, head, query, key] unless said otherwise."""
 
 from collections.abc import Callable, Sequence
 
@@ -39,7 +39,7 @@ def masked(scores: Array, seen: Array, value: float = -np.inf) -> Array:
 
 def nearest(x: Array, dtype: object) -> Array:
     """x rounded to nearest even in `dtype`, in float32."""
-    return x.astype(dtype).astype(F32)  # type: ignore[call-overload,no-any-return]
+    return x.astype(dtype).astype(F32)  # type: ignore[call-overload]
 
 
 def fma(x: Array, a: Array | np.floating, y: Array) -> Array:
@@ -104,7 +104,7 @@ def in_splits(n: int, block: int, splits: int) -> list[Tiles]:
 def slots(scores: Array, dim: int, count: int, fill: float = 0.0) -> Stages:
     """Arrays for the stages of a run over `count` tiles."""
     b, h, m, n = scores.shape
-    shapes = {name: (b, h, m, count) for name in ("row_max", "correction", "row_sum")}
+    shapes: dict[str, tuple[int, ...]] = {name: (b, h, m, count) for name in ("row_max", "correction", "row_sum")}
     shapes |= {"probs": (b, h, m, n), "probs_cast": (b, h, m, n), "acc": (b, h, m, count, dim)}
     return {name: np.full(shape, fill, F32) for name, shape in shapes.items()}
 

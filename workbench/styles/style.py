@@ -67,10 +67,10 @@ def small_inputs(case: Mapping[str, Any]) -> bool:
 class Style:
     """A correct kernel and what can be said of it.
 
-    `function(q, k, v, *, scale, causal)` returns stages. `group` is one of exponent, row-sum, additive-mask, lse, clamp,
-    arithmetic, workspace, order, wild. `dtypes` are those of q, k and v that it is for. `units` are the contract fields
-    without which its dumps mean something else, `arithmetic` the others; values that are functions are called with q and
-    k. `why` names where such kernels are found. `explained_by` names the fields without which an error as large as this
+    `function(q, k, v, *, scale, causal)` returns stages. `group` is one of exponent, row-sum, additive-mask, lse,
+    clamp, arithmetic, workspace, order, wild. `dtypes` are those of q, k and v that it is for. `units` are the contract
+    fields without which its dumps mean something else, `arithmetic` the others; values that are functions are called
+    with q and k. `why` names where such kernels are found. `explained_by` names the fields without which an error as large as this
     kernel's has no explanation. `fits` tells the cases in which it is correct.
     """
 
@@ -88,7 +88,7 @@ class Style:
         return self.function.__name__
 
     def contract(self, q: Array, k: Array, level: str) -> dict[str, Any]:
-        """The contract for these inputs: of `level` full, units, or silent (what rows without keys hold, if unusual)."""
+        """The contract for these inputs: of `level` full, units, or silent (rows without keys, if unusual)."""
         fields = {
             "full": {**self.units, **self.arithmetic},
             "units": dict(self.units),
@@ -98,7 +98,7 @@ class Style:
 
 
 def declared(style: Style, level: str) -> Kernel:
-    """The style's kernel, whose dict has a contract of `level` as well: full, units, or silent, with out and lse alone."""
+    """The style's kernel, whose dict has a contract of `level`: full, units, or silent, with out and lse alone."""
 
     def kernel(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
         stages = style.function(q, k, v, scale=scale, causal=causal)
