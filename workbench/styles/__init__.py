@@ -2,11 +2,14 @@
 
 from workbench.styles import (
     correct_arithmetic,
+    correct_bounds,
+    correct_clamps,
     correct_eager,
     correct_exponents,
     correct_masks,
     correct_merges,
     correct_orders,
+    correct_polynomials,
     correct_sequences,
     correct_splits,
     correct_sums,
@@ -19,11 +22,14 @@ __all__ = ["CORRECT", "Style", "cases", "declared"]
 
 CORRECT: tuple[Style, ...] = (
     *correct_exponents.STYLES,
+    *correct_bounds.STYLES,
     *correct_splits.STYLES,
     *correct_sums.STYLES,
+    *correct_clamps.STYLES,
     *correct_masks.STYLES,
     *correct_merges.STYLES,
     *correct_arithmetic.STYLES,
+    *correct_polynomials.STYLES,
     *correct_tf32.STYLES,
     *correct_workspaces.STYLES,
     *correct_orders.STYLES,

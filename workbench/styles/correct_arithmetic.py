@@ -1,18 +1,15 @@
-"""Correct kernels of group arithmetic: narrow accumulators and operands, TF32, polynomials, casts that lose more."""
+"""Correct kernels of group arithmetic: narrow accumulators and operands, TF32, casts that lose more."""
 
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from workbench.styles.correct_sums import CUBIC_ULPS, exp2_cubic
 from workbench.styles.pieces import (
     F32,
     LOG2E,
     by_exp,
     by_exp2,
-    finite,
     in_splits,
     lse_of,
     lse_of_base2,
@@ -28,7 +25,7 @@ from workbench.styles.pieces import (
     visible,
     widened,
 )
-from workbench.styles.style import ALL, CAST, SIXTEEN, Array, Stages, Style, input_dtype
+from workbench.styles.style import SIXTEEN, Array, Stages, input_dtype, of_arithmetic
 
 BF16 = ml_dtypes.bfloat16
 
@@ -69,66 +66,6 @@ def float16_hfma(q: Array, k: Array, v: Array, *, scale: float, causal: bool) ->
 def bfloat16_accumulators(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Sums of 32 products rounded to bfloat16; tiles of 128."""
     return _narrow(q, k, v, scale, causal, BF16, 32, 128)
-
-
-def cubic_exp2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    """exp2 by a cubic where its result counts, and 0 below 2^-126."""
-    return _polynomial(q, k, v, scale, causal, lambda x: np.where(x < -126, F32(0), exp2_cubic(x)), 64)
-
-
-# As _CUBIC of correct_sums, of degree 2 (2.1e-3) and 4 (2.9e-6).
-_QUADRATIC = tuple(F32(x) for x in (1.0, 0.6659609079360962, 0.32993245124816895))
-_QUARTIC = tuple(
-    F32(x) for x in (1.0, 0.6930448412895203, 0.2412802129983902, 0.052242472767829895, 0.013426685705780983)
-)
-
-
-def _exp2_by(coefficients: tuple[np.floating, ...], x: Array) -> Array:
-    """2^x from a polynomial in the fraction of x; 0 below 2^-126."""
-    kept = np.maximum(x, F32(-126))
-    whole = np.floor(kept)
-    f = kept - whole
-    p = np.full_like(f, coefficients[-1])
-    for c in coefficients[-2::-1]:
-        p = p * f + c
-    return np.where(x < -126, F32(0), np.ldexp(p, whole.astype(np.int32)))
-
-
-def quadratic_exp2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    """exp2 by a quadratic, half an ulp of bfloat16; tiles of 32."""
-    return _polynomial(q, k, v, scale, causal, lambda x: _exp2_by(_QUADRATIC, x), 32)
-
-
-def quartic_exp2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    """exp2 by a polynomial of degree 4; tiles of 16."""
-    return _polynomial(q, k, v, scale, causal, lambda x: _exp2_by(_QUARTIC, x), 16)
-
-
-def _polynomial(
-    q: Array, k: Array, v: Array, scale: float, causal: bool, exp2: Callable[[Array], Array], block: int
-) -> Stages:
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
-    visits = tiles(k.shape[2], block)
-    dumps = slots(x, v.shape[3], len(visits))
-    how: dict[str, Any] = {"weigh": lambda x, m: exp2(x - finite(m)), "correct": by_exp2, "cast": q.dtype}
-    m, l, o = online(x, v32, visits, dumps, **how)
-    return {"scores": x, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of_base2(m, l)}
-
-
-def fast_expf(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    """exp(x) as exp2 of the rounded x * log2(e), results below 2^-126 flushed to 0, like __expf."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
-    visits = tiles(k.shape[2], 64)
-    dumps = slots(x, v.shape[3], len(visits))
-
-    def weigh(x: Array, m: Array) -> Array:
-        p = np.exp2((x - finite(m)) * LOG2E)
-        return np.where(p < F32(2.0**-126), F32(0), p)
-
-    m, l, o = online(x, v32, visits, dumps, weigh=weigh, cast=q.dtype)
-    return {"scores": x, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
 
 
 def scaled_q(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -218,108 +155,78 @@ def out_toward_zero(q: Array, k: Array, v: Array, *, scale: float, causal: bool)
     return {"scores": x, **dumps, "out": _toward_zero(quotient(o, l), q.dtype), "lse": lse_of(m, l)}
 
 
-def _style(function: Callable[..., Stages], dtypes: tuple[str, ...], units: dict, fields: dict, why: str) -> Style:
-    return Style(function, "arithmetic", dtypes, units, {**CAST, **fields}, why, explained_by=tuple(fields))
-
-
 STYLES = (
-    _style(
+    of_arithmetic(
         float16_accumulators,
         ("float16",),
         {"block_k": 64},
         {"accumulator_dtype": "float16"},
-        "mma with f16 accumulators, as SageAttention's and llama.cpp's fp16 variants choose them; sums stay below 65504.",
+        "mma with f16 accumulators, as SageAttention's and llama.cpp's fp16 variants choose them; sums stay in range.",
     ),
-    _style(
+    of_arithmetic(
         float16_hfma,
         ("float16",),
         {"block_k": 32},
         {"accumulator_dtype": "float16"},
         "llama.cpp's flash attention vector kernels multiply and add in half2.",
     ),
-    _style(
+    of_arithmetic(
         bfloat16_accumulators,
         ("bfloat16",),
         {"block_k": 128},
         {"accumulator_dtype": "bfloat16"},
         "CPU and TPU kernels whose dot products of bfloat16 return bfloat16 for each block.",
     ),
-    _style(
-        cubic_exp2, ALL, {"block_k": 64, "base2": True}, CUBIC_ULPS, "FlashAttention-4's software exp2 of degree 3."
-    ),
-    _style(
-        quadratic_exp2,
-        SIXTEEN,
-        {"block_k": 32, "base2": True},
-        # 2.06e-3 where an ulp is 2^-24 of the value.
-        {"exp_ulps": 36000.0},
-        "Schraudolph-like exponentials with a quadratic correction, enough for bfloat16 probs.",
-    ),
-    _style(
-        quartic_exp2,
-        ALL,
-        {"block_k": 16, "base2": True},
-        # 2.9e-6 is 49 ulps where an ulp is 2^-24 of the value.
-        {"exp_ulps": 60.0},
-        "Cephes-like polynomials cut to degree 4, as CPU kernels vectorise exp (PyTorch's exp_u20).",
-    ),
-    _style(
-        fast_expf,
-        ALL,
-        {"block_k": 64},
-        {"exp_ulps_per_x": 2.0, "exp_flushes": True},
-        "CUDA's __expf under -use_fast_math -ftz=true, most hand-written kernels.",
-    ),
-    _style(
+    of_arithmetic(
         scaled_q,
         SIXTEEN,
         {"block_k": 64},
         {"scaled_q_dtype": input_dtype},
         "vLLM, PyTorch's older math attention and Triton's first tutorial scale q in its own dtype.",
     ),
-    _style(
+    of_arithmetic(
         scaled_q_base2,
         SIXTEEN,
         {"block_k": 16, "splits": 4, "base2": True},
         {"scaled_q_dtype": input_dtype},
         "Triton's second tutorial and FlashInfer fold scale * log2(e) into q in 16 bits.",
     ),
-    _style(
+    of_arithmetic(
         scaled_q_one_pass,
         SIXTEEN,
         {},
         {"scaled_q_dtype": input_dtype},
         "Fairseq's multi-head attention scales q after its projection, in its dtype.",
     ),
-    _style(
+    of_arithmetic(
         probs_e4m3,
         SIXTEEN,
         {"block_k": 64},
         {"probs_dtype": "float8_e4m3fn"},
         "FlashAttention-3's FP8 forward and SageAttention2 cast P to e4m3.",
     ),
-    _style(
+    of_arithmetic(
         probs_e5m2,
         SIXTEEN,
         {"block_k": 128},
         {"probs_dtype": "float8_e5m2"},
         "Triton's fused attention tutorial in float8 casts p to e5m2.",
     ),
-    _style(
+    of_arithmetic(
         probs_bfloat16,
         ("float32", "float16"),
         {"block_k": 32},
         {"probs_dtype": "bfloat16"},
         "TPU kernels cast p to bfloat16 for the matrix unit at any precision.",
     ),
-    _style(
+    of_arithmetic(
         partials_in_16_bits,
         SIXTEEN,
         {"block_k": 32, "splits": 4},
         {"partials_dtype": input_dtype, "partials_rounding": "nearest"},
         "Split-KV kernels whose temporary output has the dtype of out (vLLM's paged attention v2).",
     ),
-    _style(
+    of_arithmetic(
         out_toward_zero,
         SIXTEEN,
         {"block_k": 64},

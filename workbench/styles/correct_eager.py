@@ -107,7 +107,7 @@ def row_by_row(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> S
 
 
 def paged_attention(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    """Keys in shuffled pages of 16 that a block table finds; 1e-6 is added to the sum before its reciprocal is taken."""
+    """Keys in shuffled pages of 16 that a block table finds; 1e-6 is added to the sum before its reciprocal."""
     q32, k32, v32 = widened(q, k, v)
     n = k.shape[2]
     pages = -(-n // 16)

@@ -1,4 +1,4 @@
-"""Correct kernels of group order: tiles from the last to the first, in an order of their own, masked ones not visited."""
+"""Correct kernels of group order: tiles descending or in an order of their own, masked ones not visited."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Correct kernels of group wild that go over the keys in parts: other sums, other recurrences, other work for a lane."""
+"""Correct kernels of group wild that go over the keys in parts: other sums, other recurrences, lanes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Correct kernels of group arithmetic that multiply float32 on tensor cores: operands have 10 explicit bits of mantissa."""
+"""Correct kernels of group arithmetic that multiply float32 on tensor cores: operands have 10 explicit bits."""
 
 from collections.abc import Callable
 

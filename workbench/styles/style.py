@@ -70,8 +70,8 @@ class Style:
     `function(q, k, v, *, scale, causal)` returns stages. `group` is one of exponent, row-sum, additive-mask, lse,
     clamp, arithmetic, workspace, order, wild. `dtypes` are those of q, k and v that it is for. `units` are the contract
     fields without which its dumps mean something else, `arithmetic` the others; values that are functions are called
-    with q and k. `why` names where such kernels are found. `explained_by` names the fields without which an error as large as this
-    kernel's has no explanation. `fits` tells the cases in which it is correct.
+    with q and k. `why` names where such kernels are found. `explained_by` names the fields without which an
+    error as large as this kernel's has no explanation. `fits` tells the cases in which it is correct.
     """
 
     function: Kernel
@@ -95,6 +95,11 @@ class Style:
             "silent": {name: x for name, x in self.units.items() if name.startswith("empty_")},
         }[level]
         return {name: x(q, k) if callable(x) else x for name, x in fields.items()}
+
+
+def of_arithmetic(function: Kernel, dtypes: tuple[str, ...], units: Fields, fields: Fields, why: str) -> Style:
+    """A style of group arithmetic that is explained by all of `fields`; otherwise its probs alone are cast."""
+    return Style(function, "arithmetic", dtypes, units, {**CAST, **fields}, why, explained_by=tuple(fields))
 
 
 def declared(style: Style, level: str) -> Kernel:
