@@ -15,10 +15,15 @@ from workbench.styles import (
     correct_sums,
     correct_tf32,
     correct_workspaces,
+    faulty_inputs,
+    faulty_masks,
+    faulty_merges,
+    faulty_sums,
 )
+from workbench.styles.fault import Faulty, faulty_cases
 from workbench.styles.style import Style, cases, declared
 
-__all__ = ["CORRECT", "Style", "cases", "declared"]
+__all__ = ["CORRECT", "FAULTY", "Faulty", "Style", "cases", "declared", "faulty_cases"]
 
 CORRECT: tuple[Style, ...] = (
     *correct_exponents.STYLES,
@@ -35,4 +40,11 @@ CORRECT: tuple[Style, ...] = (
     *correct_orders.STYLES,
     *correct_eager.STYLES,
     *correct_sequences.STYLES,
+)
+
+FAULTY: tuple[Faulty, ...] = (
+    *faulty_inputs.FAULTY,
+    *faulty_masks.FAULTY,
+    *faulty_sums.FAULTY,
+    *faulty_merges.FAULTY,
 )
