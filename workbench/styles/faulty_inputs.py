@@ -130,7 +130,7 @@ FAULTY = (
         key_tile_twice,
         descending,
         "a tile of K of another block",
-        lambda c: c["seqlen_k"] > 64 and c["input_std"] >= 1,
+        lambda c: c["seqlen_k"] > 64 and c["input_std"] == 1,
     ),
     Faulty(
         value_tile_twice,
