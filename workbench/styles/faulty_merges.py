@@ -190,7 +190,9 @@ FAULTY = (
         last_split_lost, split_kv, "the last split is not merged", lambda c: c["seqlen_k"] > 16 and c["input_std"] <= 1
     ),
     Faulty(split_read_twice, split_kv, "the second split in the place of the first", _splits),
-    Faulty(max_of_first_split, split_kv, "lse of the first split's maximum", _splits),
+    Faulty(
+        max_of_first_split, split_kv, "lse of the first split's maximum", lambda c: _chunks(c) and c["seqlen_q"] >= 16
+    ),
     Faulty(mean_of_splits, flash_decoding, "splits averaged", lambda c: c["seqlen_k"] > 32),
     Faulty(ring_sign, ring_sigmoid, "the sigmoid of ring attention's merge the wrong way round", _chunks),
     Faulty(ring_lse_is_the_larger, ring_sigmoid, "lse of a merge is the larger one", _chunks),
