@@ -55,7 +55,11 @@ def stages(style: Style, q: Array, k: Array, v: Array, *, scale: float, causal: 
     k, v = (np.repeat(x, group, 1) for x in (k, v))
     seqlen_q, seqlen_k = q.shape[2], k.shape[2]
     tiles = tiling(seqlen_k, style.block_k, style.splits, split_bounds=style.split_bounds, tile_order=style.tile_order)
-    visible = np.tril(np.ones((seqlen_q, seqlen_k), bool), seqlen_k - seqlen_q) if causal else np.ones((seqlen_q, seqlen_k), bool)
+    visible = (
+        np.tril(np.ones((seqlen_q, seqlen_k), bool), seqlen_k - seqlen_q)
+        if causal
+        else np.ones((seqlen_q, seqlen_k), bool)
+    )
     scale32 = F32(scale)
     c = F32(scale32 * LOG2E)
     if style.scale_q is not None:
@@ -138,7 +142,9 @@ def _ends(style: Style, states: list[tuple[Array, Array, Array]], to_natural: An
     return more | {"out": out.astype(F32), "lse": lse.astype(F32)}
 
 
-def kernel(style: Style, contract: Mapping[str, Any], names: tuple[str, ...] | None = None) -> Callable[..., dict[str, Any]]:
+def kernel(
+    style: Style, contract: Mapping[str, Any], names: tuple[str, ...] | None = None
+) -> Callable[..., dict[str, Any]]:
     """A foreign kernel of this style that declares `contract`, and dumps the stages `names`, all of them where None."""
     algorithm = "flash" if style.splits == 1 and style.split_bounds is None else "split_k"
 
