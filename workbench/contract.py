@@ -102,10 +102,13 @@ class Contract:
         """How acc is accumulated, one of ACCUMULATIONS."""
         return self.acc_accumulation or self.accumulation
 
-    def tiling(self, seqlen_k: int) -> Tiling:
-        """The key tiles of a row, one of all keys where it is unknown, and the tiles of its splits."""
-        block_k, splits = self.block_k or max(seqlen_k, 1), self.splits or 1
-        return tiling(seqlen_k, block_k, splits, split_bounds=self.split_bounds, tile_order=self.tile_order)
+    def tiling(self, seqlen_k: int, splits: int | None = None) -> Tiling:
+        """The key tiles of a row and of its splits, of which there are `splits` where the contract does not tell; one
+        tile holds all keys of a split, in the order of keys, where it does not tell block_k.
+        """
+        order = "ascending" if self.block_k is None else self.tile_order
+        splits = self.splits or splits or 1
+        return tiling(seqlen_k, self.block_k or seqlen_k, splits, split_bounds=self.split_bounds, tile_order=order)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain Python values, for JSON; numbers that are not finite as strings."""

@@ -18,7 +18,7 @@ from workbench.bias import FEWEST_ROWS, Z, by_row, lean
 from workbench.budget.losses import U
 from workbench.comparison import Found, State
 from workbench.contract import Contract
-from workbench.control import Manner, control, sampled
+from workbench.control import Manner, control, has_control, sampled
 from workbench.errors import round_to
 from workbench.expectation import SCORE_UNITS, Expectation, Part, readable
 from workbench.held import compared
@@ -65,13 +65,14 @@ def excesses(trace: Trace, names: Iterable[str], beyond: float = BEYOND) -> dict
     `beyond`.
 
     Left out are stages of a kernel on 8-bit codes before attention, and all of them where it may have decoded others
-    than the control reads; stages of which only some elements were given; and scores and maxima in base 2, which the
-    control has in natural units.
+    than the control reads; stages of which only some elements were given; scores and maxima in base 2 or without the
+    scale, which the control has otherwise; and kernels of an arithmetic that the control does not have.
     """
     trace = attention_of(trace)
     whole = [name for name in names if name in trace.stages and name not in trace.sparse]
-    tested = [name for name in whole if not (trace.contract.base2 and name in SCORE_UNITS)]
-    if not tested or trace.input_errors:
+    own_units = trace.contract.base2 or not trace.contract.scores_scaled
+    tested = [name for name in whole if not (own_units and name in SCORE_UNITS)]
+    if not tested or trace.input_errors or not has_control(trace.contract):
         return {}
     rows = sampled(trace.case, ROWS)
     e = Expectation(trace, readable(trace), Part(q=rows), typical=True)

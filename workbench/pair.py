@@ -104,7 +104,7 @@ def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:
     for name, tiles in found.tiles.items():
         axes, keep = ALGORITHMS[one.algorithm][name].axes, _keep(name, tiles, one)
         here, from_inputs = (
-            (side(one.contract, name, of_a, axes, keep), side(other.contract, name, of_b, axes, keep))
+            (side(one, name, of_a, axes, keep), side(other, name, of_b, axes, keep))
             for of_a, of_b in zip(compared[0][name], compared[1][name], strict=True)
         )
         stages.append(

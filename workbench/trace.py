@@ -94,8 +94,11 @@ class Trace:
 
 
 def _sizes(case: Case, contract: Contract) -> dict[str, int]:
-    declared = {"block_k": contract.block_k, "splits": contract.splits}
-    return case.but(**{name: value for name, value in declared.items() if value is not None}).sizes
+    """Size of every stage axis, of t and s where the contract tells tiles and splits."""
+    tiles = contract.tiling(case.seqlen_k)
+    told = {"t": contract.block_k is not None, "s": contract.splits is not None}
+    found = {name: size for name, size in case.sizes.items() if name not in told}
+    return found | {name: len(x) for name, x in (("t", tiles.keys), ("s", tiles.splits)) if told[name]}
 
 
 def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> None:
@@ -140,6 +143,11 @@ def check(trace: Trace, where: str) -> Trace:
         raise Refusal(
             f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "
             "that split them are of the algorithm split_k"
+        )
+    if not trace.contract.scores_scaled and not trace.case.scale > 0:
+        raise Refusal(
+            f"{where}: scores_scaled=false needs a scale above 0; this case has scale={trace.case.scale:g}, of which "
+            "the largest raw score is not the largest score"
         )
     sizes = _sizes(trace.case, trace.contract)
     for name, stage in trace.stages.items():
