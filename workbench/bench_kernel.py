@@ -14,6 +14,7 @@ import numpy as np
 from workbench import latency
 from workbench.case import QUANTISED, Case
 from workbench.cuda.kernels import KERNELS
+from workbench.cuda.quiet import quiet
 from workbench.foreign import find
 from workbench.handed import SCALES, parameters_of, stages_read
 from workbench.installed import installed
@@ -84,7 +85,7 @@ def measure(
         judged_run = partial(_foreign, attention, name, backend=backend, **options)
     peer_dtype = "float16" if ours and KERNELS[name].quantised else None
     rows = []
-    with step(f"judge and time {name} on {len(cases)} cases", CASE_S * len(cases)) as tick:
+    with quiet(), step(f"judge and time {name} on {len(cases)} cases", CASE_S * len(cases)) as tick:
         for case in cases:
             rows.append(_row(judged_run, case, peer_dtype or case.dtype, on_gpu))
             tick(f"{len(rows)} done")

@@ -22,6 +22,7 @@ from workbench.evidence import excesses
 from workbench.expectation import readable, unjudgeable
 from workbench.mask import check_sentinel
 from workbench.quantisation import Loss, loss
+from workbench.refusal import Refusal
 from workbench.selection import Selection
 from workbench.stage_diff import StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
@@ -65,7 +66,11 @@ class Diff:
 
     def __getitem__(self, name: str) -> StageDiff:
         stage_of(self.trace.algorithm, name, self.trace.target)
-        return {stage.name: stage for stage in (*self.stages, *self.not_judged)}[name]
+        found = {stage.name: stage for stage in (*self.stages, *self.not_judged)}
+        if name not in found:
+            decode = self.trace.case.decode
+            raise Refusal(f"{self.trace.target} with decode={decode} has no stage {name}; it has {', '.join(found)}")
+        return found[name]
 
     def __iter__(self) -> Iterator[StageDiff]:
         return iter(self.stages)
@@ -110,6 +115,9 @@ class Diff:
         from workbench.report.plots import cancellation
 
         return cancellation(self.bits_lost)
+
+    def __bool__(self) -> bool:
+        raise TypeError('the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"')
 
     def __repr__(self) -> str:
         return (

@@ -15,14 +15,17 @@ from workbench.feed import NOTHING, values, words
 from workbench.foreign import find, run_foreign
 from workbench.inputs import by_name, fields, taken
 from workbench.installed import installed
+from workbench.lacking import NUMBA_PAGE, is_numba_kernel
 from workbench.refusal import Refusal
 from workbench.trace import Trace
 from workbench.window import LIMIT_GB
 
+USUAL = Case()
+
 
 def run(
     target: str | Callable[..., Any],
-    case: Case,
+    case: Case = USUAL,
     *,
     faults: Sequence[str] = (),
     probes: str = "all",
@@ -33,12 +36,12 @@ def run(
     limit_gb: float = LIMIT_GB,
     **foreign: Any,
 ) -> Trace:
-    """The trace of `target` on `case`.
+    """The trace of `target` on `case`, where none is given the one of the command line without options.
 
     `faults`, `probes` (all, lean, output, or stages) and `backend` (auto, emulator, cuda) are for kernels of ours,
-    `foreign` (arrays, device, layout, calibration, runs) for others. `inputs`, instead of the case's own: a file as of
-    `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of` makes a case
-    that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not run. `where`: a
+    `foreign` (arrays, device, layout, calibration, contract, runs) for others. `inputs`, instead of the case's own: a
+    file as of `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of`
+    makes a case that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not run. `where`: a
     window as of `window.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps of a kernel of
     ours that take more than `limit_gb` are refused.
 
@@ -108,4 +111,12 @@ def _foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequ
         if getattr(case, option) is not None:
             quantised = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.quantised)
             raise Refusal(f"{option} is for kernels of ours on 8-bit codes ({quantised}); {name} is a foreign one")
-    return find(target) if isinstance(target, str) else target
+    function = find(target) if isinstance(target, str) else target
+    if not callable(function):
+        raise Refusal(f"a target is the name of a kernel, path.py:function, or a function; got {function!r}")
+    if is_numba_kernel(function):
+        raise Refusal(
+            f"{name} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
+            f"launches it and returns out; {NUMBA_PAGE} has one, on a GPU and on the emulator"
+        )
+    return function

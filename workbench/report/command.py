@@ -78,7 +78,7 @@ def against_command(pair: "Against") -> str:
 def check_command(checked: "Checked") -> str:
     """The command that watches the same run again."""
     schedules = ["--schedules", str(len(checked.schedules))] if len(checked.schedules) > 1 else []
-    foreign = [word for name, value in checked.called_with.items() for word in (f"--{name}", value)]
+    foreign = _options(checked.called_with)
     options = case_options(checked.case, own=not checked.called_with)
     return _command("check", checked.target, checked.faults, [*options, *schedules, *foreign])
 
