@@ -32,6 +32,7 @@ LOOK_S = 0.05
 #: runs in the process; what it may import is what this one may
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from workbench.isolation import main; main()"
 _REQUEST, _ANSWER, _CRASH = "request", "answer", "crash"
+_FRAMES = ("isolation.py", "foreign.py", "user_code.py")  # which call a function
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
@@ -163,7 +164,7 @@ def _place(crash: Path) -> str:
     by.
     """
     lines = crash.read_text(errors="replace").splitlines() if crash.exists() else []
-    ours = "|".join(re.escape(str(Path(__file__).with_name(name))) for name in ("isolation.py", "foreign.py"))
+    ours = "|".join(re.escape(str(Path(__file__).with_name(name))) for name in _FRAMES)
     frame = re.compile(rf'  File "(?:{ours}|<string>|<frozen importlib.*|.*/contextlib\.py)"')
     shown = [line for line in lines if line and not line.startswith("Extension modules:") and not frame.match(line)]
     return ":\n" + "\n".join(shown) if shown else ""
