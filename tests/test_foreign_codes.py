@@ -172,7 +172,7 @@ def test_what_only_float8_products_explain_is_suspicious_until_they_are_declared
     case = Case(heads=4, seqlen=128, codes="e4m3")
     out = diff(run(kernel, case))["out"]
     assert out.verdict == "suspicious" and out.reason.startswith(
-        "right only of a kernel that casts probs to float8_e4m3fn or sums in 14 bits, which was assumed; of any other a bug, "
+        "right only of a kernel with probs_dtype=float8_e4m3fn or probs_dtype=float8_e5m2; of a usual kernel a bug, "
     )
     contract = {"probs_dtype": "float16", "mma_extra_bits": 0}
     assert diff(run(kernel, case)).origins == ("out",)

@@ -36,7 +36,8 @@ class Manner:
     """How a control computes what the contract leaves open."""
 
     tensor_core: bool = False  #: whether products meet in aligned, truncated blocks instead of one after the other
-    #: whether exp, log and division lose all that they may, always to the same side, instead of half an ulp
+    #: whether exp, log and division lose all that they may, always to the same side, instead of half an ulp; and casts
+    #: that may truncate do
     leans: bool = False
 
 
@@ -64,8 +65,10 @@ def control(trace: Trace, given: Arrays, rows: np.ndarray, manner: Manner = PLAI
     seen = dict(given)
     computed: dict[str, np.ndarray] = {}
 
-    def keep(name: str, value: np.ndarray, dtype: str = "float32") -> None:
-        computed[name] = value if dtype == "float32" else round_to(value, dtype).astype(np.float32)
+    def keep(name: str, value: np.ndarray, dtype: str = "float32", rounding: str = "nearest") -> None:
+        cut = rounding == "toward-zero" or (rounding == "any" and manner.leans)
+        cast = partial(round_to, dtype=dtype, toward_zero=cut, saturates=contract.saturates)
+        computed[name] = value if dtype == "float32" else cast(value).astype(np.float32)
         seen.setdefault(name, computed[name])
 
     meet = partial(_aligned_products, contract=contract) if manner.tensor_core else _products
@@ -79,26 +82,27 @@ def control(trace: Trace, given: Arrays, rows: np.ndarray, manner: Manner = PLAI
     tiles = online.tiles(case.seqlen_k, contract.block_k or case.seqlen_k)
     starts = {split.start for split in online.split_tiles(len(tiles), n_splits)}
     _softmax(seen, keep, tiles, starts, losses)
-    keep("probs_cast", seen["probs"], contract.probs_dtype)
+    keep("probs_cast", seen["probs"], contract.probs_dtype, contract.probs_rounding)
     summed = seen["probs_cast" if contract.row_sum_of_cast else "probs"]
     state = given["row_sum"][..., None] if "row_sum" in given else None
     ones = np.ones_like(v[..., :1])
     keep("row_sum", _running(seen["correction"], summed, ones, state, tiles, starts, _products)[..., 0])
     keep("acc", _running(seen["correction"], seen["probs_cast"], v, given.get("acc"), tiles, starts, meet))
     if trace.algorithm == "flash":
-        keep("out", _out(seen["acc"][..., -1, :], seen["row_sum"][..., -1], losses))
+        quotient = _out(seen["acc"][..., -1, :], seen["row_sum"][..., -1], losses)
+        keep("out", quotient, contract.out_dtype, contract.out_rounding)
         keep("lse", _lse(seen["row_max"][..., -1], seen["row_sum"][..., -1], losses))
         return computed
     for name, running, initial in (("partial_max", "row_max", -np.inf), ("partial_sum", "row_sum", 0.0)):
         keep(name, last_states(seen[running], n_splits, initial))
-    keep("partial_O", last_states(seen["acc"], n_splits, 0.0), contract.partials_dtype)
+    keep("partial_O", last_states(seen["acc"], n_splits, 0.0), contract.partials_dtype, contract.partials_rounding)
     keep("merge_max", seen["partial_max"].max(axis=-2))
     top = seen["merge_max"][..., None, :]
     weight = _leaning(online.correction(seen["partial_max"], top), seen["partial_max"] - top, top, losses)
     keep("merge_weight", weight)
     keep("merge_sum", _over_splits(weight, seen["partial_sum"]))
     total = _over_splits(seen["merge_weight"][..., None], seen["partial_O"])
-    keep("out", _out(total, seen["merge_sum"], losses))
+    keep("out", _out(total, seen["merge_sum"], losses), contract.out_dtype, contract.out_rounding)
     keep("lse", _lse(seen["merge_max"], seen["merge_sum"], losses))
     return computed
 

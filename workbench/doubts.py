@@ -63,7 +63,8 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         if stage.name in doubts
     ]
     explained = _explained(trace, doubtful, choices)
-    wrong = [stage for stage in judged if stage.verdict == "bug" and stage.decisive is not None]
+    # of budgets: what leans or is too large together, no assumption explains
+    wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None and _fails(x.decisive)]
     weaker = [Choice(field, _with(promise, base, contract)) for field, contract in choices]
     forgiving = _explained(trace, wrong, [one for one in weaker if one.contract != promise])
 

@@ -223,7 +223,7 @@ def _with_evidence(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
         else:
             why, verdict = "but not on other inputs", "suspicious"
         reason = "; ".join(filter(None, (stage.reason, f"{excess.told}, {why}")))
-        return replace(stage, verdict=verdict, reason=reason)
+        return replace(stage, verdict=max(verdict, stage.verdict, key=SEVERITY.index), reason=reason)
 
     return [told(stage) for stage in judged]
 
