@@ -214,8 +214,7 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
         raise Refusal(f"--against-splits is for kernels that split the keys ({splitting}); {b.target} does not")
     if not (a.is_trace or b.is_trace):
         return
-    unread = ["arrays", "device", "layout", "calibration", "contract", "limit_gb", *_USUAL]
-    alone = unread if a.is_trace and b.is_trace else []
+    alone = [*foreign_of(options), "limit_gb", *_USUAL] if a.is_trace and b.is_trace else []
     given = [name for name in (*_CASE, *alone) if options[name] not in (None, False, _USUAL.get(name))]
     given += [name for name, value in (("fault", a.faults), ("feed", a.feed)) if a.is_trace and value]
     if given:

@@ -143,6 +143,14 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--feed", multiple=True, metavar="STAGE[,...]=SOURCE", help="Put stages in: reference, or from a FILE"
         ),
+        click.option("--memory-gb", type=float, help="Isolate a foreign kernel, and end it where it takes more"),
+        click.option("--timeout", type=float, metavar="SECONDS", help="Isolate a foreign kernel, and end it then"),
+        click.option(
+            "--isolate",
+            is_flag=True,
+            default=None,
+            help="Run a foreign kernel in a process of its own, which may crash",
+        ),
     ):
         command = option(command)
     return fault_option(case_options(inputs_option(target_options(command))))
@@ -150,7 +158,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
     """The options of foreign kernels that were given."""
-    names = ("arrays", "device", "layout", "calibration", "contract", "runs")
+    names = ("arrays", "device", "layout", "calibration", "contract", "runs", "isolate", "timeout", "memory_gb")
     return {name: options[name] for name in names if options.get(name) is not None}
 
 
