@@ -92,9 +92,10 @@ class Diff:
 
     def plot(self) -> Any:
         """The overview of all stages, a matplotlib Figure."""
+        from workbench.report.headline import headline
         from workbench.report.plots import overview
 
-        return overview([*self.stages], self.trace.case)
+        return overview(self.stages, headline(self.trace))
 
     def heatmap(self, name: str, axes: tuple[str, str] | None = None) -> Any:
         """Where the errors of a stage are, over two of its axes (letters), a matplotlib Figure."""
@@ -104,9 +105,10 @@ class Diff:
 
     def plot_cancellation(self) -> Any:
         """How many bits the sums of the run lose, a matplotlib Figure."""
+        from workbench.report.headline import headline
         from workbench.report.plots import cancellation
 
-        return cancellation(self.bits_lost)
+        return cancellation(self.bits_lost, headline(self.trace))
 
     def __repr__(self) -> str:
         return (
@@ -160,7 +162,7 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
         else:
             judged.append(_judge(trace, name, *compared[name]))
     judged = _with_float8(trace, _with_bias(trace, judged), device)
-    return Diff(trace, tuple(_behind(trace, judged)), tuple(others))
+    return Diff(trace, tuple(_named(trace, _behind(trace, judged))), tuple(others))
 
 
 def _with_float8(trace: Trace, judged: list[StageDiff], device: str) -> list[StageDiff]:
@@ -187,6 +189,14 @@ def _with_float8(trace: Trace, judged: list[StageDiff], device: str) -> list[Sta
         return replace(stage, verdict="suspicious", reason=reason)
 
     return [told(stage) for stage in judged]
+
+
+def _named(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
+    """The stages, which know what was run."""
+    from workbench.report.headline import headline
+
+    run = headline(trace)
+    return [replace(stage, run=run) for stage in judged]
 
 
 def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:

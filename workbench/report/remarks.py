@@ -42,12 +42,12 @@ def remarks(diff: Diff) -> list[str]:
 
 def bit_match(diff: Diff) -> str:
     """The share of elements of out and lse, where they were given whole, that are the correct rounding of what float64
-    makes of the same inputs.
+    makes of the same inputs; of a victim, of q, k and v.
     """
     shares = [
-        f"{stage.name} {stage.decisive.summary.count(State.EXACT) / stage.decisive.summary.size:.1%}"
+        f"{stage.name} {stage.told.summary.count(State.EXACT) / stage.told.summary.size:.1%}"
         for stage in diff.stages
-        if stage.name in ("out", "lse") and stage.decisive is not None and stage.name not in diff.trace.sparse
+        if stage.name in ("out", "lse") and stage.told is not None and stage.name not in diff.trace.sparse
     ]
     return f"correctly rounded to the last bit: {', '.join(shares)}" if shares else ""
 
