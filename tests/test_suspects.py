@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from workbench import Case, diff, run
+from workbench.report.words import findings
 from workbench.stages import ALGORITHMS
 from workbench.suspects import suspects
-from workbench.report.words import findings
 
 CASE = Case(seqlen=24, heads=4, kv_heads=2, head_dim=16)
 
@@ -45,7 +45,9 @@ def test_a_right_lse_rules_out_what_it_was_made_of(wrong):
     assert found.left == ("probs_cast", "acc", "out")
     lines = findings(judged)
     at = lines.index("  lse is right, which rules out qk, scores, row_max, correction, probs, row_sum")
-    assert lines[at + 1].startswith("  left: probs_cast, acc (the rows and heads of v, the rescaling by correction), out")
+    assert lines[at + 1].startswith(
+        "  left: probs_cast, acc (the rows and heads of v, the rescaling by correction), out"
+    )
     assert not any("not given, so that" in line for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""What a right stage says of a wrong one that was computed from the same stages: which of them are right, which are left.
+"""What a right stage says of a wrong one that was computed from the same stages: which are right, which are left.
 
 out and lse share the scores, the maxima and the sums. Where one of the two is right, what both were made of is right as
 far as that one shows it.

@@ -67,7 +67,10 @@ def test_words_say_the_same_numbers(judged):
     row, lines = text.cells(judged["merge_weight"]), "\n".join(text.said(judged, full=True))
     outside, size = row["outside"].split("/")
     assert f"outside the budget: {outside} of {size} (" in lines
-    assert f"actual {row['actual']}, expected {row['expected']}, " in lines and f"{row['x of budget']} x of budget" in lines
+    assert (
+        f"actual {row['actual']}, expected {row['expected']}, " in lines
+        and f"{row['x of budget']} x of budget" in lines
+    )
     out = text.cells(judged["out"])
     assert f"effect on out: {out['outside'].replace('/', ' of ')} elements outside" in lines
     assert f"largest error {out['max abs']}\n" in lines

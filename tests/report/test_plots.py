@@ -15,9 +15,9 @@ from workbench.comparison import Elements, State, whole
 from workbench.contract import of_kernel
 from workbench.judge import Diff
 from workbench.refusal import Refusal
+from workbench.report import heads, numbers, plots, shades
 from workbench.report import heatmap as maps
 from workbench.report import histogram as bars
-from workbench.report import heads, look, numbers, plots, shades
 from workbench.report.plots import heatmap, histogram, overview, save
 from workbench.stage_diff import StageDiff
 from workbench.trace import Trace
@@ -126,7 +126,9 @@ def test_histogram_says_what_it_counts():
     ratios = np.array([0.25, 3e5, 0.5, 0.1]).reshape(1, 1, 2, 2)
     figure = histogram(stage(ratios, [[[[0, 0], [State.POISONED, 0]]]], verdict="bug", name="merge_weight"))
     assert "merge_weight: bug" in texts(figure)
-    summary = "4 elements, 1 outside, 1 poisoned\nworst at b=0 h=0 q=0 k=1: actual 150002, expected 2, 3e+05 x of budget"
+    summary = (
+        "4 elements, 1 outside, 1 poisoned\nworst at b=0 h=0 q=0 k=1: actual 150002, expected 2, 3e+05 x of budget"
+    )
     assert summary in texts(figure)
     assert {"worst 3e+05", "budget", "2 within", "1 outside", "0", ">1e8", "inf"} <= set(texts(figure))
     assert figure.axes[0].get_xlabel() == "isolated |error| / budget"
@@ -288,7 +290,16 @@ def test_each_kind_of_element_has_its_colour():
         heatmap(stage(np.reshape(ratios, (1, 1, 1, len(ORDER))), np.reshape(state, (1, 1, 1, len(ORDER)))), case=CASE)
     )
     assert image.shape == (1, len(ORDER), 3)
-    expected = ["#ffffff", shades.CALM_RAMP[-1], "#e9dfc3", "#9aa0a6", "#159a8c", shades.HOT_RAMP[0], "#4a0d66", "#000000"]
+    expected = [
+        "#ffffff",
+        shades.CALM_RAMP[-1],
+        "#e9dfc3",
+        "#9aa0a6",
+        "#159a8c",
+        shades.HOT_RAMP[0],
+        "#4a0d66",
+        "#000000",
+    ]
     assert image[0].tolist() == [rgb(colour) for colour in expected]
 
 

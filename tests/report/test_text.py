@@ -142,8 +142,7 @@ def test_short(judged):
         "victim: out (right from what it read; a victim's row shows the error from q, k and v)",
         f"effect on out: {out.outside} of {out.size} elements outside the budget from q, k and v, "
         f"largest error {out.max_abs:.3g}",
-        "effect on lse: none of its elements is outside the budget from q, k and v, "
-        f"largest error {lse.max_abs:.3g}",
+        f"effect on lse: none of its elements is outside the budget from q, k and v, largest error {lse.max_abs:.3g}",
         f"repeat: workbench diff split_k --fault {FAULT} --seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16",
     ]
 
@@ -200,7 +199,10 @@ def test_a_later_origin_is_called_wrong_by_itself_only_where_it_was_judged_so():
         return {"out": found["out"] * 2, "lse": found["lse"] * 2}
 
     lines = text.said(diff(run(both, CASE)), full=False)
-    assert [line.partition(" =")[0] for line in lines if "wrong" in line] == ["first wrong stage: out", "also wrong: lse"]
+    assert [line.partition(" =")[0] for line in lines if "wrong" in line] == [
+        "first wrong stage: out",
+        "also wrong: lse",
+    ]
     faults = ["partial-no-masked-tile-guard", FAULT]
     judged = diff(run("split_k", CASE.but(causal=True), faults=faults, backend="emulator"))
     named = [line.partition(" =")[0] for line in text.said(judged, full=False) if "wrong" in line.partition(" =")[0]]

@@ -207,8 +207,8 @@ def _parting(pair: Against, stage: StageAgainst) -> list[str]:
         lines.append(f"  beyond both budgets: {share}; of them A is wrong at {stage.wrong[0]}, B at {stage.wrong[1]}")
     nearest = f"{', '.join(stage.given)}, the nearest before it that both have" if stage.given else "q, k and v"
     lines.append(f"  judged from {nearest}")
-    for verdict, words in (("parts", "they part too at"), ("carried", "as far apart as their inputs make them")):
-        if names := [other.name for other in pair if other.verdict == verdict and other.name != stage.name]:
+    for parting, words in (("parts", "they part too at"), ("carried", "as far apart as their inputs make them")):
+        if names := [other.name for other in pair if other.verdict == parting and other.name != stage.name]:
             lines.append(f"  {words}: {', '.join(names)}")
     return [*lines, *_same_before(pair)]
 

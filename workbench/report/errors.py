@@ -47,8 +47,8 @@ BINS = 40  #: between the ends of the axis in units of budget
 
 
 def errors(stage: StageDiff) -> "Figure":
-    """Counts of the signed errors of the comparison that tables show. Above in ulps of the stored dtype, log-log, symmetric
-    about a bar for exactly 0; red where outside the budget. Below in units of budget, linear, with their mean.
+    """Counts of the signed errors of the comparison that tables show. Above in ulps of the stored dtype, log-log,
+    symmetric about a bar for exactly 0; red where outside the budget. Below in units of budget, linear, with their mean.
 
     Below, the axis ends beyond all but one in 200 errors, which have bars of their own, and errors of exactly 0 are in
     none. Elements are told apart by the sign of the expectation: rounding toward zero takes positive ones down and
@@ -174,4 +174,6 @@ def _mark_mean(axes: "Axes", mean: float, end: float) -> None:
     axes.axvline(x, color=INK, lw=1.4, zorder=4)
     style: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "top", "textcoords": "offset points"}
     side, offset = ("right", -4) if x > 0 else ("left", 4)
-    axes.annotate(f"mean {number(mean)}", (x, 0.985), (offset, 0), ha=side, xycoords=axes.get_xaxis_transform(), **style)
+    axes.annotate(
+        f"mean {number(mean)}", (x, 0.985), (offset, 0), ha=side, xycoords=axes.get_xaxis_transform(), **style
+    )

@@ -49,7 +49,9 @@ def strip(figure: "Figure", stage: StageDiff, held: Mapping[str, int], *, left: 
     for h in range(1, worst.shape[1]) if worst.shape[1] <= 64 else ():
         axes.axvline(first[1] + h - 0.5, **lines)
     look.ring(axes, held["h"], held.get("b", 0), size=8)
-    axes.set(xticks=look.ticks(first[1], worst.shape[1]), yticks=look.ticks(first[0], len(worst)) if len(worst) > 1 else [])
+    axes.set(
+        xticks=look.ticks(first[1], worst.shape[1]), yticks=look.ticks(first[0], len(worst)) if len(worst) > 1 else []
+    )
     axes.set_xlabel(in_words(worst, first[1]), fontsize=LABEL, color=INK)
     axes.set_ylabel("batch" if len(worst) > 1 else "", fontsize=LABEL, color=INK)
     axes.spines[:].set(visible=True, color=FAINT, linewidth=0.8)

@@ -118,7 +118,9 @@ def _bars(axes: "Axes", bars: np.ndarray, suspicious: np.ndarray, outline: np.nd
         axes.stairs(suspicious, EDGES, fill=True, color=WARM, zorder=2, label="suspicious")
     axes.stairs(np.where(within, np.nan, bars), EDGES, fill=True, color=HOT, zorder=2)
     if outline is not None:
-        axes.stairs(outline, EDGES, color=INK, lw=1.2, zorder=3, label="propagated" if kind == "isolated" else "isolated")
+        axes.stairs(
+            outline, EDGES, color=INK, lw=1.2, zorder=3, label="propagated" if kind == "isolated" else "isolated"
+        )
     if len(axes.get_legend_handles_labels()[1]) > 1:
         style: dict[str, Any] = {"frameon": False, "borderaxespad": 0, "fontsize": LABEL, "labelcolor": INK}
         axes.legend(loc="upper right", bbox_to_anchor=(1, 1.35), ncols=3, **style)

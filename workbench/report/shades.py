@@ -1,5 +1,5 @@
-"""The colours of errors: each element becomes a shade, an integer that grows with importance, so that reducing a large map
-is a block maximum.
+"""The colours of errors: each element becomes a shade, an integer that grows with importance, so that reducing a large
+map is a block maximum.
 """
 
 import numpy as np

@@ -12,9 +12,9 @@ from workbench.comparison import State
 from workbench.judge import Diff
 from workbench.refusal import Refusal
 from workbench.report import tables
-from workbench.report.plain import number
 from workbench.report.numbers import number as short
 from workbench.report.numbers import ratio
+from workbench.report.plain import number
 from workbench.report.text import WIDTH, headline, listing, plain
 from workbench.report.text import verdict as verdict_of
 from workbench.report.words import beginning
