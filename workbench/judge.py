@@ -14,13 +14,16 @@ import numpy as np
 
 from workbench import cancellation, decoding, parts, plausible
 from workbench.bias import biases, second_case, verdicts
+from workbench.blame import with_blame
 from workbench.comparison import Comparison, State, Summary
 from workbench.contract import without_float8
+from workbench.decoded import BY_COARSEST
 from workbench.expectation import readable, unjudgeable
+from workbench.headline import headline
 from workbench.mask import check_sentinel
 from workbench.quantisation import Loss, loss
 from workbench.selection import Selection
-from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
+from workbench.stage_diff import StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
 from workbench.truth import truth
@@ -92,7 +95,6 @@ class Diff:
 
     def plot(self) -> Any:
         """The overview of all stages, a matplotlib Figure."""
-        from workbench.report.headline import headline
         from workbench.report.plots import overview
 
         return overview(self.stages, headline(self.trace))
@@ -105,7 +107,6 @@ class Diff:
 
     def plot_cancellation(self) -> Any:
         """How many bits the sums of the run lose, a matplotlib Figure."""
-        from workbench.report.headline import headline
         from workbench.report.plots import cancellation
 
         return cancellation(self.bits_lost, headline(self.trace))
@@ -162,7 +163,7 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
         else:
             judged.append(_judge(trace, name, *compared[name]))
     judged = _with_float8(trace, _with_bias(trace, judged), device)
-    return Diff(trace, tuple(_named(trace, _behind(trace, judged))), tuple(others))
+    return Diff(trace, *with_blame(trace, judged, others))
 
 
 def _with_float8(trace: Trace, judged: list[StageDiff], device: str) -> list[StageDiff]:
@@ -191,14 +192,6 @@ def _with_float8(trace: Trace, judged: list[StageDiff], device: str) -> list[Sta
     return [told(stage) for stage in judged]
 
 
-def _named(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
-    """The stages, which know what was run."""
-    from workbench.report.headline import headline
-
-    run = headline(trace)
-    return [replace(stage, run=run) for stage in judged]
-
-
 def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
     """Whether the statistics of a stage prove a bug, and what they say in words."""
     allowed = plausible.allowed(trace, name)
@@ -207,21 +200,6 @@ def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
     if broken := allowed.broken(trace.statistics[name]):
         return True, "; ".join(broken)
     return False, "its statistics are those of a kernel within its budgets; nobody saw its elements"
-
-
-def _behind(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
-    """The stages, those that are wrong end to end with the wrong ones among all stages before them."""
-    wrong = {stage.name for stage in judged if stage.verdict in ORIGIN_VERDICTS}
-    dumped = readable(trace)
-
-    def behind(stage: StageDiff) -> tuple[str, ...]:
-        if stage.verdict != "bug" or stage.isolated is not None:
-            return ()
-        # statistics are judged from what was dumped; anything else here from q, k and v
-        before = unseen_upstream(trace.algorithm, stage.name, dumped if stage.name in trace.statistics else ())
-        return tuple(name for name in before if name in wrong)
-
-    return [replace(stage, behind=behind(stage)) for stage in judged]
 
 
 def comparisons(
@@ -258,6 +236,8 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
     decisive = isolated or propagated
     assert decisive is not None
     verdict, reason = _verdict(decisive.summary)
+    if name in BY_COARSEST and trace.case.codes is None and verdict in ("exact", "rounding"):
+        verdict, reason = "suspicious", "within what the coarsest 8-bit format loses; nobody told the format (--codes)"
     return StageDiff(
         name,
         ALGORITHMS[trace.algorithm][name].axes,
@@ -269,6 +249,7 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         reason=reason,
         dumped=trace.stages[name],
         first=first_of(trace, ALGORITHMS[trace.algorithm][name]),
+        run=headline(trace),
     )
 
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from workbench import Case, diff, run
+from workbench.headline import headline
 from workbench.report import text
 from workbench.report.document import diff_document
-from workbench.report.headline import headline
 from workbench.report.numbers import number, ratio, value
 from workbench.report.plots import errors, heatmap, histogram, overview
 

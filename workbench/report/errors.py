@@ -48,7 +48,8 @@ BINS = 40  #: between the ends of the axis in units of budget
 
 def errors(stage: StageDiff) -> "Figure":
     """Counts of the signed errors of the comparison that tables show. Above in ulps of the stored dtype, log-log,
-    symmetric about a bar for exactly 0; red where outside the budget. Below in units of budget, linear, with their mean.
+    symmetric about a bar for exactly 0; red where outside the budget. Below in units of budget, linear, with their
+    mean.
 
     Below, the axis ends beyond all but one in 200 errors, which have bars of their own, and errors of exactly 0 are in
     none. Elements are told apart by the sign of the expectation: rounding toward zero takes positive ones down and

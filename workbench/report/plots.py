@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from workbench.case import Case
 from workbench.comparison import Comparison
+from workbench.headline import headline as headline_of
 from workbench.judge import Diff
 from workbench.report.cancellation import cancellation
 from workbench.report.decoding import decode_table, decoded_tile
 from workbench.report.errors import errors
 from workbench.report.fragments import tensor_core_tile
-from workbench.report.headline import headline as headline_of
 from workbench.report.heatmap import heatmap
 from workbench.report.histogram import EDGES, budget_axis, histogram, position
 from workbench.report.look import (

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from workbench.headline import headline
 from workbench.judge import Diff
 from workbench.report import tables
 from workbench.report.command import diff_command
 from workbench.report.document import largest
-from workbench.report.headline import headline
 from workbench.report.numbers import number, ratio, value
 from workbench.report.remarks import notes, remarks
 from workbench.report.words import findings

@@ -9,7 +9,7 @@ from workbench.pattern import pattern
 from workbench.report.numbers import number, ratio, value
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS, unseen_upstream
-from workbench.suspects import Suspects, suspects
+from workbench.suspects import suspects
 from workbench.terms import terms
 from workbench.trace import Trace
 
@@ -75,7 +75,7 @@ def _which(stage: StageDiff, first: bool) -> str:
 def _details(diff: Diff, stage: StageDiff, full: bool) -> list[str]:
     trace = diff.trace
     if stage.decisive is None:
-        return [stage.reason]
+        return [stage.reason, *_unseen(diff, stage)]
     lines = [stage.reason] if stage.reason else []
     lines.append(counts(stage.decisive, pattern(stage)))
     worst = stage.worst(1)[0]
@@ -102,15 +102,17 @@ def _causes(diff: Diff, stage: StageDiff) -> list[str]:
     before = {*unseen_upstream(diff.trace.algorithm, stage.name, ())} & {*diff.trace.sparse}
     if right := [other.name for other in diff.stages if other.name in before and other.role == "clean"]:
         lines.append(f"right where they were given, before it: {', '.join(right)}")
-    if found := suspects(diff, stage):
-        lines += _cleared(found)
-    elif stage.upstream:
-        lines.append(f"not given, so that the cause may be there too: {', '.join(stage.upstream)}")
-    return lines
+    return lines + _unseen(diff, stage)
 
 
-def _cleared(found: Suspects) -> list[str]:
-    """What a right stage rules out, and what is left."""
+def _unseen(diff: Diff, stage: StageDiff) -> list[str]:
+    """In which stages before a wrong one, that nobody judged, the cause can be: not in those that a right one rules
+    out.
+    """
+    found = suspects(diff, stage)
+    if found is None:
+        names = ", ".join(stage.upstream)
+        return [f"not given, so that the cause may be there too: {names}"] if names else []
     return [
         f"{found.right} is right, which rules out {', '.join(found.cleared)}",
         f"left: {', '.join(_DOES.get(name, name) for name in found.left)}; and {found.blind}",
