@@ -18,6 +18,8 @@ from workbench import cli_against
 from workbench.cli_bench import bench
 from workbench.cli_check import check
 from workbench.cli_show import show
+from workbench.commands import Commands
+from workbench.completion import complete
 from workbench.options import (
     WORDS,
     json_option,
@@ -54,7 +56,7 @@ def main() -> None:
         sys.exit(DEFECT)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="attention-workbench")
 def commands() -> None:
     """Name the first wrong stage of a wrong attention kernel, and tell a bug from rounding.
@@ -75,10 +77,10 @@ commands.add_command(show)
 
 
 @commands.command()
-@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target)
+@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @cli_against.against_options
-@click.option("--values", metavar="LOG", help="Instead of a TARGET: judge values that a kernel of yours printed")
+@click.option("--values", metavar="LOG", shell_complete=complete, help="Instead of a TARGET: judge values that a kernel of yours printed")
 @click.option(
     "--contract",
     type=WORDS,
@@ -88,9 +90,15 @@ commands.add_command(show)
 @click.option(
     "--against-trace",
     metavar="PREVIOUS",
+    shell_complete=complete,
     help="Trace of an earlier run: say what changed of the code since, and whether what ran is stale",
 )
-@click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
+@click.option(
+    "--fail-on",
+    default="bug",
+    shell_complete=complete,
+    help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]",
+)
 @json_option
 @click.option("-v", "--verbose", is_flag=True, help="Print all that was looked at: budgets, other rules, assumptions")
 @click.option(
