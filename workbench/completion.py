@@ -10,9 +10,9 @@ from click.shell_completion import CompletionItem
 
 
 def _targets(ctx: click.Context) -> list[str]:
-    """What was typed as TARGET, so far."""
-    given = ctx.params.get("target") or ()
-    words = (given,) if isinstance(given, str) else given
+    """What was typed as TARGET, so far; it stands among other words where an option lacks its value still."""
+    given = ctx.params.get("target") or ctx.args
+    words = [given] if isinstance(given, str) else given
     return [name for word in words for name in word.split(",")]
 
 

@@ -188,6 +188,11 @@ def plain(part: RenderableType) -> str:
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
+def in_full(diff: Diff) -> str:
+    """What `workbench diff -v` shows, for `print`."""
+    return plain(report(diff, unicode=False, width=WIDTH, full=True))
+
+
 def html_table(diff: Diff) -> str:
     """What `report` shows as HTML, for Jupyter; what only the full one has is folded away."""
     styles = [STYLES.get(stage.role, "") for stage in diff.stages]
