@@ -52,7 +52,9 @@ def test_every_option_of_a_command_that_takes_a_case_is_in_one_section(words):
 
 def test_options_that_belong_together_stand_together():
     found = sections(help_of("diff"))
-    assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {*found["The case; lists make a run of every combination"]}
+    assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {
+        *found["The case; lists make a run of every combination"]
+    }
     assert {"--arrays", "--layout", "--runs"} <= {*found["A kernel of yours"]}
     assert {"--json", "-v", "--out", "--fail-on", "-h"} == {*found["What is printed"]}
     assert {*found["Kernels on 8-bit codes"]} == {"--codes", "--scores", "--decode", "--quantiser-scale"}

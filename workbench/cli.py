@@ -80,7 +80,12 @@ commands.add_command(show)
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @cli_against.against_options
-@click.option("--values", metavar="LOG", shell_complete=complete, help="Instead of a TARGET: judge values that a kernel of yours printed")
+@click.option(
+    "--values",
+    metavar="LOG",
+    shell_complete=complete,
+    help="Instead of a TARGET: judge values that a kernel of yours printed",
+)
 @click.option(
     "--contract",
     type=WORDS,

@@ -35,7 +35,9 @@ def against_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in reversed(_SETTINGS.items()):
         kind = click.STRING if name == "backend" else click.INT
         help_text = f"Hold TARGET beside itself, or --against, with other {text}"
-        command = click.option(f"--against-{name.replace('_', '-')}", type=kind, help=help_text, shell_complete=complete)(command)
+        command = click.option(
+            f"--against-{name.replace('_', '-')}", type=kind, help=help_text, shell_complete=complete
+        )(command)
     help_text = "Hold TARGET beside another kernel, path.py:function or trace; its faults stay with TARGET"
     return click.option("--against", metavar="TARGET", help=help_text, shell_complete=complete)(command)
 

@@ -2,8 +2,8 @@
 
 
 def number(x: float | None) -> str:
-    """Three significant digits; a dash for None."""
-    return "-" if x is None else f"{x:.3g}"
+    """Three significant digits; a dash for None, and for NaN: where nothing has an error that is a number."""
+    return "-" if x is None or x != x else f"{x:.3g}"
 
 
 def ratio(x: float | None) -> str:
