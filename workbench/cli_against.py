@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.completion import complete
 from workbench.options import CASE_OPTIONS, cases_of, foreign_of, needs_of
 
 if TYPE_CHECKING:
@@ -34,9 +35,11 @@ def against_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in reversed(_SETTINGS.items()):
         kind = click.STRING if name == "backend" else click.INT
         help_text = f"Hold TARGET beside itself, or --against, with other {text}"
-        command = click.option(f"--against-{name.replace('_', '-')}", type=kind, help=help_text)(command)
+        command = click.option(
+            f"--against-{name.replace('_', '-')}", type=kind, help=help_text, shell_complete=complete
+        )(command)
     help_text = "Hold TARGET beside another kernel, path.py:function or trace; its faults stay with TARGET"
-    return click.option("--against", metavar="TARGET", help=help_text)(command)
+    return click.option("--against", metavar="TARGET", help=help_text, shell_complete=complete)(command)
 
 
 def second_run(options: dict[str, Any]) -> dict[str, Any]:

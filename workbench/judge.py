@@ -20,6 +20,7 @@ from workbench.decoded import BY_COARSEST
 from workbench.doubts import with_doubts
 from workbench.evidence import excesses
 from workbench.expectation import readable, unjudgeable
+from workbench.headline import headline
 from workbench.mask import check_sentinel
 from workbench.quantisation import Loss, loss
 from workbench.refusal import Refusal
@@ -102,7 +103,7 @@ class Diff:
         """The overview of all stages, a matplotlib Figure."""
         from workbench.report.plots import overview
 
-        return overview([*self.stages], self.trace.case)
+        return overview(self.stages, headline(self.trace))
 
     def heatmap(self, name: str, axes: tuple[str, str] | None = None) -> Any:
         """Where the errors of a stage are, over two of its axes (letters), a matplotlib Figure."""
@@ -114,7 +115,7 @@ class Diff:
         """How many bits the sums of the run lose, a matplotlib Figure."""
         from workbench.report.plots import cancellation
 
-        return cancellation(self.bits_lost)
+        return cancellation(self.bits_lost, headline(self.trace))
 
     def __bool__(self) -> bool:
         raise TypeError('the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"')
@@ -262,6 +263,7 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         reason=reason,
         dumped=trace.stages[name],
         first=first_of(trace, ALGORITHMS[trace.algorithm][name]),
+        run=headline(trace),
     )
 
 
