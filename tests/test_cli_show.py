@@ -60,7 +60,7 @@ def test_by_name_and_the_worst_of_a_faulty_stage() -> None:
     over = [float(line[-2]) for line in lines[4:]]
     assert over == sorted(over, reverse=True) and over[-1] > 1
     lines = cells(show("split_k", "out", *faulty[1:], "--worst", "1"))
-    assert " ".join(lines[2]) == "rounding (victim); expected: float64 from q, k and v"
+    assert " ".join(lines[2]) == "victim; expected: float64 from q, k and v"
     assert lines[4][-1] == "bug"
 
 

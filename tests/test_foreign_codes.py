@@ -10,7 +10,7 @@ from workbench import Case, Refusal, diff, run
 from workbench.ledger import ledger
 from workbench.quantize import quantize
 from workbench.reference.quantize import VALUES
-from workbench.report.remarks import remarks
+from workbench.report.remarks import notes
 from workbench.stages import QUANTISED_INPUTS
 
 CASE = Case(heads=4, kv_heads=2, seqlen=40, head_dim=32)
@@ -136,7 +136,7 @@ def test_without_a_format_a_decoded_input_is_held_to_the_coarsest() -> None:
     wrong = diff(run(lambda q, k, v, **_: _half(q, k, v, 1.5), CASE))
     parts = [float(np.abs(diff.loss.of_out).max()) for diff in (judged, wrong) if diff.loss is not None]
     assert parts[0] < 0.1 < 0.3 < parts[1]
-    assert any(f"{parts[1]:.3g} from quantisation" in line for line in remarks(wrong))
+    assert any(f"{parts[1]:.3g} from quantisation" in line for line in notes(wrong))
 
 
 def _half(q: np.ndarray, k: np.ndarray, v: np.ndarray, by: float) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def test_what_only_float8_products_explain_is_suspicious_until_they_are_declared
     case = Case(heads=4, seqlen=128, codes="e4m3")
     out = diff(run(kernel, case))["out"]
     assert out.verdict == "suspicious" and out.reason.startswith(
-        "right only of a kernel that casts probs to float8_e4m3fn or sums in 14 bits, which was assumed; of any other a bug, "
+        "right only of a kernel with probs_dtype=float8_e4m3fn or probs_dtype=float8_e5m2; of a usual kernel a bug, "
     )
     contract = {"probs_dtype": "float16", "mma_extra_bits": 0}
     assert diff(run(kernel, case)).origins == ("out",)

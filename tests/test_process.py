@@ -39,6 +39,12 @@ def attention(q, k, v, *, scale, causal):
         except BaseException:
             pass
 """
+LOCKED = """
+import ctypes, pathlib
+def attention(q, k, v, *, scale, causal):
+    pathlib.Path("running").touch()
+    ctypes.PyDLL(None).sleep(3600)
+"""
 COMMAND = [sys.executable, "-c", "from workbench.cli import main; main()", "diff", "mine.py:attention", "--seqlen", "8"]
 
 
@@ -66,6 +72,11 @@ def test_ctrl_c_in_threads_of_compiled_code(tmp_path: Path) -> None:
 def test_ctrl_c_in_code_that_catches_everything(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(STUBBORN)
     assert interrupted(tmp_path, COMMAND)[0] == 130
+
+
+def test_ctrl_c_where_a_function_holds_the_lock_in_a_process_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(LOCKED)
+    assert interrupted(tmp_path, [*COMMAND, "--isolate"])[0] == 130
 
 
 def test_ctrl_c_while_a_file_is_written_leaves_nothing_of_it(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def attention(q, k, v, *, scale, causal):
     return {"scores": s, "out": beside.over(p @ v, p.sum(-1, keepdims=True))}
 def drifting(q, k, v, *, scale, causal):
     made = attention(q, k, v, scale=scale, causal=causal)
-    made["out"] *= np.float32(1 + calls * 2.0**-22)
+    made["out"] *= np.float32(1 + calls % 2 * 2.0**-22)
     return made
 def probed(q, k, v, *, scale, causal, probes=True):
     made = attention(q, k, v, scale=scale, causal=causal)

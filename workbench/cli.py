@@ -20,6 +20,8 @@ from workbench.cli_check import check
 from workbench.cli_contract import contract
 from workbench.cli_inputs import inputs
 from workbench.cli_show import show
+from workbench.commands import Commands
+from workbench.completion import complete
 from workbench.options import json_option, one_target, run_options
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def _main() -> None:
         sys.exit(DEFECT)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="attention-workbench")
 @click.pass_context
 def commands(context: click.Context) -> None:
@@ -89,22 +91,40 @@ commands.add_command(show)
 
 
 @commands.command()
-@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target)
+@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @cli_against.against_options
-@click.option("--values", metavar="LOG", help="Instead of a TARGET: judge values that a kernel of yours printed")
+@click.option(
+    "--values",
+    metavar="LOG",
+    shell_complete=complete,
+    help="Instead of a TARGET: judge values that a kernel of yours printed",
+)
 @click.option(
     "--against-trace",
     metavar="PREVIOUS",
+    shell_complete=complete,
     help="Trace of an earlier run: say what changed of the code since, and whether what ran is stale",
 )
-@click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
+@click.option(
+    "--fail-on",
+    default="bug",
+    shell_complete=complete,
+    help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]",
+)
 @json_option
+@click.option("-v", "--verbose", is_flag=True, help="Print all that was looked at: budgets, other rules, assumptions")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
 )
 def diff(
-    target: str | None, fail_on: str, as_json: bool, out: Path | None, against_trace: str | None, **options: Any
+    target: str | None,
+    fail_on: str,
+    as_json: bool,
+    verbose: bool,
+    out: Path | None,
+    against_trace: str | None,
+    **options: Any,
 ) -> None:
     """Judge every stage of TARGET and name the first wrong one.
 
@@ -154,7 +174,7 @@ def diff(
     if second:
         cli_against.show(pairs, as_json, out)
     else:
-        _print(told, as_json, out)
+        _print(told, as_json, verbose, out)
     failing = {*ORIGIN_VERDICTS, "untestable", "gate", "parts", *FAILS_ALSO[fail_on]}
     sys.exit(BUG if failing.intersection(verdicts) else 0)
 
@@ -201,21 +221,21 @@ def _told(judged: "Diff", *, alone: bool, as_json: bool) -> Any:
     return judged if alone else run_row(judged)
 
 
-def _print(told: list[Any], as_json: bool, out: Path | None) -> None:
+def _print(told: list[Any], as_json: bool, verbose: bool, out: Path | None) -> None:
     if as_json:
         from workbench.report.document import diffs_document
 
         click.echo(json.dumps(told[0] if len(told) == 1 else diffs_document(told)))
         return
     from workbench.report import text
+    from workbench.report.summary import summary
 
     screen = text.console()
     unicode = screen.is_terminal
-    alone = len(told) == 1
-    screen.print(
-        text.report(told[0], unicode=unicode, width=screen.width) if alone else text.summary(told, unicode=unicode),
-        soft_wrap=False,
-    )
+    if len(told) == 1:
+        screen.print(text.report(told[0], unicode=unicode, width=screen.width, full=verbose), crop=False)
+    else:
+        screen.print(summary(told, unicode=unicode))
     if out is not None:
         screen.print(f"pictures and traces: {out}/", soft_wrap=True)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.completion import complete
 from workbench.options import CASE_OPTIONS, cases_of, foreign_of, needs_of
 
 if TYPE_CHECKING:
@@ -34,9 +35,11 @@ def against_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in reversed(_SETTINGS.items()):
         kind = click.STRING if name == "backend" else click.INT
         help_text = f"Hold TARGET beside itself, or --against, with other {text}"
-        command = click.option(f"--against-{name.replace('_', '-')}", type=kind, help=help_text)(command)
+        command = click.option(
+            f"--against-{name.replace('_', '-')}", type=kind, help=help_text, shell_complete=complete
+        )(command)
     help_text = "Hold TARGET beside another kernel, path.py:function or trace; its faults stay with TARGET"
-    return click.option("--against", metavar="TARGET", help=help_text)(command)
+    return click.option("--against", metavar="TARGET", help=help_text, shell_complete=complete)(command)
 
 
 def second_run(options: dict[str, Any]) -> dict[str, Any]:
@@ -214,8 +217,7 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
         raise Refusal(f"--against-splits is for kernels that split the keys ({splitting}); {b.target} does not")
     if not (a.is_trace or b.is_trace):
         return
-    unread = ["arrays", "device", "layout", "calibration", "contract", "limit_gb", *_USUAL]
-    alone = unread if a.is_trace and b.is_trace else []
+    alone = [*foreign_of(options), "limit_gb", *_USUAL] if a.is_trace and b.is_trace else []
     given = [name for name in (*_CASE, *alone) if options[name] not in (None, False, _USUAL.get(name))]
     given += [name for name, value in (("fault", a.faults), ("feed", a.feed)) if a.is_trace and value]
     if given:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from workbench.commands import Commands
 from workbench.options import (
     case_options,
     cases_of,
@@ -19,7 +20,7 @@ from workbench.options import (
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def bench() -> None:
     """Measure speed and cost, and how far verdicts can be trusted, each beside a peer of the same run."""
 

@@ -300,13 +300,3 @@ def _check(name: str, value: Any) -> None:
     rule = _RULES[name]
     if not rule.holds(value):
         raise Refusal(f'"contract" field {name} must be {rule.words}; got {value!r}')
-
-
-def without_float8(promise: Contract) -> Contract | None:
-    """The contract of a kernel that neither casts probs to float8 nor multiplies float8 on tensor cores, where that is
-    what was assumed of it; None elsewhere.
-    """
-    if not ({"probs_dtype", "mma_extra_bits"} <= {*promise.assumed} and promise.probs_dtype in FLOAT8.values()):
-        return None
-    block, bits = WEAKEST_MMA["mma_block"], WEAKEST_MMA["mma_extra_bits"]
-    return replace(promise, probs_dtype="bfloat16", mma_block=block, mma_extra_bits=bits)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.completion import complete
+
 if TYPE_CHECKING:
     from workbench.case import Case
 
@@ -67,7 +69,8 @@ def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = click.option(flag, is_flag=True, help=text)(command)
     for option, (kind, text) in reversed(CASE_OPTIONS.items()):
-        command = click.option(option, type=kind, help=text, metavar=kind.name.upper() + "[,...]")(command)
+        metavar = kind.name.upper() + "[,...]"
+        command = click.option(option, type=kind, help=text, metavar=metavar, shell_complete=complete)(command)
     return command
 
 
@@ -97,6 +100,7 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
 inputs_option = click.option(
     "--inputs",
     metavar="FILE",
+    shell_complete=complete,
     help="Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file, instead of drawing them",
 )
 
@@ -104,7 +108,7 @@ inputs_option = click.option(
 def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --fault to a command."""
     text = "Put a fault in; may be repeated. `workbench faults` lists them"
-    return click.option("--fault", "faults", multiple=True, metavar="ID", help=text)(command)
+    return click.option("--fault", "faults", multiple=True, metavar="ID", help=text, shell_complete=complete)(command)
 
 
 _CONTRACT = "What a foreign kernel promises, such as triton,block_k=64,exp_ulps=4; `workbench contract` lists it"
@@ -127,7 +131,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ("--contract", None, _CONTRACT),
         )
     ):
-        command = click.option(option, default=default, help=text)(command)
+        command = click.option(option, default=default, help=text, shell_complete=complete)(command)
     text = "Run a foreign kernel N times, and say whether its bits repeat [1]"
     return click.option("--runs", type=click.IntRange(min=1), metavar="N", help=text)(command)
 
@@ -141,7 +145,19 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--by-head", is_flag=True, help="Dump and judge one head after the other"),
         click.option("--where", metavar="WINDOW", help="Dump and judge only some heads, queries: b=0,h=3,q=64:128"),
         click.option(
-            "--feed", multiple=True, metavar="STAGE[,...]=SOURCE", help="Put stages in: reference, or from a FILE"
+            "--feed",
+            multiple=True,
+            metavar="STAGE[,...]=SOURCE",
+            help="Put stages in: reference, or from a FILE",
+            shell_complete=complete,
+        ),
+        click.option("--memory-gb", type=float, help="Isolate a foreign kernel, and end it where it takes more"),
+        click.option("--timeout", type=float, metavar="SECONDS", help="Isolate a foreign kernel, and end it then"),
+        click.option(
+            "--isolate",
+            is_flag=True,
+            default=None,
+            help="Run a foreign kernel in a process of its own, which may crash",
         ),
     ):
         command = option(command)
@@ -150,7 +166,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
     """The options of foreign kernels that were given."""
-    names = ("arrays", "device", "layout", "calibration", "contract", "runs")
+    names = ("arrays", "device", "layout", "calibration", "contract", "runs", "isolate", "timeout", "memory_gb")
     return {name: options[name] for name in names if options.get(name) is not None}
 
 

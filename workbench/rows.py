@@ -55,12 +55,13 @@ class Rows:
         return iter(self.rows)
 
     def __str__(self) -> str:
-        from workbench.report import text
+        from workbench.report.summary import summary
+        from workbench.report.text import plain
 
-        return text.plain(text.summary(self.rows, unicode=False))
+        return plain(summary(self.rows, unicode=False))
 
     def _repr_html_(self) -> str:
-        from workbench.report.text import html_summary
+        from workbench.report.summary import html_summary
 
         return html_summary(self)
 

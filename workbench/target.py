@@ -15,6 +15,7 @@ from workbench.feed import NOTHING, values, words
 from workbench.foreign import find, run_foreign
 from workbench.inputs import by_name, fields, taken
 from workbench.installed import installed
+from workbench.isolation import limits_of, run_isolated
 from workbench.lacking import NUMBA_PAGE, is_numba_kernel
 from workbench.refusal import Refusal
 from workbench.trace import Trace
@@ -39,11 +40,12 @@ def run(
     """The trace of `target` on `case`, where none is given the one of the command line without options.
 
     `faults`, `probes` (all, lean, output, or stages) and `backend` (auto, emulator, cuda) are for kernels of ours,
-    `foreign` (arrays, device, layout, calibration, contract, runs) for others. `inputs`, instead of the case's own: a
-    file as of `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of`
-    makes a case that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not
-    run. `where`: a window as of `window.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps
-    of a kernel of ours that take more than `limit_gb` are refused.
+    `foreign` (arrays, device, layout, calibration, contract, runs, and isolate, timeout in seconds and memory_gb, each
+    of which has it run in a process of its own) for others. `inputs`, instead of the case's own: a file as of
+    `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of` makes a case
+    that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not run. `where`: a
+    window as of `window.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps of a kernel of
+    ours that take more than `limit_gb` are refused.
 
     Raises Refusal for an unknown target, an option that the target does not take and inputs that do not fit the case,
     Unavailable for a missing GPU.
@@ -77,8 +79,17 @@ def run(
     else:
         ours = {"fault": faults, "probes": probes != "all", "backend": backend != "auto"}
         ours |= {"limit_gb": limit_gb != LIMIT_GB}
-        function = _foreign(target, name, case, [option for option, given in ours.items() if given])
-        trace = run_foreign(function, case, name=name, inputs=arrays, feed=feed, where=where, **foreign)
+        _check_foreign(target, name, case, [option for option, given in ours.items() if given])
+        limits = limits_of(foreign, name)
+        foreign |= {"inputs": arrays, "feed": feed, "where": where}
+        if limits is None:
+            trace = run_foreign(_function(target, name), case, name=name, **foreign)
+        elif isinstance(target, str):
+            trace = run_isolated(target, case, limits, **foreign)
+        else:
+            raise Refusal(
+                f"{name} is a callable, which no other process has: to isolate it, give it as path.py:function"
+            )
     return replace(trace, called_with={**trace.called_with, **said}) if said else trace
 
 
@@ -94,8 +105,8 @@ def _fed(
     return values(KERNELS[target].algorithm, settled, by_name(settled, inputs), feed, target)
 
 
-def _foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequence[str]) -> Callable[..., Any]:
-    """The foreign function that `target` is or names; Refusal for options that kernels of `ours` alone take."""
+def _check_foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequence[str]) -> None:
+    """Refusal for what names no foreign function, and for options that kernels of `ours` alone take."""
     if isinstance(target, str) and ":" not in target and target not in (others := installed()):
         raise Refusal(
             f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *others))}, a foreign one is given as "
@@ -111,6 +122,10 @@ def _foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequ
         if getattr(case, option) is not None:
             quantised = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.quantised)
             raise Refusal(f"{option} is for kernels of ours on 8-bit codes ({quantised}); {name} is a foreign one")
+
+
+def _function(target: str | Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The foreign function that `target` is or names; Refusal for what cannot be called."""
     function = find(target) if isinstance(target, str) else target
     if not callable(function):
         raise Refusal(f"a target is the name of a kernel, path.py:function, or a function; got {function!r}")

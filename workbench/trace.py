@@ -145,6 +145,11 @@ def check(trace: Trace, where: str) -> Trace:
             f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "
             "that split them are of the algorithm split_k"
         )
+    if not trace.contract.scores_scaled and not trace.case.scale > 0:
+        raise Refusal(
+            f"{where}: scores_scaled=false needs a scale above 0; this case has scale={trace.case.scale:g}, of which "
+            "the largest raw score is not the largest score"
+        )
     sizes = _sizes(trace.case, trace.contract)
     for name, stage in trace.stages.items():
         if name not in known:

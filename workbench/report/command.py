@@ -90,8 +90,9 @@ def _named(trace: "Trace") -> str:
 
 def _options(called_with: Mapping[str, str | Sequence[str]]) -> list[str]:
     given = {name: value for name, value in called_with.items() if name != "trace"}
-    pairs = [(name, [value] if isinstance(value, str) else value) for name, value in given.items()]
-    return [word for name, values in pairs for one in values for word in (f"--{name}", shlex.quote(one))]
+    pairs = [(name, [value] if isinstance(value, str) else value) for name, value in given.items() if value]
+    flags = [f"--{name}" for name, value in given.items() if not value]
+    return flags + [word for name, values in pairs for one in values for word in (f"--{name}", shlex.quote(one))]
 
 
 def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[str]) -> str:
