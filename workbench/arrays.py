@@ -82,9 +82,11 @@ def _has_gpu(arrays: str, library: Any) -> bool:
         return False
 
 
-def advice(error: Exception, function: Any, arrays: str, device: str) -> str:
+def advice(error: BaseException, function: Any, arrays: str, device: str) -> str:
     """A line on the option that may help a function that failed on `arrays` on a device; empty where none may."""
     said = str(error)
+    if not isinstance(error, Exception):  # it was stopped
+        return ""
     if arrays != "numpy":
         on_gpu = device == "cpu" and re.search(r"cuda|cpu tensor|\bgpu\b", said, re.IGNORECASE)
         return f"\nIf it expects arrays on a GPU, say --arrays {arrays} --device cuda." if on_gpu else ""
