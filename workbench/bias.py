@@ -223,7 +223,7 @@ def control(trace: Trace, given: Arrays, rows: np.ndarray) -> dict[str, np.ndarr
     added = mask.bias(case, trace.inputs)
     shifted = 0 if added is None else added[..., rows, :].astype(np.float32)
     scaled = seen["qk"] * np.float32(case.scale) + shifted
-    keep("scores", np.where(mask.visible(case, trace.inputs)[..., rows, :], scaled, np.float32(-np.inf)))
+    keep("scores", np.where(mask.visible(case, trace.inputs, rows), scaled, np.float32(-np.inf)))
     if "probs" in seen:
         declared = "probs_dtype" not in contract.assumed
         p = seen["probs"]

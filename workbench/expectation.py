@@ -103,6 +103,22 @@ class Part(NamedTuple):
         assert isinstance(self.q, slice)
         return self._replace(q=slice(self.q.start + rows.start, self.q.start + rows.stop))
 
+    def of_input(self, trace: Trace, name: str, array: np.ndarray) -> np.ndarray:
+        """What the part reads of an array of the shape of the input `name`; of k and v whole heads."""
+        heads, group = range(trace.case.heads)[self.h], trace.case.heads // trace.case.kv_heads
+        keys = Part(self.b, slice(heads.start // group, (heads.stop - 1) // group + 1))
+        return (self if name == "q" else keys).of(array, INPUT_AXES[name])
+
+    def visible(self, trace: Trace) -> np.ndarray:
+        """Which keys its queries see, bool [q, k], or [b, h, q, k] where a mask was put in."""
+        found = mask.visible(trace.case, trace.inputs, self.q)
+        return found if found.ndim == 2 else self._replace(q=slice(None)).of(found, "bhqk")
+
+    def bias(self, trace: Trace) -> np.ndarray | None:
+        """What is added to its scores, a view of [b, h, q, k]; None without one."""
+        added = mask.bias(trace.case, trace.inputs)
+        return None if added is None else self.of(added, "bhqk")
+
 
 WHOLE = Part()
 
@@ -124,12 +140,7 @@ class Expectation:
 
     def _input(self, x: np.ndarray, name: str) -> np.ndarray:
         """What the part reads of an array of the shape of the input `name`, in float64."""
-        case = self.trace.case
-        heads = range(case.heads)[self.part.h]
-        group = case.heads // case.kv_heads
-        keys = Part(self.part.b, slice(heads.start // group, (heads.stop - 1) // group + 1))
-        read = self.part if name == "q" else keys
-        return in_float64(read.of(x, INPUT_AXES[name]), self.device)
+        return in_float64(self.part.of_input(self.trace, name, x), self.device)
 
     def value(self, name: str) -> np.ndarray:
         """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
@@ -150,7 +161,7 @@ class Expectation:
         """What the budgets are computed from."""
         q, k, v = self.inputs
         trace, known = self.trace, ALGORITHMS[self.trace.algorithm]
-        added = mask.bias(trace.case, trace.inputs)
+        added = self.part.bias(trace)
         sizes = sizes_of(trace)
         return Problem(
             algorithm=trace.algorithm,
@@ -160,7 +171,7 @@ class Expectation:
             k=k,
             v=v,
             scale=trace.case.scale,
-            bias=None if added is None else in_float64(self.part.of(added, "bhqk"), self.device),
+            bias=None if added is None else in_float64(added, self.device),
             exact_products=trace.case.dtype != "float32",
             block_k=block_k(trace),
             splits=splits(trace),
@@ -185,11 +196,10 @@ class Expectation:
             predicted = problem.predicted("partials") and trace.contract.partials_dtype != "float32"
             options["partial_cast"] = _cast(trace.contract, "partials") if predicted else None
         q, k, v = self.inputs
-        visible = mask.visible(trace.case, trace.inputs)
-        visible = self.part.of(visible, "bhqk" if visible.ndim == 4 else "qk")
+        visible = in_bool(self.part.visible(trace), self.device)
         given = {**self.given, **instead}
         return reference.forward(
-            trace.algorithm, q, k, v, mask=in_bool(visible, self.device), bias=problem.bias, given=given,
+            trace.algorithm, q, k, v, mask=visible, bias=problem.bias, given=given,
             scale=trace.case.scale, block_k=block_k(trace), splits=splits(trace), **options,
         )  # fmt: skip
 
