@@ -124,13 +124,17 @@ def test_a_kernel_that_tells_its_codes_is_judged_from_them() -> None:
     assert wrong.origins[:3] == ("scale_q", "scale_k", "scale_v")
 
 
-def test_without_a_format_a_decoded_input_is_what_later_stages_read() -> None:
-    """Nobody told how v was quantised: it cannot be judged, but what it does to out is told apart from the kernel."""
+def test_without_a_format_a_decoded_input_is_held_to_the_coarsest() -> None:
+    """Nobody told how v was quantised: what no 8-bit format loses is wrong, anything less is right of some format."""
     judged = diff(run(lambda q, k, v, **_: _half(q, k, v, 1.0), CASE))
-    assert judged.trace.algorithm == "fp8" and judged.verdict == "rounding"
-    assert judged["dequant_v"].reason == "nobody told the format of the codes (--codes)"
+    assert judged.trace.algorithm == "fp8" and judged.verdict == "suspicious" and judged.origins == ()
+    assert (
+        judged["dequant_v"].reason == "within what the coarsest 8-bit format loses; nobody told the format (--codes)"
+    )
+    for by in (1.5, 0.0, np.nan):
+        wrong = diff(run(lambda q, k, v, by=by, **_: _half(q, k, v, by), CASE))
+        assert wrong.verdict == "bug" and wrong.origin == "dequant_v"
     wrong = diff(run(lambda q, k, v, **_: _half(q, k, v, 1.5), CASE))
-    assert wrong.verdict == "rounding"
     parts = [float(np.abs(diff.loss.of_out).max()) for diff in (judged, wrong) if diff.loss is not None]
     assert parts[0] < 0.1 < 0.3 < parts[1]
     assert any(f"{parts[1]:.3g} from quantisation" in line for line in remarks(wrong))

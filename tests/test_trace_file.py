@@ -164,9 +164,10 @@ FIELDS = (
         (
             lambda m: m["contract"].update(colour="red"),
             'FILE: "contract" has the fields block_k, splits, scores_dtype, probs_dtype, partials_dtype, out_dtype, '
-            "row_sum_of_cast, accumulation, acc_accumulation, mma_block, mma_extra_bits, exp_ulps, exp_ulps_per_x, "
-            "exp_flushes, fast_math, base2, mask_sentinel, empty_out, empty_lse, probs_rounding, partials_rounding, "
-            "out_rounding, operands_dtype, saturates; got 'colour'",
+            "row_sum_of_cast, accumulation, acc_accumulation, mma_block, mma_extra_bits, accumulator_dtype, input_precision, scaled_q_dtype, "
+            "exp_ulps, exp_ulps_per_x, exp_flushes, exp_floor, exp_argument, fast_math, base2, scores_scaled, row_max, "
+            "normalisation, split_bounds, tile_order, skips_masked_tiles, mask_sentinel, empty_out, empty_lse, "
+            "probs_rounding, partials_rounding, out_rounding, operands_dtype, saturates; got 'colour'",
         ),
         (
             lambda m: m["contract"].update(empty_lse="none"),

@@ -72,6 +72,8 @@ def test_places_are_those_of_the_whole_run() -> None:
     assert faulty[0].origins == () and faulty[3].origin == "lut_k"
     place = faulty[3]["lut_k"].worst(1)[0].index
     assert place["h"] == 3
+    grouped = run("fp8", case.but(kv_heads=2), faults=["scale-of-head-0"], where="h=3,q=64:128", backend="emulator")
+    assert diff(grouped)["lut_k"].worst(1)[0].index["h"] == 1  # the kv head
     wrong = diff(run("flash", CASE, faults=["flash-causal-off-by-one"], where=WHERE, backend="emulator"))
     (worst,) = wrong["scores"].worst(1)
     assert worst.index["b"] == 1 and worst.index["h"] == 3 and 30 <= worst.index["q"] < 70

@@ -32,8 +32,6 @@ def readable(trace: Trace) -> dict[str, np.ndarray]:
     known = {*trace.put_in, "scale_q", "scale_k", "scale_v"}
     if _reads_partials(trace):
         known |= {*_PARTIALS}
-    if trace.case.codes is None:
-        known |= {"dequant_q", "dequant_k", "dequant_v"}
     whole = {name: stage for name, stage in trace.stages.items() if name not in trace.sparse}
     return {name: stage for name, stage in whole.items() if name in known or not unjudgeable(trace, name)}
 
@@ -44,7 +42,8 @@ def unjudgeable(trace: Trace, name: str) -> str:
         return "it was put in"
     if trace.window is not None and name.startswith("scale_"):
         return "it is made of more than the window holds"
-    if trace.algorithm == "fp8" and name not in ALGORITHMS["flash"] and trace.case.codes is None:
+    before_attention = trace.algorithm == "fp8" and name not in ALGORITHMS["flash"]
+    if before_attention and trace.case.codes is None and not name.startswith("dequant"):
         return "nobody told the format of the codes (--codes)"
     if name in BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"

@@ -182,7 +182,8 @@ def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], n
     """Whose stages these are, given the declared contract; Refusal where they are not of one algorithm."""
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(STAGES)}")
-    split = declared.get("splits") not in (None, 1)  # out alone is of either
+    bounds = declared.get("split_bounds")
+    split = declared.get("splits") not in (None, 1) or bounds is not None  # out alone is of either
     found = algorithm_of(stages, codes=case.codes is not None, splits=split)
     if found is None:
         other = [stage for stage in stages if stage not in ALGORITHMS["fp8"]]
@@ -192,7 +193,7 @@ def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], n
     if found == "fp8" and split:
         raise Refusal(
             f'{name}: a kernel on 8-bit codes is judged as one that does not split the keys; its "contract" says '
-            f"splits={declared['splits']}"
+            + (f"splits={declared['splits']}" if bounds is None else f"split_bounds={[*bounds]}")
         )
     return found
 

@@ -15,14 +15,16 @@ import numpy as np
 from workbench import decoding, parts, plausible
 from workbench.beside import Beside, beside, room
 from workbench.bias import biases, second_case, verdicts
+from workbench.blame import with_blame
 from workbench.comparison import Comparison, State, Summary
 from workbench.contract import without_float8
+from workbench.decoded import BY_COARSEST
 from workbench.expectation import readable, unjudgeable
 from workbench.mask import check_sentinel
 from workbench.quantisation import Loss, loss
 from workbench.rules import Rule
 from workbench.selection import Selection
-from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
+from workbench.stage_diff import StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
 from workbench.truth import truth
@@ -177,7 +179,7 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
         else:
             judged.append(_judge(trace, name, *compared[name]))
     judged = _with_float8(trace, _with_bias(trace, judged), device)
-    return Diff(trace, tuple(_behind(trace, judged)), tuple(others), gathered)
+    return Diff(trace, *with_blame(trace, judged, others), gathered)
 
 
 def _with_float8(trace: Trace, judged: list[StageDiff], device: str) -> list[StageDiff]:
@@ -216,21 +218,6 @@ def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
     return False, "its statistics are those of a kernel within its budgets; nobody saw its elements"
 
 
-def _behind(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
-    """The stages, those that are wrong end to end with the wrong ones among all stages before them."""
-    wrong = {stage.name for stage in judged if stage.verdict in ORIGIN_VERDICTS}
-    dumped = readable(trace)
-
-    def behind(stage: StageDiff) -> tuple[str, ...]:
-        if stage.verdict != "bug" or stage.isolated is not None:
-            return ()
-        # statistics are judged from what was dumped; anything else here from q, k and v
-        before = unseen_upstream(trace.algorithm, stage.name, dumped if stage.name in trace.statistics else ())
-        return tuple(name for name in before if name in wrong)
-
-    return [replace(stage, behind=behind(stage)) for stage in judged]
-
-
 def comparisons(
     trace: Trace, names: Sequence[str], device: str, also: parts.Also | None = None
 ) -> dict[str, tuple[Comparison | None, Comparison | None]]:
@@ -267,6 +254,8 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
     decisive = isolated or propagated
     assert decisive is not None
     verdict, reason = _verdict(decisive.summary)
+    if name in BY_COARSEST and trace.case.codes is None and verdict in ("exact", "rounding"):
+        verdict, reason = "suspicious", "within what the coarsest 8-bit format loses; nobody told the format (--codes)"
     return StageDiff(
         name,
         ALGORITHMS[trace.algorithm][name].axes,
