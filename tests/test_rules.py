@@ -64,6 +64,20 @@ def test_tolerances_are_those_of_torch():
         assert torch.testing._comparison.default_tolerances(getattr(torch, dtype)) == tolerances
 
 
+def test_float16_is_rounded_as_numpy_does_it():
+    bits = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)  # every float16
+    finite = np.sort(bits[np.isfinite(bits)])
+    middles = (finite[1:] + finite[:-1]) / 2
+    near = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
+    edges = np.array([65519.99, 65520, -65520, 1e38, 1e-45, -1e-45, 2.0**-25, 3 * 2.0**-25], np.float32)
+    x = np.concatenate([bits, middles, *near, edges]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        found, expected = rules._rounded(x, np.dtype(np.float16)), x.astype(np.float16).astype(np.float32)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+    assert np.array_equal(np.signbit(found), np.signbit(expected))
+
+
 def torch_attention(q, k, v, scale, mask):
     """attention_ref of FlashAttention's tests with upcast=False and reorder_ops=True, for BHSD tensors."""
     import torch
