@@ -4,7 +4,7 @@ A trace is judged in parts (a few heads, a range of queries), which do not depen
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -21,6 +21,11 @@ from workbench.trace import Trace
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
 #: stages that depend on where key tiles begin
 BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
+#: fields of a contract that budgets read and the reference does not, at all or unless they were declared
+_OF_BUDGETS = frozenset(
+    ("scores_dtype", "accumulation", "acc_accumulation", "mma_block", "mma_extra_bits", "exp_ulps", "exp_ulps_per_x")
+) | {"fast_math", "exp_flushes", "exp_argument", "normalisation", "accumulator_dtype", "out_dtype", "out_rounding"}
+_READ_WHERE_DECLARED = frozenset(("probs_dtype", "probs_rounding", "partials_dtype", "partials_rounding"))
 #: stages in the units of scores, where -inf may be a sentinel
 SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
 
@@ -206,6 +211,21 @@ class Expectation:
     def solved(self) -> Problem:
         """The problem with what the reference computed."""
         return replace(self.problem, computed=self.computed)
+
+    def under(self, contract: Contract) -> "Expectation":
+        """The same part of a kernel with another contract; where budgets alone tell the two apart, what was computed
+        here is not computed again.
+        """
+        other, before = replace(self, trace=replace(self.trace, contract=contract)), self.trace.contract
+        undeclared = {*before.assumed} & {*contract.assumed} & _READ_WHERE_DECLARED
+        differing = {field.name for field in fields(Contract) if field.name != "assumed"} - _OF_BUDGETS - undeclared
+        differing = {name for name in differing if getattr(before, name) != getattr(contract, name)}
+        # unknown is computed as if it were not
+        if bool(before.row_sum_of_cast) == bool(contract.row_sum_of_cast):
+            differing -= {"row_sum_of_cast"}
+        if not differing and {*before.assumed} ^ {*contract.assumed} <= _OF_BUDGETS:
+            vars(other).update(inputs=self.inputs, given=self.given, computed=self.computed)
+        return other
 
 
 def in_bool(mask: np.ndarray, device: str) -> np.ndarray:
