@@ -296,16 +296,6 @@ def _check(name: str, value: Any) -> None:
         raise Refusal(f'"contract" field {name} must be {rule}; got {value!r}')
 
 
-def without_float8(promise: Contract) -> Contract | None:
-    """The contract of a kernel that neither casts probs to float8 nor multiplies float8 on tensor cores, where that is
-    what was assumed of it; None elsewhere.
-    """
-    if not ({"probs_dtype", "mma_extra_bits"} <= {*promise.assumed} and promise.probs_dtype in FLOAT8.values()):
-        return None
-    block, bits = WEAKEST_MMA["mma_block"], WEAKEST_MMA["mma_extra_bits"]
-    return replace(promise, probs_dtype="bfloat16", mma_block=block, mma_extra_bits=bits)
-
-
 def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with lists as tuples and NumPy's numbers as Python's."""
 

@@ -136,6 +136,7 @@ class Expectation:
     part: Part = WHOLE
     device: str = "cpu"  #: where it is computed: cpu in NumPy, cuda in torch
     statistics: bool = True  #: whether its budgets are to have statistical bounds
+    typical: bool = False  #: whether these are to be those of a typical error instead of the largest
 
     @cached_property
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -183,7 +184,7 @@ class Expectation:
             given=self.given,
             statistics=self.statistics,
             input_errors={name: self._input(x, name) for name, x in trace.input_errors.items()},
-            elements={name: int(np.prod(shape(stage, sizes))) for name, stage in known.items()},
+            elements={name: None if self.typical else int(np.prod(shape(x, sizes))) for name, x in known.items()},
         )
 
     @cached_property
