@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from workbench import Case, Trace, beside, diff, parts, rules, run
+from workbench.assumptions import usual
+from workbench.contract import of_foreign
+from workbench.doubts import with_doubts
 from workbench.expectation import Expectation
 from workbench.rules import Rule
 
@@ -59,7 +62,8 @@ def test_a_report_computes_every_part_once_and_nothing_larger(monkeypatch: pytes
 
     def of_expectation(self: Expectation, *instead: Any) -> dict[str, np.ndarray]:
         found = recomputed(self, *instead)
-        scores.append(found["scores"].size)
+        if isinstance(self.part.q, slice):  # not the few queries that controls are computed of
+            scores.append(found["scores"].size)
         return found
 
     def of_plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> np.ndarray:
@@ -102,3 +106,33 @@ def test_of_a_kernel_on_codes_the_rules_are_against_what_it_should_have_read() -
     of_out = judged["out"].propagated
     assert judged.gathered is None and of_out is not None
     assert judged.rules[1] == Rule("atol 1e-2", of_out.summary.max_abs, 1e-2) and not judged.rules[1].passes
+
+
+def test_the_usual_contract_is_held_against_in_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that says nothing is judged under two contracts, of which each part is computed once; as if each had a
+    pass of its own.
+    """
+    case = Case(seqlen_q=100, seqlen_k=90, heads=2, dtype="bfloat16")
+    made = run("flash", case, probes="output", backend="emulator")
+    trace = replace(made, contract=of_foreign({}, case))
+    whole = diff(trace)
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
+    sums: dict[str, Any] = {}
+
+    def doubts(trace: Trace, judged: Any, compare: Any) -> Any:
+        strict = replace(trace, contract=usual(trace.contract))
+        assert strict.contract != trace.contract
+        sums.update(compare(strict, ["out", "lse"]))
+        return with_doubts(trace, judged, compare)
+
+    monkeypatch.setattr("workbench.judge.with_doubts", doubts)
+    passes: list[str] = []
+    over_parts = parts.over_parts
+    monkeypatch.setattr(parts, "over_parts", lambda *words: (passes.append(words[-1]), over_parts(*words))[1])
+    found = diff(trace)
+    assert passes == ["judge flash"] and found.verdict == whole.verdict
+    apart = parts.comparisons(replace(trace, contract=usual(trace.contract)), ["out", "lse"], "cpu")
+    for name, (_, of_name) in apart.items():
+        assert of_name is not None and sums[name].size == of_name.summary.size
+        assert (sums[name].outside, sums[name].judged) == (of_name.summary.outside, of_name.summary.judged)
+        assert sums[name].worst == of_name.summary.worst

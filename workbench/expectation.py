@@ -214,10 +214,11 @@ class Expectation:
         return replace(self.problem, computed=self.computed)
 
     def under(self, contract: Contract) -> "Expectation":
-        """The same part of a kernel with another contract; where budgets alone tell the two apart, what was computed
-        here is not computed again.
+        """The same part of a kernel with another contract, without statistical bounds; where budgets alone tell the two
+        apart, what was computed here is not computed again.
         """
-        other, before = replace(self, trace=replace(self.trace, contract=contract)), self.trace.contract
+        before = self.trace.contract
+        other = replace(self, trace=replace(self.trace, contract=contract), statistics=False)
         undeclared = {*before.assumed} & {*contract.assumed} & _READ_WHERE_DECLARED
         differing = {field.name for field in fields(Contract) if field.name != "assumed"} - _OF_BUDGETS - undeclared
         differing = {name for name in differing if getattr(before, name) != getattr(contract, name)}

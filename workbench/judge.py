@@ -7,12 +7,14 @@ these stand in the place of q, k, v (`decoding.py`).
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 
 from workbench import decoding, parts, plausible
+from workbench.assumptions import usual
 from workbench.beside import Beside, beside, room
 from workbench.bias import biases, second_case, verdicts
 from workbench.blame import with_blame
@@ -20,7 +22,7 @@ from workbench.comparison import Comparison, State, Summary
 from workbench.decoded import BY_COARSEST
 from workbench.doubts import with_doubts
 from workbench.evidence import excesses
-from workbench.expectation import readable, unjudgeable
+from workbench.expectation import Expectation, readable, unjudgeable
 from workbench.mask import check_sentinel
 from workbench.quantisation import Loss, loss
 from workbench.rules import Rule
@@ -159,7 +161,16 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
     where = parts.placed(trace, device)
     # of a kernel on 8-bit codes they are of other traces, and arithmetic on a GPU is torch's
     gathered = room(trace) if report and where == "cpu" and trace.algorithm != "fp8" and names else None
-    compared = comparisons(trace, names, where, None if gathered is None else gathered.gather)
+    strict = usual(trace.contract)
+    if_usual: list[dict[str, Summary]] = []
+
+    def also(isolated: Expectation, propagated: Expectation) -> None:
+        if gathered is not None:
+            gathered.gather(isolated, propagated)
+        if strict != trace.contract:
+            if_usual.append(parts.under(isolated, strict, names))
+
+    compared = comparisons(trace, names, where, also)
 
     judged: list[StageDiff] = []
     others: list[StageDiff] = []
@@ -180,9 +191,11 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
         else:
             judged.append(_judge(trace, name, *compared[name]))
 
-    def decisive(trace: Trace, names: Sequence[str]) -> dict[str, Comparison]:
-        pairs = comparisons(trace, names, parts.placed(trace, device)).items()
-        return {name: one for name, (isolated, propagated) in pairs if (one := isolated or propagated) is not None}
+    def decisive(trace: Trace, names: Sequence[str]) -> dict[str, Summary]:
+        if trace.contract == strict and if_usual:
+            return {name: reduce(add, (one[name] for one in if_usual if name in one)) for name in names}
+        pairs = comparisons(trace, names, where).items()
+        return {name: one.summary for name, pair in pairs if (one := pair[0] or pair[1]) is not None}
 
     judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged)), decisive)
     return Diff(trace, *with_blame(trace, judged, others), gathered)

@@ -13,6 +13,7 @@ import numpy as np
 from workbench import heap
 from workbench.arrays import module
 from workbench.comparison import Comparison, Elements, State, Summary
+from workbench.contract import Contract
 from workbench.expectation import Expectation, Part, readable
 from workbench.held import summaries
 from workbench.machine import processors
@@ -120,6 +121,14 @@ def _summaries(
         for which in (0, 1)
     ]
     return whole[0], whole[1]
+
+
+def under(isolated: Expectation, contract: Contract, names: Sequence[str]) -> dict[str, Summary]:
+    """The decisive comparisons of the stages `names` in a part of a kernel with another contract; not those of which
+    nothing was given there.
+    """
+    here = [name for name in names if _any_given(isolated.trace, name, isolated.part)]
+    return summaries(isolated.under(contract), here, {}, isolated.given) if here else {}
 
 
 def over_parts(trace: Trace, device: str, one: Callable[[Part], Found], what: str) -> list[Found]:
