@@ -84,7 +84,9 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
         assert found is bool(shown.exit_code)
     else:
         listed = [one.get("id") or one["name"] for one in next(part for part in told.values() if type(part) is list)]
-        names_of = [one["name"] if isinstance(one, dict) else one.name for one in found] if type(found) is list else [*found]
+        names_of = (
+            [one["name"] if isinstance(one, dict) else one.name for one in found] if type(found) is list else [*found]
+        )
         assert listed == names_of
 
 

@@ -95,7 +95,7 @@ def advice(error: BaseException, function: Any, arrays: str, device: str) -> str
     return ""
 
 
-def _may_be_of_torch(error: Exception, function: Any) -> bool:
+def _may_be_of_torch(error: BaseException, function: Any) -> bool:
     """Whether a function that failed may be written for torch: not where it raised by itself, nor where its file
     imports NumPy and neither torch nor Triton.
     """
