@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -280,6 +281,17 @@ def test_a_gpu_that_is_not_there_exits_with_3() -> None:
     assert result.exit_code == 3
     assert result.stderr == (
         "workbench: backend cuda needs an NVIDIA GPU and its driver; none was found. `--backend emulator` runs on the CPU\n"
+    )
+
+
+def test_memory_that_a_machine_lacks_exits_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def large(*_: object, **__: object) -> None:
+        np.empty(10**18)
+
+    monkeypatch.setattr("workbench.judge.diff", large)
+    result = workbench("diff", "flash", *SMALL)
+    assert result.exit_code == 3 and result.stderr.startswith(
+        "workbench: this machine has not the memory for this run: "
     )
 
 

@@ -139,7 +139,7 @@ def _read(x: Any) -> Any:
         torch = module("torch")
         if x.is_cuda:
             torch.cuda.synchronize(x.device)
-        x = x.detach().cpu().contiguous()
+        x = x.detach().cpu().resolve_neg().contiguous()
         bits = _BITS.get(str(x.dtype))
         return x.numpy() if bits is None else x.view(getattr(torch, bits[0])).numpy().view(bits[1])
     if hasattr(x, "get"):  # CuPy

@@ -57,6 +57,10 @@ def _main() -> None:
     except Unavailable as missing:
         click.echo(f"workbench: {missing}", err=True)
         sys.exit(ENVIRONMENT)
+    except MemoryError as error:
+        said = str(error) or "an array could not be allocated"
+        click.echo(f"workbench: this machine has not the memory for this run: {said}; choose smaller lengths", err=True)
+        sys.exit(ENVIRONMENT)
     except Exception:
         click.echo(
             f"workbench: a defect of the workbench itself, not of the kernel\n{traceback.format_exc()}", err=True

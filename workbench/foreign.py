@@ -112,7 +112,7 @@ def run_foreign(
                 raise Unavailable(why) from None
             hint = advice(error, function, arrays, lives_on)
             raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
-        return found, parts, declared
+        return found, parts, fields_of(declared, case)
 
     stages, parts, declared = first = called()
     again = repeated(function, called, first, runs)

@@ -136,10 +136,9 @@ def fields_of(said: str | Mapping[str, Any], case: Case) -> dict[str, Any]:
 
 
 def joined(said: Mapping[str, Any], own: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What a user says of the kernel `name` (`fields_of`) and its `own` contract as one. Refusal where the two
-    contradict each other.
+    """What a user says of the kernel `name` and what it says itself (both as of `fields_of`) as one. Refusal where the
+    two contradict each other.
     """
-    own = plain(own)
     for field in (field for field in own if field in said):
         # NaN is itself
         if said[field] != own[field] and not (said[field] != said[field] and own[field] != own[field]):
