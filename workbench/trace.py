@@ -146,8 +146,8 @@ def check(trace: Trace, where: str) -> Trace:
         )
     if not trace.contract.scores_scaled and not trace.case.scale > 0:
         raise Refusal(
-            f"{where}: scores_scaled=false needs a scale above 0; this case has scale={trace.case.scale:g}, of which the "
-            "largest raw score is not the largest score"
+            f"{where}: scores_scaled=false needs a scale above 0, so that the largest raw score is the largest; this "
+            f"case has scale={trace.case.scale:g}"
         )
     sizes = _sizes(trace.case, trace.contract)
     for name, stage in trace.stages.items():
