@@ -120,15 +120,13 @@ def losses_of(contract: Contract) -> Losses:
     """
     raw = not contract.scores_scaled or ("scores_scaled" in contract.assumed and not contract.base2)
     unknown_base = "base2" in contract.assumed
-    fma = contract.exp_argument != "difference"
+    fma, narrow = contract.exp_argument != "difference", contract.accumulator_dtype
     return Losses(
         sums=U,
         qk_accumulation=contract.accumulation,
         acc_accumulation=contract.accumulation_of_acc,
-        accumulators=unit_roundoff(contract.accumulator_dtype),
-        accumulator_floor=0.0
-        if contract.accumulator_dtype == "float32"
-        else smallest_subnormal(contract.accumulator_dtype),
+        accumulators=unit_roundoff(narrow),
+        accumulator_floor=0.0 if narrow == "float32" else smallest_subnormal(narrow) / 2,
         operand=0.0 if contract.input_precision == "ieee" else 2.0**-10,
         terms_of_product=3 if contract.input_precision == "tf32x3" else 1,
         scaled_q_dtype=contract.scaled_q_dtype,
