@@ -80,6 +80,24 @@ def test_a_bias_may_hide_keys_and_either_may_come_alone() -> None:
         assert scores is not None and np.isfinite(scores.summary.max_abs)
 
 
+def test_a_bias_that_cancels_the_product_leaves_the_roundings_of_both() -> None:
+    """Far more than half an ulp of what is left: the product loses u of its own size, and so does the sum."""
+
+    by = 0.0
+
+    def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool, bias: Any) -> Any:
+        qk = q @ np.repeat(k, 2, 1).swapaxes(-1, -2)
+        product = qk * np.float32(scale)
+        return {"qk": qk, "scores": (product + by * 2.0**-24 * np.abs(product)).astype(np.float32) + bias}
+
+    q, k, _ = CASE.inputs()
+    exact = q.astype(np.float64) @ np.repeat(k, 2, 1).astype(np.float64).swapaxes(-1, -2) * CASE.scale
+    inputs = by_name(CASE) | {"bias": -(exact * (1 + 2.0**-12)).astype(np.float32)}
+    assert diff(run(kernel, CASE, inputs=inputs))["scores"].verdict == "exact"
+    by = 8.0
+    assert diff(run(kernel, CASE, inputs=inputs))["scores"].verdict == "bug"
+
+
 def test_a_bias_as_low_as_the_sentinel_is_refused() -> None:
     """Nobody could tell its scores from masked ones."""
     inputs = dict(zip("qkv", CASE.inputs(), strict=True)) | {"bias": np.zeros((20, 30), np.float32)}

@@ -9,7 +9,7 @@ import pytest
 from tests.refusals import invoked as workbench
 from workbench import Case, Diff, Refusal, Trace, diff, load, run, save
 from workbench.cuda.plan import plan
-from workbench.report.text import headline
+from workbench.headline import headline
 from workbench.stages import ALGORITHMS
 from workbench.trace import unwritten
 from workbench.window import Window, kv_heads, parse
@@ -72,6 +72,8 @@ def test_places_are_those_of_the_whole_run() -> None:
     assert faulty[0].origins == () and faulty[3].origin == "lut_k"
     place = faulty[3]["lut_k"].worst(1)[0].index
     assert place["h"] == 3
+    grouped = run("fp8", case.but(kv_heads=2), faults=["scale-of-head-0"], where="h=3,q=64:128", backend="emulator")
+    assert diff(grouped)["lut_k"].worst(1)[0].index["h"] == 1  # the kv head
     wrong = diff(run("flash", CASE, faults=["flash-causal-off-by-one"], where=WHERE, backend="emulator"))
     (worst,) = wrong["scores"].worst(1)
     assert worst.index["b"] == 1 and worst.index["h"] == 3 and 30 <= worst.index["q"] < 70

@@ -8,8 +8,12 @@ import numpy as np
 
 from workbench.budget import losses_of
 from workbench.budget.quantised import as_operands, decoding_error
+from workbench.errors import unit_roundoff
 from workbench.reference import quantize
 from workbench.trace import Trace, to_float64
+
+#: stages that are judged by what the coarsest 8-bit format loses where nobody told the format
+BY_COARSEST = ("dequant_q", "dequant_k", "dequant_v")
 
 
 class Range(NamedTuple):
@@ -18,6 +22,18 @@ class Range(NamedTuple):
     value: np.ndarray  #: as float64 decodes it, before any cast
     low: np.ndarray  #: smallest that a correct kernel may read
     high: np.ndarray  #: largest
+
+
+def coarsest(x: np.ndarray) -> Range:
+    """What a kernel of unknown 8-bit format may decode of the input `x`, [batch, head, row, dim].
+
+    Of a value at most half an ulp of float8_e5m2, the format of fewest bits; of the largest value half a step of int8,
+    127 of which reach a largest value that a static scale takes for twice as large as it is; each twice, since a
+    quantiser may truncate.
+    """
+    x = to_float64(x)
+    off = 2 * (unit_roundoff("float8_e5m2") * abs(x) + np.abs(x).max(initial=0.0) / 127)
+    return Range(x, x - off, x + off)
 
 
 def slack(trace: Trace) -> float:

@@ -13,7 +13,7 @@ from workbench import parts
 from workbench.budget.problem import Budget
 from workbench.budget.quantised import decoding_error
 from workbench.comparison import Comparison, Elements, compare, summary
-from workbench.decoded import codes_of, computed_scale, decoded, scale_error, scale_of, slack
+from workbench.decoded import coarsest, codes_of, computed_scale, decoded, scale_error, scale_of, slack
 from workbench.expectation import readable
 from workbench.quantisation import attention
 from workbench.reference import quantize
@@ -73,6 +73,9 @@ def _comparison(trace: Trace, name: str, *, by_table: bool) -> Comparison:
         # of two codes that a tie may give either is right
         expected = np.clip(actual, *codes_of(trace, x))
         allowed = np.zeros(stage.shape)
+    elif trace.case.codes is None:
+        expected, low, high = coarsest(trace.inputs[x])
+        allowed = np.maximum(high - expected, expected - low)
     elif name.startswith("lut"):
         expected = quantize.table(scale_of(trace, x), kind)
         allowed = decoding_error(expected, kind, scale_error(trace, x))

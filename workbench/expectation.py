@@ -36,8 +36,6 @@ def readable(trace: Trace) -> dict[str, np.ndarray]:
     known = {*trace.put_in, "scale_q", "scale_k", "scale_v"}
     if _reads_partials(trace):
         known |= {*_PARTIALS}
-    if trace.case.codes is None:
-        known |= {"dequant_q", "dequant_k", "dequant_v"}
     whole = {name: stage for name, stage in trace.stages.items() if name not in trace.sparse}
     return {name: stage for name, stage in whole.items() if name in known or not unjudgeable(trace, name)}
 
@@ -48,7 +46,8 @@ def unjudgeable(trace: Trace, name: str) -> str:
         return "it was put in"
     if trace.window is not None and name.startswith("scale_"):
         return "it is made of more than the window holds"
-    if trace.algorithm == "fp8" and name not in ALGORITHMS["flash"] and trace.case.codes is None:
+    before_attention = trace.algorithm == "fp8" and name not in ALGORITHMS["flash"]
+    if before_attention and trace.case.codes is None and not name.startswith("dequant"):
         return "nobody told the format of the codes (--codes)"
     if name in BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
@@ -134,6 +133,7 @@ class Expectation:
     part: Part = WHOLE
     device: str = "cpu"  #: where it is computed: cpu in NumPy, cuda in torch
     statistics: bool = True  #: whether its budgets are to have statistical bounds
+    typical: bool = False  #: whether these are to be those of a typical error instead of the largest
 
     @cached_property
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -209,7 +209,7 @@ class Expectation:
             given=self.given,
             statistics=self.statistics,
             input_errors={name: self._input(x, name) for name, x in trace.input_errors.items()},
-            elements={name: int(np.prod(shape(stage, sizes))) for name, stage in known.items()},
+            elements={name: None if self.typical else int(np.prod(shape(x, sizes))) for name, x in known.items()},
         )
 
     @cached_property

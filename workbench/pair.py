@@ -65,6 +65,9 @@ class Against:
     def __iter__(self) -> Iterator[StageAgainst]:
         return iter(self.stages)
 
+    def __bool__(self) -> bool:
+        raise TypeError('the truth of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"')
+
     def __repr__(self) -> str:
         where = f" at {self.parts_at}" if self.parts_at else ""
         return f"<Against of {self.a.trace.target} and {self.b.trace.target}: {self.verdict}{where}>"

@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench import mask
 from workbench.case import DTYPES, QUANTISED, Case
-from workbench.decoded import decoded, operand_dtype
+from workbench.decoded import coarsest, decoded, operand_dtype
 from workbench.errors import round_to
 from workbench.reference import dense, fp8
 from workbench.refusal import Refusal
@@ -63,7 +63,7 @@ def attention(trace: Trace, *, from_codes: bool = False) -> Trace:
     `from_codes`: the inputs are what a kernel that decodes its codes and scales right may have read, of that the
     nearest to what was dumped. Inputs that were not dumped are decoded to the nearest value, and may be off by
     `input_errors` where roundings that nobody saw can reach a tie; where nobody told the format of the codes, they are
-    q, k and v themselves. Inputs are NaN or infinite where codes are.
+    q, k and v themselves, or may be off by what the coarsest format loses. Inputs are NaN or infinite where codes are.
     """
     read = {name: _decoded(trace, name, from_codes) for name in INPUTS}
     rerun = trace.rerun
@@ -100,9 +100,12 @@ def attention_of(trace: Trace, *, from_codes: bool = False) -> Trace:
 def _decoded(trace: Trace, name: str, from_codes: bool) -> tuple[np.ndarray, np.ndarray]:
     """A decoded input, and float64 bounds of how far the kernel's may be from it."""
     dumped = trace.stages.get(f"dequant_{name}")
-    if trace.case.codes is None or (dumped is not None and not from_codes):
-        return dumped if dumped is not None else trace.inputs[name], np.zeros(())
-    made = decoded(trace, name, by_table=False)
+    told = trace.case.codes is not None
+    if dumped is not None and not from_codes:
+        return dumped, np.zeros(())
+    if dumped is None and not told:
+        return trace.inputs[name], np.zeros(())
+    made = decoded(trace, name, by_table=False) if told else coarsest(trace.inputs[name])
     dtype = operand_dtype(trace, name) or "float32"
     if dumped is None:
         nearest = round_to(made.value, dtype)

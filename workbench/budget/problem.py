@@ -43,7 +43,7 @@ class Problem:
     tiling: Tiling  #: the key tiles, all keys in one where they are not known
     computed: Arrays  #: every stage as the reference computes it from `given`
     given: Arrays  #: the dumped stages
-    elements: Mapping[str, int]  #: size of each whole stage, of which these arrays may be a part
+    elements: Mapping[str, int | None]  #: size of each whole stage, of which these are a part; None: of `deviations`
     statistics: bool  #: whether statistical bounds are wanted; without them they are the worst case
     input_errors: Arrays  #: bounds of |what the kernel read - q, k or v|, of those that nobody saw
 

@@ -1,0 +1,48 @@
+"""The screens that the documentation shows, and what prints them: `python tests/screens.py` writes them anew.
+
+A screen is a block of code below a line <!-- screen: workbench ... -->, which is the command that prints it.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+SCREEN = re.compile(r"(<!-- screen: ([^>]*) -->\n```\n)(.*?)(```)", re.DOTALL)
+
+
+def kernels() -> dict[str, str]:
+    """The files that commands name: blocks of Python, of any page, that begin with the name of one."""
+    blocks = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
+    return {block.split("\n", 1)[0].removeprefix("# "): block for block in blocks if block.startswith("# ")}
+
+
+def printed(command: str, folder: Path) -> tuple[str, int]:
+    """What a command prints in a folder with the kernels of all pages, and its exit code. The line that repeats it is
+    left out, and paths are those of a user.
+    """
+    for name, source in kernels().items():
+        (folder / name).write_text(source)
+    words = [sys.executable, "-c", "from workbench.cli import main; main()", *shlex.split(command)[1:]]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    lines = [line.rstrip() for line in done.stdout.replace(f"{ROOT}/", "").splitlines()]
+    return "\n".join(line for line in lines if not line.startswith("repeat:")) + "\n", done.returncode
+
+
+def renew() -> None:
+    """Write every screen of every page anew."""
+    for page in PAGES:
+        with tempfile.TemporaryDirectory() as folder:
+            before = page.read_text()
+            after = SCREEN.sub(lambda found: found[1] + printed(found[2], Path(folder))[0] + found[4], before)
+        if after != before:
+            page.write_text(after)
+            print(f"renewed: {page.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    renew()
