@@ -1,10 +1,11 @@
-"""The screens that the documentation shows, and what prints them: `python tests/screens.py` writes them anew.
+"""The screens that the documentation shows, and what prints them: `python -m tests.screens` writes them anew.
 
 A screen is a block of code below a line <!-- screen: workbench ... -->, which is the command that prints it.
 """
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,11 @@ def printed(command: str, folder: Path) -> tuple[str, int]:
 
 
 def renew() -> None:
-    """Write every screen of every page anew."""
+    """Write every screen of every page anew, and the picture of README.md, which is of its first screen."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = next(found[2] for found in SCREEN.finditer((ROOT / "README.md").read_text()))
+        printed(f"{command} --out pictures", Path(folder))
+        shutil.copy(Path(folder, "pictures/overview.png"), ROOT / "docs/overview.png")
     for page in PAGES:
         with tempfile.TemporaryDirectory() as folder:
             before = page.read_text()
