@@ -1,7 +1,7 @@
 """The command line. Results go to stdout, progress and errors to stderr.
 
 Exit codes: 0 no bug, 1 a bug (or nothing could be judged), 2 wrong usage, 3 the machine lacks something, 70 a defect of
-the workbench itself.
+the workbench itself, 130 stopped by Ctrl-C.
 """
 
 import json
@@ -14,18 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workbench import cli_against
+from workbench import cli_against, process
 from workbench.cli_bench import bench
 from workbench.cli_check import check
+from workbench.cli_contract import contract
+from workbench.cli_inputs import inputs
 from workbench.cli_show import show
 from workbench.commands import Commands
 from workbench.completion import complete
-from workbench.options import (
-    WORDS,
-    json_option,
-    one_target,
-    run_options,
-)
+from workbench.options import json_option, one_target, run_options
 
 if TYPE_CHECKING:
     from workbench.judge import Diff
@@ -39,10 +36,21 @@ DEFECT = 70  # EX_SOFTWARE of sysexits.h: a crash must not look like a bug found
 
 def main() -> None:
     """Entry point of the console script; turns refusals into messages and exit codes."""
+    process.keep_stdout()
+    with process.interruptible():
+        _main()
+
+
+def _main() -> None:
     from workbench.refusal import Refusal, Unavailable
 
     try:
-        commands(prog_name="workbench", standalone_mode=True)
+        sys.exit(commands.main(prog_name="workbench", standalone_mode=False))
+    except click.ClickException as wrong:
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except click.Abort:  # what click makes of Ctrl-C
+        raise KeyboardInterrupt from None
     except Refusal as refusal:
         click.echo(f"workbench: {refusal}", err=True)
         sys.exit(USAGE)
@@ -58,7 +66,8 @@ def main() -> None:
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="attention-workbench")
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Name the first wrong stage of a wrong attention kernel, and tell a bug from rounding.
 
     \b
@@ -69,10 +78,15 @@ def commands() -> None:
     workbench diff my_kernel.py:attention --against flash              beside another kernel: where the two part
     workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
+    from workbench.user_code import command
+
+    context.with_resource(command())
 
 
 commands.add_command(bench)
 commands.add_command(check)
+commands.add_command(contract)
+commands.add_command(inputs)
 commands.add_command(show)
 
 
@@ -85,12 +99,6 @@ commands.add_command(show)
     metavar="LOG",
     shell_complete=complete,
     help="Instead of a TARGET: judge values that a kernel of yours printed",
-)
-@click.option(
-    "--contract",
-    type=WORDS,
-    metavar="FIELD=VALUE[,...]",
-    help="With --values: what the kernel promises, such as mask_sentinel=-1e9,base2=true",
 )
 @click.option(
     "--against-trace",
@@ -125,7 +133,7 @@ def diff(
     holds a part of one run. Case options take comma-separated lists; every combination is run and gets one row.
 
     LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
-    case that the case options give; of --block-k and --splits it tells what its tiles and splits are.
+    case that the case options give; of --block-k, --splits and --contract it tells what the kernel promises.
 
     With --against, or another setting of one kernel, two runs are judged and held against each other: the first stage
     where they part by more than the budgets of both.
@@ -263,11 +271,13 @@ def faults(as_json: bool) -> None:
 @commands.command()
 @json_option
 def kernels(as_json: bool) -> None:
-    """List the kernels, those of installed packages too, their stages, and the distributions of inputs."""
+    """List the kernels, those of installed packages too, their stages with axes (outermost first) and definitions, and
+    the distributions of inputs.
+    """
     from workbench.case import DISTRIBUTIONS
     from workbench.cuda.kernels import KERNELS
     from workbench.installed import installed
-    from workbench.stages import ALGORITHMS
+    from workbench.stages import ALGORITHMS, AXIS_NAMES, definitions
 
     entries = [
         {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
@@ -277,18 +287,25 @@ def kernels(as_json: bool) -> None:
         {"name": k.name, "function": k.function, "package": k.package, "hidden": k.name in KERNELS}
         for k in installed().values()
     ]
+    stages = [
+        {"stage": one.name, "axes": one.axes, "reads": list(one.reads), "definition": one.definition, "of": list(of)}
+        for one, of in definitions().items()
+    ]
     if as_json:
-        return click.echo(json.dumps({"schema": "workbench.kernels/1", "kernels": entries, "installed": others}))
+        found = {"kernels": entries, "installed": others, "stages": stages, "axes": AXIS_NAMES}
+        return click.echo(json.dumps({"schema": "workbench.kernels/1", **found}))
     from workbench.report.text import show
 
-    show(entries, ("name", "stages", "summary"))
+    show(entries, ("name", "summary"))
+    show([one | {"axes": " ".join(one["axes"])} for one in stages], ("stage", "axes", "definition", "of"))
+    click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
     if others:
         show([k | {"hidden": "by ours" if k["hidden"] else ""} for k in others], tuple(others[0]))
-    inputs = [
+    distributions = [
         {"distribution": name, "formula": " ".join((draw.__doc__ or "").partition("\n\n")[0].split())}
         for name, draw in DISTRIBUTIONS.items()
     ]
-    show(inputs, ("distribution", "formula"))
+    show(distributions, ("distribution", "formula"))
 
 
 @commands.command()

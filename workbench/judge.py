@@ -16,12 +16,14 @@ from workbench import cancellation, decoding, parts, plausible
 from workbench.bias import biases, second_case, verdicts
 from workbench.blame import with_blame
 from workbench.comparison import Comparison, State, Summary
-from workbench.contract import without_float8
 from workbench.decoded import BY_COARSEST
+from workbench.doubts import with_doubts
+from workbench.evidence import excesses
 from workbench.expectation import readable, unjudgeable
 from workbench.headline import headline
 from workbench.mask import check_sentinel
 from workbench.quantisation import Loss, loss
+from workbench.refusal import Refusal
 from workbench.selection import Selection
 from workbench.stage_diff import StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
@@ -65,7 +67,11 @@ class Diff:
 
     def __getitem__(self, name: str) -> StageDiff:
         stage_of(self.trace.algorithm, name, self.trace.target)
-        return {stage.name: stage for stage in (*self.stages, *self.not_judged)}[name]
+        found = {stage.name: stage for stage in (*self.stages, *self.not_judged)}
+        if name not in found:
+            decode = self.trace.case.decode
+            raise Refusal(f"{self.trace.target} with decode={decode} has no stage {name}; it has {', '.join(found)}")
+        return found[name]
 
     def __iter__(self) -> Iterator[StageDiff]:
         return iter(self.stages)
@@ -110,6 +116,9 @@ class Diff:
         from workbench.report.plots import cancellation
 
         return cancellation(self.bits_lost, headline(self.trace))
+
+    def __bool__(self) -> bool:
+        raise TypeError('the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"')
 
     def __repr__(self) -> str:
         return (
@@ -162,34 +171,13 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
             others.append(nothing(verdict="not judged", reason=ruled_out[name], dumped=trace.stages.get(name)))
         else:
             judged.append(_judge(trace, name, *compared[name]))
-    judged = _with_float8(trace, _with_bias(trace, judged), device)
+
+    def decisive(trace: Trace, names: Sequence[str]) -> dict[str, Comparison]:
+        pairs = comparisons(trace, names, parts.placed(trace, device)).items()
+        return {name: one for name, (isolated, propagated) in pairs if (one := isolated or propagated) is not None}
+
+    judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged)), decisive)
     return Diff(trace, *with_blame(trace, judged, others))
-
-
-def _with_float8(trace: Trace, judged: list[StageDiff], device: str) -> list[StageDiff]:
-    """The stages, those suspicious that are right only if the kernel casts probs to float8 or multiplies float8, which
-    nobody told: these lose more than most bugs do.
-    """
-    narrower = without_float8(trace.contract)
-    right = [stage.name for stage in judged if stage.verdict in ("exact", "rounding")]
-    if narrower is None or not right:
-        return judged
-    again = comparisons(replace(trace, contract=narrower), right, parts.placed(trace, device))
-    decisive = {name: isolated or propagated for name, (isolated, propagated) in again.items()}
-    wrong = {name: one.summary.worst for name, one in decisive.items() if one is not None and one.summary.outside}
-    why = (
-        f"right only of a kernel that casts probs to {trace.contract.probs_dtype} or sums in 14 bits, which was assumed"
-    )
-    say = "say probs_dtype and mma_extra_bits in the contract"
-
-    def told(stage: StageDiff) -> StageDiff:
-        worst = wrong.get(stage.name)
-        if worst is None:
-            return stage
-        reason = f"{why}; of any other a bug, {worst.over_budget:.3g} x of budget: {say}"
-        return replace(stage, verdict="suspicious", reason=reason)
-
-    return [told(stage) for stage in judged]
 
 
 def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
@@ -223,10 +211,36 @@ def _with_bias(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
     return [_leaning(stage, *found[stage.name]) if stage.name in found else stage for stage in judged]
 
 
+def _with_evidence(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
+    """The stages after the test of how large their errors are together: what is beyond doubt in this run, and in one
+    on other inputs again, is a bug; suspicious where the kernel cannot be run again.
+    """
+    candidates = [stage.name for stage in judged if stage.verdict in ("rounding", "suspicious", "biased")]
+    first = excesses(trace, candidates)
+    if not first:
+        return judged
+    second = None if trace.rerun is None else excesses(trace.rerun(second_case(trace.case)), first)
+
+    def told(stage: StageDiff) -> StageDiff:
+        excess = first.get(stage.name)
+        if excess is None:
+            return stage
+        if second is None:
+            why, verdict = "not called a bug, since a trace cannot be run again on other inputs", "suspicious"
+        elif stage.name in second:
+            why, verdict = f"and on other inputs again (z = {second[stage.name].z:.3g})", "bug"
+        else:
+            why, verdict = "but not on other inputs", "suspicious"
+        reason = "; ".join(filter(None, (stage.reason, f"{excess.told}, {why}")))
+        return replace(stage, verdict=max(verdict, stage.verdict, key=SEVERITY.index), reason=reason)
+
+    return [told(stage) for stage in judged]
+
+
 def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
     """The stage with what the test of bias says of it; one that leans on some inputs alone keeps its verdict."""
     reason = f"{stage.reason}; {note}" if stage.reason else note
-    return replace(stage, verdict=verdict if verdict == "biased" else stage.verdict, reason=reason)
+    return replace(stage, verdict=stage.verdict if verdict == "rounding" else verdict, reason=reason)
 
 
 def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:

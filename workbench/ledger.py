@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workbench.comparison import Comparison
+from workbench.decoded import scale_of
 from workbench.errors import ulp
 from workbench.expectation import Expectation, Part, readable
 from workbench.quantisation import attention_of
@@ -112,7 +113,7 @@ def ledger(trace: Trace, stage: StageDiff) -> tuple[Entry, ...]:
 def _scaled(trace: Trace, stage: StageDiff, comparison: Comparison, power: int) -> Entry:
     """How many wrong decoded values the scale of their head explains."""
     name = f"scale_{stage.name[-1]}"
-    factor = _aligned(to_float64(trace.stages[name]) ** power, "h", stage.axes)
+    factor = _aligned(scale_of(trace, stage.name[-1]) ** power, "h", stage.axes)
     right, bound, actual = (to_float64(x) for x in (comparison.expected, comparison.budget, comparison.actual))
     matched = _matched(actual, right, bound, comparison.outside, right * factor, factor, comparison.actual.dtype)
     return Entry(name, power, stage.name, matched, int(comparison.outside.sum()))

@@ -91,7 +91,10 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
         tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
     )
     given = {name: values for name, values in lists.items() if values is not None}
-    return [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+    cases = [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+    for case in cases if make is Case else ():
+        case.check_memory()  # before anybody is told how long it takes
+    return cases
 
 
 inputs_option = click.option(
@@ -108,6 +111,9 @@ def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--fault", "faults", multiple=True, metavar="ID", help=text, shell_complete=complete)(command)
 
 
+_CONTRACT = "What a foreign kernel promises, such as triton,block_k=64,exp_ulps=4; `workbench contract` lists it"
+
+
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add to a command what a kernel of ours and what a foreign one is run with."""
     for option, default, text in reversed(
@@ -122,6 +128,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "What a foreign kernel takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
             ),
             ("--calibration", None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
+            ("--contract", None, _CONTRACT),
         )
     ):
         command = click.option(option, default=default, help=text, shell_complete=complete)(command)
@@ -144,6 +151,14 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Put stages in: reference, or from a FILE",
             shell_complete=complete,
         ),
+        click.option("--memory-gb", type=float, help="Isolate a foreign kernel, and end it where it takes more"),
+        click.option("--timeout", type=float, metavar="SECONDS", help="Isolate a foreign kernel, and end it then"),
+        click.option(
+            "--isolate",
+            is_flag=True,
+            default=None,
+            help="Run a foreign kernel in a process of its own, which may crash",
+        ),
     ):
         command = option(command)
     return fault_option(case_options(inputs_option(target_options(command))))
@@ -151,7 +166,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
     """The options of foreign kernels that were given."""
-    names = ("arrays", "device", "layout", "calibration", "runs")
+    names = ("arrays", "device", "layout", "calibration", "contract", "runs", "isolate", "timeout", "memory_gb")
     return {name: options[name] for name in names if options.get(name) is not None}
 
 
@@ -166,8 +181,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Case options that the chosen faults need to show: defaults where the user is silent, else refused. Inputs from a
-    file are what they are.
+    """Case options that the chosen faults need to show, told on stderr: defaults where the user is silent, else
+    refused. Inputs from a file are what they are.
     """
     from workbench.catalogue import CATALOGUE
     from workbench.refusal import Refusal
@@ -182,7 +197,8 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
             if name == "causal":
                 if options["full"]:
                     raise Refusal(f"fault {fault} shows only with --causal; got --full")
-                needs["causal"] = True
+                if not options["causal"]:
+                    needs["causal"] = True
             elif given is None:
                 needs[name] = (value,)
             elif any(item != value for item in given):
@@ -191,4 +207,12 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
         length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
         if length and drawn and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
             needs["seqlen"] = (length,)
+    if needs:
+        words = " ".join(option for name, value in needs.items() for option in _words(name, value))
+        click.echo(f"set for --fault {', '.join(faults)}: {words}", err=True)
     return needs
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """An option as the command line takes it."""
+    return [f"--{name.replace('_', '-')}", *([] if value is True else [str(one) for one in value])]

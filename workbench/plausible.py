@@ -84,7 +84,7 @@ def allowed(trace: Trace, name: str) -> Allowed | str:
 def _sums(e: Expectation, name: str) -> _Sums:
     """The sums of one part."""
     contract, given = e.trace.contract, e.trace.statistics[name]
-    expected, budget = as_stored(contract, name, e.computed[name], budgets(e.solved, [name])[name])
+    expected, budget = as_stored(e.trace, name, e.computed[name], budgets(e.solved, [name])[name])
     bound = np.maximum(budget.bound, ulp(expected, DTYPES[given.dtype]) / 2)
     nan = np.zeros(expected.shape, bool)
     if name in ("out", "lse"):

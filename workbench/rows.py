@@ -23,6 +23,13 @@ class Row:
     gates: tuple[str, ...] = ()  #: what stands above the verdict
 
     @property
+    def outcome(self) -> str:
+        """The verdict, and whether a gate stands above it, which one without a bug is not told beside."""
+        if not self.gates:
+            return self.verdict
+        return f"{self.verdict}, gate failed" if self.verdict in ORIGIN_VERDICTS else "gate failed"
+
+    @property
     def passed(self) -> bool:
         """Whether nothing is wrong, and something was judged."""
         return self.verdict not in (*ORIGIN_VERDICTS, "untestable") and not self.gates

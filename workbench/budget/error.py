@@ -26,12 +26,16 @@ class Error(NamedTuple):
 EXACT = Error(0.0, 0.0, 0.0)
 
 
-def deviations(elements: int) -> float:
-    """lambda = sqrt(2 ln(2M / zeta)): how many times `random` the largest of M errors may be; 7.5 for a million."""
+def deviations(elements: int | None) -> float:
+    """lambda = sqrt(2 ln(2M / zeta)): how many times `random` the largest of M errors may be; 7.5 for a million. 1 for
+    None: a typical error instead of the largest.
+    """
+    if elements is None:
+        return 1.0
     return float(np.sqrt(2 * np.log(2 * max(elements, 1) / FAMILY_WISE)))
 
 
-def statistical(error: Error, elements: int) -> np.ndarray | float:
+def statistical(error: Error, elements: int | None) -> np.ndarray | float:
     """The statistical bound of an array of so many elements: never more than the worst case."""
     value = error.common + deviations(elements) * error.random
     if isinstance(error.worst, float):

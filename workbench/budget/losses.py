@@ -31,7 +31,9 @@ class Losses:
     mma_extra_bits: int
     products: float  #: relative error of a product that does not fit into float32, and of the scale
     argument: float  #: relative error of the argument of exp
-    argument_of_max: float  #: its error relative to the maximum: fma(qk, scale, -max * scale) in kernels of base 2
+    argument_of_max: float  #: error of the argument of probs relative to the maximum: the rounding of max_scaled
+    rescaling_of_max: float  #: the same of the arguments of correction and merge_weight
+    fused: float  #: error of dumped scores and maxima relative to what the argument is made of, which fma rounds once
     exp_ulps: float
     exp_ulps_per_x: float
     division: float  #: relative error of a quotient
@@ -75,8 +77,16 @@ class Losses:
 
 
 def losses_of(contract: Contract) -> Losses:
-    """The losses of a kernel that keeps `contract`."""
+    """The losses of a kernel that keeps `contract`.
+
+    The argument of exp is rounded once: fl(score - max), or fma(score, c, -max_scaled) with max_scaled = fl(max c), off
+    by u |max c| (FlashAttention-2's own). Scores of natural units meet log2(e) in it where the base may be 2: a
+    constant in float32 (off by 0.224u) and a product. Raw ones meet the scale: u for it, 2u for c = scale log2(e), u
+    for the product. Dumped scores and maxima that hold the scale are roundings of the products that fma does not round.
+    """
+    raw = not contract.scores_scaled or ("scores_scaled" in contract.assumed and not contract.base2)
     unknown_base = "base2" in contract.assumed
+    fma = contract.exp_argument != "difference"
     return Losses(
         sums=U,
         qk_accumulation=contract.accumulation,
@@ -84,9 +94,11 @@ def losses_of(contract: Contract) -> Losses:
         mma_block=contract.mma_block,
         mma_extra_bits=contract.mma_extra_bits,
         products=U,
-        # where the base is unknown: the difference, log2(e) in float32 (off by 0.224u) and the product with it
-        argument=3 * U if unknown_base else U,
-        argument_of_max=U if unknown_base else 0.0,
+        argument=5 * U if raw else 3 * U if unknown_base else U,
+        argument_of_max=U if fma else 0.0,
+        # FlashAttention-2 rescales by exp2((previous - max) c)
+        rescaling_of_max=U if contract.exp_argument == "any" else 0.0,
+        fused=U if fma and contract.scores_scaled else 0.0,
         exp_ulps=contract.exp_ulps,
         exp_ulps_per_x=contract.exp_ulps_per_x,
         # the division, or a reciprocal and a product
@@ -104,7 +116,8 @@ def losses_of(contract: Contract) -> Losses:
 
 
 _NOTHING: Mapping[str, Any] = {
-    **dict.fromkeys(("sums", "products", "argument", "argument_of_max", "exp_ulps", "exp_ulps_per_x"), 0.0),
+    **dict.fromkeys(("sums", "products", "exp_ulps", "exp_ulps_per_x"), 0.0),
+    **dict.fromkeys(("argument", "argument_of_max", "rescaling_of_max", "fused"), 0.0),
     **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
     **dict.fromkeys(("scores_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
 }
@@ -113,7 +126,7 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "the additions": ("sums",),
     "the rounding of products": ("products",),
     "exp": ("exp_ulps", "exp_ulps_per_x"),
-    "the argument of exp": ("argument", "argument_of_max"),
+    "the argument of exp": ("argument", "argument_of_max", "rescaling_of_max", "fused"),
     "the division": ("division",),
     "log": ("log_ulps", "log_absolute"),
     "underflow": ("floor",),
@@ -144,12 +157,13 @@ def without(losses: Losses) -> Losses:
 def cast_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
     """Distance from `value`, known to `bound`, to what it may be after it is rounded to `dtype` as the contract says.
 
-    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp. What
-    is too large for the dtype is rounded as if it had more exponents: whether an infinity is right is not for a bound
-    to say.
+    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp, and 0
+    stays 0. What is too large for the dtype is rounded as if it had more exponents: whether an infinity is right is not
+    for a bound to say.
     """
     if rounding == "any":
-        return bound + ulp(abs(value) + bound, dtype)
+        reach = abs(value) + bound
+        return bound + array_namespace(value).where(reach == 0, 0.0, ulp(reach, dtype))
     up, down = (_rounded(value + end, dtype, rounding) for end in (bound, -bound))
     return array_namespace(value).maximum(up - value, value - down)
 

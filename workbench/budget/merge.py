@@ -21,11 +21,11 @@ def partial_error(p: Problem, name: str, tile_state: Error) -> Error:
     if tile_state is EXACT:
         error = EXACT
     else:
-        error = Error(*(x if isinstance(x, float) else last_states(x, p.splits, 0.0) for x in tile_state))
+        error = Error(*(x if isinstance(x, float) else last_states(x, p.tiling.splits, 0.0) for x in tile_state))
     dtype, rounding = p.contract.partials_dtype, p.contract.partials_rounding
     if name != "partial_O" or dtype == "float32":
         return error
-    value = last_states(p.seen["acc"], p.splits, 0.0)
+    value = last_states(p.seen["acc"], p.tiling.splits, 0.0)
     if p.predicted("partials"):
         if error is EXACT:
             return EXACT
@@ -38,7 +38,8 @@ def partial_error(p: Problem, name: str, tile_state: Error) -> Error:
     if p.losses.partials_dtype == "float32":
         return error
     relative, absolute = p.losses.cast(dtype, rounding)
-    own = relative * (abs(value) + error.worst) + absolute
+    size = abs(value) + error.worst
+    own = array_namespace(value).where(size > 0, relative * size + absolute, 0.0)
     return Error(error.worst + own, root_of_squares(error.random, own), error.common)
 
 
@@ -56,7 +57,8 @@ def merge_max_error(p: Problem, partial_max: Error) -> Error:
 def merge_weight_error(p: Problem, partial_max: Error, merge_max: Error) -> tuple[Error, np.ndarray]:
     """merge_weight = exp(partial_max - merge_max), and its size."""
     m, top = p.seen["partial_max"], p.seen["merge_max"][..., None, :]
-    return weight_error(p, difference(m, top), added(partial_max, at(merge_max, (..., None, slice(None)))), top)
+    dx = added(partial_max, at(merge_max, (..., None, slice(None))))
+    return weight_error(p, difference(m, top), dx, top, ("partial_max", "merge_max"))
 
 
 def merge_sum_error(p: Problem, partial_max: Error, merge_max: Error, partial_sum: Error) -> tuple[Error, np.ndarray]:
@@ -139,16 +141,19 @@ def lse_budget(p: Problem, maximum: np.ndarray, e_max: Error, row_sum: np.ndarra
 
 
 def lse_own(p: Problem, maximum: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
-    """What lse loses itself: log, and 2u |lse| for the sum; 2u |max| for the change of base where there may be one."""
+    """What lse loses itself: log, and 2u |lse| for the sum; 2u |max| for the change of base, or
+    for the scale and its product with the maximum, where there may be one.
+    """
     losses, xp = p.losses, array_namespace(row_sum)
     log = abs(xp.log(row_sum))
     own = 2 * U * losses.log_ulps * log + 2 * losses.sums * abs(p.computed["lse"])
     own = own + losses.log_absolute + losses.floor
-    if p.contract.base2 or not p.declared("base2"):
+    told = p.declared("base2") and p.declared("scores_scaled")
+    if p.contract.base2 or not p.contract.scores_scaled or not told:
         own = own + 2 * losses.products * abs(maximum)
     return own
 
 
-def last_tile(error: Error, trailing: int) -> Error:
-    """The error of a running state after the row's last tile; `trailing` axes come after the tile's."""
-    return at(error, (..., -1, *[slice(None)] * trailing))
+def last_tile(p: Problem, error: Error, trailing: int) -> Error:
+    """The error of a running state after the tile that a row visits last; `trailing` axes come after the tile's."""
+    return at(error, (..., p.tiling.last, *[slice(None)] * trailing))

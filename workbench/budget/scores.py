@@ -54,17 +54,21 @@ def qk_size(p: Problem, size: np.ndarray) -> np.ndarray:
 
 def scores_error(p: Problem, qk: Error) -> Error:
     """scores: |scale| times the error of qk, one rounding of the scale and one of the product (in base 2 one more, of
-    scale * log2(e)); with a bias one of the sum (in base 2 one more, of bias * log2(e)); the mask is exact.
+    scale * log2(e)), none in raw scores, which hold no scale; with a bias one of the sum (in base 2 two more, of
+    bias * log2(e), in raw scores of bias / scale); the mask is exact.
     """
     losses, scale = p.losses, p.scale
     xp = array_namespace(p.computed["scores"])
     product = p.seen["qk"] * scale
-    own = (3 if p.contract.base2 else 2) * losses.products * abs(product)
+    roundings = 0 if not p.contract.scores_scaled else 3 if p.contract.base2 else 2
+    own = roundings * losses.products * abs(product)
     if p.bias is not None:
         own = own * (1 + losses.sums) + losses.sums * abs(product + p.bias)
-        own = own + (2 * losses.products if p.contract.base2 else 0.0) * abs(p.bias)
+        # log2(e) and the product, the scale and the quotient
+        converted = p.contract.base2 or not p.contract.scores_scaled
+        own = own + (2 * losses.products if converted else 0.0) * abs(p.bias)
         product = product + p.bias
-    own = own + xp.where((product != 0) | (own > 0), losses.floor, 0.0)
+    own = own + xp.where(((product != 0) & (roundings > 0)) | (own > 0), losses.floor, 0.0)
     factor = abs(scale) * (1 + 3 * losses.products)
     random = root_of_squares(factor * qk.random, own) if p.statistics else 0.0
     error = Error(factor * qk.worst + own, random, factor * qk.common)

@@ -12,6 +12,7 @@ from workbench.case import Case
 from workbench.comparison import Comparison
 from workbench.headline import headline as headline_of
 from workbench.judge import Diff
+from workbench.process import unfinished
 from workbench.report.cancellation import cancellation
 from workbench.report.decoding import decode_table, decoded_tile
 from workbench.report.errors import errors
@@ -84,13 +85,14 @@ def overview(stages: Sequence[StageDiff], run: str) -> "Figure":
     """A row for each stage, in the order given: its role, its largest isolated (bar) and propagated (diamond) error.
     `run`: what was run, in words.
     """
-    height = TOP + ROW * len(stages) + BOTTOM
+    rows = max(len(stages), 1)  # nothing judged: an empty row, as axes of no height cannot be drawn
+    height = TOP + ROW * rows + BOTTOM
     figure = page(11.4, height)
     victims = _named(stages, "victim") or "no victims"
     headline(figure, _named(stages, "origin") or _no_origin(stages), victims)
-    axes = figure.add_axes((0.105, BOTTOM / height, 0.46, ROW * len(stages) / height))
+    axes = figure.add_axes((0.105, BOTTOM / height, 0.46, ROW * rows / height))
     budget_axis(axes, "largest |error| / budget")
-    axes.set_ylim(len(stages) - 0.5, -0.5)
+    axes.set_ylim(rows - 0.5, -0.5)
     axes.set_yticks(range(len(stages)), [stage.name for stage in stages])
     axes.text(0, -0.85, "budget", ha="center", va="center", fontsize=LABEL, fontweight="bold", color=INK)
     for column, x in COLUMNS.items():
@@ -147,9 +149,10 @@ def _no_origin(stages: Sequence[StageDiff]) -> str:
 
 def _write(figure: "Figure", path: Path) -> Path:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        figure.savefig(part, format="png", dpi=DPI, metadata={"Software": None})
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with unfinished(part):
+        try:
+            figure.savefig(part, format="png", dpi=DPI, metadata={"Software": None})
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
     return path

@@ -1,5 +1,6 @@
 """Several runs as a table, a row each, for a terminal and for Jupyter."""
 
+import shlex
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -46,13 +47,15 @@ def _cells(rows: Rows) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for row in rows:
         window = [] if row.window is None else ["--where", str(row.window)]
-        run = " ".join([row.target, *case_options(row.case, own=False), *window])
-        verdict = "gate failed" if row.gates else row.verdict
+        run = " ".join([shlex.quote(row.target), *case_options(row.case, own=False), *window])
         numbers = ratio(row.over_budget), number(row.max_abs)
-        found.append((run, verdict, ", ".join(row.origins) or "-", *numbers, marks.get(id(row), "")))
+        found.append((run, row.outcome, ", ".join(row.origins) or "-", *numbers, marks.get(id(row), "")))
     return found
 
 
 def _total(rows: Rows) -> str:
     passed = [row.passed for row in rows]
-    return f"{len(passed)} runs: {passed.count(True)} without a bug, {passed.count(False)} with one or not testable"
+    failing = (
+        "with one, not testable, or a gate failed" if any(row.gates for row in rows) else "with one or not testable"
+    )
+    return f"{len(passed)} runs: {passed.count(True)} without a bug, {passed.count(False)} {failing}"

@@ -1,0 +1,160 @@
+"""What a run owes to what was assumed of its kernel: right stages that are right for that alone, wrong ones that
+another choice would make right.
+
+The weakest choice for everything that a kernel does not say hides bugs. What is right under it is held against the
+usual contract of a flash kernel, too: if it is wrong there, it is `suspicious`, and the single choice that decides is
+named. What is wrong stays so, with the choice that would explain it; a lower end of exp's argument alone is forgiven,
+which reaches no farther than 2^-127.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from workbench.assumptions import alternatives, usual
+from workbench.comparison import UNJUDGED, WRONG, Comparison, Found
+from workbench.contract import Contract
+from workbench.control import sampled
+from workbench.evidence import DOUBTFUL, ROWS, excesses
+from workbench.expectation import Expectation, Part, readable
+from workbench.held import compared
+from workbench.quantisation import attention_of
+from workbench.stage_diff import StageDiff
+from workbench.trace import Trace
+
+#: stages of a trace -> their decisive comparisons
+Compare = Callable[[Trace, Sequence[str]], Mapping[str, Comparison]]
+
+RIGHT = ("exact", "rounding")
+#: choices so narrow that what they explain is no bug where nobody declared them
+FORGIVEN = ("exp_floor",)
+SAY = "declare in the contract what it does"
+
+
+class Choice(NamedTuple):
+    """One field of a contract, chosen."""
+
+    field: str
+    contract: Contract
+
+    def __str__(self) -> str:
+        value = getattr(self.contract, self.field)
+        return f"{self.field}={str(value).lower() if isinstance(value, bool | None) else value}"
+
+
+class Doubt(NamedTuple):
+    """In which way a right stage is wrong of a usual kernel."""
+
+    why: str
+    by_size: bool  #: whether the size of its errors together tells, and not that of one
+
+
+def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> list[StageDiff]:
+    """The stages, with what the assumptions of the trace's contract decide of them."""
+    promise, base = trace.contract, usual(trace.contract)
+    choices = [Choice(*choice) for choice in alternatives(promise)]
+    doubts = _wrong_if_usual(trace, judged, compare)
+    # those that a budget decides are told apart by budgets
+    doubtful = [
+        stage if doubts[stage.name].by_size else replace(stage, verdict="bug")
+        for stage in judged
+        if stage.name in doubts
+    ]
+    explained = _explained(trace, doubtful, choices)
+    # of budgets: what leans or is too large together, no assumption explains
+    wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None and _fails(x.decisive)]
+    weaker = [Choice(field, _with(promise, base, contract)) for field, contract in choices]
+    forgiving = _explained(trace, wrong, [one for one in weaker if one.contract != promise])
+
+    def told(stage: StageDiff) -> StageDiff:
+        if stage.name in doubts:
+            reason = (
+                f"{_deciding(explained[stage.name], promise, base)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
+            )
+            return replace(stage, verdict="suspicious", reason=reason)
+        found = forgiving.get(stage.name, [])
+        narrow = [choice for choice in found if choice.field in FORGIVEN]
+        if narrow and not _fails(compare(replace(trace, contract=narrow[0].contract), [stage.name])[stage.name]):
+            assert stage.decisive is not None
+            reason = f"right only of a kernel with {narrow[0]}; of any other a bug, {_beyond(stage.decisive)}: {SAY}"
+            return replace(stage, verdict="suspicious", reason=reason)
+        if not found:
+            return stage
+        reason = f"within the budget of a kernel with {_either(found)}: if it is so, declare it in the contract"
+        return replace(stage, reason=reason)
+
+    return [told(stage) for stage in judged]
+
+
+def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> dict[str, Doubt]:
+    """The right stages that are not those of a usual kernel -> in which way."""
+    right = [stage.name for stage in judged if stage.verdict in RIGHT]
+    strict = replace(trace, contract=usual(trace.contract))
+    if strict.contract == trace.contract or not right:
+        return {}
+    held = compare(strict, right)
+    found = {name: Doubt(f"a bug, {_beyond(x)}", False) for name, x in held.items() if _fails(x)}
+    rest = [name for name in right if name not in found and held[name].summary.judged]
+    return found | {name: Doubt(excess.told, True) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
+
+
+def _explained(trace: Trace, stages: Sequence[StageDiff], choices: Sequence[Choice]) -> dict[str, list[Choice]]:
+    """Stage -> the choices that make it right, those first that make most stages right."""
+    if not stages:
+        return {}
+    right = {choice: _right_under(trace, stages, choice.contract) for choice in choices}
+    order = sorted(choices, key=lambda choice: -len(right[choice]))
+    return {stage.name: [choice for choice in order if stage.name in right[choice]] for stage in stages}
+
+
+def _right_under(trace: Trace, stages: Sequence[StageDiff], contract: Contract) -> list[str]:
+    """The stages that are right of a kernel with that contract, at the rows of their worst elements and some more."""
+    other = attention_of(replace(trace, contract=contract))
+    names = [stage.name for stage in stages if stage.name in other.stages]
+    rows = {*sampled(trace.case, ROWS), *(place for stage in stages if (place := _worst_query(stage)) is not None)}
+    e = Expectation(other, readable(other), Part(q=np.array(sorted(rows))), statistics=False)
+    right = [name for name, found in compared(e, names) if _holds(found)]
+    # of what is outside its budget under another contract, budgets decide
+    inside = [stage.name for stage in stages if stage.name in right and stage.verdict in RIGHT]
+    wrong = excesses(other, inside, DOUBTFUL)
+    return [name for name in right if name not in wrong]
+
+
+def _worst_query(stage: StageDiff) -> int | None:
+    """The query of a stage's worst element, in its array."""
+    worst = None if stage.decisive is None else stage.decisive.summary.worst
+    return worst.place[stage.axes.index("q")] if worst is not None and "q" in stage.axes else None
+
+
+def _holds(found: Found) -> bool:
+    judged = ~np.isin(found.state, UNJUDGED)
+    return bool(judged.any() and not np.isin(found.state, WRONG).any())
+
+
+def _with(promise: Contract, base: Contract, contract: Contract) -> Contract:
+    """The promise with what `contract` changes of `base`."""
+    changed = {name: value for name, value in vars(contract).items() if value != getattr(base, name)}
+    return replace(promise, **changed)
+
+
+def _deciding(choices: Sequence[Choice], promise: Contract, base: Contract) -> str:
+    """What makes a stage right that is not a usual kernel's."""
+    if choices:
+        return f"right only of a kernel with {_either(choices)}"
+    weaker = [Choice(name, promise) for name in promise.assumed if getattr(promise, name) != getattr(base, name)]
+    return f"right only of a kernel with several of {', '.join(map(str, weaker))}"
+
+
+def _either(choices: Sequence[Choice]) -> str:
+    return " or ".join(map(str, choices))
+
+
+def _fails(found: Comparison) -> bool:
+    return found.summary.outside > 0
+
+
+def _beyond(found: Comparison) -> str:
+    assert found.summary.worst is not None
+    return f"{found.summary.worst.over_budget:.3g} x of budget"
