@@ -29,9 +29,7 @@ wrong = diff(run("flash", case, faults=["flash-out-truncated"]))
 # one, and the largest that it allows:
 
 # %%
-from workbench.report.remarks import rules
-
-both = list(zip(rules(right), rules(wrong), strict=True))
+both = list(zip(right.rules, wrong.rules, strict=True))
 assert all(good.passes and bad.passes for good, bad in both)
 {good.name: (good.value, bad.value, bad.limit) for good, bad in both}
 

@@ -5,12 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from workbench import Case, cli, run, save
+from workbench import Case, cli, progress, run, save
 from workbench.catalogue import CATALOGUE
+from workbench.report import text
 
 SMALL = ["--seqlen", "20", "--head-dim", "8", "--block-q", "16", "--block-k", "16", "--backend", "emulator"]
 FAULTY = ["diff", "split_k", "--fault", "reduce-double-counts-sum", *SMALL]
@@ -49,6 +51,19 @@ def test_a_bug_exits_with_1_and_names_its_origin() -> None:
 def test_no_bug_exits_with_0() -> None:
     result = workbench("diff", "flash", *SMALL)
     assert result.exit_code == 0 and "verdict: rounding: every judged element is within its budget" in result.stdout
+
+
+def test_what_a_report_computes_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+    original = text.report
+
+    def report(*words: Any, **options: Any) -> Any:
+        shown.append(progress._shown.get() is not None)
+        return original(*words, **options)
+
+    monkeypatch.setattr(text, "report", report)
+    assert workbench("diff", "flash", *SMALL).exit_code == 0
+    assert shown == [True]
 
 
 def test_json_is_one_document_with_the_fields_of_the_schema() -> None:

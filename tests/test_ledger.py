@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from workbench import Case, Diff, Trace, diff, run
 from workbench.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
+from workbench.expectation import Expectation
 from workbench.ledger import _TERMS, FACTORS, Entry, ledger
 from workbench.report.document import diff_document
 from workbench.report.words import findings
@@ -103,6 +105,25 @@ def test_sum_over_splits_names_the_factor_of_its_terms() -> None:
     (entry,) = ledger(trace, judged["out"])
     assert (entry.factor, entry.power, entry.term) == ("partial_sum", 1, "merge_weight")
     assert entry.matched == entry.of == judged["out"].isolated.outside.sum()
+
+
+def test_of_a_large_stage_a_few_queries_are_recomputed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The term of each key or split takes as much memory as the scores of its queries."""
+    judged = [diff(only(traced(*fault), "out", "lse")) for fault in (("split_k", "reduce-double-counts-sum"),
+                                                                    ("flash", "flash-scale-missing"))]  # fmt: skip
+    whole = [ledger(one.trace, one["out"]) for one in judged]
+    queries: list[int] = []
+    recomputed = Expectation.recomputed
+
+    def counted(self: Expectation, *instead: Any) -> dict[str, np.ndarray]:
+        found = recomputed(self, *instead)
+        queries.append(found["out"].shape[2])
+        return found
+
+    monkeypatch.setattr(Expectation, "recomputed", counted)
+    monkeypatch.setattr("workbench.ledger.AT_ONCE_ON_CPU", 5 * CASE.heads * CASE.seqlen_k)
+    assert [ledger(one.trace, one["out"]) for one in judged] == whole
+    assert all(len(entries) == 1 for entries in whole) and len(queries) > 40 and max(queries) <= 5
 
 
 def test_splits_and_tiles_need_not_be_known() -> None:

@@ -1,10 +1,16 @@
 """However a trace is cut, wherever it is judged and whether its elements are kept: the judgement is the same."""
 
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
 from workbench import Case, Refusal, Trace, Unavailable, diff, parts, run
 from workbench.comparison import Comparison
+from workbench.progress import shown
 from workbench.trace import blank
 
 CASES = {
@@ -46,6 +52,23 @@ def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest
     for name in whole:
         for found, expected in zip(cut[name], whole[name], strict=True):
             assert_same(found, expected)
+
+
+def test_progress_tells_how_many_parts_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = run("flash", CASES["flash"], probes="output", backend="emulator")
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 5000)
+    n, stream, said = len(list(parts.parts_of(trace, "cpu"))), io.StringIO(), []
+
+    @contextmanager
+    def step(name: str, estimate_s: float | None = None) -> Iterator[Callable[[str], None]]:
+        yield lambda text: said.append(f"{name}: {text}")
+
+    with shown(stream, patience=0.0):
+        diff(trace)
+    assert re.fullmatch(r"judge flash took \d+\.\d s\n", stream.getvalue())
+    monkeypatch.setattr(parts, "step", step)
+    diff(trace)
+    assert said == [f"judge flash: {i + 1} of {n} parts" for i in range(n)] and n > 1
 
 
 def test_elements_that_were_not_kept_are_computed_again(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:

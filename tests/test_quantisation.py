@@ -1,11 +1,12 @@
 """The error of a quantised kernel's out is taken apart into what quantisation did and what the kernel did."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from workbench import Case, Refusal, diff, run
+from workbench import Case, Refusal, diff, parts, run
 from workbench.quantisation import attention, loss
 from workbench.reference import dense
 from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
@@ -25,6 +26,22 @@ def test_parts_add_up(trace: Trace) -> None:
     wanted = dense.attention(*CASE.inputs(), scale=CASE.scale, mask=CASE.mask())["out"]
     np.testing.assert_allclose(lost.together, to_float64(trace.stages["out"]) - wanted, rtol=0, atol=1e-15)
     assert lost.of_out.shape == (1, 2, 40, 64) and np.any(lost.of_out != 0) and np.any(lost.of_kernel != 0)
+
+
+def test_a_few_queries_are_computed_at_once(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, sizes = loss(trace), []
+    attend = dense.attention
+
+    def counted(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> dict[str, np.ndarray]:
+        sizes.append(q[..., 0].size * k.shape[2])
+        return attend(q, k, v, **options)
+
+    monkeypatch.setattr(dense, "attention", counted)
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 2000)
+    cut = loss(trace)
+    assert len(sizes) > 4 and max(sizes) <= 2000 and sum(sizes) == 2 * 2 * 40 * 70
+    np.testing.assert_allclose(cut.of_out, whole.of_out, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(cut.of_kernel, whole.of_kernel, rtol=0, atol=1e-15)
 
 
 def test_inputs_are_off_by_half_a_step_at_most(trace: Trace) -> None:

@@ -41,11 +41,11 @@ def test_assert_close_is_torchs_element_by_element(dtype):
     exact = ref.astype(np.float64)
     error = rng.uniform(0.9, 1.1, 400) * (atol + rtol * np.abs(exact)) * rng.choice([-1, 1], 400)
     out = (exact + error).astype(kind)
-    ours = [rules.assert_close(x, y.astype(np.float64)).passes for x, y in zip(out[:, None], ref[:, None], strict=True)]
+    ours = [rules.assert_close(x, y.astype(np.float64)) <= 1 for x, y in zip(out[:, None], ref[:, None], strict=True)]
     torchs = [accepted_by_torch(x, y) for x, y in zip(out[:, None], ref[:, None], strict=True)]
     assert ours == torchs
     assert 50 < sum(ours) < 350
-    assert not rules.assert_close(out, exact).passes and not accepted_by_torch(out, ref)
+    assert not rules.assert_close(out, exact) <= 1 and not accepted_by_torch(out, ref)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -54,14 +54,28 @@ def test_assert_close_on_special_values_is_torchs(dtype):
     values = np.array([np.nan, np.inf, -np.inf, 0.0, 1.0], DTYPES[dtype])
     for out in values:
         for ref in values:
-            ours = rules.assert_close(np.array([out]), np.array([ref], np.float64)).passes
-            assert ours == accepted_by_torch(np.array([out]), np.array([ref])), (out, ref)
+            ours = rules.assert_close(np.array([out]), np.array([ref], np.float64))
+            assert (ours <= 1) == accepted_by_torch(np.array([out]), np.array([ref])), (out, ref)
 
 
 def test_tolerances_are_those_of_torch():
     torch = pytest.importorskip("torch", reason="PyTorch's own tolerances are the judge here")
     for dtype, tolerances in rules.ASSERT_CLOSE.items():
         assert torch.testing._comparison.default_tolerances(getattr(torch, dtype)) == tolerances
+
+
+def test_float16_is_rounded_as_numpy_does_it():
+    bits = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)  # every float16
+    finite = np.sort(bits[np.isfinite(bits)])
+    middles = (finite[1:] + finite[:-1]) / 2
+    near = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
+    edges = np.array([65519.99, 65520, -65520, 1e38, 1e-45, -1e-45, 2.0**-25, 3 * 2.0**-25], np.float32)
+    x = np.concatenate([bits, middles, *near, edges]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        found, expected = rules._rounded(x, np.dtype(np.float16)), x.astype(np.float16).astype(np.float32)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+    assert np.array_equal(np.signbit(found), np.signbit(expected))
 
 
 def torch_attention(q, k, v, scale, mask):
@@ -121,17 +135,29 @@ def test_flash_attention_rule_by_hand():
     shift = np.abs((ref.astype(np.float16) + np.float16(0.3) - np.float16(0.3)).astype(np.float64) - ref).max()
     limit = 2 * 2**-9 + 2 * shift
     for error, passes in ((limit, True), (limit + 2**-10, False), (np.nan, False)):
-        rule = rules.flash_attention(np.array([1.0 + error, 0.5], np.float16), ref, plain)
-        assert (rule.passes, rule.limit) == (passes, limit)
+        deviation = rules.Deviation(0, 0, *rules.flash_attention(np.array([1.0 + error, 0.5], np.float16), ref, plain))
+        rule = deviation.rules[-1]
+        assert (rule.name, rule.passes, rule.limit) == ("FlashAttention 2x", passes, limit)
     assert shift > 0
 
 
 def test_max_abs_looks_at_the_reference_before_the_cast():
     expected = np.array([256.0, 100.4])
     out = expected.astype(np.float16)
-    assert rules.max_abs(out, expected) == rules.Rule("atol 1e-2", abs(float(out[1]) - 100.4), 1e-2)
-    assert not rules.max_abs(out, expected).passes and rules.assert_close(out, expected).passes
-    assert not rules.max_abs(np.array([np.nan]), np.array([0.0])).passes
+    assert rules.max_abs(out, expected) == abs(float(out[1]) - 100.4) > 1e-2 and rules.assert_close(out, expected) <= 1
+    assert not rules.max_abs(np.array([np.nan]), np.array([0.0])) <= 1e-2
+
+
+def test_deviations_of_parts_add_up_to_the_largest_and_keep_a_nan():
+    total = rules.Deviation(0.5, 1e-3, 1.0, 0.25, 0.0) + rules.Deviation(2.0, 1e-4, 0.5, 0.125, 0.5)
+    assert total == rules.Deviation(2.0, 1e-3, 1.0, 0.25, 0.5)
+    assert [(rule.value, rule.limit, rule.passes) for rule in total.rules] == [
+        (2.0, 1.0, False),
+        (1e-3, 1e-2, True),
+        (1.0, 1.5, True),
+    ]
+    nothing = rules.Deviation(*[np.nan] * 5)
+    assert not any(rule.passes for sum in (total + nothing, nothing + total) for rule in sum.rules)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

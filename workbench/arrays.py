@@ -82,7 +82,7 @@ def _has_gpu(arrays: str, library: Any) -> bool:
         return False
 
 
-def advice(error: Exception, function: Any, arrays: str, device: str) -> str:
+def advice(error: BaseException, function: Any, arrays: str, device: str) -> str:
     """A line on the option that may help a function that failed on `arrays` on a device; empty where none may."""
     said = str(error)
     if arrays != "numpy":
@@ -93,7 +93,7 @@ def advice(error: Exception, function: Any, arrays: str, device: str) -> str:
     return ""
 
 
-def _may_be_of_torch(error: Exception, function: Any) -> bool:
+def _may_be_of_torch(error: BaseException, function: Any) -> bool:
     """Whether a function that failed may be written for torch: not where it raised by itself, nor where its file
     imports NumPy and neither torch nor Triton.
     """

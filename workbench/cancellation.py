@@ -5,13 +5,13 @@ the sum by a relative kappa u, whatever the order (Higham, Accuracy and Stabilit
 4.2). Of the bits of the dtype that accumulates, log2(kappa) then mean nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from workbench.errors import unit_roundoff
-from workbench.expectation import Expectation, readable, split_keys_known, tiling_of
-from workbench.parts import parts_of
+from workbench.expectation import Expectation, Part, readable, split_keys_known, tiling_of
+from workbench.parts import over_parts
 from workbench.quantisation import attention_of
 from workbench.reference import online, split_k
 from workbench.stages import INPUTS
@@ -23,7 +23,10 @@ PRECISION = -np.log2(unit_roundoff("float32"))
 GOOD_BITS = 4
 
 
-@np.errstate(all="ignore")
+#: the stages that are sums
+SUMS = ("qk", "row_sum", "acc", "merge_sum", "out")
+
+
 def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
     """log2(kappa) of every element of the dumped stages that are sums, stage -> float64 array of the stage's shape.
 
@@ -35,31 +38,41 @@ def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
     sums are float64's own, so that beyond some 50 bits the figure says no more than that.
     """
     trace = attention_of(trace)
-    found: dict[str, np.ndarray] = {}
+    found = room(trace)
     dumped = readable(trace)
-    for part in parts_of(trace, "cpu") if dumped else ():
-        expectation = Expectation(trace, dumped, part)
-        for name, bits in _of_part(expectation).items():
-            whole = found.setdefault(name, np.empty(trace.stages[name].shape))
-            part.of(whole, expectation.axes(name))[...] = bits
+
+    def one(part: Part) -> None:
+        fill(found, Expectation(trace, dumped, part), Expectation(trace, {}, part))
+
+    if found:
+        over_parts(trace, "cpu", one, f"bits that {trace.target} loses")
     return found
 
 
-def _of_part(expectation: Expectation) -> dict[str, np.ndarray]:
-    """As `bits_lost`, of a part of the trace."""
-    trace, given = expectation.trace, expectation.given
-    seen = expectation.computed | given
+def room(trace: Trace) -> dict[str, np.ndarray]:
+    """An array for each dumped stage that is a sum, of its shape and not yet filled, in the order of SUMS."""
+    dumped = readable(trace)
+    return {name: np.empty(dumped[name].shape) for name in dumped if name in SUMS}
+
+
+@np.errstate(all="ignore")
+def fill(found: Mapping[str, np.ndarray], isolated: Expectation, propagated: Expectation) -> None:
+    """Put a part's bits into the arrays of `room`; from the part's expectation given the dumped stages, and from that
+    given q, k and v alone.
+    """
+    trace = isolated.trace
+    seen = isolated.computed | isolated.given
     terms = {name: seen[name] for name in ("correction", "probs_cast", "row_sum", "acc")}
-    terms |= dict(zip(INPUTS, expectation.inputs, strict=True))
+    terms |= dict(zip(INPUTS, isolated.inputs, strict=True))
     terms["row_sum terms"] = seen["probs_cast" if trace.contract.row_sum_of_cast else "probs"]
     if trace.algorithm == "split_k":
         terms["merge_sum terms"] = split_k.merge_weight(seen["partial_max"], seen["merge_max"]) * seen["partial_sum"]
         # where nobody told which keys a split holds, the dumped weights fit no sum over keys
-        alone = Expectation(trace, {}, expectation.part)
-        terms["merge_weight"] = (seen if split_keys_known(trace) else alone.computed)["merge_weight"]
-    total = _sums(trace, terms)
-    size = _sums(trace, {name: np.abs(values) for name, values in terms.items()})
-    return {name: _bits(total[name], size[name]) for name in given if name in total}
+        terms["merge_weight"] = (seen if split_keys_known(trace) else propagated.computed)["merge_weight"]
+    total = _sums(trace, terms, found)
+    size = _sums(trace, {name: np.abs(values) for name, values in terms.items()}, found)
+    for name, whole in found.items():
+        isolated.part.of(whole, isolated.axes(name))[...] = _bits(total[name], size[name])
 
 
 def ill_conditioned(bits: np.ndarray) -> np.ndarray:
@@ -73,24 +86,29 @@ def _bits(total: np.ndarray, size: np.ndarray) -> np.ndarray:
     return np.where(size == 0, 0.0, np.where(np.isfinite(size), bits, np.nan))
 
 
-def _sums(trace: Trace, terms: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The stages that are sums, of the given values; of their magnitudes it makes sum|t|."""
+def _sums(trace: Trace, terms: Mapping[str, np.ndarray], wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """The `wanted` stages, which are sums, of the given values; of their magnitudes it makes sum|t|."""
+    found: dict[str, np.ndarray] = {}
+    if "qk" in wanted:
+        found["qk"] = online.qk(terms["q"], terms["k"])
+    if "merge_sum" in wanted:
+        found["merge_sum"] = terms["merge_sum terms"].sum(axis=-2)
+    if not {"row_sum", "acc", "out"} & {*wanted}:
+        return found
     tiles = tiling_of(trace)
     row_sum, acc, carried = (np.empty_like(terms[name]) for name in ("row_sum", "acc", "acc"))
     nothing = np.zeros(row_sum.shape[:-1])
     for t, before in tiles.order:
         keys, correction = tiles.keys[t], terms["correction"][..., t]
-        previous = 0.0 if before is None else terms["row_sum"][..., before]
-        row_sum[..., t] = online.row_sum(correction, previous, terms["row_sum terms"][..., keys])
+        if "row_sum" in wanted:
+            previous = 0.0 if before is None else terms["row_sum"][..., before]
+            row_sum[..., t] = online.row_sum(correction, previous, terms["row_sum terms"][..., keys])
         products = online.acc(nothing, 0.0, terms["probs_cast"][..., keys], terms["v"][:, :, keys])
         acc[..., t, :] = correction[..., None] * (0.0 if before is None else terms["acc"][..., before, :]) + products
         # as acc, but from the row's first key on: not from the dumped previous acc, whose terms are gone
         carried[..., t, :] = correction[..., None] * (0.0 if before is None else carried[..., before, :]) + products
-    found = {"qk": online.qk(terms["q"], terms["k"]), "row_sum": row_sum, "acc": acc}
+    found |= {"row_sum": row_sum, "acc": acc}
     if trace.algorithm == "flash":
         return found | {"out": carried[..., tiles.last, :]}
     partial = split_k.last_states(carried, tiles.splits, 0.0)
-    return found | {
-        "merge_sum": terms["merge_sum terms"].sum(axis=-2),
-        "out": (terms["merge_weight"][..., None] * partial).sum(axis=-3),
-    }
+    return found | {"out": (terms["merge_weight"][..., None] * partial).sum(axis=-3)}

@@ -145,11 +145,12 @@ class Case:
         """A causal query row i sees the keys j <= i + diagonal (bottom-right: the last query sees every key)."""
         return self.seqlen_k - self.seqlen_q if self.causal_alignment == "bottom-right" else 0
 
-    def mask(self) -> np.ndarray:
-        """Which keys a query sees, bool [seqlen_q, seqlen_k]."""
+    def mask(self, queries: slice | np.ndarray = slice(None)) -> np.ndarray:
+        """Which keys some queries see, bool [queries, seqlen_k]."""
+        rows = np.arange(self.seqlen_q)[queries]
         if not self.causal:
-            return np.ones((self.seqlen_q, self.seqlen_k), bool)
-        return np.arange(self.seqlen_k)[None, :] <= np.arange(self.seqlen_q)[:, None] + self.diagonal
+            return np.ones((len(rows), self.seqlen_k), bool)
+        return np.arange(self.seqlen_k)[None, :] <= rows[:, None] + self.diagonal
 
     def check_memory(self) -> None:
         """Refusal where q, k and v alone, drawn in float64, do not fit in the memory of this machine."""

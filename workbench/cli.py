@@ -166,15 +166,16 @@ def diff(
             if against_trace is not None:
                 calls = [partial(_held_to, call, against_trace) for call in calls]
             told, verdicts = [], []
-            for i, judged in enumerate(_judged(calls, estimate_s)):
+            for i, judged in enumerate(_judged(calls, estimate_s, report=as_json or len(calls) == 1)):
                 if out is not None:
                     _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
                 told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))
                 verdicts.append(_failing(judged))
-    if second:
-        cli_against.show(pairs, as_json, out)
-    else:
-        _print(told, as_json, verbose, out)
+        # what a report computes shows its progress too
+        if second:
+            cli_against.show(pairs, as_json, out)
+        else:
+            _print(told, as_json, verbose, out)
     failing = {*ORIGIN_VERDICTS, "untestable", "gate", "parts", *FAILS_ALSO[fail_on]}
     sys.exit(BUG if failing.intersection(verdicts) else 0)
 
@@ -191,15 +192,15 @@ def _failing(judged: "Diff") -> str:
     return "gate" if judged.trace.gates else judged.verdict
 
 
-def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None) -> Iterable["Diff"]:
-    """Run and judge, one after the other, with progress."""
+def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None, *, report: bool) -> Iterable["Diff"]:
+    """Run and judge, one after the other, with progress; `report` as of `judge.diff`."""
     from workbench import judge
     from workbench.progress import step
 
     with step(f"run and judge {len(calls)} case{'s' * (len(calls) > 1)}", estimate_s) as tick:
         for i, call in enumerate(calls):
             tick(f"{i} of {len(calls)} done")
-            yield judge.diff(call())
+            yield judge.diff(call(), report=report)
 
 
 def _write(judged: "Diff", folder: Path) -> None:

@@ -146,20 +146,20 @@ class Contract:
         return {name: str(x) if isinstance(x, float) and not math.isfinite(x) else x for name, x in plain.items()}
 
 
-def of_dict(plain: Mapping[str, Any]) -> Contract:
+def of_dict(document: Mapping[str, Any]) -> Contract:
     """The contract that `as_dict` wrote; Refusal for a field that it lacks or that does not exist, and for a value
     outside its rule.
     """
     known = {field.name for field in fields(Contract)}
-    if lacking := [name for name in sorted(known) if name not in plain]:
+    if lacking := [name for name in sorted(known) if name not in document]:
         raise Refusal(f'"contract" lists what is "assumed", and so holds every field; it lacks {", ".join(lacking)}')
-    given = numbers({name: value for name, value in plain.items() if name != "assumed"})
-    for name, value in plain(given).items():
+    given = plain(numbers({name: value for name, value in document.items() if name != "assumed"}))
+    for name, value in given.items():
         if value is not None or name not in _MAY_BE_NONE:
             _check(name, value)
-    if not isinstance(plain["assumed"], list) or not {*map(str, plain["assumed"])} <= known:
-        raise Refusal(f'"assumed" of a "contract" must list its fields; got {plain["assumed"]!r}')
-    return Contract(**plain(given), assumed=tuple(plain["assumed"]))
+    if not isinstance(document["assumed"], list) or not {*map(str, document["assumed"])} <= known:
+        raise Refusal(f'"assumed" of a "contract" must list its fields; got {document["assumed"]!r}')
+    return Contract(**given, assumed=tuple(document["assumed"]))
 
 
 def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def control(trace: Trace, given: Arrays, rows: np.ndarray, manner: Manner = PLAI
     added = mask.bias(case, trace.inputs)
     shifted = 0 if added is None else added[..., rows, :].astype(np.float32)
     scaled = seen["qk"] * np.float32(case.scale) + shifted
-    visible = mask.visible(case, trace.inputs)[..., rows, :]
+    visible = mask.visible(case, trace.inputs, rows)
     keep("scores", np.where(visible, scaled, np.float32(-np.inf)), contract.scores_dtype)
     tiles = tiling_of(trace)
     _softmax(seen, keep, tiles, losses)

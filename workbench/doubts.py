@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workbench.assumptions import alternatives, usual
-from workbench.comparison import UNJUDGED, WRONG, Comparison, Found
+from workbench.comparison import UNJUDGED, WRONG, Found, Summary
 from workbench.contract import Contract
 from workbench.control import sampled
 from workbench.evidence import DOUBTFUL, ROWS, excesses
@@ -24,8 +24,8 @@ from workbench.quantisation import attention_of
 from workbench.stage_diff import StageDiff
 from workbench.trace import Trace
 
-#: stages of a trace -> their decisive comparisons
-Compare = Callable[[Trace, Sequence[str]], Mapping[str, Comparison]]
+#: stages of a trace -> what their decisive comparisons add up to
+Compare = Callable[[Trace, Sequence[str]], Mapping[str, Summary]]
 
 RIGHT = ("exact", "rounding")
 #: choices so narrow that what they explain is no bug where nobody declared them
@@ -64,7 +64,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
     ]
     explained = _explained(trace, doubtful, choices)
     # of budgets: what leans or is too large together, no assumption explains
-    wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None and _fails(x.decisive)]
+    wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None and _fails(x.decisive.summary)]
     weaker = [Choice(field, _with(promise, base, contract)) for field, contract in choices]
     forgiving = _explained(trace, wrong, [one for one in weaker if one.contract != promise])
 
@@ -78,7 +78,9 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         narrow = [choice for choice in found if choice.field in FORGIVEN]
         if narrow and not _fails(compare(replace(trace, contract=narrow[0].contract), [stage.name])[stage.name]):
             assert stage.decisive is not None
-            reason = f"right only of a kernel with {narrow[0]}; of any other a bug, {_beyond(stage.decisive)}: {SAY}"
+            reason = (
+                f"right only of a kernel with {narrow[0]}; of any other a bug, {_beyond(stage.decisive.summary)}: {SAY}"
+            )
             return replace(stage, verdict="suspicious", reason=reason)
         if not found:
             return stage
@@ -96,7 +98,7 @@ def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], compare: Compare)
         return {}
     held = compare(strict, right)
     found = {name: Doubt(f"a bug, {_beyond(x)}", False) for name, x in held.items() if _fails(x)}
-    rest = [name for name in right if name not in found and held[name].summary.judged]
+    rest = [name for name in right if name not in found and held[name].judged]
     return found | {name: Doubt(excess.told, True) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
 
 
@@ -151,10 +153,10 @@ def _either(choices: Sequence[Choice]) -> str:
     return " or ".join(map(str, choices))
 
 
-def _fails(found: Comparison) -> bool:
-    return found.summary.outside > 0
+def _fails(found: Summary) -> bool:
+    return found.outside > 0
 
 
-def _beyond(found: Comparison) -> str:
-    assert found.summary.worst is not None
-    return f"{found.summary.worst.over_budget:.3g} x of budget"
+def _beyond(found: Summary) -> str:
+    assert found.worst is not None
+    return f"{found.worst.over_budget:.3g} x of budget"

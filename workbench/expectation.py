@@ -4,7 +4,7 @@ A trace is judged in parts (a few heads, a range of queries), which do not depen
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -25,6 +25,11 @@ _PARTIALS = ("partial_max", "partial_sum", "partial_O")
 _OF_MAXIMUM = ("correction", "probs", "probs_cast", "row_sum", "acc", "partial_sum", "partial_O")
 #: stages that depend on where key tiles begin
 BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
+#: fields of a contract that budgets read and the reference does not, at all or unless they were declared
+_OF_BUDGETS = frozenset(
+    ("scores_dtype", "accumulation", "acc_accumulation", "mma_block", "mma_extra_bits", "exp_ulps", "exp_ulps_per_x")
+) | {"fast_math", "exp_flushes", "exp_argument", "normalisation", "accumulator_dtype", "out_dtype", "out_rounding"}
+_READ_WHERE_DECLARED = frozenset(("probs_dtype", "probs_rounding", "partials_dtype", "partials_rounding"))
 #: stages in the units of scores, where -inf may be a sentinel
 SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
 
@@ -120,6 +125,22 @@ class Part(NamedTuple):
         assert isinstance(self.q, slice)
         return self._replace(q=slice(self.q.start + rows.start, self.q.start + rows.stop))
 
+    def of_input(self, trace: Trace, name: str, array: np.ndarray) -> np.ndarray:
+        """What the part reads of an array of the shape of the input `name`; of k and v whole heads."""
+        heads, group = range(trace.case.heads)[self.h], trace.case.heads // trace.case.kv_heads
+        keys = Part(self.b, slice(heads.start // group, (heads.stop - 1) // group + 1))
+        return (self if name == "q" else keys).of(array, INPUT_AXES[name])
+
+    def visible(self, trace: Trace) -> np.ndarray:
+        """Which keys its queries see, bool [q, k], or [b, h, q, k] where a mask was put in."""
+        found = mask.visible(trace.case, trace.inputs, self.q)
+        return found if found.ndim == 2 else self._replace(q=slice(None)).of(found, "bhqk")
+
+    def bias(self, trace: Trace) -> np.ndarray | None:
+        """What is added to its scores, a view of [b, h, q, k]; None without one."""
+        added = mask.bias(trace.case, trace.inputs)
+        return None if added is None else self.of(added, "bhqk")
+
 
 WHOLE = Part()
 
@@ -142,12 +163,7 @@ class Expectation:
 
     def _input(self, x: np.ndarray, name: str) -> np.ndarray:
         """What the part reads of an array of the shape of the input `name`, in float64."""
-        case = self.trace.case
-        heads = range(case.heads)[self.part.h]
-        group = case.heads // case.kv_heads
-        keys = Part(self.part.b, slice(heads.start // group, (heads.stop - 1) // group + 1))
-        read = self.part if name == "q" else keys
-        return in_float64(read.of(x, INPUT_AXES[name]), self.device)
+        return in_float64(self.part.of_input(self.trace, name, x), self.device)
 
     def value(self, name: str) -> np.ndarray:
         """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
@@ -184,15 +200,14 @@ class Expectation:
     @property
     def visible(self) -> np.ndarray:
         """Which keys a query of the part sees, bool [q, k] or [b, h, q, k]."""
-        visible = mask.visible(self.trace.case, self.trace.inputs)
-        return self.part.of(visible, "bhqk" if visible.ndim == 4 else "qk")
+        return self.part.visible(self.trace)
 
     @cached_property
     def problem(self) -> Problem:
         """What the budgets are computed from."""
         q, k, v = self.inputs
         trace, known = self.trace, ALGORITHMS[self.trace.algorithm]
-        added = mask.bias(trace.case, trace.inputs)
+        added = self.part.bias(trace)
         sizes = sizes_of(trace)
         return Problem(
             algorithm=trace.algorithm,
@@ -202,7 +217,7 @@ class Expectation:
             k=k,
             v=v,
             scale=trace.case.scale,
-            bias=None if added is None else in_float64(self.part.of(added, "bhqk"), self.device),
+            bias=None if added is None else in_float64(added, self.device),
             exact_products=trace.case.dtype != "float32",
             tiling=tiling_of(trace),
             computed={},
@@ -232,16 +247,32 @@ class Expectation:
             predicted = problem.predicted("partials") and trace.contract.partials_dtype != "float32"
             options["partial_cast"] = _cast(trace.contract, "partials") if predicted else None
         q, k, v = self.inputs
+        visible = in_bool(self.visible, self.device)
         given = {**self.given, **instead}
         return reference.forward(
-            trace.algorithm, q, k, v, mask=in_bool(self.visible, self.device), bias=problem.bias, given=given,
-            scale=trace.case.scale, **options,
+            trace.algorithm, q, k, v, mask=visible, bias=problem.bias, given=given, scale=trace.case.scale, **options,
         )  # fmt: skip
 
     @cached_property
     def solved(self) -> Problem:
         """The problem with what the reference computed."""
         return replace(self.problem, computed=self.computed)
+
+    def under(self, contract: Contract) -> "Expectation":
+        """The same part of a kernel with another contract, without statistical bounds; where budgets alone tell the two
+        apart, what was computed here is not computed again.
+        """
+        before = self.trace.contract
+        other = replace(self, trace=replace(self.trace, contract=contract), statistics=False)
+        undeclared = {*before.assumed} & {*contract.assumed} & _READ_WHERE_DECLARED
+        differing = {field.name for field in fields(Contract) if field.name != "assumed"} - _OF_BUDGETS - undeclared
+        differing = {name for name in differing if getattr(before, name) != getattr(contract, name)}
+        # unknown is computed as if it were not
+        if bool(before.row_sum_of_cast) == bool(contract.row_sum_of_cast):
+            differing -= {"row_sum_of_cast"}
+        if not differing and {*before.assumed} ^ {*contract.assumed} <= _OF_BUDGETS:
+            vars(other).update(inputs=self.inputs, given=self.given, computed=self.computed)
+        return other
 
 
 def in_bool(mask: np.ndarray, device: str) -> np.ndarray:

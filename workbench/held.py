@@ -49,6 +49,14 @@ def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Found]
         yield name, _held(e, name, bounds[name], slice(None), e.given.get(name))
 
 
+def expected_out(e: Expectation) -> np.ndarray:
+    """What out should be over a part, in float64 and before any cast; in rows without keys what the contract says."""
+    expected, value = e.computed["out"], e.trace.contract.empty_out
+    if value == 0 or np.isnan(value):
+        return expected
+    return np.where((e.computed["lse"] == -np.inf)[..., None], value, expected)
+
+
 def _pieces(e: Expectation, name: str) -> Iterator[slice]:
     """Queries of a part, as many at once as a processor's cache holds with all that comparing them takes."""
     assert isinstance(e.part.q, slice)

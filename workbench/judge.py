@@ -7,23 +7,27 @@ these stand in the place of q, k, v (`decoding.py`).
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 
-from workbench import cancellation, decoding, parts, plausible
+from workbench import decoding, parts, plausible
+from workbench.assumptions import usual
+from workbench.beside import Beside, beside, room
 from workbench.bias import biases, second_case, verdicts
 from workbench.blame import with_blame
 from workbench.comparison import Comparison, State, Summary
 from workbench.decoded import BY_COARSEST
 from workbench.doubts import with_doubts
 from workbench.evidence import excesses
-from workbench.expectation import readable, unjudgeable
+from workbench.expectation import Expectation, readable, unjudgeable
 from workbench.headline import headline
 from workbench.mask import check_sentinel
 from workbench.quantisation import Loss, loss
 from workbench.refusal import Refusal
+from workbench.rules import Rule
 from workbench.selection import Selection
 from workbench.stage_diff import StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
@@ -42,6 +46,7 @@ class Diff:
     trace: Trace
     stages: tuple[StageDiff, ...]  #: judged and missing ones
     not_judged: tuple[StageDiff, ...]  #: given but not judged, and not given
+    gathered: Beside | None = None  #: with the verdicts, where a report was wanted
 
     @property
     def verdict(self) -> str:
@@ -77,9 +82,19 @@ class Diff:
         return iter(self.stages)
 
     @cached_property
+    def beside(self) -> Beside:
+        """What a report says beside the verdicts."""
+        return beside(self.trace) if self.gathered is None else self.gathered
+
+    @property
     def bits_lost(self) -> dict[str, np.ndarray]:
         """Bits that each element of each dumped sum loses to cancellation, as `cancellation.bits_lost` says."""
-        return cancellation.bits_lost(self.trace)
+        return self.beside.bits_lost
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The usual rules on out against float64 from q, k, v; none where out was not given, or not whole."""
+        return self.beside.rules
 
     @cached_property
     def loss(self) -> Loss | None:
@@ -136,11 +151,12 @@ class Diff:
         return html_table(self)
 
 
-def diff(trace: Trace, *, device: str = "auto") -> Diff:
+def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
     """Judge every stage of `trace`.
 
     `device`: where the float64 arithmetic runs; cpu, cuda (in torch), or auto: cuda for a trace of more than LARGE
-    elements where torch finds a GPU. Verdicts do not depend on it. Raises Refusal for a trace whose inputs are not
+    elements where torch finds a GPU. Verdicts do not depend on it. `report`: a report is wanted, whose other rules and
+    bits lost are cheaper with the verdicts than later. Raises Refusal for a trace whose inputs are not
     finite, whose stages are unknown or misshaped, or whose bias is as low as the contract's sentinel; Unavailable for a
     missing GPU.
     """
@@ -151,7 +167,19 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
     given = {**trace.stages, **trace.statistics}
     names = [name for name in known if name in trace.stages and name not in ruled_out]
-    compared = comparisons(trace, names, parts.placed(trace, device))
+    where = parts.placed(trace, device)
+    # of a kernel on 8-bit codes they are of other traces, and arithmetic on a GPU is torch's
+    gathered = room(trace) if report and where == "cpu" and trace.algorithm != "fp8" and names else None
+    strict = usual(trace.contract)
+    if_usual: list[dict[str, Summary]] = []
+
+    def also(isolated: Expectation, propagated: Expectation) -> None:
+        if gathered is not None:
+            gathered.gather(isolated, propagated)
+        if strict != trace.contract:
+            if_usual.append(parts.under(isolated, strict, names))
+
+    compared = comparisons(trace, names, where, also)
 
     judged: list[StageDiff] = []
     others: list[StageDiff] = []
@@ -172,12 +200,14 @@ def diff(trace: Trace, *, device: str = "auto") -> Diff:
         else:
             judged.append(_judge(trace, name, *compared[name]))
 
-    def decisive(trace: Trace, names: Sequence[str]) -> dict[str, Comparison]:
-        pairs = comparisons(trace, names, parts.placed(trace, device)).items()
-        return {name: one for name, (isolated, propagated) in pairs if (one := isolated or propagated) is not None}
+    def decisive(trace: Trace, names: Sequence[str]) -> dict[str, Summary]:
+        if trace.contract == strict and if_usual:
+            return {name: reduce(add, (one[name] for one in if_usual if name in one)) for name in names}
+        pairs = comparisons(trace, names, where).items()
+        return {name: one.summary for name, pair in pairs if (one := pair[0] or pair[1]) is not None}
 
     judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged)), decisive)
-    return Diff(trace, *with_blame(trace, judged, others))
+    return Diff(trace, *with_blame(trace, judged, others), gathered)
 
 
 def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
@@ -191,10 +221,12 @@ def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
 
 
 def comparisons(
-    trace: Trace, names: Sequence[str], device: str
+    trace: Trace, names: Sequence[str], device: str, also: parts.Also | None = None
 ) -> dict[str, tuple[Comparison | None, Comparison | None]]:
     """The isolated and the propagated comparison of each dumped stage of `names`, as `parts` or `decoding` says."""
-    return (decoding if trace.algorithm == "fp8" else parts).comparisons(trace, names, device)
+    if trace.algorithm == "fp8":
+        return decoding.comparisons(trace, names, device)
+    return parts.comparisons(trace, names, device, also)
 
 
 def _with_bias(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:

@@ -6,17 +6,19 @@ divided by it. A stage that sums over an axis on which the factor lives (out ove
 recomputed in float64 with the factor in the summed term.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
 
-from workbench.comparison import Comparison
+from workbench.comparison import WRONG, Comparison
 from workbench.decoded import scale_of
 from workbench.errors import ulp
 from workbench.expectation import Expectation, Part, readable
+from workbench.parts import AT_ONCE_ON_CPU
 from workbench.quantisation import attention_of
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, unseen_upstream
@@ -99,11 +101,12 @@ def ledger(trace: Trace, stage: StageDiff) -> tuple[Entry, ...]:
     others = tuple(i for i, axis in enumerate(stage.axes) if axis != "q")
     wrong = np.flatnonzero(comparison.outside.any(axis=others))
     few = wrong[np.unique(np.linspace(0, len(wrong) - 1, min(SCREENED_ROWS, len(wrong))).astype(int))]
-    screening = _Queries(trace, stage, comparison, few)
-    likely = [trial for trial in _trials(trace, stage) if _share(screening.entry(trial)) >= SCREENED_SHARE]
-    everywhere = _Queries(trace, stage, comparison, wrong) if likely else screening
+    trials = [*_trials(trace, stage)]
+    screening = _entries(trace, stage, comparison, few, trials)
+    likely = [trial for trial, entry in zip(trials, screening, strict=True) if _share(entry) >= SCREENED_SHARE]
+    everywhere = _entries(trace, stage, comparison, wrong, likely)
     best: dict[tuple[str, int], Entry] = {}
-    for entry in sorted(map(everywhere.entry, likely), key=_share, reverse=True):  # stable: the plainest first
+    for entry in sorted(everywhere, key=_share, reverse=True):  # stable: the plainest first
         if _share(entry) >= SHARE:
             best.setdefault((entry.factor, entry.power), entry)
     return tuple(best.values())
@@ -115,14 +118,42 @@ def _scaled(trace: Trace, stage: StageDiff, comparison: Comparison, power: int) 
     name = f"scale_{stage.name[-1]}"
     factor = _aligned(scale_of(trace, stage.name[-1]) ** power, "h", stage.axes)
     right, bound, actual = (to_float64(x) for x in (comparison.expected, comparison.budget, comparison.actual))
-    matched = _matched(actual, right, bound, comparison.outside, right * factor, factor, comparison.actual.dtype)
-    return Entry(name, power, stage.name, matched, int(comparison.outside.sum()))
+    found = _matched(actual, right, bound, comparison.outside, right * factor, factor, comparison.actual.dtype)
+    return Entry(name, power, stage.name, found.counted, int(comparison.outside.sum()))
 
 
 class _Trial(NamedTuple):
     factor: str
     power: int
     term: str
+
+
+class _Matched(NamedTuple):
+    """Elements that a trial explains, and those of them that it makes other than 0: zeros alone tell nothing."""
+
+    explained: int
+    told: int
+
+    @property
+    def counted(self) -> int:
+        """Those that count."""
+        return self.explained if self.told else 0
+
+
+def _entries(
+    trace: Trace, stage: StageDiff, comparison: Comparison, rows: np.ndarray, trials: Sequence[_Trial]
+) -> list[Entry]:
+    """What the trials explain at the queries `rows`, of which as many are recomputed at once as fit."""
+    case, found, of = trace.case, [_Matched(0, 0)] * len(trials), 0
+    at_once = max(1, AT_ONCE_ON_CPU // (case.batch * case.heads * case.seqlen_k))
+    for first in range(0, len(rows) if trials else 0, at_once):
+        queries = _Queries(trace, stage, comparison, rows[first : first + at_once])
+        of += int(queries.outside.sum())
+        more = map(queries.matched, trials)
+        found = [_Matched(*map(add, one, other)) for one, other in zip(found, more, strict=True)]
+    return [
+        Entry(trial.factor, trial.power, trial.term, one.counted, of) for trial, one in zip(trials, found, strict=True)
+    ]
 
 
 def _trials(trace: Trace, stage: StageDiff) -> Iterator[_Trial]:
@@ -177,12 +208,18 @@ class _Queries:
         value, letters = self.value(name), self.axes(name)
         return (value[..., -1], letters[:-1]) if letters.endswith("t") and "t" not in axes else (value, letters)
 
+    @cached_property
+    def outside(self) -> np.ndarray:
+        """Which of its elements are outside their budget, bool."""
+        state = np.take(self.comparison.state, self.rows, axis=self.stage.axes.index("q"))
+        return np.isin(state, WRONG)
+
     @np.errstate(all="ignore")
-    def entry(self, trial: _Trial) -> Entry:
+    def matched(self, trial: _Trial) -> _Matched:
         """How many of the elements outside their budget the trial explains."""
         name, axes, term = self.stage.name, self.stage.axes, trial.term
         right, bound = self.cut(self.comparison.expected, name), self.cut(self.comparison.budget, name)
-        actual, outside = self.cut(self.comparison.actual, name), self.cut(self.comparison.outside, name) > 0
+        actual = self.cut(self.comparison.actual, name)
 
         factor, letters = self.factor(trial.factor, self.axes(term))
         power = factor**trial.power
@@ -199,20 +236,19 @@ class _Queries:
         gone = tuple(i for i, letter in enumerate(letters) if letter not in axes)
         kept = "".join(letter for letter in letters if letter in axes)
         growth = _aligned(np.where(np.isfinite(power), np.abs(power), 0.0).max(axis=gone), kept, axes)
-        matched = _matched(actual, right, bound, outside, tried, growth, self.comparison.actual.dtype)
-        return Entry(trial.factor, trial.power, term, matched, int(outside.sum()))
+        return _matched(actual, right, bound, self.outside, tried, growth, self.comparison.actual.dtype)
 
 
 def _matched(
     actual: np.ndarray, right: np.ndarray, bound: np.ndarray, outside: np.ndarray,
     tried: np.ndarray, growth: np.ndarray, dtype: np.dtype,
-) -> int:  # fmt: skip
+) -> _Matched:  # fmt: skip
     """How many elements outside their budget are what was `tried`, which makes their budget larger by `growth`."""
     tolerance = bound * np.maximum(growth, 1.0) + FACTOR_ERROR * np.abs(tried) + ulp(tried, dtype) / 2
     error = np.abs(actual - tried)  # an infinite product has no ulp, no tolerance, and explains nothing
     explained = outside & (error <= tolerance) & (error <= np.abs(actual - right) / 2)
-    # a factor of 0 makes every wrong zero right: zeros alone tell nothing
-    return int(explained.sum()) if (explained & (tried != 0)).any() else 0
+    # a factor of 0 makes every wrong zero right
+    return _Matched(int(explained.sum()), int((explained & (tried != 0)).sum()))
 
 
 def _aligned(array: np.ndarray, letters: str, axes: str) -> np.ndarray:

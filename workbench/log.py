@@ -129,8 +129,8 @@ def load_log(
 
     `block_k` and `splits` of the case say how the kernel tiles and splits the keys; stages with such axes need them.
     `promises` are other fields of its contract, or words, as of `presets.fields_of`. What is not said is assumed to be
-    the weakest choice. Of an element that was printed several times the last value counts. Refusal for what `read` refuses, for a line whose stage or
-    indices the case does not have, and for what is no promise.
+    the weakest choice. Of an element that was printed several times the last value counts. Refusal for what `read`
+    refuses, for a line whose stage or indices the case does not have, and for what is no promise.
     """
     for option in ("probs_dtype", *QUANTISED):
         if getattr(case, option) is not None:

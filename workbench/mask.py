@@ -11,11 +11,12 @@ from workbench.trace import Trace, to_float64
 Arrays = Mapping[str, np.ndarray]
 
 
-def visible(case: Case, inputs: Arrays) -> np.ndarray:
-    """Which keys a query sees, bool [q, k], or [b, h, q, k] where a mask was put in, of which a part is a view."""
+def visible(case: Case, inputs: Arrays, queries: slice | np.ndarray = slice(None)) -> np.ndarray:
+    """Which keys some queries see, bool [q, k], or [b, h, q, k] where a mask was put in."""
     if "mask" not in inputs:
-        return case.mask()
-    return spread(case, inputs["mask"] & case.mask() if case.causal else inputs["mask"])
+        return case.mask(queries)
+    given = spread(case, inputs["mask"])[:, :, queries]
+    return given & case.mask(queries) if case.causal else given
 
 
 def bias(case: Case, inputs: Arrays) -> np.ndarray | None:

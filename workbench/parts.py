@@ -2,26 +2,30 @@
 several threads, and need no more memory than they have.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from operator import add
+from typing import TypeVar
 
 import numpy as np
 
+from workbench import heap
 from workbench.arrays import module
 from workbench.comparison import Comparison, Elements, State, Summary
+from workbench.contract import Contract
 from workbench.expectation import Expectation, Part, readable
 from workbench.held import summaries
 from workbench.machine import processors
+from workbench.progress import step
 from workbench.refusal import Refusal, Unavailable
 from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped
 from workbench.trace import Trace
 
 #: elements of the dumped stages beyond which a trace is judged on a GPU, where there is one
 LARGE = 2**26
-#: elements beyond which they are not kept, but computed again when one is asked for: 25 bytes each
-KEPT = 2**22
+#: elements of all comparisons beyond which they are not kept, but computed again when one is asked for: 25 bytes each
+KEPT = 2**24
 #: scores of all parts that are compared at once: 16 MB in float64, with which all their arrays are some 600 MB
 AT_ONCE_ON_CPU = 2**21
 #: threads that compare parts, at most: more of them wait for the interpreter's lock
@@ -31,22 +35,28 @@ THREADS = 4
 PART_ON_GPU, BYTES_OF_SCORE = 2**26, 1000
 DEVICES = ("auto", "cpu", "cuda")
 
+Found = TypeVar("Found")
+#: what else is made of a part: of its expectation from the dumped stages, and of that from q, k and v alone
+Also = Callable[[Expectation, Expectation], None]
+
 
 def comparisons(
-    trace: Trace, names: Sequence[str], device: str
+    trace: Trace, names: Sequence[str], device: str, also: Also | None = None
 ) -> dict[str, tuple[Comparison | None, Comparison | None]]:
     """The isolated and the propagated comparison of each dumped stage of `names`.
 
     Isolated: against what the stage should have made of its own inputs, the kernel's dumped ones; None where no
     ancestor but q, k and v was dumped. Propagated: against q, k and v; None where these do not determine the stage. A
     stage that reads q, k and v alone has one comparison for both.
+
+    `also` is called with each part, on several threads.
     """
     dumped = readable(trace)
     # both comparisons of a stage without dumped ancestors are the same
     both = [name for name in names if not nearest_dumped(trace.algorithm, name, dumped)]
     apart = [name for name in names if name not in both]
     from_inputs = [name for name in apart if splits_known(trace, name)]
-    isolated, propagated = _judged(trace, dumped, ([*both, *apart], from_inputs), device)
+    isolated, propagated = _judged(trace, dumped, ([*both, *apart], from_inputs), device, also)
     for name in both:
         direct = set(ALGORITHMS[trace.algorithm][name].reads) <= set(INPUTS)
         if splits_known(trace, name) or not direct:
@@ -57,21 +67,25 @@ def comparisons(
 
 
 def _judged(
-    trace: Trace, dumped: Mapping[str, np.ndarray], names: tuple[Sequence[str], Sequence[str]], device: str
+    trace: Trace,
+    dumped: Mapping[str, np.ndarray],
+    names: tuple[Sequence[str], Sequence[str]],
+    device: str,
+    also: Also | None,
 ) -> tuple[dict[str, Comparison], dict[str, Comparison]]:
     """The comparisons of the stages `names`, first with what they should be given the `dumped` stages, then with what
     they should be given q, k and v.
     """
-    kept = sum(trace.stages[name].size for name in names[0]) <= KEPT
+    kept = sum(trace.stages[name].size for some in names for name in some) <= KEPT
     stores = tuple({name: _store(trace, name) for name in some} if kept else {} for some in names)
-    found = _over_parts(trace, dumped, names, device, stores)
+    found = _summaries(trace, dumped, names, device, stores, also)
 
     def load(which: int, name: str) -> Elements:
         if kept:
             return stores[which][name]
         store = {name: _store(trace, name)}
         alone: tuple[Sequence[str], Sequence[str]] = ((), (name,)) if which else ((name,), ())
-        _over_parts(trace, dumped, alone, device, ({}, store) if which else (store, {}))
+        _summaries(trace, dumped, alone, device, ({}, store) if which else (store, {}))
         return store[name]
 
     first, second = (
@@ -80,12 +94,13 @@ def _judged(
     return first, second
 
 
-def _over_parts(
+def _summaries(
     trace: Trace,
     dumped: Mapping[str, np.ndarray],
     names: tuple[Sequence[str], Sequence[str]],
     device: str,
     stores: Sequence[Mapping[str, Elements]],
+    also: Also | None = None,
 ) -> tuple[dict[str, Summary], dict[str, Summary]]:
     """The summaries of the stages `names`, as in `_judged`; elements go into `stores` where there is one."""
 
@@ -96,23 +111,44 @@ def _over_parts(
         # these tell victims, of which only the worst case is asked
         propagated = Expectation(trace, {}, part, device, statistics=False)
         second = summaries(propagated, here[1], stores[1], isolated.given) if here[1] else {}
+        if also is not None:
+            also(isolated, propagated)
         return first, second
 
-    from threadpoolctl import threadpool_limits
-
-    parts = list(parts_of(trace, device))
-    # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
-    with threadpool_limits(1, "blas"):
-        if device == "cpu" and len(parts) > 1:
-            with ThreadPoolExecutor(min(len(parts), processors(), THREADS)) as pool:
-                found = list(pool.map(one, parts))
-        else:
-            found = [one(part) for part in parts]
+    found = over_parts(trace, device, one, f"judge {trace.target}")
     whole = [
         {name: reduce(add, (one[which][name] for one in found if name in one[which])) for name in names[which]}
         for which in (0, 1)
     ]
     return whole[0], whole[1]
+
+
+def under(isolated: Expectation, contract: Contract, names: Sequence[str]) -> dict[str, Summary]:
+    """The decisive comparisons of the stages `names` in a part of a kernel with another contract; not those of which
+    nothing was given there.
+    """
+    here = [name for name in names if _any_given(isolated.trace, name, isolated.part)]
+    return summaries(isolated.under(contract), here, {}, isolated.given) if here else {}
+
+
+def over_parts(trace: Trace, device: str, one: Callable[[Part], Found], what: str) -> list[Found]:
+    """What `one` makes of every part of a trace, in order, on several threads where `device` is the cpu; `what` names
+    it where progress is shown.
+    """
+    from threadpoolctl import threadpool_limits
+
+    parts = list(parts_of(trace, device))
+    # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
+    with threadpool_limits(1, "blas"):
+        if len(parts) == 1:
+            return [one(parts[0])]
+        heap.keep()
+        found: list[Found] = []
+        with ThreadPoolExecutor(min(len(parts), processors(), THREADS)) as pool, step(what) as tick:
+            for of_part in pool.map(one, parts) if device == "cpu" else map(one, parts):
+                found.append(of_part)
+                tick(f"{len(found)} of {len(parts)} parts")
+    return found
 
 
 def _any_given(trace: Trace, name: str, part: Part) -> bool:

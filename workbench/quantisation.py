@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from workbench import mask
 from workbench.case import DTYPES, QUANTISED, Case
 from workbench.decoded import coarsest, decoded, operand_dtype
 from workbench.errors import round_to
+from workbench.expectation import Part
+from workbench.parts import over_parts
 from workbench.reference import dense, fp8
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS
@@ -45,10 +46,17 @@ def loss(trace: Trace) -> Loss:
     read = {name: to_float64(x) for name, x in attention(trace).inputs.items()}
     if set(QUANTISED_INPUTS) <= set(trace.stages) and trace.case.codes is not None:
         read = fp8.decoded_inputs(trace.case.codes, {name: to_float64(trace.stages[name]) for name in QUANTISED_INPUTS})
-    bias = mask.bias(trace.case, trace.inputs)
-    options: dict[str, Any] = {"scale": trace.case.scale, "mask": mask.visible(trace.case, trace.inputs)}
-    options["bias"] = None if bias is None else to_float64(bias)
-    wanted, reached = (dense.attention(*x.values(), **options)["out"] for x in (inputs, read))
+    wanted, reached = (np.empty(trace.stages["out"].shape) for _ in range(2))
+
+    def one(part: Part) -> None:
+        bias = part.bias(trace)
+        options: dict[str, Any] = {"scale": trace.case.scale, "mask": part.visible(trace)}
+        options["bias"] = None if bias is None else to_float64(bias)
+        for out, arrays in ((wanted, inputs), (reached, read)):
+            of_part = (part.of_input(trace, name, arrays[name]) for name in INPUTS)
+            part.of(out, "bhqd")[...] = dense.attention(*of_part, **options)["out"]
+
+    over_parts(trace, "cpu", one, f"what quantisation costs {trace.target}")
     return Loss(
         inputs={name: read[name] - inputs[name] for name in INPUTS},
         of_out=reached - wanted,

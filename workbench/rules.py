@@ -4,13 +4,17 @@ None of them knows what a correct kernel may lose, and none says which stage is 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from workbench.errors import round_to
-from workbench.mask import bias, visible
+from workbench.expectation import Part
+from workbench.parts import parts_of
+from workbench.stages import INPUTS
 from workbench.trace import Trace, to_float64
 
 #: rtol and atol of torch.testing.assert_close, by the dtype of what it compares (PyTorch 2.13, torch/testing)
@@ -37,20 +41,49 @@ class Rule:
         return bool(self.value <= self.limit)
 
 
+@dataclass(frozen=True)
+class Deviation:
+    """How far a part of out is from what float64 makes of q, k, v; the deviations of parts add up to the whole's."""
+
+    close: float  #: the largest |out - ref| / (atol + rtol |ref|)
+    largest: float  #: |out - ref| in float64
+    stored: float  #: the same, of ref in the dtype of out
+    plain: float  #: of attention computed in the storage dtype
+    shifted: float  #: of one addition in the dtype of out
+
+    def __add__(self, other: "Deviation") -> "Deviation":
+        return Deviation(*map(float, np.maximum(astuple(self), astuple(other))))  # which keeps a NaN
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """assert_close, atol 1e-2 and FlashAttention 2x."""
+        return (
+            Rule("assert_close", self.close, 1.0),
+            Rule("atol 1e-2", self.largest, ATOL),
+            Rule("FlashAttention 2x", self.stored, 2 * self.plain + 2 * self.shifted),
+        )
+
+
 def usual(trace: Trace, expected: np.ndarray) -> tuple[Rule, ...]:
     """assert_close, atol 1e-2 and FlashAttention 2x on the `out` of `trace`; `expected` [b, h, q, d] in float64, before
     any cast.
 
     As in a test that uses them, the first and the last compare with `expected` rounded to the dtype of out.
     """
-    case, (q, k, v) = trace.case, (trace.inputs[name] for name in ("q", "k", "v"))
-    out = trace.stages["out"]
-    plain = plain_attention(q, k, v, scale=case.scale, mask=visible(case, trace.inputs), bias=bias(case, trace.inputs))
-    return (assert_close(out, expected), max_abs(out, expected), flash_attention(out, expected, plain))
+    return reduce(add, (deviation(trace, part, part.of(expected, "bhqd")) for part in parts_of(trace, "cpu"))).rules
 
 
-def assert_close(out: np.ndarray, expected: np.ndarray) -> Rule:
-    """torch.testing.assert_close: the largest |out - ref| / (atol + rtol |ref|), limit 1.
+def deviation(trace: Trace, part: Part, expected: np.ndarray) -> Deviation:
+    """That of a part of `out`, whose float64 is `expected`."""
+    out = part.of(trace.stages["out"], "bhqd")
+    q, k, v = (part.of_input(trace, name, trace.inputs[name]) for name in INPUTS)
+    plain = plain_attention(q, k, v, scale=trace.case.scale, mask=part.visible(trace), bias=part.bias(trace))
+    stored, plain_stored, shifted = flash_attention(out, expected, plain)
+    return Deviation(assert_close(out, expected), max_abs(out, expected), stored, plain_stored, shifted)
+
+
+def assert_close(out: np.ndarray, expected: np.ndarray) -> float:
+    """torch.testing.assert_close: the largest |out - ref| / (atol + rtol |ref|), of which it allows 1.
 
     Error and tolerance are rounded to the dtype of out at each operation, atol before its sum too: so does torch on a
     CPU, and in 16 bits it decides of some elements.
@@ -62,17 +95,17 @@ def assert_close(out: np.ndarray, expected: np.ndarray) -> Rule:
         # equal infinities are close; an infinite tolerance allows no infinite error (inf / inf is NaN, which fails)
         value = out.astype(wide)
         excess = np.where(value == ref, 0.0, _difference(value, ref, out.dtype).astype(np.float64) / allowed)
-    return Rule("assert_close", float(excess.max()), 1.0)
+    return float(excess.max())
 
 
-def max_abs(out: np.ndarray, expected: np.ndarray) -> Rule:
-    """The largest |out - expected| in float64, limit 1e-2."""
+def max_abs(out: np.ndarray, expected: np.ndarray) -> float:
+    """The largest |out - expected| in float64."""
     with np.errstate(invalid="ignore"):
-        return Rule("atol 1e-2", float(np.abs(to_float64(out) - expected).max()), ATOL)
+        return float(np.abs(to_float64(out) - expected).max())
 
 
-def flash_attention(out: np.ndarray, expected: np.ndarray, plain: np.ndarray) -> Rule:
-    """FlashAttention's own rule: max|out - ref| <= 2 max|plain - ref| + 2 max|(ref + 0.3 - 0.3) - ref|.
+def flash_attention(out: np.ndarray, expected: np.ndarray, plain: np.ndarray) -> tuple[float, float, float]:
+    """The maxima of FlashAttention's own rule: max|out - ref| <= 2 max|plain - ref| + 2 max|(ref + 0.3 - 0.3) - ref|.
 
     `plain` [b, h, q, d] is attention computed in the storage dtype. The last term is what one addition loses in the
     dtype of out, in which all of it is computed. (github.com/Dao-AILab/flash-attention, hopper/test_flash_attn.py)
@@ -85,7 +118,7 @@ def flash_attention(out: np.ndarray, expected: np.ndarray, plain: np.ndarray) ->
 
     with np.errstate(all="ignore"):
         shifted = _rounded(_rounded(ref + wide(0.3), dtype) - wide(0.3), dtype)
-        return Rule("FlashAttention 2x", worst(out), 2 * worst(plain) + 2 * worst(shifted))
+        return worst(out), worst(plain), worst(shifted)
 
 
 def plain_attention(
@@ -119,7 +152,18 @@ def _wide(dtype: np.dtype) -> type[np.float32] | type[np.float64]:
 
 def _rounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Float32 `x` (float64 for a float64 `dtype`) after it is stored in `dtype`."""
-    return x.astype(dtype).astype(_wide(dtype))
+    return _in_half(x) if dtype == np.float16 else x.astype(dtype).astype(_wide(dtype))
+
+
+def _in_half(x: np.ndarray) -> np.ndarray:
+    """Float32 `x` rounded to float16, as `astype` does it in 100 ns for each number below 2^-14 there, such as most
+    weights of a long row; this takes 1 ns. Spacings are powers of two, so that only rint rounds.
+    """
+    power = (x.view(np.int32) & 0x7F800000).view(np.float32)
+    spacing = np.maximum(power, np.float32(2.0**-14)) * np.float32(2.0**-10)
+    rounded = np.rint(x / spacing) * spacing
+    beyond = ~(np.abs(rounded) <= np.float32(65504))  # an infinity has become a NaN
+    return np.where(beyond & ~np.isnan(x), np.copysign(np.float32(np.inf), x), rounded) if beyond.any() else rounded
 
 
 def _stored(x: ArrayLike, dtype: np.dtype) -> np.ndarray:

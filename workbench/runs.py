@@ -32,7 +32,8 @@ def runs(
     `target` is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
     FILE.safetensors (several, a folder or a pattern of files that hold windows on one run; `joined.files_of`), which
     takes no option but `where`; or None, where `values` is a log of printed values. `feed`, `where` and `limit_gb` as
-    in `target.run`; `by_head`: a call for each head. `options` are those of `options.case_options` and of foreign kernels.
+    in `target.run`; `by_head`: a call for each head. `options` are those of `options.case_options` and of foreign
+    kernels.
     """
     if where is not None and by_head:
         raise Refusal("--by-head takes one head after the other, and --where some of them; got both")

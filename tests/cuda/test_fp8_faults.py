@@ -13,7 +13,6 @@ from workbench.cli import commands
 from workbench.faults import Fault
 from workbench.ledger import ledger
 from workbench.reference import quantize
-from workbench.report.remarks import rules
 from workbench.report.words import findings
 from workbench.stages import ALGORITHMS
 from workbench.trace import to_float64
@@ -71,8 +70,8 @@ def test_zero_point_127_of_k_is_a_bug_that_no_check_of_out_can_see():
     assert 0 < np.abs(moved["out"]).max() < 1e-3 and np.abs(moved["lse"]).max() > 0.1
     judged = diff(faulty)
     assert (judged.verdict, judged.origins) == ("bug", ("lut_k",))
-    passing = {rule.name: rule.passes for rule in rules(judged)}
-    assert passing == {rule.name: rule.passes for rule in rules(diff(sound))}, "the usual rules cannot tell them apart"
+    passing = {rule.name: rule.passes for rule in judged.rules}
+    assert passing == {rule.name: rule.passes for rule in diff(sound).rules}, "the usual rules cannot tell them apart"
     assert passing["atol 1e-2"] and passing["FlashAttention 2x"]
 
 

@@ -13,7 +13,6 @@ from workbench.judge import Diff
 from workbench.ledger import ledger
 from workbench.quantisation import Loss
 from workbench.report.plain import number
-from workbench.report.remarks import rules
 from workbench.stage_diff import StageDiff
 from workbench.terms import terms
 from workbench.trace import Trace
@@ -43,7 +42,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "notes": list(trace.notes),
         "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
         "stages": [_stage(trace, stage) for stage in diff.stages],
-        "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in rules(diff)],
+        "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in diff.rules],
         "bits_lost": {name: _bits_lost(bits) for name, bits in diff.bits_lost.items()},
         "quantisation": None if diff.loss is None else _loss(diff.loss),
         "explanations": [],

@@ -7,8 +7,7 @@ import numpy as np
 from workbench.cancellation import GOOD_BITS, ill_conditioned
 from workbench.comparison import State
 from workbench.judge import Diff
-from workbench.quantisation import attention_of
-from workbench.rules import Rule, usual
+from workbench.rules import Rule
 
 
 def notes(diff: Diff) -> list[str]:
@@ -26,7 +25,7 @@ def remarks(diff: Diff) -> list[str]:
     """A line on how many elements are right to the last bit, one on other rules where there is an out, and one for each
     stage with ill-conditioned elements.
     """
-    found = rules(diff)
+    found = diff.rules
     lines = [line] if (line := bit_match(diff)) else []
     lines += [f"other rules on out: {', '.join(map(_said, found))}"] if found else []
     for name, bits in diff.bits_lost.items():
@@ -50,12 +49,6 @@ def bit_match(diff: Diff) -> str:
         if stage.name in ("out", "lse") and stage.told is not None and stage.name not in diff.trace.sparse
     ]
     return f"correctly rounded to the last bit: {', '.join(shares)}" if shares else ""
-
-
-def rules(diff: Diff) -> tuple[Rule, ...]:
-    """The usual rules on out against float64 from q, k, v; none where out was not given, or not whole."""
-    given = "out" in diff.trace.stages and "out" not in diff.trace.sparse and diff["out"].propagated
-    return usual(attention_of(diff.trace, from_codes=True), given.expected) if given else ()
 
 
 def _said(rule: Rule) -> str:
