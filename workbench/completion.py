@@ -72,6 +72,16 @@ def _quantised(name: str) -> Callable[[click.Context], Iterable[str]]:
     return words
 
 
+def _contracts(ctx: click.Context) -> Iterable[str]:
+    """Presets, and fields with the sign that a value follows."""
+    from dataclasses import fields
+
+    from workbench.contract import Contract
+    from workbench.presets import PRESETS
+
+    return (*PRESETS, *(f"{field.name}=" for field in fields(Contract) if field.name != "assumed"))
+
+
 def _one_of(*words: str) -> Callable[[click.Context], Iterable[str]]:
     return lambda ctx: words
 
@@ -85,6 +95,7 @@ WORDS: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
     "elements": _stages,
     "feed": _stages,
     "probes": _probes,
+    "contract": _contracts,
     "dtype": _dtypes,
     "probs_dtype": _dtypes,
     "distribution": _distributions,
