@@ -25,6 +25,53 @@ def product(a: Array, b: Array) -> Array:
     return (a.astype(F32) @ b.astype(F32)).astype(F32)
 
 
+def accumulated(dtype: str, *, fused: bool, block: int = 1) -> Callable[[Array, Array], Array]:
+    """a @ b whose sums are rounded to `dtype` after each block of products, which are rounded too unless `fused`."""
+
+    def multiply(a: Array, b: Array) -> Array:
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        total = np.zeros((*a.shape[:-1], b.shape[-1]))
+        for first in range(0, a.shape[-1], block):
+            part = slice(first, first + block)
+            added = a[..., part] @ b[..., part, :]
+            total = round_to(total + (added if fused else round_to(added, dtype)), dtype)
+        return total.astype(F32)
+
+    return multiply
+
+
+def tf32(x: Array, *, truncated: bool = False) -> Array:
+    """x in the 11 significant bits of TF32."""
+    x = x.astype(np.float64)
+    spacing = 2.0 ** (np.floor(np.log2(np.where(x == 0, 1, abs(x)))) - 10)
+    return (np.trunc if truncated else np.round)(x / spacing) * spacing
+
+
+def on_tf32(terms: int, *, truncated: bool = False) -> Callable[[Array, Array], Array]:
+    """a @ b of operands in TF32, or of three products of their high and low parts."""
+
+    def multiply(a: Array, b: Array) -> Array:
+        high = [tf32(x, truncated=truncated) for x in (a, b)]
+        if terms == 1:
+            return (high[0] @ high[1]).astype(F32)
+        low = [tf32(x - y, truncated=truncated) for x, y in zip((a, b), high, strict=True)]
+        small = (low[0] @ high[1]).astype(F32) + (high[0] @ low[1]).astype(F32)
+        return (small + (high[0] @ high[1]).astype(F32)).astype(F32)
+
+    return multiply
+
+
+def cubic_exp2(x: Array) -> Array:
+    """2^x by a polynomial of degree 3 on [0, 1), as FlashAttention-4 has it: off by 8.8e-5."""
+    x = np.maximum(x, F32(-127))
+    whole = np.floor(x)
+    part = (x - whole).astype(F32)
+    y = F32(0.07711909)
+    for factor in (0.22756439, 0.69514614, 1.0):
+        y = (y * part + F32(factor)).astype(F32)
+    return np.ldexp(y, whole.astype(int)).astype(F32)
+
+
 @dataclass(frozen=True)
 class Style:
     """The choices; the fields of a contract, and what a contract does not say."""
@@ -45,6 +92,7 @@ class Style:
     exp2: Callable[[Array], Array] = exp2
     qk: Callable[[Array, Array], Array] = product
     pv: Callable[[Array, Array], Array] = product
+    acc_dtype: str = "float32"  #: of the running acc
     scale_q: str | None = None  #: the dtype to which q times scale is rounded
 
 
@@ -98,7 +146,9 @@ def stages(style: Style, q: Array, k: Array, v: Array, *, scale: float, causal: 
             alpha = np.where(m == -np.inf, F32(0), style.exp2(((m - safe) * to_log2).astype(F32)))
             pc = round_to(p.astype(np.float64), style.probs_dtype).astype(F32)
             new_l = alpha * l + (pc if style.row_sum_of_cast else p).sum(-1, dtype=F32)
-            new_acc = alpha[..., None] * acc + style.pv(pc, v[:, :, keys])
+            kept = round_to((alpha[..., None] * acc).astype(np.float64), style.acc_dtype)
+            added = style.pv(pc, v[:, :, keys])
+            new_acc = round_to((kept + added.astype(np.float64)), style.acc_dtype).astype(F32)
             visited = np.ones(seqlen_q, bool)
             if style.skips:
                 blocks = np.arange(seqlen_q) // 16

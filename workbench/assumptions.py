@@ -75,7 +75,7 @@ def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
         for dtype in FLOAT8.values():
             yield "probs_dtype", dtype, {}
         yield "mma_extra_bits", promise.mma_extra_bits, {"mma_block": promise.mma_block}
-    yield "exp_ulps", POLYNOMIAL_ULPS, {}
+    yield "exp_ulps", POLYNOMIAL_ULPS, {"exp_floor": FLOOR}  # which goes with it
     yield "exp_floor", FLOOR, {}
     # of what is dumped: its units, what stands for -inf, maxima, tiles
     yield "base2", True, {}

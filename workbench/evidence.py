@@ -90,10 +90,14 @@ def excesses(trace: Trace, names: Iterable[str], beyond: float = BEYOND) -> dict
 
 
 def _contracts(contract: Contract) -> Iterator[Contract]:
-    """The contract; of codes that nobody saw decoded also with probs in float16, which keeps less below 2^-24."""
-    yield contract
-    if "operands_dtype" in contract.assumed and contract.probs_dtype == "bfloat16":
-        yield replace(contract, probs_dtype="float16")
+    """The contract, of which row_sum may add either probs; of codes that nobody saw decoded also with probs in float16,
+    which keeps less below 2^-24.
+    """
+    narrow = "operands_dtype" in contract.assumed and contract.probs_dtype == "bfloat16"
+    for dtype in (contract.probs_dtype, *(["float16"] if narrow else [])):
+        either = contract.row_sum_of_cast is None and dtype != "float32"
+        for of_cast in (False, True) if either else (contract.row_sum_of_cast,):
+            yield replace(contract, probs_dtype=dtype, row_sum_of_cast=of_cast)
 
 
 def _manners(contract: Contract) -> Iterator[Manner]:

@@ -53,7 +53,7 @@ def test_the_worst_errors_of_scores_fill_the_budgets_of_out_and_lse_but_for_cauc
     trace = run("flash", case, probes="output", backend="emulator")
     problem = Expectation(trace, {}).solved
     scores = problem.computed["scores"]
-    error = scores_error(problem, qk_error(problem, magnitudes(problem))).worst
+    error = scores_error(problem, qk_error(problem, magnitudes(problem)), lambda: magnitudes(problem)).worst
     exact = replace(problem.losses, **dict.fromkeys(("sums", "products", "argument", "division", "log_ulps"), 0.0))
     exact = replace(exact, exp_ulps=0.0, floor=0.0)
     bounds = end_budgets(replace(problem, losses=exact, statistics=False), Error(error, 0.0, 0.0))

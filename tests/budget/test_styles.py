@@ -116,7 +116,7 @@ def test_the_budget_of_an_fma_still_finds_a_wrong_constant(units: str) -> None:
 
 
 def test_raw_scores_need_a_scale() -> None:
-    with pytest.raises(Refusal, match=r"scores_scaled=false needs a scale above 0; this case has scale=0"):
+    with pytest.raises(Refusal, match="scores_scaled=false needs a scale above 0; this case has scale=0"):
         judged(Style(units="raw"), CASE.but(scale=0.0), scores_scaled=False, block_k=16)
 
 

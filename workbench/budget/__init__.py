@@ -54,7 +54,7 @@ def budgets(p: Problem, names: Collection[str]) -> dict[str, Budget]:
     if "qk" not in p.given or "qk" in names:
         found["qk"] = qk_error(p, size()), qk_size(p, size())
     if "scores" not in p.given or "scores" in names:
-        found["scores"] = scores_error(p, error("qk")), scores_size(p, size())
+        found["scores"] = scores_error(p, error("qk"), size), scores_size(p, size())
     if direct:
         ends = end_budgets(p, error("scores"))
         budget |= {name: ends[name] for name in direct}

@@ -10,8 +10,9 @@ from array_api_compat import array_namespace
 
 from workbench.budget.error import Error, deviations
 from workbench.budget.merge import lse_own, stored_out
+from workbench.budget.normaliser import normaliser
 from workbench.budget.problem import Budget, Problem
-from workbench.budget.tiles import SMALLEST_BLOCK_K
+from workbench.budget.tiles import SMALLEST_BLOCK_K, products_error
 from workbench.reference.online import by_query_head
 
 
@@ -43,6 +44,9 @@ def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
     given = losses.fused * ("scores" in p.given)
     of_max = (losses.argument_of_max + losses.rescaling_of_max * (tiles + 1) + given) * reach
     own = own + of_max
+    by_lse = normaliser(p)
+    if by_lse is not None:
+        own, of_max = (one + by_lse.weight[..., None] for one in (own, of_max))
     relative = xp.where(pi > 0, pi * xp.expm1(scores.worst + own), 0.0)
     squares, common = relative, relative
     if p.statistics:  # first order, with a margin for the second
@@ -51,13 +55,20 @@ def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
 
     added = losses.sum(keys + 2 * tiles + 2 * p.splits + 4)
     met = keys + losses.mma_block * tiles  # a tile's last block may be short
-    products = losses.sum_of_products(met, met, losses.acc_accumulation) + losses.sum(2 * tiles + 2 * p.splits + 3)
+    terms = losses.terms_of_product
+    products = losses.sum_of_products(terms * met, terms * met, losses.acc_accumulation) + products_error(p)
+    products = products + losses.rescalings(2 * tiles) + losses.sum(2 * p.splits + 3)
+    # what underflows in narrow accumulators; every key and every rescaling is rounded twice
+    lost = 2 * (terms * met + 2 * tiles) * losses.accumulator_floor
     sum_relative = xp.sum(relative, axis=-1)
-    out = _out(p, pi, relative, squares, common, sum_relative, added, products + losses.products, total)
+    # by lse nothing makes weights add up to 1
+    loose = None if by_lse is None else (xp.sum(xp.where(pi > 0, pi * xp.expm1(own), 0.0), axis=-1), by_lse.largest)
+    out = _out(p, pi, relative, squares, common, sum_relative, added, products, lost, total, loose)
 
     row_sum = xp.where(no_keys, 0.0, total)
     lost_l = _cast_of_sum(p, pi, total)
-    own_lse = lse_own(p, maximum, row_sum) + added
+    own_lse = lse_own(p, maximum, row_sum) + added + (0.0 if by_lse is None else by_lse.lse)
+    own_lse = own_lse + 4 * p.k.shape[-2] * losses.clamped / total
     never = p.computed["lse"] == -np.inf
     worst = -xp.log1p(-xp.minimum(sum_relative, 1.0)) + 1.05 * lost_l + own_lse
     if not p.statistics:
@@ -71,14 +82,16 @@ def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
 
 def _out(
     p: Problem, pi: np.ndarray, relative: np.ndarray, squares: np.ndarray, common: np.ndarray,
-    sum_relative: np.ndarray, added: float, products: float, total: np.ndarray,
+    sum_relative: np.ndarray, added: float, products: float, lost: float, total: np.ndarray,
+    loose: tuple[np.ndarray, float] | None,
 ) -> Budget:  # fmt: skip
     """[sum pi E |v - out| + sum k z + products sum pi |v| + added |out|] / (1 - sum pi E), division and cast rounded.
 
     sum pi E |v - out| <= sqrt(sum pi E) sqrt(sum pi E (v - out)^2) by Cauchy and Schwarz, which takes matrix products
     only; it is at most 1.25 times as large for normal errors. k is the cast of probs and z the value that it meets:
     v - out where the denominator has it too, v elsewhere. Values v + e that nobody saw move out by
-    sum (pi + pi E + k) |e|.
+    sum (pi + pi E + k) |e|. `loose`: how far the sum of the weights may be from 1, and the share of the largest value
+    that merges lose, in kernels that do not divide.
     """
     xp, losses = array_namespace(p.q), p.losses
     v = by_query_head(p.v, p.q.shape[1])
@@ -107,8 +120,13 @@ def _out(
         of_cast, squares_of_cast = (xp.maximum(one, other) for one, other in zip(*told, strict=True))
     rounding = products * reach + added * abs(out) + _partials(p, reach, total)
     # a head whose values are all 0 has an out of 0, whatever the weights
-    floor = losses.floor * (1 + pi.shape[-1] * xp.max(abs_v, axis=-2, keepdims=True)) * xp.astype(reach > 0, xp.float64)
+    largest_v = xp.max(abs_v, axis=-2, keepdims=True)
+    floor = losses.floor * (1 + pi.shape[-1] * largest_v) + lost / total[..., None]
+    # weights of every key that are clamped, in numerator and denominator, and so may rescalings be
+    floor = xp.where(reach > 0, floor, 0.0) + 4 * losses.clamped / total[..., None] * pi.shape[-1] * largest_v
     last = losses.division * abs(out) + floor
+    if loose is not None:
+        last = last + loose[0][..., None] * abs(out) * grown + loose[1] * largest_v
     if "v" in p.input_errors:
         reached = pi * (1 + 2 * products) + relative + (0.0 if cast is None else cast)
         last = last + reached @ by_query_head(p.input_error("v"), p.q.shape[1]) * grown
@@ -119,7 +137,8 @@ def _out(
         return stored_out(p, Error(xp.where(no_keys, 0.0, worst), 0.0, 0.0))
     if losses.acc_accumulation == "nearest":
         # a sum that loses n u of its size in the worst case loses sqrt(n) u all but surely
-        of_sums = losses.sums * (products * reach * reach + added * out * out) + (losses.products * reach) ** 2
+        of_sums = losses.accumulators * products * reach * reach + losses.sums * added * out * out
+        of_sums = of_sums + (products_error(p) * reach) ** 2
         certain = last + _partials(p, reach, total)
     else:
         of_sums, certain = 0.0 * reach, last + rounding
@@ -133,8 +152,9 @@ def _tiles(p: Problem) -> tuple[int, int]:
     one.
     """
     seqlen_k = p.k.shape[-2]
-    tiles = -(-seqlen_k // (p.contract.block_k or SMALLEST_BLOCK_K))
-    return (2 * tiles if p.contract.block_k is None else tiles), seqlen_k
+    if p.contract.block_k is None:
+        return 2 * -(-seqlen_k // SMALLEST_BLOCK_K), seqlen_k
+    return len(p.tiling.keys), seqlen_k
 
 
 def _raised(p: Problem, top: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from array_api_compat import array_namespace
 
 from workbench.budget.error import EXACT, Error, added, at, root_of_squares, statistical
 from workbench.budget.losses import U, cast_bound, flip_bound
+from workbench.budget.normaliser import normaliser
 from workbench.budget.problem import NEGLIGIBLE, Budget, Problem
 from workbench.budget.tiles import difference, max_bound, sum_bound, weight_error
 from workbench.reference.online import by_query_head
@@ -100,6 +101,8 @@ def out_budget(p: Problem, numerator: Error, row_sum: np.ndarray, denominator: E
     e_l = at(denominator, (..., None))
     rest = xp.maximum(abs(l) - e_l.worst, 0.0)
     own = losses.division * abs(value)
+    if (by_lse := normaliser(p)) is not None:
+        own = own + by_lse.weight[..., None] * _reach(p) / l + by_lse.largest * _largest_v(p, value)
     quotient = (numerator.worst + abs(value) * e_l.worst) / rest
     floor = xp.where((value != 0) | (quotient > 0), losses.floor, 0.0)
     worst = quotient * (1 + losses.division) + own + floor
@@ -116,9 +119,19 @@ def stored_out(p: Problem, error: Error) -> Budget:
     bounds: list[Any] = [error.worst, *([statistical(error, p.elements["out"])] if p.statistics else [])]
     if dtype != "float32":
         bounds = [cast_bound(value, bound, dtype, p.contract.out_rounding) for bound in bounds]
-    xp = array_namespace(p.v)
-    largest_v = by_query_head(xp.max(abs(p.v), axis=-2, keepdims=True), value.shape[1])
-    return Budget(bounds[0], bounds[-1], xp.broadcast_to(largest_v, value.shape))
+    return Budget(bounds[0], bounds[-1], array_namespace(p.v).broadcast_to(_largest_v(p, value), value.shape))
+
+
+def _largest_v(p: Problem, out: np.ndarray) -> np.ndarray:
+    """The largest |value| of each dim, [b, h, 1, d]: no mean of values is larger."""
+    return by_query_head(array_namespace(p.v).max(abs(p.v), axis=-2, keepdims=True), out.shape[1])
+
+
+def _reach(p: Problem) -> np.ndarray:
+    """What the magnitudes of the results that are merged into the numerator of out add up to, [b, h, q, d]."""
+    if p.algorithm != "split_k":
+        return abs(p.seen["acc"][..., p.tiling.last, :])
+    return array_namespace(p.q).sum(abs(p.seen["merge_weight"][..., None] * p.seen["partial_O"]), axis=-3)
 
 
 def lse_budget(p: Problem, maximum: np.ndarray, e_max: Error, row_sum: np.ndarray, e_sum: Error) -> Budget:
@@ -127,6 +140,8 @@ def lse_budget(p: Problem, maximum: np.ndarray, e_max: Error, row_sum: np.ndarra
     """
     xp, value = array_namespace(p.q), p.computed["lse"]
     own = lse_own(p, maximum, row_sum)
+    if (by_lse := normaliser(p)) is not None:
+        own = own + by_lse.lse
 
     def of_sum(bound: np.ndarray | float) -> np.ndarray:
         return -xp.log1p(-xp.minimum(bound / row_sum, 1.0))

@@ -11,6 +11,7 @@ from array_api_compat import array_namespace
 from workbench.budget.error import EXACT, Error, added, at, root_of_squares, statistical
 from workbench.budget.losses import flip_bound
 from workbench.budget.problem import NEGLIGIBLE, Problem
+from workbench.contract import FAST_EXP_ULPS
 from workbench.reference.online import by_query_head
 
 #: smallest key tile assumed of a kernel that does not tell its own: every tile is one more rescaling, with one more exp
@@ -142,11 +143,15 @@ def _acc(
     if e_v is not None:
         moved = (abs(probs) + e_p.worst) @ e_v
         incoming = incoming + moved
-    added = losses.sum_of_products(n + 1, n + 1, losses.acc_accumulation)
-    worst = sum_bound(p, total, incoming, added + losses.products * (1 + added), n + 2)
+    terms = losses.terms_of_product
+    added = losses.sum_of_products(terms * n + 1, terms * n + 1, losses.acc_accumulation)
+    of_products = products_error(p)
+    below = xp.where(total + incoming > 0, 2 * (terms * n + 2) * losses.accumulator_floor, 0.0)
+    worst = sum_bound(p, total, incoming, added + of_products * (1 + added), n + 2) + below
     if not p.statistics:
         return Error(worst, 0.0, 0.0), xp.maximum(total, NEGLIGIBLE)
-    common = e_c.common * abs(a) + abs(c) * e_a.common + rows * total + (n + 2) * losses.floor
+    common = e_c.common * abs(a) + abs(c) * e_a.common + rows * total + (n + 2) * losses.floor + below
+    common = common + (of_products - losses.product) * total
     squares = (e_c.random * a) ** 2 + (c * e_a.random) ** 2
     if e_p is not EXACT:
         common = common + e_p.common @ abs_v
@@ -155,14 +160,22 @@ def _acc(
         common = common + moved
     if losses.acc_accumulation == "nearest":
         products = probs @ v
-        terms = (probs * probs) @ (abs_v * abs_v)
-        squares = squares + losses.products**2 * (terms + c0 * c0)
-        squares = squares + losses.sums**2 * (n + 1) * (
-            c0 * c0 + c0 * abs(products) + products * products / 3 + terms / 2
+        of_terms = (probs * probs) @ (abs_v * abs_v)
+        squares = squares + losses.product**2 * (of_terms + c0 * c0)
+        squares = squares + losses.accumulators**2 * (terms * n + 1) * (
+            c0 * c0 + c0 * abs(products) + products * products / 3 + of_terms / 2
         )
     else:
         common = common + added * total + losses.products * c0
     return Error(worst, xp.sqrt(squares), common), xp.maximum(total, NEGLIGIBLE)
+
+
+def products_error(p: Problem) -> float:
+    """Relative error of a product of a cast prob and a value, or of the correction and acc, without the additions: that
+    of operands that are float32, and of the product, which a narrow accumulator rounds to its own dtype.
+    """
+    losses, wide = p.losses, (p.contract.probs_dtype == "float32") + (not p.exact_products)
+    return losses.product + (losses.operands(wide) if wide else 0.0)
 
 
 def sum_bound(p: Problem, total: np.ndarray, incoming: np.ndarray | float, added: float, n: int) -> np.ndarray:
@@ -198,7 +211,9 @@ def weight_error(
     random: np.ndarray | float = 0.0
     common: np.ndarray | float = 0.0
     worst = value * xp.expm1(own + dx.worst) + losses.floor
-    exact = hidden if shared else hidden | ((x == 0) & (dx.worst == 0))
+    # exp(0) = 1 in hardware and in libraries; a polynomial of few terms need not hit it
+    at_0 = not shared and losses.exp_ulps <= FAST_EXP_ULPS
+    exact = hidden | ((x == 0) & (dx.worst == 0)) if at_0 else hidden
     if dx is EXACT:
         random = worst
     elif p.statistics:
@@ -206,10 +221,12 @@ def weight_error(
         random = 1.05 * value * root_of_squares(dx.random, own - of_max) + losses.floor
         common = 1.05 * value * (dx.common + of_max)
     size = xp.maximum(value, 1 - value)
-    worst = xp.where(exact, 0.0, xp.minimum(worst, size))
+    # what is less than the clamp gives may be as much
+    clamped = xp.where(value <= 2 * losses.clamped, losses.clamped, 0.0) if losses.clamped else 0.0
+    worst = xp.where(exact, 0.0, xp.minimum(worst, size)) + clamped
     if not p.statistics:
         return Error(worst, 0.0, 0.0), size
-    return Error(worst, xp.where(exact, 0.0, random), xp.where(exact, 0.0, common)), size
+    return Error(worst, xp.where(exact, 0.0, random) + 0.0 * clamped, xp.where(exact, 0.0, common) + clamped), size
 
 
 def _of_max(
@@ -284,7 +301,7 @@ def _probs_cast(p: Problem, probs: np.ndarray, error: Error) -> Error:
         return error
     relative, absolute = p.losses.cast(p.losses.probs_dtype, p.contract.probs_rounding)
     xp = array_namespace(probs)
-    own = xp.where(probs > 0, relative * (probs + error.worst) + absolute, 0.0)
+    own = xp.where(probs + error.worst > 0, relative * (probs + error.worst) + absolute, 0.0)
     return Error(error.worst + own, root_of_squares(error.random, own), error.common + 0.0 * own)
 
 
