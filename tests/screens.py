@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -36,6 +37,10 @@ def printed(page: Path, command: str, folder: Path) -> tuple[str, int]:
     return "\n".join(line for line in lines if not line.startswith("repeat:")) + "\n", done.returncode
 
 
+def _anew(page: Path, folder: Path, found: re.Match[str]) -> str:
+    return found[1] + printed(page, found[2], folder)[0] + found[4]
+
+
 def renew() -> None:
     """Write every screen of every page anew, and the picture of README.md, which is of its first screen."""
     readme = PAGES[0]
@@ -46,10 +51,7 @@ def renew() -> None:
     for page in PAGES:
         before = page.read_text()
         with tempfile.TemporaryDirectory() as folder:
-            parts = [
-                found[1] + printed(page, found[2], Path(folder))[0] + found[4] for found in SCREEN.finditer(before)
-            ]
-        after = SCREEN.sub(lambda _, rest=iter(parts): next(rest), before)
+            after = SCREEN.sub(partial(_anew, page, Path(folder)), before)
         if after != before:
             page.write_text(after)
             print(f"renewed: {page.relative_to(ROOT)}")

@@ -284,7 +284,7 @@ def test_a_gpu_that_is_not_there_exits_with_3() -> None:
 
 
 def test_a_defect_of_ours_is_not_taken_for_a_bug_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.judge.diff", lambda trace: 1 / 0)
+    monkeypatch.setattr("workbench.judge.diff", lambda trace, **_: 1 / 0)
     result = workbench("diff", "flash", *SMALL)
     assert (
         result.exit_code == 70

@@ -192,6 +192,17 @@ def test_a_verdict_in_the_table_is_not_green_beside_an_error(judged):
     assert verdicts["merge_weight"] == "bug <- origin" and verdicts["out"] == "victim" and verdicts["lse"] == "rounding"
 
 
+def test_a_verdict_that_is_not_plainly_right_is_not_green(judged):
+    right = judged["right"]
+    doubtful = replace(right["lse"], verdict="suspicious", reason="for some reason")
+    one = replace(right, stages=(*right.stages[:-1], doubtful))
+    table = text.report(one, unicode=True, width=200).renderables[1]
+    assert {row.style for row in table.rows[:-1]} == {"green"} and table.rows[-1].style == "yellow"
+    assert "color:#946200" in one._repr_html_() and "color:#946200" not in right._repr_html_()
+    rows = summary([run_row(one), run_row(right)], unicode=True).renderables[0].rows
+    assert [row.style for row in rows] == ["yellow", "green"]
+
+
 def test_a_later_origin_is_called_wrong_by_itself_only_where_it_was_judged_so():
     def both(q, k, v, *, scale, causal):
         found = attention(q, k, v, scale=scale, causal=causal)
