@@ -229,3 +229,10 @@ def test_ranges_of_x_of_budget_can_be_read():
         "elements by x of budget: 1 at 0, 1 at 0 to 0.01, 1 at 0.01 to 0.1, 1 at 0.1 to 0.5, 1 at 0.5 to 1, "
         "1 at 1 to 2, 1 at 2 to 10, 1 beyond 10, 1 at inf"
     )
+
+
+def test_listings_fold_words_and_no_numbers():
+    entries = [{"id": "one", "seconds": 0.00123456, "summary": "many words " * 20} for _ in range(2)]
+    lines = shown(text.listing(entries, ("id", "seconds", "summary"), unicode=True), 60)
+    assert sum("0.00123" in line for line in lines) == 2 and not any("\u2026" in line for line in lines)
+    assert len(lines) > 8 and all(len(line) <= 60 for line in lines)

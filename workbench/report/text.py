@@ -40,6 +40,8 @@ COLUMNS = (
 _FULL = ("max ulp", "mean signed", "bits lost")
 #: columns that a narrow screen does without, the most telling first; what is not here always stays
 _SPARE = ("x of budget", "outside", "worst at", "max abs", "actual", "expected", *_FULL)
+#: characters of a cell that is never broken
+SHORT = 12
 #: characters of a line where no terminal shows it, enough for every column
 WIDTH = 200
 _LEFT = ("stage", "verdict", "worst at")
@@ -217,15 +219,17 @@ def html_table(diff: Diff) -> str:
 def listing(
     entries: Sequence[dict], columns: Sequence[str], *, unicode: bool, right: Sequence[str] = ()
 ) -> RenderableType:
-    """A plain table of dicts; the columns `right`, of numbers, are aligned at the right."""
+    """A plain table of dicts; the columns `right`, of numbers, are aligned at the right. On a narrow screen columns of
+    words take several lines, those of short cells, numbers among them, one.
+    """
     table = new_table(unicode)
+    rows = [[_cell(entry[column]) for column in columns] for entry in entries]
     for i, column in enumerate(columns):
-        if column in right:
-            table.add_column(column.replace("_", " "), no_wrap=True, justify="right")
-        else:
-            table.add_column(column.replace("_", " "), no_wrap=i == 0, overflow="fold")
-    for entry in entries:
-        table.add_row(*(escape(_cell(entry[column])) for column in columns))
+        short = all(len(row[i]) <= SHORT for row in rows)
+        justify = "right" if column in right else "left"
+        table.add_column(column.replace("_", " "), no_wrap=i == 0 or short, overflow="fold", justify=justify)  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*map(escape, row))
     return table
 
 
