@@ -177,7 +177,8 @@ class Expectation:
     @cached_property
     def given(self) -> dict[str, np.ndarray]:
         """The dumped stages that others are computed from, and maxima that the kernel was free to choose."""
-        chosen = [name for name in free_maxima(self.trace) if name not in self.dumped]
+        # a chosen partial_max alone does not fit sums over keys, which are computed of the running maximum
+        chosen = [name for name in free_maxima(self.trace) if name == "row_max" and name not in self.dumped]
         return {name: self._filled(name, self.value(name)) for name in (*self.dumped, *chosen)}
 
     def _filled(self, name: str, value: np.ndarray) -> np.ndarray:
