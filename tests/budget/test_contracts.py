@@ -255,8 +255,8 @@ def test_unknown_fields_take_the_weakest_choice() -> None:
     ("field", "value", "message"),
     [
         ("accumulation", "fp32", "one of nearest, tensor-core, any; got 'fp32'"),
-        ("acc_accumulation", None, "one of nearest, tensor-core, any; got None"),
-        ("mma_extra_bits", 1.5, "a whole number; got 1.5"),
+        ("acc_accumulation", "fp16", "one of nearest, tensor-core, any; got 'fp16'"),
+        ("mma_extra_bits", 1.5, "a whole number from -23 to 64; got 1.5"),
         ("exp_ulps", -1, "a number of at least 0; got -1"),
         ("mask_sentinel", 0.0, "a negative number; got 0.0"),
         ("empty_lse", "inf", "a number, inf or nan; got 'inf'"),
