@@ -1,6 +1,7 @@
 // Causal attention in C++, and a trace of it for `workbench diff`: docs/trace-format.md.
 //   g++ -std=c++17 -O2 trace_writer.cpp -o trace_writer && ./trace_writer run.safetensors && workbench diff run.safetensors
-// On the inputs of a case: workbench inputs --out in.safetensors --seqlen 24 --head-dim 16 --causal, and ./trace_writer run.safetensors in.safetensors
+// On inputs of `workbench inputs --out in.safetensors --seqlen 24 --head-dim 16 --causal`:
+//   ./trace_writer run.safetensors in.safetensors && workbench diff run.safetensors
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -32,7 +33,7 @@ void write_trace(const std::string& path, const std::string& target, const std::
     for (const Array& x : arrays) file.write(reinterpret_cast<const char*>(x.data.data()), 4 * x.data.size());
 }
 
-std::vector<float> read_array(const std::string& path, const std::string& name) {  // of F32, as `workbench inputs` writes it
+std::vector<float> read_array(const std::string& path, const std::string& name) {  // of an F32 one
     std::ifstream file(path, std::ios::binary);
     uint64_t size = 0, first = 0, last = 0;
     file.read(reinterpret_cast<char*>(&size), 8);

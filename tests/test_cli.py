@@ -296,7 +296,7 @@ def test_memory_that_a_machine_lacks_exits_with_3(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_defect_of_ours_is_not_taken_for_a_bug_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.judge.diff", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("workbench.judge.diff", lambda trace, **_: 1 / 0)
     result = workbench("diff", "flash", *SMALL)
     assert (
         result.exit_code == 70

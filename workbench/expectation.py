@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from workbench import mask, reference
 from workbench.arrays import in_float64
@@ -57,7 +58,8 @@ def unjudgeable(trace: Trace, name: str) -> str:
     if name in BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
     if name in _OF_MAXIMUM and trace.contract.row_max != "running" and "row_max" not in trace.stages:
-        return "the contract does not bind row_max to the running maximum, and row_max was not given"
+        if name not in _PARTIALS or "partial_max" not in trace.stages:
+            return "the contract does not bind row_max to the running maximum, and row_max was not given"
     if name in _PARTIALS and not split_keys_known(trace):
         return "the contract does not tell block_k and splits, so the keys of a split are unknown"
     if name == "merge_weight" and not _reads_partials(trace):
@@ -73,6 +75,20 @@ def free_maxima(trace: Trace) -> list[str]:
         return []
     found = [name for name in ("row_max", "partial_max") if name in trace.stages and name not in trace.sparse]
     return [name for name in found if not unjudgeable(trace, name)][:1]
+
+
+def hides_maxima(trace: Trace) -> bool:
+    """Whether the only maxima that are known of a kernel that was free to choose them are those of its splits. What it
+    subtracted before a split's last tile cancels but for roundings: it may as well have been the last one throughout.
+    """
+    return free_maxima(trace) == ["partial_max"]
+
+
+def by_tile(partial_max: np.ndarray, tiles: Tiling) -> np.ndarray:
+    """The maximum of each split [b, h, s, q] at all of its tiles, [b, h, q, t]."""
+    split_of = {t: s for s, own in enumerate(tiles.splits) for t in own}
+    order = [split_of[t] for t in range(len(tiles.keys))]
+    return array_namespace(partial_max).moveaxis(partial_max[:, :, order], 2, -1)
 
 
 def split_keys_known(trace: Trace) -> bool:
@@ -177,9 +193,11 @@ class Expectation:
     @cached_property
     def given(self) -> dict[str, np.ndarray]:
         """The dumped stages that others are computed from, and maxima that the kernel was free to choose."""
-        # a chosen partial_max alone does not fit sums over keys, which are computed of the running maximum
-        chosen = [name for name in free_maxima(self.trace) if name == "row_max" and name not in self.dumped]
-        return {name: self._filled(name, self.value(name)) for name in (*self.dumped, *chosen)}
+        chosen = [name for name in free_maxima(self.trace) if name not in self.dumped]
+        found = {name: self._filled(name, self.value(name)) for name in (*self.dumped, *chosen)}
+        if hides_maxima(self.trace):
+            found["row_max"] = by_tile(found["partial_max"], tiling_of(self.trace))
+        return found
 
     def _filled(self, name: str, value: np.ndarray) -> np.ndarray:
         open_ = self.open_slots(name)
@@ -221,6 +239,7 @@ class Expectation:
             bias=None if added is None else in_float64(added, self.device),
             exact_products=trace.case.dtype != "float32",
             tiling=tiling_of(trace),
+            hidden_maxima=hides_maxima(trace),
             computed={},
             given=self.given,
             statistics=self.statistics,

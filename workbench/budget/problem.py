@@ -41,6 +41,7 @@ class Problem:
     bias: np.ndarray | None  #: added to scaled scores, [b, h, q, k]
     exact_products: bool  #: products of q and k are exact in float32 (inputs of at most 12 bits)
     tiling: Tiling  #: the key tiles, all keys in one where they are not known
+    hidden_maxima: bool  #: row_max is not what the kernel had before the last tile of a split
     computed: Arrays  #: every stage as the reference computes it from `given`
     given: Arrays  #: the dumped stages
     elements: Mapping[str, int | None]  #: size of each whole stage, of which these are a part; None: of `deviations`
@@ -80,4 +81,4 @@ class Problem:
         only counts where it takes probs over a rounding boundary.
         """
         known = self.contract.block_k is not None and (self.algorithm == "flash" or self.contract.splits is not None)
-        return known and self.contract.probs_dtype != "float32" and self.predicted("probs")
+        return known and not self.hidden_maxima and self.contract.probs_dtype != "float32" and self.predicted("probs")

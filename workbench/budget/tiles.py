@@ -312,18 +312,18 @@ def _either(e: Error, probs: np.ndarray, e_cast: Error, cast: np.ndarray) -> Err
 
 
 def _rescaling(p: Problem) -> np.ndarray | float:
-    """Relative error of the rescalings that a kernel of unknown tiles may add to a row, [..., q]; 0 where the tiles are
-    known.
+    """Relative error of the rescalings that a kernel of unknown tiles or maxima may add to a row, [..., q]; 0 where
+    they are known.
 
     At most one for each tile and one for each split, with arguments that add up to no more than the range of the row's
     scores.
     """
-    if p.contract.block_k is not None:
+    if p.contract.block_k is not None and not p.hidden_maxima:
         return 0.0
     scores = p.computed["scores"]
     xp, losses = array_namespace(scores), p.losses
     events = 2 * -(-scores.shape[-1] // SMALLEST_BLOCK_K)
-    largest = xp.max(scores, axis=-1)
+    largest = xp.max(p.seen["row_max"] if p.hidden_maxima else scores, axis=-1)
     smallest = xp.min(xp.where(scores == -np.inf, np.inf, scores), axis=-1)
     extent = xp.where(largest >= smallest, largest - smallest, 0.0)
     return xp.expm1(losses.exp(extent, events) + losses.argument * extent) + losses.sum(2 * events)
