@@ -1,10 +1,13 @@
 // Causal attention in C++, and a trace of it for `workbench diff`: docs/trace-format.md.
 //   g++ -std=c++17 -O2 trace_writer.cpp -o trace_writer && ./trace_writer run.safetensors && workbench diff run.safetensors
+// On inputs of `workbench inputs --out in.safetensors --seqlen 24 --head-dim 16 --causal`:
+//   ./trace_writer run.safetensors in.safetensors && workbench diff run.safetensors
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -30,12 +33,27 @@ void write_trace(const std::string& path, const std::string& target, const std::
     for (const Array& x : arrays) file.write(reinterpret_cast<const char*>(x.data.data()), 4 * x.data.size());
 }
 
-int main(int, char** argv) {
+std::vector<float> read_array(const std::string& path, const std::string& name) {  // of an F32 one
+    std::ifstream file(path, std::ios::binary);
+    uint64_t size = 0, first = 0, last = 0;
+    file.read(reinterpret_cast<char*>(&size), 8);
+    std::string header(size, ' ');
+    file.read(header.data(), size);
+    const std::string key = "\"data_offsets\":[";
+    std::istringstream offsets(header.substr(header.find(key, header.find("\"" + name + "\":")) + key.size()));
+    offsets >> first && offsets.ignore() >> last;
+    std::vector<float> data((last - first) / 4);
+    file.seekg(8 + size + first).read(reinterpret_cast<char*>(data.data()), last - first);
+    return data;
+}
+
+int main(int argc, char** argv) {
     const int N = 24, D = 16;
     std::mt19937 random(0);
     std::normal_distribution<float> normal;
     std::vector<float> q(N * D), k(N * D), v(N * D), scores(N * N, -INFINITY), out(N * D), lse(N);
     for (auto* x : {&q, &k, &v}) for (float& e : *x) e = normal(random);
+    if (argc > 2) q = read_array(argv[2], "q"), k = read_array(argv[2], "k"), v = read_array(argv[2], "v");
     for (int i = 0; i < N; i++) {
         float largest = -INFINITY, sum = 0;
         for (int j = 0; j <= i; j++) {

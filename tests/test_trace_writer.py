@@ -5,10 +5,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from workbench import diff, load
+from workbench import Case, diff, load
 from workbench.cli import commands
 
 ROOT = Path(__file__).parent.parent
@@ -17,14 +18,16 @@ SOURCE = ROOT / "examples" / "trace_writer.cpp"
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
 
-def written(folder: Path, before: str = "", after: str = "") -> Path:
-    """The trace that the program writes, after one replacement in its source."""
+def written(folder: Path, before: str = "", after: str = "", *read: str) -> Path:
+    """The trace that the program writes, after one replacement in its source, on inputs that it reads where any are
+    given.
+    """
     text = SOURCE.read_text()
     assert not before or text.count(before) == 1
     (folder / "writer.cpp").write_text(text.replace(before, after) if before else text)
     command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "writer.cpp", "-o", "writer"]
     subprocess.run(command, cwd=folder, check=True)
-    subprocess.run(["./writer", "run.safetensors"], cwd=folder, check=True)
+    subprocess.run(["./writer", "run.safetensors", *read], cwd=folder, check=True)
     return folder / "run.safetensors"
 
 
@@ -50,8 +53,17 @@ def test_a_bug_in_it_is_found(tmp_path: Path, before: str, after: str, origins: 
     assert diff(load(written(tmp_path, before, after))).origins == origins
 
 
-def test_the_page_shows_the_writer_as_it_is() -> None:
+def test_it_reads_the_inputs_that_the_workbench_writes(tmp_path: Path) -> None:
+    case = Case(seqlen=24, head_dim=16, causal=True, seed=5)
+    words = ["inputs", "--out", str(tmp_path / "in.safetensors"), "--seqlen", "24", "--head-dim", "16", "--causal"]
+    assert CliRunner().invoke(commands, [*words, "--seed", "5"]).exit_code == 0
+    trace = load(written(tmp_path, "", "", "in.safetensors"))
+    assert all(np.array_equal(trace.inputs[x], drawn) for x, drawn in zip("qkv", case.inputs(), strict=True))
+    assert diff(trace).verdict == "rounding"
+
+
+def test_the_page_shows_the_reader_and_the_writer_as_they_are() -> None:
     page = (ROOT / "docs" / "trace-format.md").read_text()
-    shown = re.search(r"```cpp\n(.*?)```", page, re.DOTALL)
-    assert shown is not None and shown[1] in SOURCE.read_text()
-    assert len(shown[1].splitlines()) <= 20
+    shown = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
+    assert len(shown) == 2 and all(code in SOURCE.read_text() for code in shown)
+    assert all(len(code.splitlines()) <= 20 for code in shown)
