@@ -74,9 +74,10 @@ def show(pairs: Sequence["Against"], as_json: bool, out: Path | None) -> None:
     screen = text.console()
     unicode, width = screen.is_terminal, screen.width
     one = len(pairs) == 1
-    screen.print(
-        against.report(pairs[0], unicode=unicode, width=width) if one else against.summary(pairs, unicode=unicode)
-    )
+    if one:
+        screen.print(against.report(pairs[0], unicode=unicode, width=width), crop=False)
+    else:
+        screen.print(against.summary(pairs, unicode=unicode))
     if out is not None:
         each = f"{out}/" if one else f"{out}/000/"
         screen.print(f"pictures and traces: {each}a/ and {each}b/{'' if one else ', and so on'}", soft_wrap=True)

@@ -15,7 +15,7 @@ from workbench.report.command import against_command, case_options
 from workbench.report.document import diff_document, largest
 from workbench.report.numbers import number, ratio, value
 from workbench.report.plain import number as plain
-from workbench.report.text import STYLES, fitting, gates, headline, new_table, verdict
+from workbench.report.text import STYLES, fitting, gates, headline, new_table, verdict, wrapped
 from workbench.shared import ORDER
 from workbench.stage_against import StageAgainst
 from workbench.stages import ALGORITHMS, AXIS_NAMES
@@ -49,9 +49,11 @@ def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
     rows = _rows(pair)
     styles = [_style(pair, row["stage"]) for row in rows]
     table = fitting(rows, COLUMNS, _SPARE, width, unicode=unicode, left=_LEFT, styles=styles)
-    lines = [Text(line, style="" if line.startswith(" ") else "bold") for line in findings(pair)]
-    repeat = [Text(f"repeat: {command}", style="dim")] if (command := against_command(pair)) else []
-    return Group(*(Text(line) for line in _headlines(pair)), table, *lines, *repeat)
+    fold = width if unicode else None
+    above = [part for line in _headlines(pair) for part in wrapped(line, "", fold)]
+    below = [part for line in findings(pair) for part in wrapped(line, "" if line.startswith(" ") else "bold", fold)]
+    repeat = wrapped(f"repeat: {command}", "dim", None) if (command := against_command(pair)) else []
+    return Group(*above, table, *below, *repeat)
 
 
 def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
