@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import warnings
 from functools import partial
 
 import pytest
@@ -36,6 +37,12 @@ def wrong_when_long(q, k, v, *, scale, causal):
 def fussy(q, k, v, *, scale, causal):
     if q.shape[-1] % 8:
         raise ValueError("head_dim must be a multiple of 8")
+    return attention(q, k, v, scale=scale, causal=causal)
+
+def on_few_blocks(q, k, v, *, scale, causal):
+    import warnings
+    warnings.warn("Grid size 1 will likely result in GPU under-utilization due to low occupancy.")
+    warnings.warn("something else")
     return attention(q, k, v, scale=scale, causal=causal)
 
 seen = []
@@ -131,6 +138,13 @@ def test_right_attention_is_timed_beside_torch(mine):
             assert all(times[f"kernel_{suffix}"] is None for suffix in PERCENTILES)
             assert times["no_kernel_us"] == "a CPU has whole calls only"
     assert not wrong(results)
+
+
+def test_small_grids_are_no_reason_to_warn_at_each_launch(mine):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert measure(f"{mine}:on_few_blocks", [SMALL])["rows"][0]["refused"] is None
+    assert {str(one.message) for one in caught} == {"something else"}
 
 
 def test_a_slow_function_takes_its_time():

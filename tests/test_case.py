@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -356,3 +357,13 @@ def test_numpy_numbers_become_plain_ones():
 
 def test_but_takes_seqlen_too():
     assert Case().but(seqlen=3) == Case(seqlen=3)
+
+
+def test_inputs_that_do_not_fit_in_memory_are_refused_before_they_are_drawn():
+    with pytest.raises(Refusal) as refused:
+        Case(seqlen=10**10).inputs()
+    assert re.fullmatch(
+        r"q \[1, 1, 10000000000, 64\], k and v \[1, 1, 10000000000, 64\] are drawn in float64, in which they take "
+        r"1.54e\+04 GB; this machine has [\d.]+(e\+\d+)? GB: choose smaller lengths",
+        str(refused.value),
+    )

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -41,7 +42,7 @@ def test_a_bug_exits_with_1_and_names_its_origin() -> None:
     assert any("merge_weight" in line and "bug <- origin" in line for line in lines)
     assert "first wrong stage: merge_weight = exp(partial_max - merge_max); 0 for an empty split" in lines
     assert any(line.startswith("  actual = expected * partial_sum at ") for line in lines)
-    assert "victims, right on their own inputs: out" in lines
+    assert "victim: out (right from what it read; a victim's row shows the error from q, k and v)" in lines
     assert (
         "repeat: workbench diff split_k --fault reduce-double-counts-sum --seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16"
         in lines
@@ -140,8 +141,12 @@ def test_causal_and_full_and_several_kernels_make_a_product() -> None:
 
 
 def test_a_fault_brings_the_options_that_it_needs() -> None:
-    document = json.loads(workbench("diff", "flash", "--fault", "flash-no-causal-mask", *SMALL, "--json").stdout)
+    faulty = ["diff", "flash", "--fault", "flash-no-causal-mask", *SMALL, "--json"]
+    said, silent = workbench(*faulty), workbench(*faulty, "--causal")
+    document = json.loads(said.stdout)
     assert document["case"]["causal"] is True and document["origin"] == "scores"
+    assert said.stderr == "set for --fault flash-no-causal-mask: --causal\n"
+    assert silent.stdout == said.stdout and silent.stderr == ""
 
 
 def test_out_holds_pictures_and_a_trace_that_can_be_judged_again(tmp_path: Path) -> None:
@@ -152,6 +157,18 @@ def test_out_holds_pictures_and_a_trace_that_can_be_judged_again(tmp_path: Path)
     assert {"overview.png", "cancellation.png", *(f"13-merge_weight-{kind}.png" for kind in kinds)} <= set(names)
     again = workbench("diff", str(tmp_path / "o" / "trace.safetensors"), "--json")
     assert again.exit_code == 1 and json.loads(again.stdout)["origin"] == "merge_weight"
+
+
+def test_pictures_of_a_run_of_which_nothing_could_be_judged(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def attention(q, k, v, *, scale, causal):\n    return {'row_max': q[..., :1].copy()}\n")
+    result = workbench("diff", f"{path}:attention", "--seqlen", "8", "--out", str(tmp_path / "o"), "--json")
+    assert (result.exit_code, json.loads(result.stdout)["verdict"]) == (1, "untestable")
+    assert sorted(file.name for file in (tmp_path / "o").iterdir()) == ["overview.png", "trace.safetensors"]
+
+
+def test_a_length_that_no_machine_has_is_refused_before_its_time_is_told() -> None:
+    assert message("diff", "flash", "--seqlen", "10000000000").startswith("q [1, 1, 10000000000, 64], k and v ")
 
 
 def test_a_foreign_kernel(tmp_path: Path) -> None:
@@ -169,10 +186,10 @@ def test_a_foreign_kernel(tmp_path: Path) -> None:
     assert workbench("diff", f"{path}:attention", *options).exit_code == 0
     result = workbench("diff", f"{path}:wrong", *options)
     assert result.exit_code == 1
-    assert "  judged end to end, from q, k and v: the cause is at or before out" in result.stdout.splitlines()
-    assert (
-        "  assumed of the kernel, the weakest choice: block_k=None, splits=None, scores_dtype=float32" in result.stdout
-    )
+    assert "  judged from q, k and v alone: the cause is at or before out" in result.stdout.splitlines()
+    assert "fields assumed of the kernel, the weakest choice (-v lists them)" in result.stdout
+    result = workbench("diff", f"{path}:wrong", *options, "-v")
+    assert "fields assumed of the kernel, the weakest choice: block_k=None, splits=None, scores_dtype=" in result.stdout
 
 
 def test_untestable_exits_with_1() -> None:
@@ -210,6 +227,10 @@ def test_untestable_exits_with_1() -> None:
             ["flash", "--probes", "most"],
             "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
             "row_sum, acc, out, lse; got 'most'",
+        ),
+        (
+            ["fp8", "--decode", "direct", "--probes", "out,lut_k"],
+            "fp8 with decode=direct has no stage lut_k; got probes=out,lut_k",
         ),
         (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, suspicious; got 'rounding'"),
         (["flash", "--layout", "bshd"], "layout are for foreign kernels; flash is one of ours"),
@@ -263,8 +284,19 @@ def test_a_gpu_that_is_not_there_exits_with_3() -> None:
     )
 
 
+def test_memory_that_a_machine_lacks_exits_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def large(*_: object, **__: object) -> None:
+        np.empty(10**18)
+
+    monkeypatch.setattr("workbench.judge.diff", large)
+    result = workbench("diff", "flash", *SMALL)
+    assert result.exit_code == 3 and result.stderr.startswith(
+        "workbench: this machine has not the memory for this run: "
+    )
+
+
 def test_a_defect_of_ours_is_not_taken_for_a_bug_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.judge.diff", lambda trace: 1 / 0)
+    monkeypatch.setattr("workbench.judge.diff", lambda trace, **_: 1 / 0)
     result = workbench("diff", "flash", *SMALL)
     assert (
         result.exit_code == 70
@@ -278,6 +310,12 @@ def test_faults_and_kernels_are_listed() -> None:
     assert [fault["id"] for fault in faults["faults"]] == list(CATALOGUE) and faults["schema"] == "workbench.faults/1"
     kernels = json.loads(workbench("kernels", "--json").stdout)
     assert [kernel["name"] for kernel in kernels["kernels"]] == ["flash", "split_k", "fp8"]
+    outs = [stage for stage in kernels["stages"] if stage["stage"] == "out"]
+    assert [(one["axes"], one["of"]) for one in outs] == [("bhqd", ["flash", "fp8"]), ("bhqd", ["split_k"])]
+    assert {one["stage"] for one in kernels["stages"]} == {name for k in kernels["kernels"] for name in k["stages"]}
+    lines = [" ".join(line.split()) for line in workbench("kernels").stdout.splitlines()]
+    assert "merge_max b h q max over splits split_k" in lines
+    assert "axes: b batch, h head, q query, k key, d dim, t tile, s split, c code; h of k and v is the kv head" in lines
     listed = " ".join(workbench("faults").stdout.split())
     assert "flash-bshd-strides flash qk, acc q, k and v are read as if stored [b, s, h, d]" in listed
     assert "v[j, d] = 16 * (j % 16) + d % 16." in " ".join(workbench("kernels").stdout.split())

@@ -289,3 +289,18 @@ def test_traces_of_other_problems(trace: str, tmp_path: Path) -> None:
     assert message(trace, "--against", str(other)) == (
         "split_k against flash: both must run the same problem; they differ in seqlen_k: 64 and 20"
     )
+
+
+def test_a_trace_in_a_folder_and_its_inputs(tmp_path: Path, mine: str) -> None:
+    for h in range(2):
+        save(
+            run("flash", CASE.but(heads=2, kv_heads=2), backend="emulator", where=f"h={h}"),
+            tmp_path / f"{h}.safetensors",
+        )
+    for pair in ([str(tmp_path), "--against", "flash"], ["flash", "--against", str(tmp_path)]):
+        found = document(*pair, *EMULATOR)
+        assert (found["exit_code"], found["verdict"]) == (0, "identical")
+    assert document(f"{mine}:attention", "--against", str(tmp_path))["verdict"] == "rounding"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert message(str(empty), "--against", "flash") == f"{empty}: no .safetensors file there"

@@ -60,7 +60,7 @@ def test_by_name_and_the_worst_of_a_faulty_stage() -> None:
     over = [float(line[-2]) for line in lines[4:]]
     assert over == sorted(over, reverse=True) and over[-1] > 1
     lines = cells(show("split_k", "out", *faulty[1:], "--worst", "1"))
-    assert " ".join(lines[2]) == "rounding (victim); expected: float64 from q, k and v"
+    assert " ".join(lines[2]) == "victim; expected: float64 from q, k and v"
     assert lines[4][-1] == "bug"
 
 
@@ -212,3 +212,13 @@ def test_words_that_are_missing_show_the_usage() -> None:
     assert result.exit_code == 2 and result.stderr.splitlines()[-1] == "Error: Missing argument 'STAGE[INDICES]'."
     result = show("flash", "qk", "--worst", "0")
     assert result.exit_code == 2 and "Invalid value for '--worst': 0 is not in the range x>=1." in result.stderr
+
+
+def test_a_stage_that_a_way_of_decoding_does_not_have() -> None:
+    rest = (
+        "scale_q, scale_k, scale_v, codes_q, codes_k, codes_v, dequant_q, dequant_k, dequant_v, qk, scores, row_max, "
+        "correction, probs, probs_cast, row_sum, acc, out, lse"
+    )
+    assert message("fp8", "lut_k", "--seqlen", "16", "--decode", "direct", "--backend", "emulator") == (
+        f"fp8 with decode=direct has no stage lut_k; it has {rest}"
+    )

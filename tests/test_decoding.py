@@ -119,7 +119,7 @@ def test_what_a_wrong_decoding_does_to_later_stages_makes_them_victims(trace: Tr
     assert judged.victims == ("dequant_k", *list(ALGORITHMS["fp8"])[list(ALGORITHMS["fp8"]).index("qk") :])
     assert judged["lut_v"].role == judged["dequant_q"].role == "clean"
     text = shown(judged)
-    assert "Rows marked (victim) show the error against codes and scales" in text
+    assert "a victim's row shows the error from codes and scales" in text
     assert "first wrong stage: lut_k = value of the code * scale_k, float32" in text
 
 

@@ -240,7 +240,6 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
             "<lambda>: stage out has axes [b h q d] and must have shape [1, 4, 24, 16] for this case; got [1, 4, 23, 16]",
         ),
         (OUT.astype(np.int32), "<lambda>: out must be an array of float32, float16, bfloat16 or float64; got int32"),
-        (None, "<lambda>: out must be an array of float32, float16, bfloat16 or float64; got object"),
         ({}, "<lambda> returned no stage; return out, (out, lse), or a dict of stage name -> array"),
         (
             {"scoers": OUT},
@@ -276,15 +275,39 @@ def test_wrong_results_are_refused(result: Any, message: str) -> None:
     assert str(refusal.value) == message
 
 
-def test_an_exception_is_shown_with_its_traceback_and_a_hint(tmp_path: Path) -> None:
+HINT = "\nIf it expects torch tensors, say --arrays torch."
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("{}\n    return q.view(3)\n", HINT),
+        ("import torch\n{}\n    return q.transpose(-2, -1)\n", HINT),
+        ("import numpy\n{}\n    return q.contiguous()\n", HINT),  # says that it is no attribute of a numpy.ndarray
+        ("import numpy\n{}\n    return q.transpose(-2, -1)\n", "axes don't match array\n"),
+        ("{}\n    raise ValueError('head_dim 16')\n", "head_dim 16\n"),
+        ("import torch\n{}\n    assert q.shape[2] > 99, 'short'\n", "short\n"),
+    ],
+)
+def test_an_exception_is_shown_with_its_traceback_and_a_hint_where_that_may_help(
+    tmp_path: Path, text: str, hint: str
+) -> None:
+    if "torch" in text:
+        pytest.importorskip("torch", reason="torch is not installed")
     path = tmp_path / "mine.py"
-    path.write_text("def attention(q, k, v, *, scale, causal):\n    return q.view(3)\n")
+    path.write_text(text.format("def attention(q, k, v, *, scale, causal):"))
     with pytest.raises(Refusal) as refusal:
         run(f"{path}:attention", CASE)
     message = str(refusal.value)
     assert message.startswith(f"{path}:attention raised on numpy arrays:\nTraceback")
-    assert f'File "{path}", line 2, in attention' in message
-    assert message.endswith("\nIf it expects torch tensors, say --arrays torch.")
+    assert f'File "{path}", line {text.count(chr(10))}, in attention' in message
+    assert message.endswith(hint)
+
+
+def test_what_is_no_function_is_no_target() -> None:
+    with pytest.raises(Refusal) as refusal:
+        run(3, CASE)  # type: ignore[arg-type]
+    assert str(refusal.value) == "a target is the name of a kernel, path.py:function, or a function; got 3"
 
 
 def test_a_failure_that_shows_only_when_the_result_is_read_is_the_functions(tmp_path: Path) -> None:
@@ -322,7 +345,7 @@ def test_a_file_may_have_the_name_of_a_library(tmp_path: Path, name: str) -> Non
 
 def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text("import nowhere_to_be_found\n")
+    path.write_text("from json import nowhere_to_be_found\n")
     good = tmp_path / "good.py"
     good.write_text("def attention(): pass\ndef other(): pass\n")
     for target, message in [

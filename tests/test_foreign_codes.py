@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, diff, run
+from workbench.ledger import ledger
 from workbench.quantize import quantize
 from workbench.reference.quantize import VALUES
-from workbench.report.remarks import remarks
+from workbench.report.remarks import notes
 from workbench.stages import QUANTISED_INPUTS
 
 CASE = Case(heads=4, kv_heads=2, seqlen=40, head_dim=32)
@@ -135,7 +136,7 @@ def test_without_a_format_a_decoded_input_is_held_to_the_coarsest() -> None:
     wrong = diff(run(lambda q, k, v, **_: _half(q, k, v, 1.5), CASE))
     parts = [float(np.abs(diff.loss.of_out).max()) for diff in (judged, wrong) if diff.loss is not None]
     assert parts[0] < 0.1 < 0.3 < parts[1]
-    assert any(f"{parts[1]:.3g} from quantisation" in line for line in remarks(wrong))
+    assert any(f"{parts[1]:.3g} from quantisation" in line for line in notes(wrong))
 
 
 def _half(q: np.ndarray, k: np.ndarray, v: np.ndarray, by: float) -> dict[str, Any]:
@@ -172,7 +173,7 @@ def test_what_only_float8_products_explain_is_suspicious_until_they_are_declared
     case = Case(heads=4, seqlen=128, codes="e4m3")
     out = diff(run(kernel, case))["out"]
     assert out.verdict == "suspicious" and out.reason.startswith(
-        "right only of a kernel that casts probs to float8_e4m3fn or sums in 14 bits, which was assumed; of any other a bug, "
+        "right only of a kernel with probs_dtype=float8_e4m3fn or probs_dtype=float8_e5m2; of a usual kernel a bug, "
     )
     contract = {"probs_dtype": "float16", "mma_extra_bits": 0}
     assert diff(run(kernel, case)).origins == ("out",)
@@ -224,3 +225,17 @@ def test_wrong_usage_is_refused() -> None:
     assert refusal(lambda *_, **__: {"partial_max": np.zeros(1), "dequant_v": np.zeros(1)}, CASE).startswith(
         "<lambda> returned partial_max; stages of a kernel on 8-bit codes are: scale_q, scale_k, "
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_decoded_without_its_scale_is_named_where_nobody_gave_the_scale(kind: str) -> None:
+    def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        found = quantize(k, kind, saturate=True)
+        without = decoded(kind, found.codes, np.ones_like(found.scale))
+        return {"dequant_k": without.astype(np.float32), "out": np.zeros_like(q)}
+
+    judged = diff(run(kernel, CASE.but(codes=kind)))
+    assert judged.origin == "dequant_k"
+    (entry,) = ledger(judged.trace, judged["dequant_k"])
+    assert (entry.factor, entry.power) == ("scale_k", -1)
+    assert "actual = expected / scale_k" in str(judged)

@@ -1,6 +1,7 @@
 """Inputs from outside: what a file holds is what a kernel reads, and what does not fit is refused by name."""
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +17,7 @@ from workbench.quantize import quantize
 from workbench.stages import INPUTS, QUANTISED_INPUTS
 
 CASE = Case(batch=2, heads=4, kv_heads=2, seqlen_q=20, seqlen_k=30)
+Q = np.zeros((1, 1, 4, 8), np.float32)
 
 
 def quantised(kind: str = "simulated", case: Case = CASE) -> dict[str, np.ndarray]:
@@ -199,8 +201,26 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", q=np.array([{}], object))
     assert message("objects.npz").startswith("FILE: not a complete npz file of plain arrays (Object arrays cannot be")
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    assert message("x.pt", b"1").startswith("FILE: torch could not load it with weights_only (")
+    whole = tmp_path / "whole.pt"
+    torch.save({name: torch.zeros(1, 1, 4, 8) for name in "qkv"}, whole)
+    for damaged in (b"", b"1", b"corrupt", whole.read_bytes()[:-100]):
+        assert message("x.pt", damaged) == "FILE: not a complete .pt file as torch.save writes it"
     torch.save(torch.zeros(3), tmp_path / "tensor.pt")
     assert message("tensor.pt") == "FILE: must hold a dict of name -> tensor; got Tensor"
     torch.save({"q": Path("x")}, tmp_path / "code.pt")
-    assert message("code.pt").startswith("FILE: torch could not load it with weights_only (UnpicklingError")
+    assert message("code.pt") == "FILE: must hold a dict of name -> tensor alone; it holds a pathlib.PosixPath"
+
+
+@pytest.mark.parametrize(("given", "got"), [((Q, Q), "2 of them"), ([Q] * 4, "4 of them"), (3, "int")])
+def test_what_is_neither_three_arrays_nor_a_mapping_is_refused(given: Any, got: str) -> None:
+    assert refusal(run, "flash", CASE, inputs=given) == (
+        f"flash: inputs are a file, (q, k, v), or a mapping of names to arrays; got {got}"
+    )
+
+
+def test_a_trace_in_several_files_gives_what_its_kernel_read(tmp_path: Path) -> None:
+    case = Case(seqlen=16, heads=2, head_dim=16, block_q=16, block_k=16)
+    for h in range(2):
+        save(run("flash", case, backend="emulator", where=f"h={h}"), tmp_path / f"{h}.safetensors")
+    for x, drawn in zip("qkv", case.inputs(), strict=True):
+        assert np.array_equal(load_inputs(tmp_path)[x], drawn)

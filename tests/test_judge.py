@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workbench import Case, Diff, Trace, diff, run
+from workbench import Case, Diff, Trace, against, diff, run
 from workbench.comparison import Elements, State, whole
 from workbench.refusal import Refusal
 from workbench.stage_diff import StageDiff
@@ -274,3 +274,20 @@ def test_wrong_axes_are_refused(flash: Trace, ask: Callable, message: str) -> No
     with pytest.raises(Refusal) as refusal:
         ask(diff(flash)["acc"])
     assert str(refusal.value) == message
+
+
+def test_the_truth_of_a_judgement_is_not_told():
+    """`if diff(trace)` would be true of a bug."""
+    judged = diff(run(lambda q, k, v, *, scale, causal: v))
+    with pytest.raises(TypeError) as refused:
+        bool(judged)
+    assert str(refused.value) == 'the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"'
+    with pytest.raises(TypeError) as refused:
+        assert against(judged, judged)
+    assert (
+        str(refused.value) == 'the truth of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"'
+    )
+
+
+def test_without_a_case_it_is_the_usual_one():
+    assert run(lambda q, k, v, *, scale, causal: v).case == Case()

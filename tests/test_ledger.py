@@ -305,7 +305,7 @@ def test_nearly_all_must_match(split_k: Trace) -> None:
 
 def test_findings_and_document_show_it() -> None:
     judged = diff(traced("split_k", "reduce-double-counts-sum"))
-    lines = findings(judged)
+    lines = findings(judged, full=True)
     n = int(judged["merge_weight"].isolated.outside.sum())
     where = next(i for i, line in enumerate(lines) if line.startswith("  the budget there"))
     assert lines[where + 1 : where + 3] == [

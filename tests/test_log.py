@@ -61,13 +61,15 @@ def test_forty_lines_of_a_kernel_with_a_wrong_scale_name_scores(tmp_path: Path) 
 
 
 def test_what_is_said_of_it(tmp_path: Path) -> None:
-    said = findings(judged(tmp_path, "\n".join(lines(attention(CASE, scale_by=1.01), 10, "%.4g"))))
+    found = judged(tmp_path, "\n".join(lines(attention(CASE, scale_by=1.01), 10, "%.4g")))
+    said = findings(found)
     assert said[0] == "first wrong stage: scores = qk * scale, -inf where masked"
     assert "  outside the budget: 10 of 10 (100.0%)" in said
-    assert "  judged end to end, from q, k and v: the cause is at or before scores" in said
-    assert "  right where they were given, upstream: qk" in said
-    assert "wrong as well, from q, k and v, as victims at least: out, lse" in said
-    assert not any(line.startswith("  upstream that nobody saw") for line in said)
+    assert "  judged from q, k and v alone: the cause is at or before scores" in said
+    assert "  right where they were given, before it: qk" in said
+    assert "victim?: out, lse (wrong from q, k and v, as a stage before is; by itself it may be right)" in said
+    assert not any(line.startswith("  not given, so that") for line in said)
+    said = findings(found, full=True)
     assert any(line.endswith("% the digits that were printed") for line in said)
 
 

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from workbench.machine import machine, peak_bytes
+from workbench.machine import machine, memory_bytes, peak_bytes
 
 MILLION = 10**6
 
@@ -24,3 +24,7 @@ def test_the_peak_is_kept_by_this_process_and_not_inherited_by_the_next() -> Non
     code = "import sys; from workbench.machine import peak_bytes; sys.stdout.write(str(peak_bytes()))"
     alone = int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout)
     assert 2 * MILLION < alone < 100 * MILLION
+
+
+def test_a_process_has_less_than_the_memory_of_its_machine() -> None:
+    assert peak_bytes() < memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

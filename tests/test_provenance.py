@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from workbench import Case, Refusal, load, run, save
+from workbench import Case, Refusal, diff, load, run, save
 from workbench.cli import commands
 from workbench.provenance import File, Provenance, failed, files, since
 
@@ -112,7 +112,7 @@ def attention(q, k, v, *, scale, causal):
     return {"scores": s, "out": beside.over(p @ v, p.sum(-1, keepdims=True))}
 def drifting(q, k, v, *, scale, causal):
     made = attention(q, k, v, scale=scale, causal=causal)
-    made["out"] *= np.float32(1 + calls * 2.0**-22)
+    made["out"] *= np.float32(1 + calls % 2 * 2.0**-22)
     return made
 def probed(q, k, v, *, scale, causal, probes=True):
     made = attention(q, k, v, scale=scale, causal=causal)
@@ -284,3 +284,15 @@ def test_a_library_that_the_system_loaded_is_none_of_the_run() -> None:
 
     names = [Path(one.path).name for one in files(kernel)]
     assert names and not any(name.startswith(("libm.", "libc.", "_multiarray")) for name in names)
+
+
+def test_runs_that_repeat_their_bits_say_so(mine: str) -> None:
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        return np.zeros_like(q)
+
+    assert run(kernel, CASE, runs=3).notes == ("the same bits in 3 runs",)
+    assert run(kernel, CASE).notes == ()
+    judged = diff(run(f"{mine}:probed", CASE, runs=2))
+    notes = ("the same bits in 2 runs", "the same bits of out and lse without its probes")
+    assert judged.trace.notes == notes and all(note in str(judged).splitlines() for note in notes)
+    assert run(f"{mine}:disturbed", CASE, runs=2).notes == notes[:1]

@@ -76,12 +76,19 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
         rows = found if isinstance(found, list) else found.rows()
         assert [row["expected"] for row in rows] == [one["expected"] for one in told["elements"]] != []
     elif "--out" in words:
-        assert Path("run/trace.safetensors").is_file()
+        assert Path("in.npz" if words[0] == "inputs" else "run/trace.safetensors").is_file()
+    elif "-v" in words:
+        text = CliRunner().invoke(commands, words).stdout
+        assert [part.rstrip() for part in text.splitlines()] == found.splitlines()
     elif "--fail-on" in words:
         assert found is bool(shown.exit_code)
     else:
         listed = [one.get("id") or one["name"] for one in next(part for part in told.values() if type(part) is list)]
-        assert listed == ([one.name for one in found] if isinstance(found, list) else [*found])
+        assert listed == (
+            [one["name"] if isinstance(one, dict) else one.name for one in found]
+            if isinstance(found, list)
+            else [*found]
+        )
 
 
 @pytest.mark.parametrize("python", [python for _, python in SLOW])

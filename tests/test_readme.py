@@ -1,16 +1,15 @@
-"""What README.md shows is what a reader gets: its screens are printed again, its Python is run."""
+"""What README.md and docs/ show is what a reader gets: screens are printed again, Python is run, links lead somewhere."""
 
 import re
-import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.screens import PAGES, ROOT, SCREEN, printed
+
 README = (ROOT / "README.md").read_text()
-SCREENS = re.findall(r"<!-- screen: ([^>]*) -->\n```\n(.*?)```", README, re.DOTALL)
+SCREENS = [
+    (str(page.relative_to(ROOT)), found[2], found[3]) for page in PAGES for found in SCREEN.finditer(page.read_text())
+]
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 #: digits differ between machines, whose exp and sums of NumPy's do
@@ -21,18 +20,16 @@ def without_numbers(text):
     return [re.sub(r"\s+", " ", NUMBER.sub("", line)).strip() for line in text.splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize(("command", "screen"), SCREENS, ids=[command for command, _ in SCREENS])
-def test_screen(command, screen, tmp_path):
-    (kernel,) = (block for block in PYTHON if block.startswith("# my_kernel.py"))
-    (tmp_path / "my_kernel.py").write_text(kernel)
-    words = [sys.executable, "-c", "from workbench.cli import main; main()", *shlex.split(command)[1:]]
-    result = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 1, result.stderr
-    printed = [
-        line for line in without_numbers(result.stdout.replace(f"{ROOT}/", "")) if not line.startswith("repeat:")
-    ]
-    assert printed == without_numbers(screen)
-    assert len(printed) >= 4
+@pytest.mark.parametrize(("page", "command", "screen"), SCREENS, ids=[f"{page}: {line}" for page, line, _ in SCREENS])
+def test_screen(page, command, screen, tmp_path):
+    said, code = printed(ROOT / page, command, tmp_path)
+    assert code == ("bug" in said or "finding" in said)
+    assert without_numbers(said) == without_numbers(screen), "python -m tests.screens writes it anew"
+    assert len(screen.splitlines()) >= 4
+
+
+def test_there_are_screens_in_readme_and_docs():
+    assert {page for page, *_ in SCREENS} >= {"README.md", "docs/reading-a-report.md", "docs/watching.md"}
 
 
 def test_python():
@@ -43,7 +40,69 @@ def test_python():
     assert repr((found.verdict, found.origin, found.victims)) in example
 
 
-def test_links():
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
-    assert links
-    assert all((ROOT / link).is_file() for link in links)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert all((page.parent / link).is_file() for link in links if link)
+
+
+def test_every_page_is_in_the_index_and_the_index_in_readme():
+    index = (ROOT / "docs/README.md").read_text()
+    listed = re.findall(r"\]\(([\w-]+\.md)\)", index)
+    assert sorted(listed) == sorted(page.name for page in PAGES if page.parent != ROOT and page.name != "README.md")
+    assert "](docs/README.md)" in README
+
+
+def test_readme_is_short_and_opens_with_what_is_supported():
+    assert len(README.splitlines()) < 200
+    assert re.findall(r"^## (.*)$", README, re.MULTILINE)[0] == "What is supported"
+
+
+# --- reading a report
+
+READING = (ROOT / "docs/reading-a-report.md").read_text()
+
+
+def explained(line):
+    """Whether a row of the page explains a line: its words, with anything in the place of the dots."""
+    words = re.findall(r"`([^`]*\.\.\.[^`]*|nothing was judged)`", READING)
+    patterns = [re.escape(said).replace(r"\.\.\.", ".*") for said in words]
+    return any(re.fullmatch(pattern, line.strip()) for pattern in patterns)
+
+
+def test_reading_a_report_opens_with_a_report():
+    assert READING.index("<!-- screen:") < READING.index("\n|")
+
+
+def test_reading_a_report_has_a_line_for_every_word():
+    from workbench.judge import SEVERITY
+    from workbench.report.text import COLUMNS
+
+    words = {*COLUMNS, *SEVERITY, "not judged", "origin", "victim", "victim?", "isolated", "propagated", "poisoned"}
+    words |= {"statistical", "bits lost", "mean signed", "contract", "budget", "gate failed", "never written"}
+    bold = {*re.findall(r"\*\*([^*]+)\*\*", READING)}
+    assert words <= bold
+
+
+def test_reading_a_report_explains_every_line_of_one():
+    import numpy as np
+
+    from workbench import Case, diff, run
+    from workbench.report.words import findings
+
+    def of(judged):
+        return [line for full in (False, True) for line in findings(judged, full=full)]
+
+    small = Case(seqlen=20, head_dim=8, block_q=16, block_k=16)
+    out_alone = run("flash", small, probes="output", backend="emulator")
+    lines = [
+        *of(diff(run("split_k", small, faults=["reduce-double-counts-sum"], backend="emulator"))),
+        *of(diff(run("split_k", small, backend="emulator"))),
+        *of(diff(out_alone)),
+        *of(diff(run(lambda q, k, v, *, scale, causal: (2 * q, q[..., 0].astype(np.float32)), small))),
+        *of(diff(run(lambda q, k, v, *, scale, causal: q * np.nan, small))),
+        *of(diff(run("flash", small.but(input_std=3e37), backend="emulator"))),
+    ]
+    assert len(lines) > 40
+    assert [line for line in lines if not explained(line)] == []

@@ -1,5 +1,6 @@
 """Traces at rest: what is saved comes back, a small one is enough, and what is no trace is refused with its reason."""
 
+import hashlib
 import json
 import pickle
 import re
@@ -60,6 +61,7 @@ def rewritten(path: Path, change) -> Path:  # noqa: ANN001
     with safe_open(path, framework="numpy") as file:
         manifest = json.loads(file.metadata()["workbench"])
     arrays = load_file(path)
+    manifest.pop("checksum", None)
     change(arrays, manifest)
     save_file(arrays, path, {"workbench": json.dumps(manifest)})
     return path
@@ -108,6 +110,28 @@ def test_a_truncated_file_is_refused(saved: Path) -> None:
     assert refused(saved).startswith("FILE: not a complete safetensors file (")
 
 
+def test_a_file_of_which_a_byte_changed_is_refused(saved: Path) -> None:
+    """Of every part: the header with the manifest, an input, a stage."""
+    whole = saved.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    with safe_open(saved, framework="numpy") as file:
+        stated = json.loads(file.metadata()["workbench"])["checksum"]
+    for place in (whole.index(rb"\"seed\": 0") + 10, header + 3, len(whole) - 1):
+        saved.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        said = refused(saved)
+        found = re.search("its checksum is ([0-9a-f]{64}), ", said)
+        assert found is not None and said == (
+            f"FILE: damaged, or changed since it was written: its checksum is {found[1]}, and its manifest states "
+            f'{stated}; who changes a trace on purpose takes "checksum" out of its manifest'
+        )
+    saved.write_bytes(whole)
+    assert load(saved).case.seed == CASE.seed
+    unstated = whole.replace(stated.encode(), b"0" * 64)  # as docs/trace-format.md says
+    assert hashlib.sha256(unstated).hexdigest() == stated
+    rewritten(saved, lambda arrays, _: arrays["out"].__setitem__((0, 0, 0, 0), 7))
+    assert b"checksum" not in saved.read_bytes() and diff(load(saved)).verdict == "bug"
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     assert refused(path) == "FILE: no such file"
@@ -120,7 +144,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 FIELDS = (
-    "target, stages, algorithm, case, contract, window, requested, put_in, sparse, backend, faults, versions, notes, "
+    "target, checksum, stages, algorithm, case, contract, window, requested, put_in, sparse, backend, faults, versions, notes, "
     "gates, provenance"
 )
 

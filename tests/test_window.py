@@ -9,7 +9,7 @@ import pytest
 from tests.refusals import invoked as workbench
 from workbench import Case, Diff, Refusal, Trace, diff, load, run, save
 from workbench.cuda.plan import plan
-from workbench.report.text import headline
+from workbench.headline import headline
 from workbench.stages import ALGORITHMS
 from workbench.trace import unwritten
 from workbench.window import Window, kv_heads, parse

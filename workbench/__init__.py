@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from workbench.cuda.check import check
     from workbench.inputs import case_of
     from workbench.inputs import load as load_inputs
+    from workbench.inputs import save as save_inputs
     from workbench.judge import Diff, diff
     from workbench.log import load_log
     from workbench.pair import Against, against
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Case": "case.Case",
     "load_inputs": "inputs.load",
+    "save_inputs": "inputs.save",
     "case_of": "inputs.case_of",
     "run": "target.run",
     "Trace": "trace.Trace",
@@ -64,6 +66,7 @@ __all__ = [
     "narrowed",
     "run",
     "save",
+    "save_inputs",
     "table",
 ]
 

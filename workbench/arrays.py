@@ -1,6 +1,9 @@
 """Arrays of other libraries: those of torch, CuPy and JAX from NumPy ones, and back."""
 
 import importlib
+import inspect
+import re
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,6 +82,32 @@ def _has_gpu(arrays: str, library: Any) -> bool:
         return False
 
 
+def advice(error: BaseException, function: Any, arrays: str, device: str) -> str:
+    """A line on the option that may help a function that failed on `arrays` on a device; empty where none may."""
+    said = str(error)
+    if not isinstance(error, Exception):  # it was stopped
+        return ""
+    if arrays != "numpy":
+        on_gpu = device == "cpu" and re.search(r"cuda|cpu tensor|\bgpu\b", said, re.IGNORECASE)
+        return f"\nIf it expects arrays on a GPU, say --arrays {arrays} --device cuda." if on_gpu else ""
+    if re.search(r"numpy\.ndarray|torch|tensor", said, re.IGNORECASE) or _may_be_of_torch(error, function):
+        return "\nIf it expects torch tensors, say --arrays torch."
+    return ""
+
+
+def _may_be_of_torch(error: BaseException, function: Any) -> bool:
+    """Whether a function that failed may be written for torch: not where it raised by itself, nor where its file
+    imports NumPy and neither torch nor Triton.
+    """
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    if re.search(r"\b(raise|assert)\b", last.line or ""):
+        return False
+    known = getattr(function, "__globals__", {}).values()
+    modules = (x.__name__ if inspect.ismodule(x) else str(getattr(x, "__module__", "")) for x in known)
+    used = {name.partition(".")[0] for name in modules}
+    return bool(used & {"torch", "triton"}) or "numpy" not in used
+
+
 def module(name: str, purpose: str = "--arrays {name}") -> Any:
     """The package `name`, imported; Unavailable, with what needs it, where it is not installed."""
     try:
@@ -110,7 +139,7 @@ def _read(x: Any) -> Any:
         torch = module("torch")
         if x.is_cuda:
             torch.cuda.synchronize(x.device)
-        x = x.detach().cpu().contiguous()
+        x = x.detach().cpu().resolve_neg().contiguous()
         bits = _BITS.get(str(x.dtype))
         return x.numpy() if bits is None else x.view(getattr(torch, bits[0])).numpy().view(bits[1])
     if hasattr(x, "get"):  # CuPy

@@ -19,6 +19,8 @@ _USUAL: Mapping[str, Any] = {
     "partials_dtype": "float32",
     "row_sum_of_cast": False,
     "normalisation": "division",
+    # no tighter than "difference": FlashAttention-2's, which Triton's contraction of products and differences makes too
+    "exp_argument": "fma",
     "probs_rounding": "nearest",
     "partials_rounding": "nearest",
     "out_rounding": "nearest",
@@ -28,6 +30,8 @@ _USUAL: Mapping[str, Any] = {
 }
 #: the least argument to which FlashAttention-4 clamps that of its exp2, so that a subtraction can build the exponent
 FLOOR = -127.0
+#: the largest number that is found in place of -inf (in BERT's masks); of others less than half of it is masked too
+SENTINEL = -1e4
 #: ulps of an exponential of degree 3: 2.4e-4, twice and a half the 8.8e-5 of the best polynomial for 2^x on [0, 1),
 #: which FlashAttention-4 has
 POLYNOMIAL_ULPS = 2000.0
@@ -71,8 +75,12 @@ def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
         for dtype in FLOAT8.values():
             yield "probs_dtype", dtype, {}
         yield "mma_extra_bits", promise.mma_extra_bits, {"mma_block": promise.mma_block}
-    yield "exp_ulps", POLYNOMIAL_ULPS, {}
+    yield "exp_ulps", POLYNOMIAL_ULPS, {"exp_floor": FLOOR}  # which goes with it
     yield "exp_floor", FLOOR, {}
+    # of what is dumped: its units, what stands for -inf, maxima, tiles
+    yield "base2", True, {}
+    yield "scores_scaled", False, {}
+    yield "mask_sentinel", SENTINEL, {}
     yield "row_max", "upper_bound", {}
     yield "row_max", "any", {}
     yield "tile_order", "descending", {}

@@ -6,6 +6,7 @@ timed is the call that was judged: another run of it must be right again, and so
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from workbench import latency
 from workbench.case import QUANTISED, Case
 from workbench.cuda.kernels import KERNELS
+from workbench.cuda.quiet import quiet
 from workbench.foreign import find
 from workbench.handed import SCALES, parameters_of, stages_read
 from workbench.installed import installed
@@ -25,6 +27,7 @@ from workbench.refusal import Refusal, Unavailable
 from workbench.report.command import case_options, diff_command
 from workbench.stage_diff import ORIGIN_VERDICTS
 from workbench.target import run
+from workbench.user_code import running
 
 SCHEMA = "workbench.bench-kernel/1"
 #: (seqlen, head_dim)
@@ -84,7 +87,8 @@ def measure(
         judged_run = partial(_foreign, attention, name, backend=backend, **options)
     peer_dtype = "float16" if ours and KERNELS[name].quantised else None
     rows = []
-    with step(f"judge and time {name} on {len(cases)} cases", CASE_S * len(cases)) as tick:
+    at_home = nullcontext() if attention is None else running(attention)
+    with quiet(), at_home, step(f"judge and time {name} on {len(cases)} cases", CASE_S * len(cases)) as tick:
         for case in cases:
             rows.append(_row(judged_run, case, peer_dtype or case.dtype, on_gpu))
             tick(f"{len(rows)} done")

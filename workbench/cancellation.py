@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from workbench.errors import unit_roundoff
-from workbench.expectation import Expectation, Part, readable, splits
+from workbench.expectation import Expectation, Part, readable, split_keys_known, tiling_of
 from workbench.parts import over_parts
 from workbench.quantisation import attention_of
 from workbench.reference import online, split_k
@@ -68,8 +68,7 @@ def fill(found: Mapping[str, np.ndarray], isolated: Expectation, propagated: Exp
     if trace.algorithm == "split_k":
         terms["merge_sum terms"] = split_k.merge_weight(seen["partial_max"], seen["merge_max"]) * seen["partial_sum"]
         # where nobody told which keys a split holds, the dumped weights fit no sum over keys
-        told = trace.contract.block_k is not None and trace.contract.splits is not None
-        terms["merge_weight"] = (seen if told else propagated.computed)["merge_weight"]
+        terms["merge_weight"] = (seen if split_keys_known(trace) else propagated.computed)["merge_weight"]
     total = _sums(trace, terms, found)
     size = _sums(trace, {name: np.abs(values) for name, values in terms.items()}, found)
     for name, whole in found.items():
@@ -96,21 +95,20 @@ def _sums(trace: Trace, terms: Mapping[str, np.ndarray], wanted: Collection[str]
         found["merge_sum"] = terms["merge_sum terms"].sum(axis=-2)
     if not {"row_sum", "acc", "out"} & {*wanted}:
         return found
-    n_tiles, n_splits = terms["row_sum"].shape[-1], splits(trace)
-    first_tiles = {split.start for split in online.split_tiles(n_tiles, n_splits)}
+    tiles = tiling_of(trace)
     row_sum, acc, carried = (np.empty_like(terms[name]) for name in ("row_sum", "acc", "acc"))
     nothing = np.zeros(row_sum.shape[:-1])
-    for t, keys in enumerate(online.tiles(trace.case.seqlen_k, trace.contract.block_k or trace.case.seqlen_k)):
-        starts, correction = t in first_tiles, terms["correction"][..., t]
+    for t, before in tiles.order:
+        keys, correction = tiles.keys[t], terms["correction"][..., t]
         if "row_sum" in wanted:
-            previous = 0.0 if starts else terms["row_sum"][..., t - 1]
+            previous = 0.0 if before is None else terms["row_sum"][..., before]
             row_sum[..., t] = online.row_sum(correction, previous, terms["row_sum terms"][..., keys])
         products = online.acc(nothing, 0.0, terms["probs_cast"][..., keys], terms["v"][:, :, keys])
-        acc[..., t, :] = correction[..., None] * (0.0 if starts else terms["acc"][..., t - 1, :]) + products
+        acc[..., t, :] = correction[..., None] * (0.0 if before is None else terms["acc"][..., before, :]) + products
         # as acc, but from the row's first key on: not from the dumped previous acc, whose terms are gone
-        carried[..., t, :] = correction[..., None] * (0.0 if starts else carried[..., t - 1, :]) + products
+        carried[..., t, :] = correction[..., None] * (0.0 if before is None else carried[..., before, :]) + products
     found |= {"row_sum": row_sum, "acc": acc}
     if trace.algorithm == "flash":
-        return found | {"out": carried[..., -1, :]}
-    partial = split_k.last_states(carried, n_splits, 0.0)
+        return found | {"out": carried[..., tiles.last, :]}
+    partial = split_k.last_states(carried, tiles.splits, 0.0)
     return found | {"out": (terms["merge_weight"][..., None] * partial).sum(axis=-3)}

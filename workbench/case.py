@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from workbench.machine import memory_bytes
 from workbench.refusal import Refusal
 from workbench.stages import axis_sizes
 
@@ -151,12 +152,23 @@ class Case:
             return np.ones((len(rows), self.seqlen_k), bool)
         return np.arange(self.seqlen_k)[None, :] <= rows[:, None] + self.diagonal
 
+    def check_memory(self) -> None:
+        """Refusal where q, k and v alone, drawn in float64, do not fit in the memory of this machine."""
+        needed, memory = 8 * sum(map(math.prod, _shapes(self))), memory_bytes()
+        if needed > memory:
+            q, k, _ = _shapes(self)
+            raise Refusal(
+                f"q {list(q)}, k and v {list(k)} are drawn in float64, in which they take {needed / 1e9:.3g} GB; this "
+                f"machine has {memory / 1e9:.3g} GB: choose smaller lengths"
+            )
+
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """q [b, heads, seqlen_q, d] and k, v [b, kv_heads, seqlen_k, d] in the case's dtype, rounded before anyone sees
         them.
         """
         if self.distribution == GIVEN:
             raise Refusal("a case of distribution given draws no inputs: they are put in (--inputs FILE)")
+        self.check_memory()
         rng = np.random.default_rng(self.seed)
         arrays = DISTRIBUTIONS[self.distribution](self, rng)
         # by way of float32, so that a 16-bit case has the inputs of the float32 case, rounded once

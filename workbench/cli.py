@@ -1,7 +1,7 @@
 """The command line. Results go to stdout, progress and errors to stderr.
 
 Exit codes: 0 no bug, 1 a bug (or nothing could be judged), 2 wrong usage, 3 the machine lacks something, 70 a defect of
-the workbench itself.
+the workbench itself, 130 stopped by Ctrl-C.
 """
 
 import json
@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workbench import cli_against
+from workbench import cli_against, process
 from workbench.cli_bench import bench
 from workbench.cli_check import check
+from workbench.cli_contract import contract
+from workbench.cli_inputs import inputs
 from workbench.cli_show import show
-from workbench.options import (
-    WORDS,
-    json_option,
-    one_target,
-    run_options,
-)
+from workbench.commands import Commands
+from workbench.completion import complete
+from workbench.options import json_option, one_target, run_options
 
 if TYPE_CHECKING:
     from workbench.judge import Diff
@@ -37,15 +36,30 @@ DEFECT = 70  # EX_SOFTWARE of sysexits.h: a crash must not look like a bug found
 
 def main() -> None:
     """Entry point of the console script; turns refusals into messages and exit codes."""
+    process.keep_stdout()
+    with process.interruptible():
+        _main()
+
+
+def _main() -> None:
     from workbench.refusal import Refusal, Unavailable
 
     try:
-        commands(prog_name="workbench", standalone_mode=True)
+        sys.exit(commands.main(prog_name="workbench", standalone_mode=False))
+    except click.ClickException as wrong:
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except click.Abort:  # what click makes of Ctrl-C
+        raise KeyboardInterrupt from None
     except Refusal as refusal:
         click.echo(f"workbench: {refusal}", err=True)
         sys.exit(USAGE)
     except Unavailable as missing:
         click.echo(f"workbench: {missing}", err=True)
+        sys.exit(ENVIRONMENT)
+    except MemoryError as error:
+        said = str(error) or "an array could not be allocated"
+        click.echo(f"workbench: this machine has not the memory for this run: {said}; choose smaller lengths", err=True)
         sys.exit(ENVIRONMENT)
     except Exception:
         click.echo(
@@ -54,9 +68,10 @@ def main() -> None:
         sys.exit(DEFECT)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="attention-workbench")
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Name the first wrong stage of a wrong attention kernel, and tell a bug from rounding.
 
     \b
@@ -67,36 +82,53 @@ def commands() -> None:
     workbench diff my_kernel.py:attention --against flash              beside another kernel: where the two part
     workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
+    from workbench.user_code import command
+
+    context.with_resource(command())
 
 
 commands.add_command(bench)
 commands.add_command(check)
+commands.add_command(contract)
+commands.add_command(inputs)
 commands.add_command(show)
 
 
 @commands.command()
-@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target)
+@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @cli_against.against_options
-@click.option("--values", metavar="LOG", help="Instead of a TARGET: judge values that a kernel of yours printed")
 @click.option(
-    "--contract",
-    type=WORDS,
-    metavar="FIELD=VALUE[,...]",
-    help="With --values: what the kernel promises, such as mask_sentinel=-1e9,base2=true",
+    "--values",
+    metavar="LOG",
+    shell_complete=complete,
+    help="Instead of a TARGET: judge values that a kernel of yours printed",
 )
 @click.option(
     "--against-trace",
     metavar="PREVIOUS",
+    shell_complete=complete,
     help="Trace of an earlier run: say what changed of the code since, and whether what ran is stale",
 )
-@click.option("--fail-on", default="bug", help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]")
+@click.option(
+    "--fail-on",
+    default="bug",
+    shell_complete=complete,
+    help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]",
+)
 @json_option
+@click.option("-v", "--verbose", is_flag=True, help="Print all that was looked at: budgets, other rules, assumptions")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
 )
 def diff(
-    target: str | None, fail_on: str, as_json: bool, out: Path | None, against_trace: str | None, **options: Any
+    target: str | None,
+    fail_on: str,
+    as_json: bool,
+    verbose: bool,
+    out: Path | None,
+    against_trace: str | None,
+    **options: Any,
 ) -> None:
     """Judge every stage of TARGET and name the first wrong one.
 
@@ -105,7 +137,7 @@ def diff(
     holds a part of one run. Case options take comma-separated lists; every combination is run and gets one row.
 
     LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
-    case that the case options give; of --block-k and --splits it tells what its tiles and splits are.
+    case that the case options give; of --block-k, --splits and --contract it tells what the kernel promises.
 
     With --against, or another setting of one kernel, two runs are judged and held against each other: the first stage
     where they part by more than the budgets of both.
@@ -138,7 +170,8 @@ def diff(
             if against_trace is not None:
                 calls = [partial(_held_to, call, against_trace) for call in calls]
             told, verdicts = [], []
-            for i, judged in enumerate(_judged(calls, estimate_s, report=as_json or len(calls) == 1)):
+            beside = as_json or out is not None or (verbose and len(calls) == 1)
+            for i, judged in enumerate(_judged(calls, estimate_s, report=beside)):
                 if out is not None:
                     _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
                 told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))
@@ -147,7 +180,7 @@ def diff(
         if second:
             cli_against.show(pairs, as_json, out)
         else:
-            _print(told, as_json, out)
+            _print(told, as_json, verbose, out)
     failing = {*ORIGIN_VERDICTS, "untestable", "gate", "parts", *FAILS_ALSO[fail_on]}
     sys.exit(BUG if failing.intersection(verdicts) else 0)
 
@@ -194,21 +227,21 @@ def _told(judged: "Diff", *, alone: bool, as_json: bool) -> Any:
     return judged if alone else run_row(judged)
 
 
-def _print(told: list[Any], as_json: bool, out: Path | None) -> None:
+def _print(told: list[Any], as_json: bool, verbose: bool, out: Path | None) -> None:
     if as_json:
         from workbench.report.document import diffs_document
 
         click.echo(json.dumps(told[0] if len(told) == 1 else diffs_document(told)))
         return
     from workbench.report import text
+    from workbench.report.summary import summary
 
     screen = text.console()
     unicode = screen.is_terminal
-    alone = len(told) == 1
-    screen.print(
-        text.report(told[0], unicode=unicode, width=screen.width) if alone else text.summary(told, unicode=unicode),
-        soft_wrap=False,
-    )
+    if len(told) == 1:
+        screen.print(text.report(told[0], unicode=unicode, width=screen.width, full=verbose), crop=False)
+    else:
+        screen.print(summary(told, unicode=unicode))
     if out is not None:
         screen.print(f"pictures and traces: {out}/", soft_wrap=True)
 
@@ -244,11 +277,13 @@ def faults(as_json: bool) -> None:
 @commands.command()
 @json_option
 def kernels(as_json: bool) -> None:
-    """List the kernels, those of installed packages too, their stages, and the distributions of inputs."""
+    """List the kernels, those of installed packages too, their stages with axes (outermost first) and definitions, and
+    the distributions of inputs.
+    """
     from workbench.case import DISTRIBUTIONS
     from workbench.cuda.kernels import KERNELS
     from workbench.installed import installed
-    from workbench.stages import ALGORITHMS
+    from workbench.stages import ALGORITHMS, AXIS_NAMES, definitions
 
     entries = [
         {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
@@ -258,18 +293,25 @@ def kernels(as_json: bool) -> None:
         {"name": k.name, "function": k.function, "package": k.package, "hidden": k.name in KERNELS}
         for k in installed().values()
     ]
+    stages = [
+        {"stage": one.name, "axes": one.axes, "reads": list(one.reads), "definition": one.definition, "of": list(of)}
+        for one, of in definitions().items()
+    ]
     if as_json:
-        return click.echo(json.dumps({"schema": "workbench.kernels/1", "kernels": entries, "installed": others}))
+        found = {"kernels": entries, "installed": others, "stages": stages, "axes": AXIS_NAMES}
+        return click.echo(json.dumps({"schema": "workbench.kernels/1", **found}))
     from workbench.report.text import show
 
-    show(entries, ("name", "stages", "summary"))
+    show(entries, ("name", "summary"))
+    show([one | {"axes": " ".join(one["axes"])} for one in stages], ("stage", "axes", "definition", "of"))
+    click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
     if others:
         show([k | {"hidden": "by ours" if k["hidden"] else ""} for k in others], tuple(others[0]))
-    inputs = [
+    distributions = [
         {"distribution": name, "formula": " ".join((draw.__doc__ or "").partition("\n\n")[0].split())}
         for name, draw in DISTRIBUTIONS.items()
     ]
-    show(inputs, ("distribution", "formula"))
+    show(distributions, ("distribution", "formula"))
 
 
 @commands.command()

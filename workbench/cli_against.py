@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.completion import complete
 from workbench.options import CASE_OPTIONS, cases_of, foreign_of, needs_of
 
 if TYPE_CHECKING:
@@ -34,9 +35,11 @@ def against_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in reversed(_SETTINGS.items()):
         kind = click.STRING if name == "backend" else click.INT
         help_text = f"Hold TARGET beside itself, or --against, with other {text}"
-        command = click.option(f"--against-{name.replace('_', '-')}", type=kind, help=help_text)(command)
+        command = click.option(
+            f"--against-{name.replace('_', '-')}", type=kind, help=help_text, shell_complete=complete
+        )(command)
     help_text = "Hold TARGET beside another kernel, path.py:function or trace; its faults stay with TARGET"
-    return click.option("--against", metavar="TARGET", help=help_text)(command)
+    return click.option("--against", metavar="TARGET", help=help_text, shell_complete=complete)(command)
 
 
 def second_run(options: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +102,9 @@ class _Side:
     @property
     def is_trace(self) -> bool:
         """Whether it is a trace at rest."""
-        return not self.is_log and self.target.endswith(".safetensors")
+        from workbench.joined import is_trace
+
+        return not self.is_log and self.kernel is None and is_trace(self.target)
 
     @property
     def is_foreign(self) -> bool:
@@ -132,11 +137,12 @@ class _Side:
         ours = {name: options[name] for name in _USUAL} if self.kernel or not other.kernel else _USUAL
         foreign = foreign_of(options) if self.is_foreign or not other.is_foreign else {}
         unread = {**dict.fromkeys(foreign_of(options)), "limit_gb": None}
+        of_log = {name: value for name, value in unread.items() if name != "contract"}
         if self.is_trace:
             own = {**dict.fromkeys(_CASE), **unread, **_USUAL, "faults": (), "feed": ()}
             return runs(self.target, **{**options, **own})[0][0]
         if self.is_log:
-            return runs(None, **{**options, **(unread if other.kernel else {}), **ours, **foreign})[0][0]
+            return runs(None, **{**options, **(of_log if other.kernel else {}), **ours, **foreign})[0][0]
         words = {"faults": self.faults, "inputs": inputs, "where": options["where"], **ours, **foreign}
         words |= {"feed": parse_feed(self.feed)} | {k: v for k, v in self.settings.items() if k == "backend"}
         if options["limit_gb"] is not None and (self.kernel or not other.kernel):
@@ -185,10 +191,10 @@ def _pairs(target: str | None, second: dict[str, Any], options: dict[str, Any]) 
 
 def _cases(pair: tuple[_Side, _Side], options: dict[str, Any]) -> tuple[list["Case"], Any]:
     """The cases of a pair, and their inputs where they are not drawn: those of a trace among the two."""
-    from workbench.trace_file import load
+    from workbench.joined import load_all
 
     if (trace := next((side.target for side in pair if side.is_trace), None)) is not None:
-        return [load(Path(trace)).case], trace
+        return [load_all(trace).case], trace
     return cases_of({**options, **needs_of(pair[0].faults, options)}), options["inputs"]
 
 
@@ -211,7 +217,7 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
         raise Refusal(f"--against-splits is for kernels that split the keys ({splitting}); {b.target} does not")
     if not (a.is_trace or b.is_trace):
         return
-    alone = ["arrays", "device", "layout", "calibration", "limit_gb", *_USUAL] if a.is_trace and b.is_trace else []
+    alone = [*foreign_of(options), "limit_gb", *_USUAL] if a.is_trace and b.is_trace else []
     given = [name for name in (*_CASE, *alone) if options[name] not in (None, False, _USUAL.get(name))]
     given += [name for name, value in (("fault", a.faults), ("feed", a.feed)) if a.is_trace and value]
     if given:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.commands import Command
+from workbench.completion import complete
 from workbench.options import case_options, cases_of, fault_option, foreign_of, json_option, needs_of
 
 if TYPE_CHECKING:
@@ -14,11 +16,11 @@ if TYPE_CHECKING:
 FOUND = 1  #: exit code
 
 
-@click.command()
-@click.argument("target", metavar="TARGET")
+@click.command(cls=Command)
+@click.argument("target", metavar="TARGET", shell_complete=complete)
 @fault_option
 @case_options
-@click.option("--probes", default="all", help="Stages to dump: all, lean or output [all]")
+@click.option("--probes", default="all", shell_complete=complete, help="Stages to dump: all, lean or output [all]")
 @click.option("--backend", default="emulator", help="emulator, or cuda: a foreign function under compute-sanitizer")
 @click.option("--arrays", help="With cuda, what the function takes, as of `workbench diff`")
 @click.option("--device", help="With cuda, where it wants its arrays, as of `workbench diff`")

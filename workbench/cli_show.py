@@ -5,12 +5,14 @@ from typing import Any
 
 import click
 
+from workbench.commands import Command
+from workbench.completion import complete
 from workbench.options import json_option, run_options
 
 
-@click.command()
-@click.argument("target", metavar="TARGET")
-@click.argument("elements", metavar="STAGE[INDICES]")
+@click.command(cls=Command)
+@click.argument("target", metavar="TARGET", shell_complete=complete)
+@click.argument("elements", metavar="STAGE[INDICES]", shell_complete=complete)
 @run_options
 @click.option("--worst", type=click.IntRange(min=1), help="Only the N elements farthest outside their budget")
 @click.option("--reference", is_flag=True, help="Only what they should be, in float64 from q, k and v")

@@ -18,10 +18,11 @@ from workbench.budget.losses import U
 from workbench.case import Case
 from workbench.contract import Contract
 from workbench.errors import round_to, ulp
-from workbench.expectation import splits
+from workbench.expectation import tiling_of
 from workbench.reference import online
 from workbench.reference.split_k import last_states
 from workbench.stages import INPUTS
+from workbench.tiling import Tiling
 from workbench.trace import Trace
 
 Arrays = Mapping[str, np.ndarray]
@@ -36,11 +37,18 @@ class Manner:
     """How a control computes what the contract leaves open."""
 
     tensor_core: bool = False  #: whether products meet in aligned, truncated blocks instead of one after the other
-    #: whether exp, log and division lose all that they may, always to the same side, instead of half an ulp
+    #: whether exp, log and division lose all that they may, always to the same side, instead of half an ulp; and casts
+    #: that may truncate do
     leans: bool = False
 
 
 PLAIN = Manner()
+
+
+def has_control(contract: Contract) -> bool:
+    """Whether a control has the arithmetic of the contract: float32 sums of operands as they are."""
+    narrow = (contract.accumulator_dtype, contract.scaled_q_dtype, contract.input_precision)
+    return narrow == ("float32", "float32", "ieee")
 
 
 def sampled(case: Case, rows: int = ROWS) -> np.ndarray:
@@ -58,60 +66,70 @@ def control(trace: Trace, given: Arrays, rows: np.ndarray, manner: Manner = PLAI
     was computed of q, k and v. A sum starts at the rescaled previous state and adds one term after the other, in the
     order of dims, keys or splits: of all orders this one absorbs the most.
     """
-    contract, case, n_splits = trace.contract, trace.case, splits(trace)
+    contract, case = trace.contract, trace.case
     q, k, v = (trace.inputs[name].astype(np.float32) for name in INPUTS)
     q, (k, v) = q[:, :, rows], (np.repeat(x, case.heads // case.kv_heads, axis=1) for x in (k, v))
     seen = dict(given)
     computed: dict[str, np.ndarray] = {}
 
-    def keep(name: str, value: np.ndarray, dtype: str = "float32") -> None:
-        computed[name] = value if dtype == "float32" else round_to(value, dtype).astype(np.float32)
+    def keep(name: str, value: np.ndarray, dtype: str = "float32", rounding: str = "nearest") -> None:
+        cut = rounding == "toward-zero" or (rounding == "any" and manner.leans)
+        cast = partial(round_to, dtype=dtype, toward_zero=cut, saturates=contract.saturates)
+        computed[name] = value if dtype == "float32" else cast(value).astype(np.float32)
         seen.setdefault(name, computed[name])
 
     meet = partial(_aligned_products, contract=contract) if manner.tensor_core else _products
     losses = losses_of(contract) if manner.leans else without(losses_of(contract))
+
+    def divided(quotient: np.ndarray) -> np.ndarray:
+        """What a division gives, or exp(score - lse) in place of it, which is off by what lse is."""
+        by_lse = manner.leans and contract.normalisation != "division"
+        lse = np.where(np.isfinite(seen["lse"]), abs(seen["lse"]), 0.0)[..., None]
+        return (quotient * (1 + losses.division + U * by_lse * lse)).astype(np.float32)
+
     keep("qk", meet(None, q, k.swapaxes(-1, -2)), contract.scores_dtype)
     added = mask.bias(case, trace.inputs)
     shifted = 0 if added is None else added[..., rows, :].astype(np.float32)
     scaled = seen["qk"] * np.float32(case.scale) + shifted
     visible = mask.visible(case, trace.inputs, rows)
     keep("scores", np.where(visible, scaled, np.float32(-np.inf)), contract.scores_dtype)
-    tiles = online.tiles(case.seqlen_k, contract.block_k or case.seqlen_k)
-    starts = {split.start for split in online.split_tiles(len(tiles), n_splits)}
-    _softmax(seen, keep, tiles, starts, losses)
-    keep("probs_cast", seen["probs"], contract.probs_dtype)
+    tiles = tiling_of(trace)
+    _softmax(seen, keep, tiles, losses)
+    keep("probs_cast", seen["probs"], contract.probs_dtype, contract.probs_rounding)
     summed = seen["probs_cast" if contract.row_sum_of_cast else "probs"]
     state = given["row_sum"][..., None] if "row_sum" in given else None
     ones = np.ones_like(v[..., :1])
-    keep("row_sum", _running(seen["correction"], summed, ones, state, tiles, starts, _products)[..., 0])
-    keep("acc", _running(seen["correction"], seen["probs_cast"], v, given.get("acc"), tiles, starts, meet))
+    keep("row_sum", _running(seen["correction"], summed, ones, state, tiles, _products)[..., 0])
+    keep("acc", _running(seen["correction"], seen["probs_cast"], v, given.get("acc"), tiles, meet))
     if trace.algorithm == "flash":
-        keep("out", _out(seen["acc"][..., -1, :], seen["row_sum"][..., -1], losses))
-        keep("lse", _lse(seen["row_max"][..., -1], seen["row_sum"][..., -1], losses))
+        keep("lse", _lse(seen["row_max"][..., tiles.last], seen["row_sum"][..., tiles.last], losses))
+        quotient = online.out(seen["acc"][..., tiles.last, :], seen["row_sum"][..., tiles.last])
+        keep("out", divided(quotient), contract.out_dtype, contract.out_rounding)
         return computed
     for name, running, initial in (("partial_max", "row_max", -np.inf), ("partial_sum", "row_sum", 0.0)):
-        keep(name, last_states(seen[running], n_splits, initial))
-    keep("partial_O", last_states(seen["acc"], n_splits, 0.0), contract.partials_dtype)
+        keep(name, last_states(seen[running], tiles.splits, initial))
+    keep("partial_O", last_states(seen["acc"], tiles.splits, 0.0), contract.partials_dtype, contract.partials_rounding)
     keep("merge_max", seen["partial_max"].max(axis=-2))
     top = seen["merge_max"][..., None, :]
     weight = _leaning(online.correction(seen["partial_max"], top), seen["partial_max"] - top, top, losses)
     keep("merge_weight", weight)
     keep("merge_sum", _over_splits(weight, seen["partial_sum"]))
     total = _over_splits(seen["merge_weight"][..., None], seen["partial_O"])
-    keep("out", _out(total, seen["merge_sum"], losses))
     keep("lse", _lse(seen["merge_max"], seen["merge_sum"], losses))
+    keep("out", divided(online.out(total, seen["merge_sum"])), contract.out_dtype, contract.out_rounding)
     return computed
 
 
-def _softmax(seen: dict[str, np.ndarray], keep: Any, tiles: list[slice], starts: set[int], losses: Losses) -> None:
+def _softmax(seen: dict[str, np.ndarray], keep: Any, tiles: Tiling, losses: Losses) -> None:
     """row_max, correction and probs, each tile from the maximum of the one before it where that was given."""
     scores = seen["scores"]
-    row_max = np.empty((*scores.shape[:-1], len(tiles)), np.float32)
+    row_max = np.empty((*scores.shape[:-1], len(tiles.keys)), np.float32)
     correction = np.empty_like(row_max)
     probs = np.empty_like(scores)
     maxima = seen.get("row_max", row_max)
-    for t, keys in enumerate(tiles):
-        previous = np.full_like(row_max[..., 0], -np.inf) if t in starts else maxima[..., t - 1]
+    for t, before in tiles.order:
+        keys = tiles.keys[t]
+        previous = np.full_like(row_max[..., 0], -np.inf) if before is None else maxima[..., before]
         row_max[..., t] = online.row_max(previous, scores[..., keys])
         top = maxima[..., t]
         correction[..., t] = _leaning(online.correction(previous, top), previous - top, top, losses)
@@ -127,10 +145,6 @@ def _leaning(weight: np.ndarray, x: np.ndarray, maximum: np.ndarray, losses: Los
     of_max = losses.argument_of_max * np.where(np.isfinite(maximum), abs(maximum), 0.0)
     off = losses.argument * length + losses.exp(length) + of_max
     return np.where(x == 0, weight, weight * (1 + off)).astype(np.float32)
-
-
-def _out(acc: np.ndarray, row_sum: np.ndarray, losses: Losses) -> np.ndarray:
-    return (online.out(acc, row_sum) * (1 + losses.division)).astype(np.float32)
 
 
 def _lse(maximum: np.ndarray, row_sum: np.ndarray, losses: Losses) -> np.ndarray:
@@ -170,20 +184,19 @@ def _running(
     weights: np.ndarray,
     values: np.ndarray,
     state: np.ndarray | None,
-    tiles: list[slice],
-    starts: set[int],
+    tiles: Tiling,
     meet: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray],
 ) -> np.ndarray:
     """correction * previous state + sum of weights * values over a tile's keys, [b, h, q, t, d].
 
     correction [b, h, q, t], weights [b, h, q, k], values [b, h, k, d]; the `state` [b, h, q, t, d] where it was dumped,
-    else what comes out here; 0 before the tiles `starts`.
+    else what comes out here; 0 before the first tile of a split.
     """
     found = np.empty((*correction.shape, values.shape[-1]), np.float32)
-    for t, keys in enumerate(tiles):
-        previous = (found if state is None else state)[..., t - 1, :]
-        start = correction[..., t, None] * (np.zeros_like(previous) if t in starts else previous)
-        found[..., t, :] = meet(start, weights[..., keys], values[:, :, keys])
+    for t, before in tiles.order:
+        keys, states = tiles.keys[t], found if state is None else state
+        previous = np.zeros_like(found[..., t, :]) if before is None else states[..., before, :]
+        found[..., t, :] = meet(correction[..., t, None] * previous, weights[..., keys], values[:, :, keys])
     return found
 
 

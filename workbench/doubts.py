@@ -21,8 +21,9 @@ from workbench.evidence import DOUBTFUL, ROWS, excesses
 from workbench.expectation import Expectation, Part, readable
 from workbench.held import compared
 from workbench.quantisation import attention_of
+from workbench.refusal import Refusal
 from workbench.stage_diff import StageDiff
-from workbench.trace import Trace
+from workbench.trace import Trace, check
 
 #: stages of a trace -> what their decisive comparisons add up to
 Compare = Callable[[Trace, Sequence[str]], Mapping[str, Summary]]
@@ -54,7 +55,7 @@ class Doubt(NamedTuple):
 def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> list[StageDiff]:
     """The stages, with what the assumptions of the trace's contract decide of them."""
     promise, base = trace.contract, usual(trace.contract)
-    choices = [Choice(*choice) for choice in alternatives(promise)]
+    choices = [Choice(*choice) for choice in alternatives(promise) if _fits(trace, choice[1])]
     doubts = _wrong_if_usual(trace, judged, compare)
     # those that a budget decides are told apart by budgets
     doubtful = [
@@ -63,7 +64,8 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         if stage.name in doubts
     ]
     explained = _explained(trace, doubtful, choices)
-    wrong = [stage for stage in judged if stage.verdict == "bug" and stage.decisive is not None]
+    # of budgets: what leans or is too large together, no assumption explains
+    wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None and _fails(x.decisive.summary)]
     weaker = [Choice(field, _with(promise, base, contract)) for field, contract in choices]
     forgiving = _explained(trace, wrong, [one for one in weaker if one.contract != promise])
 
@@ -132,6 +134,15 @@ def _worst_query(stage: StageDiff) -> int | None:
 def _holds(found: Found) -> bool:
     judged = ~np.isin(found.state, UNJUDGED)
     return bool(judged.any() and not np.isin(found.state, WRONG).any())
+
+
+def _fits(trace: Trace, contract: Contract) -> bool:
+    """Whether the case may be of a kernel with that contract."""
+    try:
+        check(replace(trace, contract=contract), trace.target)
+    except Refusal:
+        return False
+    return True
 
 
 def _with(promise: Contract, base: Contract, contract: Contract) -> Contract:

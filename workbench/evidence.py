@@ -10,7 +10,7 @@ A lane that goes wrong by a little, one in WARP, is lost in the mean over all: e
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from workbench.bias import FEWEST_ROWS, Z, by_row, lean
 from workbench.budget.losses import U
 from workbench.comparison import Found, State
 from workbench.contract import Contract
-from workbench.control import Manner, control, sampled
+from workbench.control import Manner, control, has_control, sampled
 from workbench.errors import round_to
 from workbench.expectation import SCORE_UNITS, Expectation, Part, readable
 from workbench.held import compared
@@ -64,23 +64,40 @@ def excesses(trace: Trace, names: Iterable[str], beyond: float = BEYOND) -> dict
     """Those of the judged stages `names` of a trace whose errors are larger than roundings add up to, by a factor of
     `beyond`.
 
-    Left out are stages before attention of a kernel on 8-bit codes, stages of which only some elements were given, and
-    scores and maxima in base 2, whose control has others.
+    Left out are stages of a kernel on 8-bit codes before attention, and all of them where it may have decoded others
+    than the control reads; stages of which only some elements were given; scores and maxima in base 2 or without the
+    scale, which the control has otherwise; and kernels of an arithmetic that the control does not have.
     """
     trace = attention_of(trace)
     whole = [name for name in names if name in trace.stages and name not in trace.sparse]
-    tested = [name for name in whole if not (trace.contract.base2 and name in SCORE_UNITS)]
-    if not tested:
+    own_units = trace.contract.base2 or not trace.contract.scores_scaled
+    tested = [name for name in whole if not (own_units and name in SCORE_UNITS)]
+    if not tested or trace.input_errors or not has_control(trace.contract):
         return {}
     rows = sampled(trace.case, ROWS)
     e = Expectation(trace, readable(trace), Part(q=rows), typical=True)
     given = {name: x.astype(np.float32) for name, x in e.given.items()}
-    controls = [control(trace, given, rows, manner) for manner in _manners(trace.contract)]
+    controls = [
+        control(replace(trace, contract=contract), given, rows, manner)
+        for contract in _contracts(trace.contract)
+        for manner in _manners(contract)
+    ]
     found = {
         name: _largest(one, [some[name] for some in controls], trace.stages[name].dtype, e.axes(name), beyond)
         for name, one in compared(e, tested)
     }
     return {name: excess for name, excess in found.items() if excess is not None}
+
+
+def _contracts(contract: Contract) -> Iterator[Contract]:
+    """The contract, of which row_sum may add either probs; of codes that nobody saw decoded also with probs in float16,
+    which keeps less below 2^-24.
+    """
+    narrow = "operands_dtype" in contract.assumed and contract.probs_dtype == "bfloat16"
+    for dtype in (contract.probs_dtype, *(["float16"] if narrow else [])):
+        either = contract.row_sum_of_cast is None and dtype != "float32"
+        for of_cast in (False, True) if either else (contract.row_sum_of_cast,):
+            yield replace(contract, probs_dtype=dtype, row_sum_of_cast=of_cast)
 
 
 def _manners(contract: Contract) -> Iterator[Manner]:

@@ -9,16 +9,21 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from workbench import mask, reference
 from workbench.arrays import in_float64
 from workbench.budget import Problem, losses_of
 from workbench.contract import Contract
 from workbench.errors import round_to
+from workbench.slots import Slots
 from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS, shape
+from workbench.tiling import Tiling
 from workbench.trace import Trace
 
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
+#: stages whose size depends on the maximum that was subtracted
+_OF_MAXIMUM = ("correction", "probs", "probs_cast", "row_sum", "acc", "partial_sum", "partial_O")
 #: stages that depend on where key tiles begin
 BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 #: fields of a contract that budgets read and the reference does not, at all or unless they were declared
@@ -52,6 +57,9 @@ def unjudgeable(trace: Trace, name: str) -> str:
         return "nobody told the format of the codes (--codes)"
     if name in BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
+    if name in _OF_MAXIMUM and trace.contract.row_max != "running" and "row_max" not in trace.stages:
+        if name not in _PARTIALS or "partial_max" not in trace.stages:
+            return "the contract does not bind row_max to the running maximum, and row_max was not given"
     if name in _PARTIALS and not split_keys_known(trace):
         return "the contract does not tell block_k and splits, so the keys of a split are unknown"
     if name == "merge_weight" and not _reads_partials(trace):
@@ -59,9 +67,34 @@ def unjudgeable(trace: Trace, name: str) -> str:
     return ""
 
 
+def free_maxima(trace: Trace) -> list[str]:
+    """Dumped maxima that the contract does not bind to the stages before them, so that later ones are computed from
+    them: row_max, and partial_max where that is not what was dumped of row_max.
+    """
+    if trace.contract.row_max == "running":
+        return []
+    found = [name for name in ("row_max", "partial_max") if name in trace.stages and name not in trace.sparse]
+    return [name for name in found if not unjudgeable(trace, name)][:1]
+
+
+def hides_maxima(trace: Trace) -> bool:
+    """Whether the only maxima that are known of a kernel that was free to choose them are those of its splits. What it
+    subtracted before a split's last tile cancels but for roundings: it may as well have been the last one throughout.
+    """
+    return free_maxima(trace) == ["partial_max"]
+
+
+def by_tile(partial_max: np.ndarray, tiles: Tiling) -> np.ndarray:
+    """The maximum of each split [b, h, s, q] at all of its tiles, [b, h, q, t]."""
+    split_of = {t: s for s, own in enumerate(tiles.splits) for t in own}
+    order = [split_of[t] for t in range(len(tiles.keys))]
+    return array_namespace(partial_max).moveaxis(partial_max[:, :, order], 2, -1)
+
+
 def split_keys_known(trace: Trace) -> bool:
     """Whether the contract tells which keys each split has."""
-    return trace.contract.block_k is not None and trace.contract.splits is not None
+    promise = trace.contract
+    return promise.split_bounds is not None or (promise.block_k is not None and promise.splits is not None)
 
 
 def _reads_partials(trace: Trace) -> bool:
@@ -80,14 +113,15 @@ def splits(trace: Trace) -> int:
     return next(iter(sizes), 1)
 
 
-def block_k(trace: Trace) -> int:
-    """Keys in a tile; all of them where the contract does not tell."""
-    return trace.contract.block_k or trace.case.seqlen_k
+def tiling_of(trace: Trace) -> Tiling:
+    """The key tiles of a row and of its splits, as far as they are known: all keys in one where they are not."""
+    return trace.contract.tiling(trace.case.seqlen_k, splits(trace))
 
 
 def sizes_of(trace: Trace) -> dict[str, int]:
     """Size of every stage axis, of tiles and splits as far as they are known."""
-    return trace.case.but(block_k=block_k(trace), splits=splits(trace)).sizes
+    tiles = tiling_of(trace)
+    return trace.case.sizes | {"t": len(tiles.keys), "s": len(tiles.splits)}
 
 
 class Part(NamedTuple):
@@ -150,7 +184,7 @@ class Expectation:
     def value(self, name: str) -> np.ndarray:
         """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
         stage = self.part.of(self.trace.stages[name] if name not in self.dumped else self.dumped[name], self.axes(name))
-        return natural(self.trace.contract, name, stage, self.device)
+        return natural(self.trace, name, stage, self.device)
 
     def axes(self, name: str) -> str:
         """Axis letters of a stage."""
@@ -158,8 +192,34 @@ class Expectation:
 
     @cached_property
     def given(self) -> dict[str, np.ndarray]:
-        """The dumped stages that others are computed from."""
-        return {name: self.value(name) for name in self.dumped}
+        """The dumped stages that others are computed from, and maxima that the kernel was free to choose."""
+        chosen = [name for name in free_maxima(self.trace) if name not in self.dumped]
+        found = {name: self._filled(name, self.value(name)) for name in (*self.dumped, *chosen)}
+        if hides_maxima(self.trace):
+            found["row_max"] = by_tile(found["partial_max"], tiling_of(self.trace))
+        return found
+
+    def _filled(self, name: str, value: np.ndarray) -> np.ndarray:
+        open_ = self.open_slots(name)
+        return value if open_ is None else self._slots.filled(name, self.axes(name), value, open_)
+
+    def open_slots(self, name: str) -> np.ndarray | None:
+        """Which slots of a stage hold nothing to judge, bool that broadcasts to it; None for none."""
+        found = self._slots.open(name, self.axes(name))
+        return None if found is None else in_bool(found, self.device)
+
+    @cached_property
+    def _slots(self) -> Slots:
+        visible = self.visible if self.visible.ndim == 4 else self.visible[None, None]
+        if "bias" in self.trace.inputs:
+            bias = self.part.of(mask.spread(self.trace.case, self.trace.inputs["bias"]), "bhqk")
+            visible = visible & (bias != -np.inf)
+        return Slots(self.trace.contract, tiling_of(self.trace), visible)
+
+    @property
+    def visible(self) -> np.ndarray:
+        """Which keys a query of the part sees, bool [q, k] or [b, h, q, k]."""
+        return self.part.visible(self.trace)
 
     @cached_property
     def problem(self) -> Problem:
@@ -178,8 +238,8 @@ class Expectation:
             scale=trace.case.scale,
             bias=None if added is None else in_float64(added, self.device),
             exact_products=trace.case.dtype != "float32",
-            block_k=block_k(trace),
-            splits=splits(trace),
+            tiling=tiling_of(trace),
+            hidden_maxima=hides_maxima(trace),
             computed={},
             given=self.given,
             statistics=self.statistics,
@@ -195,17 +255,22 @@ class Expectation:
     def recomputed(self, instead: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """As `computed`, with other values for some stages."""
         trace, problem = self.trace, self.problem
-        options: dict[str, Any] = {"row_sum_of_cast": trace.contract.row_sum_of_cast}
+        contract = trace.contract
+        tiles = contract.block_k or trace.case.seqlen_k
+        options: dict[str, Any] = {"row_sum_of_cast": contract.row_sum_of_cast is True, "block_k": tiles}
+        if trace.algorithm != "fp8":
+            options |= {"splits": splits(trace), "split_bounds": contract.split_bounds}
+        options["free_maxima"] = contract.row_max != "running"
+        options["tile_order"] = "ascending" if contract.block_k is None else contract.tile_order
         options["cast"] = _cast(trace.contract, "probs") if problem.cast_aware else None
         if trace.algorithm == "split_k":
             predicted = problem.predicted("partials") and trace.contract.partials_dtype != "float32"
             options["partial_cast"] = _cast(trace.contract, "partials") if predicted else None
         q, k, v = self.inputs
-        visible = in_bool(self.part.visible(trace), self.device)
+        visible = in_bool(self.visible, self.device)
         given = {**self.given, **instead}
         return reference.forward(
-            trace.algorithm, q, k, v, mask=visible, bias=problem.bias, given=given,
-            scale=trace.case.scale, block_k=block_k(trace), splits=splits(trace), **options,
+            trace.algorithm, q, k, v, mask=visible, bias=problem.bias, given=given, scale=trace.case.scale, **options,
         )  # fmt: skip
 
     @cached_property
@@ -239,18 +304,29 @@ def in_bool(mask: np.ndarray, device: str) -> np.ndarray:
     return torch.from_numpy(np.ascontiguousarray(mask)).to(device)  # type: ignore[return-value]
 
 
-def natural(contract: Contract, name: str, stage: np.ndarray, device: str = "cpu") -> np.ndarray:
+def unit(trace: Trace, name: str) -> float:
+    """What the kernel's scores and maxima are of natural ones: log2(e) times in base 2, without the scale where they
+    are raw; 1 for any other stage.
+    """
+    if name not in SCORE_UNITS:
+        return 1.0
+    if not trace.contract.scores_scaled:
+        return 1 / trace.case.scale
+    return float(np.log2(np.e)) if trace.contract.base2 else 1.0
+
+
+def natural(trace: Trace, name: str, stage: np.ndarray, device: str = "cpu") -> np.ndarray:
     """A dumped stage in float64, its scores and maxima in natural units and -inf where the kernel has a sentinel."""
-    value = in_stored_units(contract, name, stage, device)
-    return value / float(np.log2(np.e)) if contract.base2 and name in SCORE_UNITS else value
+    value, factor = in_stored_units(trace.contract, name, stage, device), unit(trace, name)
+    return value if factor == 1 else value / factor
 
 
 def in_stored_units(contract: Contract, name: str, stage: np.ndarray, device: str) -> np.ndarray:
     """A dumped stage in float64, in the kernel's own units, but -inf where it has a sentinel."""
     value = in_float64(stage, device)
     if name in SCORE_UNITS and np.isfinite(contract.mask_sentinel):
-        # the sentinel as the stage's dtype holds it
-        value[value <= float(np.asarray(contract.mask_sentinel).astype(stage.dtype))] = -np.inf
+        # a mask that adds the sentinel leaves a score of it
+        value[value <= contract.mask_sentinel / 2] = -np.inf
     return value
 
 

@@ -1,9 +1,7 @@
 """Kernels that are not ours: a Python callable, found by `path.py:function`, run on a case and brought into a trace."""
 
-import importlib.util
-import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,26 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from workbench import contract, triton_interpreter
-from workbench.arrays import ARRAYS, as_numpy, handed_over, home
+from workbench import contract, returned, triton_interpreter
+from workbench.arrays import ARRAYS, advice, handed_over, home
 from workbench.case import DTYPES, Case
 from workbench.feed import NOTHING
 from workbench.handed import handed
-from workbench.inputs import CODES, by_name
+from workbench.inputs import by_name
 from workbench.installed import installed, load
-from workbench.provenance import failed, of_run
+from workbench.lacking import lacking
+from workbench.presets import fields_of, joined, words
+from workbench.provenance import failed, of_run, repeats
 from workbench.refusal import Refusal, Unavailable
-from workbench.repeats import again, repeated
+from workbench.repeats import repeated
 from workbench.sparse import dims_of, of_coordinates
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of
 from workbench.trace import Trace, check, check_inputs
+from workbench.user_code import Function, function_of, running
 from workbench.window import narrowed, parse
 
 #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
 LAYOUTS = ("bhsd", "bshd", "strided")
-_USUAL = {"arrays": "numpy", "device": None, "layout": "bhsd", "calibration": None}
-
-Function = Callable[..., Any]
+_USUAL = {"arrays": "numpy", "device": None, "layout": "bhsd", "calibration": None, "contract": None}
 
 
 def find(target: str) -> Function:
@@ -42,20 +41,7 @@ def find(target: str) -> Function:
         raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
     if not Path(path).is_file():
         raise Refusal(f"{path}: no such file")
-    # under a name of its own: a file named torch.py or sparse.py must not stand in for the library
-    spec = importlib.util.spec_from_file_location(f"workbench_target_{Path(path).stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickles of the file look themselves up there
-    try:
-        spec.loader.exec_module(module)
-    except Exception:
-        raise Refusal(f"{path} could not be imported:\n{traceback.format_exc()}") from None
-    function = getattr(module, name, None)
-    if not callable(function):
-        defined = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-        raise Refusal(f"{path} defines no function {name!r}; it defines: {defined or 'none'}")
-    return function
+    return function_of(Path(path), name)
 
 
 def run_foreign(
@@ -67,6 +53,7 @@ def run_foreign(
     device: str | None = None,
     layout: str = "bhsd",
     calibration: str | None = None,
+    contract: str | Mapping[str, Any] | None = None,
     inputs: Mapping[str, np.ndarray] | None = None,
     feed: Mapping[str, Any] = NOTHING,
     where: str | None = None,
@@ -83,6 +70,7 @@ def run_foreign(
     (`feed.values`), else what float64 makes of the inputs. Refusal where it raises or returns anything else.
 
     `calibration`: a file of `workbench calibrate`, for what the contract does not say of exp and of tensor cores.
+    `contract`: what is said of the kernel beside what it says itself, fields or words as of `presets.fields_of`.
     `inputs`: those of `inputs.normalised`; the case's own where None. `where`: as of `window.parse`. `runs`: how often
     it is run, to see whether its bits repeat (`repeats.repeated`).
     """
@@ -93,6 +81,8 @@ def run_foreign(
         if value not in accepted:
             raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
     options: dict[str, Any] = {"arrays": arrays, "device": device, "layout": layout, "calibration": calibration}
+    options["contract"] = contract
+    said = {} if contract is None else fields_of(contract, case)
     if (arrays, layout) == ("jax", "strided"):
         raise Refusal("JAX arrays have no strides; got layout 'strided': say --layout bhsd or bshd")
     lives_on = home(arrays, device)
@@ -112,23 +102,27 @@ def run_foreign(
         positional = [over(key, x) for key, x in call.positional.items()]
         keywords = {key: over(key, x) for key, x in call.keywords.items()}
         try:
-            with triton_interpreter.guarded():
-                returned = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
-                found, parts, declared = _stages(returned, name)  # waits for it, and so may find that it failed
-        except (Refusal, Unavailable):  # of what it uses of ours, which say all there is to say
+            with running(function), triton_interpreter.guarded():
+                given = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
+                found, parts, declared = returned.read(given, name)  # waits for it, and so may find that it failed
+        except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
-        except Exception as error:
-            hint = "\nIf it expects torch tensors, say --arrays torch." if arrays == "numpy" else ""
-            hint = f"\n{triton_interpreter.HINT}" if str(error) == triton_interpreter.NO_GPU else hint
+        except BaseException as error:  # sys.exit among them: its exit is not ours
+            if why := lacking(error, name):
+                raise Unavailable(why) from None
+            hint = advice(error, function, arrays, lives_on)
             raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
-        return ({key: x.copy() for key, x in found.items()} if again(function, runs) else found), parts, declared
+        return found, parts, fields_of(declared, case)
 
     stages, parts, declared = first = called()
-    made_by = of_run(function, **repeated(function, called, first, runs))
+    again = repeated(function, called, first, runs)
+    with running(function):  # its modules are told
+        made_by = of_run(function, **again)
     if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
         stages["out"] = _swapped(stages["out"])
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
+    declared = joined(said, declared, name)
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and algorithm == "fp8":
         raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
@@ -149,8 +143,10 @@ def run_foreign(
         put_in=tuple(put_in),
         sparse=sparse,
         gates=failed(made_by, name),
+        notes=repeats(made_by),
         provenance=made_by,
         called_with={key: value for key, value in options.items() if value != _USUAL[key]}
+        | ({} if contract is None else {"contract": words(contract)})
         | ({"runs": str(runs)} if runs > 1 else {}),
     )
     check(trace, name)
@@ -212,27 +208,3 @@ def _measured(path: str, case: Case) -> dict[str, Any]:
 def _swapped(x: np.ndarray) -> np.ndarray:
     """Between [b, h, s, d] and [b, s, h, d]."""
     return x.swapaxes(1, 2)
-
-
-def _stages(returned: Any, name: str) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
-    """Stages by name, those given in part, and the declared contract, of what a foreign function returned."""
-    declared: Mapping[str, Any] = {}
-    if isinstance(returned, tuple) and len(returned) == 2:
-        returned = {"out": returned[0], "lse": returned[1]}
-    elif not isinstance(returned, Mapping):
-        returned = {"out": returned}
-    if "contract" in returned:
-        declared = returned["contract"]
-        if not isinstance(declared, Mapping):
-            raise Refusal(f'{name}: "contract" must be a dict; got {type(declared).__name__}')
-    given = {key: value for key, value in returned.items() if key != "contract"}
-    if not given:
-        raise Refusal(f"{name} returned no stage; return out, (out, lse), or a dict of stage name -> array")
-    parts = {key: value for key, value in given.items() if isinstance(value, Mapping)}
-    stages = {}
-    for key, value in given.items():
-        if key.startswith("codes"):
-            stages[key] = as_numpy(value, f"{name}: {key}", CODES).view(np.uint8)
-        elif key not in parts:
-            stages[key] = as_numpy(value, f"{name}: {key}")
-    return stages, parts, declared

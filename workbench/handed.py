@@ -17,6 +17,11 @@ from workbench.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, STAGES
 SCALES = tuple(f"scale_{x}" for x in INPUTS)
 #: keys in a tile and splits of the stages that are put into a function, where the case does not tell
 BLOCK_K, SPLITS = 64, 2
+#: keywords of every call -> what libraries call them
+CALLED_AS: Mapping[str, tuple[str, ...]] = {
+    "scale": ("scale", "softmax_scale", "sm_scale"),
+    "causal": ("causal", "is_causal"),
+}
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,17 @@ def handed(
 
     A function whose parameters name stages reads these: by `feed` (`feed.values`), or what float64 makes of the inputs.
     Else, where the case has codes, one with the keywords scale_q, scale_k and scale_v takes codes in the place of q, k
-    and v; any other takes these. Refusal for inputs and stages that the function does not take.
+    and v; any other takes these. Refusal for inputs and stages that the function does not take, and for a function that
+    cannot be called with them, scale and causal.
     """
+    made = _handed(function, case, read, feed, name)
+    _check_call(function, made, name)
+    return made
+
+
+def _handed(
+    function: Callable[..., Any], case: Case, read: Mapping[str, np.ndarray], feed: Mapping[str, Any], name: str
+) -> Handed:
     parameters = parameters_of(function)
     anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
     beside = {x: read[x] for x in MASKS if x in read}
@@ -54,6 +68,35 @@ def handed(
     positional = {x: codes.get(f"codes_{x}", read.get(x)) for x in INPUTS}
     scales = {stage: x for stage, x in codes.items() if stage in SCALES}
     return Handed(case, positional, scales | beside, codes)  # type: ignore[arg-type]
+
+
+def _check_call(function: Callable[..., Any], call: Handed, name: str) -> None:
+    """Refusal where a function's parameters are others than what it is called with, with a wrapper that mends it."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return
+    try:
+        signature.bind(*call.positional, **dict.fromkeys([*call.keywords, *CALLED_AS]))
+        return
+    except TypeError as mismatch:
+        why = str(mismatch)
+    parameters = signature.parameters
+    required = [key for key, one in parameters.items() if one.default is one.empty]
+    if lacking := [x for x in MASKS if x in required and x not in call.keywords]:
+        raise Refusal(
+            f"{name} needs {' and '.join(lacking)}, which the inputs do not hold: put it in (--inputs FILE), or give "
+            "it a default"
+        )
+    words = [*call.positional, *(f"{x}={x}" for x in call.keywords)]
+    words += [f"{own}={ours}" for ours, names in CALLED_AS.items() for own in names if own in parameters]
+    function_name = getattr(function, "__name__", "mine")
+    raise Refusal(
+        f"{name}{signature} is called with {', '.join((*call.positional, *call.keywords))} and the keywords "
+        f"{', '.join(CALLED_AS)}: {why}; a function that takes others is wrapped in one that takes these:\n"
+        f"  def attention({', '.join((*call.positional, '*', *call.keywords, *CALLED_AS))}):\n"
+        f"      return {function_name}({', '.join(words)})"
+    )
 
 
 def stages_read(function: Callable[..., Any]) -> list[str]:

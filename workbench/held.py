@@ -12,8 +12,8 @@ from workbench.arrays import in_float64
 from workbench.budget import Budget, budgets
 from workbench.comparison import Elements, Found, State, Summary, compare, summary
 from workbench.contract import Contract
-from workbench.expectation import SCORE_UNITS, Expectation, Part, in_bool, in_stored_units
-from workbench.trace import unwritten
+from workbench.expectation import Expectation, Part, free_maxima, in_bool, in_stored_units, unit
+from workbench.trace import Trace, unwritten
 
 #: elements that are compared at once, 1 MB in float64: fewer do not pay for handing over between threads, more leave
 #: the cache
@@ -70,7 +70,7 @@ def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.nd
     """Some queries of a part of a stage, held against their expectation within their budget."""
     cut, axes, contract = Part(q=rows), e.axes(name), e.trace.contract
     dumped = cut.of(e.part.of(e.trace.stages[name], axes), axes)
-    own_units = name in SCORE_UNITS and contract.base2
+    own_units = unit(e.trace, name) != 1
     if at_hand is None or own_units or name in ("out", "lse"):
         actual = in_stored_units(contract, name, dumped, e.device)
     else:
@@ -80,20 +80,39 @@ def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.nd
     if bool(blank.any()):
         blank = in_bool(unwritten(dumped), e.device)
     narrow = _mapped(budget, lambda array: cut.of(array, axes))
-    expected, stored = as_stored(contract, name, cut.of(e.computed[name], axes), narrow)
+    expected, stored = as_stored(e.trace, name, cut.of(e.computed[name], axes), narrow)
     empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
     if empty is not None:
         actual, expected = _without_keys(contract, name, actual, expected, empty)
-    if name not in e.trace.sparse:
+    if name in free_maxima(e.trace):
+        expected = _as_chosen(contract, actual, expected, stored)
+    open_ = e.open_slots(name)
+    if name not in e.trace.sparse and open_ is None:
         return compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
-    off = in_float64(cut.of(e.part.of(e.trace.sparse[name], axes), axes), e.device)
-    given = off == off
+    off = array_namespace(actual).zeros_like(actual)
+    given = off == 0
+    if open_ is not None:
+        given = given & ~cut.of(open_, axes)
+    if name in e.trace.sparse:
+        off = in_float64(cut.of(e.part.of(e.trace.sparse[name], axes), axes), e.device)
+        given = given & (off == off)
     widened = _mapped(stored, lambda array: array[given] + off[given])
     size = stored.size if isinstance(stored.size, float) else stored.size[given]
     one = compare(
         actual[given], blank[given], expected[given], replace(widened, size=size), dumped.dtype, contract.saturates
     )
     return _among(one, given, actual)
+
+
+def _as_chosen(contract: Contract, actual: np.ndarray, expected: np.ndarray, budget: Budget) -> np.ndarray:
+    """The expectation of maxima that the kernel was free to choose: its own choice where that is a number, and no
+    smaller than the running maximum where the contract says so.
+    """
+    xp = array_namespace(actual)
+    right = xp.isfinite(actual)
+    if contract.row_max == "upper_bound":
+        right = right & (actual >= expected - budget.bound)
+    return xp.where(right, actual, expected)
 
 
 def _among(one: Found, given: np.ndarray, like: np.ndarray) -> Found:
@@ -124,12 +143,10 @@ def _mapped(budget: Budget, change: Callable[[np.ndarray], np.ndarray]) -> Budge
     return Budget(bound, statistical, size)
 
 
-def as_stored(contract: Contract, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
+def as_stored(trace: Trace, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
     """Expectation and budget in the units in which the kernel stores the stage."""
-    if name not in SCORE_UNITS or not contract.base2:
-        return expected, budget
-    log2e = float(np.log2(np.e))
-    return expected * log2e, _mapped(budget, lambda array: array * log2e)
+    factor = unit(trace, name)
+    return (expected, budget) if factor == 1 else (expected * factor, _mapped(budget, lambda array: array * factor))
 
 
 def _without_keys(

@@ -2,7 +2,10 @@
 a mask and a bias beside them.
 """
 
-from collections.abc import Mapping
+import io
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +14,10 @@ import numpy as np
 
 from workbench.arrays import FLOATS, as_numpy, module
 from workbench.case import DTYPES, GIVEN, Case
+from workbench.quantize import SCALINGS, quantize
 from workbench.refusal import Refusal
 from workbench.stages import INPUTS, MASKS, QUANTISED_INPUTS
+from workbench.trace import write_atomically
 
 if TYPE_CHECKING:
     from workbench.trace import Trace
@@ -45,14 +50,51 @@ _SAFETENSORS: Mapping[str, np.dtype] = {
 
 
 def load(path: str | Path) -> dict[str, np.ndarray]:
-    """The inputs in a file, by name, in the dtypes of `normalised`: .safetensors (a trace too: what its kernel read),
-    .npz, or .pt, a dict of tensors. Nothing in the file is executed. Refusal for a file that is none of them, is
-    damaged, or holds anything else.
+    """The inputs in a file, by name, in the dtypes of `normalised`: .safetensors (a trace too, also in several files as
+    of `joined.files_of`: what its kernel read), .npz, or .pt, a dict of tensors. Nothing in the file is executed.
+    Refusal for a file that is none of them, is damaged, or holds anything else.
     """
     path = Path(path)
-    if path.suffix == ".safetensors" and path.is_file() and (trace := _trace(path)) is not None:
+    if (trace := _trace(path)) is not None:
         return {**trace.inputs, **{name: trace.stages[name] for name in trace.put_in}}
     return normalised(read(path), str(path))
+
+
+def save(arrays: Arrays, path: str | Path) -> None:
+    """Write inputs by name (`drawn`) as .safetensors or .npz; `load` reads them. Refusal for another suffix, for a file
+    that is there and holds no inputs, and for a dtype that .npz has no name for.
+    """
+    path = Path(path)
+    if path.suffix not in (".safetensors", ".npz"):
+        raise Refusal(f"{path}: inputs are written as .safetensors or .npz; got {path.suffix or 'no suffix'}")
+    if path.exists():
+        try:
+            load(path)
+        except Refusal as refusal:
+            raise Refusal(f"inputs take the place of others only; give another file\n{refusal}") from None
+    whole = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+    if path.suffix == ".safetensors":
+        from safetensors.numpy import save as serialised
+
+        return write_atomically(path, serialised(whole))
+    if unknown := [name for name, x in whole.items() if x.dtype.kind == "V" or x.dtype.name not in np.sctypeDict]:
+        raise Refusal(f"{path}: .npz has no {whole[unknown[0]].dtype}, which {unknown[0]} is: write .safetensors")
+    buffer = io.BytesIO()
+    np.savez(buffer, **whole)  # type: ignore[arg-type]
+    write_atomically(path, buffer.getvalue())
+
+
+def drawn(case: Case) -> dict[str, np.ndarray]:
+    """What kernels read of a case: q, k and v; where it has codes their codes and scales, too, as a function under test
+    is given them.
+    """
+    arrays = by_name(case)
+    if case.codes is None:
+        return arrays
+    for x in INPUTS:
+        made = quantize(arrays[x], case.codes, saturate=True, scaling=case.quantiser_scale or SCALINGS[0])
+        arrays |= {f"codes_{x}": made.codes, f"scale_{x}": made.scale}
+    return {name: arrays[name] for name in NAMES if name in arrays}
 
 
 def read(path: Path) -> Mapping[str, Any]:
@@ -74,7 +116,7 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
     name, another dtype, codes without their scale, and where one of q, k and v is given neither itself nor as codes;
     `where` names the inputs in messages.
     """
-    named = given if isinstance(given, Mapping) else dict(zip(INPUTS, given, strict=True))
+    named = given if isinstance(given, Mapping) else _in_order(given, where)
     if unknown := [name for name in named if name not in NAMES]:
         raise Refusal(f"{where}: inputs are {', '.join(NAMES)}; got {', '.join(unknown)}")
     arrays = {name: _read(name, named[name], where) for name in NAMES if name in named}
@@ -91,6 +133,15 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
     if len(formats) > 1:
         raise Refusal(f"{where}: codes must have one format; got {', '.join(sorted(formats))}")
     return arrays
+
+
+def _in_order(given: Any, where: str) -> dict[str, Any]:
+    """(q, k, v) by name."""
+    values = tuple(given) if isinstance(given, Iterable) else ()
+    if len(values) != len(INPUTS):
+        got = f"{len(values)} of them" if isinstance(given, Iterable) else type(given).__name__
+        raise Refusal(f"{where}: inputs are a file, (q, k, v), or a mapping of names to arrays; got {got}")
+    return dict(zip(INPUTS, values, strict=True))
 
 
 def _read(name: str, value: Any, where: str) -> np.ndarray:
@@ -185,16 +236,21 @@ def _float8(array: np.ndarray | None) -> bool:
 
 
 def _trace(path: Path) -> "Trace | None":
-    """The trace in a safetensors file, if it is one."""
+    """The trace in a safetensors file, in several, or in a folder, if it is one."""
     from safetensors import SafetensorError, safe_open
 
-    from workbench.trace_file import load
+    from workbench.joined import is_trace, load_all
 
+    if not is_trace(str(path)):
+        return None
     try:
-        with safe_open(path, framework="numpy") as file:
-            return load(path) if "workbench" in (file.metadata() or {}) else None
+        if path.is_file():
+            with safe_open(path, framework="numpy") as file:
+                if "workbench" not in (file.metadata() or {}):
+                    return None
     except SafetensorError:
         return None  # `read` says what is wrong with it
+    return load_all(str(path))
 
 
 def _safetensors(path: Path) -> Mapping[str, Any]:
@@ -214,8 +270,6 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
 
 
 def _npz(path: Path) -> Mapping[str, Any]:
-    import zipfile
-
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -227,8 +281,11 @@ def _pt(path: Path) -> Mapping[str, Any]:
     torch = module("torch", "a .pt file")
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds, from zipfile's to pickle's
-        raise Refusal(f"{path}: torch could not load it with weights_only ({type(error).__name__}: {error})") from None
+    except Exception as error:  # torch raises many kinds, from zipfile's to pickle's, with advice to load it unsafely
+        found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+        if found and zipfile.is_zipfile(path):
+            raise Refusal(f"{path}: must hold a dict of name -> tensor alone; it holds a {found[1]}") from None
+        raise Refusal(f"{path}: not a complete .pt file as torch.save writes it") from None
     if not isinstance(held, Mapping):
         raise Refusal(f"{path}: must hold a dict of name -> tensor; got {type(held).__name__}")
     return held

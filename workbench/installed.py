@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from workbench.refusal import Refusal
+from workbench.user_code import prints_aside
 
 GROUP = "workbench.kernels"
 
@@ -43,8 +44,11 @@ def installed() -> dict[str, Installed]:
 def load(kernel: Installed) -> Callable[..., Any]:
     """Its function; Refusal where that cannot be imported or is none."""
     try:
-        function = kernel.entry.load()
-    except Exception:
+        with prints_aside():
+            function = kernel.entry.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # sys.exit among them
         raise Refusal(f"{kernel.name} of {kernel.package} could not be imported:\n{traceback.format_exc()}") from None
     if not callable(function):
         raise Refusal(f"{kernel.name} of {kernel.package} must be a function; {kernel.function} is {function!r}")

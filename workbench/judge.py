@@ -23,8 +23,10 @@ from workbench.decoded import BY_COARSEST
 from workbench.doubts import with_doubts
 from workbench.evidence import excesses
 from workbench.expectation import Expectation, readable, unjudgeable
+from workbench.headline import headline
 from workbench.mask import check_sentinel
 from workbench.quantisation import Loss, loss
+from workbench.refusal import Refusal
 from workbench.rules import Rule
 from workbench.selection import Selection
 from workbench.stage_diff import StageDiff
@@ -70,7 +72,11 @@ class Diff:
 
     def __getitem__(self, name: str) -> StageDiff:
         stage_of(self.trace.algorithm, name, self.trace.target)
-        return {stage.name: stage for stage in (*self.stages, *self.not_judged)}[name]
+        found = {stage.name: stage for stage in (*self.stages, *self.not_judged)}
+        if name not in found:
+            decode = self.trace.case.decode
+            raise Refusal(f"{self.trace.target} with decode={decode} has no stage {name}; it has {', '.join(found)}")
+        return found[name]
 
     def __iter__(self) -> Iterator[StageDiff]:
         return iter(self.stages)
@@ -112,7 +118,7 @@ class Diff:
         """The overview of all stages, a matplotlib Figure."""
         from workbench.report.plots import overview
 
-        return overview([*self.stages], self.trace.case)
+        return overview(self.stages, headline(self.trace))
 
     def heatmap(self, name: str, axes: tuple[str, str] | None = None) -> Any:
         """Where the errors of a stage are, over two of its axes (letters), a matplotlib Figure."""
@@ -124,7 +130,10 @@ class Diff:
         """How many bits the sums of the run lose, a matplotlib Figure."""
         from workbench.report.plots import cancellation
 
-        return cancellation(self.bits_lost)
+        return cancellation(self.bits_lost, headline(self.trace))
+
+    def __bool__(self) -> bool:
+        raise TypeError('the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"')
 
     def __repr__(self) -> str:
         return (
@@ -255,7 +264,7 @@ def _with_evidence(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
         else:
             why, verdict = "but not on other inputs", "suspicious"
         reason = "; ".join(filter(None, (stage.reason, f"{excess.told}, {why}")))
-        return replace(stage, verdict=verdict, reason=reason)
+        return replace(stage, verdict=max(verdict, stage.verdict, key=SEVERITY.index), reason=reason)
 
     return [told(stage) for stage in judged]
 
@@ -286,6 +295,7 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         reason=reason,
         dumped=trace.stages[name],
         first=first_of(trace, ALGORITHMS[trace.algorithm][name]),
+        run=headline(trace),
     )
 
 

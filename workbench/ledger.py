@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workbench.comparison import WRONG, Comparison
+from workbench.decoded import scale_of
 from workbench.errors import ulp
 from workbench.expectation import Expectation, Part, readable
 from workbench.parts import AT_ONCE_ON_CPU
@@ -115,7 +116,7 @@ def ledger(trace: Trace, stage: StageDiff) -> tuple[Entry, ...]:
 def _scaled(trace: Trace, stage: StageDiff, comparison: Comparison, power: int) -> Entry:
     """How many wrong decoded values the scale of their head explains."""
     name = f"scale_{stage.name[-1]}"
-    factor = _aligned(to_float64(trace.stages[name]) ** power, "h", stage.axes)
+    factor = _aligned(scale_of(trace, stage.name[-1]) ** power, "h", stage.axes)
     right, bound, actual = (to_float64(x) for x in (comparison.expected, comparison.budget, comparison.actual))
     found = _matched(actual, right, bound, comparison.outside, right * factor, factor, comparison.actual.dtype)
     return Entry(name, power, stage.name, found.counted, int(comparison.outside.sum()))

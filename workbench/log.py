@@ -18,6 +18,7 @@ from workbench.case import DTYPES, GIVEN, QUANTISED, Case
 from workbench.errors import round_to, ulp
 from workbench.inputs import by_name
 from workbench.inputs import load as load_inputs
+from workbench.presets import fields_of, words
 from workbench.refusal import Refusal
 from workbench.sparse import check_index, dims_of, laid_out
 from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
@@ -121,26 +122,26 @@ def _digits(text: str) -> _Digits:
 
 
 def load_log(
-    path: str | Path, case: Case, promises: Mapping[str, Any] | None = None, inputs: str | Path | None = None
+    path: str | Path, case: Case, promises: str | Mapping[str, Any] | None = None, inputs: str | Path | None = None
 ) -> Trace:
     """The trace of a log of `case`; elements that were not printed are not judged. The kernel had the case's own
     inputs, or those in the file `inputs` (q, k, v, mask, bias; see `inputs.load`).
 
     `block_k` and `splits` of the case say how the kernel tiles and splits the keys; stages with such axes need them.
-    `promises` are other fields of its contract. What is not said is assumed to be the weakest choice. Of an element
-    that was printed several times the last value counts. Refusal for what `read` refuses, for a line whose stage or
-    indices the case does not have, and for what is no promise.
+    `promises` are other fields of its contract, or words, as of `presets.fields_of`. What is not said is assumed to be
+    the weakest choice. Of an element that was printed several times the last value counts. Refusal for what `read`
+    refuses, for a line whose stage or indices the case does not have, and for what is no promise.
     """
     for option in ("probs_dtype", *QUANTISED):
         if getattr(case, option) is not None:
             raise Refusal(f"{option} is for kernels of ours; {path} was printed by another")
-    promises, declared = promises or {}, {}
+    said, declared = fields_of(promises or {}, case), {}
     for name in ("block_k", "splits"):
-        if (said := getattr(case, name)) is not None:
-            if promises.get(name, said) != said:
-                raise Refusal(f"{path}: the case has {name}={said}, and the contract {name}={promises[name]}")
-            declared[name] = said
-    promise = contract.of_foreign({**declared, **promises}, case)
+        if (own := getattr(case, name)) is not None:
+            if said.get(name, own) != own:
+                raise Refusal(f"{path}: the case has {name}={own}, and the contract {name}={said[name]}")
+            declared[name] = own
+    promise = contract.of_foreign({**declared, **said}, case)
     case = case.but(block_k=promise.block_k, splits=promise.splits, distribution=GIVEN if inputs else case.distribution)
     held = None if inputs is None else load_inputs(Path(inputs))
     if unread := [name for name in held or () if name in QUANTISED_INPUTS]:
@@ -175,17 +176,11 @@ def load_log(
             sparse=sparse,
             notes=_notes(log, by_stage),
             called_with={"values": log.path}
-            | ({"contract": _words(promises)} if promises else {})
+            | ({"contract": words(promises)} if promises else {})
             | ({"inputs": str(inputs)} if inputs else {}),
         ),
         log.path,
     )
-
-
-def _words(promises: Mapping[str, Any]) -> str:
-    """The promises as the command line takes them."""
-    words = {name: str(x).lower() if isinstance(x, bool) else x for name, x in promises.items()}
-    return ",".join(f"{name}={x}" for name, x in words.items())
 
 
 def _stored(lines: Sequence[Printed], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:

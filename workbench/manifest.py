@@ -1,6 +1,7 @@
 """The manifest of a trace at rest: which fields it may have, and what each may hold."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,6 +31,11 @@ def _stages(x: Any) -> bool:
 #: field -> what it is where it is not given (... where it must be), its rule in words, and whether a value keeps it
 _FIELDS: Mapping[str, tuple[Any, str, Callable[[Any], bool]]] = {
     "target": (..., "a text, the kernel's name", _of(str)),
+    "checksum": (
+        None,
+        "64 hexadecimal digits",
+        lambda x: isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x) is not None,
+    ),
     "stages": (..., 'an object of stage name -> {"axes": letters}, with at least one stage', _stages),
     "algorithm": (None, "a text", _of(str)),
     "case": ({}, "an object of fields of a case", _of(dict)),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.completion import complete
+
 if TYPE_CHECKING:
     from workbench.case import Case
 
@@ -67,7 +69,8 @@ def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = click.option(flag, is_flag=True, help=text)(command)
     for option, (kind, text) in reversed(CASE_OPTIONS.items()):
-        command = click.option(option, type=kind, help=text, metavar=kind.name.upper() + "[,...]")(command)
+        metavar = kind.name.upper() + "[,...]"
+        command = click.option(option, type=kind, help=text, metavar=metavar, shell_complete=complete)(command)
     return command
 
 
@@ -88,12 +91,16 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
         tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
     )
     given = {name: values for name, values in lists.items() if values is not None}
-    return [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+    cases = [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+    for case in cases if make is Case else ():
+        case.check_memory()  # before anybody is told how long it takes
+    return cases
 
 
 inputs_option = click.option(
     "--inputs",
     metavar="FILE",
+    shell_complete=complete,
     help="Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file, instead of drawing them",
 )
 
@@ -101,7 +108,10 @@ inputs_option = click.option(
 def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --fault to a command."""
     text = "Put a fault in; may be repeated. `workbench faults` lists them"
-    return click.option("--fault", "faults", multiple=True, metavar="ID", help=text)(command)
+    return click.option("--fault", "faults", multiple=True, metavar="ID", help=text, shell_complete=complete)(command)
+
+
+_CONTRACT = "What a foreign kernel promises, such as triton,block_k=64,exp_ulps=4; `workbench contract` lists it"
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,9 +128,10 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "What a foreign kernel takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
             ),
             ("--calibration", None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
+            ("--contract", None, _CONTRACT),
         )
     ):
-        command = click.option(option, default=default, help=text)(command)
+        command = click.option(option, default=default, help=text, shell_complete=complete)(command)
     text = "Run a foreign kernel N times, and say whether its bits repeat [1]"
     return click.option("--runs", type=click.IntRange(min=1), metavar="N", help=text)(command)
 
@@ -134,7 +145,19 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--by-head", is_flag=True, help="Dump and judge one head after the other"),
         click.option("--where", metavar="WINDOW", help="Dump and judge only some heads, queries: b=0,h=3,q=64:128"),
         click.option(
-            "--feed", multiple=True, metavar="STAGE[,...]=SOURCE", help="Put stages in: reference, or from a FILE"
+            "--feed",
+            multiple=True,
+            metavar="STAGE[,...]=SOURCE",
+            help="Put stages in: reference, or from a FILE",
+            shell_complete=complete,
+        ),
+        click.option("--memory-gb", type=float, help="Isolate a foreign kernel, and end it where it takes more"),
+        click.option("--timeout", type=float, metavar="SECONDS", help="Isolate a foreign kernel, and end it then"),
+        click.option(
+            "--isolate",
+            is_flag=True,
+            default=None,
+            help="Run a foreign kernel in a process of its own, which may crash",
         ),
     ):
         command = option(command)
@@ -143,7 +166,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
     """The options of foreign kernels that were given."""
-    names = ("arrays", "device", "layout", "calibration", "runs")
+    names = ("arrays", "device", "layout", "calibration", "contract", "runs", "isolate", "timeout", "memory_gb")
     return {name: options[name] for name in names if options.get(name) is not None}
 
 
@@ -158,8 +181,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Case options that the chosen faults need to show: defaults where the user is silent, else refused. Inputs from a
-    file are what they are.
+    """Case options that the chosen faults need to show, told on stderr: defaults where the user is silent, else
+    refused. Inputs from a file are what they are.
     """
     from workbench.catalogue import CATALOGUE
     from workbench.refusal import Refusal
@@ -174,7 +197,8 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
             if name == "causal":
                 if options["full"]:
                     raise Refusal(f"fault {fault} shows only with --causal; got --full")
-                needs["causal"] = True
+                if not options["causal"]:
+                    needs["causal"] = True
             elif given is None:
                 needs[name] = (value,)
             elif any(item != value for item in given):
@@ -183,4 +207,12 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
         length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
         if length and drawn and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
             needs["seqlen"] = (length,)
+    if needs:
+        words = " ".join(option for name, value in needs.items() for option in _words(name, value))
+        click.echo(f"set for --fault {', '.join(faults)}: {words}", err=True)
     return needs
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """An option as the command line takes it."""
+    return [f"--{name.replace('_', '-')}", *([] if value is True else [str(one) for one in value])]

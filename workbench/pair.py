@@ -65,6 +65,9 @@ class Against:
     def __iter__(self) -> Iterator[StageAgainst]:
         return iter(self.stages)
 
+    def __bool__(self) -> bool:
+        raise TypeError('the truth of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"')
+
     def __repr__(self) -> str:
         where = f" at {self.parts_at}" if self.parts_at else ""
         return f"<Against of {self.a.trace.target} and {self.b.trace.target}: {self.verdict}{where}>"
@@ -104,7 +107,7 @@ def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:
     for name, tiles in found.tiles.items():
         axes, keep = ALGORITHMS[one.algorithm][name].axes, _keep(name, tiles, one)
         here, from_inputs = (
-            (side(one.contract, name, of_a, axes, keep), side(other.contract, name, of_b, axes, keep))
+            (side(one, name, of_a, axes, keep), side(other, name, of_b, axes, keep))
             for of_a, of_b in zip(compared[0][name], compared[1][name], strict=True)
         )
         stages.append(

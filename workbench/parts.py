@@ -55,11 +55,11 @@ def comparisons(
     # both comparisons of a stage without dumped ancestors are the same
     both = [name for name in names if not nearest_dumped(trace.algorithm, name, dumped)]
     apart = [name for name in names if name not in both]
-    from_inputs = [name for name in apart if splits_known(trace, name)]
+    from_inputs = [name for name in apart if determined(trace, name)]
     isolated, propagated = _judged(trace, dumped, ([*both, *apart], from_inputs), device, also)
     for name in both:
         direct = set(ALGORITHMS[trace.algorithm][name].reads) <= set(INPUTS)
-        if splits_known(trace, name) or not direct:
+        if determined(trace, name) or not direct:
             propagated[name] = isolated[name]
         if not direct:
             del isolated[name]
@@ -174,8 +174,12 @@ def placed(trace: Trace, device: str) -> str:
         return "cpu"
 
 
-def splits_known(trace: Trace, name: str) -> bool:
-    """Whether q, k and v determine the stage: per-split values need the keys of each split."""
+def determined(trace: Trace, name: str) -> bool:
+    """Whether q, k and v determine the stage: per-split values need the keys of each split, and what is merged of
+    maxima that the kernel may choose needs row_max.
+    """
+    if name.startswith("merge") and trace.contract.row_max != "running" and "row_max" not in trace.stages:
+        return False
     return trace.contract.splits is not None or "s" not in ALGORITHMS[trace.algorithm][name].axes
 
 

@@ -14,7 +14,7 @@ from workbench.case import DTYPES
 from workbench.errors import largest, ulp
 from workbench.expectation import SCORE_UNITS, Expectation, readable
 from workbench.held import as_stored
-from workbench.parts import parts_of, splits_known
+from workbench.parts import determined, parts_of
 from workbench.stages import nearest_dumped
 from workbench.statistics import Statistics
 from workbench.trace import Trace
@@ -72,7 +72,7 @@ def allowed(trace: Trace, name: str) -> Allowed | str:
     if trace.algorithm == "fp8":
         return "statistics of a kernel on 8-bit codes are not judged"
     dumped = readable(trace)
-    if not nearest_dumped(trace.algorithm, name, dumped) and not splits_known(trace, name):
+    if not nearest_dumped(trace.algorithm, name, dumped) and not determined(trace, name):
         return "the contract does not tell splits"
     sums = _Sums()
     for part in parts_of(trace, "cpu"):
@@ -84,7 +84,7 @@ def allowed(trace: Trace, name: str) -> Allowed | str:
 def _sums(e: Expectation, name: str) -> _Sums:
     """The sums of one part."""
     contract, given = e.trace.contract, e.trace.statistics[name]
-    expected, budget = as_stored(contract, name, e.computed[name], budgets(e.solved, [name])[name])
+    expected, budget = as_stored(e.trace, name, e.computed[name], budgets(e.solved, [name])[name])
     bound = np.maximum(budget.bound, ulp(expected, DTYPES[given.dtype]) / 2)
     nan = np.zeros(expected.shape, bool)
     if name in ("out", "lse"):

@@ -126,11 +126,15 @@ def _ignore(text: str) -> None:
 
 
 def _seconds(duration: float) -> str:
-    """One decimal below 10 s, where it matters, and minutes from 120 s on.
+    """One decimal below 10 s, where it matters, minutes from 120 s on, hours from 2 on, days from 2 on.
 
-    >>> [_seconds(duration) for duration in (8.25, 31.7, 119.6, 201)]
-    ['8.2 s', '32 s', '2 min', '3 min 21 s']
+    >>> [_seconds(duration) for duration in (8.25, 31.7, 119.6, 201, 9000, 1e6)]
+    ['8.2 s', '32 s', '2 min', '3 min 21 s', '2.5 h', '12 days']
     """
+    if duration >= 2 * 86400:
+        return f"{duration / 86400:.0f} days"
+    if duration >= 2 * 3600:
+        return f"{duration / 3600:.1f} h"
     if duration < 9.95:
         return f"{duration:.1f} s"
     minutes, seconds = divmod(round(duration), 60)

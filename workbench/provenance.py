@@ -91,7 +91,7 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
         name: vars(module).get("__file__") for name, module in [*sys.modules.items()] if hasattr(module, "__dict__")
     }
     modules = {_resolved(path) for name, path in paths.items() if path and name.partition(".")[0] != "workbench"}
-    own = {path for path in modules if folder and path.is_relative_to(folder) and not _of_python(path)}
+    own = {path for path in modules if folder and path.is_relative_to(folder) and not of_python(path)}
     for path in sorted({*own, *([source] if source else [])}):
         if not _is_object(str(path)):
             yield _file(path, loaded=True)
@@ -144,10 +144,10 @@ def _foreign_object(path: Path) -> bool:
     for folder in {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}:
         if path.is_relative_to(folder):
             return path.relative_to(folder).parts[0].removesuffix(".libs") not in _UNTOLD
-    return not _of_python(path)
+    return not of_python(path)
 
 
-def _of_python(path: Path) -> bool:
+def of_python(path: Path) -> bool:
     """Whether a file is of Python's installation or environment."""
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return any(path.is_relative_to(Path(folder).resolve()) or path.is_relative_to(folder) for folder in folders)
@@ -160,6 +160,15 @@ def _file(path: Path, *, loaded: bool, deleted: bool = False) -> File:
     status = path.stat()
     modified = datetime.fromtimestamp(int(status.st_mtime), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return File(str(path), _sha256(path, status.st_mtime_ns, status.st_size), modified, loaded)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file; empty where there is none."""
+    try:
+        status = path.stat()
+        return _sha256(path, status.st_mtime_ns, status.st_size)
+    except OSError:
+        return ""
 
 
 @cache
@@ -195,6 +204,16 @@ def failed(provenance: Provenance, name: str) -> tuple[str, ...]:
         )
     if gone := [_name(file) for file in provenance.files if file.loaded and not file.sha256]:
         lines.append(f"{', '.join(gone)} was replaced on disk after it was loaded: what ran is the old one; restart")
+    return tuple(lines)
+
+
+def repeats(provenance: Provenance) -> tuple[str, ...]:
+    """What several runs of a function showed, where all is well."""
+    lines = []
+    if provenance.identical:
+        lines.append(f"the same bits in {provenance.runs} runs")
+    if provenance.plain_agrees:
+        lines.append("the same bits of out and lse without its probes")
     return tuple(lines)
 
 

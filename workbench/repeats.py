@@ -17,11 +17,6 @@ _OUTPUTS = ("out", "lse")
 Returned = tuple[Mapping[str, np.ndarray], Mapping[str, Mapping[str, Any]], Any]
 
 
-def again(function: Callable[..., Any], runs: int) -> bool:
-    """Whether `function` is to be run more than once; it may then write over what it returned before."""
-    return runs != 1 or _switch(function) is not None
-
-
 def _switch(function: Callable[..., Any]) -> str | None:
     """The keyword that leaves the probes out."""
     return next((name for name in PROBES if name in parameters_of(function)), None)
@@ -34,7 +29,7 @@ def repeated(function: Callable[..., Any], call: Callable[..., Returned], first:
     """
     if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
         raise Refusal(f"runs must be a whole number of at least 1; got {runs!r}")
-    if not again(function, runs):
+    if runs == 1 and _switch(function) is None:
         return {}
     bits = _bits(first)
     same = [_bits(call()) == bits for _ in range(runs - 1)]

@@ -23,6 +23,13 @@ class Row:
     gates: tuple[str, ...] = ()  #: what stands above the verdict
 
     @property
+    def outcome(self) -> str:
+        """The verdict, and whether a gate stands above it, which one without a bug is not told beside."""
+        if not self.gates:
+            return self.verdict
+        return f"{self.verdict}, gate failed" if self.verdict in ORIGIN_VERDICTS else "gate failed"
+
+    @property
     def passed(self) -> bool:
         """Whether nothing is wrong, and something was judged."""
         return self.verdict not in (*ORIGIN_VERDICTS, "untestable") and not self.gates
@@ -48,12 +55,13 @@ class Rows:
         return iter(self.rows)
 
     def __str__(self) -> str:
-        from workbench.report import text
+        from workbench.report.summary import summary
+        from workbench.report.text import plain
 
-        return text.plain(text.summary(self.rows, unicode=False))
+        return plain(summary(self.rows, unicode=False))
 
     def _repr_html_(self) -> str:
-        from workbench.report.text import html_summary
+        from workbench.report.summary import html_summary
 
         return html_summary(self)
 

@@ -1,6 +1,5 @@
 """What TARGET and the options of the command line run: one call for each case, each of which gives a trace."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ def runs(
     probes: str,
     backend: str,
     values: str | None = None,
-    contract: tuple[str, ...] | None = None,
     feed: tuple[str, ...] = (),
     where: str | None = None,
     by_head: bool = False,
@@ -33,19 +31,17 @@ def runs(
 
     `target` is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
     FILE.safetensors (several, a folder or a pattern of files that hold windows on one run; `joined.files_of`), which
-    takes no option but `where`; or None, where `values` is a log of printed values and `contract` (words such as
-    base2=true) what its kernel promises. `feed`, `where` and `limit_gb` as in `target.run`; `by_head`: a call for each
-    head. `options` are those of `options.case_options` and of foreign kernels.
+    takes no option but `where`; or None, where `values` is a log of printed values. `feed`, `where` and `limit_gb` as
+    in `target.run`; `by_head`: a call for each head. `options` are those of `options.case_options` and of foreign
+    kernels.
     """
     if where is not None and by_head:
         raise Refusal("--by-head takes one head after the other, and --where some of them; got both")
     others = {"fault": faults, "probes": probes != "all", "backend": backend != "auto", "feed": feed}
     others |= {"by-head": by_head, "limit-gb": limit_gb is not None}
     if values is not None:
-        others |= {"where": where is not None, **foreign_of(options)}
-        return [_printed(values, target, others, contract or (), options)], None
-    if contract is not None:
-        raise Refusal('--contract is for --values; a function says it in its "contract", a kernel of ours has its own')
+        others |= {"where": where is not None, **foreign_of(options), "contract": None}
+        return [_printed(values, target, others, options)], None
     if target is None:
         raise Refusal("diff takes a TARGET, or --values LOG")
     from workbench.cuda.kernels import KERNELS
@@ -86,7 +82,13 @@ def _check_foreign(target: str, options: dict[str, Any]) -> None:
     from workbench.handed import stages_read
 
     if not stages_read(find(target)):
-        raise Refusal(f'{given[0]} is for kernels of ours; {target} says its tiles and splits in its "contract"')
+        if given[0] == "--block-q":
+            raise Refusal(f"--block-q is for kernels of ours; {target} chooses its own, and no stage depends on it")
+        name = given[0].removeprefix("--").replace("-", "_")
+        raise Refusal(
+            f"{given[0]} is for kernels of ours; what {target} does is told: --contract {name}={options[name][0]}, or "
+            f'{name} in the "contract" that it returns'
+        )
 
 
 def _loaded(target: str, where: str | None) -> "Trace":
@@ -103,34 +105,18 @@ def _heads(case: "Case") -> list[str]:
     return [f"b={b},h={h}" for b in range(case.batch) for h in range(case.heads)]
 
 
-def _printed(
-    log: str, target: str | None, others: dict[str, Any], contract: tuple[str, ...], options: dict[str, Any]
-) -> Callable[[], "Trace"]:
+def _printed(log: str, target: str | None, others: dict[str, Any], options: dict[str, Any]) -> Callable[[], "Trace"]:
     """What reads a log of printed values, which takes no target and none of the `others` among the options."""
     if target is not None:
         raise Refusal(f"--values judges what the log holds, and takes no TARGET; got {target!r}")
     if given := [f"--{name}" for name, value in others.items() if value]:
         raise Refusal(
-            f"--values takes the options of the case and --inputs alone, since the kernel ran elsewhere; got {given[0]}"
+            "--values takes the options of the case, --inputs and --contract alone, since the kernel ran elsewhere; "
+            f"got {given[0]}"
         )
     cases = cases_of(options)
     if len(cases) != 1:
         raise Refusal(f"a log is of one case; the case options make {len(cases)}")
     from workbench.log import load_log
 
-    return partial(load_log, log, cases[0], dict(map(_field, contract)), options["inputs"])
-
-
-def _field(word: str) -> tuple[str, Any]:
-    """A field of a contract and its value: true, false, a number or a word."""
-    name, equals, value = word.partition("=")
-    if not equals:
-        raise Refusal(f"--contract takes FIELD=VALUE; got {word!r}")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        pass
-    try:
-        return name, float(value)  # inf and nan
-    except ValueError:
-        return name, value
+    return partial(load_log, log, cases[0], options["contract"], options["inputs"])

@@ -7,8 +7,7 @@ import numpy as np
 
 from workbench.decoding import BEFORE_ATTENTION
 from workbench.errors import ulp
-from workbench.expectation import BY_TILE, split_keys_known, splits, unjudgeable
-from workbench.reference.online import split_tiles
+from workbench.expectation import BY_TILE, split_keys_known, splits, tiling_of, unjudgeable
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS
 from workbench.trace import Trace, to_float64
@@ -81,7 +80,8 @@ def shared(a: Trace, b: Trace) -> Shared:
         if reason := _alone(a, b, name) or _of_other_keys(a, b, name):
             apart[name] = reason
         else:
-            same = _starts(a) == _starts(b) if name in BY_TILE else np.ones(1, bool)
+            seen = zip(_before(a), _before(b), strict=True) if name in BY_TILE else ()
+            same = np.array([one == other for one, other in seen], bool)
             tiles[name] = None if same.all() else same
     return Shared(tiles, apart)
 
@@ -103,26 +103,25 @@ def _of_other_keys(a: Trace, b: Trace, name: str) -> str:
     blocks = a.contract.block_k, b.contract.block_k
     if name in BY_TILE and blocks[0] != blocks[1]:
         return f"key tiles of {blocks[0]} in A, of {blocks[1]} in B"
+    if name in BY_TILE and tiling_of(a).keys != tiling_of(b).keys:
+        return "key tiles of other keys in A than in B"
     if "s" in ALGORITHMS[a.algorithm][name].axes:
         if not (split_keys_known(a) and split_keys_known(b)):
             return "the contract does not tell block_k and splits, so the keys of a split are unknown"
-        if _ends(a) != _ends(b):
+        if _keys_of_splits(a) != _keys_of_splits(b):
             return f"{splits(a)} splits in A, {splits(b)} in B, of other keys"
     return ""
 
 
-def _splits(trace: Trace) -> list[range]:
-    """Key tiles of each split."""
-    assert trace.contract.block_k is not None
-    return split_tiles(-(-trace.case.seqlen_k // trace.contract.block_k), splits(trace))
+def _before(trace: Trace) -> list[frozenset[int]]:
+    """For each key tile those whose keys its running state has seen, itself among them."""
+    found: dict[int, frozenset[int]] = {}
+    for t, before in tiling_of(trace).order:
+        found[t] = (found[before] if before is not None else frozenset()) | {t}
+    return [found[t] for t in range(len(found))]
 
 
-def _starts(trace: Trace) -> np.ndarray:
-    """For each key tile the one at which its running state starts, [tiles]."""
-    return np.concatenate([np.full(len(tiles), tiles.start) for tiles in _splits(trace)])
-
-
-def _ends(trace: Trace) -> list[int]:
-    """The key behind the last one of each split."""
-    assert trace.contract.block_k is not None
-    return [min(tiles.stop * trace.contract.block_k, trace.case.seqlen_k) for tiles in _splits(trace)]
+def _keys_of_splits(trace: Trace) -> list[list[int]]:
+    """The keys of each split."""
+    tiles = tiling_of(trace)
+    return [sorted(k for t in own for k in range(tiles.keys[t].start, tiles.keys[t].stop)) for own in tiles.splits]

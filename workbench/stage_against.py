@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.comparison import UNJUDGED, WRONG, Comparison, Elements, State
-from workbench.contract import Contract
 from workbench.errors import ulp_error, unit_roundoff
-from workbench.expectation import SCORE_UNITS, natural
+from workbench.expectation import natural, unit
+from workbench.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Side:
 
 
 @np.errstate(all="ignore")
-def side(contract: Contract, name: str, comparison: Comparison, axes: str, keep: Mapping[str, np.ndarray]) -> Side:
-    """A compared stage of a trace with this contract; of axes in `keep` the indices that are True there."""
+def side(trace: Trace, name: str, comparison: Comparison, axes: str, keep: Mapping[str, np.ndarray]) -> Side:
+    """A compared stage of a trace; of axes in `keep` the indices that are True there."""
     elements: Elements = comparison.load()
-    unit = 1 / float(np.log2(np.e)) if contract.base2 and name in SCORE_UNITS else 1.0
+    factor = 1 / unit(trace, name)
 
     def cut(array: np.ndarray) -> np.ndarray:
         for i, axis in enumerate(axes):
@@ -99,9 +99,9 @@ def side(contract: Contract, name: str, comparison: Comparison, axes: str, keep:
         return array
 
     return Side(
-        natural(contract, name, cut(elements.actual)),
-        cut(elements.expected) * unit,
-        cut(elements.budget) * unit,
+        natural(trace, name, cut(elements.actual)),
+        cut(elements.expected) * factor,
+        cut(elements.budget) * factor,
         cut(elements.state),
         elements.actual.dtype,
     )

@@ -68,6 +68,8 @@ class StageDiff:
     dumped: np.ndarray | None = field(default=None, repr=False, compare=False)
     #: axis letter -> the first of its indices, where this is a window on a run
     first: Mapping[str, int] = field(default_factory=dict)
+    #: what was run, in words, for pictures
+    run: str = field(default="", repr=False, compare=False)
 
     @property
     def decisive(self) -> Comparison | None:

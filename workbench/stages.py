@@ -153,6 +153,15 @@ def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> 
     return next((key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out), None)
 
 
+def definitions() -> dict[Stage, tuple[str, ...]]:
+    """Every stage with the algorithms that have it so defined, in data-flow order."""
+    found: dict[Stage, tuple[str, ...]] = {}
+    for algorithm in ALGORITHMS:
+        for stage in ALGORITHMS[algorithm].values():
+            found[stage] = (*found.get(stage, ()), algorithm)
+    return found
+
+
 def stage_of(algorithm: str, name: str, target: str) -> Stage:
     """The stage `name` of a kernel `target`; Refusal where its algorithm has none of that name."""
     if name not in ALGORITHMS[algorithm]:

@@ -15,14 +15,18 @@ from workbench.feed import NOTHING, values, words
 from workbench.foreign import find, run_foreign
 from workbench.inputs import by_name, fields, taken
 from workbench.installed import installed
+from workbench.isolation import limits_of, run_isolated
+from workbench.lacking import NUMBA_PAGE, is_numba_kernel
 from workbench.refusal import Refusal
 from workbench.trace import Trace
 from workbench.window import LIMIT_GB
 
+USUAL = Case()
+
 
 def run(
     target: str | Callable[..., Any],
-    case: Case,
+    case: Case = USUAL,
     *,
     faults: Sequence[str] = (),
     probes: str = "all",
@@ -33,10 +37,11 @@ def run(
     limit_gb: float = LIMIT_GB,
     **foreign: Any,
 ) -> Trace:
-    """The trace of `target` on `case`.
+    """The trace of `target` on `case`, where none is given the one of the command line without options.
 
     `faults`, `probes` (all, lean, output, or stages) and `backend` (auto, emulator, cuda) are for kernels of ours,
-    `foreign` (arrays, device, layout, calibration, runs) for others. `inputs`, instead of the case's own: a file as of
+    `foreign` (arrays, device, layout, calibration, contract, runs, and isolate, timeout in seconds and memory_gb, each
+    of which has it run in a process of its own) for others. `inputs`, instead of the case's own: a file as of
     `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of` makes a case
     that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not run. `where`: a
     window as of `window.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps of a kernel of
@@ -74,8 +79,17 @@ def run(
     else:
         ours = {"fault": faults, "probes": probes != "all", "backend": backend != "auto"}
         ours |= {"limit_gb": limit_gb != LIMIT_GB}
-        function = _foreign(target, name, case, [option for option, given in ours.items() if given])
-        trace = run_foreign(function, case, name=name, inputs=arrays, feed=feed, where=where, **foreign)
+        _check_foreign(target, name, case, [option for option, given in ours.items() if given])
+        limits = limits_of(foreign, name)
+        foreign |= {"inputs": arrays, "feed": feed, "where": where}
+        if limits is None:
+            trace = run_foreign(_function(target, name), case, name=name, **foreign)
+        elif isinstance(target, str):
+            trace = run_isolated(target, case, limits, **foreign)
+        else:
+            raise Refusal(
+                f"{name} is a callable, which no other process has: to isolate it, give it as path.py:function"
+            )
     return replace(trace, called_with={**trace.called_with, **said}) if said else trace
 
 
@@ -91,8 +105,8 @@ def _fed(
     return values(KERNELS[target].algorithm, settled, by_name(settled, inputs), feed, target)
 
 
-def _foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequence[str]) -> Callable[..., Any]:
-    """The foreign function that `target` is or names; Refusal for options that kernels of `ours` alone take."""
+def _check_foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequence[str]) -> None:
+    """Refusal for what names no foreign function, and for options that kernels of `ours` alone take."""
     if isinstance(target, str) and ":" not in target and target not in (others := installed()):
         raise Refusal(
             f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *others))}, a foreign one is given as "
@@ -102,10 +116,23 @@ def _foreign(target: str | Callable[..., Any], name: str, case: Case, ours: Sequ
         raise Refusal(f"{ours[0]} is for kernels of ours ({', '.join(KERNELS)}); {name} is a foreign one")
     if case.probs_dtype is not None:
         raise Refusal(
-            f'probs_dtype is for kernels of ours ({", ".join(KERNELS)}); a foreign kernel says it in its "contract"'
+            f"probs_dtype is for kernels of ours ({', '.join(KERNELS)}); what {name} does is told: "
+            f'--contract probs_dtype={case.probs_dtype}, or probs_dtype in the "contract" that it returns'
         )
     for option in ("scores", "decode"):
         if getattr(case, option) is not None:
             quantised = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.quantised)
             raise Refusal(f"{option} is for kernels of ours on 8-bit codes ({quantised}); {name} is a foreign one")
-    return find(target) if isinstance(target, str) else target
+
+
+def _function(target: str | Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The foreign function that `target` is or names; Refusal for what cannot be called."""
+    function = find(target) if isinstance(target, str) else target
+    if not callable(function):
+        raise Refusal(f"a target is the name of a kernel, path.py:function, or a function; got {function!r}")
+    if is_numba_kernel(function):
+        raise Refusal(
+            f"{name} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
+            f"launches it and returns out; {NUMBA_PAGE} has one, on a GPU and on the emulator"
+        )
+    return function

@@ -15,7 +15,7 @@ class Tiling:
     @cached_property
     def order(self) -> tuple[tuple[int, int | None], ...]:
         """Every tile with the one before it, None for the first of a split; split by split, as they are visited."""
-        return tuple(pair for split in self.splits for pair in zip(split, (None, *split[:-1]), strict=True))
+        return tuple(pair for split in self.splits for pair in zip(split, (None, *split), strict=False))
 
     @property
     def last(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from workbench.case import DTYPES, Case
 from workbench.contract import Contract
+from workbench.process import unfinished
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape
 
@@ -78,8 +79,8 @@ class Trace:
     notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
     window: "Window | None" = None  #: what of the run this is, where it is not all; the case is then the window's own
     whole: Case | None = None  #: the case that was run, where this is a window on it
-    #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration, runs; inputs, feed,
-    #: where; values and contract of a log; trace, the file of one that lay at rest; not kept there
+    #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration, contract, runs;
+    #: inputs, feed, where; values and contract of a log; trace, the file of one that lay at rest; not kept there
     called_with: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict, compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
@@ -94,8 +95,11 @@ class Trace:
 
 
 def _sizes(case: Case, contract: Contract) -> dict[str, int]:
-    declared = {"block_k": contract.block_k, "splits": contract.splits}
-    return case.but(**{name: value for name, value in declared.items() if value is not None}).sizes
+    """Size of every stage axis, of t and s where the contract tells tiles and splits."""
+    tiles = contract.tiling(case.seqlen_k)
+    told = {"t": contract.block_k is not None, "s": contract.splits is not None}
+    found = {name: size for name, size in case.sizes.items() if name not in told}
+    return found | {name: len(x) for name, x in (("t", tiles.keys), ("s", tiles.splits)) if told[name]}
 
 
 def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> None:
@@ -141,6 +145,11 @@ def check(trace: Trace, where: str) -> Trace:
             f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "
             "that split them are of the algorithm split_k"
         )
+    if not trace.contract.scores_scaled and not trace.case.scale > 0:
+        raise Refusal(
+            f"{where}: scores_scaled=false needs a scale above 0; this case has scale={trace.case.scale:g}, of which "
+            "the largest raw score is not the largest score"
+        )
     sizes = _sizes(trace.case, trace.contract)
     for name, stage in trace.stages.items():
         if name not in known:
@@ -148,7 +157,7 @@ def check(trace: Trace, where: str) -> Trace:
         axes = known[name].axes
         for axis in set(axes) - set(sizes):  # tiles or splits that nobody declared take the size they have
             if stage.ndim == len(axes):
-                sizes[axis] = stage.shape[axes.index(axis)]
+                sizes[axis] = max(stage.shape[axes.index(axis)], 1)
         expected = shape(known[name], sizes) if set(axes) <= set(sizes) else ("?",) * len(axes)
         if stage.shape != expected:
             raise Refusal(
@@ -175,13 +184,17 @@ def check(trace: Trace, where: str) -> Trace:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, or nothing at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    """Write `content` to `path`, or nothing at all. Refusal where nothing can be written there."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        with unfinished(Path(name)):
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content)
+                os.replace(name, path)
+            except BaseException:
+                os.unlink(name)
+                raise
+    except OSError as error:
+        raise Refusal(f"{path} cannot be written: {error.strerror}") from None

@@ -3,7 +3,9 @@
 Any program can write one (docs/trace-format.md). Nothing in it is executed.
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,6 +27,8 @@ from workbench.window import case_of, parse, with_causal
 
 SCHEMA = "workbench.trace/2"
 KEY = "workbench"  #: of the manifest in the metadata
+#: the checksum in a manifest, and what stands in its place while the file is hashed
+_CHECKSUM, _BLANK = re.compile(r'"checksum":\s*"([0-9a-f]{64})"'), "0" * 64
 #: dtypes of arrays, as safetensors names them
 _FLOATS = ("F16", "BF16", "F32", "F64")
 #: fields of a case that a window changes, which the arrays of one therefore do not tell
@@ -58,14 +62,19 @@ def save(trace: Trace, path: str | Path) -> None:
     }
     sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
     arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
-    write_atomically(Path(path), serialised(arrays, {KEY: json.dumps({key: x for key, x in manifest.items() if x})}))
+    text = json.dumps({"checksum": _BLANK} | {key: x for key, x in manifest.items() if x})
+    content = serialised(arrays, {KEY: text})
+    at = content.index(_BLANK.encode())  # the manifest begins with it, and what comes before is lengths and dtypes
+    checksum = hashlib.sha256(content).hexdigest()
+    write_atomically(Path(path), b"".join([content[:at], checksum.encode(), content[at + len(checksum) :]]))
 
 
 def load(path: str | Path) -> Trace:
-    """The trace in `path`. Raises Refusal for a file that is truncated, is no trace, whose manifest says what it may
-    not, or that lacks or misshapes a stage.
+    """The trace in `path`. Raises Refusal for a file that is truncated, is no trace, does not have the checksum that it
+    states, whose manifest says what it may not, or that lacks or misshapes a stage.
     """
     text, arrays = _read(Path(path))
+    _check_bytes(Path(path), text)
     try:
         manifest = checked(text, SCHEMA)
         made = check(_trace(manifest, arrays), str(path))
@@ -95,6 +104,25 @@ def _read(path: Path) -> tuple[str, dict[str, np.ndarray]]:
             return metadata[KEY], {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise Refusal(f"{path}: not a complete safetensors file ({error})") from None
+
+
+def _check_bytes(path: Path, text: str) -> None:
+    """Refusal where the file is not what the checksum of its manifest, the `text`, was made of; a manifest may have
+    none.
+    """
+    if (stated := _CHECKSUM.search(text)) is None:
+        return
+    with path.open("rb") as file:
+        size = file.read(8)
+        header = file.read(int.from_bytes(size, "little")).replace(stated[1].encode(), _BLANK.encode(), 1)
+        hashed = hashlib.sha256(size + header)
+        while part := file.read(2**24):
+            hashed.update(part)
+    if hashed.hexdigest() != stated[1]:
+        raise Refusal(
+            f"{path}: damaged, or changed since it was written: its checksum is {hashed.hexdigest()}, and its manifest "
+            f'states {stated[1]}; who changes a trace on purpose takes "checksum" out of its manifest'
+        )
 
 
 def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Trace:

@@ -255,8 +255,9 @@ def test_unknown_fields_take_the_weakest_choice() -> None:
     ("field", "value", "message"),
     [
         ("accumulation", "fp32", "one of nearest, tensor-core, any; got 'fp32'"),
-        ("acc_accumulation", None, "one of nearest, tensor-core, any; got None"),
-        ("mma_extra_bits", 1.5, "a whole number; got 1.5"),
+        ("mma_block", None, "a whole number from 1 to 4096; got None"),
+        ("acc_accumulation", "fp16", "one of nearest, tensor-core, any; got 'fp16'"),
+        ("mma_extra_bits", 1.5, "a whole number from -23 to 64; got 1.5"),
         ("exp_ulps", -1, "a number of at least 0; got -1"),
         ("mask_sentinel", 0.0, "a negative number; got 0.0"),
         ("empty_lse", "inf", "a number, inf or nan; got 'inf'"),
@@ -272,6 +273,13 @@ def test_values_outside_their_rule_are_refused(field: str, value: Any, message: 
 def test_what_was_not_declared_is_listed() -> None:
     promise = of_foreign({"out_dtype": "float16", "splits": 3}, CASE)
     # what 8-bit codes are decoded to does not concern other kernels; acc is accumulated as `accumulation` says
-    named = set(promise.assumed) | {"out_dtype", "splits", "operands_dtype", "assumed", "acc_accumulation"}
+    named = set(promise.assumed) | {
+        "out_dtype",
+        "splits",
+        "operands_dtype",
+        "assumed",
+        "acc_accumulation",
+        "split_bounds",
+    }
     assert named == set(Contract.__dataclass_fields__) and promise.splits == 3
     assert "operands_dtype" in of_foreign({}, CASE.but(codes="e4m3")).assumed

@@ -174,23 +174,3 @@ def test_two_splits_of_two_tiles_and_one():
     assert_close(stages["partial_O"].reshape(2), [15, 18])
     assert_close(stages["merge_weight"].reshape(2), [F(1, 3), 1])
     assert_close(stages["out"].reshape(1), [F(46, 3)])
-
-
-@pytest.mark.parametrize(
-    ("n_tiles", "splits", "expected"),
-    [
-        (4, 1, [[0, 1, 2, 3]]),
-        (4, 2, [[0, 1], [2, 3]]),
-        (5, 2, [[0, 1, 2], [3, 4]]),
-        (5, 4, [[0, 1], [2, 3], [4], []]),  # two tiles a split leave the last without any
-        (2, 5, [[0], [1], [], [], []]),
-    ],
-)
-def test_split_tiles(n_tiles, splits, expected):
-    assert [list(tiles) for tiles in online.split_tiles(n_tiles, splits)] == expected
-
-
-def test_tiles():
-    assert online.tiles(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
-    assert online.tiles(6, 3) == [slice(0, 3), slice(3, 6)]
-    assert online.tiles(2, 64) == [slice(0, 2)]

@@ -115,11 +115,3 @@ def test_the_denominator_is_the_sum_over_keys_at_the_last_maximum(case, block_k)
     assert np.all(stages["row_max"][..., 1:] >= stages["row_max"][..., :-1])
     assert np.all((stages["probs"] >= 0) & (stages["probs"] <= 1))
     assert np.all((stages["correction"] >= 0) & (stages["correction"] <= 1))
-
-
-@given(n_tiles=st.integers(1, 50), splits=st.integers(1, 60))
-def test_splits_cover_every_tile_once_in_order(n_tiles, splits):
-    ranges = online.split_tiles(n_tiles, splits)
-    assert len(ranges) == splits
-    assert [tile for tiles in ranges for tile in tiles] == list(range(n_tiles))
-    assert max(len(tiles) for tiles in ranges) == -(-n_tiles // splits)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench import Case, against, diff, load, run, save
-from workbench.report.command import against_command, diff_command
+from workbench import Case, against, diff, load, run, save, table
+from workbench.cuda.check import Checked
+from workbench.report.command import against_command, check_command, diff_command
 
 
 def test_a_foreign_run_is_repeated_with_the_arrays_and_the_layout_it_was_called_with(tmp_path: Path) -> None:
@@ -55,3 +56,15 @@ def test_no_command_repeats_what_has_no_name_there() -> None:
     assert "repeat:" not in str(of_python) + str(on_arrays)
     both = against(on_arrays, on_arrays)
     assert against_command(both) == "" and "repeat:" not in str(both)
+
+
+def test_a_path_with_a_space_can_be_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / "my kernels"
+    folder.mkdir()
+    (folder / "mine.py").write_text(KERNELS)
+    target = f"{folder}/mine.py:reduce"
+    judged = diff(run(target, Case(seqlen=16, head_dim=4)))
+    assert shlex.split(diff_command(judged))[2] == target and f"'{target}' --seqlen 16" in str(table([judged]))
+    calibration = str(tmp_path / "of this machine.json")
+    checked = Checked(target, (), Case(), (), 1, 1, (), called_with={"backend": "cuda", "calibration": calibration})
+    assert shlex.split(check_command(checked))[-2:] == ["--calibration", calibration]

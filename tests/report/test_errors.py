@@ -126,7 +126,7 @@ def test_a_mean_beyond_the_axis_is_drawn_at_its_end():
     figure = errors(stored(actual, np.ones_like(actual), dtype=np.float32))
     (mean,) = [line for line in figure.axes[1].lines if line.get_color() == look.INK]
     assert mean.get_xdata()[0] == figure.axes[1].get_xlim()[1] < 1e10
-    assert any(text.startswith("mean 1.68e2") for text in texts(figure)), "1e17 / 2^-24"
+    assert any(text.startswith("mean 1.68e+2") for text in texts(figure)), "1e17 / 2^-24"
 
 
 def test_elements_without_an_error_or_a_judgement_are_in_no_bar():

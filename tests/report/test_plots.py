@@ -15,13 +15,14 @@ from workbench.comparison import Elements, State, whole
 from workbench.contract import of_kernel
 from workbench.judge import Diff
 from workbench.refusal import Refusal
+from workbench.report import heads, numbers, plots, shades
 from workbench.report import heatmap as maps
 from workbench.report import histogram as bars
-from workbench.report import look, plots
 from workbench.report.plots import heatmap, histogram, overview, save
 from workbench.stage_diff import StageDiff
 from workbench.trace import Trace
 
+RUN = "mine.py:attention: float16 b=1 h=4 q=8 k=8 d=64, causal bottom-right, normal, seed 0"
 CASE = Case(seqlen=8, heads=4, causal=True, block_q=4, block_k=2, splits=2)
 ORDER = (
     "exact",
@@ -125,9 +126,11 @@ def test_histogram_says_what_it_counts():
     ratios = np.array([0.25, 3e5, 0.5, 0.1]).reshape(1, 1, 2, 2)
     figure = histogram(stage(ratios, [[[[0, 0], [State.POISONED, 0]]]], verdict="bug", name="merge_weight"))
     assert "merge_weight: bug" in texts(figure)
-    summary = "4 elements, 1 outside, 1 poisoned\nworst at b=0 h=0 q=0 k=1: actual 150002, expected 2, 3.0e5 x budget"
+    summary = (
+        "4 elements, 1 outside, 1 poisoned\nworst at b=0 h=0 q=0 k=1: actual 150002, expected 2, 3e+05 x of budget"
+    )
     assert summary in texts(figure)
-    assert {"worst 3.0e5", "budget", "2 within", "1 outside", "0", ">1e8", "inf"} <= set(texts(figure))
+    assert {"worst 3e+05", "budget", "2 within", "1 outside", "0", ">1e8", "inf"} <= set(texts(figure))
     assert figure.axes[0].get_xlabel() == "isolated |error| / budget"
     assert figure.axes[0].get_yscale() == "log"
 
@@ -182,12 +185,100 @@ def test_no_tick_where_the_statistical_budget_is_the_budget_or_nothing_was_judge
         (0.99997, "0.99997"),
         (0.25, "0.25"),
         (999.6, "1e+03"),
-        (5000, "5.0e3"),
-        (3e-5, "3.0e-5"),
+        (5000, "5e+03"),
+        (3e-5, "3e-05"),
+        (None, "-"),
     ],
 )
-def test_times(ratio, text):
-    assert look.times(ratio) == text
+def test_ratios(ratio, text):
+    assert numbers.ratio(ratio) == text
+
+
+def test_a_victim_is_drawn_by_its_propagated_errors_as_tables_show_it():
+    good, bad = np.full((1, 1, 4, 4), 0.5), np.full((1, 1, 4, 4), 300.0)
+    victim = StageDiff("out", "bhqd", "exact", comparison(good), comparison(bad))
+    assert victim.role == "victim"
+    figure = histogram(victim)
+    assert "out: victim (exact by itself)" in texts(figure) and {"16 outside", "worst 300"} <= set(texts(figure))
+    assert figure.axes[0].get_xlabel() == "propagated |error| / budget"
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["propagated", "isolated"]
+    drawn = heatmap(victim, case=CASE)
+    assert (pixels(drawn) == shades.colours(shades.shade(np.array([300.0]), np.zeros(1, np.uint8)))[0]).all()
+    assert any("expected 2, 300 x of budget" in text for text in texts(drawn))
+    assert any("16 outside" in text for text in texts(plots.errors(victim)))
+
+
+# --- which heads
+
+
+def some_heads(wrong, batches=1, size=6):
+    ratios = np.full((batches, size, 8, 8), 0.5)
+    for b, h in wrong:
+        ratios[b, h, 3, 5] = 40
+    return stage(ratios, verdict="bug")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ([(0, 1), (0, 4)], "worst of each head, 2 of 6 outside: 1, 4"),
+        ([(0, h) for h in range(6)], "worst of each head, all 6 outside"),
+        ([], "worst of each head, none of 6 outside"),
+    ],
+)
+def test_a_map_shows_which_heads_are_wrong(wrong, words):
+    plot, strip = heatmap(some_heads(wrong), case=CASE).axes[0::2]
+    assert strip.get_xlabel() == words
+    image = np.asarray(strip.images[0].get_array())
+    assert image.shape == (1, 6, 3)
+    red = image[0, :, 0].astype(int) - image[0, :, 2] > 100
+    assert np.flatnonzero(red).tolist() == [h for _, h in wrong]
+    assert strip.get_position().y1 < plot.get_position().y0
+    if wrong:
+        assert {(line.get_xdata()[0], line.get_ydata()[0]) for line in strip.lines if line.get_marker() == "o"} == {
+            wrong[0][::-1]
+        }
+
+
+def test_the_heads_of_several_batches_and_of_a_window_have_their_own_numbers():
+    found = replace(some_heads([(1, 2)], batches=2), first={"b": 3, "h": 8})
+    (strip,) = [axes for axes in heatmap(found, case=CASE).axes if axes.get_xlabel().startswith("worst of each")]
+    assert strip.get_xlabel() == "worst of each head, 1 of 6 outside: 10" and strip.get_ylabel() == "batch"
+    assert strip.images[0].get_extent() == [7.5, 13.5, 4.5, 2.5]
+
+
+def test_many_heads_are_counted_and_a_strip_needs_several():
+    many = heads.worst_shades(some_heads([(0, h) for h in range(0, 40, 2)], size=40))
+    assert heads.in_words(many) == "worst of each head, 20 of 40 outside"
+    assert len(heatmap(some_heads([], size=1), case=CASE).axes) == 2
+    assert len(heatmap(some_heads([(0, 1)]), case=CASE, axes=("h", "q")).axes) == 2
+
+
+# --- what was run
+
+
+def test_every_picture_says_what_was_run_and_covers_nothing():
+    ratios = np.full((1, 2, 8, 8), 0.5)
+    named = replace(stage(ratios), run=RUN)
+    drawn = {
+        "histogram": histogram,
+        "errors": plots.errors,
+        "heatmap": lambda stage: heatmap(stage, case=CASE),
+        "overview": lambda stage: overview([stage], stage.run),
+        "cancellation": lambda stage: plots.cancellation({"qk": np.ones((1, 2, 8, 8))}, stage.run),
+    }
+    for kind, draw in drawn.items():
+        bare, figure = draw(replace(named, run="")), draw(named)
+        (line,) = [text for text in figure.texts if text.get_text().replace("\n", " ") == RUN]
+        figure.canvas.draw()
+        box = line.get_window_extent()
+        assert box.y0 > 0 and box.x1 < figure.bbox.width, kind
+        lowest = min(axes.get_tightbbox().y0 for axes in figure.axes)
+        assert box.y1 < lowest, kind
+        # all else is as far from the upper edge as without it
+        for one, other in zip(bare.axes, figure.axes, strict=True):
+            tops = [figure.bbox.height - axes.get_window_extent().y1 for axes, figure in ((one, bare), (other, figure))]
+            assert tops[0] == pytest.approx(tops[1], abs=0.6), kind
 
 
 # --- map: colours
@@ -199,7 +290,16 @@ def test_each_kind_of_element_has_its_colour():
         heatmap(stage(np.reshape(ratios, (1, 1, 1, len(ORDER))), np.reshape(state, (1, 1, 1, len(ORDER)))), case=CASE)
     )
     assert image.shape == (1, len(ORDER), 3)
-    expected = ["#ffffff", maps.CALM_RAMP[-1], "#e9dfc3", "#9aa0a6", "#159a8c", maps.HOT_RAMP[0], "#4a0d66", "#000000"]
+    expected = [
+        "#ffffff",
+        shades.CALM_RAMP[-1],
+        "#e9dfc3",
+        "#9aa0a6",
+        "#159a8c",
+        shades.HOT_RAMP[0],
+        "#4a0d66",
+        "#000000",
+    ]
     assert image[0].tolist() == [rgb(colour) for colour in expected]
 
 
@@ -239,7 +339,7 @@ def test_the_plane_goes_through_the_worst_element_and_marks_it():
     (subtitle,) = [text for text in texts(figure) if text.startswith("worst of")]
     assert subtitle == (
         "worst of 2 batches x 4 heads: b=1 h=2, isolated |error| / budget\n"
-        "worst at b=1 h=2 q=3 k=5: actual 22, expected 2, 40 x budget"
+        "worst at b=1 h=2 q=3 k=5: actual 22, expected 2, 40 x of budget"
     )
     image = pixels(figure)
     assert np.argwhere((image != image[0, 0]).any(-1)).tolist() == [[3, 5]]
@@ -285,7 +385,7 @@ def test_a_window_is_drawn_with_the_indices_of_its_run():
     ratios[0, 0, 2, 5] = 40
     window = replace(stage(ratios, verdict="bug"), first={"b": 1, "h": 2, "q": 3})
     figure = heatmap(window, case=CASE)
-    place = "b=1 h=2, isolated |error| / budget\nworst at b=1 h=2 q=5 k=5: actual 22, expected 2, 40 x budget"
+    place = "b=1 h=2, isolated |error| / budget\nworst at b=1 h=2 q=5 k=5: actual 22, expected 2, 40 x of budget"
     assert place in texts(figure)
     plot = figure.axes[0]
     assert plot.get_ylim() == (5.5, 2.5) and plot.images[0].get_extent() == [-0.5, 7.5, 5.5, 2.5]
@@ -409,7 +509,7 @@ def test_a_small_map_is_not_reduced_and_a_large_one_says_that_it_is():
 def test_every_cell_of_the_largest_map_has_a_pixel():
     figure = heatmap(stage(np.full((1, 1, 2, 2), 0.5)), case=CASE)
     box = figure.axes[0].get_position()
-    assert min(box.width * figure.bbox.width, box.height * figure.bbox.height) >= maps.CELLS
+    assert min(box.width * figure.bbox.width, box.height * figure.bbox.height) >= shades.CELLS
 
 
 # --- overview
@@ -426,9 +526,9 @@ def story():
 
 
 def test_overview_tells_origin_victims_and_sizes():
-    figure = overview(story(), CASE)
+    figure = overview(story(), RUN)
     assert "origin: merge_sum" in texts(figure)
-    assert any(text.startswith("victim: lse\nbatch 1, heads 4 (4 kv), 8 queries x 8 keys") for text in texts(figure))
+    assert {"victim: lse", RUN} <= {*texts(figure)}
     plot = figure.axes[0]
     assert [label.get_text() for label in plot.get_yticklabels()] == ["merge_max", "acc", "merge_sum", "lse"]
     rows = [patch for patch in plot.patches if patch.get_height() == 0.56]
@@ -441,8 +541,8 @@ def test_overview_tells_origin_victims_and_sizes():
 
 
 def test_overview_without_an_origin():
-    assert "no origin: no stage is wrong on its own inputs" in texts(overview(story()[:2], CASE))
-    assert "nothing was judged" in texts(overview(story()[1:2], CASE))
+    assert "no origin: no stage is wrong on its own inputs" in texts(overview(story()[:2], RUN))
+    assert "nothing was judged" in texts(overview(story()[1:2], RUN))
 
 
 # --- files
@@ -508,7 +608,7 @@ def test_matplotlib_is_imported_with_the_first_picture_and_pyplot_never():
         "assert 'matplotlib' not in sys.modules\n"
         "x = np.zeros((1, 1, 2, 2))\n"
         "stage = StageDiff('qk', 'bhqk', 'exact', whole(Elements(x, x, x, x, x, x.astype(np.uint8))), None)\n"
-        "histogram(stage), errors(stage), heatmap(stage, case=Case(seqlen=2)), overview([stage], Case(seqlen=2))\n"
+        "histogram(stage), errors(stage), heatmap(stage, case=Case(seqlen=2)), overview([stage], 'qk of a kernel')\n"
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

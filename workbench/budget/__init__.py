@@ -54,7 +54,7 @@ def budgets(p: Problem, names: Collection[str]) -> dict[str, Budget]:
     if "qk" not in p.given or "qk" in names:
         found["qk"] = qk_error(p, size()), qk_size(p, size())
     if "scores" not in p.given or "scores" in names:
-        found["scores"] = scores_error(p, error("qk")), scores_size(p, size())
+        found["scores"] = scores_error(p, error("qk"), size), scores_size(p, size())
     if direct:
         ends = end_budgets(p, error("scores"))
         budget |= {name: ends[name] for name in direct}
@@ -77,7 +77,7 @@ def straight_from_scores(p: Problem, name: str) -> bool:
     """
     if set(nearest_dumped(p.algorithm, name, p.given)) - {"qk", "scores"}:
         return False
-    return not p.cast_aware or (name == "lse" and not p.contract.row_sum_of_cast)
+    return not p.cast_aware or (name == "lse" and p.contract.row_sum_of_cast is False)
 
 
 def _needed(p: Problem, names: Collection[str]) -> set[str]:
@@ -106,10 +106,11 @@ def _merge_errors(p: Problem, needed: set[str], error: ErrorOf) -> dict[str, tup
 def _last(p: Problem, name: str, error: ErrorOf) -> Budget:
     """The budget of out or lse from the stages before it."""
     if p.algorithm == "flash":
-        row_sum, e_sum = p.seen["row_sum"][..., -1], last_tile(error("row_sum"), 0)
+        last = p.tiling.last
+        row_sum, e_sum = p.seen["row_sum"][..., last], last_tile(p, error("row_sum"), 0)
         if name == "out":
-            return out_budget(p, last_tile(error("acc"), 1), row_sum, e_sum)
-        return lse_budget(p, p.seen["row_max"][..., -1], last_tile(error("row_max"), 0), row_sum, e_sum)
+            return out_budget(p, last_tile(p, error("acc"), 1), row_sum, e_sum)
+        return lse_budget(p, p.seen["row_max"][..., last], last_tile(p, error("row_max"), 0), row_sum, e_sum)
     row_sum, e_sum = p.seen["merge_sum"], error("merge_sum")
     if name == "out":
         return out_budget(p, numerator_error(p, error("merge_weight"), error("partial_O")), row_sum, e_sum)

@@ -29,20 +29,38 @@ class Losses:
     acc_accumulation: str
     mma_block: int
     mma_extra_bits: int
+    accumulators: float  #: relative error of an addition of products
+    accumulator_floor: float  #: what it may lose to underflow, beside `floor`
+    operand: float  #: relative error of a float32 operand of a product
+    terms_of_product: int  #: products that make up one
+    scaled_q_dtype: str  #: to which q times scale is rounded
     products: float  #: relative error of a product that does not fit into float32, and of the scale
     argument: float  #: relative error of the argument of exp
-    argument_of_max: float  #: its error relative to the maximum: fma(qk, scale, -max * scale) in kernels of base 2
+    argument_of_max: float  #: error of the argument of probs relative to the maximum: the rounding of max_scaled
+    rescaling_of_max: float  #: the same of the arguments of correction and merge_weight
+    fused: float  #: error of dumped scores and maxima relative to what the argument is made of, which fma rounds once
     exp_ulps: float
     exp_ulps_per_x: float
     division: float  #: relative error of a quotient
     log_ulps: float
     log_absolute: float
     floor: float  #: what one operation may lose to underflow
+    clamped: float  #: what exp may give instead of less
     smallest_cast: float  #: below this a cast may lose all; 0: below the smallest subnormal of its dtype
     scores_dtype: str  #: casts that may happen or not
     probs_dtype: str
     partials_dtype: str
     out_dtype: str
+
+    @property
+    def narrow(self) -> bool:
+        """Whether what accumulates products is narrower than other sums."""
+        return self.accumulators > self.sums
+
+    @property
+    def product(self) -> float:
+        """Relative error of a product that is accumulated."""
+        return max(self.products, self.accumulators if self.narrow else 0.0)
 
     def sum(self, n: int) -> float:
         """Relative error of a sum of n + 1 terms in any order: g(n) = n u / (1 - n u) of the sum of magnitudes (Higham
@@ -55,14 +73,32 @@ class Losses:
 
         A tensor core aligns a block of products and the accumulator to the largest of them and truncates what lies
         below float32's last bit and `mma_extra_bits` more: (block + 1) 2^(-23 - e) of the magnitudes so far for each
-        block, and one truncation of its sum (Fasi et al. 2021, PeerJ CS-330, section 4).
+        block, and one truncation of its sum (Fasi et al. 2021, PeerJ CS-330, section 4). A 16-bit accumulator rounds
+        that sum, or cuts it off.
         """
+        one_by_one = self.rescalings(additions)
         if accumulation == "nearest":
-            return self.sum(additions)
+            return one_by_one
         blocks = -(-products // self.mma_block)
-        lost = blocks * ((self.mma_block + 1) * 2.0**-self.mma_extra_bits + 1) * 2 * self.sums
+        narrow = 2 * self.accumulators if self.narrow else 0.0
+        lost = blocks * (((self.mma_block + 1) * 2.0**-self.mma_extra_bits + 1) * 2 * self.sums + narrow)
         truncated = lost / (1 - lost) if lost < 1 else np.inf
-        return truncated if accumulation == "tensor-core" else max(truncated, self.sum(additions))
+        return truncated if accumulation == "tensor-core" else max(truncated, one_by_one)
+
+    def rescalings(self, n: int) -> float:
+        """As `sum`, of n operations that each round to what accumulates products."""
+        return n * self.accumulators / (1 - n * self.accumulators) if n * self.accumulators < 1 else np.inf
+
+    def operands(self, n: int) -> float:
+        """Relative error of a product of which `n` operands, 1 or 2, are float32 and are rounded to fewer bits.
+
+        r = 2^-10 for TF32, which has 11 significant bits: hardware may cut off the others (PTX ISA, mma with .tf32),
+        (1 + r)^n - 1. 3xTF32 (CUTLASS; Ootomo and Yokota 2022, arXiv 2203.03341) splits x into high + low with
+        |low| <= r |x|, drops low low (r^2) and rounds each low (r^2 |x|, times the other's high).
+        """
+        if self.terms_of_product == 1:
+            return (1 + self.operand) ** n - 1
+        return float(self.operand**2 * (1 if n == 1 else 1 + 2 * (1 + self.operand)))
 
     def cast(self, dtype: str, rounding: str) -> tuple[float, float]:
         """Relative and absolute error of a cast that may happen: half an ulp, or a whole one where it may truncate."""
@@ -75,18 +111,33 @@ class Losses:
 
 
 def losses_of(contract: Contract) -> Losses:
-    """The losses of a kernel that keeps `contract`."""
+    """The losses of a kernel that keeps `contract`.
+
+    The argument of exp is rounded once: fl(score - max), or fma(score, c, -max_scaled) with max_scaled = fl(max c), off
+    by u |max c| (FlashAttention-2's own). Scores of natural units meet log2(e) in it where the base may be 2: a
+    constant in float32 (off by 0.224u) and a product. Raw ones meet the scale: u for it, 2u for c = scale log2(e), u
+    for the product. Dumped scores and maxima that hold the scale are roundings of the products that fma does not round.
+    """
+    raw = not contract.scores_scaled or ("scores_scaled" in contract.assumed and not contract.base2)
     unknown_base = "base2" in contract.assumed
+    fma, narrow = contract.exp_argument != "difference", contract.accumulator_dtype
     return Losses(
         sums=U,
         qk_accumulation=contract.accumulation,
         acc_accumulation=contract.accumulation_of_acc,
+        accumulators=unit_roundoff(narrow),
+        accumulator_floor=0.0 if narrow == "float32" else smallest_subnormal(narrow) / 2,
+        operand=0.0 if contract.input_precision == "ieee" else 2.0**-10,
+        terms_of_product=3 if contract.input_precision == "tf32x3" else 1,
+        scaled_q_dtype=contract.scaled_q_dtype,
         mma_block=contract.mma_block,
         mma_extra_bits=contract.mma_extra_bits,
         products=U,
-        # where the base is unknown: the difference, log2(e) in float32 (off by 0.224u) and the product with it
-        argument=3 * U if unknown_base else U,
-        argument_of_max=U if unknown_base else 0.0,
+        argument=5 * U if raw else 3 * U if unknown_base else U,
+        argument_of_max=U if fma else 0.0,
+        # FlashAttention-2 rescales by exp2((previous - max) c)
+        rescaling_of_max=U if contract.exp_argument == "any" else 0.0,
+        fused=U if fma and contract.scores_scaled else 0.0,
         exp_ulps=contract.exp_ulps,
         exp_ulps_per_x=contract.exp_ulps_per_x,
         # the division, or a reciprocal and a product
@@ -94,6 +145,7 @@ def losses_of(contract: Contract) -> Losses:
         log_ulps=FAST_LOG_ULPS if contract.fast_math else LOG_ULPS,
         log_absolute=FAST_LOG if contract.fast_math else 0.0,
         floor=2.0**-126 if contract.exp_flushes else 2.0**-150,
+        clamped=0.0 if contract.exp_floor is None else 2.0**contract.exp_floor,
         # codes that nobody saw decoded may meet probs in either 16-bit dtype: bfloat16 loses more, but not below 2^-24
         smallest_cast=smallest_subnormal("float16") if "operands_dtype" in contract.assumed else 0.0,
         scores_dtype=contract.scores_dtype,
@@ -104,19 +156,23 @@ def losses_of(contract: Contract) -> Losses:
 
 
 _NOTHING: Mapping[str, Any] = {
-    **dict.fromkeys(("sums", "products", "argument", "argument_of_max", "exp_ulps", "exp_ulps_per_x"), 0.0),
+    **dict.fromkeys(("sums", "products", "exp_ulps", "exp_ulps_per_x", "accumulators", "accumulator_floor"), 0.0),
+    **dict.fromkeys(("operand", "clamped"), 0.0),
+    **dict.fromkeys(("argument", "argument_of_max", "rescaling_of_max", "fused"), 0.0),
     **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
-    **dict.fromkeys(("scores_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
+    **dict.fromkeys(("scores_dtype", "scaled_q_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
 }
 #: source of error in words -> the losses that make it up
 _SOURCES: Mapping[str, tuple[str, ...]] = {
-    "the additions": ("sums",),
+    "the additions": ("sums", "accumulators", "accumulator_floor"),
+    "the operands of products": ("operand",),
     "the rounding of products": ("products",),
     "exp": ("exp_ulps", "exp_ulps_per_x"),
-    "the argument of exp": ("argument", "argument_of_max"),
+    "the argument of exp": ("argument", "argument_of_max", "rescaling_of_max", "fused"),
     "the division": ("division",),
     "log": ("log_ulps", "log_absolute"),
-    "underflow": ("floor",),
+    "underflow": ("floor", "clamped"),
+    "the rounding of scaled q to {scaled_q_dtype}": ("scaled_q_dtype",),
     "the rounding of scores to {scores_dtype}": ("scores_dtype",),
     "the cast of probs to {probs_dtype}": ("probs_dtype",),
     "the rounding of partial_O to {partials_dtype}": ("partials_dtype",),
@@ -144,12 +200,13 @@ def without(losses: Losses) -> Losses:
 def cast_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
     """Distance from `value`, known to `bound`, to what it may be after it is rounded to `dtype` as the contract says.
 
-    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp. What
-    is too large for the dtype is rounded as if it had more exponents: whether an infinity is right is not for a bound
-    to say.
+    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp, and 0
+    stays 0. What is too large for the dtype is rounded as if it had more exponents: whether an infinity is right is not
+    for a bound to say.
     """
     if rounding == "any":
-        return bound + ulp(abs(value) + bound, dtype)
+        reach = abs(value) + bound
+        return bound + array_namespace(value).where(reach == 0, 0.0, ulp(reach, dtype))
     up, down = (_rounded(value + end, dtype, rounding) for end in (bound, -bound))
     return array_namespace(value).maximum(up - value, value - down)
 

@@ -8,6 +8,7 @@ from array_api_compat import array_namespace
 
 from workbench.budget.error import EXACT, Error, added, at, root_of_squares, statistical
 from workbench.budget.losses import U, cast_bound, flip_bound
+from workbench.budget.normaliser import normaliser
 from workbench.budget.problem import NEGLIGIBLE, Budget, Problem
 from workbench.budget.tiles import difference, max_bound, sum_bound, weight_error
 from workbench.reference.online import by_query_head
@@ -21,11 +22,11 @@ def partial_error(p: Problem, name: str, tile_state: Error) -> Error:
     if tile_state is EXACT:
         error = EXACT
     else:
-        error = Error(*(x if isinstance(x, float) else last_states(x, p.splits, 0.0) for x in tile_state))
+        error = Error(*(x if isinstance(x, float) else last_states(x, p.tiling.splits, 0.0) for x in tile_state))
     dtype, rounding = p.contract.partials_dtype, p.contract.partials_rounding
     if name != "partial_O" or dtype == "float32":
         return error
-    value = last_states(p.seen["acc"], p.splits, 0.0)
+    value = last_states(p.seen["acc"], p.tiling.splits, 0.0)
     if p.predicted("partials"):
         if error is EXACT:
             return EXACT
@@ -38,7 +39,8 @@ def partial_error(p: Problem, name: str, tile_state: Error) -> Error:
     if p.losses.partials_dtype == "float32":
         return error
     relative, absolute = p.losses.cast(dtype, rounding)
-    own = relative * (abs(value) + error.worst) + absolute
+    size = abs(value) + error.worst
+    own = array_namespace(value).where(size > 0, relative * size + absolute, 0.0)
     return Error(error.worst + own, root_of_squares(error.random, own), error.common)
 
 
@@ -56,7 +58,8 @@ def merge_max_error(p: Problem, partial_max: Error) -> Error:
 def merge_weight_error(p: Problem, partial_max: Error, merge_max: Error) -> tuple[Error, np.ndarray]:
     """merge_weight = exp(partial_max - merge_max), and its size."""
     m, top = p.seen["partial_max"], p.seen["merge_max"][..., None, :]
-    return weight_error(p, difference(m, top), added(partial_max, at(merge_max, (..., None, slice(None)))), top)
+    dx = added(partial_max, at(merge_max, (..., None, slice(None))))
+    return weight_error(p, difference(m, top), dx, top, ("partial_max", "merge_max"))
 
 
 def merge_sum_error(p: Problem, partial_max: Error, merge_max: Error, partial_sum: Error) -> tuple[Error, np.ndarray]:
@@ -98,6 +101,8 @@ def out_budget(p: Problem, numerator: Error, row_sum: np.ndarray, denominator: E
     e_l = at(denominator, (..., None))
     rest = xp.maximum(abs(l) - e_l.worst, 0.0)
     own = losses.division * abs(value)
+    if (by_lse := normaliser(p)) is not None:
+        own = own + by_lse.weight[..., None] * _reach(p) / l + by_lse.largest * _largest_v(p, value)
     quotient = (numerator.worst + abs(value) * e_l.worst) / rest
     floor = xp.where((value != 0) | (quotient > 0), losses.floor, 0.0)
     worst = quotient * (1 + losses.division) + own + floor
@@ -114,9 +119,19 @@ def stored_out(p: Problem, error: Error) -> Budget:
     bounds: list[Any] = [error.worst, *([statistical(error, p.elements["out"])] if p.statistics else [])]
     if dtype != "float32":
         bounds = [cast_bound(value, bound, dtype, p.contract.out_rounding) for bound in bounds]
-    xp = array_namespace(p.v)
-    largest_v = by_query_head(xp.max(abs(p.v), axis=-2, keepdims=True), value.shape[1])
-    return Budget(bounds[0], bounds[-1], xp.broadcast_to(largest_v, value.shape))
+    return Budget(bounds[0], bounds[-1], array_namespace(p.v).broadcast_to(_largest_v(p, value), value.shape))
+
+
+def _largest_v(p: Problem, out: np.ndarray) -> np.ndarray:
+    """The largest |value| of each dim, [b, h, 1, d]: no mean of values is larger."""
+    return by_query_head(array_namespace(p.v).max(abs(p.v), axis=-2, keepdims=True), out.shape[1])
+
+
+def _reach(p: Problem) -> np.ndarray:
+    """What the magnitudes of the results that are merged into the numerator of out add up to, [b, h, q, d]."""
+    if p.algorithm != "split_k":
+        return abs(p.seen["acc"][..., p.tiling.last, :])
+    return array_namespace(p.q).sum(abs(p.seen["merge_weight"][..., None] * p.seen["partial_O"]), axis=-3)
 
 
 def lse_budget(p: Problem, maximum: np.ndarray, e_max: Error, row_sum: np.ndarray, e_sum: Error) -> Budget:
@@ -125,6 +140,8 @@ def lse_budget(p: Problem, maximum: np.ndarray, e_max: Error, row_sum: np.ndarra
     """
     xp, value = array_namespace(p.q), p.computed["lse"]
     own = lse_own(p, maximum, row_sum)
+    if (by_lse := normaliser(p)) is not None:
+        own = own + by_lse.lse
 
     def of_sum(bound: np.ndarray | float) -> np.ndarray:
         return -xp.log1p(-xp.minimum(bound / row_sum, 1.0))
@@ -139,16 +156,19 @@ def lse_budget(p: Problem, maximum: np.ndarray, e_max: Error, row_sum: np.ndarra
 
 
 def lse_own(p: Problem, maximum: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
-    """What lse loses itself: log, and 2u |lse| for the sum; 2u |max| for the change of base where there may be one."""
+    """What lse loses itself: log, and 2u |lse| for the sum; 2u |max| for the change of base, or
+    for the scale and its product with the maximum, where there may be one.
+    """
     losses, xp = p.losses, array_namespace(row_sum)
     log = abs(xp.log(row_sum))
     own = 2 * U * losses.log_ulps * log + 2 * losses.sums * abs(p.computed["lse"])
     own = own + losses.log_absolute + losses.floor
-    if p.contract.base2 or not p.declared("base2"):
+    told = p.declared("base2") and p.declared("scores_scaled")
+    if p.contract.base2 or not p.contract.scores_scaled or not told:
         own = own + 2 * losses.products * abs(maximum)
     return own
 
 
-def last_tile(error: Error, trailing: int) -> Error:
-    """The error of a running state after the row's last tile; `trailing` axes come after the tile's."""
-    return at(error, (..., -1, *[slice(None)] * trailing))
+def last_tile(p: Problem, error: Error, trailing: int) -> Error:
+    """The error of a running state after the tile that a row visits last; `trailing` axes come after the tile's."""
+    return at(error, (..., p.tiling.last, *[slice(None)] * trailing))

@@ -8,6 +8,7 @@ import numpy as np
 
 from workbench.budget.losses import Losses
 from workbench.contract import Contract
+from workbench.tiling import Tiling
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -39,13 +40,18 @@ class Problem:
     scale: float
     bias: np.ndarray | None  #: added to scaled scores, [b, h, q, k]
     exact_products: bool  #: products of q and k are exact in float32 (inputs of at most 12 bits)
-    block_k: int
-    splits: int
+    tiling: Tiling  #: the key tiles, all keys in one where they are not known
+    hidden_maxima: bool  #: row_max is not what the kernel had before the last tile of a split
     computed: Arrays  #: every stage as the reference computes it from `given`
     given: Arrays  #: the dumped stages
     elements: Mapping[str, int | None]  #: size of each whole stage, of which these are a part; None: of `deviations`
     statistics: bool  #: whether statistical bounds are wanted; without them they are the worst case
     input_errors: Arrays  #: bounds of |what the kernel read - q, k or v|, of those that nobody saw
+
+    @property
+    def splits(self) -> int:
+        """How many splits the keys have."""
+        return len(self.tiling.splits)
 
     @cached_property
     def seen(self) -> Arrays:
@@ -75,4 +81,4 @@ class Problem:
         only counts where it takes probs over a rounding boundary.
         """
         known = self.contract.block_k is not None and (self.algorithm == "flash" or self.contract.splits is not None)
-        return known and self.contract.probs_dtype != "float32" and self.predicted("probs")
+        return known and not self.hidden_maxima and self.contract.probs_dtype != "float32" and self.predicted("probs")

@@ -1,7 +1,6 @@
 """Kernels of ours as they are timed: built without probes, launched by numba's dispatcher, their arrays on the GPU."""
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +12,7 @@ from workbench.case import Case
 from workbench.cuda.build import Constants, QuantisedConstants, build
 from workbench.cuda.kernels import Kernel
 from workbench.cuda.plan import launches, plan
+from workbench.cuda.quiet import quiet
 from workbench.cuda.run import Memory
 from workbench.faults import Fault
 from workbench.latency import Call
@@ -39,8 +39,7 @@ def prepared(name: str, case: Case, *, faults_in: Sequence[str], judged: Mapping
 
     @functools.cache
     def configured(stream: int) -> list[Callable[[], None]]:
-        with warnings.catch_warnings():  # a small case has few blocks, which is not slow by mistake
-            warnings.filterwarnings("ignore", ".*will likely result in GPU under-utilization")
+        with quiet():
             there = cuda.external_stream(stream)
             threads = made.constants.threads
             return [functools.partial(part[grid, threads, there], *arguments) for part, grid, arguments in parts]

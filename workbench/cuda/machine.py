@@ -1,6 +1,5 @@
 """Where a small kernel runs: on the emulator or on the GPU, on NumPy arrays alike."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 from numba import cuda
 
 from workbench.cuda import emulator
+from workbench.cuda.quiet import quiet
 
 #: threads of a block, where nothing else decides
 THREADS = 128
@@ -29,8 +29,7 @@ def on_gpu(kernel: Callable[..., None]) -> Launch:
 
     def launch(grid: int, block: int, arguments: tuple[Any, ...]) -> None:
         there = [cuda.to_device(x) if isinstance(x, np.ndarray) else x for x in arguments]
-        with warnings.catch_warnings():  # a launch of few blocks is not slow by mistake
-            warnings.filterwarnings("ignore", ".*will likely result in GPU under-utilization")
+        with quiet():
             compiled[grid, block](*there)
         for here, x in zip(arguments, there, strict=True):
             if isinstance(here, np.ndarray):

@@ -18,6 +18,7 @@ from workbench.cuda.build import Constants, QuantisedConstants, build
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.cuda.plan import NOTHING, OWN_BUFFERS, constants, launches, plan, requested, settle
+from workbench.cuda.quiet import quiet
 from workbench.faults import Fault, of_file
 from workbench.refusal import Refusal, Unavailable
 from workbench.stages import QUANTISED_INPUTS
@@ -117,7 +118,12 @@ def _launcher(
     if backend == "emulator":
         return made.probes, made.for_emulator()
     dispatcher = made.for_cuda()
-    return made.probes, lambda grid, block, arguments: dispatcher[grid, block](*arguments)
+
+    def launch(grid: Any, block: int, arguments: tuple[Any, ...]) -> None:
+        with quiet():
+            dispatcher[grid, block](*arguments)
+
+    return made.probes, launch
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,14 @@ nothing else, what comes out is what the kernel should have made of them; what q
 is in none of its errors.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from workbench.reference import online, quantize
 from workbench.reference.online import NOTHING, Arrays, Cast
 from workbench.stages import ALGORITHMS
+from workbench.tiling import tiling
 
 
 def forward(
@@ -21,12 +24,14 @@ def forward(
     mask: np.ndarray,
     bias: np.ndarray | None = None,
     block_k: int,
+    tile_order: str | Sequence[int] = "ascending",
     codes: str,
     scaling: str = "dynamic",
     given: Arrays = NOTHING,
     cast: Cast | None = None,
     operand_cast: Cast | None = None,
     row_sum_of_cast: bool = False,
+    free_maxima: bool = False,
 ) -> dict[str, np.ndarray]:
     """Every stage of the fp8 algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
 
@@ -34,12 +39,13 @@ def forward(
     values to what the products read. The rest, and `given`, as in `online.forward`. Codes are their numbers, 0 to 255;
     a table holds NaN and infinities where codes are NaN and infinities.
     """
-    sizes = online.axis_sizes(q, k, v, block_k, splits=1)
+    sizes = online.axis_sizes(q, k, v, tiling(k.shape[2], block_k))
     seen = online.as_given(given, "fp8", sizes)
     before = decoding(q, k, v, codes=codes, scaling=scaling, given=seen, operand_cast=operand_cast)
     read = (seen.get(name, before[name]) for name in ("dequant_q", "dequant_k", "dequant_v"))
     attention = online.forward(
-        *read, scale=scale, mask=mask, bias=bias, block_k=block_k, cast=cast, row_sum_of_cast=row_sum_of_cast,
+        *read, scale=scale, mask=mask, bias=bias, block_k=block_k, tile_order=tile_order,
+        cast=cast, row_sum_of_cast=row_sum_of_cast, free_maxima=free_maxima,
         given={name: array for name, array in seen.items() if name in ALGORITHMS["flash"]},
     )  # fmt: skip
     return before | attention

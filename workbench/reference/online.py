@@ -10,7 +10,7 @@ Special values, the same in every stage: a NaN that is read comes out as NaN, be
 the stage names; else what IEEE arithmetic gives (inf - inf and 0 * inf are NaN). Nothing warns.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -20,6 +20,7 @@ from workbench import stages as vocabulary
 from workbench.errors import float64
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, shape
+from workbench.tiling import Tiling, tiling
 
 Arrays = Mapping[str, np.ndarray]
 Cast = Callable[[np.ndarray], np.ndarray]
@@ -112,17 +113,6 @@ def lse(row_max: np.ndarray, row_sum: np.ndarray) -> np.ndarray:
     return xp.where(no_keys, -np.inf, row_max + xp.log(row_sum))
 
 
-def tiles(seqlen_k: int, block_k: int) -> list[slice]:
-    """Keys of every tile, in order; the last tile may be ragged."""
-    return [slice(start, min(start + block_k, seqlen_k)) for start in range(0, seqlen_k, block_k)]
-
-
-def split_tiles(n_tiles: int, splits: int) -> list[range]:
-    """Tiles of every split, ceil(n_tiles / splits) each; the last ones may have fewer, or none."""
-    each = -(-n_tiles // splits)
-    return [range(min(s * each, n_tiles), min((s + 1) * each, n_tiles)) for s in range(splits)]
-
-
 def tile_stages(
     q: np.ndarray,
     k: np.ndarray,
@@ -131,28 +121,28 @@ def tile_stages(
     scale: float,
     mask: np.ndarray,
     bias: np.ndarray | None = None,
-    block_k: int,
-    splits: int = 1,
+    tiles: Tiling,
     given: Arrays = NOTHING,
     cast: Cast | None = None,
     row_sum_of_cast: bool = False,
+    free_maxima: bool = False,
 ) -> dict[str, np.ndarray]:
     """The stages from qk to acc, as in `forward`; the running state starts anew at the first tile of every split."""
     q, k, v = float64(q), float64(k), float64(v)
     xp = array_namespace(q)
-    sizes, stages = axis_sizes(q, k, v, block_k, splits), ALGORITHMS["flash"]
+    sizes, stages = axis_sizes(q, k, v, tiles), ALGORITHMS["flash"]
     computed = {name: xp.empty(shape(stages[name], sizes), dtype=xp.float64, device=device(q)) for name in TILE_STAGES}
     seen = computed | as_given(given, "flash", sizes)  # what later stages read: the same arrays, except the given ones
-    first_tiles = {tiles_of.start for tiles_of in split_tiles(sizes["t"], splits)}
 
     computed["qk"][:] = qk(q, k)
     computed["scores"][:] = scores(seen["qk"], scale, mask, bias)
-    for t, keys in enumerate(tiles(k.shape[2], block_k)):
-        starts = t in first_tiles
-        previous_max = -np.inf if starts else seen["row_max"][..., t - 1]
-        previous_sum = 0.0 if starts else seen["row_sum"][..., t - 1]
-        previous_acc = 0.0 if starts else seen["acc"][..., t - 1, :]
-        computed["row_max"][..., t] = row_max(previous_max, seen["scores"][..., keys])
+    for t, before in tiles.order:
+        keys = tiles.keys[t]
+        previous_max = -np.inf if before is None else seen["row_max"][..., before]
+        previous_sum = 0.0 if before is None else seen["row_sum"][..., before]
+        previous_acc = 0.0 if before is None else seen["acc"][..., before, :]
+        below = computed["row_max"][..., before] if free_maxima and before is not None else previous_max
+        computed["row_max"][..., t] = row_max(below, seen["scores"][..., keys])
         computed["correction"][..., t] = correction(previous_max, seen["row_max"][..., t])
         computed["probs"][..., keys] = probs(seen["scores"][..., keys], seen["row_max"][..., t])
         p = seen["probs"][..., keys]
@@ -174,38 +164,42 @@ def forward(
     bias: np.ndarray | None = None,
     block_k: int,
     splits: int = 1,
+    split_bounds: Sequence[int] | None = None,
+    tile_order: str | Sequence[int] = "ascending",
     given: Arrays = NOTHING,
     cast: Cast | None = None,
     row_sum_of_cast: bool = False,
+    free_maxima: bool = False,
 ) -> dict[str, np.ndarray]:
     """Every stage of the flash algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
 
     q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and bias, added to
-    scaled scores, [q, k] or [b, heads, q, k]; `cast` rounds probs to what acc reads, and row_sum too with
-    `row_sum_of_cast`. With splits > 1 no running state covers the whole
-    row: out and lse are then left out, and `split_k.forward` merges.
+    scaled scores, [q, k] or [b, heads, q, k]; tiles, splits and their order as of `tiling.tiling`; `cast` rounds probs
+    to what acc reads, and row_sum too with `row_sum_of_cast`; with `free_maxima` row_max is that of the
+    scores even where others were given. With splits > 1 no running state covers the whole row: out and lse are then
+    left out, and `split_k.forward` merges.
 
     A stage in `given` is read in place of the computed one by every later stage and by the next tile's state. What is
     returned is still computed, from the given or computed inputs: with a kernel's whole trace as `given`, each stage is
     what the kernel should have made of its own inputs; with nothing given, of q, k and v.
     """
-    sizes = axis_sizes(q, k, v, block_k, splits)
-    substitutes = as_given(given, "flash", sizes)
+    tiles = tiling(k.shape[2], block_k, splits, split_bounds=split_bounds, tile_order=tile_order)
+    substitutes = as_given(given, "flash", axis_sizes(q, k, v, tiles))
     computed = tile_stages(
-        q, k, v, scale=scale, mask=mask, bias=bias, block_k=block_k, splits=splits,
-        given=substitutes, cast=cast, row_sum_of_cast=row_sum_of_cast,
+        q, k, v, scale=scale, mask=mask, bias=bias, tiles=tiles,
+        given=substitutes, cast=cast, row_sum_of_cast=row_sum_of_cast, free_maxima=free_maxima,
     )  # fmt: skip
-    if splits > 1:
+    if len(tiles.splits) > 1:
         return computed
-    seen = computed | substitutes
-    computed["out"] = out(seen["acc"][..., -1, :], seen["row_sum"][..., -1])
-    computed["lse"] = lse(seen["row_max"][..., -1], seen["row_sum"][..., -1])
+    seen, last = computed | substitutes, tiles.last
+    computed["out"] = out(seen["acc"][..., last, :], seen["row_sum"][..., last])
+    computed["lse"] = lse(seen["row_max"][..., last], seen["row_sum"][..., last])
     return computed
 
 
-def axis_sizes(q: np.ndarray, k: np.ndarray, v: np.ndarray, block_k: int, splits: int) -> dict[str, int]:
+def axis_sizes(q: np.ndarray, k: np.ndarray, v: np.ndarray, tiles: Tiling) -> dict[str, int]:
     """Size of every stage axis; d is the head_dim of v, since only acc, partial_O and out have it."""
-    return vocabulary.axis_sizes(q.shape, k.shape, block_k, splits) | {"d": v.shape[3]}
+    return vocabulary.axis_sizes(q.shape, k.shape) | {"d": v.shape[3], "t": len(tiles.keys), "s": len(tiles.splits)}
 
 
 def as_given(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:

@@ -4,19 +4,24 @@ The merge is the associative combination of (max, sum, numerator) triples: Milak
 section 3.1; as "Flash-Decoding" in Dao et al. 2023. Special values as in `online.py`: NaN first, then the named rule.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.reference import online
 from workbench.reference.online import NOTHING, Arrays, Cast
+from workbench.tiling import tiling
 
 
-def last_states(state: np.ndarray, splits: int, initial: float) -> np.ndarray:
-    """State [b, h, q, t, ...] after the last tile of every split, [b, h, s, q, ...]; `initial` in an empty split."""
+def last_states(state: np.ndarray, splits: Sequence[Sequence[int]], initial: float) -> np.ndarray:
+    """State [b, h, q, t, ...] after the last tile of every split, [b, h, s, q, ...]; `initial` in an empty split.
+
+    `splits`: the tiles of each, in the order in which they are visited.
+    """
     xp = array_namespace(state)
     empty = xp.full_like(state[:, :, :, 0], initial)
-    ranges = online.split_tiles(state.shape[3], splits)
-    return xp.stack([state[:, :, :, tiles[-1]] if tiles else empty for tiles in ranges], axis=2)
+    return xp.stack([state[:, :, :, tiles[-1]] if len(tiles) else empty for tiles in splits], axis=2)
 
 
 def merge_max(partial_max: np.ndarray) -> np.ndarray:
@@ -64,20 +69,24 @@ def forward(
     bias: np.ndarray | None = None,
     block_k: int,
     splits: int,
+    split_bounds: Sequence[int] | None = None,
+    tile_order: str | Sequence[int] = "ascending",
     given: Arrays = NOTHING,
     cast: Cast | None = None,
     row_sum_of_cast: bool = False,
+    free_maxima: bool = False,
     partial_cast: Cast | None = None,
 ) -> dict[str, np.ndarray]:
     """Every stage of the split_k algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
 
     Arguments and `given` as in `online.forward`; `partial_cast` rounds partial_O to what the kernel stores.
     """
-    substitutes = online.as_given(given, "split_k", online.axis_sizes(q, k, v, block_k, splits))
+    tiles = tiling(k.shape[2], block_k, splits, split_bounds=split_bounds, tile_order=tile_order)
+    substitutes = online.as_given(given, "split_k", online.axis_sizes(q, k, v, tiles))
     computed = online.tile_stages(
-        q, k, v, scale=scale, mask=mask, bias=bias, block_k=block_k, splits=splits,
+        q, k, v, scale=scale, mask=mask, bias=bias, tiles=tiles,
         given={name: array for name, array in substitutes.items() if name in online.TILE_STAGES},
-        cast=cast, row_sum_of_cast=row_sum_of_cast,
+        cast=cast, row_sum_of_cast=row_sum_of_cast, free_maxima=free_maxima,
     )  # fmt: skip
     seen = computed | substitutes
 
@@ -85,9 +94,9 @@ def forward(
         computed[name] = value
         seen.setdefault(name, value)
 
-    keep("partial_max", last_states(seen["row_max"], splits, -np.inf))
-    keep("partial_sum", last_states(seen["row_sum"], splits, 0.0))
-    partial_acc = last_states(seen["acc"], splits, 0.0)
+    keep("partial_max", last_states(seen["row_max"], tiles.splits, -np.inf))
+    keep("partial_sum", last_states(seen["row_sum"], tiles.splits, 0.0))
+    partial_acc = last_states(seen["acc"], tiles.splits, 0.0)
     keep("partial_O", partial_acc if partial_cast is None else partial_cast(partial_acc))
     keep("merge_max", merge_max(seen["partial_max"]))
     keep("merge_weight", merge_weight(seen["partial_max"], seen["merge_max"]))

@@ -13,9 +13,9 @@ from workbench.pair import Against
 from workbench.report import tables
 from workbench.report.command import against_command, case_options
 from workbench.report.document import diff_document, largest
+from workbench.report.numbers import number, ratio, value
 from workbench.report.plain import number as plain
-from workbench.report.text import STYLES, fitting, gates, headline, new_table
-from workbench.report.words import number, value
+from workbench.report.text import STYLES, fitting, gates, headline, new_table, verdict
 from workbench.shared import ORDER
 from workbench.stage_against import StageAgainst
 from workbench.stages import ALGORITHMS, AXIS_NAMES
@@ -34,8 +34,8 @@ COLUMNS = (
     "value in A",
     "value in B",
 )
-#: columns that a narrow screen does without, the least telling first
-_SPARE = ("made here", "max ulp", "differ", "max abs", "value in A", "value in B", "worst at", "x of both budgets")
+#: columns that a narrow screen does without, the most telling first
+_SPARE = ("x of both budgets", "worst at", "value in B", "value in A", "max abs", "differ", "max ulp", "made here")
 _LEFT = ("stage", "A", "B", "A against B", "worst at")
 _STYLES = {"parts": "bold red", "carried": "yellow", "rounding": "green", "identical": "green"}
 _CSS = {"parts": STYLES["origin"], "carried": STYLES["victim"]}
@@ -47,12 +47,8 @@ def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
     rows = _rows(pair)
-    columns = fitting(rows, COLUMNS, _SPARE, width)
-    table = new_table(unicode)
-    for column in columns:
-        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
-    for cells in rows:
-        table.add_row(*(escape(cells[column]) for column in columns), style=_style(pair, cells["stage"]))
+    styles = [_style(pair, row["stage"]) for row in rows]
+    table = fitting(rows, COLUMNS, _SPARE, width, unicode=unicode, left=_LEFT, styles=styles)
     lines = [Text(line, style="" if line.startswith(" ") else "bold") for line in findings(pair)]
     repeat = [Text(f"repeat: {command}", style="dim")] if (command := against_command(pair)) else []
     return Group(*(Text(line) for line in _headlines(pair)), table, *lines, *repeat)
@@ -62,7 +58,8 @@ def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
     """One row for each pair: case, verdicts of A and B, where they part, the largest x of both budgets."""
     table = new_table(unicode)
     for column in ("A", "B", "verdict of A", "verdict of B", "part at", "x of both budgets"):
-        table.add_column(column, justify="right" if column.startswith("x") else "left", overflow="fold")
+        justify, folds = "right" if column.startswith("x") else "left", column in ("A", "B")
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=not folds)  # type: ignore[arg-type]
     for pair in pairs:
         over = [stage.over_budgets for stage in pair if stage.judged]
         table.add_row(
@@ -71,7 +68,7 @@ def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
             pair.a.verdict,
             pair.b.verdict,
             pair.parts_at or ("-" if pair.verdict != "untestable" else "untestable"),
-            number(max(over, default=None)),
+            ratio(max(over, default=None)),
             style=_STYLES["parts" if pair.parts_at else "rounding"],
         )
     parted = sum(pair.parts_at is not None for pair in pairs)
@@ -140,8 +137,7 @@ def _verdict(judged: Diff, name: str) -> str:
     """A stage's verdict against float64, and its role."""
     if name not in ALGORITHMS[judged.trace.algorithm]:
         return "-"
-    stage = judged[name]
-    return stage.verdict + {"origin": " <- origin", "victim": " (victim)"}.get(stage.role, "")
+    return verdict(judged[name])
 
 
 def _cells(stage: StageAgainst) -> tuple[str, ...]:
@@ -149,7 +145,7 @@ def _cells(stage: StageAgainst) -> tuple[str, ...]:
     tiles = "" if stage.tiles is None else f" ({_tiles(stage)})"
     return (
         f"{stage.verdict}{tiles}",
-        number(largest(stage.over_budgets)),
+        ratio(largest(stage.over_budgets)),
         f"{stage.differing}/{stage.size}",
         *(number(largest(measure)) for measure in (stage.max_abs, stage.max_own, stage.max_ulp)),
         " ".join(f"{axis}={i}" for axis, i in worst.index.items()) if worst else "",
@@ -212,8 +208,8 @@ def _parting(pair: Against, stage: StageAgainst) -> list[str]:
         lines.append(f"  beyond both budgets: {share}; of them A is wrong at {stage.wrong[0]}, B at {stage.wrong[1]}")
     nearest = f"{', '.join(stage.given)}, the nearest before it that both have" if stage.given else "q, k and v"
     lines.append(f"  judged from {nearest}")
-    for verdict, words in (("parts", "they part too at"), ("carried", "as far apart as their inputs make them")):
-        if names := [other.name for other in pair if other.verdict == verdict and other.name != stage.name]:
+    for parting, words in (("parts", "they part too at"), ("carried", "as far apart as their inputs make them")):
+        if names := [other.name for other in pair if other.verdict == parting and other.name != stage.name]:
             lines.append(f"  {words}: {', '.join(names)}")
     return [*lines, *_same_before(pair)]
 
@@ -242,9 +238,9 @@ def _explained(pair: Against) -> list[str]:
     return [
         f"they do not part: {how} every difference",
         f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {apart}{own}, "
-        f"{number(largest(first.over_budgets))} x of both budgets",
+        f"{ratio(largest(first.over_budgets))} x of both budgets",
         *_same_before(pair),
-        f"  nearest to both budgets: {nearest.name}, {number(largest(nearest.over_budgets))} x",
+        f"  nearest to both budgets: {nearest.name}, {ratio(largest(nearest.over_budgets))} x",
     ]
 
 

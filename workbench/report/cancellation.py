@@ -18,6 +18,7 @@ from workbench.report.look import (
     headline,
     name_axis,
     page,
+    signed,
 )
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ LIMIT = BITS - GOOD_BITS  #: bits lost beyond which a sum is ill-conditioned
 EDGES = np.array([*range(BITS + 1), BITS + 1, BITS + 3])
 
 
-def cancellation(bits_lost: Mapping[str, np.ndarray]) -> "Figure":
+def cancellation(bits_lost: Mapping[str, np.ndarray], run: str = "") -> "Figure":
     """Counts of the bits lost by each element of each stage of `bits_lost`, with a line where fewer than GOOD_BITS are
-    left of float32's. Elements whose terms are NaN or infinite are in no bar.
+    left of float32's. Elements whose terms are NaN or infinite are in no bar. `run`: what was run, in words.
     """
     height = TOP + ROW * max(len(bits_lost), 1) + BOTTOM
     figure = page(WIDTH, height)
@@ -55,7 +56,7 @@ def cancellation(bits_lost: Mapping[str, np.ndarray]) -> "Figure":
     if bits_lost:
         names = {float(bit): str(bit) for bit in range(0, BITS + 1, 4)} | {float(EDGES[-2:].mean()): f">{BITS}"}
         name_axis(axes, names, "bits lost")
-    return figure
+    return signed(figure, run)
 
 
 def counts(bits: np.ndarray) -> np.ndarray:

@@ -78,7 +78,7 @@ def against_command(pair: "Against") -> str:
 def check_command(checked: "Checked") -> str:
     """The command that watches the same run again."""
     schedules = ["--schedules", str(len(checked.schedules))] if len(checked.schedules) > 1 else []
-    foreign = [word for name, value in checked.called_with.items() for word in (f"--{name}", value)]
+    foreign = _options(checked.called_with)
     options = case_options(checked.case, own=not checked.called_with)
     return _command("check", checked.target, checked.faults, [*options, *schedules, *foreign])
 
@@ -90,8 +90,9 @@ def _named(trace: "Trace") -> str:
 
 def _options(called_with: Mapping[str, str | Sequence[str]]) -> list[str]:
     given = {name: value for name, value in called_with.items() if name != "trace"}
-    pairs = [(name, [value] if isinstance(value, str) else value) for name, value in given.items()]
-    return [word for name, values in pairs for one in values for word in (f"--{name}", shlex.quote(one))]
+    pairs = [(name, [value] if isinstance(value, str) else value) for name, value in given.items() if value]
+    flags = [f"--{name}" for name, value in given.items() if not value]
+    return flags + [word for name, values in pairs for one in values for word in (f"--{name}", shlex.quote(one))]
 
 
 def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[str]) -> str:

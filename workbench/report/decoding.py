@@ -25,7 +25,7 @@ def decode_table(stage: StageDiff) -> "Figure":
 
     Refuses a stage without a comparison, and one that is no table.
     """
-    comparison = look.decisive(stage)
+    comparison = look.shown(stage)
     if stage.axes != "hc":
         raise Refusal(f"a decode table has axes h, c; {stage.name} has {', '.join(stage.axes)}")
     head = look.indices(stage, look.worst_element(comparison) or 0)["h"]
@@ -38,7 +38,7 @@ def decode_table(stage: StageDiff) -> "Figure":
 
     figure = look.page(7.75, 7.5)
     title = f"head {head}, {look.kind(stage)} |error| / budget\n{look.worst_line(stage)}"
-    look.headline(figure, f"{stage.name}: {stage.verdict}", title)
+    look.headline(figure, look.title(stage), title)
     values, differences, errors = (
         figure.add_axes((0.11, y, 0.86, h)) for y, h in ((0.56, 0.31), (0.33, 0.17), (0.08, 0.19))
     )
@@ -68,7 +68,7 @@ def decode_table(stage: StageDiff) -> "Figure":
         axes.grid(color=RULE, lw=0.6)
         axes.set_axisbelow(True)
     figure.align_ylabels()
-    return figure
+    return look.signed(figure, stage.run)
 
 
 def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
@@ -77,7 +77,7 @@ def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
 
     Refuses a stage without a comparison, and one that is not decoded.
     """
-    comparison = look.decisive(stage)
+    comparison = look.shown(stage)
     rows = stage.axes[2:3]
     block = {"bhqd": case.block_q, "bhkd": case.block_k}.get(stage.axes)
     if not stage.name.startswith("dequant") or block is None:
@@ -96,7 +96,7 @@ def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
     word = maps.WORDS[rows]
     place = f"b={at['b']} h={at['h']}, {maps.PLURALS[rows]} {first} to {first + len(actual) - 1}"
     subtitle = f"{place}, {look.kind(stage)} |error| / budget\n{look.worst_line(stage)}"
-    look.headline(figure, f"{stage.name}: {stage.verdict}", subtitle)
+    look.headline(figure, look.title(stage), subtitle)
     left, right, scale = (
         figure.add_axes((x / width, 0.57 / height, w / width, 3.45 / height))
         for x, w in ((0.75, 3.5), (5.7, 3.5), (4.35, 0.14))
@@ -108,13 +108,13 @@ def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
     bar = figure.colorbar(image, cax=scale)
     bar.ax.tick_params(labelsize=SMALL, labelcolor=INK)
     right.imshow(maps.colours(shades), **style)
-    for axes, title in ((left, "decoded values"), (right, "x of budget")):
-        _labelled(axes, title, word)
+    for axes, heading in ((left, "decoded values"), (right, "x of budget")):
+        _labelled(axes, heading, word)
         if worst is not None:
             ring: dict[str, Any] = {"marker": "o", "ls": "", "mfc": "none", "mec": INK, "ms": 11, "clip_on": False}
             axes.plot(at["d"], at[rows], **ring)
     maps.key(figure, maps.swatches(shades), left=9.35, top=4.02)
-    return figure
+    return look.signed(figure, stage.run)
 
 
 def _labelled(axes: "Axes", title: str, rows: str) -> None:

@@ -58,6 +58,7 @@ def _stage(trace: Trace, stage: StageDiff) -> dict[str, Any]:
     return {
         "name": stage.name,
         "verdict": stage.verdict,
+        "role": stage.role,
         "reason": stage.reason,
         "judged_from": list(stage.judged_from),
         "upstream": list(stage.upstream),

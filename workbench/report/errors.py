@@ -18,16 +18,18 @@ from workbench.report.look import (
     TITLE,
     bare,
     count_axis,
-    decisive,
     headline,
     kind,
     linear_count_axis,
     name_axis,
     numbers_line,
     page,
-    short,
+    shown,
+    signed,
+    title,
     worst_line,
 )
+from workbench.report.numbers import number
 from workbench.stage_diff import StageDiff
 
 if TYPE_CHECKING:
@@ -45,20 +47,21 @@ BINS = 40  #: between the ends of the axis in units of budget
 
 
 def errors(stage: StageDiff) -> "Figure":
-    """Counts of the signed errors of the decisive comparison. Above in ulps of the stored dtype, log-log, symmetric
-    about a bar for exactly 0; red where outside the budget. Below in units of budget, linear, with their mean.
+    """Counts of the signed errors of the comparison that tables show. Above in ulps of the stored dtype, log-log,
+    symmetric about a bar for exactly 0; red where outside the budget. Below in units of budget, linear, with their
+    mean.
 
     Below, the axis ends beyond all but one in 200 errors, which have bars of their own, and errors of exactly 0 are in
     none. Elements are told apart by the sign of the expectation: rounding toward zero takes positive ones down and
     negative ones up. Errors that are no numbers (NaN, wrong class, unwritten) and elements that were not judged are in
     no bar. Refuses a stage without a comparison.
     """
-    comparison = decisive(stage)
+    comparison = shown(stage)
     known = comparison.judged & np.isfinite(comparison.error)
     figure = page(WIDTH, HEIGHT)
     headline(
         figure,
-        f"{stage.name}: {stage.verdict}",
+        title(stage),
         f"{numbers_line(comparison)}\n{_bit_match(comparison)}\n{worst_line(stage)}",
     )
     above, below = (figure.add_axes((0.09, bottom / HEIGHT, 0.885, PANEL / HEIGHT)) for bottom in (3.22, 0.5))
@@ -69,7 +72,7 @@ def errors(stage: StageDiff) -> "Figure":
         style: dict[str, Any] = {"frameon": False, "borderaxespad": 0, "fontsize": LABEL, "labelcolor": INK}
         corner = (0.975, 1 - 0.18 / HEIGHT)
         figure.legend(handles, names, loc="upper right", bbox_to_anchor=corner, ncols=2, borderpad=0, **style)
-    return figure
+    return signed(figure, stage.run)
 
 
 def ulp_counts(error_ulp: np.ndarray) -> np.ndarray:
@@ -151,7 +154,7 @@ def _in_budgets(axes: "Axes", comparison: Comparison, known: np.ndarray, label: 
         axes.stairs(bars, edges, fill=True, color=PALE, zorder=2, label="expected below 0")
     upper = signed_counts(signed[above], top)[1]
     axes.stairs(upper, edges, fill=True, color=CALM, zorder=2, label="expected 0 or above")
-    name_axis(axes, {top * share: short(top * share) for share in (-1, -0.5, 0, 0.5, 1)}, label)
+    name_axis(axes, {top * share: number(top * share) for share in (-1, -0.5, 0, 0.5, 1)}, label)
     for sign in (-1, 1):
         axes.axvspan(sign, sign * max(end, 1), color=HOT_WASH, lw=0, zorder=0)
     axes.axvline(0, color=RULE, lw=1, zorder=1)
@@ -172,4 +175,6 @@ def _mark_mean(axes: "Axes", mean: float, end: float) -> None:
     axes.axvline(x, color=INK, lw=1.4, zorder=4)
     style: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "top", "textcoords": "offset points"}
     side, offset = ("right", -4) if x > 0 else ("left", 4)
-    axes.annotate(f"mean {short(mean)}", (x, 0.985), (offset, 0), ha=side, xycoords=axes.get_xaxis_transform(), **style)
+    axes.annotate(
+        f"mean {number(mean)}", (x, 0.985), (offset, 0), ha=side, xycoords=axes.get_xaxis_transform(), **style
+    )

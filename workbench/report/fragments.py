@@ -37,7 +37,7 @@ def tensor_core_tile(stage: StageDiff) -> "Figure":
 
     Refuses a stage without a comparison, and one without queries and keys.
     """
-    comparison = look.decisive(stage)
+    comparison = look.shown(stage)
     if stage.axes != "bhqk":
         raise Refusal(f"tiles of tensor cores have axes b, h, q, k; {stage.name} has {', '.join(stage.axes)}")
     worst = look.worst_element(comparison)
@@ -53,7 +53,7 @@ def tensor_core_tile(stage: StageDiff) -> "Figure":
     width, height = SIZE * CELL + 2.7, SIZE * CELL + 1.7
     figure = look.page(width, height)
     place = f"b={at['b']} h={at['h']}, lane.register of two products of 16x8, {look.kind(stage)} |error| / budget"
-    look.headline(figure, f"{stage.name}: {stage.verdict}", f"{place}\n{look.worst_line(stage)}")
+    look.headline(figure, look.title(stage), f"{place}\n{look.worst_line(stage)}")
     axes = figure.add_axes((0.8 / width, 0.6 / height, SIZE * CELL / width, SIZE * CELL / height))
     look.bare(axes)
     axes.imshow(image, extent=(key - 0.5, key + columns - 0.5, first + rows - 0.5, first - 0.5), aspect="auto")
@@ -72,4 +72,4 @@ def tensor_core_tile(stage: StageDiff) -> "Figure":
     axes.set(xticks=range(key, key + SIZE), yticks=range(query, query + SIZE))
     axes.set_xlabel("key", fontsize=LABEL, color=INK)
     axes.set_ylabel("query", fontsize=LABEL, color=INK)
-    return figure
+    return look.signed(figure, stage.run)

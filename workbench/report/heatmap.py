@@ -1,7 +1,4 @@
-"""Where the errors of a stage are: a map in units of budget, through the worst element.
-
-Each element becomes a shade, an integer that grows with importance, so that reducing a large map is a block maximum.
-"""
+"""Where the errors of a stage are: a map in units of budget, through the worst element."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.case import Case
-from workbench.comparison import State
 from workbench.refusal import Refusal
 from workbench.report import look
+from workbench.report.heads import height as heads_height
+from workbench.report.heads import strip as heads_strip
 from workbench.report.look import FAINT, INK, LABEL, SMALL
+from workbench.report.shades import HIGH, LOW, NAMED, OVER, RAMP, colours, reduced, shade
 from workbench.stage_diff import StageDiff
 from workbench.stages import AXIS_NAMES, AXIS_PLURALS
 
@@ -22,30 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT, MAP, BAR = 7.75, 6.25, 4.75, 2.85  #: inches: the figure, the side of the map in it, the bar of colours
-CELLS = 512  #: most cells drawn in a direction; the map is 522 pixels wide at 110 dpi, so that each cell keeps a pixel
 LINES = 64  #: most tile lines drawn in a direction
-
-LOW, HIGH = -3, 6  #: decades of the colour scale; smaller and larger errors have the colours of its ends
-RAMP = 240  #: shades on either side of the budget
-EXACT, WITHIN = 0, 1
-NOT_JUDGED = WITHIN + RAMP
-POISONED = NOT_JUDGED + 1
-SUSPICIOUS = POISONED + 1
-OVER = SUSPICIOUS + 1
-NAN = OVER + RAMP
-UNWRITTEN = NAN + 1
-
-#: shade -> colour and words, for the shades that are no size of an error
-NAMED = {
-    EXACT: ("#ffffff", "exact, error 0"),
-    NOT_JUDGED: ("#e9dfc3", "not judged"),
-    POISONED: ("#9aa0a6", "poisoned: inputs NaN"),
-    SUSPICIOUS: ("#159a8c", "suspicious"),  # neither blue nor on the way from yellow to red
-    NAN: ("#4a0d66", "NaN or wrong class"),
-    UNWRITTEN: ("#000000", "unwritten"),
-}
-CALM_RAMP = ("#e1eef9", "#a9cfe9", "#5ba3d4", "#1f6fb0")
-HOT_RAMP = ("#ffd23f", "#fb9a29", "#e8541e", "#b5121b", "#7d0012")
 
 WORDS = {**AXIS_NAMES, "t": "key tile"}
 PLURALS = {**AXIS_PLURALS, "t": "key tiles"}
@@ -65,7 +41,8 @@ class Slice:
 
 
 def heatmap(stage: StageDiff, *, case: Case, axes: tuple[str, str] | None = None) -> "Figure":
-    """A map of |error| / budget of the decisive comparison, in the plane through its worst element, which is marked.
+    """A map of |error| / budget of the comparison that tables show, in the plane through its worst element, which is
+    marked; of a stage with several heads below it a strip with the worst of each.
 
     `axes`: the letters of rows and columns; None: query by the first of key, dim, tile and split that the stage has,
     else head by query. Tile lines need the case's block_q and block_k. In a map of more than CELLS elements in a
@@ -73,13 +50,17 @@ def heatmap(stage: StageDiff, *, case: Case, axes: tuple[str, str] | None = None
     """
     cut = slice_at_worst(stage, axes or default_axes(stage.axes))
     shades, steps = reduced(shade(cut.over_budget, cut.state))
-    figure = look.page(WIDTH, HEIGHT)
-    look.headline(figure, f"{stage.name}: {stage.verdict}", f"{_place(stage, cut, steps)}\n{look.worst_line(stage)}")
-    plot = figure.add_axes((0.72 / WIDTH, 0.55 / HEIGHT, MAP / WIDTH, MAP / HEIGHT))
+    below = heads_height(stage, cut.held)
+    height = HEIGHT + below
+    figure = look.page(WIDTH, height)
+    look.headline(figure, look.title(stage), f"{_place(stage, cut, steps)}\n{look.worst_line(stage)}")
+    plot = figure.add_axes((0.72 / WIDTH, (0.55 + below) / height, MAP / WIDTH, MAP / height))
     _image(plot, shades, steps, cut)
     handles = [*_mark_worst(plot, cut.worst), *_lines(plot, case, cut), *swatches(shades)]
-    key(figure, handles, left=5.75, top=0.55 + MAP)
-    return figure
+    key(figure, handles, left=5.75, top=0.55 + below + MAP)
+    if below:
+        heads_strip(figure, stage, cut.held, left=0.72, width=MAP)
+    return look.signed(figure, stage.run)
 
 
 def key(figure: "Figure", handles: Sequence[Any], *, left: float, top: float) -> None:
@@ -101,10 +82,10 @@ def default_axes(axes: str) -> tuple[str, str]:
 
 
 def slice_at_worst(stage: StageDiff, axes: tuple[str, str]) -> Slice:
-    """The plane of `axes` through the worst element of the decisive comparison, or the first where nothing was
+    """The plane of `axes` through its worst element, or the first where nothing was
     judged.
     """
-    comparison = look.decisive(stage)
+    comparison = look.shown(stage)
     rows, columns = axes
     if rows == columns or columns not in stage.axes or rows not in (*stage.axes, " "):
         raise Refusal(f"axes are two different ones of {stage.name}: {', '.join(stage.axes)}; got {', '.join(axes)}")
@@ -118,45 +99,6 @@ def slice_at_worst(stage: StageDiff, axes: tuple[str, str]) -> Slice:
     corner = stage.first.get(rows, 0), stage.first.get(columns, 0)
     found = None if worst is None else (at.get(rows, 0), at[columns])
     return Slice(rows, columns, held, corner, found, over_budget, state)
-
-
-def shade(over_budget: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """A shade for each element, int16, that grows with importance.
-
-    exact < within budget, by size < not judged < poisoned < suspicious < over budget, by size < NaN < unwritten
-    """
-    with np.errstate(divide="ignore"):
-        decades = np.log10(over_budget)
-    calm = np.clip((decades - LOW) / -LOW * (RAMP - 1), 0, RAMP - 1)
-    hot = np.clip(decades / HIGH * (RAMP - 1), 0, RAMP - 1)
-    conditions = [
-        state == State.UNWRITTEN,
-        state == State.NAN,
-        state == State.POISONED,
-        (state == State.VACUOUS) | np.isnan(over_budget),
-        over_budget > 1,
-        state == State.SUSPICIOUS,
-        over_budget == 0,
-    ]
-    shades = [UNWRITTEN, NAN, POISONED, NOT_JUDGED, OVER + hot, SUSPICIOUS, EXACT]
-    return np.select(conditions, shades, WITHIN + calm).astype(np.int16)
-
-
-def reduced(shades: np.ndarray, limit: int = CELLS) -> tuple[np.ndarray, tuple[int, int]]:
-    """The largest shade of each block, at most `limit` blocks in a direction, and the rows and columns of a block."""
-    rows, columns = (-(-size // limit) for size in shades.shape)
-    shades = np.maximum.reduceat(shades, np.arange(0, shades.shape[0], rows), axis=0)
-    return np.maximum.reduceat(shades, np.arange(0, shades.shape[1], columns), axis=1), (rows, columns)
-
-
-def colours(shades: np.ndarray) -> np.ndarray:
-    """RGB of each shade, uint8 [..., 3]."""
-    table = np.zeros((UNWRITTEN + 1, 3))
-    table[WITHIN:NOT_JUDGED] = _ramp(CALM_RAMP)
-    table[OVER:NAN] = _ramp(HOT_RAMP)
-    for name, (colour, _) in NAMED.items():
-        table[name] = _rgb(colour)
-    return np.round(table).astype(np.uint8)[shades]
 
 
 def grid(case: Case, axis: str, size: int, first: int = 0) -> tuple[list[int], list[int]]:
@@ -174,18 +116,8 @@ def grid(case: Case, axis: str, size: int, first: int = 0) -> tuple[list[int], l
     return [edge for edge in edges if edge > first and edge not in splits and axis != "t"], splits
 
 
-def _rgb(colour: str) -> list[int]:
-    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-
-
-def _ramp(anchors: tuple[str, ...]) -> np.ndarray:
-    known = np.array([_rgb(anchor) for anchor in anchors])
-    places = np.linspace(0, len(anchors) - 1, RAMP)
-    return np.stack([np.interp(places, np.arange(len(anchors)), channel) for channel in known.T], axis=1)
-
-
 def _place(stage: StageDiff, cut: Slice, steps: tuple[int, int]) -> str:
-    sizes = dict(zip(stage.axes, look.decisive(stage).state.shape, strict=True))
+    sizes = dict(zip(stage.axes, look.shown(stage).state.shape, strict=True))
     several = [f"{sizes[axis]} {PLURALS[axis]}" for axis in cut.held if sizes[axis] > 1]
     place = " ".join(f"{axis}={i}" for axis, i in cut.held.items())
     if several:
@@ -204,17 +136,10 @@ def _image(axes: "Axes", shades: np.ndarray, steps: tuple[int, int], cut: Slice)
         image = np.dstack([image, 255 * outside.astype(np.uint8)])
         axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", zorder=3)
     axes.set(xlim=(left - 0.5, left + width - 0.5), ylim=(top + height - 0.5, top - 0.5))
-    axes.set(xticks=_ticks(left, width), yticks=_ticks(top, height))
+    axes.set(xticks=look.ticks(left, width), yticks=look.ticks(top, height))
     axes.set_xlabel(WORDS.get(cut.columns, cut.columns), fontsize=LABEL, color=INK)
     axes.set_ylabel(WORDS.get(cut.rows, cut.rows), fontsize=LABEL, color=INK)
     axes.spines[:].set(visible=True, color=FAINT, linewidth=0.8)
-
-
-def _ticks(first: int, size: int) -> range:
-    step = 1
-    while size > 9 * step:
-        step *= 2
-    return range(-(-first // step) * step, first + size, step)
 
 
 def _lines(axes: "Axes", case: Case, cut: Slice) -> list:
@@ -253,8 +178,4 @@ def _colour_bar(axes: "Axes") -> None:
 
 
 def _mark_worst(axes: "Axes", worst: tuple[int, int] | None) -> list:
-    if worst is None:
-        return []
-    ring: dict[str, Any] = {"marker": "o", "ls": "", "mfc": "none", "clip_on": False, "zorder": 5}
-    axes.plot(worst[1], worst[0], **ring, mec="white", mew=3.6, ms=13)
-    return axes.plot(worst[1], worst[0], **ring, mec=INK, mew=1.5, ms=13, label="worst element")
+    return [] if worst is None else look.ring(axes, worst[1], worst[0], size=13, label="worst element")

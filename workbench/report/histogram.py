@@ -17,17 +17,19 @@ from workbench.report.look import (
     WARM,
     bare,
     count_axis,
-    decisive,
     headline,
     kind,
     name_axis,
     numbers_line,
     page,
     power,
-    times,
+    shown,
+    signed,
+    title,
     worst_element,
     worst_line,
 )
+from workbench.report.numbers import ratio
 from workbench.stage_diff import StageDiff
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ EDGES = np.concatenate([[LOW - 2 * SLOT, LOW - SLOT], _AXIS, HIGH + SLOT * np.ar
 
 
 def histogram(stage: StageDiff) -> "Figure":
-    """Counts of |error| / budget, log-log: the decisive comparison filled, the propagated one beside it as an outline.
+    """Counts of |error| / budget, log-log: the comparison that tables show filled, the other one as an outline; of a
+    victim the propagated one is filled.
 
     Errors of exactly 0, beyond the axis and inf (NaN, wrong class, unwritten, or an error where none is allowed) have
     bars of their own. Elements that were not judged are in no bar. Refuses a stage without a comparison.
@@ -53,16 +56,17 @@ def histogram(stage: StageDiff) -> "Figure":
     independent roundings take any error of a stage beyond its own in one run of a million. Suspicious elements, within
     their budget but beyond the statistical one, are counted once more in bars of another colour.
     """
-    comparison = decisive(stage)
+    comparison = shown(stage)
     bars = counts(comparison.over_budget)
     suspicious = counts(comparison.over_budget[comparison.state == State.SUSPICIOUS])
-    outline = None if stage.isolated is None or stage.propagated is None else counts(stage.propagated.over_budget)
+    other = stage.propagated if comparison is stage.isolated else stage.isolated
+    outline = None if other is None else counts(other.over_budget)
     figure = page(7.6, 4.6)
-    headline(figure, f"{stage.name}: {stage.verdict}", f"{numbers_line(comparison)}\n{worst_line(stage)}")
+    headline(figure, title(stage), f"{numbers_line(comparison)}\n{worst_line(stage)}")
     axes = figure.add_axes((0.09, 0.115, 0.885, 0.635))
     budget_axis(axes, f"{kind(stage)} |error| / budget")
     count_axis(axes, max(np.nanmax(bars), 1 if outline is None else np.nanmax(outline)))
-    _bars(axes, bars, suspicious, outline)
+    _bars(axes, bars, suspicious, outline, kind(stage))
     _strip(axes, comparison)
     _mark_statistical(axes, comparison)
     worst = worst_element(comparison)
@@ -71,7 +75,7 @@ def histogram(stage: StageDiff) -> "Figure":
     else:
         drawn = bars if outline is None else np.fmax(bars, outline)
         _mark_worst(axes, float(comparison.over_budget.flat[worst]), bars, drawn)
-    return figure
+    return signed(figure, stage.run)
 
 
 def counts(over_budget: np.ndarray) -> np.ndarray:
@@ -105,15 +109,18 @@ def budget_axis(axes: "Axes", label: str) -> None:
     axes.axvline(0, color=INK, lw=1.4, zorder=4)
 
 
-def _bars(axes: "Axes", bars: np.ndarray, suspicious: np.ndarray, outline: np.ndarray | None) -> None:
+def _bars(axes: "Axes", bars: np.ndarray, suspicious: np.ndarray, outline: np.ndarray | None, kind: str) -> None:
+    """The bars of a comparison, isolated or propagated as `kind` says, and the outline of the other one."""
     within = EDGES[1:] <= 0
-    axes.stairs(np.where(within, bars, np.nan), EDGES, fill=True, color=CALM, zorder=2, label="isolated")
+    axes.stairs(np.where(within, bars, np.nan), EDGES, fill=True, color=CALM, zorder=2, label=kind)
     if np.nansum(suspicious):
         # before the others, not on top of them: on a logarithmic axis a few on top of many would not be seen
         axes.stairs(suspicious, EDGES, fill=True, color=WARM, zorder=2, label="suspicious")
     axes.stairs(np.where(within, np.nan, bars), EDGES, fill=True, color=HOT, zorder=2)
     if outline is not None:
-        axes.stairs(outline, EDGES, color=INK, lw=1.2, zorder=3, label="propagated")
+        axes.stairs(
+            outline, EDGES, color=INK, lw=1.2, zorder=3, label="propagated" if kind == "isolated" else "isolated"
+        )
     if len(axes.get_legend_handles_labels()[1]) > 1:
         style: dict[str, Any] = {"frameon": False, "borderaxespad": 0, "fontsize": LABEL, "labelcolor": INK}
         axes.legend(loc="upper right", bbox_to_anchor=(1, 1.35), ncols=3, **style)
@@ -139,12 +146,12 @@ def _mark_statistical(axes: "Axes", comparison: Comparison) -> None:
     x = position(median)
     axes.plot((x, x), (0, 1), color=INK, lw=1, ls=(0, (3, 2)), zorder=4, transform=axes.get_xaxis_transform())
     style: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": SMALL, "color": INK}
-    axes.text(x - 0.12, 0.985, f"statistical {times(median)}", transform=axes.get_xaxis_transform(), **style)
+    axes.text(x - 0.12, 0.985, f"statistical {ratio(median)}", transform=axes.get_xaxis_transform(), **style)
 
 
-def _mark_worst(axes: "Axes", ratio: float, bars: np.ndarray, drawn: np.ndarray) -> None:
-    x = position(ratio)
-    height = bars[counts(np.array([ratio])) == 1][0]
+def _mark_worst(axes: "Axes", over_budget: float, bars: np.ndarray, drawn: np.ndarray) -> None:
+    x = position(over_budget)
+    height = bars[counts(np.array([over_budget])) == 1][0]
     clear = np.nanmax(drawn[(EDGES[1:] > x - 1.2) & (EDGES[:-1] < x + 1.2)])  # the text lies above what is near
     side, anchor = ("center", 0.5) if abs(x) > 0.8 else ("right", 1) if x <= 0 else ("left", 0)  # and beside the line
     arrow = {"arrowstyle": "-|>", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 1, "relpos": (anchor, 0)}
@@ -153,4 +160,4 @@ def _mark_worst(axes: "Axes", ratio: float, bars: np.ndarray, drawn: np.ndarray)
         style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     beside = x if side == "center" else min(x, -0.12) if x <= 0 else max(x, 0.12)
     text_at = (beside, clear * axes.get_ylim()[1] ** 0.07)
-    axes.annotate(f"worst {times(ratio)}", (x, height), text_at, arrowprops=arrow, **style)
+    axes.annotate(f"worst {ratio(over_budget)}", (x, height), text_at, arrowprops=arrow, **style)

@@ -1,5 +1,6 @@
 """What all pictures share: colours, sizes, an empty page, its headline, and the words for a stage's worst element."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ import numpy as np
 
 from workbench.comparison import Comparison, State
 from workbench.refusal import Refusal
+from workbench.report.numbers import ratio, value
 from workbench.stage_diff import StageDiff
 from workbench.trace import to_float64
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 110
-TITLE, LABEL, SMALL = 13, 9.5, 8.5  #: font sizes, in points
+TITLE, LABEL, SMALL, TINY = 13, 9.5, 8.5, 7.5  #: font sizes, in points
+CHARACTERS = 16.5  #: of the smallest size that fit into an inch
 
 INK, FAINT, RULE = "#1f2328", "#6a737d", "#d0d7de"
 CALM, HOT, VICTIM = "#2b7bba", "#c4281c", "#e08a00"  #: within budget, outside it, outside only end to end
@@ -25,11 +28,19 @@ WARM = "#f2b134"  #: within budget, but suspicious
 HOT_WASH = "#fdf1ec"
 
 
-def decisive(stage: StageDiff) -> Comparison:
-    """The comparison that the verdict rests on; refuses a stage that has none."""
-    if stage.decisive is None:
+def shown(stage: StageDiff) -> Comparison:
+    """The comparison that is drawn, as tables show it: of a victim the propagated one, else that on which the verdict
+    rests; refuses a stage that has none.
+    """
+    if stage.told is None:
         raise Refusal(f"{stage.name} cannot be drawn: {stage.verdict}{f' ({stage.reason})' if stage.reason else ''}")
-    return stage.decisive
+    return stage.told
+
+
+def title(stage: StageDiff) -> str:
+    """A stage and what it is, in a few words."""
+    victim = f"victim ({stage.verdict} by itself)" if not stage.behind else "victim, or wrong by itself too"
+    return f"{stage.name}: {victim if stage.role == 'victim' else stage.verdict}"
 
 
 def worst_element(comparison: Comparison) -> int | None:
@@ -41,7 +52,7 @@ def worst_element(comparison: Comparison) -> int | None:
 
 def indices(stage: StageDiff, flat: int) -> dict[str, int]:
     """Axis letter -> index in the run of the element at position `flat` in C order."""
-    place = np.unravel_index(flat, decisive(stage).state.shape)
+    place = np.unravel_index(flat, shown(stage).state.shape)
     return {axis: int(i) + stage.first.get(axis, 0) for axis, i in zip(stage.axes, place, strict=True)}
 
 
@@ -51,8 +62,8 @@ def positions(stage: StageDiff, index: Mapping[str, int]) -> dict[str, int]:
 
 
 def kind(stage: StageDiff) -> str:
-    """Which comparison is the decisive one: isolated or propagated."""
-    return "isolated" if stage.isolated is not None else "propagated"
+    """Which comparison is drawn: isolated or propagated."""
+    return "isolated" if stage.told is stage.isolated else "propagated"
 
 
 def numbers_line(comparison: Comparison) -> str:
@@ -68,30 +79,15 @@ def numbers_line(comparison: Comparison) -> str:
 
 
 def worst_line(stage: StageDiff) -> str:
-    """The worst element of the decisive comparison in one line: its place, actual, expected, x of budget."""
-    comparison = decisive(stage)
+    """The worst element that is drawn in one line: its place, actual, expected, x of budget."""
+    comparison = shown(stage)
     flat = worst_element(comparison)
     if flat is None:
         return "nothing was judged"
     place = " ".join(f"{axis}={i}" for axis, i in indices(stage, flat).items())
     actual, expected = float(to_float64(comparison.actual).flat[flat]), float(comparison.expected.flat[flat])
-    ratio = times(float(comparison.over_budget.flat[flat]))
-    return f"worst at {place}: actual {actual:.7g}, expected {expected:.7g}, {ratio} x budget"
-
-
-def times(over_budget: float) -> str:
-    """A ratio in few characters: 0, 0.25, 3.1e5, inf; close to 1 with as many digits as tell it from 1."""
-    if over_budget == 0 or np.isinf(over_budget) or 1e-2 <= over_budget < 1e3:
-        texts = [f"{over_budget:.{digits}g}" for digits in range(3, 10)]
-        return next((text for text in texts if text != "1"), "1")
-    digits, exponent = f"{over_budget:.1e}".split("e")
-    return f"{digits}e{int(exponent)}"
-
-
-def short(x: float) -> str:
-    """A signed number in few characters: 0, -0.25, 3.14e5."""
-    digits, _, exponent = f"{x:.3g}".partition("e")
-    return f"{digits}e{int(exponent)}" if exponent else digits
+    over = ratio(float(comparison.over_budget.flat[flat]))
+    return f"worst at {place}: actual {value(actual)}, expected {value(expected)}, {over} x of budget"
 
 
 def page(width: float, height: float) -> "Figure":
@@ -115,10 +111,50 @@ def headline(figure: "Figure", title: str, subtitle: str) -> None:
     figure.text(0.2 / width, 1 - 0.45 / height, subtitle, fontsize=LABEL, color=FAINT, va="top", linespacing=1.4)
 
 
+def signed(figure: "Figure", run: str) -> "Figure":
+    """The figure with a strip below it that says what was run; as it is where that is not known."""
+    if not run:
+        return figure
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(run, int((width - 0.4) * CHARACTERS), break_on_hyphens=False)
+    strip = 0.14 * len(lines) + 0.14
+    whole = height + strip
+
+    def up(y: float) -> float:
+        return (y * height + strip) / whole
+
+    for axes in figure.axes:
+        box = axes.get_position()
+        axes.set_position((box.x0, up(box.y0), box.width, box.height * height / whole))
+    for text in figure.texts:
+        text.set_y(up(text.get_position()[1]))
+    for legend in figure.legends:
+        corner = legend.get_bbox_to_anchor().transformed(figure.transFigure.inverted())
+        legend.set_bbox_to_anchor((corner.x0, up(corner.y0)), transform=figure.transFigure)
+    figure.set_size_inches(width, whole)
+    figure.text(0.2 / width, 0.1 / whole, "\n".join(lines), fontsize=TINY, color=FAINT, va="bottom", linespacing=1.2)
+    return figure
+
+
 def bare(axes: "Axes") -> None:
     """Take frame and tick marks off; tick labels small, in ink."""
     axes.tick_params(length=0, labelsize=SMALL, labelcolor=INK)
     axes.spines[:].set_visible(False)
+
+
+def ticks(first: int, size: int) -> range:
+    """Where an axis of so many elements has its numbers: every power of two, at most nine."""
+    step = 1
+    while size > 9 * step:
+        step *= 2
+    return range(-(-first // step) * step, first + size, step)
+
+
+def ring(axes: "Axes", x: float, y: float, *, size: float, label: str = "") -> list:
+    """A mark that is seen on every colour, `size` points wide; returns its handle for a legend."""
+    style: dict[str, Any] = {"marker": "o", "ls": "", "mfc": "none", "clip_on": False, "zorder": 5, "ms": size}
+    axes.plot(x, y, **style, mec="white", mew=3.6)
+    return axes.plot(x, y, **style, mec=INK, mew=1.5, label=label)
 
 
 def power(decade: int) -> str:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from workbench.case import Case
 from workbench.comparison import Comparison
+from workbench.headline import headline as headline_of
 from workbench.judge import Diff
+from workbench.process import unfinished
 from workbench.report.cancellation import cancellation
 from workbench.report.decoding import decode_table, decoded_tile
 from workbench.report.errors import errors
@@ -28,9 +30,10 @@ from workbench.report.look import (
     VICTIM,
     headline,
     page,
-    times,
+    signed,
     worst_element,
 )
+from workbench.report.numbers import ratio
 from workbench.stage_diff import StageDiff
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ ROLES = {"origin": HOT, "victim": VICTIM, "clean": CALM, "not judged": FAINT}  #
 
 #: heading of a column beside the overview -> its place, in widths of the plot
 COLUMNS = {"role": 1.02, "verdict": 1.135, "\u25ae isolated": 1.3, "\u25c7 propagated": 1.46, "outside": 1.655}
-ROW, TOP, BOTTOM = 0.27, 1.25, 0.55  #: inches of the overview: a stage's row, above the rows, below them
+ROW, TOP, BOTTOM = 0.27, 1.1, 0.55  #: inches of the overview: a stage's row, above the rows, below them
 
 
 def save(diff: Diff, folder: Path) -> list[Path]:
@@ -57,9 +60,10 @@ def save(diff: Diff, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     case = diff.trace.case_run
-    paths = [_write(overview(diff.stages, case), folder / "overview.png")]
+    run = headline_of(diff.trace)
+    paths = [_write(overview(diff.stages, run), folder / "overview.png")]
     if diff.bits_lost:
-        paths.append(_write(cancellation(diff.bits_lost), folder / "cancellation.png"))
+        paths.append(_write(cancellation(diff.bits_lost, run), folder / "cancellation.png"))
     for place, stage in enumerate(diff.stages, 1):
         if stage.decisive is not None:
             drawn = {"histogram": histogram(stage), "errors": errors(stage), "heatmap": heatmap(stage, case=case)}
@@ -77,27 +81,30 @@ def _of_codes(stage: StageDiff, case: Case) -> dict[str, "Figure"]:
     return {"fragments": tensor_core_tile(stage)} if stage.name == "qk" and case.scores == "mma" else {}
 
 
-def overview(stages: Sequence[StageDiff], case: Case) -> "Figure":
-    """A row for each stage, in the order given: its role, its largest isolated (bar) and propagated (diamond) error."""
-    height = TOP + ROW * len(stages) + BOTTOM
+def overview(stages: Sequence[StageDiff], run: str) -> "Figure":
+    """A row for each stage, in the order given: its role, its largest isolated (bar) and propagated (diamond) error.
+    `run`: what was run, in words.
+    """
+    rows = max(len(stages), 1)  # nothing judged: an empty row, as axes of no height cannot be drawn
+    height = TOP + ROW * rows + BOTTOM
     figure = page(11.4, height)
     victims = _named(stages, "victim") or "no victims"
-    headline(figure, _named(stages, "origin") or _no_origin(stages), f"{victims}\n{_case_line(case)}")
-    axes = figure.add_axes((0.105, BOTTOM / height, 0.46, ROW * len(stages) / height))
+    headline(figure, _named(stages, "origin") or _no_origin(stages), victims)
+    axes = figure.add_axes((0.105, BOTTOM / height, 0.46, ROW * rows / height))
     budget_axis(axes, "largest |error| / budget")
-    axes.set_ylim(len(stages) - 0.5, -0.5)
+    axes.set_ylim(rows - 0.5, -0.5)
     axes.set_yticks(range(len(stages)), [stage.name for stage in stages])
     axes.text(0, -0.85, "budget", ha="center", va="center", fontsize=LABEL, fontweight="bold", color=INK)
     for column, x in COLUMNS.items():
         _cell(axes, x, -0.85, column, FAINT)
     for row, stage in enumerate(stages):
         _row(axes, row, stage)
-    return figure
+    return signed(figure, run)
 
 
 def _row(axes: "Axes", row: int, stage: StageDiff) -> None:
     name = stage.role
-    judged = stage.propagated if name == "victim" else stage.decisive
+    judged = stage.told
     isolated, propagated = _largest(stage.isolated), _largest(stage.propagated)
     axes.axhline(row, color=RULE, lw=0.6, zorder=0.5)
     if isolated is not None:
@@ -107,8 +114,8 @@ def _row(axes: "Axes", row: int, stage: StageDiff) -> None:
         axes.plot(position(propagated), row, "D", mfc="white", mec=INK, mew=1.3, ms=6.5, zorder=5)
     texts = (
         stage.verdict,
-        "-" if isolated is None else times(isolated),
-        "-" if propagated is None else times(propagated),
+        "-" if isolated is None else ratio(isolated),
+        "-" if propagated is None else ratio(propagated),
         "-" if judged is None else f"{judged.summary.outside:,} / {judged.summary.size:,}",
     )
     place, *places = COLUMNS.values()
@@ -140,18 +147,12 @@ def _no_origin(stages: Sequence[StageDiff]) -> str:
     return "no origin: no stage is wrong on its own inputs"
 
 
-def _case_line(case: Case) -> str:
-    return (
-        f"batch {case.batch}, heads {case.heads} ({case.kv_heads} kv), {case.seqlen_q} queries x {case.seqlen_k} keys, "
-        f"head_dim {case.head_dim}, {case.dtype}, {'causal' if case.causal else 'full'}, seed {case.seed}"
-    )
-
-
 def _write(figure: "Figure", path: Path) -> Path:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        figure.savefig(part, format="png", dpi=DPI, metadata={"Software": None})
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with unfinished(part):
+        try:
+            figure.savefig(part, format="png", dpi=DPI, metadata={"Software": None})
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
     return path

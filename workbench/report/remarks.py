@@ -1,4 +1,6 @@
-"""What is said beside the verdict, in sentences: what other rules make of out, and which sums are ill-conditioned."""
+"""What is said beside the verdict, in sentences: the run's own notes and what quantisation cost; in full what other
+rules make of out, and which sums are ill-conditioned.
+"""
 
 import numpy as np
 
@@ -8,17 +10,23 @@ from workbench.judge import Diff
 from workbench.rules import Rule
 
 
+def notes(diff: Diff) -> list[str]:
+    """The notes of the trace, and a line on what quantisation cost."""
+    if diff.loss is None:
+        return [*diff.trace.notes]
+    return [
+        *diff.trace.notes,
+        f"largest error of out: {np.abs(diff.loss.of_out).max():.3g} from quantisation, "
+        f"{np.abs(diff.loss.of_kernel).max():.3g} from the kernel on its codes",
+    ]
+
+
 def remarks(diff: Diff) -> list[str]:
-    """The notes of the trace, a line on what quantisation cost, one on other rules where there is an out, and one for
-    each stage with ill-conditioned elements.
+    """A line on how many elements are right to the last bit, one on other rules where there is an out, and one for each
+    stage with ill-conditioned elements.
     """
     found = diff.rules
-    lines = [*diff.trace.notes, *([line] if (line := bit_match(diff)) else [])]
-    if diff.loss is not None:
-        lines.append(
-            f"largest error of out: {np.abs(diff.loss.of_out).max():.3g} from quantisation, "
-            f"{np.abs(diff.loss.of_kernel).max():.3g} from the kernel on its codes"
-        )
+    lines = [line] if (line := bit_match(diff)) else []
     lines += [f"other rules on out: {', '.join(map(_said, found))}"] if found else []
     for name, bits in diff.bits_lost.items():
         if few := int(ill_conditioned(bits).sum()):
@@ -33,12 +41,12 @@ def remarks(diff: Diff) -> list[str]:
 
 def bit_match(diff: Diff) -> str:
     """The share of elements of out and lse, where they were given whole, that are the correct rounding of what float64
-    makes of the same inputs.
+    makes of the same inputs; of a victim, of q, k and v.
     """
     shares = [
-        f"{stage.name} {stage.decisive.summary.count(State.EXACT) / stage.decisive.summary.size:.1%}"
+        f"{stage.name} {stage.told.summary.count(State.EXACT) / stage.told.summary.size:.1%}"
         for stage in diff.stages
-        if stage.name in ("out", "lse") and stage.decisive is not None and stage.name not in diff.trace.sparse
+        if stage.name in ("out", "lse") and stage.told is not None and stage.name not in diff.trace.sparse
     ]
     return f"correctly rounded to the last bit: {', '.join(shares)}" if shares else ""
 

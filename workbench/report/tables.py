@@ -24,3 +24,8 @@ def table(
 def lines(texts: Sequence[str]) -> str:
     """A line for each text, whose leading spaces stay."""
     return "".join(f"<div style='white-space:pre-wrap'>{html.escape(text)}</div>" for text in texts)
+
+
+def folded(title: str, page: str) -> str:
+    """HTML that is shown when one opens it."""
+    return f"<details><summary>{html.escape(title)}</summary>{page}</details>"

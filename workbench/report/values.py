@@ -12,10 +12,12 @@ from workbench.comparison import State
 from workbench.judge import Diff
 from workbench.refusal import Refusal
 from workbench.report import tables
+from workbench.report.numbers import number as short
+from workbench.report.numbers import ratio
 from workbench.report.plain import number
 from workbench.report.text import WIDTH, headline, listing, plain
+from workbench.report.text import verdict as verdict_of
 from workbench.report.words import beginning
-from workbench.report.words import number as short
 from workbench.selection import Selection
 from workbench.stage_diff import Profile, StageDiff
 from workbench.stages import ALGORITHMS, AXIS_NAMES, AXIS_PLURALS, INPUTS, QUANTISED_INPUTS
@@ -47,7 +49,7 @@ Rows = Sequence[dict[str, Any]]
 
 def report(diff: Diff, stage: StageDiff, selection: Selection, rows: Rows | None, screen: Console) -> RenderableType:
     """Chosen elements of a judged run: what was run, what the stage is, and the elements; `rows` in place of all."""
-    verdict = f"{stage.verdict} (victim)" if stage.role == "victim" else stage.verdict
+    verdict = verdict_of(stage) if stage.role == "victim" else stage.verdict
     reason = f" ({stage.reason})" if stage.reason else ""
     source = f"; expected: float64 from {expected_from(diff, stage)}" if stage.told is not None else ""
     lines = [headline(diff.trace), definition(diff.trace, stage.name), f"{verdict}{reason}{source}"]
@@ -247,4 +249,6 @@ def _cell(quantity: str, x: float | None, digits: int = DIGITS) -> str:
     """Errors and budgets have three digits."""
     if x is None:
         return ""
-    return f"{x:.{digits}g}" if quantity in ("actual", "expected") else "-" if x != x else short(x)
+    if quantity in ("actual", "expected"):
+        return f"{x:.{digits}g}"
+    return "-" if x != x else ratio(x) if quantity == "over_budget" else short(x)

@@ -1,4 +1,4 @@
-"""Judgements in words: origins and what explains them, what was assumed, how near a clean run came to its budgets."""
+"""Judgements in words: what is wrong, where, and what that did to out and lse; in full also all that was looked at."""
 
 from dataclasses import fields
 
@@ -6,29 +6,27 @@ from workbench.comparison import BINS, Comparison, State
 from workbench.judge import Diff
 from workbench.ledger import FACTORS, Entry, ledger
 from workbench.pattern import pattern
+from workbench.report.numbers import number, ratio, value
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS, unseen_upstream
+from workbench.suspects import suspects
 from workbench.terms import terms
 from workbench.trace import Trace
 
 _MEANING = {
     "exact": ": every judged element is the correct rounding",
     "rounding": ": every judged element is within its budget",
-    "suspicious": ": within the budgets, but farther off than independent roundings take it in one run of a million",
+    "suspicious": ": within the budgets, but farther off than a usual kernel; the lines below say why",
     "biased": ": within the budgets, but to one side, on two seeds",
+}
+#: what a stage that may be the cause does besides being computed
+_DOES = {
+    "acc": "acc (the rows and heads of v, the rescaling by correction)",
+    "merge_weight": "merge_weight (as it weighs partial_O)",
+    "out": "out (the division, the layout)",
 }
 #: terms of a budget that are named: those of at least this share
 NAMED_SHARE = 0.05
-
-
-def number(value: float | None) -> str:
-    """Three significant digits; a dash for None."""
-    return "-" if value is None else f"{value:.3g}"
-
-
-def value(x: float) -> str:
-    """A value with the digits that tell float32 numbers apart by eye."""
-    return f"{x:.6g}"
 
 
 def beginning(trace: Trace) -> str:
@@ -37,47 +35,28 @@ def beginning(trace: Trace) -> str:
     return "codes and scales" if known else "q, k and v"
 
 
-def findings(diff: Diff) -> list[str]:
-    """The judgement in words: a line for each origin, indented lines of detail below it."""
+def findings(diff: Diff, *, full: bool = False) -> list[str]:
+    """The judgement in words: lines for each origin, what it did to out and lse, what was not judged; `full`: what the
+    budgets are made of and what was assumed of the kernel, too.
+    """
     lines = []
     for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
         definition = ALGORITHMS[diff.trace.algorithm][stage.name].definition
-        lines.append(
-            f"{'first wrong stage' if i == 0 else 'also wrong on its own inputs'}: {stage.name} = {definition}"
-        )
-        lines += [f"  {line}" for line in _details(diff, stage)]
-    behind = [stage.name for stage in diff.stages if stage.behind]
-    if diff.origins and (right := [name for name in diff.victims if name not in behind]):
-        lines.append(f"victims, right on their own inputs: {', '.join(right)}")
-    if behind:
-        lines.append(f"wrong as well, from {beginning(diff.trace)}, as victims at least: {', '.join(behind)}")
+        lines.append(f"{_which(stage, i == 0)}: {stage.name} = {definition}")
+        lines += [f"  {line}" for line in _details(diff, stage, full)]
+    lines += _victims(diff)
     if diff.origins:
         lines += _effects(diff)
     else:
         lines.append(f"verdict: {diff.verdict}{_MEANING.get(diff.verdict, '')}")
-        lines += [f"  {line}" for line in _nearest(diff)]
+        lines += [f"  {line}" for line in (_nearest(diff) if full else [])]
     lines += [
         f"  {stage.name} is {stage.verdict}: {stage.reason}"
         for stage in diff.stages
         if stage.reason and stage.verdict not in ORIGIN_VERDICTS
     ]
-    for stage in diff.stages:
-        if (
-            stage.decisive is not None
-            and stage.verdict != "untestable"
-            and (vacuous := stage.decisive.summary.count(State.VACUOUS))
-        ):
-            of = f"{vacuous} of {stage.decisive.summary.size}"
-            lines.append(f"  {stage.name}: {of} elements have a budget that says nothing; not judged")
-    if not diff.stages:
-        lines.append("  nothing was judged")
-    others = [f"{stage.name} ({stage.reason})" for stage in diff.not_judged if stage.reason != "not given"]
-    absent = [stage.name for stage in diff.not_judged if stage.reason == "not given"]
-    if others or absent:
-        lines.append(f"  not judged: {', '.join([*others, *absent])}")
-    if diff.trace.contract.assumed:
-        lines.append(f"  assumed of the kernel, the weakest choice: {', '.join(assumptions(diff))}")
-    return lines
+    lines += [f"  {line}" for line in [*_vacuous(diff), *_not_judged(diff, full)]]
+    return lines + _assumed(diff, full)
 
 
 def assumptions(diff: Diff) -> list[str]:
@@ -88,35 +67,56 @@ def assumptions(diff: Diff) -> list[str]:
     ]
 
 
-def _details(diff: Diff, stage: StageDiff) -> list[str]:
+def _which(stage: StageDiff, first: bool) -> str:
+    """What an origin is called: of the later ones it counts whether they are wrong by themselves."""
+    return "first wrong stage" if first else "also wrong" if stage.isolated is None else "also wrong, by itself"
+
+
+def _details(diff: Diff, stage: StageDiff, full: bool) -> list[str]:
     trace = diff.trace
     if stage.decisive is None:
-        return [stage.reason]
+        return [stage.reason, *_unseen(diff, stage)]
     lines = [stage.reason] if stage.reason else []
+    lines.append(counts(stage.decisive, pattern(stage)))
     worst = stage.worst(1)[0]
     axes = ", ".join(f"{AXIS_NAMES[axis]} {i}" for axis, i in worst.index.items())
     lines.append(
         f"worst at {axes}: actual {value(worst.actual)}, expected {value(worst.expected)}, "
-        f"allowed error {number(worst.budget)}, {number(worst.over_budget)} x of budget"
+        f"allowed error {number(worst.budget)}, {ratio(worst.over_budget)} x of budget"
     )
-    lines.append(counts(stage.decisive))
-    if where := pattern(stage):
-        lines.append(f"all of them lie at {where}")
-    lines.append(bins(stage.decisive))
-    lines += budget_terms(trace, stage)
+    if full:
+        lines += [bins(stage.decisive), *budget_terms(trace, stage)]
     entries = ledger(trace, stage)
     lines += [_equation(stage, entry) for entry in entries]
     lines += [_factor(trace, name) for name in dict.fromkeys(entry.factor for entry in entries)]
+    return lines + _causes(diff, stage)
+
+
+def _causes(diff: Diff, stage: StageDiff) -> list[str]:
+    """From what a wrong stage was judged, where that is not what it read, and in which stages the cause can be."""
+    lines = []
     if stage.isolated is None:
-        lines.append(f"judged end to end, from {beginning(trace)}: the cause is at or before {stage.name}")
+        lines.append(f"judged from {beginning(diff.trace)} alone: the cause is at or before {stage.name}")
     elif stage.judged_from:
-        lines.append(f"judged from {', '.join(stage.judged_from)}")
-    before = {*unseen_upstream(trace.algorithm, stage.name, ())} & {*trace.sparse}
+        lines.append(f"judged from {', '.join(stage.judged_from)}, the nearest before it that were given")
+    before = {*unseen_upstream(diff.trace.algorithm, stage.name, ())} & {*diff.trace.sparse}
     if right := [other.name for other in diff.stages if other.name in before and other.role == "clean"]:
-        lines.append(f"right where they were given, upstream: {', '.join(right)}")
-    if stage.upstream:
-        lines.append(f"upstream that nobody saw: {', '.join(stage.upstream)}")
-    return lines
+        lines.append(f"right where they were given, before it: {', '.join(right)}")
+    return lines + _unseen(diff, stage)
+
+
+def _unseen(diff: Diff, stage: StageDiff) -> list[str]:
+    """In which stages before a wrong one, that nobody judged, the cause can be: not in those that a right one rules
+    out.
+    """
+    found = suspects(diff, stage)
+    if found is None:
+        names = ", ".join(stage.upstream)
+        return [f"not given, so that the cause may be there too: {names}"] if names else []
+    return [
+        f"{found.right} is right, which rules out {', '.join(found.cleared)}",
+        f"left: {', '.join(_DOES.get(name, name) for name in found.left)}; and {found.blind}",
+    ]
 
 
 def _equation(stage: StageDiff, entry: Entry) -> str:
@@ -138,28 +138,29 @@ def _factor(trace: Trace, name: str) -> str:
     return f"{name}, {factor.held}, is applied by {due}"
 
 
-def counts(comparison: Comparison) -> str:
-    """How many elements are outside, and of which kind."""
+def counts(comparison: Comparison, where: str) -> str:
+    """How many elements are outside, where all of them lie, and how many are of which kind."""
     found = comparison.summary
     size, outside = found.size, found.outside
     kinds = {
-        "NaN or of the wrong class": State.NAN,
-        "unwritten": State.UNWRITTEN,
-        "poisoned": State.POISONED,
-        "untestable": State.VACUOUS,
+        "NaN, or infinite where a finite number belongs, or the reverse": State.NAN,
+        "never written": State.UNWRITTEN,
+        "not judged, since what they read is NaN": State.POISONED,
+        "not judged, since their budget allows anything": State.VACUOUS,
     }
     named = [f"{count} {words}" for words, kind in kinds.items() if (count := found.count(kind))]
-    return f"outside the budget: {outside} of {size} ({outside / size:.1%})" + (
-        f"; {', '.join(named)}" if named else ""
-    )
+    share = f"outside the budget: {outside} of {size} ({outside / size:.1%})" + (f", all at {where}" if where else "")
+    return share + (f"; {'; '.join(named)}" if named else "")
 
 
 def bins(comparison: Comparison) -> str:
-    """How many elements lie in each bin of x of budget; empty ones are left out."""
+    """How many elements lie in each range of x of budget; empty ones are left out."""
     edges = [f"{edge:g}" for edge in BINS[:-1]]
-    names = ["0", *(f"up to {edge}" for edge in edges), f"over {edges[-1]}", "inf"]
+    lower = ["0", *edges]
+    ranges = [f"{low} to {high}" for low, high in zip(lower, edges, strict=False)]
+    names = ["at 0", *(f"at {one}" for one in ranges), f"beyond {edges[-1]}", "at inf"]
     found = [f"{count} {name}" for name, count in zip(names, comparison.summary.bins, strict=True) if count]
-    return f"x of budget: {', '.join(found)}"
+    return f"elements by x of budget: {', '.join(found)}"
 
 
 def budget_terms(trace: Trace, stage: StageDiff) -> list[str]:
@@ -174,16 +175,62 @@ def _nearest(diff: Diff) -> list[str]:
     if not inexact:
         return []
     stage = max(inexact, key=lambda stage: stage.worst(1)[0].over_budget)
-    line = f"nearest to its budget: {stage.name}, {number(stage.worst(1)[0].over_budget)} x"
+    line = f"nearest to its budget: {stage.name}, {ratio(stage.worst(1)[0].over_budget)} x"
     return [line, *budget_terms(diff.trace, stage)]
 
 
+def _victims(diff: Diff) -> list[str]:
+    """Stages that are wrong because of what they read, and those of which that is not known."""
+    start, behind = beginning(diff.trace), [stage.name for stage in diff.stages if stage.behind]
+    lines = [f"victim?: {', '.join(behind)} (wrong from {start}, as a stage before is; by itself it may be right)"]
+    right = [name for name in diff.victims if name not in behind]
+    shown = f"victim: {', '.join(right)} (right from what it read; a victim's row shows the error from {start})"
+    return ([shown] if right else []) + (lines if behind else [])
+
+
 def _effects(diff: Diff) -> list[str]:
-    """What the origins did to out and lse, against what the kernel read."""
+    """What the origins did to out and lse, against what the kernel read; of an origin that was judged against that, its
+    own lines say it.
+    """
     lines = []
     for stage in diff.stages:
-        if stage.name in ("out", "lse") and stage.propagated is not None:
-            found = stage.propagated.summary
-            share = f"{found.outside} of {found.size} elements outside the budget from {beginning(diff.trace)}"
-            lines.append(f"effect on {stage.name}: {share}, largest error {number(found.max_abs)}")
+        if stage.name not in ("out", "lse") or stage.propagated is None:
+            continue
+        if stage.role == "origin" and stage.isolated is None:
+            continue
+        found = stage.propagated.summary
+        share = f"{found.outside} of {found.size} elements" if found.outside else "none of its elements is"
+        outside = f"{share} outside the budget from {beginning(diff.trace)}"
+        lines.append(f"effect on {stage.name}: {outside}, largest error {number(found.max_abs)}")
     return lines
+
+
+def _vacuous(diff: Diff) -> list[str]:
+    """Stages of which some elements could not be judged, as numbers."""
+    lines = []
+    for stage in diff.stages:
+        if stage.decisive is None or stage.verdict == "untestable" or stage.role == "origin":
+            continue
+        if vacuous := stage.decisive.summary.count(State.VACUOUS):
+            of = f"{vacuous} of {stage.decisive.summary.size}"
+            lines.append(f"{stage.name}: {of} elements have a budget that allows anything; not judged")
+    return lines
+
+
+def _not_judged(diff: Diff, full: bool) -> list[str]:
+    """What was not judged. Of a run with an origin, what was not given is said there."""
+    others = [f"{stage.name} ({stage.reason})" for stage in diff.not_judged if stage.reason != "not given"]
+    absent = [stage.name for stage in diff.not_judged if stage.reason == "not given"]
+    lines = [] if diff.stages else ["nothing was judged"]
+    lines += [f"not judged: {', '.join(others)}"] if others else []
+    return lines + ([f"not given: {', '.join(absent)}"] if absent and (full or not diff.origins) else [])
+
+
+def _assumed(diff: Diff, full: bool) -> list[str]:
+    """What nobody declared of the kernel's arithmetic."""
+    found = assumptions(diff)
+    if not found:
+        return []
+    if full:
+        return [f"contract: {len(found)} fields assumed of the kernel, the weakest choice: {', '.join(found)}"]
+    return [f"contract: {len(found)} fields assumed of the kernel, the weakest choice (-v lists them)"]

@@ -1,0 +1,238 @@
+"""The report of one run: short, in full, and on screens of every width."""
+
+import re
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from workbench import Case, diff, run
+from workbench.comparison import Elements, State, whole
+from workbench.report import text
+from workbench.report.summary import summary
+from workbench.rows import run_row
+from workbench.stage_diff import StageDiff
+
+CASE = Case(seqlen=20, head_dim=8, block_q=16, block_k=16)
+FAULT = "reduce-double-counts-sum"
+
+
+def attention(q, k, v, *, scale, causal):
+    q, k, v = (x.astype(np.float32) for x in (q, k, v))
+    scores = q @ np.swapaxes(k, -1, -2) * np.float32(scale)
+    row_max = scores.max(-1)
+    probs = np.exp(scores - row_max[..., None])
+    row_sum = probs.sum(-1)
+    return {"out": probs @ v / row_sum[..., None], "lse": row_max + np.log(row_sum)}
+
+
+def wrong(q, k, v, *, scale, causal):
+    return attention(q, k, v[..., ::-1, :], scale=scale, causal=causal)
+
+
+@pytest.fixture(scope="module")
+def judged():
+    runs = {
+        "fault": run("split_k", CASE, faults=[FAULT], backend="emulator"),
+        "right": run("split_k", CASE, backend="emulator"),
+        "foreign": run(wrong, Case(seqlen=48, batch=2, heads=12, head_dim=64)),
+        "fp8": run("fp8", Case(heads=2, seqlen=20, head_dim=64), backend="emulator"),
+    }
+    return {name: diff(trace) for name, trace in runs.items()}
+
+
+def shown(part, width, terminal=True):
+    """The lines on a screen, without colours."""
+    screen = Console(file=(written := StringIO()), width=width, highlight=False, force_terminal=terminal)
+    screen.no_color, screen._color_system = True, None
+    screen.print(part, crop=False)
+    return [line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", written.getvalue()).splitlines()]
+
+
+def table_of(lines):
+    """Header and rows of the table: what lies above and below has single spaces between words."""
+    start = next(i for i, line in enumerate(lines) if line.split()[:1] == ["stage"])
+    rows = [line for line in lines[start:] if re.match(r" ?\w+  ", line)]
+    return [re.split(r"\s{2,}", line.strip()) for line in rows]
+
+
+# --- widths
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["short", "full"])
+@pytest.mark.parametrize("terminal", [False, True], ids=["plain", "terminal"])
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+@pytest.mark.parametrize("name", ["fault", "right", "foreign", "fp8"])
+def test_no_number_is_cut_and_no_line_is_too_long(judged, name, width, terminal, full):
+    one = judged[name]
+    lines = shown(text.report(one, unicode=terminal, width=width, full=full), width, terminal)
+    assert not any("\u2026" in line for line in lines)
+    rows = table_of(lines)
+    assert len(rows) == 1 + len(one.stages)
+    header = rows[0]
+    columns = text._rows(one, full)
+    for cells, row in zip(columns, rows[1:], strict=True):
+        assert row == [cells[column] for column in header if cells[column]], "every cell is there whole"
+    if width >= 80:
+        assert {"x of budget", "outside"} <= {*header}
+    if terminal:
+        assert all(len(line) <= width for line in lines if not line.startswith("repeat:"))
+
+
+def test_all_columns_are_there_where_the_screen_is_wide_enough(judged):
+    short = [column for column in text.COLUMNS if column not in ("max ulp", "mean signed", "bits lost")]
+    assert table_of(shown(text.report(judged["fault"], unicode=True, width=200), 200))[0] == short
+    assert table_of(shown(text.report(judged["fault"], unicode=True, width=200, full=True), 200))[0] == [*text.COLUMNS]
+
+
+def test_on_80_columns_a_stage_of_a_billion_elements_keeps_its_counts():
+    """Five axes, the widest counts and numbers, and a victim among them."""
+    elements = Elements(*(np.zeros((1, 1, 1, 1, 1)) for _ in range(5)), np.zeros((1, 1, 1, 1, 1), np.uint8))
+    stage = StageDiff("merge_weight", "bhqtd", "bug", whole(elements), None)
+    cells = {"stage": stage.name, "verdict": "suspicious", "x of budget": "1.00000012", "max abs": "9.45e-123"}
+    cells |= {"outside": "1073741824/1073741824", "worst at": "b=0 h=127 q=65535 t=1023 d=127"}
+    cells |= {"actual": "-1.23457e-38", "expected": "-1.23457e-38"}
+    for unicode in (False, True):
+        table = text.fitting([cells], [*cells], text._SPARE, 80, unicode=unicode, left=(), styles=[""])
+        assert {"x of budget", "outside"} <= {column.header for column in table.columns}
+        lines = shown(table, 80, unicode)
+        assert any("1.00000012" in line and "1073741824/1073741824" in line for line in lines)
+
+
+def test_several_runs_keep_their_numbers_on_a_narrow_screen(judged):
+    rows = [run_row(one) for one in judged.values()]
+    lines = shown(summary(rows, unicode=True), 70)
+    numbers = [text.ratio(row.over_budget) for row in rows]
+    assert all(any(number in line.split() for line in lines) for number in numbers)
+    assert not any("\u2026" in line for line in lines)
+
+
+def test_where_a_gate_failed_the_summary_calls_nothing_right(judged):
+    row = replace(run_row(judged["right"]), gates=("was replaced",))
+    lines = shown(summary([row], unicode=False), 120, False)
+    assert lines[0] == "gate failed: was replaced"
+    assert "gate failed" in lines[2] and "<- first failing" in lines[2] and "rounding" not in lines[2]
+
+
+# --- short and in full
+
+
+def below(lines):
+    """The lines below the table."""
+    last = max(i for i, line in enumerate(lines) if re.match(r"\w+  ", line))
+    return [line for line in lines[last + 1 :] if line]
+
+
+def test_short(judged):
+    lines = below(shown(text.report(judged["fault"], unicode=False, width=200), 200, False))
+    worst, merged = judged["fault"]["merge_weight"].worst(1)[0], judged["fault"]["merge_weight"].isolated
+    out, lse = (judged["fault"][name].propagated.summary for name in ("out", "lse"))
+    n = merged.summary.outside
+    place = f"batch 0, head 0, split {worst.index['s']}, query {worst.index['q']}"
+    assert lines == [
+        "first wrong stage: merge_weight = exp(partial_max - merge_max); 0 for an empty split",
+        f"  outside the budget: {n} of {merged.summary.size} ({n / merged.summary.size:.1%})",
+        f"  worst at {place}: actual {worst.actual:.6g}, expected {worst.expected:.6g}, "
+        f"allowed error {worst.budget:.3g}, {worst.over_budget:.3g} x of budget",
+        f"  actual = expected * partial_sum at {n} of {n} elements outside the budget",
+        "  partial_sum, a split's denominator, which partial_O holds already, is applied by merge_sum (to each split's "
+        "weight)",
+        "victim: out (right from what it read; a victim's row shows the error from q, k and v)",
+        f"effect on out: {out.outside} of {out.size} elements outside the budget from q, k and v, "
+        f"largest error {out.max_abs:.3g}",
+        f"effect on lse: none of its elements is outside the budget from q, k and v, largest error {lse.max_abs:.3g}",
+        f"repeat: workbench diff split_k --fault {FAULT} --seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16",
+    ]
+
+
+def test_in_full_every_line_of_the_short_one_is_there_and_more(judged):
+    for one in judged.values():
+        short, full = (below(shown(text.report(one, unicode=False, width=200, full=f), 200, False)) for f in (0, 1))
+        assert {line for line in short if "-v lists them" not in line} < {*full}
+        assert any(line.startswith("other rules on out: ") for line in full)
+        assert any(line.startswith("  the budget there: ") for line in full)
+        assert not any(line.startswith(("other rules", "  the budget there", "correctly rounded")) for line in short)
+
+
+def test_short_costs_neither_the_pass_of_bits_lost_nor_the_other_rules(monkeypatch):
+    judged = diff(run("flash", CASE, backend="emulator"))
+
+    def never(*args, **kwargs):
+        raise AssertionError("nobody asked for it")
+
+    monkeypatch.setattr("workbench.judge.beside", never)
+    assert shown(text.report(judged, unicode=False, width=200), 200, False)
+    with pytest.raises(AssertionError, match="nobody asked for it"):
+        text.report(judged, unicode=False, width=200, full=True)
+
+
+def test_of_a_foreign_kernel_it_says_what_was_not_given_and_how_much_is_assumed(judged):
+    lines = below(shown(text.report(diff(run(attention, CASE)), unicode=False, width=200), 200, False))
+    assert lines[0] == "verdict: rounding: every judged element is within its budget"
+    assert lines[1] == "  not given: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
+    assert re.fullmatch(r"contract: \d+ fields assumed of the kernel, the weakest choice \(-v lists them\)", lines[-1])
+    assert "upstream" not in "".join(lines) and len(lines) == 3
+
+
+def test_jupyter_folds_away_what_only_the_full_one_has(judged):
+    page = judged["fault"]._repr_html_()
+    short, _, full = page.partition("<details>")
+    assert "first wrong stage: merge_weight" in short and "other rules" not in short and "bits lost" not in short
+    assert "other rules on out" in full and "bits lost" in full
+
+
+# --- words
+
+
+def test_a_verdict_in_the_table_is_not_green_beside_an_error(judged):
+    rows = table_of(shown(text.report(judged["fault"], unicode=False, width=200), 200, False))
+    verdicts = {row[0]: row[1] for row in rows}
+    assert verdicts["merge_weight"] == "bug <- origin" and verdicts["out"] == "victim" and verdicts["lse"] == "rounding"
+
+
+def test_a_verdict_that_is_not_plainly_right_is_not_green(judged):
+    right = judged["right"]
+    doubtful = replace(right["lse"], verdict="suspicious", reason="for some reason")
+    one = replace(right, stages=(*right.stages[:-1], doubtful))
+    table = text.report(one, unicode=True, width=200).renderables[1]
+    assert {row.style for row in table.rows[:-1]} == {"green"} and table.rows[-1].style == "yellow"
+    assert "color:#946200" in one._repr_html_() and "color:#946200" not in right._repr_html_()
+    rows = summary([run_row(one), run_row(right)], unicode=True).renderables[0].rows
+    assert [row.style for row in rows] == ["yellow", "green"]
+
+
+def test_a_later_origin_is_called_wrong_by_itself_only_where_it_was_judged_so():
+    def both(q, k, v, *, scale, causal):
+        found = attention(q, k, v, scale=scale, causal=causal)
+        return {"out": found["out"] * 2, "lse": found["lse"] * 2}
+
+    lines = text.said(diff(run(both, CASE)), full=False)
+    assert [line.partition(" =")[0] for line in lines if "wrong" in line] == [
+        "first wrong stage: out",
+        "also wrong: lse",
+    ]
+    faults = ["partial-no-masked-tile-guard", FAULT]
+    judged = diff(run("split_k", CASE.but(causal=True), faults=faults, backend="emulator"))
+    named = [line.partition(" =")[0] for line in text.said(judged, full=False) if "wrong" in line.partition(" =")[0]]
+    assert named[0].startswith("first wrong stage: ") and "also wrong, by itself: merge_weight" in named
+
+
+def test_ranges_of_x_of_budget_can_be_read():
+    over = np.array([0, 0.001, 0.02, 0.3, 0.7, 1.5, 5, 40, np.inf], np.float32)
+    state = np.where(over > 1, State.OUTSIDE, State.ROUNDING).astype(np.uint8)
+    ones = np.ones(over.shape)
+    from workbench.report.words import bins
+
+    assert bins(whole(Elements(ones.astype(np.float32), ones, ones, ones, over, state))) == (
+        "elements by x of budget: 1 at 0, 1 at 0 to 0.01, 1 at 0.01 to 0.1, 1 at 0.1 to 0.5, 1 at 0.5 to 1, "
+        "1 at 1 to 2, 1 at 2 to 10, 1 beyond 10, 1 at inf"
+    )
+
+
+def test_listings_fold_words_and_no_numbers():
+    entries = [{"id": "one", "seconds": 0.00123456, "summary": "many words " * 20} for _ in range(2)]
+    lines = shown(text.listing(entries, ("id", "seconds", "summary"), unicode=True), 60)
+    assert sum("0.00123" in line for line in lines) == 2 and not any("\u2026" in line for line in lines)
+    assert len(lines) > 8 and all(len(line) <= 60 for line in lines)

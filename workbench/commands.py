@@ -1,0 +1,49 @@
+"""Commands whose help says which options belong together."""
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+#: heading in the help -> parameters below it, by name; what stands nowhere comes last, under its own heading
+SECTIONS: Mapping[str, Sequence[str]] = {
+    "The case; lists make a run of every combination": (
+        "full", "causal", "batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "dtype",
+        "causal_alignment", "scale", "seed", "distribution", "input_std", "inputs",
+    ),
+    "Kernels of ours": ("faults", "backend", "probes", "splits", "block_q", "block_k", "probs_dtype", "schedules"),
+    "Kernels on 8-bit codes": ("codes", "scores", "decode", "quantiser_scale"),
+    "A kernel of yours": (
+        "arrays", "device", "layout", "contract", "calibration", "runs", "isolate", "timeout", "memory_gb", "values",
+    ),
+    "A part of a run": ("where", "by_head", "limit_gb", "feed"),
+    "A second run beside it": (
+        "against", "against_splits", "against_block_q", "against_block_k", "against_backend", "against_trace",
+    ),
+    "What is printed": ("verbose", "as_json", "out", "fail_on", "worst", "reference", "help"),
+}  # fmt: skip
+OTHERS = "Options"
+
+
+class Command(click.Command):
+    """A command that lists its options by section, where it takes a case."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section that has options of this command, in the order of SECTIONS."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        grouped = any(option.name == "seqlen" for option in options)
+        records: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*SECTIONS, OTHERS)}
+        for option in options:
+            if (record := option.get_help_record(ctx)) is not None:
+                name = "help" if "--help" in option.opts else option.name
+                heading = next((key for key, names in SECTIONS.items() if name in names), OTHERS)
+                records[heading if grouped else OTHERS].append(record)
+        for heading, listed in records.items():
+            if listed:
+                with formatter.section(heading):
+                    formatter.write_dl(listed)
+
+
+class Commands(click.Group):
+    """A group of such commands."""
+
+    command_class = Command
