@@ -8,9 +8,11 @@ import pytest
 
 from workbench import Case, Trace, beside, diff, parts, rules, run
 from workbench.assumptions import usual
+from workbench.bench_verdicts import reduced
 from workbench.contract import of_foreign
 from workbench.doubts import with_doubts
 from workbench.expectation import Expectation
+from workbench.reference import dense
 from workbench.rules import Rule
 
 CASES = {
@@ -24,7 +26,12 @@ LIMIT = 700  #: scores at once, of 9000 a head of flash and 3600 of split_k
                 ids=lambda param: "-".join(param))  # fmt: skip
 def trace(request: pytest.FixtureRequest) -> Trace:
     kernel, probes = request.param
-    return run(kernel, CASES[kernel], probes=probes, backend="emulator")
+    return dumping(kernel, probes)
+
+
+def dumping(kernel: str, probes: str) -> Trace:
+    """A run with those probes, cut from one with all of them, which other tests compile, too."""
+    return reduced(run(kernel, CASES[kernel], backend="emulator"), probes)
 
 
 def assert_same(found: beside.Beside, expected: beside.Beside) -> None:
@@ -55,7 +62,7 @@ def test_parts_add_up_to_the_whole(trace: Trace, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_report_computes_every_part_once_and_nothing_larger(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = run("flash", CASES["flash"], probes="output", backend="emulator")
+    trace = dumping("flash", "output")
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
     scores: list[int] = []
     recomputed, plain = Expectation.recomputed, rules.plain_attention
@@ -80,11 +87,10 @@ def test_a_report_computes_every_part_once_and_nothing_larger(monkeypatch: pytes
 
 def test_rows_without_keys_are_held_against_what_the_contract_says() -> None:
     case = Case(seqlen_q=4, seqlen_k=2, heads=1, head_dim=8, causal=True)
-    right = diff(run("flash", case, probes="output", backend="emulator"))["out"].propagated
-    assert right is not None
+    right = dense.attention(*case.inputs(), scale=case.scale, mask=case.mask())["out"]
 
     def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> dict[str, Any]:
-        out = right.expected.astype(np.float32)
+        out = right.astype(np.float32)
         assert not out[:, :, :2].any() and out[:, :, 2:].all()
         out[:, :, :2] = 7.0
         return {"out": out, "contract": {"empty_out": 7.0}}
@@ -93,15 +99,15 @@ def test_rows_without_keys_are_held_against_what_the_contract_says() -> None:
 
 
 def test_an_out_that_was_not_given_has_no_rules() -> None:
-    trace = run("flash", CASES["flash"], probes="qk,lse", backend="emulator")
-    trace = replace(trace, stages={name: stage for name, stage in trace.stages.items() if name != "out"})
+    trace = dumping("flash", "all")
+    trace = replace(trace, stages={name: trace.stages[name] for name in ("qk", "lse")}, requested=())
     for report in (False, True):
         judged = diff(trace, report=report)
         assert judged.rules == () and list(judged.bits_lost) == ["qk"]
 
 
 def test_of_a_kernel_on_codes_the_rules_are_against_what_it_should_have_read() -> None:
-    case = Case(seqlen_q=20, seqlen_k=24, heads=1, head_dim=16)
+    case = Case(heads=4, kv_heads=2, seqlen=64, head_dim=64)  # whose builds are those of other tests
     judged = diff(run("fp8", case, faults=["v-uses-k-scale"], backend="emulator"), report=True)
     of_out = judged["out"].propagated
     assert judged.gathered is None and of_out is not None
@@ -112,9 +118,7 @@ def test_the_usual_contract_is_held_against_in_the_same_pass(monkeypatch: pytest
     """A function that says nothing is judged under two contracts, of which each part is computed once; as if each had a
     pass of its own.
     """
-    case = Case(seqlen_q=100, seqlen_k=90, heads=2, dtype="bfloat16")
-    made = run("flash", case, probes="output", backend="emulator")
-    trace = replace(made, contract=of_foreign({}, case))
+    trace = replace(dumping("flash", "output"), contract=of_foreign({}, CASES["flash"]))
     whole = diff(trace)
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
     sums: dict[str, Any] = {}

@@ -4,12 +4,14 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from workbench import Case, Diff, Trace, diff, run
+from workbench.bench_verdicts import reduced
 from workbench.bias import second_case
 from workbench.comparison import State
 from workbench.errors import ulp
@@ -58,6 +60,11 @@ def shown(judged: Diff) -> str:
     return captured.get()
 
 
+def dumping(probes: str, case: Case, **options: Any) -> Trace:
+    """A run with those probes, cut from one with all of them, which other tests compile, too."""
+    return reduced(run("fp8", case, backend="emulator", **options), probes)
+
+
 # ---- right
 
 
@@ -74,7 +81,7 @@ def test_a_right_run_has_every_stage_in_data_flow_order(trace: Trace) -> None:
 @pytest.mark.parametrize("probes", PROBES)
 @pytest.mark.parametrize("distribution", ["outlier-channels", "zero-head", "tiny", "peaked", "near-cancelling"])
 def test_a_right_run_is_right_whatever_was_dumped(probes: str, distribution: str) -> None:
-    made = run("fp8", CASE.but(distribution=distribution, causal=True), probes=probes, backend="emulator")
+    made = dumping(probes, CASE.but(distribution=distribution, causal=True))
     judged = diff(made)
     assert judged.verdict in ("exact", "rounding") and (judged.origins, judged.victims) == ((), ())
     assert tuple(stage.name for stage in judged) == made.requested
@@ -105,7 +112,7 @@ def test_the_stages_of_attention_are_judged_as_those_of_a_flash_kernel_on_decode
 def test_a_decoding_that_nobody_saw_shows_at_the_first_stage_that_was_dumped(
     probes: str, fault: str, origins: tuple[str, ...]
 ) -> None:
-    judged = diff(run("fp8", CASE, faults=[fault], probes=probes, backend="emulator"))
+    judged = diff(dumping(probes, CASE, faults=[fault]))
     assert judged.origins == origins
     known = judged[origins[0]]
     read = {"scores": "qk", "acc": "v"}.get(known.name, "qkv")
@@ -182,7 +189,7 @@ def test_one_bit_more_in_a_decoded_input_is_a_bug_without_a_table_too() -> None:
 @pytest.mark.parametrize("probes", PROBES)
 def test_codes_that_are_nan_or_infinite_poison_what_reads_them(codes: str, probes: str) -> None:
     case = CASE.but(codes=codes, quantiser_scale="static")
-    judged = diff(run("fp8", case, faults=["no-saturation"], probes=probes, backend="emulator"))
+    judged = diff(dumping(probes, case, faults=["no-saturation"]))
     assert judged.origins == ("codes_q", "codes_k", "codes_v")
     assert judged["out"].verdict == "untestable"
     assert shown(judged)
@@ -224,7 +231,7 @@ def test_any_stage_may_be_missing_in_between(trace: Trace, names: tuple[str, ...
 
 @pytest.mark.parametrize("probes", PROBES)
 def test_reports_tell_quantisation_from_the_kernel(probes: str) -> None:
-    judged = diff(run("fp8", CASE, probes=probes, backend="emulator"))
+    judged = diff(dumping(probes, CASE))
     lost = judged.loss
     assert lost is not None
     text = shown(judged)
@@ -238,13 +245,13 @@ def test_reports_tell_quantisation_from_the_kernel(probes: str) -> None:
 
 
 def test_the_command_names_what_is_not_a_default() -> None:
-    text = shown(diff(run("fp8", CASE.but(codes="e5m2", scores="scalar"), probes="output", backend="emulator")))
+    text = shown(diff(dumping("output", CASE.but(codes="e5m2", scores="scalar"))))
     assert "--codes e5m2 --scores scalar" in text and "--decode" not in text
 
 
 def test_a_decoding_that_nobody_saw_is_a_term_of_the_budget() -> None:
     """Where roundings before the cast may reach a tie: 1 + 2^-11 times 1, say."""
-    made = run("fp8", CASE.but(codes="e4m3"), probes="lean", backend="emulator")
+    made = dumping("lean", CASE.but(codes="e4m3"))
     tied = np.full_like(made.stages["scale_k"], 1 + 2.0**-11)
     made = replace(made, stages={**made.stages, "scale_k": tied})
     shares = terms(made, diff(made)["scores"])
