@@ -11,8 +11,6 @@ BASE := $(VENV)/.installed-base
 FULL := $(VENV)/.installed-full
 REQUIREMENTS := pyproject.toml constraints.txt
 
-NOTEBOOKS := $(patsubst %.py,%.ipynb,$(wildcard notebooks/*.py))
-
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint notebooks bench clean
 
@@ -44,12 +42,9 @@ lint: $(FULL) ## check style, formatting and types
 	@$(BIN)/ruff format --check --quiet . || { echo "Not formatted; run $(BIN)/ruff format" >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 
-notebooks: $(FULL) $(NOTEBOOKS) ## write the .ipynb of every notebooks/*.py and run them all
-	@$(if $(NOTEBOOKS),$(BIN)/pytest --quiet --nbmake --nbmake-kernel=python3 $(NOTEBOOKS),echo "no notebooks")
-
-# --update keeps the cell ids of an earlier .ipynb, so that only what changed shows in a review; it holds no outputs.
-notebooks/%.ipynb: notebooks/%.py $(FULL)
-	@$(BIN)/jupytext --quiet --update --to ipynb $<
+notebooks: $(FULL) ## run every notebooks/*.py and write its .ipynb with what it shows, and the screens of README.md and docs
+	@$(BIN)/python -m tests.notebooks
+	@$(BIN)/python -m tests.screens
 
 bench: $(BASE) ## time the emulator against numba's simulator
 	@$(BIN)/workbench bench emulator

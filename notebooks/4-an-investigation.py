@@ -178,6 +178,7 @@ own["scores"].select(h=1, q=5, k=slice(4, 9))
 # and there and sends you the log. These are enough lines, with the case that was run:
 
 # %%
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -192,10 +193,9 @@ WB scores 0 0 17 40 8.375738
 WB scores 0 0 47 47 3.834284
 WB row_max 0 0 0 0 17.394472
 """
-with TemporaryDirectory() as folder:
-    path = Path(folder, "run.log")
-    path.write_text(log)
-    printed = diff(load_log(path, Case(seqlen=48, head_dim=64, seed=3, block_k=64)))
+with TemporaryDirectory() as folder, chdir(folder):
+    Path("run.log").write_text(log)
+    printed = diff(load_log("run.log", Case(seqlen=48, head_dim=64, seed=3, block_k=64)))
 assert printed.origins == ("scores",)
 printed
 

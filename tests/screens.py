@@ -1,13 +1,15 @@
-"""The screens that the documentation shows, and what prints them: `python tests/screens.py` writes them anew.
+"""The screens that the documentation shows, and what prints them: `python -m tests.screens` writes them anew.
 
 A screen is a block of code below a line <!-- screen: workbench ... -->, which is the command that prints it.
 """
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -15,30 +17,41 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 SCREEN = re.compile(r"(<!-- screen: ([^>]*) -->\n```\n)(.*?)(```)", re.DOTALL)
 
 
-def kernels() -> dict[str, str]:
-    """The files that commands name: blocks of Python, of any page, that begin with the name of one."""
-    blocks = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
+def kernels(page: Path) -> dict[str, str]:
+    """The files that the commands of a page name: its blocks of Python that begin with the name of one."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     return {block.split("\n", 1)[0].removeprefix("# "): block for block in blocks if block.startswith("# ")}
 
 
-def printed(command: str, folder: Path) -> tuple[str, int]:
-    """What a command prints in a folder with the kernels of all pages, and its exit code. The line that repeats it is
-    left out, and paths are those of a user.
+def printed(page: Path, command: str, folder: Path) -> tuple[str, int]:
+    """What a command of a page prints in a folder with the kernels of that page, and its exit code. The line that
+    repeats it is left out, and paths are those of a user.
     """
-    for name, source in kernels().items():
+    for name, source in kernels(page).items():
         (folder / name).write_text(source)
     words = [sys.executable, "-c", "from workbench.cli import main; main()", *shlex.split(command)[1:]]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{command} exits with {done.returncode}:\n{done.stderr}")
     lines = [line.rstrip() for line in done.stdout.replace(f"{ROOT}/", "").splitlines()]
     return "\n".join(line for line in lines if not line.startswith("repeat:")) + "\n", done.returncode
 
 
+def _anew(page: Path, folder: Path, found: re.Match[str]) -> str:
+    return found[1] + printed(page, found[2], folder)[0] + found[4]
+
+
 def renew() -> None:
-    """Write every screen of every page anew."""
+    """Write every screen of every page anew, and the picture of README.md, which is of its first screen."""
+    readme = PAGES[0]
+    with tempfile.TemporaryDirectory() as folder:
+        command = next(found[2] for found in SCREEN.finditer(readme.read_text()))
+        printed(readme, f"{command} --out pictures", Path(folder))
+        shutil.copy(Path(folder, "pictures/overview.png"), ROOT / "docs/overview.png")
     for page in PAGES:
+        before = page.read_text()
         with tempfile.TemporaryDirectory() as folder:
-            before = page.read_text()
-            after = SCREEN.sub(lambda found: found[1] + printed(found[2], Path(folder))[0] + found[4], before)
+            after = SCREEN.sub(partial(_anew, page, Path(folder)), before)
         if after != before:
             page.write_text(after)
             print(f"renewed: {page.relative_to(ROOT)}")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -283,8 +284,19 @@ def test_a_gpu_that_is_not_there_exits_with_3() -> None:
     )
 
 
+def test_memory_that_a_machine_lacks_exits_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def large(*_: object, **__: object) -> None:
+        np.empty(10**18)
+
+    monkeypatch.setattr("workbench.judge.diff", large)
+    result = workbench("diff", "flash", *SMALL)
+    assert result.exit_code == 3 and result.stderr.startswith(
+        "workbench: this machine has not the memory for this run: "
+    )
+
+
 def test_a_defect_of_ours_is_not_taken_for_a_bug_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.judge.diff", lambda trace: 1 / 0)
+    monkeypatch.setattr("workbench.judge.diff", lambda trace, **_: 1 / 0)
     result = workbench("diff", "flash", *SMALL)
     assert (
         result.exit_code == 70

@@ -19,7 +19,7 @@ SECOND_BARRIER = "        cuda.syncthreads()\n    if row"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "my_kernel.py").write_text(f"{KERNEL}\n\n{HOST}")
+    (tmp_path / "my_numba_kernel.py").write_text(f"{KERNEL}\n\n{HOST}")
     (tmp_path / "watch.py").write_text(WATCH)
     return tmp_path
 
@@ -32,7 +32,7 @@ def printed(folder: Path, *words: str) -> str:
 
 def test_the_command_judges_it(folder: Path) -> None:
     lines = printed(folder, "-c", "from workbench.cli import main; main()", *shlex.split(COMMAND)[1:]).splitlines()
-    assert lines[0].startswith("my_kernel.py:attention: float32 b=1 h=2 q=100 k=100 d=64, causal")
+    assert lines[0].startswith("my_numba_kernel.py:attention: float32 b=1 h=2 q=100 k=100 d=64, causal")
     assert [line.split()[:2] for line in lines if line.startswith(("out ", "lse "))] == [
         ["out", "rounding"],
         ["lse", "rounding"],
@@ -42,12 +42,12 @@ def test_the_command_judges_it(folder: Path) -> None:
 
 def test_it_is_watched_and_a_barrier_that_lacks_is_named(folder: Path) -> None:
     assert printed(folder, "watch.py") == ""
-    (folder / "my_kernel.py").write_text(KERNEL.replace(SECOND_BARRIER, "    if row"))
+    (folder / "my_numba_kernel.py").write_text(KERNEL.replace(SECOND_BARRIER, "    if row"))
     assert SECOND_BARRIER in KERNEL and printed(folder, "watch.py") == RACES
 
 
 def test_a_kernel_in_the_place_of_a_function_is_told_of_the_page(folder: Path) -> None:
-    target = f"{folder}/my_kernel.py:flash"
+    target = f"{folder}/my_numba_kernel.py:flash"
     assert refused("diff", target) == (
         f"{target} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
         "launches it and returns out; docs/numba-kernels.md has one, on a GPU and on the emulator"

@@ -84,7 +84,11 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
         assert found is bool(shown.exit_code)
     else:
         listed = [one.get("id") or one["name"] for one in next(part for part in told.values() if type(part) is list)]
-        assert listed == ([one.name for one in found] if isinstance(found, list) else [*found])
+        assert listed == (
+            [one["name"] if isinstance(one, dict) else one.name for one in found]
+            if isinstance(found, list)
+            else [*found]
+        )
 
 
 @pytest.mark.parametrize("python", [python for _, python in SLOW])

@@ -22,9 +22,9 @@ def without_numbers(text):
 
 @pytest.mark.parametrize(("page", "command", "screen"), SCREENS, ids=[f"{page}: {line}" for page, line, _ in SCREENS])
 def test_screen(page, command, screen, tmp_path):
-    said, code = printed(command, tmp_path)
+    said, code = printed(ROOT / page, command, tmp_path)
     assert code == ("bug" in said or "finding" in said)
-    assert without_numbers(said) == without_numbers(screen), "python tests/screens.py writes it anew"
+    assert without_numbers(said) == without_numbers(screen), "python -m tests.screens writes it anew"
     assert len(screen.splitlines()) >= 4
 
 

@@ -62,7 +62,7 @@ def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
     again = " ".join(result.stdout.partition("repeat: ")[2].split())
     assert again == (
         f"workbench diff --seqlen 24 --head-dim 16 --causal --values {log} "
-        "--contract mask_sentinel=-10000.0,scores_dtype=float32,empty_out=nan,base2=false"
+        "--contract mask_sentinel=-1e4,scores_dtype=float32,empty_out=nan,base2=false"
     )
     assert diff(*again.split()[2:]).stdout == result.stdout
 
@@ -74,33 +74,36 @@ def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
         (["flash", "--values", "LOG"], "--values judges what the log holds, and takes no TARGET; got 'flash'"),
         (
             ["--values", "LOG", "--fault", "flash-scale-twice"],
-            "--values takes the options of the case and --inputs alone, since the kernel ran elsewhere; got --fault",
+            "--values takes the options of the case, --inputs and --contract alone, since the kernel ran elsewhere; got --fault",
         ),
         (
             ["--values", "LOG", "--backend", "emulator"],
-            "--values takes the options of the case and --inputs alone, since the kernel ran elsewhere; got --backend",
+            "--values takes the options of the case, --inputs and --contract alone, since the kernel ran elsewhere; got --backend",
         ),
         (
             ["--values", "LOG", "--probes", "lean"],
-            "--values takes the options of the case and --inputs alone, since the kernel ran elsewhere; got --probes",
+            "--values takes the options of the case, --inputs and --contract alone, since the kernel ran elsewhere; got --probes",
         ),
         (
             ["--values", "LOG", "--layout", "bshd"],
-            "--values takes the options of the case and --inputs alone, since the kernel ran elsewhere; got --layout",
+            "--values takes the options of the case, --inputs and --contract alone, since the kernel ran elsewhere; got --layout",
         ),
         (["--values", "LOG", "--seqlen", "24,25"], "a log is of one case; the case options make 2"),
         (["--values", "LOG", "--causal", "--full"], "a log is of one case; the case options make 2"),
         (["--values", "LOG", "--codes", "e4m3"], "codes is for kernels of ours; LOG was printed by another"),
         (["--values", "LOG", "--seqlen", "5"], "LOG, line 4: stage qk: query q is 0 to 4; got 5"),
         (["--values", "none.log"], "none.log: no such file"),
-        (["--values", "LOG", "--contract", "base2"], "--contract takes FIELD=VALUE; got 'base2'"),
+        (
+            ["--values", "LOG", "--contract", "base2"],
+            "--contract takes FIELD=VALUE and the presets flash-attention-2, torch-eager, torch-sdpa, triton; got 'base2'",
+        ),
         (
             ["--values", "LOG", "--contract", "base2=yes"],
             "\"contract\" field base2 must be true or false; got 'yes'",
         ),
         (
             ["flash", "--contract", "base2=true"],
-            '--contract is for --values; a function says it in its "contract", a kernel of ours has its own',
+            "contract are for foreign kernels; flash is one of ours",
         ),
     ],
 )

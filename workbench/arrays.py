@@ -85,6 +85,8 @@ def _has_gpu(arrays: str, library: Any) -> bool:
 def advice(error: BaseException, function: Any, arrays: str, device: str) -> str:
     """A line on the option that may help a function that failed on `arrays` on a device; empty where none may."""
     said = str(error)
+    if not isinstance(error, Exception):  # it was stopped
+        return ""
     if arrays != "numpy":
         on_gpu = device == "cpu" and re.search(r"cuda|cpu tensor|\bgpu\b", said, re.IGNORECASE)
         return f"\nIf it expects arrays on a GPU, say --arrays {arrays} --device cuda." if on_gpu else ""
@@ -137,7 +139,7 @@ def _read(x: Any) -> Any:
         torch = module("torch")
         if x.is_cuda:
             torch.cuda.synchronize(x.device)
-        x = x.detach().cpu().contiguous()
+        x = x.detach().cpu().resolve_neg().contiguous()
         bits = _BITS.get(str(x.dtype))
         return x.numpy() if bits is None else x.view(getattr(torch, bits[0])).numpy().view(bits[1])
     if hasattr(x, "get"):  # CuPy

@@ -18,6 +18,7 @@ _USUAL: Mapping[str, Any] = {
     "scores_dtype": "float32",
     "partials_dtype": "float32",
     "row_sum_of_cast": False,
+    "probs_normalised": False,
     "normalisation": "division",
     # no tighter than "difference": FlashAttention-2's, which Triton's contraction of products and differences makes too
     "exp_argument": "fma",
@@ -35,6 +36,8 @@ SENTINEL = -1e4
 #: ulps of an exponential of degree 3: 2.4e-4, twice and a half the 8.8e-5 of the best polynomial for 2^x on [0, 1),
 #: which FlashAttention-4 has
 POLYNOMIAL_ULPS = 2000.0
+#: and of degree 2: 2^-9 and a little, half an ulp of bfloat16, which is all that probs in it keep
+QUADRATIC_ULPS = 40000.0
 
 
 def usual(promise: Contract) -> Contract:
@@ -75,7 +78,8 @@ def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
         for dtype in FLOAT8.values():
             yield "probs_dtype", dtype, {}
         yield "mma_extra_bits", promise.mma_extra_bits, {"mma_block": promise.mma_block}
-    yield "exp_ulps", POLYNOMIAL_ULPS, {"exp_floor": FLOOR}  # which goes with it
+    for ulps in (POLYNOMIAL_ULPS, QUADRATIC_ULPS):
+        yield "exp_ulps", ulps, {"exp_floor": FLOOR}  # which goes with it
     yield "exp_floor", FLOOR, {}
     # of what is dumped: its units, what stands for -inf, maxima, tiles
     yield "base2", True, {}

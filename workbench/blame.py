@@ -16,8 +16,8 @@ def with_blame(
 
     A stage that is wrong end to end has the wrong ones before it in `behind`. A victim needs an origin: where no stage
     before it is wrong, the last stage that it was judged from and that nobody judged moves to the judged ones as a
-    `bug`, "at or before"; where all of these were judged, the victim itself is the `bug`. Victims of what was put in
-    are exempt.
+    `bug`, "at or before"; where all of these were judged, the victim itself is the `bug`. Victims of what was put in,
+    and of what is suspicious though beyond its budget, are exempt.
     """
     judged = _behind(trace, judged)
     accused = _accused(trace, judged)
@@ -58,7 +58,9 @@ def _accused(trace: Trace, judged: Sequence[StageDiff]) -> dict[str, str]:
     """Stage to blame -> the first victim that has no other origin."""
     wrong = {stage.name for stage in judged if stage.verdict in ORIGIN_VERDICTS}
     put_in = set(trace.put_in) - set(QUANTISED_INPUTS)
-    exempt = wrong | put_in
+    # beyond its budget and yet suspicious: only of a kernel that does something else, which may move what follows
+    forgiven = {x.name for x in judged if x.verdict == "suspicious" and x.decisive and x.decisive.summary.outside}
+    exempt = wrong | put_in | forgiven
     unjudged = {name for name in readable(trace) if name not in {stage.name for stage in judged}}
     # what a stage that is right end to end was made of is right as far as that stage depends on it
     right = [stage.name for stage in judged if _right_end_to_end(stage)]
@@ -66,7 +68,7 @@ def _accused(trace: Trace, judged: Sequence[StageDiff]) -> dict[str, str]:
     order = list(ALGORITHMS[trace.algorithm])
     orphans = []
     for stage in judged:
-        if stage.role != "victim" or stage.verdict in ORIGIN_VERDICTS:
+        if stage.role != "victim" or stage.verdict in ORIGIN_VERDICTS or stage.name in forgiven:
             continue
         if not exempt.intersection(unseen_upstream(trace.algorithm, stage.name, ())):
             read = [name for name in _read(trace, stage.name) if name in unjudged]

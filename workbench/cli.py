@@ -57,6 +57,10 @@ def _main() -> None:
     except Unavailable as missing:
         click.echo(f"workbench: {missing}", err=True)
         sys.exit(ENVIRONMENT)
+    except MemoryError as error:
+        said = str(error) or "an array could not be allocated"
+        click.echo(f"workbench: this machine has not the memory for this run: {said}; choose smaller lengths", err=True)
+        sys.exit(ENVIRONMENT)
     except Exception:
         click.echo(
             f"workbench: a defect of the workbench itself, not of the kernel\n{traceback.format_exc()}", err=True
@@ -166,7 +170,8 @@ def diff(
             if against_trace is not None:
                 calls = [partial(_held_to, call, against_trace) for call in calls]
             told, verdicts = [], []
-            for i, judged in enumerate(_judged(calls, estimate_s, report=as_json or len(calls) == 1)):
+            beside = as_json or out is not None or (verbose and len(calls) == 1)
+            for i, judged in enumerate(_judged(calls, estimate_s, report=beside)):
                 if out is not None:
                     _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
                 told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))

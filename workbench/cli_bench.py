@@ -74,16 +74,21 @@ def diff(as_json: bool) -> None:
 @click.option("--seed", default=0, help="Seed of the cases [0]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
 @click.option("--foreign", is_flag=True, help="Instead, judge PyTorch's own attention, its contract unknown")
+@click.option("--styles", is_flag=True, help="Instead, judge kernels in the styles of the wild, correct and faulty")
 @click.option("--subsets", is_flag=True, help="Instead, judge every fault from every small set of its stages")
 @json_option
-def verdicts(correct: int, per_fault: int, seed: int, jobs: int, foreign: bool, subsets: bool, as_json: bool) -> None:
+def verdicts(
+    correct: int, per_fault: int, seed: int, jobs: int, foreign: bool, styles: bool, subsets: bool, as_json: bool
+) -> None:
     """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
-    from workbench import bench_foreign, bench_subsets, bench_verdicts
+    from workbench import bench_foreign, bench_styles, bench_subsets, bench_verdicts
     from workbench.refusal import Refusal
 
-    if foreign and subsets:
-        raise Refusal("--foreign and --subsets are campaigns of their own; got both")
-    if subsets:
+    if foreign + styles + subsets > 1:
+        raise Refusal("--foreign, --styles and --subsets are campaigns of their own; got several")
+    if styles:
+        _measured(partial(bench_styles.measure, per_fault, seed, jobs), bench_styles.tables, as_json)
+    elif subsets:
         _measured(partial(bench_subsets.measure, seed=seed, jobs=jobs), bench_subsets.tables, as_json)
     elif foreign:
         _measured(

@@ -12,7 +12,9 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     ),
     "Kernels of ours": ("faults", "backend", "probes", "splits", "block_q", "block_k", "probs_dtype", "schedules"),
     "Kernels on 8-bit codes": ("codes", "scores", "decode", "quantiser_scale"),
-    "A kernel of yours": ("arrays", "device", "layout", "contract", "calibration", "runs", "values"),
+    "A kernel of yours": (
+        "arrays", "device", "layout", "contract", "calibration", "runs", "isolate", "timeout", "memory_gb", "values",
+    ),
     "A part of a run": ("where", "by_head", "limit_gb", "feed"),
     "A second run beside it": (
         "against", "against_splits", "against_block_q", "against_block_k", "against_backend", "against_trace",

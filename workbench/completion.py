@@ -72,6 +72,14 @@ def _quantised(name: str) -> Callable[[click.Context], Iterable[str]]:
     return words
 
 
+def _contract(ctx: click.Context) -> Iterable[str]:
+    """Presets, and fields with the sign that follows them."""
+    from workbench.contract import listing
+    from workbench.presets import PRESETS
+
+    return (*PRESETS, *(f"{field['name']}=" for field in listing()))
+
+
 def _one_of(*words: str) -> Callable[[click.Context], Iterable[str]]:
     return lambda ctx: words
 
@@ -94,6 +102,7 @@ WORDS: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
     "against_backend": _BACKENDS,
     "arrays": _one_of("numpy", "torch", "cupy", "jax"),
     "device": _one_of("cpu", "cuda"),
+    "contract": _contract,
     "layout": _one_of("bhsd", "bshd", "strided"),
     "fail_on": _one_of("bug", "biased", "suspicious"),
 }

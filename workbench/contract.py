@@ -99,6 +99,11 @@ class Contract:
         one_of(ROW_MAXIMA),
         "running",
     )
+    probs_normalised: bool | None = said(
+        "whether probs are divided by row_sum before they are cast, as torch's softmax does; none: unknown",
+        TRUTH,
+        False,
+    )
     normalisation: str = said(
         "how weights are normalised: by one division; as exp(score - lse) or in merges by lse, without one",
         one_of(NORMALISATIONS),
@@ -172,7 +177,15 @@ def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 _NUMBERS, _NOT_FINITE = ("mask_sentinel", "empty_out", "empty_lse"), ("inf", "-inf", "nan")
 #: fields that a trace may hold as null: nobody knows, or there is none
-_MAY_BE_NONE = ("block_k", "splits", "acc_accumulation", "row_sum_of_cast", "exp_floor", "split_bounds")
+_MAY_BE_NONE = (
+    "block_k",
+    "splits",
+    "acc_accumulation",
+    "row_sum_of_cast",
+    "probs_normalised",
+    "exp_floor",
+    "split_bounds",
+)
 #: field -> its rule; what it means is beside it
 _RULES: Mapping[str, Rule] = {one.name: one.metadata["rule"] for one in fields(Contract) if one.metadata}
 
@@ -223,6 +236,7 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
         "partials_dtype": dtype,
         "out_dtype": dtype,
         "row_sum_of_cast": None,
+        "probs_normalised": None,
         # tensor cores take no float32: TF32 would round the inputs, which a kernel has to declare
         "accumulation": "any" if tensor_cores else "nearest",
         **(WEAKEST_FLOAT8_MMA if float8 else WEAKEST_MMA),

@@ -30,8 +30,8 @@ ROWS = 64
 #: times the controls' root mean square beyond which errors are no rounding: another order of summation, other tiles and
 #: another base move it by less than 2
 BEYOND = 4.0
-#: the same where more than chance is needed to doubt, and less than proof
-DOUBTFUL = 1.5
+#: the same where more than chance is needed to doubt, and less than proof: of what a cast dominates it is 1.00
+DOUBTFUL = 1.2
 #: least error that a control is credited with, in typical ones: on data whose sums are exact in its order it has none
 LEAST = 0.01
 #: threads that execute one instruction, and so the distance at which the elements of one of them recur

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench import contract, returned, triton_interpreter
+from workbench import contract, returned, seen, triton_interpreter
 from workbench.arrays import ARRAYS, advice, handed_over, home
-from workbench.case import DTYPES, Case
+from workbench.case import Case
 from workbench.feed import NOTHING
 from workbench.handed import handed
 from workbench.inputs import by_name
@@ -112,7 +112,7 @@ def run_foreign(
                 raise Unavailable(why) from None
             hint = advice(error, function, arrays, lives_on)
             raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
-        return found, parts, declared
+        return found, parts, fields_of(declared, case)
 
     stages, parts, declared = first = called()
     again = repeated(function, called, first, runs)
@@ -127,7 +127,8 @@ def run_foreign(
     if parts and algorithm == "fp8":
         raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
     measured = {} if calibration is None else _measured(calibration, case)
-    promise = _promise(measured | _made_with(case, put_in) | dict(declared), stages, case)
+    own = {stage: x for stage, x in stages.items() if stage not in put_in}
+    promise = seen.promise_of(measured | _made_with(case, put_in) | dict(declared), own, floats, case)
     settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
     for key, given in parts.items():
         stage, what = ALGORITHMS[algorithm][key], f"{name}: {key}"
@@ -143,7 +144,7 @@ def run_foreign(
         put_in=tuple(put_in),
         sparse=sparse,
         gates=failed(made_by, name),
-        notes=repeats(made_by),
+        notes=(*repeats(made_by), *seen.notes(stages, case)),
         provenance=made_by,
         called_with={key: value for key, value in options.items() if value != _USUAL[key]}
         | ({} if contract is None else {"contract": words(contract)})
@@ -163,15 +164,6 @@ def _made_with(case: Case, put_in: Mapping[str, np.ndarray]) -> dict[str, Any]:
     if not put_in or case.block_k is None:
         return {}
     return {"block_k": case.block_k} | ({"splits": case.splits} if case.splits else {})
-
-
-def _promise(declared: dict[str, Any], stages: Mapping[str, np.ndarray], case: Case) -> contract.Contract:
-    """The contract of a function that returned `stages`, whose dtypes tell of it too."""
-    if "out" in stages and "out_dtype" not in declared:
-        own = stages["out"].dtype
-        declared["out_dtype"] = next((key for key, dtype in DTYPES.items() if dtype == own), "float32")
-    decoded = {str(x.dtype) for stage, x in stages.items() if stage.startswith("dequant") and x.dtype.itemsize == 2}
-    return contract.of_foreign(declared, case, decoded.pop() if len(decoded) == 1 else None)
 
 
 def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], name: str) -> str:

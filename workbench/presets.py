@@ -26,6 +26,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "exp_flushes": True,
         "accumulation": "tensor-core",
         "row_sum_of_cast": False,  # summed in float32 before probs are converted
+        "probs_normalised": False,
         "probs_dtype": INPUTS,
         "probs_rounding": "nearest",
         "partials_dtype": "float32",  # Oaccum of its splits
@@ -44,6 +45,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "exp_ulps_per_x": 0.0,
         "fast_math": False,
         "normalisation": "division",  # in float32 inside softmax ...
+        "probs_normalised": True,
         "probs_dtype": INPUTS,  # ... and rounded where softmax ends, not before it normalises
         "row_sum_of_cast": False,
         "out_dtype": INPUTS,
@@ -65,6 +67,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "exp_ulps": EX2_ULPS,  # tl.math.exp2 is ex2.approx
         "exp_ulps_per_x": 0.0,
         "row_sum_of_cast": False,  # l_ij = tl.sum(p, 1), before p.to(dtype)
+        "probs_normalised": False,
         "probs_dtype": INPUTS,
         "probs_rounding": "nearest",
         "partials_dtype": "float32",
@@ -136,10 +139,9 @@ def fields_of(said: str | Mapping[str, Any], case: Case) -> dict[str, Any]:
 
 
 def joined(said: Mapping[str, Any], own: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What a user says of the kernel `name` (`fields_of`) and its `own` contract as one. Refusal where the two
-    contradict each other.
+    """What a user says of the kernel `name` and what it says itself (both as of `fields_of`) as one. Refusal where the
+    two contradict each other.
     """
-    own = plain(own)
     for field in (field for field in own if field in said):
         # NaN is itself
         if said[field] != own[field] and not (said[field] != said[field] and own[field] != own[field]):

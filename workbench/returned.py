@@ -18,7 +18,7 @@ class Returned(NamedTuple):
 
     stages: dict[str, np.ndarray]  #: those given whole
     parts: dict[str, Mapping[str, Any]]  #: those given in part: {"indices": ..., "values": ...}
-    declared: Mapping[str, Any]  #: the contract
+    declared: str | Mapping[str, Any]  #: the contract, as of `presets.fields_of`
 
 
 def read(returned: Any, name: str) -> Returned:
@@ -30,8 +30,10 @@ def read(returned: Any, name: str) -> Returned:
     Refusal for anything else.
     """
     given = _by_name(returned, name)
-    declared = given.pop("contract", {})
-    if not isinstance(declared, Mapping):
+    if unnamed := [key for key in given if not isinstance(key, str)]:
+        raise Refusal(f"{name} returned a dict with the key {unnamed[0]!r}; {_FORMS}")
+    declared = given.pop("contract", None)
+    if not isinstance(declared, Mapping | str | None):
         raise Refusal(f'{name}: "contract" must be a dict; got {type(declared).__name__}')
     given = {key: value for key, value in given.items() if value is not None}
     if not given:
@@ -43,7 +45,7 @@ def read(returned: Any, name: str) -> Returned:
             stages[key] = as_numpy(value, f"{name}: {key}", CODES).view(np.uint8).copy()
         elif key not in parts:
             stages[key] = as_numpy(value, f"{name}: {key}").copy()
-    return Returned(stages, parts, deepcopy(dict(declared)))
+    return Returned(stages, parts, deepcopy(declared or {}))
 
 
 def _part(given: Mapping[str, Any], what: str) -> Mapping[str, Any]:

@@ -116,7 +116,8 @@ def _check_foreign(target: str | Callable[..., Any], name: str, case: Case, ours
         raise Refusal(f"{ours[0]} is for kernels of ours ({', '.join(KERNELS)}); {name} is a foreign one")
     if case.probs_dtype is not None:
         raise Refusal(
-            f'probs_dtype is for kernels of ours ({", ".join(KERNELS)}); a foreign kernel says it in its "contract"'
+            f"probs_dtype is for kernels of ours ({', '.join(KERNELS)}); what {name} does is told: "
+            f'--contract probs_dtype={case.probs_dtype}, or probs_dtype in the "contract" that it returns'
         )
     for option in ("scores", "decode"):
         if getattr(case, option) is not None:

@@ -157,7 +157,7 @@ def check(trace: Trace, where: str) -> Trace:
         axes = known[name].axes
         for axis in set(axes) - set(sizes):  # tiles or splits that nobody declared take the size they have
             if stage.ndim == len(axes):
-                sizes[axis] = stage.shape[axes.index(axis)]
+                sizes[axis] = max(stage.shape[axes.index(axis)], 1)
         expected = shape(known[name], sizes) if set(axes) <= set(sizes) else ("?",) * len(axes)
         if stage.shape != expected:
             raise Refusal(

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from workbench import contract
-from workbench.case import DTYPES, GIVEN, Case
+from workbench.case import GIVEN, Case
 from workbench.inputs import fields as told_by
 from workbench.manifest import checked
 from workbench.provenance import of_dict as provenance_of
 from workbench.quantize import SCALINGS
 from workbench.refusal import Refusal
+from workbench.seen import promise_of
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, algorithm_of
 from workbench.statistics import of_dict as statistics_of
 from workbench.trace import Trace, check, write_atomically
@@ -142,7 +143,7 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
     for name, one in stages.items():
         if one["axes"] != known[name].axes:
             raise Refusal(f"stage {name} has axes {known[name].axes!r}, outermost first; got {one['axes']!r}")
-    promise = _contract(manifest, case, arrays)
+    promise = _contract(manifest, case, {name: arrays[name] for name in whole}, inputs)
     if "assumed" not in manifest["contract"]:
         case = case.but(block_k=promise.block_k, splits=promise.splits)
     window = None if manifest["window"] is None else parse(manifest["window"], case)
@@ -201,7 +202,9 @@ def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:
     return stated
 
 
-def _contract(manifest: Mapping[str, Any], case: Case, arrays: Mapping[str, np.ndarray]) -> contract.Contract:
+def _contract(
+    manifest: Mapping[str, Any], case: Case, stages: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray]
+) -> contract.Contract:
     """What the kernel promises: every field, as the workbench writes them, or what it declares, the weakest choice
     where it is silent.
     """
@@ -209,11 +212,7 @@ def _contract(manifest: Mapping[str, Any], case: Case, arrays: Mapping[str, np.n
     if "assumed" in plain:
         return contract.of_dict(plain)
     declared = contract.numbers(plain)
-    if "out" in arrays:
-        own = next((name for name, dtype in DTYPES.items() if dtype == arrays["out"].dtype), "float32")
-        declared = {"out_dtype": own} | declared
     for name in ("block_k", "splits"):
         if getattr(case, name) is not None:
             declared = {name: getattr(case, name)} | declared
-    decoded = {str(x.dtype) for name, x in arrays.items() if name.startswith("dequant") and x.dtype.itemsize == 2}
-    return contract.of_foreign(declared, case, decoded.pop() if len(decoded) == 1 else None)
+    return promise_of(declared, stages, inputs, case)

@@ -255,6 +255,7 @@ def test_unknown_fields_take_the_weakest_choice() -> None:
     ("field", "value", "message"),
     [
         ("accumulation", "fp32", "one of nearest, tensor-core, any; got 'fp32'"),
+        ("mma_block", None, "a whole number from 1 to 4096; got None"),
         ("acc_accumulation", "fp16", "one of nearest, tensor-core, any; got 'fp16'"),
         ("mma_extra_bits", 1.5, "a whole number from -23 to 64; got 1.5"),
         ("exp_ulps", -1, "a number of at least 0; got -1"),

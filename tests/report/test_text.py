@@ -162,8 +162,7 @@ def test_short_costs_neither_the_pass_of_bits_lost_nor_the_other_rules(monkeypat
     def never(*args, **kwargs):
         raise AssertionError("nobody asked for it")
 
-    monkeypatch.setattr("workbench.cancellation.bits_lost", never)
-    monkeypatch.setattr("workbench.report.remarks.usual", never)
+    monkeypatch.setattr("workbench.judge.beside", never)
     assert shown(text.report(judged, unicode=False, width=200), 200, False)
     with pytest.raises(AssertionError, match="nobody asked for it"):
         text.report(judged, unicode=False, width=200, full=True)
@@ -193,6 +192,17 @@ def test_a_verdict_in_the_table_is_not_green_beside_an_error(judged):
     assert verdicts["merge_weight"] == "bug <- origin" and verdicts["out"] == "victim" and verdicts["lse"] == "rounding"
 
 
+def test_a_verdict_that_is_not_plainly_right_is_not_green(judged):
+    right = judged["right"]
+    doubtful = replace(right["lse"], verdict="suspicious", reason="for some reason")
+    one = replace(right, stages=(*right.stages[:-1], doubtful))
+    table = text.report(one, unicode=True, width=200).renderables[1]
+    assert {row.style for row in table.rows[:-1]} == {"green"} and table.rows[-1].style == "yellow"
+    assert "color:#946200" in one._repr_html_() and "color:#946200" not in right._repr_html_()
+    rows = summary([run_row(one), run_row(right)], unicode=True).renderables[0].rows
+    assert [row.style for row in rows] == ["yellow", "green"]
+
+
 def test_a_later_origin_is_called_wrong_by_itself_only_where_it_was_judged_so():
     def both(q, k, v, *, scale, causal):
         found = attention(q, k, v, scale=scale, causal=causal)
@@ -219,3 +229,10 @@ def test_ranges_of_x_of_budget_can_be_read():
         "elements by x of budget: 1 at 0, 1 at 0 to 0.01, 1 at 0.01 to 0.1, 1 at 0.1 to 0.5, 1 at 0.5 to 1, "
         "1 at 1 to 2, 1 at 2 to 10, 1 beyond 10, 1 at inf"
     )
+
+
+def test_listings_fold_words_and_no_numbers():
+    entries = [{"id": "one", "seconds": 0.00123456, "summary": "many words " * 20} for _ in range(2)]
+    lines = shown(text.listing(entries, ("id", "seconds", "summary"), unicode=True), 60)
+    assert sum("0.00123" in line for line in lines) == 2 and not any("\u2026" in line for line in lines)
+    assert len(lines) > 8 and all(len(line) <= 60 for line in lines)

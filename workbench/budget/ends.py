@@ -175,13 +175,14 @@ def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray 
     """Error of each normalised weight from the cast of probs, [b, h, q, k]; None without a cast.
 
     The cast is relative to the running maximum of the key's tile, which is at most the last one: the relative error is
-    the same, and what is lost below the smallest normal number is less.
+    the same, and what is lost below the smallest normal number is less, unless it was normalised before.
     """
     if p.losses.probs_dtype == "float32":
         return None
     relative, absolute = p.losses.cast(p.losses.probs_dtype, p.contract.probs_rounding)
     xp = array_namespace(pi)
-    return xp.where(pi > 0, xp.minimum(relative * pi + absolute / total[..., None], pi), 0.0)
+    below = absolute if p.casts_normalised else absolute / total[..., None]
+    return xp.where(pi > 0, xp.minimum(relative * pi + below, pi), 0.0)
 
 
 def _cast_of_sum(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray | float:

@@ -300,6 +300,8 @@ def _probs_cast(p: Problem, probs: np.ndarray, error: Error) -> Error:
     if p.losses.probs_dtype == "float32":
         return error
     relative, absolute = p.losses.cast(p.losses.probs_dtype, p.contract.probs_rounding)
+    if p.casts_normalised:  # what was lost is then as many times larger as row_sum is, a key 1 at most
+        absolute = absolute * p.k.shape[-2]
     xp = array_namespace(probs)
     own = xp.where(probs + error.worst > 0, relative * (probs + error.worst) + absolute, 0.0)
     return Error(error.worst + own, root_of_squares(error.random, own), error.common + 0.0 * own)

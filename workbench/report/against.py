@@ -58,7 +58,8 @@ def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
     """One row for each pair: case, verdicts of A and B, where they part, the largest x of both budgets."""
     table = new_table(unicode)
     for column in ("A", "B", "verdict of A", "verdict of B", "part at", "x of both budgets"):
-        table.add_column(column, justify="right" if column.startswith("x") else "left", overflow="fold")
+        justify, folds = "right" if column.startswith("x") else "left", column in ("A", "B")
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=not folds)  # type: ignore[arg-type]
     for pair in pairs:
         over = [stage.over_budgets for stage in pair if stage.judged]
         table.add_row(

@@ -10,7 +10,7 @@ from rich.text import Text
 from workbench.report import tables
 from workbench.report.command import case_options
 from workbench.report.numbers import number, ratio
-from workbench.report.text import STYLES, gates, new_table
+from workbench.report.text import DOUBTFUL, STYLES, gates, new_table
 from workbench.rows import Row, Rows
 
 #: the last one marks rows
@@ -28,8 +28,12 @@ def summary(rows: Sequence[Row], *, unicode: bool) -> RenderableType:
         justify = "left" if column in _LEFT else "right"
         table.add_column(column, justify=justify, overflow="fold", no_wrap=not folds)  # type: ignore[arg-type]
     for row, cells in zip(rows, _cells(found), strict=True):
-        table.add_row(*map(escape, cells), style="green" if row.passed else "bold red")
+        table.add_row(*map(escape, cells), style=_style(row))
     return Group(*gates(rows), table, Text(_total(found), style="bold"))
+
+
+def _style(row: Row) -> str:
+    return "bold red" if not row.passed else "yellow" if row.verdict in DOUBTFUL else "green"
 
 
 def html_summary(rows: Rows) -> str:

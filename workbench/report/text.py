@@ -40,12 +40,16 @@ COLUMNS = (
 _FULL = ("max ulp", "mean signed", "bits lost")
 #: columns that a narrow screen does without, the most telling first; what is not here always stays
 _SPARE = ("x of budget", "outside", "worst at", "max abs", "actual", "expected", *_FULL)
+#: characters of a cell that is never broken
+SHORT = 12
 #: characters of a line where no terminal shows it, enough for every column
 WIDTH = 200
 _LEFT = ("stage", "verdict", "worst at")
-_STYLES = {"origin": "bold red", "victim": "yellow", "clean": "green", "not judged": "dim"}
-#: role -> CSS of its row
-STYLES = {"origin": "color:#b00020;font-weight:bold", "victim": "color:#946200"}
+_STYLES = {"origin": "bold red", "victim": "yellow", "doubtful": "yellow", "clean": "green", "not judged": "dim"}
+#: kind of a row -> its CSS
+STYLES = {"origin": "color:#b00020;font-weight:bold", "victim": "color:#946200", "doubtful": "color:#946200"}
+#: verdicts that pass, but are not shown in green
+DOUBTFUL = ("suspicious", "biased")
 
 
 def place(element: Element) -> str:
@@ -58,6 +62,11 @@ def verdict(stage: StageDiff) -> str:
     if stage.role == "victim":
         return "victim?" if stage.behind else "victim"
     return f"{stage.verdict} <- origin" if stage.role == "origin" else stage.verdict
+
+
+def _kind(stage: StageDiff) -> str:
+    """A stage's role; of one that plays none and is not plainly right, that it is doubtful."""
+    return "doubtful" if stage.role == "clean" and stage.verdict in DOUBTFUL else stage.role
 
 
 def cells(stage: StageDiff) -> dict[str, str]:
@@ -105,7 +114,7 @@ def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> Rend
 
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
-    styles = [_STYLES[stage.role] for stage in diff.stages]
+    styles = [_STYLES[_kind(stage)] for stage in diff.stages]
     table = fitting(_rows(diff, full), _columns(full), _SPARE, width, unicode=unicode, left=_LEFT, styles=styles)
     fold = width if unicode else None
     below = [line for text in said(diff, full) for line in wrapped(text, "" if text.startswith(" ") else "bold", fold)]
@@ -195,7 +204,7 @@ def in_full(diff: Diff) -> str:
 
 def html_table(diff: Diff) -> str:
     """What `report` shows as HTML, for Jupyter; what only the full one has is folded away."""
-    styles = [STYLES.get(stage.role, "") for stage in diff.stages]
+    styles = [STYLES.get(_kind(stage), "") for stage in diff.stages]
     short, full = ([*_columns(full)] for full in (False, True))
     rows = _rows(diff, full=True)
     above = [line.plain for line in gates([diff.trace])]
@@ -210,15 +219,17 @@ def html_table(diff: Diff) -> str:
 def listing(
     entries: Sequence[dict], columns: Sequence[str], *, unicode: bool, right: Sequence[str] = ()
 ) -> RenderableType:
-    """A plain table of dicts; the columns `right`, of numbers, are aligned at the right."""
+    """A plain table of dicts; the columns `right`, of numbers, are aligned at the right. On a narrow screen columns of
+    words take several lines, those of short cells, numbers among them, one.
+    """
     table = new_table(unicode)
+    rows = [[_cell(entry[column]) for column in columns] for entry in entries]
     for i, column in enumerate(columns):
-        if column in right:
-            table.add_column(column.replace("_", " "), no_wrap=True, justify="right")
-        else:
-            table.add_column(column.replace("_", " "), no_wrap=i == 0, overflow="fold")
-    for entry in entries:
-        table.add_row(*(escape(_cell(entry[column])) for column in columns))
+        short = all(len(row[i]) <= SHORT for row in rows)
+        justify = "right" if column in right else "left"
+        table.add_column(column.replace("_", " "), no_wrap=i == 0 or short, overflow="fold", justify=justify)  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*map(escape, row))
     return table
 
 

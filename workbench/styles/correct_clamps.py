@@ -139,7 +139,7 @@ STYLES = (
     ),
     Style(
         clamped_cubic,
-        "clamp",
+        "arithmetic",
         SIXTEEN,
         {"block_k": 32, "base2": True},
         {**CAST, **_FLOOR, **CUBIC_ULPS},

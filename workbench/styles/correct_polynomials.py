@@ -37,7 +37,8 @@ def exp2_cubic(x: Array) -> Array:
 
 
 # The cubic's 8.6e-5 is 720 ulps where an ulp is 2^-23 of the value, 1440 where it is 2^-24; rounding adds a few.
-CUBIC_ULPS = {"exp_ulps": 1600.0}
+# Below 2^-126 the exponent that is built from the integer part is that of 0.
+CUBIC_ULPS = {"exp_ulps": 1600.0, "exp_flushes": True}
 
 
 def cubic_exp2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -109,7 +110,7 @@ STYLES = (
         SIXTEEN,
         {"block_k": 32, "base2": True},
         # 2.06e-3 where an ulp is 2^-24 of the value.
-        {"exp_ulps": 36000.0},
+        {"exp_ulps": 36000.0, "exp_flushes": True},
         "Schraudolph-like exponentials with a quadratic correction, enough for bfloat16 probs.",
     ),
     of_arithmetic(
@@ -117,7 +118,7 @@ STYLES = (
         ALL,
         {"block_k": 16, "base2": True},
         # 2.9e-6 is 49 ulps where an ulp is 2^-24 of the value.
-        {"exp_ulps": 60.0},
+        {"exp_ulps": 60.0, "exp_flushes": True},
         "Cephes-like polynomials cut to degree 4, as CPU kernels vectorise exp (PyTorch's exp_u20).",
     ),
     of_arithmetic(
