@@ -14,7 +14,7 @@ from workbench import heap
 from workbench.arrays import module
 from workbench.comparison import Comparison, Elements, State, Summary
 from workbench.contract import Contract
-from workbench.expectation import Expectation, Part, readable
+from workbench.expectation import Expectation, Part, free_maxima, readable, split_keys_known
 from workbench.held import summaries
 from workbench.machine import processors
 from workbench.progress import step
@@ -176,11 +176,11 @@ def placed(trace: Trace, device: str) -> str:
 
 def determined(trace: Trace, name: str) -> bool:
     """Whether q, k and v determine the stage: per-split values need the keys of each split, and what is merged of
-    maxima that the kernel may choose needs row_max.
+    maxima that the kernel may choose needs these.
     """
-    if name.startswith("merge") and trace.contract.row_max != "running" and "row_max" not in trace.stages:
+    if name.startswith("merge") and trace.contract.row_max != "running" and not free_maxima(trace):
         return False
-    return trace.contract.splits is not None or "s" not in ALGORITHMS[trace.algorithm][name].axes
+    return split_keys_known(trace) or "s" not in ALGORITHMS[trace.algorithm][name].axes
 
 
 def parts_of(trace: Trace, device: str) -> Iterator[Part]:
