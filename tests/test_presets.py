@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.numpy_kernels import Style, kernel
 from tests.refusals import invoked, refusal, refused
-from tests.styles import Style, kernel
 from workbench import Case, diff, run
 from workbench.contract import of_foreign
 from workbench.presets import PRESETS, fields_of, parse, words

@@ -75,7 +75,7 @@ def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
         for dtype in narrow:
             yield "accumulator_dtype", dtype, {}
         yield "scaled_q_dtype", storage, {}
-        for dtype in FLOAT8.values():
+        for dtype in (*(other for other in narrow if other != storage), *FLOAT8.values()):
             yield "probs_dtype", dtype, {}
         yield "mma_extra_bits", promise.mma_extra_bits, {"mma_block": promise.mma_block}
     for ulps in (POLYNOMIAL_ULPS, QUADRATIC_ULPS):

@@ -17,7 +17,7 @@ def with_blame(
     A stage that is wrong end to end has the wrong ones before it in `behind`. A victim needs an origin: where no stage
     before it is wrong, the last stage that it was judged from and that nobody judged moves to the judged ones as a
     `bug`, "at or before"; where all of these were judged, the victim itself is the `bug`. Victims of what was put in,
-    and of what is suspicious though beyond its budget, are exempt.
+    and of what is suspicious though beyond its budget or untestable, are exempt.
     """
     judged = _behind(trace, judged)
     accused = _accused(trace, judged)
@@ -60,7 +60,8 @@ def _accused(trace: Trace, judged: Sequence[StageDiff]) -> dict[str, str]:
     put_in = set(trace.put_in) - set(QUANTISED_INPUTS)
     # beyond its budget and yet suspicious: only of a kernel that does something else, which may move what follows
     forgiven = {x.name for x in judged if x.verdict == "suspicious" and x.decisive and x.decisive.summary.outside}
-    exempt = wrong | put_in | forgiven
+    untold = {stage.name for stage in judged if stage.verdict == "untestable"}
+    exempt = wrong | put_in | forgiven | untold
     unjudged = {name for name in readable(trace) if name not in {stage.name for stage in judged}}
     # what a stage that is right end to end was made of is right as far as that stage depends on it
     right = [stage.name for stage in judged if _right_end_to_end(stage)]

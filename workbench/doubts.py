@@ -3,8 +3,8 @@ another choice would make right.
 
 The weakest choice for everything that a kernel does not say hides bugs. What is right under it is held against the
 usual contract of a flash kernel, too: if it is wrong there, it is `suspicious`, and the single choice that decides is
-named. What is wrong stays so, with the choice that would explain it; a lower end of exp's argument alone is forgiven,
-which reaches no farther than 2^-127.
+named. What is wrong stays so, with the choices that would explain it; forgiven are a lower end of exp's argument, which
+reaches no farther than 2^-127, and units of dumps in which the whole run is right.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workbench.assumptions import alternatives, usual
-from workbench.comparison import UNJUDGED, WRONG, Found, Summary
+from workbench.comparison import WRONG, Found, Summary
 from workbench.contract import Contract
 from workbench.control import sampled
 from workbench.evidence import DOUBTFUL, ROWS, excesses
@@ -31,6 +31,8 @@ Compare = Callable[[Trace, Sequence[str]], Mapping[str, Summary]]
 RIGHT = ("exact", "rounding")
 #: choices so narrow that what they explain is no bug where nobody declared them
 FORGIVEN = ("exp_floor",)
+#: choices of what dumps mean: a run that is right throughout under one of them is of a kernel that did not say it
+UNITS = ("base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles")
 SAY = "declare in the contract what it does"
 
 
@@ -64,10 +66,12 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         if stage.name in doubts
     ]
     explained = _explained(trace, doubtful, choices)
-    # of budgets: what leans or is too large together, no assumption explains
-    wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None and _fails(x.decisive.summary)]
+    wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
+    # what is wrong by the size of its errors together is tried by that
+    tried = [x if _fails(x.decisive.summary) else replace(x, verdict="rounding") for x in wrong if x.decisive]
     weaker = [Choice(field, _with(promise, base, contract)) for field, contract in choices]
-    forgiving = _explained(trace, wrong, [one for one in weaker if one.contract != promise])
+    forgiving = _explained(trace, tried, [one for one in weaker if one.contract != promise])
+    unit = _unit(trace, judged, forgiving, compare)
 
     def told(stage: StageDiff) -> StageDiff:
         if stage.name in doubts:
@@ -76,7 +80,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
             )
             return replace(stage, verdict="suspicious", reason=reason)
         found = forgiving.get(stage.name, [])
-        narrow = [choice for choice in found if choice.field in FORGIVEN]
+        narrow = [choice for choice in found if choice.field in FORGIVEN or choice == unit]
         if narrow and not _fails(compare(replace(trace, contract=narrow[0].contract), [stage.name])[stage.name]):
             assert stage.decisive is not None
             reason = (
@@ -89,6 +93,20 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         return replace(stage, reason=reason)
 
     return [told(stage) for stage in judged]
+
+
+def _unit(
+    trace: Trace, judged: Sequence[StageDiff], forgiving: Mapping[str, Sequence[Choice]], compare: Compare
+) -> Choice | None:
+    """The one choice of what dumps mean that makes every wrong stage right, and leaves every other one so."""
+    choices = [set(found) for found in forgiving.values()]
+    names = [stage.name for stage in judged if stage.decisive is not None]
+    for choice in set.intersection(*choices) if choices else ():
+        if choice.field in UNITS:
+            held = compare(replace(trace, contract=choice.contract), names)
+            if not any(_fails(held[name]) for name in names if name in held):
+                return choice
+    return None
 
 
 def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> dict[str, Doubt]:
@@ -132,8 +150,8 @@ def _worst_query(stage: StageDiff) -> int | None:
 
 
 def _holds(found: Found) -> bool:
-    judged = ~np.isin(found.state, UNJUDGED)
-    return bool(judged.any() and not np.isin(found.state, WRONG).any())
+    """Whether nothing is outside; a budget that says nothing rules nothing out."""
+    return not np.isin(found.state, WRONG).any()
 
 
 def _fits(trace: Trace, contract: Contract) -> bool:

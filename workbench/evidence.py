@@ -31,7 +31,9 @@ ROWS = 64
 #: another base move it by less than 2
 BEYOND = 4.0
 #: the same where more than chance is needed to doubt, and less than proof: of what a cast dominates it is 1.00
-DOUBTFUL = 1.2
+DOUBTFUL = 1.0
+#: rows below which nothing is doubted either
+FEWEST_TO_DOUBT = 4
 #: least error that a control is credited with, in typical ones: on data whose sums are exact in its order it has none
 LEAST = 0.01
 #: threads that execute one instruction, and so the distance at which the elements of one of them recur
@@ -141,9 +143,11 @@ def _excess(own: np.ndarray, most: np.ndarray, seen: np.ndarray, lane: int | Non
     None where there is none, or too few rows.
     """
     rows = int(seen.any(axis=1).sum())
-    if rows < FEWEST_ROWS or own[seen].mean() <= most[seen].mean():
+    if rows < FEWEST_TO_DOUBT or own[seen].mean() <= most[seen].mean():
         return None
     found = lean(own - most, seen)
-    if not found.z > Z:
+    # too few rows for a variance: all of them have to be beyond
+    alike = beyond == DOUBTFUL and bool(np.all((np.where(seen, own - most, 0.0).sum(axis=1) > 0)[seen.any(axis=1)]))
+    if not (found.z > Z if rows >= FEWEST_ROWS else alike):
         return None
     return Excess(beyond * float(np.sqrt(own[seen].mean() / most[seen].mean())), found.z, rows, lane)

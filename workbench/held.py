@@ -154,7 +154,8 @@ def _without_keys(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Both, of out or lse, with what the contract says of rows without keys (`empty`)."""
     value, usual = (contract.empty_out, 0.0) if name == "out" else (contract.empty_lse, -np.inf)
-    if value == usual:
+    # with a floor probs of masked keys are no zeros, and row_sum of a row without keys is none
+    if value == usual and contract.exp_floor is None:
         return actual, expected
     if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
         actual[empty] = np.where(np.isnan(actual[empty]), usual, np.nan)

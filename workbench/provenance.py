@@ -90,7 +90,11 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
     paths = {
         name: vars(module).get("__file__") for name, module in [*sys.modules.items()] if hasattr(module, "__dict__")
     }
-    modules = {_resolved(path) for name, path in paths.items() if path and name.partition(".")[0] != "workbench"}
+    modules = {
+        _resolved(path)
+        for name, path in paths.items()
+        if path and Path(path).is_file() and name.partition(".")[0] != "workbench"
+    }
     own = {path for path in modules if folder and path.is_relative_to(folder) and not of_python(path)}
     for path in sorted({*own, *([source] if source else [])}):
         if not _is_object(str(path)):

@@ -144,7 +144,8 @@ def losses_of(contract: Contract) -> Losses:
         division=2 * U * (1 + FAST_DIVISION_ULPS * contract.fast_math),
         log_ulps=FAST_LOG_ULPS if contract.fast_math else LOG_ULPS,
         log_absolute=FAST_LOG if contract.fast_math else 0.0,
-        floor=2.0**-126 if contract.exp_flushes else 2.0**-150,
+        # an ulp of a subnormal is 2^-149, of which exp may be off by several
+        floor=2.0**-126 if contract.exp_flushes else max(0.5, contract.exp_ulps) * 2.0**-149,
         clamped=0.0 if contract.exp_floor is None else 2.0**contract.exp_floor,
         # codes that nobody saw decoded may meet probs in either 16-bit dtype: bfloat16 loses more, but not below 2^-24
         smallest_cast=smallest_subnormal("float16") if "operands_dtype" in contract.assumed else 0.0,

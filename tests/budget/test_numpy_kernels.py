@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.styles import Style, kernel
+from tests.numpy_kernels import Style, kernel
 from workbench import Case, Diff, Refusal, diff, run
 from workbench.assumptions import alternatives, usual
 from workbench.contract import of_foreign

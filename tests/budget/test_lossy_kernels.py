@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.budget.test_styles import CASE, CASES, CAUSAL, ENDS, PLAIN, explained, is_right, judged, traced, worst
-from tests.styles import F32, Style, accumulated, cubic_exp2, on_tf32
+
+from tests.numpy_kernels import F32, Style, accumulated, cubic_exp2, on_tf32
 from workbench import Diff, diff, run
 from workbench.contract import of_foreign
 
