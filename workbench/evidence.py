@@ -16,6 +16,7 @@ import numpy as np
 
 from workbench.bias import FEWEST_ROWS, Z, by_row, lean
 from workbench.budget.losses import U
+from workbench.budget.problem import NEGLIGIBLE
 from workbench.comparison import Found, State
 from workbench.contract import Contract
 from workbench.control import Manner, control, has_control, sampled
@@ -117,6 +118,8 @@ def _largest(one: Found, controls: Sequence[np.ndarray], dtype: np.dtype, axes: 
     typical = np.maximum(one.statistical * one.budget, np.finfo(np.float64).tiny)
     seen = (one.state <= State.SUSPICIOUS) & np.isfinite(one.expected) & (one.budget > 0)
     seen &= np.logical_and.reduce([np.isfinite(x) for x in controls])
+    # what exp makes of masked keys, and of others as far below the maximum
+    seen &= (abs(one.expected) >= NEGLIGIBLE) | (abs(one.actual) >= NEGLIGIBLE)
 
     def square(x: np.ndarray) -> np.ndarray:
         return np.where(seen, np.minimum(abs(x - one.expected) / typical, LARGEST), 0.0) ** 2
