@@ -89,8 +89,8 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
             return replace(stage, verdict="suspicious", reason=reason)
         if not found:
             return stage
-        reason = f"within the budget of a kernel with {_either(found)}: if it is so, declare it in the contract"
-        return replace(stage, reason=reason)
+        hint = f"within the budget of a kernel with {_either(found)}: if it is so, declare it in the contract"
+        return replace(stage, reason="; ".join(filter(None, (stage.reason, hint))))
 
     return [told(stage) for stage in judged]
 

@@ -112,7 +112,7 @@ def _manners(contract: Contract) -> Iterator[Manner]:
 
 
 def _largest(one: Found, controls: Sequence[np.ndarray], dtype: np.dtype, axes: str, beyond: float) -> Excess | None:
-    """The excess with the largest z beyond Z; None where there is none."""
+    """The excess of all elements, else of the lane with the largest z; None where there is none."""
     if dtype != np.float32:
         controls = [round_to(x, dtype) for x in controls]
     typical = np.maximum(one.statistical * one.budget, np.finfo(np.float64).tiny)
@@ -128,9 +128,12 @@ def _largest(one: Found, controls: Sequence[np.ndarray], dtype: np.dtype, axes: 
     least = LEAST**2 + (U * abs(np.where(seen, one.expected, 0.0)) / typical) ** 2
     other = np.maximum.reduce([square(x) for x in controls]) + least
     lanes = np.broadcast_to(np.arange(other.shape[-1]) % WARP, other.shape)
-    own, other, here, lanes = (by_row(x, axes) for x in (square(one.actual), other, seen, lanes))
-    tripped = (_excess(own, beyond**2 * other, some, lane, beyond) for lane, some in _groups(here, lanes, axes))
-    return max((excess for excess in tripped if excess is not None), key=lambda excess: excess.z, default=None)
+    own, most, here, lanes = (by_row(x, axes) for x in (square(one.actual), beyond**2 * other, seen, lanes))
+    tripped = [
+        excess for lane, some in _groups(here, lanes, axes) if (excess := _excess(own, most, some, lane, beyond))
+    ]
+    # all elements before a lane of them
+    return min(tripped, key=lambda excess: (excess.lane is not None, -excess.z), default=None)
 
 
 def _groups(seen: np.ndarray, lanes: np.ndarray, axes: str) -> Iterator[tuple[int | None, np.ndarray]]:

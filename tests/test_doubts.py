@@ -1,0 +1,115 @@
+"""What is right for an assumption alone is suspicious, and the report says for which."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from workbench import Case, diff, run
+
+CASE = Case(seqlen_q=64, seqlen_k=256, head_dim=32, dtype="bfloat16", heads=2)
+
+
+def kernel(**change: Any) -> Any:
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        dtype = q.dtype
+        q, k, v = (x.astype(np.float32) for x in (q, k, v))
+        if change.get("tf32"):
+            q, k = (_tf32(x) for x in (q, k))
+        scores = q @ k.swapaxes(-1, -2) * np.float32(scale * change.get("scale", 1.0))
+        if change.get("round_scores"):
+            scores = scores.astype(dtype).astype(np.float32)
+        scores[..., scores.shape[-1] - change.get("drop", 0) :] = -np.inf
+        if causal:
+            scores = np.where(
+                np.tri(*scores.shape[-2:], scores.shape[-1] - scores.shape[-2], dtype=bool), scores, -np.inf
+            )
+        top = scores.max(axis=-1, keepdims=True)
+        probs = np.exp2(
+            np.maximum((scores - top) * np.float32(np.log2(np.e)), np.float32(change.get("floor", -np.inf)))
+        )
+        total = probs.sum(axis=-1, keepdims=True)
+        out = probs.astype(change.get("probs", dtype)).astype(np.float32) @ v / total
+        stages = {"scores": scores, "row_max": top, "probs": probs} if change.get("dumps") else {}
+        said = {key: change[key] for key in ("contract",) if key in change}
+        return {**stages, "out": out.astype(dtype), "lse": (top + np.log(total))[..., 0], **said}
+
+    return attention
+
+
+def _tf32(x: np.ndarray) -> np.ndarray:
+    bits = (x.view(np.uint32) + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32)
+
+
+@pytest.mark.parametrize("change", [{"drop": 1}, {"scale": 1.005}, {"probs": ml_dtypes.float8_e4m3fn}])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_fault_that_the_weakest_contract_covers_is_not_green(change: dict[str, Any], dtype: str) -> None:
+    """One key in 256, half a percent of the scale, probs in e4m3: each within half an ulp of bfloat16 of the scores."""
+    assert diff(run(kernel(), CASE.but(dtype=dtype))).verdict == "rounding"
+    judged = diff(run(kernel(**change), CASE.but(dtype=dtype)))
+    assert judged.verdict in ("suspicious", "bug")
+    for name in ("scores_dtype=", "probs_dtype="):
+        if judged["out"].verdict == "suspicious" and name in judged["out"].reason:
+            assert judged["out"].reason.startswith("right only of a kernel with ")
+
+
+def test_the_choice_that_decides_is_named_with_the_verdict_without_it() -> None:
+    """Scores in bfloat16, as torch's eager attention has them: undeclared suspicious, declared rounding."""
+    judged = diff(run(kernel(round_scores=True), CASE))
+    assert judged.verdict == "suspicious" and judged.origins == ()
+    reason = judged["lse"].reason
+    assert reason.startswith("right only of a kernel with scores_dtype=bfloat16")
+    assert "; of a usual kernel a bug, " in reason and reason.endswith(
+        " x of budget: declare in the contract what it does"
+    )
+    declared = diff(run(kernel(round_scores=True, contract={"scores_dtype": "bfloat16"}), CASE))
+    assert declared.verdict == "rounding"
+
+
+def test_what_is_wrong_names_the_field_that_would_explain_it() -> None:
+    case = CASE.but(dtype="float32")
+    judged = diff(run(kernel(tf32=True), case))
+    assert judged.origin == "out" and "input_precision=tf32" in judged["out"].reason
+    assert judged["out"].reason.startswith("within the budget of a kernel with ")
+    assert judged["out"].reason.endswith(": if it is so, declare it in the contract")
+    assert diff(run(kernel(tf32=True, contract={"input_precision": "tf32"}), case)).origins == ()
+
+
+def test_a_floor_of_the_exponent_is_forgiven_and_said() -> None:
+    """exp2 clamped at -127 leaves 5.9e-39 where an exact 0 belongs."""
+    case = CASE.but(causal=True, dtype="float32")
+    contract = {"block_k": 256}
+    judged = diff(run(kernel(floor=-127.0, dumps=True, contract=contract), case))
+    assert judged.origins == () and judged["probs"].verdict == "suspicious"
+    assert judged["probs"].reason.startswith("right only of a kernel with exp_floor=-127.0; of any other a bug, ")
+    wrong = diff(run(kernel(floor=-20.0, dumps=True, contract=contract), case))
+    assert wrong.origin == "probs"
+
+
+def test_units_in_which_all_of_a_run_is_right_are_suspicious() -> None:
+    """Scores and maxima in units of log2 that nobody declared; with a fault beside them it is a bug."""
+
+    def in_base_2(drop: int) -> Any:
+        def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+            scores = q @ k.swapaxes(-1, -2) * np.float32(scale * np.log2(np.e))
+            top = scores.max(axis=-1, keepdims=True)
+            probs = np.exp2(scores - top)
+            probs[..., probs.shape[-1] - drop :] = 0
+            total = probs.sum(axis=-1, keepdims=True)
+            lse = (top + np.log2(total))[..., 0] * np.float32(np.log(2))
+            stages = {"scores": scores, "row_max": top, "probs": probs, "out": probs @ v / total, "lse": lse}
+            return stages | {"contract": {"block_k": k.shape[2]}}
+
+        return attention
+
+    case = CASE.but(dtype="float32")
+    judged = diff(run(in_base_2(drop=0), case))
+    assert judged.verdict == "suspicious" and "base2=true" in judged["scores"].reason
+    assert diff(run(in_base_2(drop=1), case)).verdict == "bug"
+
+
+def test_of_our_own_kernels_nothing_is_assumed() -> None:
+    judged = diff(run("flash", Case(seqlen=48, head_dim=32, block_q=32, block_k=32), backend="emulator"))
+    assert judged.trace.contract.assumed == () and not any(stage.reason for stage in judged)
