@@ -49,7 +49,7 @@ def test_exp_with_a_short_constant_is_a_bug_though_within_its_budget() -> None:
     out = judged["out"]
     assert out.decisive is not None and out.decisive.summary.outside == 0
     assert (judged.verdict, judged.origin) == ("bug", "out")
-    assert out.reason.startswith("errors are ") and "times those of float32 controls on the same inputs" in out.reason
+    assert out.reason.startswith("errors ") and "times those of float32 controls on the same inputs" in out.reason
 
 
 def test_a_lane_that_is_off_by_a_little_is_found_and_named() -> None:
