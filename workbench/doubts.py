@@ -98,14 +98,22 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
 def _unit(
     trace: Trace, judged: Sequence[StageDiff], forgiving: Mapping[str, Sequence[Choice]], compare: Compare
 ) -> Choice | None:
-    """The one choice of what dumps mean that makes every wrong stage right, and leaves every other one so."""
+    """The one choice of what dumps mean that makes every wrong stage right, and leaves every other one so; None where
+    out and lse alone, of which units do not matter, were not given or are wrong.
+    """
     choices = [set(found) for found in forgiving.values()]
+    common = [choice for choice in set.intersection(*choices) if choice.field in UNITS] if choices else []
+    ends = {name: trace.stages[name] for name in ("out", "lse") if name in trace.stages}
+    if not common or not ends or trace.requested:
+        return None
+    alone = compare(replace(trace, stages=ends), list(ends))
+    if any(_fails(alone[name]) for name in ends):
+        return None
     names = [stage.name for stage in judged if stage.decisive is not None]
-    for choice in set.intersection(*choices) if choices else ():
-        if choice.field in UNITS:
-            held = compare(replace(trace, contract=choice.contract), names)
-            if not any(_fails(held[name]) for name in names if name in held):
-                return choice
+    for choice in common:
+        held = compare(replace(trace, contract=choice.contract), names)
+        if not any(_fails(found) for found in held.values()):
+            return choice
     return None
 
 

@@ -152,8 +152,8 @@ def _excess(own: np.ndarray, most: np.ndarray, seen: np.ndarray, lane: int | Non
     if rows < FEWEST_TO_DOUBT or own[seen].mean() <= most[seen].mean():
         return None
     found = lean(own - most, seen)
-    # too few rows for a variance: all of them have to be beyond
-    alike = beyond == DOUBTFUL and bool(np.all((np.where(seen, own - most, 0.0).sum(axis=1) > 0)[seen.any(axis=1)]))
-    if not (found.z > Z if rows >= FEWEST_ROWS else alike):
+    # too few rows for a variance: what would be beyond doubt is doubted
+    far = beyond == DOUBTFUL and bool(own[seen].mean() > BEYOND**2 * most[seen].mean())
+    if not (found.z > Z if rows >= FEWEST_ROWS else far):
         return None
     return Excess(beyond * float(np.sqrt(own[seen].mean() / most[seen].mean())), found.z, rows, lane)
