@@ -110,6 +110,27 @@ def test_units_in_which_all_of_a_run_is_right_are_suspicious() -> None:
     assert diff(run(in_base_2(drop=1), case)).verdict == "bug"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "by", "wrong"), [("float16", {"acc": 1.01}, "acc"), ("float32", {"out": 1.001}, "out")]
+)
+def test_a_choice_by_which_a_stage_cannot_be_judged_excuses_none(dtype: str, by: dict[str, float], wrong: str) -> None:
+    """Without row_max, nobody can judge acc of a kernel that was free to choose it, nor out by acc."""
+
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        q, k, v = (x.astype(np.float32) for x in (q, k, v))
+        scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+        top = scores.max(axis=-1, keepdims=True)
+        probs = np.exp(scores - top)
+        total = probs.sum(axis=-1, keepdims=True)
+        acc = probs @ v * np.float32(by.get("acc", 1))
+        out, lse = acc / total * np.float32(by.get("out", 1)), (top + np.log(total))[..., 0]
+        said = {"block_k": k.shape[2]}
+        return {"probs": probs, "acc": acc[..., None, :], "out": out, "lse": lse, "contract": said}
+
+    judged = diff(run(attention, CASE.but(dtype=dtype)))
+    assert judged.origins == (wrong,) and "row_max" not in judged[wrong].reason
+
+
 def test_of_our_own_kernels_nothing_is_assumed() -> None:
     judged = diff(run("flash", Case(seqlen=48, head_dim=32, block_q=32, block_k=32), backend="emulator"))
     assert judged.trace.contract.assumed == () and not any(stage.reason for stage in judged)

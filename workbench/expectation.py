@@ -26,10 +26,20 @@ _PARTIALS = ("partial_max", "partial_sum", "partial_O")
 _OF_MAXIMUM = ("correction", "probs", "probs_cast", "row_sum", "acc", "partial_sum", "partial_O")
 #: stages that depend on where key tiles begin
 BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
-#: fields of a contract that budgets read and the reference does not, at all or unless they were declared
+#: fields of a contract that budgets read and the reference does not, at all (but for whether it casts probs:
+#: `Problem.cast_aware`) or unless they were declared
 _OF_BUDGETS = frozenset(
     ("scores_dtype", "accumulation", "acc_accumulation", "mma_block", "mma_extra_bits", "exp_ulps", "exp_ulps_per_x")
-) | {"fast_math", "exp_flushes", "exp_argument", "normalisation", "accumulator_dtype", "out_dtype", "out_rounding"}
+) | {
+    "fast_math",
+    "exp_flushes",
+    "exp_argument",
+    "probs_normalised",
+    "normalisation",
+    "accumulator_dtype",
+    "out_dtype",
+    "out_rounding",
+}
 _READ_WHERE_DECLARED = frozenset(("probs_dtype", "probs_rounding", "partials_dtype", "partials_rounding"))
 #: stages in the units of scores, where -inf may be a sentinel
 SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
@@ -291,7 +301,9 @@ class Expectation:
         if bool(before.row_sum_of_cast) == bool(contract.row_sum_of_cast):
             differing -= {"row_sum_of_cast"}
         if not differing and {*before.assumed} ^ {*contract.assumed} <= _OF_BUDGETS:
-            vars(other).update(inputs=self.inputs, given=self.given, computed=self.computed)
+            vars(other).update(inputs=self.inputs, given=self.given)
+            if other.problem.cast_aware == self.problem.cast_aware:
+                vars(other).update(computed=self.computed)
         return other
 
 

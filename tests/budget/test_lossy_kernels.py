@@ -5,8 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.budget.test_styles import CASE, CASES, CAUSAL, ENDS, PLAIN, explained, is_right, judged, traced, worst
 
+from tests.budget.test_numpy_kernels import (
+    CASE,
+    CASES,
+    CAUSAL,
+    ENDS,
+    PLAIN,
+    explained,
+    is_of,
+    is_right,
+    judged,
+    traced,
+    worst,
+)
 from tests.numpy_kernels import F32, Style, accumulated, cubic_exp2, on_tf32
 from workbench import Diff, diff, run
 from workbench.contract import of_foreign
@@ -69,7 +81,8 @@ def test_operands_in_tf32(precision: str, terms: int, truncated: bool) -> None:
     if precision == "tf32":
         for case in (CASE, CAUSAL):
             assert explained(traced(style, case, block_k=16)) == {"input_precision"}
-            assert explained(traced(style, case, ENDS)) == {"input_precision"}
+            # what 2^-11 of q and k does to out and lse, an exponential that is off by 2^-9 may do as well
+            assert explained(traced(style, case, ENDS)) - {"exp_ulps"} == {"input_precision"}
         assert judged(style, **PLAIN | {"input_precision": "tf32x3"}).origins[0] == "qk"
 
 
@@ -125,7 +138,9 @@ def test_an_exponential_with_a_floor(dtype: str) -> None:
         judged(Style(probs_dtype=dtype), case, **narrow(dtype, exp_floor=-127))
     )  # only part of them may be clamped
     is_right(judged(style, case, ENDS))
-    assert judged(style, case, **narrow(dtype)).origins[0] in ("correction", "probs")
+    assert judged(style, case, **narrow(dtype, exp_floor=None)).origins[0] in ("correction", "probs")
+    undeclared = judged(style, case, **narrow(dtype))
+    is_of(undeclared, "exp_floor=-127.0", *(x.name for x in undeclared if x.verdict == "suspicious"))
     assert explained(traced(style, case, block_k=16)) == {"exp_floor", "exp_ulps"}
 
 

@@ -59,6 +59,13 @@ def worst(found: Diff, name: str) -> float:
     return one.summary.worst.over_budget
 
 
+def is_of(found: Diff, choice: str, *wrong: str) -> None:
+    """The stages `wrong` are suspicious: right, as all others, only of a kernel that makes the choice."""
+    assert found.verdict == "suspicious" and found.origins == ()
+    for name in wrong:
+        assert found[name].reason.startswith(f"right only of a kernel with {choice}; of any other a bug, "), name
+
+
 def is_right(found: Diff) -> None:
     """No stage is wrong, and each was judged."""
     assert found.verdict in ("exact", "rounding", "suspicious", "biased"), (found.origins, found.verdict)
@@ -141,7 +148,8 @@ def test_maxima_above_the_running_one() -> None:
         style = Style(maximum=raised)
         is_right(judged(style, case, **PLAIN | {"row_max": "upper_bound"}))
         is_right(judged(style, case, ENDS, row_max="upper_bound"))
-        assert judged(style, case, **PLAIN).origins == ("row_max",)
+        assert judged(style, case, **PLAIN | {"row_max": "running"}).origins == ("row_max",)
+        is_of(judged(style, case, **PLAIN), "row_max=upper_bound", "row_max")
     assert explained(traced(Style(maximum=raised), CAUSAL, block_k=16)) == {"row_max"}
 
 
@@ -192,7 +200,9 @@ def test_rows_visit_tiles_in_the_order_that_is_declared(order: Any) -> None:
     for case in (CASE, CAUSAL):
         is_right(judged(Style(tile_order=order), case, **PLAIN | {"tile_order": order}))
         is_right(judged(Style(tile_order=order), case, block_k=16, tile_order=order))
-        assert "row_max" in judged(Style(tile_order=order), case, **PLAIN).origins
+        assert "row_max" in judged(Style(tile_order=order), case, **PLAIN | {"tile_order": "ascending"}).origins
+        if order == "descending":
+            is_of(judged(Style(tile_order=order), case, **PLAIN), "tile_order=descending", "row_max")
         is_right(judged(Style(tile_order=order, splits=2), case, **PLAIN | {"tile_order": order, "splits": 2}))
     assert explained(traced(Style(tile_order="descending"), CAUSAL, block_k=16)) == {"tile_order"}
 
@@ -263,7 +273,8 @@ def test_a_mask_may_add_its_sentinel(sentinel: float) -> None:
 
 
 def test_half_a_sentinel_is_masked_and_less_is_not() -> None:
-    trace = traced(Style(sentinel=-1e9), CAUSAL, **PLAIN | {"mask_sentinel": -1e9})
+    said = PLAIN | {"mask_sentinel": -1e9, "skips_masked_tiles": False}
+    trace = traced(Style(sentinel=-1e9), CAUSAL, **said)
     scores = trace.stages["scores"].copy()
     for held, verdict in ((-0.5e9, "exact"), (-0.49e9, "bug"), (0.0, "bug")):
         scores[0, 0, 3, 50] = held  # a masked key
