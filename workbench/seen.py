@@ -39,8 +39,8 @@ def notes(stages: Stages, case: Case) -> tuple[str, ...]:
 
 
 def told_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:
-    """Contract fields that the dumped `stages` prove: out has its dtype; a stage in float32 whose values no 16-bit dtype
-    has was not rounded to one; and acc and its like are made of probs that were cast before they were normalised.
+    """Contract fields that the dumped `stages` prove: out has its dtype; a stage in float32 whose values no 16-bit
+    dtype has was not rounded to one; and acc and its like are made of probs that were cast before they were normalised.
     """
     found: dict[str, Any] = {}
     if "out" in stages:
