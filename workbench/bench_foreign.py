@@ -41,6 +41,8 @@ KNOWN: Mapping[str, Callable[[Trace], Trace]] = {
     "out and lse, contract unknown": lambda trace: unknown(trace, ("out", "lse")),
     "out, contract unknown": lambda trace: unknown(trace, ("out",)),
 }
+#: what is known -> the column of those that are suspicious
+DOUBTED: Mapping[str, str] = {f"{known}: suspicious": known for known in KNOWN if known.endswith("unknown")}
 # seconds of a case, measured on 2 cores, for estimates only
 CASE_S = 0.15
 
@@ -53,7 +55,8 @@ def measure(
     `foreign`: for each backend counts over every length, head_dim, dtype and mask (causal is top-left, as is_causal
     means), and `refused`: reason -> cases that the backend does not take. float32 is not TF32: `float32_matmul` is
     torch's setting, highest. `lost`: of `per_fault` runs of each fault of ours on the emulator, `effective` (out or lse
-    differ in a bit from the correct kernel's) and of these how many are called a bug, by what is known of them.
+    differ in a bit from the correct kernel's) and of these how many are called a bug, by what is known of them, and how
+    many more are suspicious where the contract is not.
 
     Unavailable without torch.
     """
@@ -84,7 +87,7 @@ def measure(
         for row in spread(partial(_lost, runs=per_fault, seed=seed), FAULTS, jobs):
             rows.append(row)
             tick(f"{len(rows)} done")
-    keys = ("runs", "effective", *KNOWN)
+    keys = ("runs", "effective", *KNOWN, *DOUBTED)
     return {
         "schema": SCHEMA,
         "seed": seed,
@@ -120,11 +123,14 @@ def unknown(trace: Trace, names: Sequence[str]) -> Trace:
 
 def _lost(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
     """A row of `lost`."""
-    row: dict[str, Any] = {"fault": fault_id, "runs": runs, "effective": 0, **dict.fromkeys(KNOWN, 0)}
+    row: dict[str, Any] = {"fault": fault_id, "runs": runs, "effective": 0, **dict.fromkeys((*KNOWN, *DOUBTED), 0)}
     for faulty in effective_runs(CATALOGUE[fault_id], runs, seed):
         row["effective"] += 1
-        for known, view in KNOWN.items():
-            row[known] += diff(view(faulty)).verdict in ORIGIN_VERDICTS
+        verdicts = {known: diff(view(faulty)).verdict for known, view in KNOWN.items()}
+        for known, verdict in verdicts.items():
+            row[known] += verdict in ORIGIN_VERDICTS
+        for column, known in DOUBTED.items():
+            row[column] += verdicts[known] == "suspicious"
     return row
 
 

@@ -27,8 +27,10 @@ ENDS = ("out", "lse")
 ALL_UP_TO, RANDOM = 3, 200
 #: random runs of a fault among which one that shows is sought
 TRIES = 10
+#: parts of a fault's subsets, which processes share
+SHARES = 8
 # seconds of a judgement, measured on 2 cores, for an estimate only
-JUDGED_S = 0.05
+JUDGED_S = 0.15
 
 
 def measure(*, all_up_to: int = ALL_UP_TO, random: int = RANDOM, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
@@ -39,14 +41,20 @@ def measure(*, all_up_to: int = ALL_UP_TO, random: int = RANDOM, seed: int = 0, 
     `bug`, which first stages they named, and the subsets that were `green`.
     """
     faults = [fault.id for fault in CATALOGUE.values() if fault.stages]
+    shares = [(fault, share) for fault in faults for share in range(SHARES)]
+    rows: dict[str, dict[str, Any]] = {
+        fault: {"fault": fault, "judged": 0, "bug": 0, "origins": Counter(), "green": []} for fault in faults
+    }
     with step(f"judge every subset of {len(faults)} faults", JUDGED_S * 400 * len(faults) / jobs) as tick:
-        rows = []
-        for row in spread(partial(_row, all_up_to=all_up_to, random=random, seed=seed), faults, jobs):
-            rows.append(row)
-            tick(f"{len(rows)} done, {sum(len(row['green']) for row in rows)} green")
-    sums: dict[str, Any] = {key: sum(row[key] for row in rows) for key in ("judged", "bug")}
-    sums["green"] = [subset for row in rows for subset in row["green"]]
-    return {"schema": SCHEMA, "seed": seed, "faults": rows, "all_faults": sums}
+        found = spread(partial(_share, all_up_to=all_up_to, random=random, seed=seed), shares, jobs)
+        for i, ((fault, _), share) in enumerate(zip(shares, found, strict=True)):
+            for key, value in share.items():
+                rows[fault][key] += value
+            tick(f"{i // SHARES} done, {sum(len(row['green']) for row in rows.values())} green")
+    plain = [row | {"origins": dict(row["origins"].most_common())} for row in rows.values()]
+    sums: dict[str, Any] = {key: sum(row[key] for row in plain) for key in ("judged", "bug")}
+    sums["green"] = [subset for row in plain for subset in row["green"]]
+    return {"schema": SCHEMA, "seed": seed, "faults": plain, "all_faults": sums}
 
 
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -61,21 +69,21 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
     ]
 
 
-def _row(fault_id: str, *, all_up_to: int, random: int, seed: int) -> dict[str, Any]:
-    row: dict[str, Any] = {"fault": fault_id, "judged": 0, "bug": 0, "origins": {}, "green": []}
+def _share(of: tuple[str, int], *, all_up_to: int, random: int, seed: int) -> dict[str, Any]:
+    """What the subsets of one share of a fault add to its row."""
+    fault_id, share = of
+    row: dict[str, Any] = {"judged": 0, "bug": 0, "origins": Counter(), "green": []}
     faulty = next((run for run in effective_runs(CATALOGUE[fault_id], TRIES, seed) if _shows(run)), None)
-    if faulty is None:
-        return row
-    origins: Counter[str] = Counter()
-    for subset in subsets(faulty, all_up_to, random, seed):
+    for subset in [] if faulty is None else subsets(faulty, all_up_to, random, seed)[share::SHARES]:
+        assert faulty is not None
         judged = diff(unknown(faulty, (*subset, *ENDS)))
         row["judged"] += 1
         if judged.verdict in ORIGIN_VERDICTS:
             row["bug"] += 1
-            origins[str(judged.origin)] += 1
+            row["origins"][str(judged.origin)] += 1
         else:
             row["green"].append([fault_id, *subset])
-    return row | {"origins": dict(origins.most_common())}
+    return row
 
 
 def _shows(faulty: Trace) -> bool:

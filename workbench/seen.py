@@ -15,6 +15,7 @@ Stages = Mapping[str, np.ndarray]
 
 #: stages that hold unnormalised probs, or what is made of them
 _UNNORMALISED = ("probs_cast", "acc", "partial_O")
+_NARROW = ("float16", "bfloat16")
 #: relative error of a product and its factor in float32, both rounded
 _PRODUCT = 2.0**-22
 
@@ -38,9 +39,8 @@ def notes(stages: Stages, case: Case) -> tuple[str, ...]:
 
 
 def told_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:
-    """Contract fields that the dumped `stages` prove: out has its dtype; a stage in float32 whose values the 16-bit
-    dtype of the inputs does not have was not rounded to it; and acc and its like are made of probs that were cast
-    before they were normalised.
+    """Contract fields that the dumped `stages` prove: out has its dtype; a stage in float32 whose values no 16-bit
+    dtype has was not rounded to one; and acc and its like are made of probs that were cast before they were normalised.
     """
     found: dict[str, Any] = {}
     if "out" in stages:
@@ -51,14 +51,14 @@ def told_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:
     if case.dtype == "float32" or case.codes is not None:
         return found
     for name, field in (("probs_cast", "probs_dtype"), ("partial_O", "partials_dtype")):
-        if _is_float32(stages, name) and not _rounded(stages[name], case.dtype):
+        if _is_float32(stages, name) and not any(_rounded(stages[name], dtype) for dtype in _NARROW):
             found[field] = "float32"
     shape = tuple(case.sizes[axis] for axis in STAGES["scores"].axes)
     if "bias" not in inputs and _is_float32(stages, "scores") and stages["scores"].shape == shape:
         scores = stages["scores"][np.broadcast_to(visible(case, inputs), shape)]
         # scores may be the float32 product of the scale and of sums that were rounded
         products = scores / np.float64(case.scale or 1)
-        if not _rounded(scores, case.dtype) and not _rounded(products, case.dtype, _PRODUCT):
+        if not any(_rounded(scores, dtype) or _rounded(products, dtype, _PRODUCT) for dtype in _NARROW):
             found["scores_dtype"] = "float32"
     return found
 
