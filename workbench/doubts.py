@@ -102,8 +102,9 @@ def _unit(
     """The one choice of what dumps mean that makes every wrong stage right, and leaves every other one so; None where
     out and lse alone, of which units do not matter, were not given or are wrong.
     """
-    choices = [set(found) for found in forgiving.values()]
-    common = [choice for choice in set.intersection(*choices) if choice.field in UNITS] if choices else []
+    first, *others = forgiving.values() or [[]]
+    # the narrower of two is before the wider, as of row_max
+    common = [one for one in first if one.field in UNITS and all(one in found for found in others)]
     ends = {name: trace.stages[name] for name in ("out", "lse") if name in trace.stages}
     if not common or not ends or trace.requested:
         return None
