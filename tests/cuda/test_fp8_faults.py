@@ -81,7 +81,7 @@ def test_zero_point_127_is_named_by_the_command():
     assert (done.exit_code, found["verdict"], found["origins"]) == (1, "bug", ["lut_k"])
 
 
-def test_acc_truncated_beside_scores_from_tensor_cores_is_biased(monkeypatch):
+def test_acc_truncated_beside_scores_from_tensor_cores_is_a_bug(monkeypatch):
     """Which it was not under a contract that says of both sums alike that either may truncate."""
     fault = Fault(
         "acc-truncated",
@@ -98,7 +98,7 @@ def test_acc_truncated_beside_scores_from_tensor_cores_is_biased(monkeypatch):
 
     faulty = fp8_run(CASE, faults=[fault.id])
     judged, loose = diff(faulty), diff(either(faulty))
-    assert (judged.verdict, judged["acc"].verdict, judged.origins) == ("biased", "biased", ())
+    assert (judged.verdict, judged["acc"].verdict, judged.origins) == ("bug", "bug", ("acc",))
     assert judged["acc"].reason.startswith("errors lean toward zero")
     assert (loose.verdict, loose["acc"].reason) == ("rounding", "")
     assert diff(fp8_run(CASE)).verdict == "rounding"
