@@ -195,7 +195,8 @@ def test_tiles_and_splits_are_for_functions_that_read_stages(tmp_path: Path) -> 
     )
     done = workbench("diff", f"{tmp_path}/mine.py:attention", "--splits", "3")
     assert str(done.exception) == (
-        f'--splits is for kernels of ours; {tmp_path}/mine.py:attention says its tiles and splits in its "contract"'
+        f"--splits is for kernels of ours; what {tmp_path}/mine.py:attention does is told: --contract splits=3, or "
+        'splits in the "contract" that it returns'
     )
     read = workbench("diff", f"{tmp_path}/mine.py:reduce", "--splits", "3", "--block-k", "32", "--json")
     assert read.exit_code == 1 and '"origin": "out"' in read.stdout and '"splits": 3' in read.stdout

@@ -162,8 +162,10 @@ def test_torch_kernels_take_codes_in_any_layout() -> None:
     assert judged.verdict in ("exact", "rounding") and judged["dequant_v"].verdict == "exact"
 
 
-def test_what_only_float8_products_explain_is_suspicious_until_they_are_declared() -> None:
-    """The weakest contract, of probs in float8 and sums in 14 bits, covers most bugs of V."""
+def test_what_only_weak_choices_explain_is_suspicious_until_others_are_declared() -> None:
+    """The weakest contract, of probs in float8 and sums in 14 bits, covers most bugs of V; so would sums in 16 bits and a
+    coarse exp.
+    """
 
     def kernel(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, scale: float, causal: bool) -> Any:
         read = [decoded("e4m3", x, s, np.float32) for x, s in ((q, scale_q), (k, scale_k), (v, scale_v[:1]))]
@@ -173,7 +175,8 @@ def test_what_only_float8_products_explain_is_suspicious_until_they_are_declared
     case = Case(heads=4, seqlen=128, codes="e4m3")
     out = diff(run(kernel, case))["out"]
     assert out.verdict == "suspicious" and out.reason.startswith(
-        "right only of a kernel with probs_dtype=float8_e4m3fn or probs_dtype=float8_e5m2; of a usual kernel a bug, "
+        "right only of a kernel with accumulator_dtype=float16 or accumulator_dtype=bfloat16 or "
+        "probs_dtype=float8_e4m3fn or probs_dtype=float8_e5m2 or exp_ulps=40000.0; of a usual kernel a bug, "
     )
     contract = {"probs_dtype": "float16", "mma_extra_bits": 0}
     assert diff(run(kernel, case)).origins == ("out",)

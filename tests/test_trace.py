@@ -1,11 +1,14 @@
 """A trace in memory: slots that nobody wrote, and files that are written whole or not at all."""
 
+import errno
+import os
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from workbench.refusal import Refusal
 from workbench.trace import blank, to_float64, unwritten, write_atomically
 
 
@@ -24,9 +27,10 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     write_atomically(path, b"old")
 
     def full(*_: object) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(Refusal) as refused:
         write_atomically(path, b"new")
+    assert str(refused.value) == f"{path} cannot be written: No space left on device"
     assert path.read_bytes() == b"old" and [entry.name for entry in tmp_path.iterdir()] == ["file"]

@@ -96,7 +96,8 @@ def test_how_to_run_without_a_gpu_is_said() -> None:
     environment["PYTHONPATH"] = f"{root}:{environment.get('PYTHONPATH', '')}"
     command = [sys.executable, "-c", code, "diff", *target]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 2 and ran.stdout == ""
-    assert ran.stderr.endswith(
-        "\nWithout a GPU, Triton's interpreter runs its kernels on the CPU: set TRITON_INTERPRET=1 in the environment.\n"
+    assert ran.returncode == 3 and ran.stdout == ""
+    assert ran.stderr == (
+        f"workbench: {target[0]} launches a kernel in Triton, and there is no GPU. "
+        "Without a GPU, Triton's interpreter runs its kernels on the CPU: set TRITON_INTERPRET=1 in the environment.\n"
     )
