@@ -33,6 +33,7 @@ from workbench.stage_diff import StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
 from workbench.truth import truth
+from workbench.widened import Widened, widened
 from workbench.window import first_of
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
@@ -95,6 +96,12 @@ class Diff:
     def rules(self) -> tuple[Rule, ...]:
         """The usual rules on out against float64 from q, k, v; none where out was not given, or not whole."""
         return self.beside.rules
+
+    @cached_property
+    def widened(self) -> list[Widened]:
+        """Stages whose budget an assumption makes far wider than a usual kernel's."""
+        judged = [stage.name for stage in self.stages if stage.decisive is not None]
+        return widened(self.trace, [name for name in judged if name in self.trace.stages])
 
     @cached_property
     def loss(self) -> Loss | None:

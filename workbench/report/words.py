@@ -231,6 +231,9 @@ def _assumed(diff: Diff, full: bool) -> list[str]:
     found = assumptions(diff)
     if not found:
         return []
-    if full:
-        return [f"contract: {len(found)} fields assumed of the kernel, the weakest choice: {', '.join(found)}"]
-    return [f"contract: {len(found)} fields assumed of the kernel, the weakest choice (-v lists them)"]
+    listed = f": {', '.join(found)}" if full else " (-v lists them)"
+    wide = [
+        f"the budget of {x.stage} is {ratio(x.times)} times a usual kernel's for {x.choice}, which nobody declared"
+        for x in diff.widened
+    ]
+    return [f"contract: {len(found)} fields assumed of the kernel, the weakest choice{listed}", *wide]
