@@ -42,6 +42,7 @@ lint: $(FULL) ## check style, formatting and types
 	@$(BIN)/ruff format --check --quiet . || { echo "Not formatted; run $(BIN)/ruff format" >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 
+notebooks: export OMP_NUM_THREADS := 1
 notebooks: $(FULL) ## run every notebooks/*.py and write its .ipynb with what it shows, and the screens of README.md and docs
 	@$(BIN)/python -m tests.notebooks
 	@$(BIN)/python -m tests.screens
