@@ -64,7 +64,8 @@ def test_the_ipynb_is_small_and_tells_nothing_of_the_machine(source):
     assert not any(cell.metadata for cell in notebook.cells) and [*notebook.metadata] == ["kernelspec"]
     outputs = "".join(str(shown) for cell in notebook.cells for shown in cell.get("outputs", ()))
     without_pictures = re.sub(r"'image/png': '[^']*'", "", outputs)
-    assert not re.search(r"/home/|/work/|/root/|/tmp/|Users|\b20\d\d-\d\d-\d\d\b|0x[0-9a-f]{6,}", without_pictures)
+    # an absolute path, a day, an address: of whatever machine
+    assert not re.search(r"(?<!\w)/\w+/|Users|\b20\d\d-\d\d-\d\d\b|0x[0-9a-f]{6,}", without_pictures)
     assert "stderr" not in text
 
 
