@@ -12,8 +12,8 @@ from workbench import Case, Refusal, bench_fp8, diff, run
 from workbench.bench_fp8 import SHAPES, VARIANTS, Called, measure, tables
 from workbench.case import QUANTISED
 from workbench.cli import commands
+from workbench.stage_diff import RIGHT_VERDICTS
 from workbench.stages import ALGORITHMS
-from workbench.tally import RIGHT
 
 FACTORS = {
     **VARIANTS,
@@ -72,7 +72,7 @@ def test_the_rows_hold_every_pair_of_values():
 def test_a_correct_kernel_is_called_right(row, backend):
     case = chosen(row)
     found = Called.of(diff(run("fp8", case, backend=backend)))
-    assert found.verdict in RIGHT and found.not_right == ""
+    assert found.verdict in RIGHT_VERDICTS and found.not_right == ""
     tables_of_it = {"lut_k", "lut_v"} if case.decode == "table" else set()
     assert {name for name, _, _ in found.stages} == set(ALGORITHMS["fp8"]) - {"lut_k", "lut_v"} | tables_of_it
 
@@ -99,7 +99,7 @@ def test_the_document_counts_the_verdicts_of_a_variant(results):
     (row,) = results["variants"]
     assert row == {"codes": "simulated"} | results["all_variants"]
     # causal and full, dynamic and static
-    assert row["runs"] == sum(row["verdicts"].values()) == 4 and set(row["verdicts"]) <= set(RIGHT)
+    assert row["runs"] == sum(row["verdicts"].values()) == 4 and set(row["verdicts"]) <= set(RIGHT_VERDICTS)
     assert 0.9 < row["over_budget"] <= 1 and row["not_right"] == []
     stages = {row["stage"]: row for row in results["stages"]}
     assert list(stages) == list(ALGORITHMS["fp8"])

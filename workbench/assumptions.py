@@ -6,7 +6,7 @@ against the usual one as well; what is wrong under it may be right under one oth
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.contract import FLOAT8, WEAKEST_MMA, Contract
 
@@ -40,25 +40,41 @@ POLYNOMIAL_ULPS = 2000.0
 QUADRATIC_ULPS = 40000.0
 
 
+class Choice(NamedTuple):
+    """One field of a contract, chosen."""
+
+    field: str
+    contract: Contract
+
+    def __str__(self) -> str:
+        value = getattr(self.contract, self.field)
+        return f"{self.field}={str(value).lower() if isinstance(value, bool | None) else value}"
+
+
 def usual(promise: Contract) -> Contract:
     """The contract of `contract.of_foreign` with the usual choice of a flash kernel for what nobody declared."""
     chosen = {**_USUAL, "probs_dtype": _storage(promise)} if _storage(promise) != "float32" else _USUAL
     return replace(promise, **{name: value for name, value in chosen.items() if name in promise.assumed})
 
 
-def alternatives(promise: Contract) -> Iterator[tuple[str, Contract]]:
-    """Fields that nobody declared of the contract of `contract.of_foreign`, each with the `usual` contract in which
-    that field alone has another choice, a weaker one first; a field may come more than once.
-    """
+def weaker(promise: Contract) -> list[str]:
+    """The fields that nobody declared and in which the contract is not the `usual` one."""
     base = usual(promise)
+    return [name for name in promise.assumed if getattr(promise, name) != getattr(base, name)]
+
+
+def alternatives(promise: Contract) -> Iterator[Choice]:
+    """Choices for fields that nobody declared of the contract of `contract.of_foreign`, each in the `usual` contract in
+    which that field alone is another, a weaker one first; a field may come more than once.
+    """
+    base, fields = usual(promise), weaker(promise)
     for name in _USUAL:
-        if name in promise.assumed and name not in ("mma_block", "mma_extra_bits"):
-            if getattr(base, name) != getattr(promise, name):
-                yield name, replace(base, **{name: getattr(promise, name)})
+        if name in fields and name not in ("mma_block", "mma_extra_bits"):
+            yield Choice(name, replace(base, **{name: getattr(promise, name)}))
     for name, value, with_it in _wild(promise):
         if name in promise.assumed:
             more = {key: other for key, other in with_it.items() if key in promise.assumed}
-            yield name, replace(base, **{name: value}, **more)
+            yield Choice(name, replace(base, **{name: value}, **more))
 
 
 def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:

@@ -22,8 +22,8 @@ from workbench.quantisation import loss
 from workbench.refusal import Unavailable
 from workbench.report.command import diff_command
 from workbench.report.plain import number
+from workbench.stage_diff import RIGHT_VERDICTS
 from workbench.stages import ALGORITHMS, INPUTS
-from workbench.tally import RIGHT
 from workbench.target import run
 from workbench.trace import Trace, to_float64
 
@@ -160,7 +160,7 @@ class Called:
     @property
     def not_right(self) -> str:
         """The stages that are not exact or rounding, and victims, and the run; "" where there are none."""
-        stages = [f"{name} {verdict}" for name, verdict, _ in self.stages if verdict not in RIGHT]
+        stages = [f"{name} {verdict}" for name, verdict, _ in self.stages if verdict not in RIGHT_VERDICTS]
         wrong = [*stages, *(f"{name} victim" for name in self.victims)]
         return f"{', '.join(wrong)}: {self.command}" if wrong else ""
 

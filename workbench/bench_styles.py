@@ -14,9 +14,8 @@ from workbench.jobs import spread
 from workbench.judge import SEVERITY, Diff, diff
 from workbench.progress import step
 from workbench.reference import dense
-from workbench.stage_diff import ORIGIN_VERDICTS
+from workbench.stage_diff import ORIGIN_VERDICTS, RIGHT_VERDICTS
 from workbench.styles import CORRECT, FAULTY, Faulty, Style, cases, declared, faulty_cases
-from workbench.tally import RIGHT
 from workbench.target import run
 from workbench.trace import Trace, to_float64
 
@@ -92,7 +91,7 @@ def _style_row(index: int, *, runs: int, seed: int) -> dict[str, Any]:
             named = _names(judged, style)
             if judged.verdict in (*ORIGIN_VERDICTS, "untestable"):
                 row["wrong"].append(told | {"named": named})
-            if judged.verdict not in RIGHT and not named:
+            if judged.verdict not in RIGHT_VERDICTS and not named:
                 row["unnamed"].append(told | {"named": named})
         row["verdicts"][level] = dict(counts)
     return row
@@ -105,7 +104,9 @@ def _names(judged: Diff, style: Style) -> bool:
 
 
 def _why(judged: Diff) -> str:
-    return "; ".join(f"{stage.name} {stage.verdict}: {stage.reason}" for stage in judged if stage.verdict not in RIGHT)
+    return "; ".join(
+        f"{stage.name} {stage.verdict}: {stage.reason}" for stage in judged if stage.verdict not in RIGHT_VERDICTS
+    )
 
 
 def _fault_row(index: int, *, runs: int, seed: int) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def _fault_row(index: int, *, runs: int, seed: int) -> dict[str, Any]:
         judged = diff(trace)
         counts[judged.verdict] += 1
         row["runs"] += 1
-        if judged.verdict in RIGHT:
+        if judged.verdict in RIGHT_VERDICTS:
             times = _times(fault, trace)
             if max(times.values()) >= LISTED:
                 row["green"].append({"case": str(trace.case), **times})

@@ -5,7 +5,7 @@ What structured data do to rounding errors (terms that are nearly equal share on
 do to the control's as well.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,9 +16,12 @@ from workbench import mask
 from workbench.budget import Losses, losses_of, without
 from workbench.budget.losses import U
 from workbench.case import Case
+from workbench.comparison import Found
 from workbench.contract import Contract
 from workbench.errors import round_to, ulp
-from workbench.expectation import tiling_of
+from workbench.expectation import Expectation, Part, readable, tiling_of
+from workbench.held import compared
+from workbench.quantisation import attention_of
 from workbench.reference import online
 from workbench.reference.split_k import last_states
 from workbench.stages import INPUTS
@@ -55,6 +58,15 @@ def sampled(case: Case, rows: int = ROWS) -> np.ndarray:
     """Indices of the queries that are looked at: so many rows over all batches and heads, or one query of each head."""
     n = min(case.seqlen_q, max(1, rows // (case.batch * case.heads)))
     return np.linspace(0, case.seqlen_q - 1, n).round().astype(int)
+
+
+def at_rows(trace: Trace, names: Collection[str], rows: np.ndarray) -> Iterator[tuple[str, Found]]:
+    """As `held.compared`, those of `names` that are stages of attention (`quantisation.attention_of`), at the queries
+    `rows` of every head alone, within their worst case.
+    """
+    trace = attention_of(trace)
+    e = Expectation(trace, readable(trace), Part(q=rows), statistics=False)
+    yield from compared(e, [name for name in names if name in trace.stages])
 
 
 @np.errstate(all="ignore")

@@ -9,42 +9,29 @@ reaches no farther than 2^-127, and units of dumps in which the whole run is rig
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from workbench.assumptions import alternatives, usual
+from workbench.assumptions import Choice, alternatives, usual, weaker
 from workbench.comparison import WRONG, Found, Summary
 from workbench.contract import Contract
-from workbench.control import sampled
+from workbench.control import at_rows, sampled
 from workbench.evidence import DOUBTFUL, ROWS, excesses
-from workbench.expectation import Expectation, Part, readable, unjudgeable
-from workbench.held import compared
-from workbench.quantisation import attention_of
+from workbench.expectation import unjudgeable
 from workbench.refusal import Refusal
-from workbench.stage_diff import StageDiff
+from workbench.stage_diff import RIGHT_VERDICTS, StageDiff
 from workbench.trace import Trace, check
 
 #: stages of a trace -> what their decisive comparisons add up to
 Compare = Callable[[Trace, Sequence[str]], Mapping[str, Summary]]
 
-RIGHT = ("exact", "rounding")
 #: choices so narrow that what they explain is no bug where nobody declared them
 FORGIVEN = ("exp_floor",)
 #: choices of what dumps mean: a run that is right throughout under one of them is of a kernel that did not say it
 UNITS = ("base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles")
 SAY = "declare in the contract what it does"
-
-
-class Choice(NamedTuple):
-    """One field of a contract, chosen."""
-
-    field: str
-    contract: Contract
-
-    def __str__(self) -> str:
-        value = getattr(self.contract, self.field)
-        return f"{self.field}={str(value).lower() if isinstance(value, bool | None) else value}"
 
 
 class Doubt(NamedTuple):
@@ -58,7 +45,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
     """The stages, with what the assumptions of the trace's contract decide of them."""
     promise, base = trace.contract, usual(trace.contract)
     names = [stage.name for stage in judged if stage.decisive is not None]
-    choices = [Choice(*choice) for choice in alternatives(promise) if _fits(trace, names, choice[1])]
+    choices = [choice for choice in alternatives(promise) if _fits(trace, names, choice.contract)]
     doubts = _wrong_if_usual(trace, judged, compare)
     # those that a budget decides are told apart by budgets
     doubtful = [
@@ -70,19 +57,22 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
     wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
     # what is wrong by the size of its errors together is tried by that
     tried = [x if _fails(x.decisive.summary) else replace(x, verdict="rounding") for x in wrong if x.decisive]
-    weaker = [Choice(field, _with(promise, base, contract)) for field, contract in choices]
-    forgiving = _explained(trace, tried, [one for one in weaker if one.contract != promise])
+    beside = [Choice(field, _with(promise, base, contract)) for field, contract in choices]
+    forgiving = _explained(trace, tried, [one for one in beside if one.contract != promise])
     unit = _unit(trace, judged, forgiving, compare)
+
+    @cache
+    def wrong_under(choice: Choice) -> set[str]:
+        held = compare(replace(trace, contract=choice.contract), [stage.name for stage in wrong])
+        return {name for name, found in held.items() if _fails(found)}
 
     def told(stage: StageDiff) -> StageDiff:
         if stage.name in doubts:
-            reason = (
-                f"{_deciding(explained[stage.name], promise, base)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
-            )
+            reason = f"{_deciding(explained[stage.name], promise)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
             return replace(stage, verdict="suspicious", reason=reason)
         found = forgiving.get(stage.name, [])
         narrow = [choice for choice in found if choice.field in FORGIVEN or choice == unit]
-        if narrow and not _fails(compare(replace(trace, contract=narrow[0].contract), [stage.name])[stage.name]):
+        if narrow and stage.name not in wrong_under(narrow[0]):
             assert stage.decisive is not None
             reason = (
                 f"right only of a kernel with {narrow[0]}; of any other a bug, {_beyond(stage.decisive.summary)}: {SAY}"
@@ -121,7 +111,7 @@ def _unit(
 
 def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> dict[str, Doubt]:
     """The right stages that are not those of a usual kernel -> in which way."""
-    right = [stage.name for stage in judged if stage.verdict in RIGHT]
+    right = [stage.name for stage in judged if stage.verdict in RIGHT_VERDICTS]
     strict = replace(trace, contract=usual(trace.contract))
     if strict.contract == trace.contract or not right:
         return {}
@@ -142,13 +132,12 @@ def _explained(trace: Trace, stages: Sequence[StageDiff], choices: Sequence[Choi
 
 def _right_under(trace: Trace, stages: Sequence[StageDiff], contract: Contract) -> list[str]:
     """The stages that are right of a kernel with that contract, at the rows of their worst elements and some more."""
-    other = attention_of(replace(trace, contract=contract))
-    names = [stage.name for stage in stages if stage.name in other.stages]
+    other = replace(trace, contract=contract)
     rows = {*sampled(trace.case, ROWS), *(place for stage in stages if (place := _worst_query(stage)) is not None)}
-    e = Expectation(other, readable(other), Part(q=np.array(sorted(rows))), statistics=False)
-    right = [name for name, found in compared(e, names) if _holds(found)]
+    held = at_rows(other, [stage.name for stage in stages], np.array(sorted(rows)))
+    right = [name for name, found in held if _holds(found)]
     # of what is outside its budget under another contract, budgets decide
-    inside = [stage.name for stage in stages if stage.name in right and stage.verdict in RIGHT]
+    inside = [stage.name for stage in stages if stage.name in right and stage.verdict in RIGHT_VERDICTS]
     wrong = excesses(other, inside, DOUBTFUL)
     return [name for name in right if name not in wrong]
 
@@ -182,12 +171,12 @@ def _with(promise: Contract, base: Contract, contract: Contract) -> Contract:
     return replace(promise, **changed)
 
 
-def _deciding(choices: Sequence[Choice], promise: Contract, base: Contract) -> str:
+def _deciding(choices: Sequence[Choice], promise: Contract) -> str:
     """What makes a stage right that is not a usual kernel's."""
     if choices:
         return f"right only of a kernel with {_either(choices)}"
-    weaker = [Choice(name, promise) for name in promise.assumed if getattr(promise, name) != getattr(base, name)]
-    return f"right only of a kernel with several of {', '.join(map(str, weaker))}"
+    several = (str(Choice(name, promise)) for name in weaker(promise))
+    return f"right only of a kernel with several of {', '.join(several)}"
 
 
 def _either(choices: Sequence[Choice]) -> str:

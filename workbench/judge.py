@@ -29,7 +29,7 @@ from workbench.quantisation import Loss, loss
 from workbench.refusal import Refusal
 from workbench.rules import Rule
 from workbench.selection import Selection
-from workbench.stage_diff import StageDiff
+from workbench.stage_diff import RIGHT_VERDICTS, StageDiff
 from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
 from workbench.trace import Trace, check
 from workbench.truth import truth
@@ -289,7 +289,7 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
     decisive = isolated or propagated
     assert decisive is not None
     verdict, reason = _verdict(decisive.summary)
-    if name in BY_COARSEST and trace.case.codes is None and verdict in ("exact", "rounding"):
+    if name in BY_COARSEST and trace.case.codes is None and verdict in RIGHT_VERDICTS:
         verdict, reason = "suspicious", "within what the coarsest 8-bit format loses; nobody told the format (--codes)"
     return StageDiff(
         name,

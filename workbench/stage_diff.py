@@ -11,6 +11,8 @@ from workbench.refusal import Refusal
 from workbench.selection import Index, Selection, chosen, select
 from workbench.trace import to_float64
 
+#: verdicts of a stage of which there is nothing to say
+RIGHT_VERDICTS = ("exact", "rounding")
 #: verdicts of a stage that is wrong on its own inputs
 ORIGIN_VERDICTS = ("missing", "bug")
 

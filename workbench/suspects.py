@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from workbench.comparison import State
 from workbench.judge import Diff
-from workbench.stage_diff import StageDiff
+from workbench.stage_diff import RIGHT_VERDICTS, StageDiff
 from workbench.stages import unseen_upstream
 
 #: what a right stage cannot show of the stages that it was made of, since it sums over all keys of a row or divides
@@ -36,7 +36,7 @@ def suspects(diff: Diff, stage: StageDiff) -> Suspects | None:
     if other is None or not stage.upstream or other not in diff.trace.stages:
         return None
     right = diff[other]
-    if right.role != "clean" or right.verdict not in ("exact", "rounding") or right.propagated is None:
+    if right.role != "clean" or right.verdict not in RIGHT_VERDICTS or right.propagated is None:
         return None
     summary = right.propagated.summary
     whole = summary.judged == summary.size > 0 and not summary.count(State.ABSENT)

@@ -8,9 +8,8 @@ import numpy as np
 
 from workbench import rules
 from workbench.judge import SEVERITY, Diff
+from workbench.stage_diff import RIGHT_VERDICTS
 
-#: what a correct run should be called
-RIGHT = ("exact", "rounding")
 #: the usual rules, by name
 RULES = ("assert_close", "atol 1e-2", "FlashAttention 2x")
 #: verdict -> largest share of correct runs that may be called so
@@ -32,7 +31,7 @@ class Called:
         trace = judged.trace
         return cls(
             judged.verdict,
-            tuple((stage.verdict, stage.name) for stage in judged.stages if stage.verdict not in RIGHT),
+            tuple((stage.verdict, stage.name) for stage in judged.stages if stage.verdict not in RIGHT_VERDICTS),
             tuple(rule.name for rule in rules.usual(trace, expected_out(judged)) if not rule.passes),
             f"{trace.target}: {trace.case}",
         )
@@ -57,7 +56,7 @@ class Tally:
         self.fails.update(run.fails)
         for verdict, stage in run.stages:
             self.stages.setdefault(verdict, Counter())[stage] += 1
-        if run.verdict not in RIGHT:
+        if run.verdict not in RIGHT_VERDICTS:
             self.not_right.append(f"{', '.join(' '.join(stage) for stage in run.stages)} of {run.run}")
 
     def document(self) -> dict[str, Any]:

@@ -6,13 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.assumptions import usual
+from workbench.assumptions import Choice, usual, weaker
 from workbench.contract import Contract
-from workbench.control import sampled
-from workbench.doubts import Choice
-from workbench.expectation import Expectation, Part, readable
-from workbench.held import compared
-from workbench.quantisation import attention_of
+from workbench.control import at_rows, sampled
 from workbench.trace import Trace
 
 #: times a usual kernel's budget from which on the report says so
@@ -36,9 +32,8 @@ def widened(trace: Trace, names: Sequence[str]) -> list[Widened]:
     promise, base = trace.contract, usual(trace.contract)
     wide, narrow = (_budgets(trace, names, contract) for contract in (promise, base)) if promise != base else ({}, {})
     far = [name for name in narrow if _times(wide[name], narrow[name]) >= FAR]
-    weaker = [name for name in promise.assumed if getattr(promise, name) != getattr(base, name)]
     found: dict[str, Widened] = {}
-    for field in weaker if far else []:
+    for field in weaker(promise) if far else []:
         choice = Choice(field, replace(base, **{field: getattr(promise, field)}))
         alone = _budgets(trace, far, choice.contract)
         for name in far:
@@ -50,10 +45,8 @@ def widened(trace: Trace, names: Sequence[str]) -> list[Widened]:
 
 def _budgets(trace: Trace, names: Sequence[str], contract: Contract) -> dict[str, np.ndarray]:
     """The budgets of those stages at a few rows."""
-    other = attention_of(replace(trace, contract=contract))
-    rows = sampled(other.case, ROWS)
-    e = Expectation(other, readable(other), Part(q=rows), statistics=False)
-    return {name: one.budget for name, one in compared(e, [name for name in names if name in other.stages])}
+    held = at_rows(replace(trace, contract=contract), names, sampled(trace.case, ROWS))
+    return {name: one.budget for name, one in held}
 
 
 def _times(wide: np.ndarray, narrow: np.ndarray) -> float:
