@@ -5,9 +5,9 @@ each stage have been, given what it read?) and without them (propagated: given q
 these stand in the place of q, k, v (`decoding.py`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cache, cached_property, partial, reduce
 from operator import add
 from typing import Any
 
@@ -213,7 +213,12 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
         pairs = comparisons(trace, names, where).items()
         return {name: one.summary for name, pair in pairs if (one := pair[0] or pair[1]) is not None}
 
-    judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged)), decisive)
+    @cache
+    def second() -> Trace | None:
+        """The kernel run again on other inputs, once for all that ask; None where it cannot be."""
+        return None if trace.rerun is None else trace.rerun(second_case(trace.case))
+
+    judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged, second), second), decisive)
     return Diff(trace, *with_blame(trace, judged, others), gathered)
 
 
@@ -236,21 +241,21 @@ def comparisons(
     return parts.comparisons(trace, names, device, also)
 
 
-def _with_bias(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
+def _with_bias(trace: Trace, judged: list[StageDiff], second: Callable[[], Trace | None]) -> list[StageDiff]:
     """The stages with their verdicts after the test of bias: where one leans, the kernel is run again on other inputs,
-    if it can be.
+    if it can be (`second`).
     """
     candidates = [stage.name for stage in judged if stage.verdict in ("rounding", "suspicious")]
     first = biases(trace, candidates)
     leaning = [name for name, bias in first.items() if bias.trips]
     if not leaning:
         return judged
-    second = None if trace.rerun is None else biases(trace.rerun(second_case(trace.case)), leaning)
-    found = verdicts(first, second)
+    again = second()
+    found = verdicts(first, None if again is None else biases(again, leaning))
     return [_leaning(stage, *found[stage.name]) if stage.name in found else stage for stage in judged]
 
 
-def _with_evidence(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
+def _with_evidence(trace: Trace, judged: list[StageDiff], second: Callable[[], Trace | None]) -> list[StageDiff]:
     """The stages after the test of how large their errors are together: what is beyond doubt in this run, and in one
     on other inputs again, is a bug; suspicious where the kernel cannot be run again.
     """
@@ -258,16 +263,17 @@ def _with_evidence(trace: Trace, judged: list[StageDiff]) -> list[StageDiff]:
     first = excesses(trace, candidates)
     if not first:
         return judged
-    second = None if trace.rerun is None else excesses(trace.rerun(second_case(trace.case)), first)
+    again = second()
+    confirmed = None if again is None else excesses(again, first)
 
     def told(stage: StageDiff) -> StageDiff:
         excess = first.get(stage.name)
         if excess is None:
             return stage
-        if second is None:
+        if confirmed is None:
             why, verdict = "not called a bug, since a trace cannot be run again on other inputs", "suspicious"
-        elif stage.name in second:
-            why, verdict = f"and on other inputs again (z = {second[stage.name].z:.3g})", "bug"
+        elif stage.name in confirmed:
+            why, verdict = f"and on other inputs again (z = {confirmed[stage.name].z:.3g})", "bug"
         else:
             why, verdict = "but not on other inputs", "suspicious"
         reason = "; ".join(filter(None, (stage.reason, f"{excess.told}, {why}")))
