@@ -131,6 +131,38 @@ def test_a_choice_by_which_a_stage_cannot_be_judged_excuses_none(dtype: str, by:
     assert judged.origins == (wrong,) and "row_max" not in judged[wrong].reason
 
 
+def test_a_budget_that_says_nothing_is_no_explanation_and_is_said_so() -> None:
+    """lse in base 2, as FlashInfer returns it: sums in bfloat16 may be off by as much, and by anything else."""
+
+    def in_base_2(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        stages = kernel()(q, k, v, scale=scale, causal=causal)
+        return stages | {"lse": stages["lse"] * np.float32(np.log2(np.e))}
+
+    judged = diff(run(in_base_2, CASE.but(dtype="float16", head_dim=128)))
+    assert judged.origins == ("lse",)
+    assert judged["lse"].reason == (
+        "the budget of a kernel with accumulator_dtype=float16 or accumulator_dtype=bfloat16 says nothing here: "
+        "if it is so, declare it in the contract"
+    )
+
+
+def test_what_is_excused_is_no_victim() -> None:
+    """It is not right on its own inputs: its row shows the error that is excused."""
+
+    def shared_maximum(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+        top = np.broadcast_to(scores.max(axis=(-2, -1), keepdims=True), (*scores.shape[:-1], 1))
+        probs = np.exp(scores - top)
+        total = probs.sum(axis=-1, keepdims=True)
+        stages = {"scores": scores, "row_max": top, "probs": probs, "row_sum": total}
+        return stages | {"out": probs @ v / total, "lse": (top + np.log(total))[..., 0], "contract": {"block_k": 256}}
+
+    judged = diff(run(shared_maximum, CASE.but(dtype="float32")))
+    row_max = judged["row_max"]
+    assert row_max.verdict == "suspicious" and row_max.role == "clean" and row_max.told is row_max.isolated
+    assert "row_max=upper_bound" in row_max.reason and judged.origins == () and "row_max" not in judged.victims
+
+
 def test_of_our_own_kernels_nothing_is_assumed() -> None:
     judged = diff(run("flash", Case(seqlen=48, head_dim=32, block_q=32, block_k=32), backend="emulator"))
     assert judged.trace.contract.assumed == () and not any(stage.reason for stage in judged)

@@ -175,8 +175,9 @@ def test_what_only_weak_choices_explain_is_suspicious_until_others_are_declared(
     case = Case(heads=4, seqlen=128, codes="e4m3")
     out = diff(run(kernel, case))["out"]
     assert out.verdict == "suspicious" and out.reason.startswith(
-        "right only of a kernel with accumulator_dtype=float16 or accumulator_dtype=bfloat16 or "
-        "probs_dtype=float8_e4m3fn or probs_dtype=float8_e5m2 or exp_ulps=40000.0; of a usual kernel a bug, "
+        "right only of a kernel with accumulator_dtype=float16 or probs_dtype=float8_e4m3fn or "
+        "probs_dtype=float8_e5m2 or exp_ulps=40000.0, or accumulator_dtype=bfloat16, whose budget says nothing here; "
+        "of a usual kernel a bug, "
     )
     contract = {"probs_dtype": "float16", "mma_extra_bits": 0}
     assert diff(run(kernel, case)).origins == ("out",)

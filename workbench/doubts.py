@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workbench.assumptions import Choice, alternatives, usual, weaker
-from workbench.comparison import WRONG, Found, Summary
+from workbench.comparison import UNJUDGED, WRONG, Found, Summary
 from workbench.contract import Contract
 from workbench.control import at_rows, sampled
 from workbench.evidence import DOUBTFUL, ROWS, excesses
@@ -31,7 +31,9 @@ Compare = Callable[[Trace, Sequence[str]], Mapping[str, Summary]]
 FORGIVEN = ("exp_floor",)
 #: choices of what dumps mean: a run that is right throughout under one of them is of a kernel that did not say it
 UNITS = ("base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles")
-SAY = "declare in the contract what it does"
+SAY, IF_SO = "declare in the contract what it does", "if it is so, declare it in the contract"
+#: choices that make a stage right -> whether their budget says anything of it
+Explaining = Mapping[Choice, bool]
 
 
 class Doubt(NamedTuple):
@@ -70,7 +72,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         if stage.name in doubts:
             reason = f"{_deciding(explained[stage.name], promise)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
             return replace(stage, verdict="suspicious", reason=reason)
-        found = forgiving.get(stage.name, [])
+        found = forgiving.get(stage.name, {})
         narrow = [choice for choice in found if choice.field in FORGIVEN or choice == unit]
         if narrow and stage.name not in wrong_under(narrow[0]):
             assert stage.decisive is not None
@@ -80,19 +82,18 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
             return replace(stage, verdict="suspicious", reason=reason)
         if not found:
             return stage
-        hint = f"within the budget of a kernel with {_either(found)}: if it is so, declare it in the contract"
-        return replace(stage, reason="; ".join(filter(None, (stage.reason, hint))))
+        return replace(stage, reason="; ".join(filter(None, (stage.reason, _hint(found)))))
 
     return [told(stage) for stage in judged]
 
 
 def _unit(
-    trace: Trace, judged: Sequence[StageDiff], forgiving: Mapping[str, Sequence[Choice]], compare: Compare
+    trace: Trace, judged: Sequence[StageDiff], forgiving: Mapping[str, Explaining], compare: Compare
 ) -> Choice | None:
     """The one choice of what dumps mean that makes every wrong stage right, and leaves every other one so; None where
     out and lse alone, of which units do not matter, were not given or are wrong.
     """
-    first, *others = forgiving.values() or [[]]
+    first, *others = forgiving.values() or [{}]
     # the narrower of two is before the wider, as of row_max
     common = [one for one in first if one.field in UNITS and all(one in found for found in others)]
     ends = {name: trace.stages[name] for name in ("out", "lse") if name in trace.stages}
@@ -121,25 +122,30 @@ def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], compare: Compare)
     return found | {name: Doubt(excess.told, True) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
 
 
-def _explained(trace: Trace, stages: Sequence[StageDiff], choices: Sequence[Choice]) -> dict[str, list[Choice]]:
+def _explained(trace: Trace, stages: Sequence[StageDiff], choices: Sequence[Choice]) -> dict[str, Explaining]:
     """Stage -> the choices that make it right, those first that make most stages right."""
     if not stages:
         return {}
     right = {choice: _right_under(trace, stages, choice.contract) for choice in choices}
     order = sorted(choices, key=lambda choice: -len(right[choice]))
-    return {stage.name: [choice for choice in order if stage.name in right[choice]] for stage in stages}
+    return {
+        stage.name: {choice: right[choice][stage.name] for choice in order if stage.name in right[choice]}
+        for stage in stages
+    }
 
 
-def _right_under(trace: Trace, stages: Sequence[StageDiff], contract: Contract) -> list[str]:
-    """The stages that are right of a kernel with that contract, at the rows of their worst elements and some more."""
+def _right_under(trace: Trace, stages: Sequence[StageDiff], contract: Contract) -> dict[str, bool]:
+    """The stages that are right of a kernel with that contract, at the rows of their worst elements and some more ->
+    whether its budget says anything there.
+    """
     other = replace(trace, contract=contract)
     rows = {*sampled(trace.case, ROWS), *(place for stage in stages if (place := _worst_query(stage)) is not None)}
     held = at_rows(other, [stage.name for stage in stages], np.array(sorted(rows)))
-    right = [name for name, found in held if _holds(found)]
+    right = {name: _says(found) for name, found in held if not np.isin(found.state, WRONG).any()}
     # of what is outside its budget under another contract, budgets decide
     inside = [stage.name for stage in stages if stage.name in right and stage.verdict in RIGHT_VERDICTS]
     wrong = excesses(other, inside, DOUBTFUL)
-    return [name for name in right if name not in wrong]
+    return {name: says for name, says in right.items() if name not in wrong}
 
 
 def _worst_query(stage: StageDiff) -> int | None:
@@ -148,9 +154,9 @@ def _worst_query(stage: StageDiff) -> int | None:
     return worst.place[stage.axes.index("q")] if worst is not None and "q" in stage.axes else None
 
 
-def _holds(found: Found) -> bool:
-    """Whether nothing is outside; a budget that says nothing rules nothing out."""
-    return not np.isin(found.state, WRONG).any()
+def _says(found: Found) -> bool:
+    """Whether a budget rules anything out."""
+    return not np.isin(found.state, UNJUDGED).all()
 
 
 def _fits(trace: Trace, names: Sequence[str], contract: Contract) -> bool:
@@ -171,7 +177,7 @@ def _with(promise: Contract, base: Contract, contract: Contract) -> Contract:
     return replace(promise, **changed)
 
 
-def _deciding(choices: Sequence[Choice], promise: Contract) -> str:
+def _deciding(choices: Explaining, promise: Contract) -> str:
     """What makes a stage right that is not a usual kernel's."""
     if choices:
         return f"right only of a kernel with {_either(choices)}"
@@ -179,8 +185,18 @@ def _deciding(choices: Sequence[Choice], promise: Contract) -> str:
     return f"right only of a kernel with several of {', '.join(several)}"
 
 
-def _either(choices: Sequence[Choice]) -> str:
-    return " or ".join(map(str, choices))
+def _hint(choices: Explaining) -> str:
+    """What would make a wrong stage right."""
+    if any(choices.values()):
+        return f"within the budget of a kernel with {_either(choices)}: {IF_SO}"
+    return f"the budget of a kernel with {' or '.join(map(str, choices))} says nothing here: {IF_SO}"
+
+
+def _either(choices: Explaining) -> str:
+    """The choices whose budgets say something, then those that rule nothing out."""
+    said = " or ".join(str(choice) for choice, says in choices.items() if says)
+    silent = " or ".join(str(choice) for choice, says in choices.items() if not says)
+    return ", or ".join(filter(None, (said, silent and f"{silent}, whose budget says nothing here")))
 
 
 def _fails(found: Summary) -> bool:

@@ -81,11 +81,12 @@ class StageDiff:
     @property
     def role(self) -> str:
         """origin: wrong by its own verdict; victim: only its propagated error is outside, or a stage before it is wrong
-        and nobody can tell them apart; not judged; or clean.
+        and nobody can tell them apart; not judged; or clean, which includes what is outside and excused.
         """
         if self.verdict in ORIGIN_VERDICTS:
             return "victim" if self.behind else "origin"
-        if self.propagated is not None and self.propagated.summary.outside:
+        excused = self.isolated is not None and self.isolated.summary.outside
+        if self.propagated is not None and self.propagated.summary.outside and not excused:
             return "victim"
         return "not judged" if self.decisive is None or self.verdict == "untestable" else "clean"
 

@@ -16,7 +16,7 @@ from workbench.trace import Trace
 _MEANING = {
     "exact": ": every judged element is the correct rounding",
     "rounding": ": every judged element is within its budget",
-    "suspicious": ": within the budgets, but farther off than a usual kernel; the lines below say why",
+    "suspicious": ": no bug is proved, but something is not as in a usual kernel; the lines below say what",
     "biased": ": within the budgets, but to one side, on two seeds",
 }
 #: what a stage that may be the cause does besides being computed
