@@ -50,14 +50,15 @@ class Excess:
     times: float  #: root mean square, by that of the controls
     z: float  #: of the mean square beyond BEYOND times the controls': the mean by its standard error, clustered by row
     rows: int
-    lane: int | None  #: index modulo WARP; None: all elements
+    axis: str  #: letter of the last axis
+    lane: int | None  #: its index modulo WARP; None: all elements
 
     @property
     def told(self) -> str:
         """The excess in words."""
-        where = "" if self.lane is None else f" at every index that is {self.lane} modulo {WARP}"
+        where = "" if self.lane is None else f" at {self.axis} % {WARP} == {self.lane}"
         return (
-            f"errors{where} are {self.times:.3g} times those of float32 controls on the same inputs "
+            f"errors{where} are {self.times:.3g} times those of plain float32 arithmetic on the same inputs "
             f"(root mean square, {self.rows} rows, z = {self.z:.3g})"
         )
 
@@ -130,7 +131,9 @@ def _largest(one: Found, controls: Sequence[np.ndarray], dtype: np.dtype, axes: 
     lanes = np.broadcast_to(np.arange(other.shape[-1]) % WARP, other.shape)
     own, most, here, lanes = (by_row(x, axes) for x in (square(one.actual), beyond**2 * other, seen, lanes))
     tripped = [
-        excess for lane, some in _groups(here, lanes, axes) if (excess := _excess(own, most, some, lane, beyond))
+        excess
+        for lane, some in _groups(here, lanes, axes)
+        if (excess := _excess(own, most, some, (axes[-1], lane), beyond))
     ]
     # all elements before a lane of them
     return min(tripped, key=lambda excess: (excess.lane is not None, -excess.z), default=None)
@@ -144,9 +147,11 @@ def _groups(seen: np.ndarray, lanes: np.ndarray, axes: str) -> Iterator[tuple[in
             yield lane, seen & (lanes == lane)
 
 
-def _excess(own: np.ndarray, most: np.ndarray, seen: np.ndarray, lane: int | None, beyond: float) -> Excess | None:
-    """The excess of the squared errors [row, element] that are `seen` over the `most` that a correct kernel's are;
-    None where there is none, or too few rows.
+def _excess(
+    own: np.ndarray, most: np.ndarray, seen: np.ndarray, where: tuple[str, int | None], beyond: float
+) -> Excess | None:
+    """The excess of the squared errors [row, element] that are `seen`, of the last axis and lane `where`, over the
+    `most` that a correct kernel's are; None where there is none, or too few rows.
     """
     rows = int(seen.any(axis=1).sum())
     if rows < FEWEST_TO_DOUBT or own[seen].mean() <= most[seen].mean():
@@ -156,4 +161,4 @@ def _excess(own: np.ndarray, most: np.ndarray, seen: np.ndarray, lane: int | Non
     far = beyond == DOUBTFUL and bool(own[seen].mean() > BEYOND**2 * most[seen].mean())
     if not (found.z > Z if rows >= FEWEST_ROWS else far):
         return None
-    return Excess(beyond * float(np.sqrt(own[seen].mean() / most[seen].mean())), found.z, rows, lane)
+    return Excess(beyond * float(np.sqrt(own[seen].mean() / most[seen].mean())), found.z, rows, *where)
