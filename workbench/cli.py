@@ -19,6 +19,7 @@ from workbench.cli_bench import bench
 from workbench.cli_check import check
 from workbench.cli_contract import contract
 from workbench.cli_inputs import inputs
+from workbench.cli_lists import faults, kernels
 from workbench.cli_show import show
 from workbench.commands import Commands
 from workbench.completion import complete
@@ -87,11 +88,8 @@ def commands(context: click.Context) -> None:
     context.with_resource(command())
 
 
-commands.add_command(bench)
-commands.add_command(check)
-commands.add_command(contract)
-commands.add_command(inputs)
-commands.add_command(show)
+for command in (bench, check, contract, faults, inputs, kernels, show):
+    commands.add_command(command)
 
 
 @commands.command()
@@ -244,74 +242,6 @@ def _print(told: list[Any], as_json: bool, verbose: bool, out: Path | None) -> N
         screen.print(summary(told, unicode=unicode))
     if out is not None:
         screen.print(f"pictures and traces: {out}/", soft_wrap=True)
-
-
-@commands.command()
-@json_option
-def faults(as_json: bool) -> None:
-    """List the faults that can be put into a kernel."""
-    from workbench.catalogue import CATALOGUE
-
-    entries = [
-        {
-            "id": fault.id,
-            "kernel": fault.kernel,
-            "summary": fault.summary,
-            "stages": list(fault.stages),
-            "biased": list(fault.biased),
-            "finding": fault.finding,
-            "needs": dict(fault.needs),
-            "source": fault.source,
-            "before": fault.before,
-            "after": fault.after,
-        }
-        for fault in CATALOGUE.values()
-    ]
-    if as_json:
-        return click.echo(json.dumps({"schema": "workbench.faults/1", "faults": entries}))
-    from workbench.report.text import show
-
-    show(entries, ("id", "kernel", "stages", "biased", "finding", "summary"))
-
-
-@commands.command()
-@json_option
-def kernels(as_json: bool) -> None:
-    """List the kernels, those of installed packages too, their stages with axes (outermost first) and definitions, and
-    the distributions of inputs.
-    """
-    from workbench.case import DISTRIBUTIONS
-    from workbench.cuda.kernels import KERNELS
-    from workbench.installed import installed
-    from workbench.stages import ALGORITHMS, AXIS_NAMES, definitions
-
-    entries = [
-        {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
-        for k in KERNELS.values()
-    ]
-    others = [
-        {"name": k.name, "function": k.function, "package": k.package, "hidden": k.name in KERNELS}
-        for k in installed().values()
-    ]
-    stages = [
-        {"stage": one.name, "axes": one.axes, "reads": list(one.reads), "definition": one.definition, "of": list(of)}
-        for one, of in definitions().items()
-    ]
-    if as_json:
-        found = {"kernels": entries, "installed": others, "stages": stages, "axes": AXIS_NAMES}
-        return click.echo(json.dumps({"schema": "workbench.kernels/1", **found}))
-    from workbench.report.text import show
-
-    show(entries, ("name", "summary"))
-    show([one | {"axes": " ".join(one["axes"])} for one in stages], ("stage", "axes", "definition", "of"))
-    click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
-    if others:
-        show([k | {"hidden": "by ours" if k["hidden"] else ""} for k in others], tuple(others[0]))
-    distributions = [
-        {"distribution": name, "formula": " ".join((draw.__doc__ or "").partition("\n\n")[0].split())}
-        for name, draw in DISTRIBUTIONS.items()
-    ]
-    show(distributions, ("distribution", "formula"))
 
 
 @commands.command()
