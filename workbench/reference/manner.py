@@ -1,0 +1,60 @@
+"""How a control computes: a table of stages in plain float32, which errors are held against where a bound is too wide.
+
+What structured data do to rounding errors (terms that are nearly equal share one, a large sum absorbs small terms) they
+do to the control's as well.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.contract import Contract
+from workbench.errors import round_to, ulp
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How what the contract leaves open is computed."""
+
+    tensor_core: bool = False  #: whether products meet in aligned, truncated blocks instead of one after the other
+    #: whether exp, log and division lose all that they may, always to the same side, instead of half an ulp; and casts
+    #: that may truncate do
+    leans: bool = False
+    method: str = "control"  #: of a step: its value in float64, or its float32 control
+
+    def add_products(
+        self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray, contract: Contract
+    ) -> np.ndarray:
+        """start + a @ b over the last axis of a, float32; a [b, h, q, n], b [b, h, n, m]."""
+        return _aligned(start, a, b, contract) if self.tensor_core else _one_by_one(start, a, b)
+
+
+#: float64, by the definition
+VALUE = Manner(method="value")
+#: float32, one product after the other, in the order of dims, keys or splits: of all orders this absorbs the most
+PLAIN = Manner()
+
+
+def _one_by_one(start: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32) if start is None else start
+    product = np.empty_like(total)
+    for i, row in enumerate(np.moveaxis(b, -2, 0)):
+        np.multiply(a[..., i, None], row[:, :, None, :], out=product)
+        total = total + product if i == 0 else np.add(total, product, out=total)
+    return total
+
+
+def _aligned(start: np.ndarray | None, a: np.ndarray, b: np.ndarray, contract: Contract) -> np.ndarray:
+    """As tensor cores add: a block of products and the accumulator aligned to the largest of them, what lies below
+    float32's last bit and `mma_extra_bits` more cut off, and so is the sum (Fasi et al. 2021, PeerJ CS-330, section 4).
+    """
+    total = np.zeros((*a.shape[:-1], b.shape[-1])) if start is None else start.astype(np.float64)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    for first in range(0, a.shape[-1], contract.mma_block):
+        block = slice(first, first + contract.mma_block)
+        terms = a[..., block, None] * b[:, :, None, block, :]
+        largest = np.maximum(abs(total), abs(terms).max(axis=-2))
+        quantum = ulp(largest, "float32") * 2.0**-contract.mma_extra_bits
+        whole = np.trunc(terms / quantum[..., None, :]).sum(axis=-2) + np.trunc(total / quantum)
+        total = round_to(whole * quantum, "float32", toward_zero=True)
+    return total.astype(np.float32)

@@ -1,0 +1,87 @@
+"""What the stages of a run are computed from: the table, the inputs, what was dumped, and the kernel's promises."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.contract import Contract
+from workbench.reference.losses import Losses
+from workbench.reference.stage import Table
+from workbench.tiling import Tiling
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One run's values, all in float64 (or all in float32, for a control); -inf and NaN are allowed in stages."""
+
+    table: Table
+    contract: Contract
+    losses: Losses
+    #: q [b, h, q, d], k and v [b, kv_heads, k, d], and mask, bool, which keys are seen, [q, k] or [b, h, q, k]
+    inputs: Arrays
+    scale: float
+    softcap: float | None
+    bias: np.ndarray | None  #: added to scaled scores, [b, h, q, k] or [q, k]
+    exact_products: bool  #: products of q and k are exact in float32 (inputs of at most 12 bits)
+    tiling: Tiling  #: the key tiles, all keys in one where they are not known
+    given: Arrays  #: the dumped stages, which others are computed from
+    hidden_maxima: bool = False  #: row_max is not what the kernel had before the last tile of a split
+    #: size of each whole stage, of which these may be a part; None: of `deviations`
+    elements: Mapping[str, int | None] | None = None
+    statistics: bool = True  #: whether statistical bounds are wanted; without them they are the worst case
+    input_errors: Arrays | None = None  #: bounds of |what the kernel read - q, k or v|, of those that nobody saw
+
+    @property
+    def splits(self) -> int:
+        """How many splits the keys have."""
+        return len(self.tiling.splits)
+
+    @property
+    def keys(self) -> int:
+        """Keys of a row."""
+        return int(self.inputs["k"].shape[-2])
+
+    @property
+    def merges(self) -> bool:
+        """Whether results of splits are merged."""
+        return any("s" in stage.axes for stage in self.table.values())
+
+    def declared(self, field: str) -> bool:
+        """Whether the kernel told a field of its contract."""
+        return field not in self.contract.assumed
+
+    def _predicted(self, cast: str) -> bool:
+        """Whether dtype and rounding of a cast are declared."""
+        rounding = getattr(self.contract, f"{cast}_rounding")
+        return self.declared(f"{cast}_dtype") and self.declared(f"{cast}_rounding") and rounding != "any"
+
+    @property
+    def casts_normalised(self) -> bool:
+        """Whether probs may be divided by row_sum before they are cast, so that nobody knows what is rounded."""
+        return self.contract.probs_normalised is not False or self.contract.normalisation == "lse"
+
+    @property
+    def cast_aware(self) -> bool:
+        """Whether the reference casts probs as the kernel does: the cast and the tiles are declared, so that an error
+        only counts where it takes probs over a rounding boundary.
+        """
+        known = self.contract.block_k is not None and (not self.merges or self.contract.splits is not None)
+        known = known and not self.casts_normalised
+        return known and not self.hidden_maxima and self.contract.probs_dtype != "float32" and self._predicted("probs")
+
+    @property
+    def predicted_casts(self) -> frozenset[str]:
+        """Which of the casts of probs and partials the reference makes as the kernel does."""
+        partials = self._predicted("partials") and self.contract.partials_dtype != "float32"
+        return frozenset([*["probs"] * self.cast_aware, *["partials"] * partials])
+
+    @property
+    def products_error(self) -> float:
+        """Relative error of a product of a cast prob and a value, or of the correction and acc, without the additions:
+        that of operands that are float32, and of the product, which a narrow accumulator rounds to its own dtype.
+        """
+        losses, wide = self.losses, (self.contract.probs_dtype == "float32") + (not self.exact_products)
+        return losses.product + (losses.operands(wide) if wide else 0.0)

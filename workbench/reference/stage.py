@@ -1,0 +1,97 @@
+"""A stage of an attention kernel: its axes, and the step that makes it of others.
+
+A step is a frozen record that names what it reads. It knows all about its kind of operation: the value in float64, the
+same in a kernel's float32, the sizes of the terms of a sum, the error bound, and the definition in words. `walk`
+interprets a table of stages; a change of one step is an edit of the table, which carries its values and bounds along.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from workbench.reference.bound import Bound
+
+#: what a step reads: a stage, a parameter or an input; "-name": a running state after the previous tile
+Ref = Annotated[str, "read"]
+#: what a kernel may have read in place of something else, which only the bound allows for
+Near = Annotated[str, "near"]
+#: a name as it is said in a definition
+Say = Callable[[str], str]
+
+
+class Bounded(NamedTuple):
+    """What a step's bound tells."""
+
+    bound: Bound
+    #: infinite, or what the bound is measured against: the sizes of the terms, beside which a bound as large is vacuous
+    size: np.ndarray | float = np.inf
+
+
+class Step(Protocol):
+    """One kind of operation; `at` is a `walk.At`, which gives what is read at one tile, or at none."""
+
+    def value(self, at: Any) -> np.ndarray:
+        """The result in float64."""
+
+    def control(self, at: Any) -> np.ndarray:
+        """The result in float32, every operation rounded to nearest, or as `at.manner` says."""
+
+    def bound(self, at: Any) -> Bounded:
+        """Bounds of the error of a kernel's result, from those of what it reads."""
+
+    def words(self, say: Say) -> str:
+        """The definition."""
+
+
+class Sum(Step, Protocol):
+    """A step that adds terms up."""
+
+    def magnitude(self, at: Any) -> np.ndarray:
+        """The sum of the sizes of the terms."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One intermediate of an algorithm."""
+
+    axes: str  #: one letter an axis, outermost first, as in `stages.py`
+    step: Step
+    initial: float | None = None  #: of a running state, before its first tile
+    dumped: bool = True  #: False: a parameter, which no kernel dumps, but which may be what is wrong
+    #: a tighter bound of several steps in one, for runs of which nobody saw what lies between
+    fused: "Step | None" = None
+
+
+Table = Mapping[str, Stage]
+
+
+@dataclass(frozen=True)
+class Same:
+    """Another stage, under a name that says what it is used for."""
+
+    of: Ref
+
+    def value(self, at: Any) -> np.ndarray:
+        """What is read."""
+        return at(self.of)
+
+    control = value
+
+    def bound(self, at: Any) -> Bounded:
+        """Its bound."""
+        return Bounded(at.error(self.of))
+
+    def words(self, say: Say) -> str:
+        """Its name."""
+        return say(self.of)
+
+
+@cache
+def reads(step: Step, near: bool = False) -> tuple[str, ...]:
+    """What a step reads, in order; with `near` also what its bound looks at."""
+    kinds = (Ref, Near) if near else (Ref,)
+    found = (getattr(step, field.name) for field in fields(step) if field.type in kinds)  # type: ignore[arg-type]
+    return tuple(dict.fromkeys(ref.lstrip("-") for ref in found if ref))

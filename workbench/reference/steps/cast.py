@@ -1,0 +1,133 @@
+"""Casts: of probs to what meets the values, of a split's state to what is stored."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.reference.bound import EXACT, Bound, root_of_squares
+from workbench.reference.losses import flip_bound
+from workbench.reference.stage import Bounded, Near, Ref, Say
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Probs rounded as the contract declares."""
+
+    of: Ref
+
+    def value(self, at: Any) -> np.ndarray:
+        """In float64, rounded where it is known how."""
+        return at.cast(at(self.of), "probs")
+
+    def control(self, at: Any) -> np.ndarray:
+        """Rounded."""
+        return at.cast_control(at(self.of), "probs")
+
+    def bound(self, at: Any) -> Bounded:
+        """Exact where dumped probs are rounded as declared, else a flip to the next value where an error takes probs
+        over a rounding boundary; where the cast is not declared, one more rounding that may happen or not.
+        """
+        probs, of = at(self.of), at.error(self.of)
+        xp = array_namespace(probs)
+        size = xp.maximum(probs, 1 - probs)
+        if at.casts("probs"):
+            return Bounded(_flips(at, probs, of, "probs"), size)
+        if at.losses.probs_dtype == "float32":
+            return Bounded(of, size)
+        relative, absolute = at.losses.cast(at.losses.probs_dtype, at.contract.probs_rounding)
+        if at.p.casts_normalised:  # what was lost is then as many times larger as row_sum is, a key 1 at most
+            absolute = absolute * at.p.keys
+        own = xp.where(probs + of.worst > 0, relative * (probs + of.worst) + absolute, 0.0)
+        return Bounded(Bound(of.worst + own, root_of_squares(of.random, own), of.common + 0.0 * own), size)
+
+    def words(self, say: Say) -> str:
+        """The definition."""
+        return f"{say(self.of)} rounded as the contract declares"
+
+
+@dataclass(frozen=True)
+class Last:
+    """The state after the last tile of each split, [b, h, s, q, ...]; `initial` in a split without tiles."""
+
+    of: Ref
+    initial: float
+    stored: bool = False  #: whether it is stored in the dtype of partial results
+
+    def value(self, at: Any) -> np.ndarray:
+        """In float64, rounded where it is known how."""
+        state = last_states(at.whole(self.of), at.tiling.splits, self.initial)
+        return at.cast(state, "partials") if self.stored else state
+
+    def control(self, at: Any) -> np.ndarray:
+        """Rounded where it is stored."""
+        state = last_states(at.whole(self.of), at.tiling.splits, self.initial)
+        return at.cast_control(state, "partials") if self.stored else state
+
+    def bound(self, at: Any) -> Bounded:
+        """That of the state, and of a cast where it is stored in fewer bits."""
+        of, contract = at.whole_error(self.of), at.contract
+        if of is not EXACT:
+            of = Bound(*(x if isinstance(x, float) else last_states(x, at.tiling.splits, 0.0) for x in of))
+        dtype = contract.partials_dtype
+        if not self.stored or dtype == "float32":
+            return Bounded(of)
+        value = last_states(at.whole(self.of), at.tiling.splits, 0.0)
+        if at.casts("partials"):
+            return Bounded(_flips(at, value, of, "partials"))
+        if at.losses.partials_dtype == "float32":
+            return Bounded(of)
+        relative, absolute = at.losses.cast(dtype, contract.partials_rounding)
+        size = abs(value) + of.worst
+        own = array_namespace(value).where(size > 0, relative * size + absolute, 0.0)
+        return Bounded(Bound(of.worst + own, root_of_squares(of.random, own), of.common))
+
+    def words(self, say: Say) -> str:
+        """The definition."""
+        stored = ", as stored" if self.stored else ""
+        return f"{say(self.of)} after the split's last tile{stored}; {self.initial:g} for a split without tiles"
+
+
+@dataclass(frozen=True)
+class Either:
+    """A stage as it is read where nobody knows whether it is read before or after its cast."""
+
+    of: Ref
+    cast: Near
+
+    def value(self, at: Any) -> np.ndarray:
+        """Before."""
+        return at(self.of)
+
+    control = value
+
+    def bound(self, at: Any) -> Bounded:
+        """As far as either may be off."""
+        x, of, of_cast = at(self.of), at.error(self.of), at.error(self.cast)
+        xp = array_namespace(x)
+        worst = xp.maximum(xp.zeros_like(x) + of.worst, abs(at(self.cast) - x) + of_cast.worst)
+        return Bounded(Bound(worst, of.random, of.common))
+
+    def words(self, say: Say) -> str:
+        """Its name."""
+        return say(self.of)
+
+
+def _flips(at: Any, value: np.ndarray, of: Bound, cast: str) -> Bound:
+    """The bound of a cast that is predicted: 0 unless an error takes the value over a rounding boundary."""
+    if of is EXACT:
+        return EXACT
+    dtype, rounding = getattr(at.contract, f"{cast}_dtype"), getattr(at.contract, f"{cast}_rounding")
+    likely = flip_bound(value, at.likely(of), dtype, rounding) if at.statistics else 0.0
+    return Bound(flip_bound(value, of.worst, dtype, rounding), likely, 0.0)
+
+
+def last_states(state: np.ndarray, splits: tuple[tuple[int, ...], ...], initial: float) -> np.ndarray:
+    """State [b, h, q, t, ...] after the last tile of every split, [b, h, s, q, ...]; `initial` in an empty split.
+
+    `splits`: the tiles of each, in the order in which they are visited.
+    """
+    xp = array_namespace(state)
+    empty = xp.full_like(state[:, :, :, 0], initial)
+    return xp.stack([state[:, :, :, tiles[-1]] if len(tiles) else empty for tiles in splits], axis=2)

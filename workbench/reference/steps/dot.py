@@ -1,0 +1,89 @@
+"""Dot products."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound
+from workbench.reference.losses import cast_bound
+from workbench.reference.stage import Bounded, Ref, Say
+
+
+@dataclass(frozen=True)
+class Dot:
+    """sum over d of a b, [b, h, q, k], of a [b, h, q, d] and b [b, h, k, d], not yet scaled nor masked."""
+
+    a: Ref
+    b: Ref
+
+    def value(self, at: Any) -> np.ndarray:
+        """In float64."""
+        return at(self.a) @ at(self.b).swapaxes(-1, -2)
+
+    def magnitude(self, at: Any) -> np.ndarray:
+        """sum |a b|."""
+        return abs(at(self.a)) @ abs(at(self.b)).swapaxes(-1, -2)
+
+    def control(self, at: Any) -> np.ndarray:
+        """One product after the other, in the order of d."""
+        return at.cast_control(at.add_products(None, at(self.a), at(self.b).swapaxes(-1, -2)), "scores")
+
+    def bound(self, at: Any) -> Bounded:
+        """An inner product in any order: head_dim - 1 sums, and one product where it rounds.
+
+        Worst: g(n) sum|t| (Higham 2002, section 3.1). Random: the square of a prefix of i terms in unknown order is on
+        average i sum t^2 / n (1 - i/n) + (i/n)^2 S^2, which over all i is n (sum t^2 / 2 + S^2 / 3) at most.
+
+        Operands of fewer bits and narrow accumulators lose what `Losses` says. Operands a + e, b + f that nobody saw
+        move it by sum |e| |b| + |a| |f| + |e| |f|, and what is lost with it.
+        """
+        size, losses = at.magnitude(at.name), at.losses
+        xp = array_namespace(size)
+        head_dim, inexact = at(self.a).shape[-1], not at.p.exact_products
+        floor = xp.where(size > 0, head_dim * losses.floor, 0.0)
+        terms = losses.terms_of_product
+        # a narrow accumulator rounds the first product as well
+        additions = terms * head_dim - (not losses.narrow and terms == 1)
+        added = losses.sum_of_products(terms * head_dim, max(1, additions), losses.qk_accumulation)
+        of_operands = losses.operands(2) * inexact
+        products = of_operands + (losses.product if inexact or losses.narrow else 0.0)
+        floor = floor + xp.where(size > 0, 2 * terms * head_dim * losses.accumulator_floor, 0.0)
+        worst = (added + products * (1 + added)) * size + floor
+        moved: np.ndarray | float = 0.0
+        if at.error(self.a) is not EXACT or at.error(self.b) is not EXACT:
+            a, b = at(self.a), at(self.b)
+            e, f = (0.0 * x + at.error(ref).worst for x, ref in ((a, self.a), (b, self.b)))
+            moved = (e @ (abs(b) + f).swapaxes(-1, -2) + abs(a) @ f.swapaxes(-1, -2)) * (1 + 2 * (added + products))
+        if not at.statistics:
+            random, common = 0.0, 0.0
+        elif losses.qk_accumulation == "nearest":
+            a, b, total = at(self.a), at(self.b), at.own
+            squares = (a * a) @ (b * b).swapaxes(-1, -2)
+            sums = terms * head_dim * (squares / 2 + total * total / 3) * losses.accumulators**2
+            # what an operand lost all its products lose
+            random, common = xp.sqrt(sums + (products - of_operands) ** 2 * squares), floor + of_operands * size
+        else:
+            random, common = 0.0, worst
+        bound = maybe_stored(at, Bound(worst + moved, random, common + moved), at.own)
+        # a score that the scale makes negligible may be anything
+        with np.errstate(all="ignore"):
+            negligible = float(np.divide(NEGLIGIBLE, np.abs(at.p.scale)))  # inf where the scale is 0
+        return Bounded(bound, xp.maximum(size, negligible))
+
+    def words(self, say: Say) -> str:
+        """The definition."""
+        return f"sum_d {say(self.a)} {say(self.b)}, before scale and mask"
+
+
+def maybe_stored(at: Any, bound: Bound, value: np.ndarray) -> Bound:
+    """The bound of a value that may or may not be rounded to the dtype of scores on its way."""
+    dtype = at.losses.scores_dtype
+    if dtype == "float32":
+        return bound
+    xp = array_namespace(value)
+    rounding = "any" if "scores_dtype" in at.contract.assumed else "nearest"
+    worst = xp.maximum(bound.worst, cast_bound(value, bound.worst, dtype, rounding))
+    common = bound.common + (worst - bound.worst) if at.statistics else 0.0
+    return Bound(worst, bound.random, common)

@@ -1,0 +1,141 @@
+"""What a kernel returns: the quotient, and the logarithm of the row's sum."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.reference.bound import Bound, part, root_of_squares, statistical, where
+from workbench.reference.losses import U, cast_bound
+from workbench.reference.normaliser import normaliser
+from workbench.reference.stage import Bounded, Ref, Say
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """of / over, [b, h, q, d], not yet cast to the dtype of out; 0 where `over` [b, h, q] is 0."""
+
+    of: Ref
+    over: Ref
+    values: str = "v_rows"  #: of which it is a mean
+    scores: str = "scores"  #: which lse may normalise, in place of a division
+    lse: str = "lse"
+
+    def value(self, at: Any) -> np.ndarray:
+        """In float64."""
+        return quotient(at(self.of), at(self.over))
+
+    def control(self, at: Any) -> np.ndarray:
+        """What a division gives, or exp(score - lse) in place of it, which is off by what lse is."""
+        by_lse = at.manner.leans and at.contract.normalisation != "division"
+        lse: np.ndarray | float = 0.0
+        if by_lse:
+            lse = at(self.lse)
+            lse = np.where(np.isfinite(lse), abs(lse), 0.0)[..., None]
+        made = (self.value(at) * (1 + at.losses.division + U * by_lse * lse)).astype(np.float32)
+        return at.cast_control(made, "out")
+
+    def bound(self, at: Any) -> Bounded:
+        """(error of the numerator + |out| error of the denominator) / (denominator - its error), division and cast
+        rounded. A row without keys is 0 exactly.
+        """
+        losses, value, l = at.losses, at.own, at(self.over)[..., None]
+        of, of_l = at.error(self.of), part(at.error(self.over), (..., None))
+        xp = array_namespace(value)
+        largest_v = largest_value(at, self.values)
+        rest = xp.maximum(abs(l) - of_l.worst, 0.0)
+        own = losses.division * abs(value)
+        if (by_lse := normaliser(at.p, at(self.scores), at.computed[self.lse])) is not None:
+            own = own + by_lse.weight[..., None] * at.terms(self.of) / l + by_lse.largest * largest_v
+        moved = (of.worst + abs(value) * of_l.worst) / rest
+        floor = xp.where((value != 0) | (moved > 0), losses.floor, 0.0)
+        worst = moved * (1 + losses.division) + own + floor
+        random = root_of_squares(of.random, value * of_l.random) / rest
+        common = (of.common + abs(value) * of_l.common) / rest + own + floor
+        bound = where(l != 0, Bound(worst, random + 0.0 * own, common))
+        return Bounded(stored_out(at.p, value, bound), xp.broadcast_to(largest_v, value.shape))
+
+    def words(self, say: Say) -> str:
+        """The definition."""
+        last = " of the last tile" if self.over == "row_sum" else ""
+        return f"{say(self.of)} / {say(self.over)}{last}, cast to the output dtype; 0 where {say(self.over)} is 0"
+
+
+@dataclass(frozen=True)
+class LogSum:
+    """Natural log of the row's sum of exp(scores), top + log(total), [b, h, q]; -inf where `total` is 0."""
+
+    top: Ref
+    total: Ref
+    scores: str = "scores"  #: which it may have been merged of
+
+    def value(self, at: Any) -> np.ndarray:
+        """In float64."""
+        top, total = at(self.top), at(self.total)
+        xp = array_namespace(total)
+        return xp.where((total == 0) & ~xp.isnan(top), -np.inf, top + xp.log(total))
+
+    def control(self, at: Any) -> np.ndarray:
+        """Larger by all that log may lose where the manner leans."""
+        losses, total = at.losses, at(self.total)
+        log = np.where(total > 0, abs(np.log(total)), 0.0)
+        return (self.value(at) + 2 * U * losses.log_ulps * log + losses.log_absolute).astype(np.float32)
+
+    def bound(self, at: Any) -> Bounded:
+        """The errors of both (of the log -log1p(-e / total)), log's own, the sum rounded; in base 2 the product with
+        log(2) and that constant.
+        """
+        total, value = at(self.total), at.own
+        of_top, of_total, xp = at.error(self.top), at.error(self.total), array_namespace(total)
+        own = lse_own(at.p, value, at(self.top), total)
+        if (by_lse := normaliser(at.p, at(self.scores), value)) is not None:
+            own = own + by_lse.lse
+
+        def end(top: np.ndarray | float, bound: np.ndarray | float) -> np.ndarray:
+            of_log = -xp.log1p(-xp.minimum(bound / total, 1.0))
+            return xp.where(value == -np.inf, 0.0, top + of_log + own)
+
+        likely = end(at.likely(of_top), at.likely(of_total)) if at.statistics else 0.0
+        return Bounded(Bound(end(of_top.worst, of_total.worst), 0.0, likely))
+
+    def words(self, say: Say) -> str:
+        """The definition."""
+        last = " of the last tile" if self.total == "row_sum" else ""
+        return f"{say(self.top)} + log({say(self.total)}){last}; -inf where {say(self.total)} is 0"
+
+
+def quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x [..., d] / y [...]; 0 where y is 0, but for NaN."""
+    column, xp = y[..., None], array_namespace(x)
+    return xp.where((column == 0) & ~xp.isnan(x), 0.0, x / column)
+
+
+def stored_out(p: Any, value: np.ndarray, bound: Bound) -> Bound:
+    """The bound of out after its cast, which is certain and not predicted."""
+    dtype = p.losses.out_dtype
+    if dtype == "float32":
+        return bound
+    ends = [bound.worst, *([statistical(bound, p.elements["out"])] if p.statistics else [])]
+    ends = [cast_bound(value, end, dtype, p.contract.out_rounding) for end in ends]
+    return Bound(ends[0], 0.0, ends[1] if p.statistics else 0.0)
+
+
+def largest_value(at: Any, values: str) -> np.ndarray:
+    """The largest |value| of each dim, [b, h, 1, d]: no mean of values is larger."""
+    v = abs(at(values))
+    return array_namespace(v).max(v, axis=-2, keepdims=True)
+
+
+def lse_own(p: Any, lse: np.ndarray, maximum: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """What lse loses itself: log, and 2u |lse| for the sum; 2u |max| for the change of base, or
+    for the scale and its product with the maximum, where there may be one.
+    """
+    losses, xp = p.losses, array_namespace(total)
+    log = abs(xp.log(total))
+    own = 2 * U * losses.log_ulps * log + 2 * losses.sums * abs(lse)
+    own = own + losses.log_absolute + losses.floor
+    told = p.declared("base2") and p.declared("scores_scaled")
+    if p.contract.base2 or not p.contract.scores_scaled or not told:
+        own = own + 2 * losses.products * abs(maximum)
+    return own

@@ -1,0 +1,136 @@
+"""From dot products to what softmax takes: scale, softcap, bias and mask."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.errors import smallest_subnormal, unit_roundoff
+from workbench.reference.bound import NEGLIGIBLE, Bound, root_of_squares, where
+from workbench.reference.stage import Bounded, Ref, Say
+from workbench.reference.steps.dot import maybe_stored
+
+
+@dataclass(frozen=True)
+class Scores:
+    """of * scale + bias, -inf where a key is not seen: there `of` is not read, not even a NaN. [b, h, q, k]."""
+
+    of: Ref
+    scale: Ref  #: none where `of` is scaled already
+    mask: Ref
+    k: str = "k_rows"  #: by whose size a query rounded after its scaling moves a score
+
+    def value(self, at: Any) -> np.ndarray:
+        """In float64."""
+        product = at(self.of) * at(self.scale) if self.scale else at(self.of)
+        product = product if at.p.bias is None else product + at.p.bias
+        return array_namespace(product).where(at(self.mask), product, -np.inf)
+
+    def control(self, at: Any) -> np.ndarray:
+        """The product rounded, then the sum."""
+        return at.cast_control(self.value(at), "scores")
+
+    def bound(self, at: Any) -> Bounded:
+        """|scale| times the bound of `of`, one rounding of the scale and one of the product (in base 2 one more, of
+        scale * log2(e)), none in raw scores, which hold no scale; with a bias one of the sum (in base 2 two more, of
+        bias * log2(e), in raw scores of bias / scale); the mask is exact.
+        """
+        p, losses, of = at.p, at.losses, at.error(self.of)
+        scale = at(self.scale) if self.scale else 1.0
+        xp = array_namespace(at.own)
+        product = at(self.of) * scale
+        # capped scores are converted by a rounded log2(e) alone
+        roundings = _roundings(at) if self.scale else 2 * p.contract.base2
+        own = roundings * losses.products * abs(product)
+        if p.bias is not None:
+            own = own * (1 + losses.sums) + losses.sums * abs(product + p.bias)
+            # log2(e) and the product, the scale and the quotient
+            converted = p.contract.base2 or not p.contract.scores_scaled
+            own = own + (2 * losses.products if converted else 0.0) * abs(p.bias)
+            product = product + p.bias
+        own = own + xp.where(((product != 0) & (roundings > 0)) | (own > 0), losses.floor, 0.0)
+        factor = abs(scale) * (1 + 3 * losses.products)
+        of_q: np.ndarray | float = 0.0
+        if self.scale and losses.scaled_q_dtype != "float32":
+            of_q = of_scaled_q(at, self.of, scale, at(self.k))
+        random = root_of_squares(factor * of.random, own) if at.statistics else 0.0
+        visible = at.own != -np.inf
+        bound = maybe_stored(at, Bound(factor * of.worst + own + of_q, random, factor * of.common + of_q), product)
+        size = abs(scale) * (at.magnitude(self.of) + abs(at(self.of))) + (0.0 if p.bias is None else abs(p.bias))
+        return Bounded(where(visible, bound), xp.where(visible, xp.maximum(size, NEGLIGIBLE), np.inf))
+
+    def words(self, say: Say) -> str:
+        """The definition."""
+        return f"{say(self.of)}{f' * {say(self.scale)}' if self.scale else ''}, -inf where masked"
+
+
+@dataclass(frozen=True)
+class SoftCap:
+    """cap tanh(of scale / cap), which no score exceeds (Gemma 2, arXiv 2408.00118, section 2)."""
+
+    of: Ref
+    scale: Ref
+    k: str = "k_rows"
+
+    def value(self, at: Any) -> np.ndarray:
+        """In float64."""
+        cap = at.p.softcap
+        return cap * array_namespace(at(self.of)).tanh(at(self.of) * at(self.scale) / cap)
+
+    def control(self, at: Any) -> np.ndarray:
+        """Product, quotient, tanh and product, each rounded; tanh larger by all that it may lose."""
+        cap, x = np.float32(at.p.softcap), at(self.of) * at(self.scale)
+        capped = cap * (np.tanh(x / cap) * (1 + at.losses.tanh)).astype(np.float32)
+        return at.cast_control(capped, "scores")
+
+    def magnitude(self, at: Any) -> np.ndarray:
+        """Of the scaled dot product, which is what cancels, but no more than the cap."""
+        size = abs(at(self.scale)) * at.magnitude(self.of)
+        return array_namespace(size).clip(size, max=at.p.softcap)
+
+    def bound(self, at: Any) -> Bounded:
+        """tanh is monotone, and nowhere steeper than where its argument is smallest: an argument off by d moves the
+        result by d / cosh^2 there, at most. Scale, product and quotient round; tanh loses what the contract says,
+        alike where arguments are alike; and the product with cap rounds.
+        """
+        losses, of, scale, cap = at.losses, at.error(self.of), at(self.scale), at.p.softcap
+        xp = array_namespace(at.own)
+        x = at(self.of) * scale
+        argument = _roundings(at) * losses.products * abs(x) + losses.products * abs(x) + losses.floor
+        if losses.scaled_q_dtype != "float32":
+            argument = argument + of_scaled_q(at, self.of, scale, at(self.k))
+        factor = abs(scale) * (1 + 4 * losses.products)
+        moved = factor * of.worst + argument
+        steepest = 1 / xp.cosh(xp.maximum(abs(x) - moved, 0.0) / cap) ** 2
+        own = abs(at.own) * (losses.tanh + losses.products * (1 + losses.tanh)) + losses.floor
+        worst = xp.minimum(steepest * moved, cap + abs(at.own)) + own
+        size = xp.maximum(at.magnitude(at.name) + abs(at.own), NEGLIGIBLE)
+        if not at.statistics:
+            return Bounded(maybe_stored(at, Bound(worst, 0.0, 0.0), at.own), size)
+        random = steepest * root_of_squares(factor * of.random, argument)
+        bound = Bound(worst, random, steepest * factor * of.common + own)
+        return Bounded(maybe_stored(at, bound, at.own), size)
+
+    def words(self, say: Say) -> str:
+        """The definition."""
+        return f"cap * tanh({say(self.of)} * {say(self.scale)} / cap)"
+
+
+def _roundings(at: Any) -> int:
+    """How often a scaled score is rounded."""
+    return 0 if not at.contract.scores_scaled else 3 if at.contract.base2 else 2
+
+
+def of_scaled_q(at: Any, qk: str, scale: float, k: np.ndarray) -> np.ndarray:
+    """What scores lose where q times scale is rounded to fewer bits before the product, and the scale too, as where all
+    of an expression has the dtype of its tensor: scale [v sum|q k| + v |q k| + eta/2 sum|k|], v its unit roundoff, eta
+    its smallest subnormal. All scores of a row lose it alike.
+    """
+    v, eta = unit_roundoff(at.losses.scaled_q_dtype), smallest_subnormal(at.losses.scaled_q_dtype)
+    size = at.magnitude(qk)
+    xp = array_namespace(size)
+    keys = xp.sum(abs(k), axis=-1)[..., None, :]
+    relative = v * (1 + v) + at.losses.products
+    found: np.ndarray = abs(scale) * (relative * size + v * abs(at(qk))) + eta / 2 * keys
+    return xp.where(size > 0, found, 0.0)

@@ -1,0 +1,95 @@
+"""The algorithms as tables: each stage with the step that makes it.
+
+FlashAttention-2: Dao 2023 (arXiv 2307.08691), section 3.1, algorithm 1. Split-K: the same on every split of the keys,
+then one merge of (max, sum, numerator) triples: Milakov & Gimelshein 2018 (arXiv 1805.02867), section 3.1; as
+"Flash-Decoding" in Dao et al. 2023. Names and axes of what kernels dump are those of `stages.py`.
+"""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from workbench.reference.from_scores import Softmax
+from workbench.reference.stage import Same, Stage, Step, Table
+from workbench.reference.steps.cast import Cast, Either, Last
+from workbench.reference.steps.dot import Dot
+from workbench.reference.steps.maximum import MaxOver, RunningMax
+from workbench.reference.steps.output import LogSum, Quotient
+from workbench.reference.steps.parameters import Rows, Scale, Visible
+from workbench.reference.steps.scores import Scores, SoftCap
+from workbench.reference.steps.sums import RunningSum, WeightedSum
+from workbench.reference.steps.weight import Weight
+
+
+def parameter(axes: str, step: Step) -> Stage:
+    """What no kernel dumps, but what may be wrong in it."""
+    return Stage(axes, step, dumped=False)
+
+
+_TILES: Table = {
+    "q_rows": parameter("bhqd", Rows("q")),
+    "k_rows": parameter("bhkd", Rows("k")),
+    "v_rows": parameter("bhkd", Rows("v")),
+    "scale": parameter("", Scale()),
+    "visible": parameter("bhqk", Visible("mask")),
+    "qk": Stage("bhqk", Dot("q_rows", "k_rows")),
+    "scores": Stage("bhqk", Scores("qk", "scale", "visible")),
+    "row_max": Stage("bhqt", RunningMax("-row_max", "scores"), initial=-np.inf),
+    "subtracted": parameter("bhqt", Same("row_max")),  # what probs subtract
+    "correction": Stage("bhqt", Weight("-row_max", "row_max", scores="scores")),
+    "probs": Stage("bhqk", Weight("scores", "subtracted", axis=-1)),
+    "probs_cast": Stage("bhqk", Cast("probs")),
+    "summed": parameter("bhqk", Same("probs")),  # what row_sum adds
+    "row_sum": Stage("bhqt", RunningSum("correction", "-row_sum", "summed"), initial=0.0),
+    "acc": Stage("bhqtd", RunningSum("correction", "-acc", "probs_cast", "v_rows"), initial=0.0),
+}
+
+FLASH: Table = _TILES | {
+    "out": Stage("bhqd", Quotient("acc", "row_sum"), fused=Softmax("scores", "v_rows", "out")),
+    "lse": Stage("bhq", LogSum("row_max", "row_sum"), fused=Softmax("scores", "v_rows", "lse")),
+}
+
+SPLIT_K: Table = _TILES | {
+    "partial_max": Stage("bhsq", Last("row_max", -np.inf)),
+    "partial_sum": Stage("bhsq", Last("row_sum", 0.0)),
+    "partial_O": Stage("bhsqd", Last("acc", 0.0, stored=True)),
+    "merge_max": Stage("bhq", MaxOver("partial_max")),
+    "merge_weight": Stage("bhsq", Weight("partial_max", "merge_max", axis=-2)),
+    # it makes its own weights, as kernels that merge in one pass do
+    "merge_sum": Stage("bhq", WeightedSum("partial_max", "partial_sum", top="merge_max")),
+    "numerator": parameter("bhqd", WeightedSum("merge_weight", "partial_O")),
+    "out": Stage("bhqd", Quotient("numerator", "merge_sum"), fused=Softmax("scores", "v_rows", "out")),
+    "lse": Stage("bhq", LogSum("merge_max", "merge_sum"), fused=Softmax("scores", "v_rows", "lse")),
+}
+
+ALGORITHMS = {"flash": FLASH, "split_k": SPLIT_K}
+
+
+@cache
+def table_of(
+    algorithm: str, *, softcap: bool = False, row_sum_of_cast: bool | None = False, row_max: str = "running"
+) -> Table:
+    """The table of an algorithm, with the stages that a softcap adds and what a contract says of the steps."""
+    table = ALGORITHMS[algorithm]
+    if softcap:
+        capped = {"capped": Stage("bhqk", SoftCap("qk", "scale"))}
+        table = inserted(edited(table, "scores", of="capped", scale=""), "qk", capped)
+    if row_sum_of_cast is not False:
+        summed = Same("probs_cast") if row_sum_of_cast else Either("probs", "probs_cast")
+        table = edited(table, "row_sum", cast=True) | {"summed": parameter("bhqk", summed)}
+    return table if row_max == "running" else edited(table, "row_max", chosen=True)
+
+
+def edited(table: Table, name: str, **changes: Any) -> Table:
+    """The table with other fields of one stage's step."""
+    return {
+        key: replace(stage, step=replace(stage.step, **changes)) if key == name else stage  # type: ignore[type-var]
+        for key, stage in table.items()
+    }
+
+
+def inserted(table: Table, after: str, stages: Table) -> Table:
+    """The table with more stages behind one."""
+    return {key: stage for name in table for key, stage in ({name: table[name]} | (stages if name == after else {})).items()}

@@ -1,0 +1,352 @@
+"""The walk: a table of stages computed, bounded, or computed as a float32 kernel would, tile by tile.
+
+All of it takes NumPy arrays, or tensors of torch on any device.
+
+Special values, the same in every stage: a NaN that is read comes out as NaN, before any other rule; then the rule that
+the step names; else what IEEE arithmetic gives (inf - inf and 0 * inf are NaN). Nothing warns.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import groupby
+from typing import Any, TypeVar
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from workbench.errors import round_to
+from workbench.reference.bound import EXACT, Bound, Budget, part, statistical
+from workbench.reference.graph import upstream
+from workbench.reference.manner import VALUE, Manner
+from workbench.reference.problem import Problem
+from workbench.reference.stage import Same, Stage, Table, reads
+from workbench.reference.steps.cast import Cast
+
+Made = TypeVar("Made")
+
+
+class At:
+    """What a step sees: at one tile, or at none, the values and bounds of what it reads, and what holds for the run."""
+
+    def __init__(self, p: Problem, computed: dict[str, np.ndarray] | None = None, manner: Manner = VALUE) -> None:
+        self.p, self.manner = p, manner
+        self.table, self.contract, self.losses, self.tiling = p.table, p.contract, p.losses, p.tiling
+        self.statistics, self.splits, self.heads = p.statistics, p.splits, p.inputs["q"].shape[1]
+        self.computed = {} if computed is None else computed
+        self.bounds: dict[str, Any] = {}
+        self.name = ""  #: of the stage that is visited
+        self.tile: tuple[int, int | None] | None = None  #: the tile and the one before it
+        self._cached: dict[Any, Any] = {}
+        self._refs: dict[str, tuple[str, bool, bool]] = {}
+
+    # what it reads
+
+    def __call__(self, ref: str) -> Any:
+        """The value of what `ref` names: the dumped one where there is one, at the tile where it has tiles or keys."""
+        name, earlier, by_tile = self._resolved(ref)
+        if by_tile:
+            return self.table[name].step.value(self)
+        array = self.whole(name)
+        index = self._index(name, earlier)
+        if index is None:
+            return self._before_first(name, array)
+        return array[index] if index else array
+
+    def whole(self, name: str) -> Any:
+        """The same at all tiles."""
+        if name in self.p.given:
+            return self.p.given[name]
+        if name in self.p.inputs:
+            return self.p.inputs[name]
+        if name not in self.computed:  # a parameter, or what is asked before its turn
+            self.computed[name] = self._at_none(name, lambda step: getattr(step, self.manner.method)(self))
+        return self.computed[name]
+
+    def error(self, ref: str) -> Bound:
+        """The bound of the error of what `ref` names; EXACT where it was dumped, and before the first tile."""
+        name, earlier, by_tile = self._resolved(ref)
+        if by_tile:
+            return self.table[name].step.bound(self).bound
+        index = self._index(name, earlier)
+        known = EXACT if index is None else self.whole_error(name)
+        return part(known, index) if index else known
+
+    def whole_error(self, name: str) -> Bound:
+        """The same at all tiles."""
+        if name in self.p.given:
+            return EXACT
+        if name not in self.table:
+            errors = self.p.input_errors or {}
+            return Bound(errors[name], 0.0, errors[name]) if name in errors else EXACT
+        if name not in self.bounds:
+            self.bounds[name] = self._at_none(name, lambda step: step.bound(self))
+        return self.bounds[name].bound
+
+    def magnitude(self, name: str) -> Any:
+        """The sum of the sizes of the terms of a stage that is no running sum."""
+        return self.once(("magnitude", name), lambda: self._at_none(name, lambda step: step.magnitude(self)))
+
+    def terms(self, name: str) -> Any:
+        """What the results that are put together in a stage add up to in size: its own where it was dumped by tiles."""
+        return abs(self(name)) if self.table[name].dumped else self.magnitude(name)
+
+    def given(self, ref: str) -> bool:
+        """Whether it was dumped."""
+        return self._resolved(ref)[0] in self.p.given
+
+    def axes(self, ref: str) -> str:
+        """Its axes."""
+        return self.table[self._resolved(ref)[0]].axes
+
+    # of the stage that is visited
+
+    @property
+    def own(self) -> Any:
+        """Its value."""
+        return self.computed[self.name][self._index(self.name, False)]
+
+    def computed_before(self) -> Any:
+        """Its value after the previous tile, whatever was dumped."""
+        index, array = self._index(self.name, True), self.computed[self.name]
+        return self._before_first(self.name, array) if index is None else array[index]
+
+    def found_before(self) -> Bound:
+        """The bound of that."""
+        index = self._index(self.name, True)
+        return EXACT if index is None else part(self.bounds[self.name].bound, index)
+
+    def likely(self, bound: Bound) -> Any:
+        """The statistical bound of something that has as many elements."""
+        return statistical(bound, self.p.elements[self.name] if self.p.elements else None)
+
+    # of the run
+
+    def casts(self, cast: str) -> bool:
+        """Whether the cast of `probs` or `partials` is computed as the kernel does it."""
+        return cast in self._casts
+
+    @cached_property
+    def _casts(self) -> frozenset[str]:
+        return self.p.predicted_casts
+
+    def cast(self, x: Any, cast: str) -> Any:
+        """`x` after the cast of `probs` or `partials`, where that is predicted."""
+        return self._round(x, cast, getattr(self.contract, f"{cast}_rounding")) if self.casts(cast) else x
+
+    def cast_control(self, x: np.ndarray, cast: str) -> np.ndarray:
+        """float32 `x` after the cast of `scores`, `probs`, `partials` or `out`, which cuts off where the manner leans
+        and the contract allows it.
+        """
+        rounding = getattr(self.contract, f"{cast}_rounding", "nearest")
+        if rounding == "any" and self.manner.leans:
+            rounding = "toward-zero"
+        if getattr(self.contract, f"{cast}_dtype") == "float32":
+            return x
+        return self._round(x, cast, rounding).astype(np.float32)
+
+    def _round(self, x: Any, cast: str, rounding: str) -> Any:
+        dtype, cut = getattr(self.contract, f"{cast}_dtype"), rounding == "toward-zero"
+        return round_to(x, dtype, toward_zero=cut, saturates=self.contract.saturates)
+
+    def add_products(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """start + a @ b in float32, as the manner adds."""
+        return self.manner.add_products(start, a, b, self.contract)
+
+    def once(self, key: Any, make: Callable[[], Made]) -> Made:
+        """What `make` makes, made once in this walk."""
+        if key not in self._cached:
+            self._cached[key] = make()
+        return self._cached[key]
+
+    # the walk
+
+    @cached_property
+    def looped(self) -> frozenset[str]:
+        """What is computed tile by tile: what has tiles, and what reads such a thing along the keys."""
+        found: set[str] = set()
+        for name, stage in self.table.items():
+            if "t" in stage.axes or ("k" in stage.axes and found & {*reads(stage.step, near=True)}):
+                found.add(name)
+        return frozenset(found)
+
+    def visits(self, names: Collection[str]) -> Iterator[str]:
+        """The stages `names` in the order in which a kernel makes them, split by split and tile by tile; `name` and
+        `tile` are set.
+        """
+        stages = [name for name in self.table if name in names]
+        for looped, some in groupby(stages, lambda name: name in self.looped):
+            group = list(some)
+            for tile in self.tiling.order if looped else (None,):
+                for name in group:
+                    self.name, self.tile = name, tile
+                    yield name
+        self.tile = None
+
+    def place(self) -> tuple:
+        """Where the visited stage's value at the tile lies in its array."""
+        index = self._index(self.name, False)
+        assert index is not None
+        return index
+
+    def _resolved(self, ref: str) -> tuple[str, bool, bool]:
+        """Name; whether it is the value after the previous tile; whether it is a parameter that is made anew at each
+        tile. A stage that is another under its own name is that one.
+        """
+        found = self._refs.get(ref)
+        if found is None:
+            name, earlier = ref.lstrip("-"), ref[0] == "-"
+            while name in self.table and isinstance(step := self.table[name].step, Same):
+                name, earlier = step.of.lstrip("-"), earlier or step.of[0] == "-"
+            by_tile = name in self.table and not self.table[name].dumped and name in self.looped
+            found = self._refs[ref] = (name, earlier, by_tile)
+        return found
+
+    def _index(self, name: str, earlier: bool) -> tuple | None:
+        """Where in its array the value at the tile lies, () where it is all of it; None before the first tile."""
+        by_tile, by_key, behind = self._axes[name]
+        if by_tile:
+            tile = (self.tiling.last, None) if self.tile is None else self.tile
+            t = tile[1] if earlier else tile[0]
+            return None if t is None else (..., t, *behind)
+        if self.tile is not None and by_key:
+            return (..., self.tiling.keys[self.tile[0]], *behind)
+        return ()
+
+    @cached_property
+    def _axes(self) -> Mapping[str, tuple[bool, bool, tuple]]:
+        """Whether what has a name has tiles, or keys, and the index of what follows these."""
+        axes = {**_INPUTS, **{name: stage.axes for name, stage in self.table.items()}}
+        return {
+            name: ("t" in x, "k" in x, (slice(None),) * (len(x) - 1 - max(x.find("t"), x.find("k"))))
+            for name, x in axes.items()
+        }
+
+    def _before_first(self, name: str, array: np.ndarray) -> np.ndarray:
+        like = array[(..., 0, *self._axes[name][2])]
+        return array_namespace(array).full_like(like, self.table[name].initial)
+
+    def _at_none(self, name: str, what: Callable[[Any], Made]) -> Made:
+        """What a step that is visited at no tile makes, out of its turn."""
+        before = self.name, self.tile
+        self.name, self.tile = name, None
+        try:
+            return what(self.table[name].step)
+        finally:
+            self.name, self.tile = before
+
+
+#: axes of what is no stage; h is the query head of q and the kv head of k and v
+_INPUTS: Mapping[str, str] = {"q": "bhqd", "k": "bhkd", "v": "bhkd", "mask": "bhqk"}
+
+
+@np.errstate(all="ignore")
+def values(p: Problem, names: Collection[str] | None = None, manner: Manner = VALUE) -> dict[str, np.ndarray]:
+    """The stages `names`, all where there are none, in data-flow order, from the given ones and from the inputs.
+
+    A given stage is read in place of the computed one by every later stage and by the next tile's state. What is
+    returned is still computed: with a kernel's whole trace as given, each stage is what the kernel should have made of
+    its own inputs; with nothing given, of q, k and v. `manner`: in float32, as a kernel might.
+    """
+    at = At(p, {}, manner)
+    wanted = {name for name, stage in p.table.items() if stage.dumped} if names is None else {*names}
+    needed = {*wanted, *(x for name in wanted for x in upstream(p.table, name, p.given))}
+    needed = {name for name in needed if p.table[name].dumped}
+    q = p.inputs["q"]
+    xp, sizes = array_namespace(q), _sizes(p)
+    for name in at.looped & needed:
+        dims = tuple(sizes[axis] for axis in p.table[name].axes)
+        at.computed[name] = xp.empty(dims, dtype=q.dtype, device=device(q))
+    for name in at.visits(needed):
+        made = getattr(p.table[name].step, manner.method)(at)
+        if at.tile is None:
+            at.computed[name] = made
+        else:
+            at.computed[name][at.place()] = made
+    return {name: at.computed[name] for name in p.table if name in at.computed}
+
+
+@np.errstate(all="ignore")
+def magnitudes(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
+    """The sums of the sizes of the terms of the stages `names`, which are sums, arrays of their shapes."""
+    at = At(p, dict(computed))
+    found = {name: np.empty_like(computed[name]) for name in names}
+    for name in at.visits(names):
+        found[name][at.place()] = p.table[name].step.magnitude(at)  # type: ignore[attr-defined]
+    return found
+
+
+@np.errstate(all="ignore")
+def budgets(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, Budget]:
+    """The largest rounding error that a correct kernel can make, for every element of each stage of `names`.
+
+    A stage is judged from the values that it read (the kernel's own where they were dumped, the `computed` ones
+    elsewhere) and from bounds on their errors (0 where they were dumped). With every stage dumped the bounds are those
+    of each stage alone (isolated); with none they run from q, k, v to the end (propagated); in between they compose
+    over the stages that nobody saw.
+    """
+    fused = {name for name in names if _may_fuse(p, name)}
+    table = {
+        name: replace(stage, step=stage.fused) if name in fused and stage.fused else stage
+        for name, stage in p.table.items()
+    }
+    at = At(replace(p, table=table), dict(computed))
+    wanted = {*names, *(x for name in names for x in upstream(table, name, p.given, near=True))}
+    wanted = {name for name in wanted if table[name].dumped}
+    for name in at.visits(wanted):
+        made = table[name].step.bound(at)
+        if at.tile is None:
+            at.bounds[name] = made
+            continue
+        bound, given = made.bound, name in p.given
+        if name not in at.bounds:
+            at.bounds[name] = _room(computed[name], made, p.statistics, given)
+        if p.statistics and given and bound is not EXACT:
+            bound = Bound(bound.worst, 0.0, at.likely(bound))
+        for array, value in zip((*at.bounds[name].bound, at.bounds[name].size), (*bound, made.size), strict=True):
+            if not isinstance(array, float):
+                array[at.place()] = value
+    return {name: _budget(at, name) for name in names}
+
+
+def _room(value: np.ndarray, made: Any, statistics: bool, given: bool) -> Any:
+    """Room for the bounds of all tiles of a stage; of a given one nobody reads more than the worst case and the
+    statistical bound.
+    """
+    xp = array_namespace(value)
+    kept = (True, statistics and not given, statistics)
+    bound = Bound(*(xp.empty_like(value) if wanted else 0.0 for wanted in kept))
+    return type(made)(bound, np.inf if isinstance(made.size, float) else xp.empty_like(value))
+
+
+def _may_fuse(p: Problem, name: str) -> bool:
+    """Whether a stage is bounded in one step from further up: nothing between was dumped, and no predicted cast of
+    probs would make the expectation more precise stage by stage.
+    """
+    fused = p.table[name].fused
+    if fused is None:
+        return False
+    skipped = upstream(p.table, name, reads(fused))
+    if skipped & {*p.given}:
+        return False
+    used = {name, *skipped}
+    casts = any(isinstance(p.table[x].step, Cast) for x in used | _near(p.table, used))
+    return not (casts and p.cast_aware)
+
+
+def _near(table: Table, names: Collection[str]) -> set[str]:
+    return {ref for name in names for ref in reads(table[name].step, near=True) if ref in table}
+
+
+def _budget(at: At, name: str) -> Budget:
+    at.name, value, (bound, size) = name, at.computed[name], at.bounds[name]
+    xp = array_namespace(value)
+    worst = xp.full_like(value, bound.worst) if isinstance(bound.worst, float) else bound.worst
+    likely = at.likely(Bound(worst, *bound[1:])) if at.statistics else worst
+    return Budget(worst, xp.broadcast_to(xp.asarray(likely), worst.shape) if isinstance(likely, float) else likely, size)
+
+
+def _sizes(p: Problem) -> dict[str, int]:
+    """Size of every axis of attention; d is the head_dim of v, since only sums of values have it."""
+    b, h, q, _ = p.inputs["q"].shape
+    return {"b": b, "h": h, "q": q, "k": p.keys, "d": p.inputs["v"].shape[-1], "t": len(p.tiling.keys), "s": p.splits}
