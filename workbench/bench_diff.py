@@ -22,8 +22,9 @@ import numpy as np
 
 from workbench.arrays import as_numpy, handed_over
 from workbench.case import Case
-from workbench.expectation import Expectation, Part, readable
+from workbench.expectation import Expectation, Part
 from workbench.judge import Diff, diff
+from workbench.judgeable import readable
 from workbench.machine import machine, peak_bytes
 from workbench.progress import step
 from workbench.rules import ATOL

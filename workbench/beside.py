@@ -11,12 +11,13 @@ from operator import add
 import numpy as np
 
 from workbench import cancellation
-from workbench.expectation import Expectation, Part, readable
+from workbench.decoding import attention_of
+from workbench.expectation import Expectation, Part
 from workbench.held import expected_out
+from workbench.judgeable import readable, table
 from workbench.parts import over_parts
-from workbench.quantisation import attention_of
+from workbench.reference.graph import nearest_dumped
 from workbench.rules import Deviation, Rule, deviation
-from workbench.stages import nearest_dumped
 from workbench.trace import Trace
 
 
@@ -41,7 +42,7 @@ class Beside:
         trace = propagated.trace
         if "out" in trace.stages and "out" not in trace.sparse:
             # without a dumped stage before it both expectations of out are the same, and one is computed
-            same = trace is isolated.trace and not nearest_dumped(trace.algorithm, "out", isolated.dumped)
+            same = trace is isolated.trace and not nearest_dumped(table(trace), "out", isolated.dumped)
             self.deviations.append(deviation(trace, isolated.part, expected_out(isolated if same else propagated)))
 
 

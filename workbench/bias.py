@@ -19,12 +19,15 @@ import numpy as np
 
 from workbench.case import Case
 from workbench.comparison import Found, State
+from workbench.contract import Contract
 from workbench.control import control, sampled
+from workbench.decoding import attention_of
 from workbench.errors import round_to
-from workbench.expectation import Expectation, Part, readable
+from workbench.expectation import Expectation, Part
 from workbench.held import compared
-from workbench.quantisation import attention_of
-from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped, unseen_upstream
+from workbench.judgeable import readable, table
+from workbench.reference.graph import direct, nearest_dumped, unseen_upstream
+from workbench.stages import INPUTS
 from workbench.trace import Trace
 
 Arrays = Mapping[str, np.ndarray]
@@ -103,9 +106,7 @@ def biases(trace: Trace, names: Iterable[str]) -> dict[str, Bias]:
         return {}
     rows = sampled(trace.case)
     expectation = Expectation(trace, dumped, Part(q=rows), statistics=False)
-    controls = control(
-        _cast_as_declared(trace), {name: x.astype(np.float32) for name, x in expectation.given.items()}, rows
-    )
+    controls = control(expectation, _cast_as_declared(trace.contract))
     dtypes = {name: trace.stages[name].dtype for name in tested}
     axes = {name: expectation.axes(name) for name in tested}
     found = {name: _bias(one, dtypes[name], controls[name], axes[name]) for name, one in compared(expectation, tested)}
@@ -146,15 +147,14 @@ def _verdict(first: Bias, second: Mapping[str, Bias] | None, name: str) -> tuple
 
 
 def _testable(trace: Trace, name: str, dumped: Arrays) -> bool:
-    contract, algorithm = trace.contract, trace.algorithm
-    reads = set(ALGORITHMS[algorithm][name].reads)
-    if not nearest_dumped(algorithm, name, dumped) and not reads <= set(INPUTS):
+    contract, steps = trace.contract, table(trace)
+    if not nearest_dumped(steps, name, dumped) and not set(direct(steps, name)) <= set(INPUTS):
         return False
     if name == "out" and trace.stages[name].dtype == np.float32:
         return False  # a correct one that multiplies by a reciprocal trips in 21 of 240 first runs
     if _rounding(trace, name) == "toward-zero":
         return False
-    through = {name, *unseen_upstream(algorithm, name, dumped)}
+    through = {name, *unseen_upstream(steps, name, dumped)}
     accumulated = {"qk": contract.accumulation, "acc": contract.accumulation_of_acc}
     # operands may be cut off; sums in 16 bits absorb small terms, which those of the control do not
     narrow = contract.input_precision != "ieee" or contract.accumulator_dtype != "float32"
@@ -189,11 +189,11 @@ def _bias(one: Found, dtype: np.dtype, control: np.ndarray, axes: str) -> Bias |
     return Bias(lean(own, seen), lean(excess, seen), int(seen.any(axis=1).sum()), int(seen.sum()))
 
 
-def _cast_as_declared(trace: Trace) -> Trace:
-    """The trace with no casts but those that were declared: one that may not have happened has errors of its own."""
+def _cast_as_declared(contract: Contract) -> Contract:
+    """The contract with no casts but those that were declared: one that may not have happened has errors of its own."""
     casts = ("scores_dtype", "probs_dtype", "partials_dtype")
-    uncast: dict[str, Any] = {name: "float32" for name in casts if name in trace.contract.assumed}
-    return replace(trace, contract=replace(trace.contract, **uncast))
+    uncast: dict[str, Any] = {name: "float32" for name in casts if name in contract.assumed}
+    return replace(contract, **uncast)
 
 
 def by_row(stage: np.ndarray, axes: str) -> np.ndarray:

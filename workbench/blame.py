@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from workbench.expectation import readable
+from workbench.judgeable import readable, table
+from workbench.reference.graph import nearest_dumped, unseen_upstream
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
-from workbench.stages import ALGORITHMS, QUANTISED_INPUTS, nearest_dumped, unseen_upstream
+from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.trace import Trace
 
 
@@ -23,7 +24,7 @@ def with_blame(
     accused = _accused(trace, judged)
     why = {name: _why(trace, name, victim) for name, victim in accused.items()}
     seen = {stage.name for stage in judged if stage.name not in accused}
-    upstream = {name: unseen_upstream(trace.algorithm, name, seen) for name in accused}
+    upstream = {name: unseen_upstream(table(trace), name, seen) for name in accused}
     everything = [
         replace(stage, verdict="bug", reason=why[stage.name], upstream=upstream[stage.name], isolated=None)
         if stage.name in accused
@@ -48,7 +49,7 @@ def _behind(trace: Trace, judged: Sequence[StageDiff]) -> list[StageDiff]:
         if stage.verdict != "bug" or stage.isolated is not None:
             return ()
         # statistics are judged from what was dumped; anything else here from q, k and v
-        before = unseen_upstream(trace.algorithm, stage.name, dumped if stage.name in trace.statistics else ())
+        before = unseen_upstream(table(trace), stage.name, dumped if stage.name in trace.statistics else ())
         return tuple(name for name in before if name in wrong)
 
     return [replace(stage, behind=behind(stage)) for stage in judged]
@@ -71,13 +72,13 @@ def _accused(trace: Trace, judged: Sequence[StageDiff]) -> dict[str, str]:
     for stage in judged:
         if stage.role != "victim" or stage.verdict in ORIGIN_VERDICTS or stage.name in forgiven:
             continue
-        if not exempt.intersection(unseen_upstream(trace.algorithm, stage.name, ())):
+        if not exempt.intersection(unseen_upstream(table(trace), stage.name, ())):
             read = [name for name in _read(trace, stage.name) if name in unjudged]
             last = [name for name in read if name not in cleared] or read
             orphans.append((order.index(last[-1] if last else stage.name), stage.name))
     found: dict[str, str] = {}
     for blamed, victim in sorted(orphans):
-        if not found.keys() & set(unseen_upstream(trace.algorithm, victim, ())):
+        if not found.keys() & set(unseen_upstream(table(trace), victim, ())):
             found[order[blamed]] = victim
     return found
 
@@ -87,7 +88,7 @@ def _right_end_to_end(stage: StageDiff) -> bool:
 
 
 def _read(trace: Trace, name: str) -> tuple[str, ...]:
-    return nearest_dumped(trace.algorithm, name, readable(trace))
+    return nearest_dumped(table(trace), name, readable(trace))
 
 
 def _why(trace: Trace, name: str, victim: str) -> str:

@@ -5,16 +5,17 @@ the sum by a relative kappa u, whatever the order (Higham, Accuracy and Stabilit
 4.2). Of the bits of the dtype that accumulates, log2(kappa) then mean nothing.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
+from workbench.decoding import attention_of
 from workbench.errors import unit_roundoff
-from workbench.expectation import Expectation, Part, readable, split_keys_known, tiling_of
+from workbench.expectation import Expectation, Part
+from workbench.judgeable import readable, split_keys_known
 from workbench.parts import over_parts
-from workbench.quantisation import attention_of
-from workbench.reference import online, split_k
-from workbench.stages import INPUTS
+from workbench.reference.walk import magnitudes, values
 from workbench.trace import Trace
 
 #: bits of float32, in which every kernel accumulates: no contract promises more or less
@@ -60,19 +61,32 @@ def fill(found: Mapping[str, np.ndarray], isolated: Expectation, propagated: Exp
     """Put a part's bits into the arrays of `room`; from the part's expectation given the dumped stages, and from that
     given q, k and v alone.
     """
-    trace = isolated.trace
-    seen = isolated.computed | isolated.given
-    terms = {name: seen[name] for name in ("correction", "probs_cast", "row_sum", "acc")}
-    terms |= dict(zip(INPUTS, isolated.inputs, strict=True))
-    terms["row_sum terms"] = seen["probs_cast" if trace.contract.row_sum_of_cast else "probs"]
-    if trace.algorithm == "split_k":
-        terms["merge_sum terms"] = split_k.merge_weight(seen["partial_max"], seen["merge_max"]) * seen["partial_sum"]
-        # where nobody told which keys a split holds, the dumped weights fit no sum over keys
-        terms["merge_weight"] = (seen if split_keys_known(trace) else propagated.computed)["merge_weight"]
-    total = _sums(trace, terms, found)
-    size = _sums(trace, {name: np.abs(values) for name, values in terms.items()}, found)
+    sums = [name for name in found if name != "out"]
+    total, size = dict(isolated.computed), magnitudes(isolated.problem, isolated.computed, sums)
+    if "out" in found:
+        total["out"], size["out"] = (_out(isolated, propagated, f) for f in (lambda x: x, np.abs))
     for name, whole in found.items():
         isolated.part.of(whole, isolated.axes(name))[...] = _bits(total[name], size[name])
+
+
+def _out(isolated: Expectation, propagated: Expectation, f: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """What out divides, added up from the row's first key on, of the values that the kernel used, each changed by `f`:
+    not from a dumped acc, whose terms are gone.
+    """
+    p, seen = isolated.problem, {**isolated.computed, **isolated.given}
+    given = {name: seen[name] for name in ("correction", "probs_cast")}
+    if p.merges:
+        # where nobody told which keys a split holds, the dumped weights fit no sum over keys
+        given["merge_weight"] = (seen if split_keys_known(isolated.trace) else propagated.computed)["merge_weight"]
+    changed = replace(
+        p,
+        contract=replace(p.contract, partials_dtype="float32"),  # what is stored rounds what is added up here
+        inputs={**p.inputs, "v": f(p.inputs["v"])},
+        given={name: f(x) for name, x in given.items()},
+    )
+    summed = "numerator" if p.merges else "acc"
+    made = values(changed, [summed])[summed]
+    return made if p.merges else made[..., p.tiling.last, :]
 
 
 def ill_conditioned(bits: np.ndarray) -> np.ndarray:
@@ -84,31 +98,3 @@ def _bits(total: np.ndarray, size: np.ndarray) -> np.ndarray:
     """log2(size / |total|), at least 0: float64's own rounding may take it a little below."""
     bits = np.maximum(np.log2(size) - np.log2(np.abs(total)), 0.0)
     return np.where(size == 0, 0.0, np.where(np.isfinite(size), bits, np.nan))
-
-
-def _sums(trace: Trace, terms: Mapping[str, np.ndarray], wanted: Collection[str]) -> dict[str, np.ndarray]:
-    """The `wanted` stages, which are sums, of the given values; of their magnitudes it makes sum|t|."""
-    found: dict[str, np.ndarray] = {}
-    if "qk" in wanted:
-        found["qk"] = online.qk(terms["q"], terms["k"])
-    if "merge_sum" in wanted:
-        found["merge_sum"] = terms["merge_sum terms"].sum(axis=-2)
-    if not {"row_sum", "acc", "out"} & {*wanted}:
-        return found
-    tiles = tiling_of(trace)
-    row_sum, acc, carried = (np.empty_like(terms[name]) for name in ("row_sum", "acc", "acc"))
-    nothing = np.zeros(row_sum.shape[:-1])
-    for t, before in tiles.order:
-        keys, correction = tiles.keys[t], terms["correction"][..., t]
-        if "row_sum" in wanted:
-            previous = 0.0 if before is None else terms["row_sum"][..., before]
-            row_sum[..., t] = online.row_sum(correction, previous, terms["row_sum terms"][..., keys])
-        products = online.acc(nothing, 0.0, terms["probs_cast"][..., keys], terms["v"][:, :, keys])
-        acc[..., t, :] = correction[..., None] * (0.0 if before is None else terms["acc"][..., before, :]) + products
-        # as acc, but from the row's first key on: not from the dumped previous acc, whose terms are gone
-        carried[..., t, :] = correction[..., None] * (0.0 if before is None else carried[..., before, :]) + products
-    found |= {"row_sum": row_sum, "acc": acc}
-    if trace.algorithm == "flash":
-        return found | {"out": carried[..., tiles.last, :]}
-    partial = split_k.last_states(carried, tiles.splits, 0.0)
-    return found | {"out": (terms["merge_weight"][..., None] * partial).sum(axis=-3)}

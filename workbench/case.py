@@ -54,6 +54,7 @@ class Case:
     dtype: str = "float32"
     causal: bool = False
     causal_alignment: str = "bottom-right"  #: FlashAttention-2's; "top-left" is torch's is_causal
+    softcap: float | None = None  #: cap tanh(score / cap) of scaled scores, before bias and mask; None: none
     scale: float = _SETTLED  #: 1 / sqrt(head_dim) when not given; rounded to float32, in which kernels take it
     splits: int | None = None  #: None: 2 in kernels that split the keys
     block_q: int | None = None  #: queries in a tile; None: chosen by head_dim

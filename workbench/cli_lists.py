@@ -44,7 +44,8 @@ def kernels(as_json: bool) -> None:
     from workbench.case import DISTRIBUTIONS
     from workbench.cuda.kernels import KERNELS
     from workbench.installed import installed
-    from workbench.stages import ALGORITHMS, AXIS_NAMES, definitions
+    from workbench.reference.tables import definitions
+    from workbench.stages import ALGORITHMS, AXIS_NAMES
 
     entries = [
         {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
@@ -55,8 +56,8 @@ def kernels(as_json: bool) -> None:
         for k in installed().values()
     ]
     stages = [
-        {"stage": one.name, "axes": one.axes, "reads": list(one.reads), "definition": one.definition, "of": list(of)}
-        for one, of in definitions().items()
+        {"stage": name, "axes": axes, "reads": list(read), "definition": definition, "of": list(of)}
+        for (name, axes, read, definition), of in definitions().items()
     ]
     if as_json:
         found = {"kernels": entries, "installed": others, "stages": stages, "axes": AXIS_NAMES}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from workbench.budget.problem import Budget
 from workbench.errors import float64, largest, round_to, ulp, ulp_error
+from workbench.reference.bound import Budget
 from workbench.trace import to_float64
 
 

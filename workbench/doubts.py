@@ -19,7 +19,7 @@ from workbench.comparison import UNJUDGED, WRONG, Found, Summary
 from workbench.contract import Contract
 from workbench.control import at_rows, sampled
 from workbench.evidence import DOUBTFUL, ROWS, excesses
-from workbench.expectation import unjudgeable
+from workbench.judgeable import unjudgeable
 from workbench.refusal import Refusal
 from workbench.stage_diff import RIGHT_VERDICTS, StageDiff
 from workbench.trace import Trace, check

@@ -15,16 +15,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from workbench.bias import FEWEST_ROWS, Z, by_row, lean
-from workbench.budget.losses import U
-from workbench.budget.problem import NEGLIGIBLE
 from workbench.comparison import Found, State
 from workbench.contract import Contract
-from workbench.control import Manner, control, has_control, sampled
+from workbench.control import control, has_control, sampled
+from workbench.decoding import attention_of
 from workbench.errors import round_to
-from workbench.expectation import SCORE_UNITS, Expectation, Part, readable
+from workbench.expectation import Expectation, Part
 from workbench.held import compared
-from workbench.quantisation import attention_of
+from workbench.judgeable import readable
+from workbench.reference.bound import NEGLIGIBLE
+from workbench.reference.losses import U
+from workbench.reference.manner import Manner
 from workbench.trace import Trace
+from workbench.units import SCORE_UNITS
 
 #: rows that are looked at: a quarter of those of a test of bias, since several controls are computed
 ROWS = 64
@@ -80,11 +83,8 @@ def excesses(trace: Trace, names: Iterable[str], beyond: float = BEYOND) -> dict
         return {}
     rows = sampled(trace.case, ROWS)
     e = Expectation(trace, readable(trace), Part(q=rows), typical=True)
-    given = {name: x.astype(np.float32) for name, x in e.given.items()}
     controls = [
-        control(replace(trace, contract=contract), given, rows, manner)
-        for contract in _contracts(trace.contract)
-        for manner in _manners(contract)
+        control(e, contract, manner) for contract in _contracts(trace.contract) for manner in _manners(contract)
     ]
     found = {
         name: _largest(one, [some[name] for some in controls], trace.stages[name].dtype, e.axes(name), beyond)

@@ -1,6 +1,7 @@
 """Known-good stages that are put into a run, so that what reads them is tested without what makes them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from workbench import inputs as files
-from workbench import mask, reference
+from workbench import mask
 from workbench.arrays import FLOATS, as_numpy
 from workbench.case import Case
+from workbench.reference.forward import PLAIN, forward
+from workbench.reference.problem import Codes
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, shape
 from workbench.trace import to_float64
@@ -85,10 +88,13 @@ def _reference(algorithm: str, case: Case, inputs: Mapping[str, np.ndarray], whe
     if missing := [name for name in INPUTS if name not in inputs]:
         raise Refusal(f"{where}: what float64 makes of q, k and v needs them; {', '.join(missing)} was not given")
     added = mask.bias(case, inputs)
-    options: dict[str, Any] = {"scale": case.scale, "block_k": case.block_k, "mask": mask.visible(case, inputs)}
-    options["bias"] = None if added is None else to_float64(added)
-    if algorithm == "split_k":
-        options["splits"] = case.splits
-    if algorithm == "fp8":
-        options |= {"codes": case.codes, "scaling": case.quantiser_scale}
-    return reference.forward(algorithm, *(inputs[name] for name in INPUTS), **options)
+    return forward(
+        algorithm,
+        *(inputs[name] for name in INPUTS),
+        scale=case.scale,
+        softcap=case.softcap,
+        mask=mask.visible(case, inputs),
+        bias=None if added is None else to_float64(added),
+        contract=replace(PLAIN, block_k=case.block_k, splits=case.splits),
+        codes=None if case.codes is None else Codes(case.codes, str(case.quantiser_scale)),
+    )

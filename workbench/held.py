@@ -9,11 +9,13 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.arrays import in_float64
-from workbench.budget import Budget, budgets
 from workbench.comparison import Elements, Found, State, Summary, compare, summary
 from workbench.contract import Contract
-from workbench.expectation import Expectation, Part, free_maxima, in_bool, in_stored_units, unit
+from workbench.expectation import Expectation, Part, in_bool
+from workbench.judgeable import free_maxima
+from workbench.reference.bound import Budget
 from workbench.trace import Trace, unwritten
+from workbench.units import in_stored_units, unit
 
 #: elements that are compared at once, 1 MB in float64: fewer do not pay for handing over between threads, more leave
 #: the cache
@@ -27,7 +29,7 @@ def summaries(
 
     `at_hand`: dumped stages that are in float64 already, in natural units (`Expectation.given`).
     """
-    bounds = budgets(e.solved, names)
+    bounds = e.budgets(names)
     found = {}
     for name in names:
         pieces = []
@@ -44,7 +46,7 @@ def summaries(
 
 def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Found]]:
     """Each stage of `names` over a part of its trace, held against its expectation within its budget."""
-    bounds = budgets(e.solved, names)
+    bounds = e.budgets(names)
     for name in names:
         yield name, _held(e, name, bounds[name], slice(None), e.given.get(name))
 

@@ -19,18 +19,20 @@ from workbench.beside import Beside, beside, room
 from workbench.bias import biases, second_case, verdicts
 from workbench.blame import with_blame
 from workbench.comparison import Comparison, State, Summary
-from workbench.decoded import BY_COARSEST
+from workbench.decoding import BY_COARSEST
 from workbench.doubts import with_doubts
 from workbench.evidence import excesses
-from workbench.expectation import Expectation, readable, unjudgeable
+from workbench.expectation import Expectation
 from workbench.headline import headline
+from workbench.judgeable import readable, table, unjudgeable
 from workbench.mask import check_sentinel
 from workbench.quantisation import Loss, loss
+from workbench.reference.graph import nearest_dumped, unseen_upstream
 from workbench.refusal import Refusal
 from workbench.rules import Rule
 from workbench.selection import Selection
 from workbench.stage_diff import RIGHT_VERDICTS, StageDiff
-from workbench.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
+from workbench.stages import ALGORITHMS, INPUTS, before_attention, stage_of
 from workbench.trace import Trace, check
 from workbench.truth import truth
 from workbench.widened import Widened, widened
@@ -107,7 +109,7 @@ class Diff:
     def loss(self) -> Loss | None:
         """What quantisation and what the kernel did to out; None of other kernels, without out, and without q, k, v."""
         known = "out" in self.trace.stages and set(INPUTS) <= set(self.trace.inputs)
-        return loss(self.trace) if self.trace.algorithm == "fp8" and known else None
+        return loss(self.trace) if before_attention(self.trace.algorithm) and known else None
 
     def truth(self, name: str, **index: Any) -> Selection:
         """Some elements of a stage, by axis letter as of `StageDiff.select`, as float64 makes them of q, k and v alone,
@@ -169,14 +171,14 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
     """
     check(trace, trace.target)
     check_sentinel(trace)
-    absent = {*ABSENT[trace.case.decode]} - {*trace.stages}
-    known = {name: stage for name, stage in ALGORITHMS[trace.algorithm].items() if name not in absent}
+    steps = table(trace)
+    known = {name: x for name, x in ALGORITHMS[trace.algorithm].items() if name in steps}
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
     given = {**trace.stages, **trace.statistics}
     names = [name for name in known if name in trace.stages and name not in ruled_out]
     where = parts.placed(trace, device)
     # of a kernel on 8-bit codes they are of other traces, and arithmetic on a GPU is torch's
-    gathered = room(trace) if report and where == "cpu" and trace.algorithm != "fp8" and names else None
+    gathered = room(trace) if report and where == "cpu" and not before_attention(trace.algorithm) and names else None
     strict = usual(trace.contract)
     if_usual: list[dict[str, Summary]] = []
 
@@ -194,7 +196,7 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
         nothing = partial(StageDiff, name, stage.axes, isolated=None, propagated=None, first=first_of(trace, stage))
         if name in trace.statistics and name not in ruled_out:
             broken, why = _of_statistics(trace, name)
-            from_ = nearest_dumped(trace.algorithm, name, readable(trace))
+            from_ = nearest_dumped(steps, name, readable(trace))
             (judged if broken else others).append(
                 nothing(verdict="bug" if broken else "not judged", reason=why, judged_from=from_)
             )
@@ -236,7 +238,7 @@ def comparisons(
     trace: Trace, names: Sequence[str], device: str, also: parts.Also | None = None
 ) -> dict[str, tuple[Comparison | None, Comparison | None]]:
     """The isolated and the propagated comparison of each dumped stage of `names`, as `parts` or `decoding` says."""
-    if trace.algorithm == "fp8":
+    if before_attention(trace.algorithm):
         return decoding.comparisons(trace, names, device)
     return parts.comparisons(trace, names, device, also)
 
@@ -290,8 +292,8 @@ def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
 
 def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
     dumped = readable(trace)
-    absent = ABSENT[trace.case.decode]
-    between = tuple(stage for stage in unseen_upstream(trace.algorithm, name, dumped) if stage not in absent)
+    steps = table(trace)
+    between = unseen_upstream(steps, name, dumped)
     decisive = isolated or propagated
     assert decisive is not None
     verdict, reason = _verdict(decisive.summary)
@@ -303,7 +305,7 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         verdict,
         isolated=isolated,
         propagated=propagated,
-        judged_from=nearest_dumped(trace.algorithm, name, dumped) if between else (),
+        judged_from=nearest_dumped(steps, name, dumped) if between else (),
         upstream=tuple(stage for stage in between if stage not in trace.sparse),
         reason=reason,
         dumped=trace.stages[name],

@@ -15,13 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from workbench.comparison import WRONG, Comparison
-from workbench.decoded import scale_of
+from workbench.decoding import attention_of, scale_of
 from workbench.errors import ulp
-from workbench.expectation import Expectation, Part, readable
+from workbench.expectation import Expectation, Part
+from workbench.judgeable import readable, table
 from workbench.parts import AT_ONCE_ON_CPU
-from workbench.quantisation import attention_of
+from workbench.reference.graph import unseen_upstream
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
-from workbench.stages import ALGORITHMS, unseen_upstream
+from workbench.stages import ALGORITHMS
 from workbench.trace import Trace, to_float64
 
 Arrays = Mapping[str, np.ndarray]
@@ -169,7 +170,7 @@ def _trials(trace: Trace, stage: StageDiff) -> Iterator[_Trial]:
         # a factor common to all terms of a sum is one of the stage itself
         if term and axes and set(axes) == set(known[term].axes):
             yield from (_Trial(name, power, term) for power in (1, -1))
-    if "scores" in unseen_upstream(trace.algorithm, stage.name, readable(trace)):
+    if "scores" in unseen_upstream(table(trace), stage.name, readable(trace)):
         yield from (_Trial("scale", power, "scores") for power in (1, -1))
 
 

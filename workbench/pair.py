@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from workbench.comparison import Comparison
+from workbench.decoding import attention_of
 from workbench.judge import Diff, comparisons
+from workbench.judgeable import table
 from workbench.parts import placed
-from workbench.quantisation import attention_of
+from workbench.reference.graph import nearest_dumped
 from workbench.shared import ORDER, check_same_problem, shared
 from workbench.stage_against import StageAgainst, held, side
-from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped
+from workbench.stages import ALGORITHMS, INPUTS
 from workbench.trace import Trace, to_float64
 
 
@@ -158,7 +160,7 @@ def _given(name: str, names: Iterable[str], in_part: Sequence[str], pair: Sequen
     nearest: set[str] = set()
     for trace in pair:
         read = [stage for stage in names if stage not in trace.sparse and (name in in_part or stage not in in_part)]
-        nearest |= {*nearest_dumped(trace.algorithm, name, read)}
+        nearest |= {*nearest_dumped(table(trace), name, read)}
     return [stage for stage in ORDER if stage in nearest]
 
 

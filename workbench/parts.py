@@ -14,12 +14,14 @@ from workbench import heap
 from workbench.arrays import module
 from workbench.comparison import Comparison, Elements, State, Summary
 from workbench.contract import Contract
-from workbench.expectation import Expectation, Part, free_maxima, readable, split_keys_known
+from workbench.expectation import Expectation, Part
 from workbench.held import summaries
+from workbench.judgeable import free_maxima, readable, split_keys_known, table
 from workbench.machine import processors
 from workbench.progress import step
+from workbench.reference.graph import direct, nearest_dumped
 from workbench.refusal import Refusal, Unavailable
-from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped
+from workbench.stages import ALGORITHMS, INPUTS
 from workbench.trace import Trace
 
 #: elements of the dumped stages beyond which a trace is judged on a GPU, where there is one
@@ -51,17 +53,17 @@ def comparisons(
 
     `also` is called with each part, on several threads.
     """
-    dumped = readable(trace)
+    dumped, steps = readable(trace), table(trace)
     # both comparisons of a stage without dumped ancestors are the same
-    both = [name for name in names if not nearest_dumped(trace.algorithm, name, dumped)]
+    both = [name for name in names if not nearest_dumped(steps, name, dumped)]
     apart = [name for name in names if name not in both]
     from_inputs = [name for name in apart if determined(trace, name)]
     isolated, propagated = _judged(trace, dumped, ([*both, *apart], from_inputs), device, also)
     for name in both:
-        direct = set(ALGORITHMS[trace.algorithm][name].reads) <= set(INPUTS)
-        if determined(trace, name) or not direct:
+        of_inputs = set(direct(steps, name)) <= set(INPUTS)
+        if determined(trace, name) or not of_inputs:
             propagated[name] = isolated[name]
-        if not direct:
+        if not of_inputs:
             del isolated[name]
     return {name: (isolated.get(name), propagated.get(name)) for name in names}
 

@@ -9,15 +9,17 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from workbench.budget import budgets
 from workbench.case import DTYPES
 from workbench.errors import largest, ulp
-from workbench.expectation import SCORE_UNITS, Expectation, readable
+from workbench.expectation import Expectation
 from workbench.held import as_stored
+from workbench.judgeable import readable, table
 from workbench.parts import determined, parts_of
-from workbench.stages import nearest_dumped
+from workbench.reference.graph import nearest_dumped
+from workbench.stages import before_attention
 from workbench.statistics import Statistics
 from workbench.trace import Trace
+from workbench.units import SCORE_UNITS
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,10 @@ def allowed(trace: Trace, name: str) -> Allowed | str:
     """What the statistics of a stage may be, given its nearest dumped ancestors, else q, k and v; or why that is not
     known.
     """
-    if trace.algorithm == "fp8":
+    if before_attention(trace.algorithm):
         return "statistics of a kernel on 8-bit codes are not judged"
     dumped = readable(trace)
-    if not nearest_dumped(trace.algorithm, name, dumped) and not determined(trace, name):
+    if not nearest_dumped(table(trace), name, dumped) and not determined(trace, name):
         return "the contract does not tell splits"
     sums = _Sums()
     for part in parts_of(trace, "cpu"):
@@ -84,7 +86,7 @@ def allowed(trace: Trace, name: str) -> Allowed | str:
 def _sums(e: Expectation, name: str) -> _Sums:
     """The sums of one part."""
     contract, given = e.trace.contract, e.trace.statistics[name]
-    expected, budget = as_stored(e.trace, name, e.computed[name], budgets(e.solved, [name])[name])
+    expected, budget = as_stored(e.trace, name, e.computed[name], e.budgets([name])[name])
     bound = np.maximum(budget.bound, ulp(expected, DTYPES[given.dtype]) / 2)
     nan = np.zeros(expected.shape, bool)
     if name in ("out", "lse"):

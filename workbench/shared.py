@@ -5,18 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.decoding import BEFORE_ATTENTION
 from workbench.errors import ulp
-from workbench.expectation import BY_TILE, split_keys_known, splits, tiling_of, unjudgeable
+from workbench.judgeable import BY_TILE, split_keys_known, splits, tiling_of, unjudgeable
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS
+from workbench.stages import ALGORITHMS, INPUTS, STAGES
 from workbench.trace import Trace, to_float64
 
 #: fields of a case that make the problem; others choose its inputs, which are compared themselves, or how kernels run
-_PROBLEM = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "causal", "scale")
+_PROBLEM = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "causal", "softcap", "scale")
 
 #: every stage of every algorithm, in data-flow order
-ORDER = (*BEFORE_ATTENTION, *ALGORITHMS["split_k"])
+ORDER = tuple(STAGES)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import numpy as np
 
 from workbench.comparison import UNJUDGED, WRONG, Comparison, Elements, State
 from workbench.errors import ulp_error, unit_roundoff
-from workbench.expectation import natural, unit
 from workbench.trace import Trace
+from workbench.units import natural, unit
 
 
 @dataclass(frozen=True)

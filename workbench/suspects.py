@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from workbench.comparison import State
 from workbench.judge import Diff
+from workbench.judgeable import table
+from workbench.reference.graph import unseen_upstream
 from workbench.stage_diff import RIGHT_VERDICTS, StageDiff
-from workbench.stages import unseen_upstream
 
 #: what a right stage cannot show of the stages that it was made of, since it sums over all keys of a row or divides
 _BLIND = {
@@ -40,7 +41,7 @@ def suspects(diff: Diff, stage: StageDiff) -> Suspects | None:
         return None
     summary = right.propagated.summary
     whole = summary.judged == summary.size > 0 and not summary.count(State.ABSENT)
-    seen = unseen_upstream(diff.trace.algorithm, other, ())
+    seen = unseen_upstream(table(diff.trace), other, ())
     cleared = tuple(name for name in stage.upstream if name in seen)
     if not whole or not cleared:
         return None

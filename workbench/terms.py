@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from workbench.budget import alone, budgets, without
-from workbench.budget.quantised import decoding_error
+from workbench.decoding import attention_of
 from workbench.errors import ulp
-from workbench.expectation import Expectation, Part, readable
-from workbench.quantisation import attention_of
+from workbench.expectation import Expectation, Part
+from workbench.judgeable import readable
+from workbench.reference.losses import alone, without
+from workbench.reference.problem import Problem
+from workbench.reference.steps.codes import decoding_error
+from workbench.reference.walk import budgets
 from workbench.stage_diff import Element, StageDiff
 from workbench.stages import ALGORITHMS
 from workbench.trace import Trace
@@ -34,19 +37,21 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
     place = tuple(0 if axis in "bhq" else i for axis, i in within.items())
     dumped = readable(trace) if stage.isolated is not None else {}
     expectation = Expectation(trace, dumped, part, statistics=False)
-    whole = expectation.solved
+    whole = expectation.problem
     dtype = trace.stages[stage.name].dtype
     half_ulp = float(ulp(worst.expected, dtype)) / 2
     printed = float(trace.sparse[stage.name][tuple(within.values())]) if stage.name in trace.sparse else 0.0
-    if float(budgets(whole, [stage.name])[stage.name].bound[place]) + printed < half_ulp:
+
+    def bound(p: Problem) -> float:
+        return float(budgets(p, expectation.computed, [stage.name])[stage.name].bound[place])
+
+    if bound(whole) + printed < half_ulp:
         return {f"half an ulp of {dtype}": 1.0}
     found = {
-        words: float(budgets(replace(whole, losses=losses, input_errors={}), [stage.name])[stage.name].bound[place])
-        for words, losses in alone(whole.losses).items()
+        words: bound(replace(whole, losses=losses, input_errors={})) for words, losses in alone(whole.losses).items()
     }
     if whole.input_errors:
-        lossless = replace(whole, losses=without(whole.losses))
-        found["the decoding that nobody saw"] = float(budgets(lossless, [stage.name])[stage.name].bound[place])
+        found["the decoding that nobody saw"] = bound(replace(whole, losses=without(whole.losses)))
     found["the digits that were printed"] = printed
     total = sum(found.values())
     shares = {words: value / total for words, value in found.items() if total > 0 and value > 0}

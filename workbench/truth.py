@@ -2,15 +2,14 @@
 
 import numpy as np
 
-from workbench.decoded import computed_scale, decoded, scale_of
-from workbench.decoding import BEFORE_ATTENTION
-from workbench.expectation import Expectation, Part, sizes_of, unjudgeable
-from workbench.quantisation import attention_of
-from workbench.reference import quantize
+from workbench.decoding import attention_of, decoding
+from workbench.expectation import Expectation, Part
+from workbench.judgeable import sizes_of, unjudgeable
+from workbench.reference.walk import values
 from workbench.refusal import Refusal
 from workbench.selection import Index, Selection, chosen, grid
-from workbench.stages import shape, stage_of
-from workbench.trace import Trace, to_float64
+from workbench.stages import before_attention, shape, stage_of
+from workbench.trace import Trace
 from workbench.window import first_of
 
 
@@ -26,7 +25,7 @@ def truth(trace: Trace, name: str, index: Index = ()) -> Selection:
         raise Refusal(f"stage {name} of {trace.target}: {why}")
     first = first_of(trace, stage)
     absolute = chosen(name, stage.axes, shape(stage, sizes_of(trace)), index, first)
-    if name in BEFORE_ATTENTION:
+    if name in before_attention(trace.algorithm):
         return Selection(name, absolute, None, _before_attention(trace, name)[grid(absolute, first)])
     indices = {
         axis: range(one.start - (n := first.get(axis, 0)), one.stop - n, one.step) for axis, one in absolute.items()
@@ -48,12 +47,7 @@ def _before_attention(trace: Trace, name: str) -> np.ndarray:
     """A scale and codes from q, k and v; a table and what is decoded from codes and scales, where they were given. The
     scale of codes in a window, which holds less than it is of, is the dumped one.
     """
-    x, kind = name[-1], str(trace.case.codes)
-    if name.startswith("scale"):
-        return computed_scale(trace, x)
-    if name.startswith("codes"):
-        scale = computed_scale(trace, x) if trace.window is None else scale_of(trace, x)
-        return quantize.codes(to_float64(trace.inputs[x]), scale, kind)
-    if name.startswith("lut"):
-        return quantize.table(scale_of(trace, x), kind)
-    return decoded(trace, x, by_table=False).value
+    of_scale = [f"scale_{name[-1]}"]
+    known = {"scale": [], "codes": of_scale if trace.window is not None else [], "lut": of_scale}
+    given = known.get(name.split("_")[0], [*of_scale, f"codes_{name[-1]}"])
+    return values(decoding(trace, given), [name])[name]

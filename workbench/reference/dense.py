@@ -8,12 +8,19 @@ import numpy as np
 
 @np.errstate(all="ignore")
 def attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, mask: np.ndarray, bias: np.ndarray | None = None
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    scale: float,
+    mask: np.ndarray,
+    bias: np.ndarray | None = None,
+    softcap: float | None = None,
 ) -> dict[str, np.ndarray]:
     """Softmax attention: "out" [b, heads, q, dim of v] and "lse" [b, heads, q], the natural log of sum_k exp(scores).
 
     q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and bias, added to scaled
-    scores, [q, k] or [b, heads, q, k]. A row that sees no key has out 0 and lse -inf; a NaN or infinity in the inputs
+    scores, [q, k] or [b, heads, q, k]; softcap: scores are softcap * tanh(scaled / softcap), before the bias. A row that sees no key has out 0 and lse -inf; a NaN or infinity in the inputs
     comes out as IEEE arithmetic makes it.
     """
     batch, heads, seqlen_q, dim = q.shape
@@ -25,7 +32,9 @@ def attention(
     whole = (batch, heads, *grouped[-2:])
     added = 0.0 if bias is None else np.broadcast_to(bias, whole).reshape(grouped)
     visible = np.broadcast_to(mask, whole).reshape(grouped)
-    scores = np.where(visible, scale * (grouped_q @ keys.swapaxes(-1, -2)) + added, -np.inf)
+    products = scale * (grouped_q @ keys.swapaxes(-1, -2))
+    capped = products if softcap is None else np.tanh(products / softcap) * softcap
+    scores = np.where(visible, capped + added, -np.inf)
     largest = scores.max(axis=-1, keepdims=True)
     has_keys = largest != -np.inf
     # subtracting the maximum keeps exp within [0, 1]; a row without keys has none, and subtracts 0: exp(-inf) = 0

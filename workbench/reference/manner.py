@@ -22,9 +22,7 @@ class Manner:
     leans: bool = False
     method: str = "control"  #: of a step: its value in float64, or its float32 control
 
-    def add_products(
-        self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray, contract: Contract
-    ) -> np.ndarray:
+    def add_products(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray, contract: Contract) -> np.ndarray:
         """start + a @ b over the last axis of a, float32; a [b, h, q, n], b [b, h, n, m]."""
         return _aligned(start, a, b, contract) if self.tensor_core else _one_by_one(start, a, b)
 

@@ -14,6 +14,17 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
+class Codes:
+    """How q, k and v were quantised, and what products read of them."""
+
+    format: str  #: simulated, e4m3 or e5m2
+    scaling: str = "dynamic"  #: or static
+    slack: float = 0.0  #: relative error of a division beyond its rounding
+    #: input -> dtype to which its decoded rows are rounded; None where nobody told
+    operands: Mapping[str, str | None] | None = None
+
+
+@dataclass(frozen=True)
 class Problem:
     """One run's values, all in float64 (or all in float32, for a control); -inf and NaN are allowed in stages."""
 
@@ -33,6 +44,7 @@ class Problem:
     elements: Mapping[str, int | None] | None = None
     statistics: bool = True  #: whether statistical bounds are wanted; without them they are the worst case
     input_errors: Arrays | None = None  #: bounds of |what the kernel read - q, k or v|, of those that nobody saw
+    codes: Codes | None = None  #: of a kernel on 8-bit codes
 
     @property
     def splits(self) -> int:

@@ -5,6 +5,7 @@ then one merge of (max, sum, numerator) triples: Milakov & Gimelshein 2018 (arXi
 "Flash-Decoding" in Dao et al. 2023. Names and axes of what kernels dump are those of `stages.py`.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from workbench.reference.from_scores import Softmax
+from workbench.reference.graph import direct
 from workbench.reference.stage import Same, Stage, Step, Table
 from workbench.reference.steps.cast import Cast, Either, Last
+from workbench.reference.steps.codes import Coarsest, Decode, DecodeTable, Encode, QuantiserScale
 from workbench.reference.steps.dot import Dot
 from workbench.reference.steps.maximum import MaxOver, RunningMax
 from workbench.reference.steps.output import LogSum, Quotient
@@ -21,6 +24,7 @@ from workbench.reference.steps.parameters import Rows, Scale, Visible
 from workbench.reference.steps.scores import Scores, SoftCap
 from workbench.reference.steps.sums import RunningSum, WeightedSum
 from workbench.reference.steps.weight import Weight
+from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS
 
 
 def parameter(axes: str, step: Step) -> Stage:
@@ -64,22 +68,68 @@ SPLIT_K: Table = _TILES | {
     "lse": Stage("bhq", LogSum("merge_max", "merge_sum"), fused=Softmax("scores", "v_rows", "lse")),
 }
 
-ALGORITHMS = {"flash": FLASH, "split_k": SPLIT_K}
+
+def _decoding(table: bool, known: bool) -> Table:
+    """The stages before attention of a kernel on 8-bit codes; `known`: whether their format is."""
+    scales: Table = {f"scale_{x}": Stage("h", QuantiserScale(x)) for x in INPUTS}
+    codes: Table = {f"codes_{x}": Stage(INPUT_AXES[x], Encode(x, f"scale_{x}")) for x in INPUTS}
+    tables: Table = {f"lut_{x}": Stage("hc", DecodeTable(f"scale_{x}")) for x in "kv"} if table else {}
+    entries = {"q": "", "k": "lut_k" * table, "v": "lut_v" * table}
+    decoded: Table = {
+        f"dequant_{x}": Stage(
+            INPUT_AXES[x], Decode(f"codes_{x}", f"scale_{x}", entries[x], x) if known else Coarsest(x)
+        )
+        for x in INPUTS
+    }
+    return scales | codes | tables | decoded
+
+
+#: how the stages from qk on are made
+_ATTENTION: Mapping[str, Table] = {"flash": FLASH, "split_k": SPLIT_K, "fp8": FLASH, "fp8_split_k": SPLIT_K}
 
 
 @cache
 def table_of(
-    algorithm: str, *, softcap: bool = False, row_sum_of_cast: bool | None = False, row_max: str = "running"
+    algorithm: str,
+    *,
+    softcap: bool = False,
+    row_sum_of_cast: bool | None = False,
+    row_max: str = "running",
+    decode_table: bool = True,
+    known_format: bool = True,
 ) -> Table:
-    """The table of an algorithm, with the stages that a softcap adds and what a contract says of the steps."""
-    table = ALGORITHMS[algorithm]
+    """The table of one of `stages.ALGORITHMS`: with the stage that a softcap adds, with what a contract says of the
+    steps, and of a kernel on 8-bit codes that has a decode table or none, and a format that is known or not.
+    """
+    table = _ATTENTION[algorithm]
     if softcap:
         capped = {"capped": Stage("bhqk", SoftCap("qk", "scale"))}
         table = inserted(edited(table, "scores", of="capped", scale=""), "qk", capped)
     if row_sum_of_cast is not False:
         summed = Same("probs_cast") if row_sum_of_cast else Either("probs", "probs_cast")
-        table = edited(table, "row_sum", cast=True) | {"summed": parameter("bhqk", summed)}
-    return table if row_max == "running" else edited(table, "row_max", chosen=True)
+        table = {**edited(table, "row_sum", cast=True), "summed": parameter("bhqk", summed)}
+    if row_max != "running":
+        table = edited(table, "row_max", chosen=True)
+    if attention_of(algorithm) == algorithm:
+        return table
+    for x in INPUTS:
+        table = edited(table, f"{x}_rows", of=f"dequant_{x}")
+    return _decoding(decode_table, known_format) | table
+
+
+def attention_of(algorithm: str) -> str:
+    """The algorithm of what a kernel on 8-bit codes does with the decoded rows; of any other its own."""
+    return next(name for name in ("flash", "split_k") if _ATTENTION[name] is _ATTENTION[algorithm])
+
+
+def definition(table: Table, name: str) -> str:
+    """What a stage is, in float64 and natural units."""
+
+    def say(ref: str) -> str:
+        at, earlier = ref.lstrip("-"), "previous " if ref[0] == "-" else ""
+        return earlier + (table[at].step.words(say) if at in table and not table[at].dumped else at)
+
+    return table[name].step.words(say)
 
 
 def edited(table: Table, name: str, **changes: Any) -> Table:
@@ -92,4 +142,23 @@ def edited(table: Table, name: str, **changes: Any) -> Table:
 
 def inserted(table: Table, after: str, stages: Table) -> Table:
     """The table with more stages behind one."""
-    return {key: stage for name in table for key, stage in ({name: table[name]} | (stages if name == after else {})).items()}
+    found: dict[str, Stage] = {}
+    for name, stage in table.items():
+        found[name] = stage
+        if name == after:
+            found |= stages
+    return found
+
+
+def definitions() -> dict[tuple[str, str, tuple[str, ...], str], tuple[str, ...]]:
+    """Every stage as (name, axes, what it reads, definition), with the algorithms that have it so, in data-flow order;
+    the scores as without a softcap.
+    """
+    found: dict[tuple[str, str, tuple[str, ...], str], tuple[str, ...]] = {}
+    for algorithm in ALGORITHMS:
+        plain, capped = table_of(algorithm), table_of(algorithm, softcap=True)
+        for name in ALGORITHMS[algorithm]:
+            table = plain if name in plain else capped
+            row = name, table[name].axes, direct(table, name), definition(table, name)
+            found[row] = (*found.get(row, ()), algorithm)
+    return found

@@ -8,7 +8,7 @@ the step names; else what IEEE arithmetic gives (inf - inf and 0 * inf are NaN).
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from workbench.reference.bound import EXACT, Bound, Budget, part, statistical
 from workbench.reference.graph import upstream
 from workbench.reference.manner import VALUE, Manner
 from workbench.reference.problem import Problem
-from workbench.reference.stage import Same, Stage, Table, reads
+from workbench.reference.stage import Same, Table, reads
 from workbench.reference.steps.cast import Cast
 
 Made = TypeVar("Made")
@@ -32,7 +32,7 @@ class At:
     def __init__(self, p: Problem, computed: dict[str, np.ndarray] | None = None, manner: Manner = VALUE) -> None:
         self.p, self.manner = p, manner
         self.table, self.contract, self.losses, self.tiling = p.table, p.contract, p.losses, p.tiling
-        self.statistics, self.splits, self.heads = p.statistics, p.splits, p.inputs["q"].shape[1]
+        self.statistics, self.splits = p.statistics, p.splits
         self.computed = {} if computed is None else computed
         self.bounds: dict[str, Any] = {}
         self.name = ""  #: of the stage that is visited
@@ -91,6 +91,11 @@ class At:
         """What the results that are put together in a stage add up to in size: its own where it was dumped by tiles."""
         return abs(self(name)) if self.table[name].dumped else self.magnitude(name)
 
+    def interval(self, name: str) -> Any:
+        """What a correct kernel may have as `name`, a stage of codes that was not dumped."""
+        self.whole(name)
+        return self._at_none(name, lambda step: step.interval(self))
+
     def given(self, ref: str) -> bool:
         """Whether it was dumped."""
         return self._resolved(ref)[0] in self.p.given
@@ -121,6 +126,11 @@ class At:
         return statistical(bound, self.p.elements[self.name] if self.p.elements else None)
 
     # of the run
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return int(self.p.inputs["q"].shape[1])
 
     def casts(self, cast: str) -> bool:
         """Whether the cast of `probs` or `partials` is computed as the kernel does it."""
@@ -252,17 +262,16 @@ def values(p: Problem, names: Collection[str] | None = None, manner: Manner = VA
     wanted = {name for name, stage in p.table.items() if stage.dumped} if names is None else {*names}
     needed = {*wanted, *(x for name in wanted for x in upstream(p.table, name, p.given))}
     needed = {name for name in needed if p.table[name].dumped}
-    q = p.inputs["q"]
-    xp, sizes = array_namespace(q), _sizes(p)
     for name in at.looped & needed:
-        dims = tuple(sizes[axis] for axis in p.table[name].axes)
-        at.computed[name] = xp.empty(dims, dtype=q.dtype, device=device(q))
+        at.computed[name] = _empty(p, name)
     for name in at.visits(needed):
         made = getattr(p.table[name].step, manner.method)(at)
         if at.tile is None:
             at.computed[name] = made
         else:
             at.computed[name][at.place()] = made
+    for name in wanted - needed:  # parameters
+        at.whole(name)
     return {name: at.computed[name] for name in p.table if name in at.computed}
 
 
@@ -309,6 +318,13 @@ def budgets(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[st
     return {name: _budget(at, name) for name in names}
 
 
+@np.errstate(all="ignore")
+def intervals(p: Problem, names: Collection[str]) -> dict[str, Any]:
+    """What a correct kernel may have as each of the stages `names`, decoded rows and codes: `steps.codes.Interval`."""
+    at = At(p, values(p, names))
+    return {name: at.interval(name) for name in names}
+
+
 def _room(value: np.ndarray, made: Any, statistics: bool, given: bool) -> Any:
     """Room for the bounds of all tiles of a stage; of a given one nobody reads more than the worst case and the
     statistical bound.
@@ -343,10 +359,15 @@ def _budget(at: At, name: str) -> Budget:
     xp = array_namespace(value)
     worst = xp.full_like(value, bound.worst) if isinstance(bound.worst, float) else bound.worst
     likely = at.likely(Bound(worst, *bound[1:])) if at.statistics else worst
-    return Budget(worst, xp.broadcast_to(xp.asarray(likely), worst.shape) if isinstance(likely, float) else likely, size)
+    return Budget(
+        worst, xp.broadcast_to(xp.asarray(likely), worst.shape) if isinstance(likely, float) else likely, size
+    )
 
 
-def _sizes(p: Problem) -> dict[str, int]:
-    """Size of every axis of attention; d is the head_dim of v, since only sums of values have it."""
-    b, h, q, _ = p.inputs["q"].shape
-    return {"b": b, "h": h, "q": q, "k": p.keys, "d": p.inputs["v"].shape[-1], "t": len(p.tiling.keys), "s": p.splits}
+def _empty(p: Problem, name: str) -> np.ndarray:
+    """Room for a stage that is computed tile by tile; of those only sums of values have the axis d."""
+    x = p.inputs["q"]
+    b, h, q, _ = x.shape
+    sizes = {"b": b, "h": h, "q": q, "k": p.keys, "d": p.inputs["v"].shape[-1], "t": len(p.tiling.keys)}
+    dims = tuple(sizes[axis] for axis in p.table[name].axes)
+    return array_namespace(x).empty(dims, dtype=x.dtype, device=device(x))

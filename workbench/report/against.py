@@ -9,7 +9,9 @@ from rich.markup import escape
 from rich.text import Text
 
 from workbench.judge import Diff
+from workbench.judgeable import table
 from workbench.pair import Against
+from workbench.reference.tables import definition
 from workbench.report import tables
 from workbench.report.command import against_command, case_options
 from workbench.report.document import diff_document, largest
@@ -195,8 +197,8 @@ def _judged(judged: Diff) -> str:
 
 def _parting(pair: Against, stage: StageAgainst) -> list[str]:
     """Where they part, and who is wrong there."""
-    algorithms = (ALGORITHMS[judged.trace.algorithm] for judged in (pair.a, pair.b))
-    definitions = list(dict.fromkeys(known[stage.name].definition for known in algorithms))
+    tables = (table(judged.trace) for judged in (pair.a, pair.b))
+    definitions = list(dict.fromkeys(definition(steps, stage.name) for steps in tables))
     lines = [f"they part first at {stage.name} = {definitions[0]}"]
     lines += [f"  in B: {other}" for other in definitions[1:]]
     if stage.worst is not None:

@@ -10,6 +10,9 @@ from rich.text import Text
 
 from workbench.comparison import State
 from workbench.judge import Diff
+from workbench.judgeable import table
+from workbench.reference.graph import direct
+from workbench.reference.tables import definition as meaning
 from workbench.refusal import Refusal
 from workbench.report import tables
 from workbench.report.numbers import number as short
@@ -20,7 +23,7 @@ from workbench.report.text import verdict as verdict_of
 from workbench.report.words import beginning
 from workbench.selection import Selection
 from workbench.stage_diff import Profile, StageDiff
-from workbench.stages import ALGORITHMS, AXIS_NAMES, AXIS_PLURALS, INPUTS, QUANTISED_INPUTS
+from workbench.stages import AXIS_NAMES, AXIS_PLURALS, INPUTS, QUANTISED_INPUTS
 from workbench.trace import Trace
 
 #: elements that are printed at once, and of a stage without a choice
@@ -65,15 +68,15 @@ def reference_report(trace: Trace, selection: Selection, screen: Console) -> Ren
 
 def definition(trace: Trace, name: str) -> str:
     """A stage, its axes and what it is, in a line."""
-    stage = ALGORITHMS[trace.algorithm][name]
-    return f"{name} [{' '.join(stage.axes)}] = {stage.definition}"
+    steps = table(trace)
+    return f"{name} [{' '.join(steps[name].axes)}] = {meaning(steps, name)}"
 
 
 def expected_from(diff: Diff, stage: StageDiff) -> str:
     """What the expectations of a judged stage were computed from."""
     if stage.told is not stage.isolated:
         return beginning(diff.trace)
-    read = stage.judged_from or ALGORITHMS[diff.trace.algorithm][stage.name].reads
+    read = stage.judged_from or direct(table(diff.trace), stage.name)
     inputs, own = [name for name in read if name in INPUTS], [name for name in read if name not in INPUTS]
     return " and ".join([*inputs, *([f"the kernel's own {', '.join(own)}"] if own else [])])
 

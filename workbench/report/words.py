@@ -4,11 +4,14 @@ from dataclasses import fields
 
 from workbench.comparison import BINS, Comparison, State
 from workbench.judge import Diff
+from workbench.judgeable import table
 from workbench.ledger import FACTORS, Entry, ledger
 from workbench.pattern import pattern
+from workbench.reference.graph import unseen_upstream
+from workbench.reference.tables import definition
 from workbench.report.numbers import number, ratio, value
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
-from workbench.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS, unseen_upstream
+from workbench.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS, before_attention
 from workbench.suspects import suspects
 from workbench.terms import terms
 from workbench.trace import Trace
@@ -31,7 +34,7 @@ NAMED_SHARE = 0.05
 
 def beginning(trace: Trace) -> str:
     """What propagated errors start at."""
-    known = trace.algorithm == "fp8" and set(QUANTISED_INPUTS) <= set(trace.stages)
+    known = before_attention(trace.algorithm) and set(QUANTISED_INPUTS) <= set(trace.stages)
     return "codes and scales" if known else "q, k and v"
 
 
@@ -41,8 +44,8 @@ def findings(diff: Diff, *, full: bool = False) -> list[str]:
     """
     lines = []
     for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
-        definition = ALGORITHMS[diff.trace.algorithm][stage.name].definition
-        lines.append(f"{_which(stage, i == 0)}: {stage.name} = {definition}")
+        meaning = definition(table(diff.trace), stage.name)
+        lines.append(f"{_which(stage, i == 0)}: {stage.name} = {meaning}")
         lines += [f"  {line}" for line in _details(diff, stage, full)]
     lines += _victims(diff)
     if diff.origins:

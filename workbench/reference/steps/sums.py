@@ -32,7 +32,9 @@ class RunningSum:
 
     def value(self, at: Any) -> np.ndarray:
         """In float64."""
-        return self._sum(at(self.rescale), at(self.previous), at(self.weights), at(self.values) if self.values else None)
+        return self._sum(
+            at(self.rescale), at(self.previous), at(self.weights), at(self.values) if self.values else None
+        )
 
     def magnitude(self, at: Any) -> np.ndarray:
         """The sum of the terms' sizes."""
@@ -148,7 +150,9 @@ class RunningSum:
 
     def words(self, say: Say) -> str:
         """The definition."""
-        terms = f"{say(self.weights)} @ {say(self.values)}" if self.values else f"sum of this tile's {say(self.weights)}"
+        terms = (
+            f"{say(self.weights)} @ {say(self.values)}" if self.values else f"sum of this tile's {say(self.weights)}"
+        )
         return f"{say(self.rescale)} * {say(self.previous)} + {terms}"
 
 

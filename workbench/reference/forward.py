@@ -1,0 +1,90 @@
+"""Every stage of a kernel from arrays alone, without a trace."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from workbench.contract import Contract
+from workbench.errors import float64
+from workbench.reference.losses import losses_of
+from workbench.reference.problem import Arrays, Codes, Problem
+from workbench.reference.tables import table_of
+from workbench.reference.walk import values
+from workbench.refusal import Refusal
+from workbench.stages import ALGORITHMS, axis_sizes, shape
+
+NOTHING: Arrays = MappingProxyType({})
+#: a kernel that rounds nothing to fewer bits than float32
+PLAIN = Contract(
+    scores_dtype="float32",
+    probs_dtype="float32",
+    partials_dtype="float32",
+    out_dtype="float32",
+    row_sum_of_cast=False,
+    block_k=None,
+    splits=None,
+)
+
+
+def forward(
+    algorithm: str,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    scale: float,
+    mask: np.ndarray,
+    bias: np.ndarray | None = None,
+    softcap: float | None = None,
+    contract: Contract = PLAIN,
+    codes: Codes | None = None,
+    given: Arrays = NOTHING,
+) -> dict[str, np.ndarray]:
+    """Every stage of an algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
+
+    q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and bias, added to
+    scaled scores, [q, k] or [b, heads, q, k]; scores are softcap * tanh(scaled / softcap) before the bias. `contract`
+    tells tiles and splits and the order in which they are visited, and casts, which are made where it declares them
+    (`Problem.predicted_casts`); `codes` how q, k and v are quantised.
+
+    A stage in `given` is read in place of the computed one by every later stage and by the next tile's state. What is
+    returned is still computed, from the given or computed inputs. Refusal for a name that is no stage of the algorithm
+    and for a shape that is not its own: an array of size 1 on some axis would broadcast.
+    """
+    tiling = contract.tiling(k.shape[2])
+    d = {"d": v.shape[3], "t": len(tiling.keys), "s": len(tiling.splits)}
+    sizes = axis_sizes(q.shape, k.shape) | d
+    made = values(
+        Problem(
+            table=table_of(
+                algorithm,
+                softcap=softcap is not None,
+                row_sum_of_cast=contract.row_sum_of_cast,
+                row_max=contract.row_max,
+            ),
+            contract=contract,
+            losses=losses_of(contract),
+            inputs={"q": float64(q), "k": float64(k), "v": float64(v), "mask": mask},
+            scale=scale,
+            softcap=softcap,
+            bias=bias,
+            exact_products=False,
+            tiling=tiling,
+            given=_checked(given, algorithm, sizes),
+            codes=codes,
+        )
+    )
+    return {name: made[name] for name in ALGORITHMS[algorithm] if name in made}
+
+
+def _checked(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    stages = ALGORITHMS[algorithm]
+    for name, array in given.items():
+        if name not in stages:
+            raise Refusal(f"given holds stages of {algorithm}: {', '.join(stages)}; got {name!r}")
+        wanted = shape(stages[name], sizes)
+        if np.shape(array) != wanted:
+            axes = ", ".join(f"{axis}={size}" for axis, size in zip(stages[name].axes, wanted, strict=True))
+            raise Refusal(f"given {name} must have shape {wanted} ({axes}); got {np.shape(array)}")
+    return {name: float64(array) for name, array in given.items()}
