@@ -75,7 +75,8 @@ def _written(name: str, recipe: Callable[[Random], Made], rng: Random) -> None:
                 Path(f"{name}.log").write_text(_printed(rng, trace))
             else:
                 trace, options = _seen(rng, trace, options)
-                save(trace, f"{name}.safetensors")
+                # of its code the file would hold the commit, which is another one each time
+                save(replace(trace, provenance=None), f"{name}.safetensors")
                 if options.pop("bare", False):
                     _bare(Path(f"{name}.safetensors"))
         except Refusal as refusal:
