@@ -68,7 +68,57 @@ def everything(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _everything_new(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
     """As `everything`, of a tree whose budgets are a walk over a table of stages."""
-    raise NotImplementedError("whoever rewrites the budgets says here where their values are")
+    expectation = module("workbench.judge.expectation", "workbench.expectation")
+    judgeable = module("workbench.judge.judgeable", "workbench.judgeable")
+    decoding = module("workbench.judge.decoding", "workbench.decoding")
+    stages = module("workbench.case.stages", "workbench.stages")
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for mode in ("isolated", "propagated"):
+        of = decoding.attention_of(trace, from_codes=mode == "propagated")
+        dumped = judgeable.readable(of) if mode == "isolated" else {}
+        for statistics in (True, False):
+            one = expectation.Expectation(of, dumped, statistics=statistics)
+            names = [name for name in stages.ALGORITHMS[of.algorithm] if name in one.computed]
+            bounds = one.budgets(names)
+            found[mode if statistics else f"{mode} without statistics"] = {
+                name: {
+                    "value": one.computed[name],
+                    "bound": bounds[name].bound,
+                    "statistical": bounds[name].statistical,
+                    "size": np.broadcast_to(bounds[name].size, bounds[name].bound.shape),
+                    "judgeable": not judgeable.unjudgeable(of, name),
+                }
+                for name in names
+            }
+        if before := stages.before_attention(trace.algorithm):
+            by_table = mode == "isolated"
+            stage = {
+                name: {**made, "judgeable": not judgeable.unjudgeable(trace, name)}
+                for name in before
+                if (made := _before_attention_new(trace, name, by_table=by_table)) is not None
+            }
+            found[f"{mode} before attention"] = stage
+    return found
+
+
+def _before_attention_new(trace: Any, name: str, *, by_table: bool) -> dict[str, Any] | None:
+    """A stage before attention; None where the trace does not tell it."""
+    decoding = module("workbench.judge.decoding", "workbench.decoding")
+    walk = module("workbench.reference.walk")
+    x, kind = name[-1], trace.case.codes
+    if kind is None and not name.startswith("dequant"):
+        return None
+    if kind is not None and name.startswith("lut") and trace.case.decode == "direct":
+        return None
+    lacks = {f"scale_{x}", f"codes_{x}"} - {*trace.stages} if x not in trace.inputs else set()
+    if kind is not None and (lacks or (x not in trace.inputs and name.startswith(("scale", "codes")))):
+        return None
+    p = decoding.decoding(trace) if by_table else decoding.by_scale(trace)
+    computed = walk.values(p, [name])
+    if name.startswith(("codes", "dequant")):
+        _, low, high = walk.intervals(p, [name])[name]
+        return {"value": computed[name], "low": low, "high": high}
+    return {"value": computed[name], "bound": walk.budgets(p, computed, [name])[name].bound}
 
 
 def _everything_old(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:

@@ -20,9 +20,11 @@ from workbench.faults import Fault
 from workbench.jobs import spread
 from workbench.judge import SEVERITY, diff
 from workbench.progress import step
+from workbench.reference.graph import direct
+from workbench.reference.tables import table_of
 from workbench.refusal import Refusal
 from workbench.stage_diff import ORIGIN_VERDICTS
-from workbench.stages import ALGORITHMS, PROBE_SETS
+from workbench.stages import PROBE_SETS
 from workbench.tally import LIMITS, RULES, Called, Tally, expected_out
 from workbench.target import run
 from workbench.trace import Trace
@@ -226,13 +228,13 @@ def _origins(fault: Fault, dump: str) -> Sequence[str]:
     """Where a fault may first show: at its stages, or with a lean dump at the first dumped stages that read them."""
     if dump == "full":
         return fault.stages
-    stages = ALGORITHMS[KERNELS[fault.kernel].algorithm]
+    steps = table_of(KERNELS[fault.kernel].algorithm)
     found: list[str] = []
     reached = [name for name in fault.stages if name not in PROBE_SETS["lean"]]
     found += [name for name in fault.stages if name in PROBE_SETS["lean"]]
     while reached:
         hidden = reached.pop()
-        for name, stage in stages.items():
-            if hidden in stage.reads and name != hidden:
+        for name in steps:
+            if hidden in direct(steps, name) and name != hidden:
                 (found if name in PROBE_SETS["lean"] else reached).append(name)
     return found

@@ -57,12 +57,12 @@ def control(e: Expectation, contract: Contract | None = None, manner: Manner = P
     splits: of all orders this one absorbs the most.
     """
     e = e if contract is None else e.under(contract)
-    p, losses = e.problem, losses_of(e.trace.contract)
+    p, losses = e.problem, losses_of(e.trace.contract, p.softcap)
     narrow = replace(
         p,
         losses=losses if manner.leans else without(losses),
         inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
-        scale=np.float32(p.scale),
+        scale=np.float32(p.scale),  # type: ignore[arg-type]
         bias=None if p.bias is None else p.bias.astype(np.float32),
         given={name: x.astype(np.float32) for name, x in p.given.items()},
     )

@@ -79,8 +79,8 @@ def scale_of(trace: Trace, x: str) -> np.ndarray:
 
 
 def comparisons(trace: Trace, names: Sequence[str], device: str) -> dict[str, Pair]:
-    """As `parts.comparisons`, of a kernel on 8-bit codes; propagated is against the dumped codes and scales, where there
-    are any.
+    """As `parts.comparisons`, of a kernel on 8-bit codes; propagated is against the dumped codes and scales, where
+    there are any.
     """
     dumped = readable(trace)
     found: dict[str, Pair] = {}

@@ -20,7 +20,7 @@ from workbench.reference.losses import losses_of
 from workbench.reference.problem import Problem
 from workbench.reference.walk import budgets, values
 from workbench.slots import Slots
-from workbench.stages import INPUT_AXES, INPUTS
+from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS
 from workbench.trace import Trace
 from workbench.units import natural
 
@@ -106,7 +106,7 @@ class Expectation:
 
     def axes(self, name: str) -> str:
         """Axis letters of a stage."""
-        return self.problem.table[name].axes
+        return ALGORITHMS[self.trace.algorithm][name].axes
 
     @cached_property
     def given(self) -> dict[str, np.ndarray]:
@@ -146,7 +146,7 @@ class Expectation:
         return Problem(
             table=steps,
             contract=trace.contract,
-            losses=losses_of(trace.contract),
+            losses=losses_of(trace.contract, trace.case.softcap),
             inputs={**self.inputs, "mask": in_bool(self.visible, self.device)},
             scale=trace.case.scale,
             softcap=trace.case.softcap,

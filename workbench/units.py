@@ -1,4 +1,4 @@
-"""The units in which a kernel stores its stages, and natural ones: natural logarithm, scaled scores, -inf for masked."""
+"""Units in which kernels store stages, and natural ones: natural logarithms, scaled scores, -inf where masked."""
 
 import numpy as np
 

@@ -16,7 +16,7 @@ from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.faults import Fault, of_file
 from workbench.inputs import by_name, put_in
 from workbench.refusal import Refusal
-from workbench.stages import ABSENT, ALGORITHMS, INPUTS, MASKS, PROBE_SETS, QUANTISED_INPUTS, probe_set, shape
+from workbench.stages import ALGORITHMS, INPUTS, MASKS, PROBE_SETS, QUANTISED_INPUTS, absent, probe_set, shape
 from workbench.trace import Trace, blank, check
 from workbench.window import LIMIT_GB, Window, kv_heads, parse, sizes_of
 
@@ -178,10 +178,11 @@ def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], window: Window
 
 def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
     """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
-    wanted, absent = probe_set(kernel.algorithm, probes), ABSENT[case.decode]
-    if probes not in PROBE_SETS and (named := [stage for stage in wanted if stage in absent]):
-        raise Refusal(f"{kernel.name} with decode={case.decode} has no stage {', '.join(named)}; got probes={probes}")
-    return tuple(stage for stage in wanted if stage not in absent)
+    wanted, lacks = probe_set(kernel.algorithm, probes), absent(decode=case.decode, softcap=case.softcap)
+    if probes not in PROBE_SETS and (named := [stage for stage in wanted if stage in lacks]):
+        run = f"softcap={case.softcap}" if "capped" in named else f"decode={case.decode}"
+        raise Refusal(f"{kernel.name} with {run} has no stage {', '.join(named)}; got probes={probes}")
+    return tuple(stage for stage in wanted if stage not in lacks)
 
 
 def _guarded(array: np.ndarray, guard: int) -> np.ndarray:

@@ -20,8 +20,8 @@ def attention(
     """Softmax attention: "out" [b, heads, q, dim of v] and "lse" [b, heads, q], the natural log of sum_k exp(scores).
 
     q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and bias, added to scaled
-    scores, [q, k] or [b, heads, q, k]; softcap: scores are softcap * tanh(scaled / softcap), before the bias. A row that sees no key has out 0 and lse -inf; a NaN or infinity in the inputs
-    comes out as IEEE arithmetic makes it.
+    scores, [q, k] or [b, heads, q, k]; with a softcap scores are softcap * tanh(scaled / softcap) before the bias. A
+    row that sees no key has out 0 and lse -inf; a NaN or infinity in the inputs comes out as IEEE arithmetic makes it.
     """
     batch, heads, seqlen_q, dim = q.shape
     kv_heads = k.shape[1]

@@ -64,7 +64,7 @@ def forward(
                 row_max=contract.row_max,
             ),
             contract=contract,
-            losses=losses_of(contract),
+            losses=losses_of(contract, softcap),
             inputs={"q": float64(q), "k": float64(k), "v": float64(v), "mask": mask},
             scale=scale,
             softcap=softcap,

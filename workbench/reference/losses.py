@@ -113,8 +113,8 @@ class Losses:
         return 2 * U * (calls * self.exp_ulps + self.exp_ulps_per_x * x)
 
 
-def losses_of(contract: Contract) -> Losses:
-    """The losses of a kernel that keeps `contract`.
+def losses_of(contract: Contract, softcap: float | None = None) -> Losses:
+    """The losses of a kernel that keeps `contract`; tanh is lost in one with a softcap alone.
 
     The argument of exp is rounded once: fl(score - max), or fma(score, c, -max_scaled) with max_scaled = fl(max c), off
     by u |max c| (FlashAttention-2's own). Scores of natural units meet log2(e) in it where the base may be 2: a
@@ -145,7 +145,7 @@ def losses_of(contract: Contract) -> Losses:
         exp_ulps_per_x=contract.exp_ulps_per_x,
         # the division, or a reciprocal and a product
         division=2 * U * (1 + FAST_DIVISION_ULPS * contract.fast_math),
-        tanh=TANH_APPROX if getattr(contract, "tanh", "exact") == "approx" else 2 * U * TANH_ULPS,
+        tanh=0.0 if softcap is None else TANH_APPROX if contract.tanh == "approx" else 2 * U * TANH_ULPS,
         log_ulps=FAST_LOG_ULPS if contract.fast_math else LOG_ULPS,
         log_absolute=FAST_LOG if contract.fast_math else 0.0,
         # an ulp of a subnormal is 2^-149, of which exp may be off by several

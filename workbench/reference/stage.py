@@ -5,7 +5,7 @@ same in a kernel's float32, the sizes of the terms of a sum, the error bound, an
 interprets a table of stages; a change of one step is an edit of the table, which carries its values and bounds along.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, NamedTuple, Protocol
@@ -30,7 +30,7 @@ class Bounded(NamedTuple):
     size: np.ndarray | float = np.inf
 
 
-class Step(Protocol):
+class Step(Hashable, Protocol):
     """One kind of operation; `at` is a `walk.At`, which gives what is read at one tile, or at none."""
 
     def value(self, at: Any) -> np.ndarray:
@@ -65,7 +65,8 @@ class Stage:
     fused: "Step | None" = None
 
 
-Table = Mapping[str, Stage]
+#: stages and parameters by name, in data-flow order
+Table = dict[str, Stage]
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Same:
 
 
 @cache
-def reads(step: Step, near: bool = False) -> tuple[str, ...]:
+def reads(step: Hashable, near: bool = False) -> tuple[str, ...]:
     """What a step reads, in order; with `near` also what its bound looks at."""
     kinds = (Ref, Near) if near else (Ref,)
     found = (getattr(step, field.name) for field in fields(step) if field.type in kinds)  # type: ignore[arg-type]

@@ -74,11 +74,9 @@ def _decoding(table: bool, known: bool) -> Table:
     scales: Table = {f"scale_{x}": Stage("h", QuantiserScale(x)) for x in INPUTS}
     codes: Table = {f"codes_{x}": Stage(INPUT_AXES[x], Encode(x, f"scale_{x}")) for x in INPUTS}
     tables: Table = {f"lut_{x}": Stage("hc", DecodeTable(f"scale_{x}")) for x in "kv"} if table else {}
-    entries = {"q": "", "k": "lut_k" * table, "v": "lut_v" * table}
+    by = {x: f"lut_{x}" if f"lut_{x}" in tables else f"scale_{x}" for x in INPUTS}
     decoded: Table = {
-        f"dequant_{x}": Stage(
-            INPUT_AXES[x], Decode(f"codes_{x}", f"scale_{x}", entries[x], x) if known else Coarsest(x)
-        )
+        f"dequant_{x}": Stage(INPUT_AXES[x], Decode(f"codes_{x}", by[x], f"scale_{x}", x) if known else Coarsest(x))
         for x in INPUTS
     }
     return scales | codes | tables | decoded

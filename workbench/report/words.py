@@ -102,7 +102,7 @@ def _causes(diff: Diff, stage: StageDiff) -> list[str]:
         lines.append(f"judged from {beginning(diff.trace)} alone: the cause is at or before {stage.name}")
     elif stage.judged_from:
         lines.append(f"judged from {', '.join(stage.judged_from)}, the nearest before it that were given")
-    before = {*unseen_upstream(diff.trace.algorithm, stage.name, ())} & {*diff.trace.sparse}
+    before = {*unseen_upstream(table(diff.trace), stage.name, ())} & {*diff.trace.sparse}
     if right := [other.name for other in diff.stages if other.name in before and other.role == "clean"]:
         lines.append(f"right where they were given, before it: {', '.join(right)}")
     return lines + _unseen(diff, stage)

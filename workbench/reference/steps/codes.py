@@ -105,9 +105,9 @@ class Decode:
     """The rows that codes stand for, [batch, head, row, dim], by their table or, without one, by their scale."""
 
     codes: Ref
-    scale: Ref
-    table: Ref  #: none where the kernel has none
-    of: Near  #: the input that was quantised
+    by: Ref  #: the table, or the scale where the kernel has none
+    scale: Near
+    of: str  #: the input that was quantised
 
     def value(self, at: Any) -> np.ndarray:
         """In float64, not rounded to what products read."""
@@ -116,7 +116,11 @@ class Decode:
     control = value
 
     def _entries(self, at: Any) -> np.ndarray:
-        return at(self.table) if self.table else quantize.table(at(self.scale), at.p.codes.format)
+        return at(self.by) if self._has_table else quantize.table(at(self.by), at.p.codes.format)
+
+    @property
+    def _has_table(self) -> bool:
+        return self.by != self.scale
 
     @np.errstate(all="ignore")
     def interval(self, at: Any) -> Interval:
@@ -129,7 +133,7 @@ class Decode:
             _, *ends = at.interval(self.codes)
             one, other = (quantize.decoded(codes, entries) for codes in ends)
             low, high = np.minimum(one, other), np.maximum(one, other)
-        if not (self.table and at.given(self.table)):
+        if not (self._has_table and at.given(self.by)):
             error = relative_error(at, self.scale)
             low, high = (
                 end + sign * decoding_error(end, at.p.codes.format, error) for end, sign in ((low, -1), (high, 1))
@@ -143,9 +147,8 @@ class Decode:
 
     def words(self, say: Say) -> str:
         """The definition."""
-        by_scale = f"its value * {say(self.scale)}"
-        entry = f"{say(self.table)} of the code, without a table {by_scale}" if self.table else by_scale
-        return f"{entry}; rounded to what products read"
+        entry = f"{say(self.by)} of the code" if self._has_table else f"value of the code * {say(self.by)}"
+        return f"{entry}, rounded to what products read"
 
 
 @dataclass(frozen=True)

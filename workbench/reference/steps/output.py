@@ -29,10 +29,8 @@ class Quotient:
     def control(self, at: Any) -> np.ndarray:
         """What a division gives, or exp(score - lse) in place of it, which is off by what lse is."""
         by_lse = at.manner.leans and at.contract.normalisation != "division"
-        lse: np.ndarray | float = 0.0
-        if by_lse:
-            lse = at(self.lse)
-            lse = np.where(np.isfinite(lse), abs(lse), 0.0)[..., None]
+        lse = at(self.lse) if by_lse else np.zeros((), np.float32)
+        lse = np.where(np.isfinite(lse), abs(lse), 0.0)[..., None]
         made = (self.value(at) * (1 + at.losses.division + U * by_lse * lse)).astype(np.float32)
         return at.cast_control(made, "out")
 
