@@ -190,21 +190,6 @@ _MAY_BE_NONE = (
 _RULES: Mapping[str, Rule] = {one.name: one.metadata["rule"] for one in fields(Contract) if one.metadata}
 
 
-def of_kernel(case: Case) -> Contract:
-    """The contract of this project's own kernels for a settled case: float32 throughout, but for the cast of probs and
-    for out, which is in the storage dtype.
-    """
-    return Contract(
-        block_k=case.block_k,
-        splits=case.splits,
-        scores_dtype="float32",
-        probs_dtype=case.probs_dtype or "float32",
-        partials_dtype="float32",
-        out_dtype=case.dtype,
-        row_sum_of_cast=False,
-    )
-
-
 def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | None = None) -> Contract:
     """The contract that a foreign kernel declares, the weakest choice where it is silent.
 

@@ -5,8 +5,11 @@ import textwrap
 
 import pytest
 
-from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants, build
+from workbench.cuda.build import build
 from workbench.cuda.device import LANES
+from workbench.cuda.flash import Constants
+from workbench.cuda.fp8 import Constants as QuantisedConstants
+from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
 from workbench.faults import Fault
 from workbench.refusal import Refusal

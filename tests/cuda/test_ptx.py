@@ -16,9 +16,12 @@ from cuda.pathfinder import find_nvidia_binary_utility
 from numba.cuda import compiler, dispatcher, types
 
 from workbench.case import DTYPES, Case
-from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants, build
+from workbench.cuda.build import build
+from workbench.cuda.flash import BLOCKS, Constants
+from workbench.cuda.fp8 import Constants as QuantisedConstants
+from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import BLOCKS, SHARED_LIMIT, settle
+from workbench.cuda.plan import SHARED_LIMIT, settle
 from workbench.doctor import facts
 from workbench.faults import Fault
 from workbench.refusal import Refusal
@@ -94,7 +97,7 @@ def library_of(function, algorithm, dtype, options):
 def compiled(name, constants, probed, faults=()):
     """The code library of one variant: a kernel function, its constants, all probes or none."""
     kernel = FUNCTIONS[name]
-    made = build(kernel.file, name, constants, tuple(ALGORITHMS[kernel.algorithm]) if probed else (), faults)
+    made = build(kernel.functions[name], name, constants, tuple(ALGORITHMS[kernel.algorithm]) if probed else (), faults)
     dtype = None if kernel.quantised else constants.dtype
     return library_of(made.source.namespace[name], kernel.algorithm, dtype, made.cuda_options)
 
@@ -329,7 +332,7 @@ def normalised(ptx):
 def test_plain_build_is_the_source_without_its_probe_lines(name, constants):
     """The same PTX, lines of the source included."""
     kernel = FUNCTIONS[name]
-    text = kernel.file.read_text()
+    text, _, _ = kernel.functions[name].read_text().partition("\n\n# ---- on the host\n")
     stripped = without_probe_lines(text)
     assert text.count("\n") == stripped.count("\n") and "    probe." in text and "    probe." not in stripped
     namespace = constants.names()

@@ -8,12 +8,16 @@ rescales them to the common max and divides (Dao et al. 2023, Flash-Decoding for
 """
 
 import math
+from pathlib import Path
 
 import numpy as np
 from numba import cuda, float32
 from numba.cuda import libdevice
 
+from workbench.case import Case
+from workbench.cuda import flash
 from workbench.cuda.device import LANES, row_max_of, row_sum_of
+from workbench.cuda.kernel import Kernel, Launch
 
 NEG_INF = np.float32(-np.inf)
 
@@ -166,3 +170,33 @@ def split_k_reduce(partial_O, partial_max, partial_sum, out, lse):
         probe.merge_max[b, h, row] = m
         probe.merge_sum[b, h, row] = l
         lse[b, h, row] = m + math.log(l) if l != float32(0) else NEG_INF
+
+
+# ---- on the host
+
+
+def settle(kernel: Kernel, case: Case) -> Case:
+    """As of `flash`, in 2 splits where none are given."""
+    return flash.settle(kernel, case.but(splits=case.splits or 2))
+
+
+def launches(case: Case) -> list[Launch]:
+    """The partial kernel, with a block for each split besides, then the reduce."""
+    query_tiles, heads, batch = flash.grid(case)
+    blocks = (query_tiles, heads * case.splits, batch)
+    partials = ("partial_O", "partial_max", "partial_sum")
+    return [Launch("split_k_partial", blocks, partials), Launch("split_k_reduce", flash.grid(case))]
+
+
+KERNEL = Kernel(
+    name="split_k",
+    algorithm="split_k",
+    file=Path(__file__),
+    functions={"split_k_partial": Path(__file__), "split_k_reduce": Path(__file__)},
+    summary="Split-K attention: partial attention of each (query tile, split), then a reduce over splits",
+    settles=settle,
+    constants=flash.constants,
+    launches=launches,
+    contract=flash.contract,
+    splits=True,
+)
