@@ -2,12 +2,12 @@
 then a target.
 
 Nobody keeps an instrumented copy of a kernel. A build without probes compiles to the same PTX as the source without its
-probe lines.
+probe lines, and one whose switch is off, a capital that is bound to False, to that of a source without the `if` of it.
 """
 
 import ast
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,31 @@ class Build:
         compiler takes up to 246 for each thread, and a launch of 512 threads fails.
         """
         return {"lineinfo": True, "launch_bounds": self.source.namespace["THREADS"]}
+
+
+class _Switches(ast.NodeTransformer):
+    """Puts the branch that is taken in the place of an `if` of a capital that is bound to True or False."""
+
+    def __init__(self, bound: Mapping[str, Any]) -> None:
+        self.bound = bound
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        """The `if`, or one of its branches."""
+        self.generic_visit(node)
+        switch = self.bound.get(node.test.id) if isinstance(node.test, ast.Name) else None
+        return (node.body if switch else node.orelse) if isinstance(switch, bool) else node
+
+
+def _switched(kernel: ast.FunctionDef, bound: Mapping[str, Any]) -> None:
+    """Leave only the branches that are taken, and of the parameters none that only the others need."""
+    before = _names(kernel)
+    _Switches(bound).visit(kernel)
+    gone = before - _names(kernel)
+    kernel.args.args = [parameter for parameter in kernel.args.args if parameter.arg not in gone]
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 class _Probes(ast.NodeTransformer):
@@ -120,6 +145,7 @@ def build(
     """
     tree = ast.parse(_parsed(file, faults), str(file))
     (kernel,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    _switched(kernel, constants.names())
     transformer = _Probes(probes, windowed)
     transformer.visit(kernel)
     found = tuple(dict.fromkeys(transformer.found))

@@ -1,4 +1,5 @@
-"""FlashAttention forward: one block for each query tile, online softmax over the key tiles.
+"""FlashAttention forward: one block for each query tile, online softmax over the key tiles, all of them or those of one
+split.
 
 Algorithm 1 of FlashAttention-2 (Dao 2023, section 3.1.1) with float32 arithmetic. Four threads (LANES) share a query
 row: thread `lane` of row `r` holds the scores of keys lane, lane + 4, ... of a tile and the dims lane, lane + 4, ... of
@@ -6,8 +7,10 @@ the accumulator.
 
 Names in capitals are bound when the kernel is built (`Constants`): BLOCK_Q, BLOCK_K; HEAD_DIM, head_dim rounded up to
 32, 64 or 128; DIMS = HEAD_DIM / LANES; THREADS = BLOCK_Q * LANES; LOAD and STORE, conversions between the storage dtype
-and float32; CAST, which rounds probs to the dtype in which they meet V. A line `probe.<stage>[...] = value` dumps a
-stage in builds that ask for it and is absent from all others.
+and float32; CAST, which rounds probs to the dtype in which they meet V; SPLIT, whether a block takes one split of the
+keys (Flash-Decoding) and leaves what `split_k.py` merges. An `if` of a switch is absent where it is off, with the
+parameters that only it reads. A line `probe.<stage>[...] = value` dumps a stage in builds that ask for it and is absent
+from all others.
 """
 
 import math
@@ -40,15 +43,25 @@ def load_tile(tile, x, b, h, first_row, rows, head_dim):
             tile[r, d] = float32(0)
 
 
-def flash_forward(q, k, v, out, lse, scale, causal, diagonal):
+def flash_forward(q, k, v, out, lse, partial_O, partial_max, partial_sum, scale, causal, diagonal):
     """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp; grid (query tiles,
     heads, batch).
 
     q, out [b, heads, seqlen_q, d]; k, v [b, kv_heads, seqlen_k, d]; lse float32 [b, heads, seqlen_q]. A causal row i
     sees the keys j <= i + diagonal. A row that sees no key gets out 0 and lse -inf.
+
+    SPLIT: no out and no lse, but the unnormalised partial_O float32 [b, heads, splits, seqlen_q, d], partial_max and
+    partial_sum float32 [b, heads, splits, seqlen_q]; grid (query tiles, heads * splits, batch). Split s holds the tiles
+    from s * tiles_per_split on; without tiles it stores (-inf, 0, 0).
     """
     seqlen_q, seqlen_k, head_dim = q.shape[2], k.shape[2], q.shape[3]
     b, h = cuda.blockIdx.z, cuda.blockIdx.y
+    first_tile, tiles = 0, (seqlen_k + BLOCK_K - 1) // BLOCK_K
+    if SPLIT:
+        splits = partial_O.shape[2]
+        h, split = cuda.blockIdx.y // splits, cuda.blockIdx.y % splits
+        tiles_per_split = (tiles + splits - 1) // splits
+        first_tile, tiles = split * tiles_per_split, min((split + 1) * tiles_per_split, tiles)
     kv_h = h // (q.shape[1] // k.shape[1])
     r, lane = cuda.threadIdx.x // LANES, cuda.threadIdx.x % LANES
     row = cuda.blockIdx.x * BLOCK_Q + r
@@ -64,7 +77,7 @@ def flash_forward(q, k, v, out, lse, scale, causal, diagonal):
     for i in range(DIMS):
         acc[i] = float32(0)
 
-    for tile in range((seqlen_k + BLOCK_K - 1) // BLOCK_K):
+    for tile in range(first_tile, tiles):
         first_key = tile * BLOCK_K
         cuda.syncthreads()  # protects V of the previous tile in s_kv, still read by other threads
         load_tile(s_kv, k, b, kv_h, first_key, seqlen_k, head_dim)
@@ -124,9 +137,16 @@ def flash_forward(q, k, v, out, lse, scale, causal, diagonal):
         for i in range(DIMS):
             d = lane + i * LANES
             if d < head_dim:
-                out[b, h, row, d] = STORE(acc[i] / l if l != float32(0) else float32(0))
+                if SPLIT:
+                    partial_O[b, h, split, row, d] = acc[i]
+                else:
+                    out[b, h, row, d] = STORE(acc[i] / l if l != float32(0) else float32(0))
         if lane == 0:
-            lse[b, h, row] = m + math.log(l) if l != float32(0) else NEG_INF
+            if SPLIT:
+                partial_max[b, h, split, row] = m
+                partial_sum[b, h, split, row] = l
+            else:
+                lse[b, h, row] = m + math.log(l) if l != float32(0) else NEG_INF
 
 
 # ---- on the host
@@ -145,6 +165,7 @@ class Constants:
     head_dim: int  #: padded: one of HEAD_DIMS
     dtype: str  #: storage dtype
     probs_dtype: str = "float32"  #: to which probs are cast before they meet V
+    split: bool = False  #: whether a block takes one split of the keys
 
     @property
     def threads(self) -> int:
@@ -168,12 +189,14 @@ class Constants:
             "LOAD": load,
             "STORE": store,
             "CAST": CASTS[self.probs_dtype],
+            "SPLIT": self.split,
         }
 
 
 def constants(case: Case) -> Constants:
     """The constants of a settled case."""
-    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, case.probs_dtype or "float32")
+    tiles = (case.block_q, case.block_k, padded(case.head_dim))
+    return Constants(*tiles, case.dtype, case.probs_dtype or "float32", split=case.splits is not None)
 
 
 def settle(kernel: Kernel, case: Case) -> Case:
