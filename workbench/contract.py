@@ -29,6 +29,7 @@ from workbench.promises import (
     ROUNDINGS,
     ROW_MAXIMA,
     SPLITS,
+    TANH,
     TRUTH,
     Rule,
     one_of,
@@ -88,6 +89,11 @@ class Contract:
         "-max_scaled)",
         one_of(EXP_ARGUMENTS),
         "difference",
+    )
+    tanh: str = said(
+        "how tanh of a softcap is computed: off by at most 2 ulp; or by 2^-11 of the value, as tanh.approx.f32 is",
+        one_of(TANH),
+        "exact",
     )
     fast_math: bool = said("whether division and log are approximate (CUDA's __fdividef, __logf)", TRUTH, False)
     base2: bool = said("whether scores and maxima are in units of log2: scale * log2(e), exp2 for exp", TRUTH, False)
@@ -233,6 +239,7 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
         "exp_flushes": True,
         "exp_floor": None,
         "exp_argument": "any",
+        "tanh": "approx",
         "fast_math": True,
         "base2": False,
         "scores_scaled": True,

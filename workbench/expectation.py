@@ -31,6 +31,7 @@ BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 _OF_BUDGETS = frozenset(
     ("scores_dtype", "accumulation", "acc_accumulation", "mma_block", "mma_extra_bits", "exp_ulps", "exp_ulps_per_x")
 ) | {
+    "tanh",
     "fast_math",
     "exp_flushes",
     "exp_argument",
