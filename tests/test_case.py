@@ -36,8 +36,8 @@ def attend(case):
 def test_defaults():
     assert Case().as_dict() == {
         "batch": 1, "heads": 1, "kv_heads": 1, "seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "dtype": "float32",
-        "causal": False, "causal_alignment": "bottom-right", "scale": 0.125, "splits": None, "block_q": None,
-        "block_k": None, "probs_dtype": None,
+        "causal": False, "causal_alignment": "bottom-right", "scale": 0.125, "softcap": None, "window": None,
+        "splits": None, "block_q": None, "block_k": None, "probs_dtype": None,
         "codes": None, "scores": None, "decode": None, "quantiser_scale": None,
         "seed": 0, "distribution": "normal", "input_std": 1.0,
     }  # fmt: skip
@@ -147,6 +147,18 @@ COUNTS = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "spl
         (dict(scale="x"), "scale must be a finite number; got 'x'"),
         (dict(scale=1e300), "scale must fit in float32, in which kernels take it; got 1e+300"),
         (dict(scale=1e-300), "scale must fit in float32, in which kernels take it; got 1e-300"),
+        (dict(softcap=0), "softcap must be above 0 and a normal number of float32; got 0.0"),
+        (dict(softcap=-30.0), "softcap must be above 0 and a normal number of float32; got -30.0"),
+        (dict(softcap=1e-40), "softcap must be above 0 and a normal number of float32; got 1e-40"),
+        (dict(softcap=1e300), "softcap must be above 0 and a normal number of float32; got 1e+300"),
+        (dict(softcap=np.nan), "softcap must be a finite number; got nan"),
+        (dict(softcap="30"), "softcap must be a finite number; got '30'"),
+        (dict(window=16), "window must be two whole numbers of at least -1, left and right; got 16"),
+        (dict(window=(16,)), "window must be two whole numbers of at least -1, left and right; got (16,)"),
+        (dict(window=(16, -2)), "window must be two whole numbers of at least -1, left and right; got (16, -2)"),
+        (dict(window=(16, 0.5)), "window must be two whole numbers of at least -1, left and right; got (16, 0.5)"),
+        (dict(window=(True, 0)), "window must be two whole numbers of at least -1, left and right; got (True, 0)"),
+        (dict(window="16,0"), "window must be two whole numbers of at least -1, left and right; got '16,0'"),
         (dict(seqlen=0), "seqlen must be a whole number of at least 1; got 0"),
         (dict(causal="no"), "causal must be True or False; got 'no'"),
         (dict(dtype=["float32"]), "dtype is one of float32, float16, bfloat16; got ['float32']"),
@@ -195,6 +207,53 @@ def test_causal_masks(seqlen_q, seqlen_k, alignment, expected):
 def test_without_causal_every_key_is_visible():
     mask = Case(seqlen_q=3, seqlen_k=2, causal_alignment="top-left").mask()
     assert mask.shape == (3, 2) and np.all(mask)
+
+
+@pytest.mark.parametrize(
+    ("options", "settled"),
+    [
+        (dict(window=(16, 4)), (16, 4)),
+        (dict(window=[16, 4]), (16, 4)),
+        (dict(window=(np.int64(16), -1)), (16, -1)),
+        (dict(window=(-1, 0)), (-1, 0)),
+        (dict(window=(-1, -1)), None),
+        (dict(window=(16, 4), causal=True), (16, 0)),
+        (dict(window=(16, -1), causal=True), (16, 0)),
+        (dict(window=(-1, 4), causal=True), None),
+    ],
+)
+def test_a_window_is_settled(options, settled):
+    case = Case(**options)
+    assert case.window == settled and Case(**case.as_dict()) == case
+
+
+def test_softcap_is_rounded_to_float32():
+    case = Case(softcap=0.1)
+    assert case.softcap == float(np.float32(0.1)) and Case(**case.as_dict()) == case
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("alignment", ["bottom-right", "top-left"])
+@pytest.mark.parametrize(("seqlen_q", "seqlen_k"), [(1, 6), (3, 7), (7, 3), (5, 5)])
+@pytest.mark.parametrize("window", [(0, 0), (2, 0), (0, 2), (2, 1), (-1, 1), (1, -1), (100, 100)])
+def test_windows(seqlen_q, seqlen_k, alignment, causal, window):
+    """As flash-attn's words have it: key j is visible in [i + Sk - Sq - left, i + Sk - Sq + right], ends included."""
+    case = Case(seqlen_q=seqlen_q, seqlen_k=seqlen_k, causal=causal, causal_alignment=alignment, window=window)
+    shift = seqlen_k - seqlen_q if alignment == "bottom-right" else 0
+    left, right = window[0], 0 if causal else window[1]
+    expected = [
+        [(left < 0 or j >= i + shift - left) and (right < 0 or j <= i + shift + right) for j in range(seqlen_k)]
+        for i in range(seqlen_q)
+    ]
+    assert case.mask().dtype == bool and np.array_equal(case.mask(), np.array(expected))
+    assert np.array_equal(case.mask(slice(1, 3)), np.array(expected)[1:3])
+
+
+def test_the_mask_of_a_decode_step_and_of_a_window_written_out():
+    decode = Case(seqlen_q=1, seqlen_k=6, causal=True, window=(2, 0))
+    assert np.array_equal(decode.mask(), np.array([[0, 0, 0, 1, 1, 1]], bool))
+    case = Case(seqlen_q=3, seqlen_k=4, window=(1, 0))
+    assert np.array_equal(case.mask(), np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]], bool))
 
 
 # ---- the inputs

@@ -82,7 +82,8 @@ def test_two_faults_give_two_origins(kernel: str, faults: list[str], origins: tu
 @pytest.mark.parametrize("fault", list(CATALOGUE.values()), ids=list(CATALOGUE))
 def test_each_fault_changes_one_place_of_its_kernel_and_keeps_the_lines(fault) -> None:  # noqa: ANN001
     kernel = KERNELS[fault.kernel]
-    file = Path(workbench.__file__).parent / fault.file if fault.file else kernel.file
+    sources = {file.name: file for file in (kernel.file, *kernel.functions.values())}
+    file = sources.get(fault.file or kernel.file.name, Path(workbench.__file__).parent / fault.file)
     text = file.read_text()
     faulty = applied(text, [fault], file.name)
     assert faulty != text and faulty.count("\n") == text.count("\n")

@@ -80,6 +80,7 @@ def test_some_stages_without_a_contract_and_what_was_assumed() -> None:
         "exp_flushes",
         "exp_floor",
         "exp_argument",
+        "tanh",
         "fast_math",
         "base2",
         "scores_scaled",
@@ -253,7 +254,7 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
             {"out": OUT, "contract": {"tile": 3}},
             '"contract" has the fields block_k, splits, scores_dtype, probs_dtype, partials_dtype, out_dtype, row_sum_of_cast, '
             "accumulation, acc_accumulation, mma_block, mma_extra_bits, accumulator_dtype, input_precision, scaled_q_dtype, "
-            "exp_ulps, exp_ulps_per_x, exp_flushes, exp_floor, exp_argument, fast_math, base2, scores_scaled, row_max, "
+            "exp_ulps, exp_ulps_per_x, exp_flushes, exp_floor, exp_argument, tanh, fast_math, base2, scores_scaled, row_max, "
             "probs_normalised, normalisation, split_bounds, tile_order, skips_masked_tiles, mask_sentinel, empty_out, empty_lse, "
             "probs_rounding, partials_rounding, out_rounding, operands_dtype, saturates; "
             "got 'tile'",

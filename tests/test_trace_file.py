@@ -181,7 +181,7 @@ FIELDS = (
         (
             lambda m: m["case"].update(colour="red"),
             "FILE: the case has unknown fields colour; its fields are batch, heads, kv_heads, seqlen_q, seqlen_k, "
-            "head_dim, dtype, causal, causal_alignment, scale, splits, block_q, block_k, probs_dtype, codes, scores, "
+            "head_dim, dtype, causal, causal_alignment, scale, softcap, window, splits, block_q, block_k, probs_dtype, codes, scores, "
             "decode, quantiser_scale, seed, distribution, input_std",
         ),
         (lambda m: m["case"].update(head_dim=0), "FILE: head_dim must be a whole number of at least 1; got 0"),
@@ -189,7 +189,7 @@ FIELDS = (
             lambda m: m["contract"].update(colour="red"),
             'FILE: "contract" has the fields block_k, splits, scores_dtype, probs_dtype, partials_dtype, out_dtype, '
             "row_sum_of_cast, accumulation, acc_accumulation, mma_block, mma_extra_bits, accumulator_dtype, input_precision, scaled_q_dtype, "
-            "exp_ulps, exp_ulps_per_x, exp_flushes, exp_floor, exp_argument, fast_math, base2, scores_scaled, row_max, "
+            "exp_ulps, exp_ulps_per_x, exp_flushes, exp_floor, exp_argument, tanh, fast_math, base2, scores_scaled, row_max, "
             "probs_normalised, normalisation, split_bounds, tile_order, skips_masked_tiles, mask_sentinel, empty_out, empty_lse, "
             "probs_rounding, partials_rounding, out_rounding, operands_dtype, saturates; got 'colour'",
         ),

@@ -54,8 +54,12 @@ class Case:
     dtype: str = "float32"
     causal: bool = False
     causal_alignment: str = "bottom-right"  #: FlashAttention-2's; "top-left" is torch's is_causal
-    softcap: float | None = None  #: cap tanh(score / cap) of scaled scores, before bias and mask; None: none
     scale: float = _SETTLED  #: 1 / sqrt(head_dim) when not given; rounded to float32, in which kernels take it
+    #: scaled scores s become softcap * tanh(s / softcap), before bias and mask; rounded to float32; None: no cap
+    softcap: float | None = None
+    #: (left, right), flash-attn's window_size: query i sees the keys i + diagonal - left to i + diagonal + right, both
+    #: included, -1 for no limit; causal sets right to 0; None where it hides nothing that causal does not
+    window: tuple[int, int] | None = None
     splits: int | None = None  #: None: 2 in kernels that split the keys
     block_q: int | None = None  #: queries in a tile; None: chosen by head_dim
     block_k: int | None = None  #: keys in a tile; None: chosen by head_dim
@@ -101,6 +105,15 @@ class Case:
         if not isinstance(self.causal, bool | np.bool_):
             raise Refusal(f"causal must be True or False; got {self.causal!r}")
         self._settle("causal", bool(self.causal))
+        if self.softcap is not None:
+            softcap = _number("softcap", self.softcap)
+            if not 2.0**-126 <= softcap <= float(np.finfo(np.float32).max):
+                raise Refusal(f"softcap must be above 0 and a normal number of float32; got {softcap!r}")
+            self._settle("softcap", float(np.float32(softcap)))
+        if self.window is not None:
+            left, right = _window(self.window)
+            right = 0 if self.causal else right
+            self._settle("window", None if (left, right) == (-1, 0 if self.causal else -1) else (left, right))
         scale = _number("scale", 1 / math.sqrt(self.head_dim) if getattr(self, "scale") is None else self.scale)  # noqa: B009
         if not (scale == 0 or 2.0**-149 <= abs(scale) <= float(np.finfo(np.float32).max)):
             raise Refusal(f"scale must fit in float32, in which kernels take it; got {scale!r}")
@@ -143,15 +156,17 @@ class Case:
 
     @property
     def diagonal(self) -> int:
-        """A causal query row i sees the keys j <= i + diagonal (bottom-right: the last query sees every key)."""
+        """A causal query row i sees the keys j <= i + diagonal (bottom-right: the last query sees every key); the
+        window of row i is around it.
+        """
         return self.seqlen_k - self.seqlen_q if self.causal_alignment == "bottom-right" else 0
 
     def mask(self, queries: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Which keys some queries see, bool [queries, seqlen_k]."""
         rows = np.arange(self.seqlen_q)[queries]
-        if not self.causal:
-            return np.ones((len(rows), self.seqlen_k), bool)
-        return np.arange(self.seqlen_k)[None, :] <= rows[:, None] + self.diagonal
+        beyond = np.arange(self.seqlen_k) - (rows[:, None] + self.diagonal)  # keys after the row's own
+        left, right = self.window or (-1, 0 if self.causal else -1)
+        return ((beyond >= -left) | (left == -1)) & ((beyond <= right) | (right == -1))
 
     def check_memory(self) -> None:
         """Refusal where q, k and v alone, drawn in float64, do not fit in the memory of this machine."""
@@ -188,6 +203,13 @@ def _whole(name: str, value: Any, at_least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
         raise Refusal(f"{name} must be a whole number of at least {at_least}; got {value!r}")
     return int(value)
+
+
+def _window(value: Any) -> tuple[int, int]:
+    sides = tuple(value) if isinstance(value, list | tuple) else ()
+    if len(sides) != 2 or any(isinstance(x, bool) or not isinstance(x, int | np.integer) or x < -1 for x in sides):
+        raise Refusal(f"window must be two whole numbers of at least -1, left and right; got {value!r}")
+    return int(sides[0]), int(sides[1])
 
 
 def _number(name: str, value: Any) -> float:
@@ -297,6 +319,8 @@ def _exact_integers(case: Case, rng: np.random.Generator) -> Arrays:
 def _index_coded(case: Case, rng: np.random.Generator) -> Arrays:
     """k[j] = 32 * (bits of j as -1, 1), q[i] = k[(5 i + 3) % visible keys of i], v[j, d] = 16 * (j % 16) + d % 16.
 
+    Visible keys are counted from the first one.
+
     Query i attends to one key only: any other key is at least 2 * 32^2 * scale below it. In hexadecimal, out reads
     "key, dim".
     """
@@ -305,8 +329,9 @@ def _index_coded(case: Case, rng: np.random.Generator) -> Arrays:
     bits = _bits(case.seqlen_k)
     code = 32.0 * (2 * (keys[:, None] >> np.arange(bits) & 1) - 1)
     k[..., :bits] = code
-    visible = np.maximum(case.mask().sum(axis=1), 1)
-    q[..., :bits] = code[(5 * np.arange(case.seqlen_q) + 3) % visible]
+    mask = case.mask()
+    first, visible = mask.argmax(axis=1), np.maximum(mask.sum(axis=1), 1)
+    q[..., :bits] = code[first + (5 * np.arange(case.seqlen_q) + 3) % visible]
     v[:] = 16 * (keys[:, None] % 16) + dims % 16
     return q, k, v
 

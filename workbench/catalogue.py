@@ -6,6 +6,9 @@ from workbench import catalogue_fp8
 from workbench.faults import Fault
 from workbench.refusal import Refusal
 
+#: where the partial kernel of split_k is
+_PARTIAL = "flash.py"
+
 CATALOGUE: Mapping[str, Fault] = {
     fault.id: fault
     for fault in (
@@ -25,6 +28,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "m_safe = m  # no key seen yet",
             ("correction", "probs"),
             needs={"causal": True},
+            file=_PARTIAL,
             source="flash-attention 26d7d92f, mlx#2608",
         ),
         Fault(
@@ -41,11 +45,12 @@ CATALOGUE: Mapping[str, Fault] = {
             "partial-acc-uninitialised",
             "split_k",
             "the accumulator of the partial kernel is not zeroed",
-            "    l = float32(0)\n    for i in range(DIMS):\n        acc[i] = float32(0)\n\n    tiles",
-            "    l = float32(0)\n    for i in range(DIMS):\n        pass\n\n    tiles",
+            "        acc[i] = float32(0)\n\n    for tile",
+            "        pass\n\n    for tile",
             ("acc",),
             "uninitialised-read",
             unwritten_memory=True,
+            file=_PARTIAL,
             source="flashinfer 6cbaf6e26",
         ),
         Fault(
@@ -66,6 +71,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "partial_O[b, h, split, row, d] = acc[i]",
             "partial_O[b, h, (split + 1) % splits, row, d] = acc[i]",
             ("partial_O",),
+            file=_PARTIAL,
             source="mlx#2152",
         ),
         Fault(
@@ -209,6 +215,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "partial_O[b, h, split, row, d] = acc[i]",
             "partial_O[b, h, split, row, d] = libdevice.half2float(libdevice.float2half_rn(acc[i]))",
             ("partial_O",),
+            file=_PARTIAL,
         ),
         Fault(
             "flash-scale-float16",
@@ -292,6 +299,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "acc[i] += p * s_kv[c, lane + i * LANES]",
             "acc[i] = libdevice.fmaf_rz(p, s_kv[c, lane + i * LANES], acc[i])",
             biased=("acc",),
+            file=_PARTIAL,
         ),
         Fault(
             "flash-no-barrier-before-load",
@@ -350,11 +358,12 @@ CATALOGUE: Mapping[str, Fault] = {
             "partial-split-unwritten",
             "split_k",
             "a split in which a row sees no key stores no max and no sum",
-            "        if lane == 0:\n            partial_max",
-            "        if lane == 0 and m > NEG_INF:\n            partial_max",
+            "        if lane == 0:\n            if SPLIT:\n",
+            "        if lane == 0 and m > NEG_INF:\n            if SPLIT:\n",
             ("partial_max", "partial_sum"),
             "unwritten-output",
             needs={"causal": True},
+            file=_PARTIAL,
         ),
         Fault(
             "partial-non-atomic",
@@ -363,6 +372,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "partial_O[b, h, split, row, d] = acc[i]",
             "partial_O[b, h, 0, row, d] += acc[i]",
             finding="race",
+            file=_PARTIAL,
         ),
         *catalogue_fp8.FAULTS,
     )

@@ -14,7 +14,7 @@ from workbench.options import CASE_OPTIONS, cases_of, foreign_of, needs_of
 
 if TYPE_CHECKING:
     from workbench.case import Case
-    from workbench.cuda.kernels import Kernel
+    from workbench.cuda.kernel import Kernel
     from workbench.pair import Against
     from workbench.trace import Trace
 

@@ -29,6 +29,7 @@ from workbench.promises import (
     ROUNDINGS,
     ROW_MAXIMA,
     SPLITS,
+    TANH,
     TRUTH,
     Rule,
     one_of,
@@ -88,6 +89,11 @@ class Contract:
         "-max_scaled)",
         one_of(EXP_ARGUMENTS),
         "difference",
+    )
+    tanh: str = said(
+        "how tanh of a softcap is computed: off by at most 2 ulp; or by 2^-11 of the value, as tanh.approx.f32 is",
+        one_of(TANH),
+        "exact",
     )
     fast_math: bool = said("whether division and log are approximate (CUDA's __fdividef, __logf)", TRUTH, False)
     base2: bool = said("whether scores and maxima are in units of log2: scale * log2(e), exp2 for exp", TRUTH, False)
@@ -156,6 +162,8 @@ def of_dict(document: Mapping[str, Any]) -> Contract:
     outside its rule.
     """
     known = {field.name for field in fields(Contract)}
+    later = {name: value for name, value in _LATER.items() if name not in document}
+    document = {**document, **later, "assumed": [*document.get("assumed", ()), *later]}
     if lacking := [name for name in sorted(known) if name not in document]:
         raise Refusal(f'"contract" lists what is "assumed", and so holds every field; it lacks {", ".join(lacking)}')
     given = plain(numbers({name: value for name, value in document.items() if name != "assumed"}))
@@ -175,6 +183,8 @@ def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+#: fields that came after the first traces of this schema, which then assume the weakest
+_LATER: Mapping[str, Any] = {"tanh": "approx"}
 _NUMBERS, _NOT_FINITE = ("mask_sentinel", "empty_out", "empty_lse"), ("inf", "-inf", "nan")
 #: fields that a trace may hold as null: nobody knows, or there is none
 _MAY_BE_NONE = (
@@ -188,21 +198,6 @@ _MAY_BE_NONE = (
 )
 #: field -> its rule; what it means is beside it
 _RULES: Mapping[str, Rule] = {one.name: one.metadata["rule"] for one in fields(Contract) if one.metadata}
-
-
-def of_kernel(case: Case) -> Contract:
-    """The contract of this project's own kernels for a settled case: float32 throughout, but for the cast of probs and
-    for out, which is in the storage dtype.
-    """
-    return Contract(
-        block_k=case.block_k,
-        splits=case.splits,
-        scores_dtype="float32",
-        probs_dtype=case.probs_dtype or "float32",
-        partials_dtype="float32",
-        out_dtype=case.dtype,
-        row_sum_of_cast=False,
-    )
 
 
 def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | None = None) -> Contract:
@@ -248,6 +243,7 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
         "exp_flushes": True,
         "exp_floor": None,
         "exp_argument": "any",
+        "tanh": "approx",
         "fast_math": True,
         "base2": False,
         "scores_scaled": True,

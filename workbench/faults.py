@@ -34,8 +34,8 @@ class Fault:
     source: str = ""  #: a public report of the same mistake
 
 
-def of_file(faults: Sequence[Fault], file: str = "") -> tuple[Fault, ...]:
-    """Those of the faults that change `file`; by default those that change the kernel's own source."""
+def of_file(faults: Sequence[Fault], file: str) -> tuple[Fault, ...]:
+    """Those of the faults that change `file`, which is not the kernel's own."""
     return tuple(fault for fault in faults if fault.file == file)
 
 

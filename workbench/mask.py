@@ -1,4 +1,4 @@
-"""Which keys the queries of a run see, and what is added to their scores: causal, or as put in."""
+"""Which keys the queries of a run see, and what is added to their scores: causal, in a window, or as put in."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ def visible(case: Case, inputs: Arrays, queries: slice | np.ndarray = slice(None
     if "mask" not in inputs:
         return case.mask(queries)
     given = spread(case, inputs["mask"])[:, :, queries]
-    return given & case.mask(queries) if case.causal else given
+    return given & case.mask(queries)
 
 
 def bias(case: Case, inputs: Arrays) -> np.ndarray | None:

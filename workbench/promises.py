@@ -22,6 +22,9 @@ EXP_ARGUMENTS = ("difference", "fma", "any")
 ROW_MAXIMA = ("running", "upper_bound", "any")
 #: how weights are normalised: by one division; as exp(score - lse) and in merges by lse, without one; or either
 NORMALISATIONS = ("division", "lse", "any")
+#: how tanh of a softcap is computed: within 2 ulp of the nearest float32 (tanhf, CUDA programming guide, mathematical
+#: functions), or within 2^-11 of its value (tanh.approx.f32, PTX ISA)
+TANH = ("exact", "approx")
 #: order in which a row visits its key tiles, where it is not a list of tiles
 TILE_ORDERS = ("ascending", "descending")
 #: how float32 operands of products are rounded, in Triton's words

@@ -12,7 +12,7 @@ from workbench.stages import ALGORITHMS, INPUTS, STAGES
 from workbench.trace import Trace, to_float64
 
 #: fields of a case that make the problem; others choose its inputs, which are compared themselves, or how kernels run
-_PROBLEM = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "causal", "softcap", "scale")
+_PROBLEM = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "causal", "scale", "softcap", "window")
 
 #: every stage of every algorithm, in data-flow order
 ORDER = tuple(STAGES)
@@ -35,7 +35,7 @@ def check_same_problem(a: Trace, b: Trace) -> None:
     if a.window != b.window:
         windows = " and ".join("all of it" if trace.window is None else str(trace.window) for trace in (a, b))
         raise Refusal(f"{where}: both must be the same part of their runs; they are {windows}")
-    fields = (*_PROBLEM, "diagonal") if a.case.causal else _PROBLEM
+    fields = (*_PROBLEM, "diagonal") if a.case.causal or a.case.window else _PROBLEM
     for name in fields:
         one, other = getattr(a.case, name), getattr(b.case, name)
         if one != other:

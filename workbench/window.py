@@ -78,16 +78,16 @@ def case_of(case: Case, window: Window) -> Case:
     whole = (q0, q1) == (0, case.seqlen_q)
     return case.but(
         batch=b1 - b0, heads=h1 - h0, kv_heads=kv1 - kv0, seqlen_q=q1 - q0, seqlen_k=case.seqlen_k,
-        causal=case.causal and whole, scale=case.scale,
+        causal=case.causal and whole, window=case.window if whole else None, scale=case.scale,
     )  # fmt: skip
 
 
 def with_causal(inputs: Mapping[str, np.ndarray], case: Case, window: Window) -> dict[str, np.ndarray]:
-    """The inputs of a window on a case, with the causal mask among them where the window's case cannot tell it."""
-    if not case.causal or case_of(case, window).causal:
+    """The inputs of a window on a case, with the mask of the case among them where the window's case cannot tell it."""
+    if not (case.causal or case.window) or window.q == (0, case.seqlen_q):
         return dict(inputs)
-    causal = case.mask()[slice(*window.q)]
-    return {**inputs, "mask": inputs["mask"] & causal if "mask" in inputs else causal}
+    mask = case.mask()[slice(*window.q)]
+    return {**inputs, "mask": inputs["mask"] & mask if "mask" in inputs else mask}
 
 
 def first_of(trace: Trace, stage: Stage) -> dict[str, int]:

@@ -7,7 +7,7 @@ import pytest
 
 from workbench import Case, Trace, diff, run
 from workbench.budget.losses import U, losses_of
-from workbench.contract import of_kernel
+from workbench.cuda.flash import contract as contract_of
 from workbench.errors import round_to, ulp
 from workbench.stages import ALGORITHMS
 
@@ -19,7 +19,7 @@ def trace() -> Trace:
     return run("split_k", CASE, backend="emulator")
 
 
-LOSSES = losses_of(of_kernel(CASE))
+LOSSES = losses_of(contract_of(CASE))
 
 
 def test_a_sum_loses_no_more_than_n_roundings() -> None:

@@ -2,11 +2,15 @@
 
 import ast
 import textwrap
+from dataclasses import replace
 
 import pytest
 
-from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants, build
+from workbench.cuda.build import build
 from workbench.cuda.device import LANES
+from workbench.cuda.flash import Constants
+from workbench.cuda.fp8 import Constants as QuantisedConstants
+from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
 from workbench.faults import Fault
 from workbench.refusal import Refusal
@@ -23,17 +27,19 @@ OWN_BUFFERS = {
 
 
 def constants_of(kernel):
-    return QuantisedConstants(16, 32, 64, "e5m2", "mma", "table", "float16") if kernel.quantised else CONSTANTS
+    if kernel.quantised:
+        return QuantisedConstants(16, 32, 64, "e5m2", "mma", "table", "float16")
+    return replace(CONSTANTS, split=kernel.splits)
 
 
 @pytest.fixture
 def built(tmp_path):
     """built(text, probes, ...): the body of `def kernel(x, out):` after a build, as text, and the build itself."""
 
-    def make(body, probes=(), faults=()):
+    def make(body, probes=(), faults=(), constants=CONSTANTS):
         file = tmp_path / "kernel.py"
         file.write_text("def kernel(x, out):\n" + textwrap.indent(textwrap.dedent(body), "    "))
-        made = build(file, "kernel", CONSTANTS, probes, faults)
+        made = build(file, "kernel", constants, probes, faults)
         (function,) = made.source.tree.body
         return "\n".join(ast.unparse(statement) for statement in function.body), made
 
@@ -205,17 +211,29 @@ def function_of(tree, name):
     return found
 
 
+def not_taken(function, bound):
+    """Statements of branches of switches that are off, as of `simple_statements`."""
+    switches = [node for node in ast.walk(function) if isinstance(node, ast.If) and ast.unparse(node.test) in bound]
+    off = [ast.Module(node.orelse if bound[node.test.id] else node.body, []) for node in switches]
+    return set().union(*map(simple_statements, off))
+
+
 @pytest.mark.parametrize(
     ("kernel", "function"),
-    [pytest.param(kernel, function, id=function) for kernel in KERNELS.values() for function in kernel.functions],
+    [
+        pytest.param(kernel, function, id=f"{kernel.name} {function}")
+        for kernel in KERNELS.values()
+        for function in kernel.functions
+    ],
 )
 def test_every_build_keeps_the_line_numbers_of_the_file(kernel, function):
-    text = kernel.file.read_text()
+    file = kernel.functions[function]
+    text = file.read_text()
     written = function_of(ast.parse(text), function)
     stages = tuple(ALGORITHMS[kernel.algorithm])
-    plain, probed = (build(kernel.file, function, constants_of(kernel), probes, ()) for probes in ((), stages))
+    plain, probed = (build(file, function, constants_of(kernel), probes, ()) for probes in ((), stages))
 
-    in_file = simple_statements(written)
+    in_file = simple_statements(written) - not_taken(written, constants_of(kernel).names())
     probe_lines = {(line, statement) for line, statement in in_file if statement.startswith("probe.")}
     assert len(probe_lines) >= 3
     assert simple_statements(function_of(plain.source.tree, function)) == in_file - probe_lines
@@ -223,7 +241,7 @@ def test_every_build_keeps_the_line_numbers_of_the_file(kernel, function):
     assert {(line, statement.replace("probe_", "probe.")) for line, statement in kept} == in_file
     for made in (plain, probed):
         code = made.source.namespace[function].__code__
-        assert (code.co_filename, code.co_firstlineno) == (str(kernel.file), written.lineno)
+        assert (code.co_filename, code.co_firstlineno) == (str(file), written.lineno)
 
 
 # ---- constants, faults, other functions of the file
@@ -240,6 +258,7 @@ def test_capitals_are_bound(built, head_dim):
         "HEAD_DIM": head_dim,
         "DIMS": head_dim // LANES,
         "THREADS": 16 * LANES,
+        "SPLIT": False,
     }
     out = [0]
     made.source.namespace["kernel"]([], out)
@@ -291,7 +310,40 @@ def test_fault_whose_text_no_longer_matches_is_refused(built):
 def test_other_kernels_of_the_file_are_left_out():
     made = build(KERNELS["split_k"].file, "split_k_reduce", CONSTANTS, (), ())
     names = [node.name for node in made.source.tree.body if isinstance(node, ast.FunctionDef)]
-    assert names == ["load_tile", "split_k_reduce"]
+    assert names == ["split_k_reduce"]
+
+
+# ---- switches
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_switch_leaves_the_branch_that_is_taken(built, split):
+    body = """
+    if SPLIT:
+        out[0] = 1
+    else:
+        out[0] = 2
+    for i in range(4):
+        if SPLIT:
+            out[1] = 3
+    if not SPLIT:
+        out[2] = 4
+    """
+    text, _ = built(body, constants=replace(CONSTANTS, split=split))
+    taken = "out[0] = 1\nfor i in range(4):\n    out[1] = 3" if split else "out[0] = 2"
+    assert text == f"{taken}\nif not SPLIT:\n    out[2] = 4"
+
+
+def test_parameters_that_only_a_branch_not_taken_reads_are_no_arguments(built):
+    body = "if SPLIT:\n    out[0] = x[0]\nelse:\n    probe.scores[0] = 1"
+    assert arguments(built(body, ["scores"])[1]) == ("probe_scores",)
+    _, made = built(body, ["scores"], constants=replace(CONSTANTS, split=True))
+    assert arguments(made) == made.parameters == ("x", "out")
+
+
+def test_parameters_that_nobody_reads_stay_arguments(built):
+    _, made = built("pass")
+    assert arguments(made) == made.parameters == ("x", "out")
 
 
 # ---- the kernels' probes against the vocabulary
@@ -301,13 +353,14 @@ def test_other_kernels_of_the_file_are_left_out():
 def test_probes_and_buffers_cover_exactly_the_stages(kernel):
     named = {
         node.attr
-        for node in ast.walk(ast.parse(kernel.file.read_text()))
+        for file in {*kernel.functions.values()}
+        for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "probe"
     }
     assert named | OWN_BUFFERS[kernel.algorithm] == set(ALGORITHMS[kernel.algorithm])
     assert not named & OWN_BUFFERS[kernel.algorithm]
     stages, constants = ALGORITHMS[kernel.algorithm], constants_of(kernel)
-    kept = [build(kernel.file, function, constants, stages, ()) for function in kernel.functions]
+    kept = [build(file, function, constants, stages, ()) for function, file in kernel.functions.items()]
     assert {stage for made in kept for stage in made.probes} == named
     for made in kept:
         assert arguments(made)[-len(made.probes) :] == tuple(f"probe_{stage}" for stage in made.probes)

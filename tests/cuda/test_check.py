@@ -137,12 +137,13 @@ def test_a_fault_is_reported_with_its_kind_and_line(id: str) -> None:
 BARRIER = re.compile(r"cuda\.(syncthreads|syncwarp)\(\)")
 
 
-def barriers() -> list[tuple[str, int]]:
-    """Kernel and line, from 1, of every barrier of every kernel."""
+def barriers() -> list[tuple[str, str, int]]:
+    """Kernel, source and line, from 1, of every barrier of every kernel."""
     return [
-        (kernel.name, number)
+        (kernel.name, file.name, number)
         for kernel in KERNELS.values()
-        for number, line in enumerate(kernel.file.read_text().splitlines(), 1)
+        for file in dict.fromkeys(kernel.functions.values())
+        for number, line in enumerate(file.read_text().splitlines(), 1)
         if BARRIER.search(line)
     ]
 
@@ -151,13 +152,13 @@ def barriers() -> list[tuple[str, int]]:
 REDUNDANT: dict[tuple[str, str], str] = {}
 
 
-@pytest.mark.parametrize(("kernel", "line"), barriers())
-def test_no_barrier_can_be_left_out_unseen(kernel: str, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = KERNELS[kernel].file.read_text().splitlines(keepends=True)
+@pytest.mark.parametrize(("kernel", "file", "line"), barriers())
+def test_no_barrier_can_be_left_out_unseen(kernel: str, file: str, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = KERNELS[kernel].file.with_name(file).read_text().splitlines(keepends=True)
     before = lines[line - 1]
     assert (kernel, before.strip()) not in REDUNDANT
     unique = before if lines.count(before) == 1 else before + lines[line]
-    mutation = Fault("mutation", kernel, "a barrier left out", unique, BARRIER.sub("pass", unique, count=1))
+    mutation = Fault("mutation", kernel, "a barrier left out", unique, BARRIER.sub("pass", unique, count=1), file=file)
     assert applied("".join(lines), [mutation], kernel) != "".join(lines)
     monkeypatch.setattr("workbench.catalogue.CATALOGUE", {**CATALOGUE, "mutation": mutation})
     options = {"splits": 2} if KERNELS[kernel].splits else {}

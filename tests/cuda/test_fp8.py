@@ -11,9 +11,9 @@ import pytest
 
 from workbench import Case, Refusal, diff, run
 from workbench.cuda import emulator
+from workbench.cuda.fp8 import constants, contract
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import constants, settle
-from workbench.cuda.quantised import contract
+from workbench.cuda.plan import settle
 from workbench.quantisation import loss
 from workbench.report.document import diff_document
 from workbench.stages import ALGORITHMS, QUANTISED_INPUTS

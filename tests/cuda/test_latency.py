@@ -57,9 +57,9 @@ def streams(monkeypatch):
     monkeypatch.setattr(Memory, "arrays", property(arrays))
     monkeypatch.setattr(latency.cuda, "external_stream", lambda pointer: pointer)
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=7)))
-    latency._dispatcher.cache_clear()
+    latency._built.cache_clear()
     yield launched
-    latency._dispatcher.cache_clear()
+    latency._built.cache_clear()
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,9 +17,12 @@ from cuda.pathfinder import find_nvidia_binary_utility
 from numba.cuda import compiler, dispatcher, types
 
 from workbench.case import DTYPES, Case
-from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants, build
+from workbench.cuda.build import build
+from workbench.cuda.flash import BLOCKS, Constants
+from workbench.cuda.fp8 import Constants as QuantisedConstants
+from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import BLOCKS, SHARED_LIMIT, settle
+from workbench.cuda.plan import SHARED_LIMIT, settle
 from workbench.doctor import facts
 from workbench.faults import Fault
 from workbench.refusal import Refusal
@@ -35,8 +39,13 @@ SMALL = {"block_q": 16, "block_k": 16, "head_dim": 32}
 LARGEST = {"block_q": 64, "block_k": 64, "head_dim": 64}
 TALLEST = {"block_q": 128, "block_k": 16, "head_dim": 64}
 
-FUNCTIONS = {function: kernel for kernel in KERNELS.values() for function in kernel.functions}
-FLOATS = [function for function, kernel in FUNCTIONS.items() if not kernel.quantised]
+#: kernel functions with the kernel that launches them; flash and split_k share one, built with other constants
+FUNCTIONS = {
+    function if file == kernel.file else f"{kernel.name}_{function}": (kernel, function)
+    for kernel in KERNELS.values()
+    for function, file in kernel.functions.items()
+}
+FLOATS = [name for name, (kernel, _) in FUNCTIONS.items() if not kernel.quantised]
 CODES_TILES = (64, 32, 64)
 #: every pair of formats, scores, decoding and probs of a kernel on codes is in one of them
 CODES_VARIANTS = [
@@ -93,10 +102,15 @@ def library_of(function, algorithm, dtype, options):
 @functools.cache
 def compiled(name, constants, probed, faults=()):
     """The code library of one variant: a kernel function, its constants, all probes or none."""
-    kernel = FUNCTIONS[name]
-    made = build(kernel.file, name, constants, tuple(ALGORITHMS[kernel.algorithm]) if probed else (), faults)
+    kernel, function = FUNCTIONS[name]
+    stages = tuple(ALGORITHMS[kernel.algorithm]) if probed else ()
+    made = build(kernel.functions[function], function, of_kernel(kernel, constants), stages, faults)
     dtype = None if kernel.quantised else constants.dtype
-    return library_of(made.source.namespace[name], kernel.algorithm, dtype, made.cuda_options)
+    return library_of(made.source.namespace[function], kernel.algorithm, dtype, made.cuda_options)
+
+
+def of_kernel(kernel, constants):
+    return constants if kernel.quantised else replace(constants, split=kernel.splits)
 
 
 def linked(library, cc, *, lto=True):
@@ -197,7 +211,7 @@ def assert_compiles_and_links(name, constants, probed, other):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["flash_forward", "split_k_partial"])
+@pytest.mark.parametrize("name", ["flash_forward", "split_k_flash_forward"])
 def test_cast_of_probs_compiles_and_links(name, dtype):
     cast = compiled(name, Constants(**SMALL, dtype=dtype, probs_dtype=dtype), False)
     uncast = compiled(name, Constants(**SMALL, dtype=dtype), False)
@@ -326,20 +340,53 @@ def normalised(ptx):
     ],
     ids=str,
 )
-def test_plain_build_is_the_source_without_its_probe_lines(name, constants):
-    """The same PTX, lines of the source included."""
-    kernel = FUNCTIONS[name]
-    text = kernel.file.read_text()
-    stripped = without_probe_lines(text)
-    assert text.count("\n") == stripped.count("\n") and "    probe." in text and "    probe." not in stripped
+def test_plain_build_is_the_source_without_its_probe_lines_and_switches(name, constants):
+    """The same PTX, lines of the source included: of what is off nothing is left, not even its parameters."""
+    kernel, function = FUNCTIONS[name]
+    constants = of_kernel(kernel, constants)
+    text, _, _ = kernel.functions[function].read_text().partition("\n\n# ---- on the host\n")
     namespace = constants.names()
-    exec(compile(stripped, str(kernel.file), "exec"), namespace)
+    switches = {capital: value for capital, value in namespace.items() if isinstance(value, bool)}
+    stripped = without_switches(without_probe_lines(text), function, switches)
+    assert text.count("\n") == stripped.count("\n") and "    probe." in text and "    probe." not in stripped
+    assert not re.search(r"\bif [A-Z]+:", stripped) and (name == "split_k_reduce" or re.search(r"\bif [A-Z]+:", text))
+    exec(compile(stripped, str(kernel.functions[function]), "exec"), namespace)
     options = {"lineinfo": True, "launch_bounds": constants.threads}
     dtype = None if kernel.quantised else constants.dtype
-    expected = library_of(namespace[name], kernel.algorithm, dtype, options).get_asm_str(cc=(9, 0))
+    expected = library_of(namespace[function], kernel.algorithm, dtype, options).get_asm_str(cc=(9, 0))
     actual = compiled(name, constants, False).get_asm_str(cc=(9, 0))
     assert ".loc" in expected and ".maxntid" in expected
     assert normalised(actual) == normalised(expected)
+
+
+def without_switches(text, function, switches):
+    """The source with the branches of switches taken or blanked out, lines kept, and the parameters that `function` then
+    does not use removed; no syntax tree involved.
+    """
+    lines = text.split("\n")
+    for i, line in enumerate(lines):
+        found = re.fullmatch(r" +if ([A-Z]+):", line)
+        if found is None:
+            continue
+        lines[i] = ""
+        i = take(lines, i + 1, indent(line), switches[found[1]])
+        if i < len(lines) and lines[i] == " " * indent(line) + "else:":
+            lines[i] = ""
+            take(lines, i + 1, indent(line), not switches[found[1]])
+    text = "\n".join(lines)
+    (head,) = re.findall(rf"^def {function}\((.*?)\):$", text, re.MULTILINE | re.DOTALL)
+    body = text.partition(head)[2].split('"""')[2]
+    kept = [name for name in head.split(", ") if re.search(rf"\b{name}\b", body)]
+    return text.replace(head, ", ".join(kept))
+
+
+def take(lines, first, outer, taken):
+    """Move the block from `first` on to the left, or blank it out; returns where it ends."""
+    for i in range(first, len(lines)):
+        if lines[i].strip() and indent(lines[i]) <= outer:
+            return i
+        lines[i] = lines[i][4:] if taken else ""
+    return len(lines)
 
 
 # ---- probes leave the arithmetic alone
@@ -370,7 +417,7 @@ def test_probes_leave_contraction_alone(operations, name, cc):
     A probe is one more reader: a probed product that otherwise only meets an addition would be fused in plain builds
     alone, and rounded once less there.
     """
-    constants = CODES_VARIANTS[1] if FUNCTIONS[name].quantised else Constants(**SMALL, dtype="float32")
+    constants = CODES_VARIANTS[1] if FUNCTIONS[name][0].quantised else Constants(**SMALL, dtype="float32")
     plain, probed = (operations(linked(compiled(name, constants, kind), cc)[0]) for kind in (False, True))
     assert plain["FFMA"] > 20
     assert probed == plain

@@ -10,9 +10,10 @@ import pytest
 from tests.refusals import refusal
 from workbench import Case, Refusal, Unavailable, run
 from workbench.cuda import run as runs
+from workbench.cuda.flash import constants
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import constants, settle
+from workbench.cuda.plan import settle
 from workbench.cuda.run import choose_backend, estimate_s
 from workbench.stages import ALGORITHMS, PROBE_SETS
 
@@ -140,7 +141,7 @@ def test_a_launch_of_few_blocks_is_no_reason_to_warn(monkeypatch: pytest.MonkeyP
 
     made = SimpleNamespace(probes=(), for_cuda=Dispatcher)
     monkeypatch.setattr(runs, "build", lambda *_, **__: made)
-    _, launch = runs._launcher.__wrapped__(KERNELS["flash"], "f", None, (), (), "cuda", False)
+    _, launch = runs._launcher.__wrapped__(KERNELS["flash"], "flash_forward", None, (), (), "cuda", False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         launch((1, 1, 1), 128, ())

@@ -7,7 +7,7 @@ import pytest
 
 from workbench.case import Case
 from workbench.comparison import Elements, State, whole
-from workbench.contract import of_kernel
+from workbench.cuda.flash import contract as contract_of
 from workbench.judge import Diff
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
@@ -192,7 +192,7 @@ def test_what_cannot_be_drawn_is_refused(draw, message):
 def test_save_writes_them_beside_the_others(tmp_path, scores, pictures):
     case = CASE.but(scores=scores)
     inputs = dict(zip("qkv", case.inputs(), strict=True))
-    trace = Trace("fp8", "flash", case, of_kernel(case), inputs, {}, ())
+    trace = Trace("fp8", "flash", case, contract_of(case), inputs, {}, ())
     save(Diff(trace, (table(), decoded(), products()), ()), tmp_path)
     usual = ("histogram", "errors", "heatmap")
     own = sorted(path.name for path in tmp_path.iterdir() if path.stem.rpartition("-")[2] not in usual)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.report.pictures import CASE, RUN, comparison, rgb, stage, texts
-from workbench.contract import of_kernel
+from workbench.cuda.flash import contract as contract_of
 from workbench.judge import Diff
 from workbench.report import plots
 from workbench.report.plots import heatmap, histogram, overview, save
@@ -83,7 +83,7 @@ def judged(**stages):
     """The story as the judgement of a run that dumped `stages`."""
     q, k, v = CASE.inputs()
     inputs = {"q": q, "k": k, "v": v}
-    return Diff(Trace("split_k", "split_k", CASE, of_kernel(CASE), inputs, stages, ()), tuple(story()), ())
+    return Diff(Trace("split_k", "split_k", CASE, contract_of(CASE), inputs, stages, ()), tuple(story()), ())
 
 
 def test_save_writes_the_overview_and_three_pictures_of_each_judged_stage(tmp_path):

@@ -140,7 +140,7 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
         "kernel": name,
         "seqlen": case.seqlen_k,
         "tiles": f"{settled.block_q}x{settled.block_k}",
-        "threads": plan.constants(settled).threads,
+        "threads": KERNELS[name].constants(settled).threads,
         "repeats": REPEATS,
         **medians,
         "watched_ratio": round(medians["watched_s"] / medians["plain_s"], 1),
@@ -235,12 +235,13 @@ def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]
 
     kernel = KERNELS[name]
     case = plan.settle(kernel, case)
-    constants, scalars = plan.constants(case), plan.scalars(case)
+    constants, scalars = kernel.constants(case), plan.scalars(case)
     numbers = {key: value for key, value in constants.names().items() if isinstance(value, int)}
     arrays = by_name(case)
     launches = []
-    for function, grid, names in plan.launches(case, kernel):
-        text = ast.unparse(build(kernel.file, function, constants, (), ()).source.tree)
+    for function, grid, _ in plan.launches(case, kernel):
+        built = build(kernel.functions[function], function, constants, (), ())
+        text, names = ast.unparse(built.source.tree), built.parameters
         for before, after in EDITS.items():
             text = text.replace(before, after)
         values = tuple(scalars.get(argument, argument) for argument in names)

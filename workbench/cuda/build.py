@@ -2,120 +2,25 @@
 then a target.
 
 Nobody keeps an instrumented copy of a kernel. A build without probes compiles to the same PTX as the source without its
-probe lines.
+probe lines, and one whose switch is off, a capital that is bound to False, to that of a source without the `if` of it.
 """
 
 import ast
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numba import cuda, float32
+from numba import cuda
 
-from workbench.cuda import device, emulator
+from workbench.cuda import emulator
+from workbench.cuda.kernel import Constants
 from workbench.faults import Fault, applied
-from workbench.stages import CODES, STAGES, Stage
+from workbench.stages import STAGES, Stage
 
-#: storage dtype -> (LOAD, STORE); float16 arrays convert on assignment, bfloat16 arrays hold bits
-CONVERSIONS = {
-    "float32": (float32, float32),
-    "float16": (float32, float32),
-    "bfloat16": (device.load_bfloat16, device.store_bfloat16),
-}
-#: dtype to which probs are cast -> CAST
-CASTS = {"float32": float32, "float16": device.round_float16, "bfloat16": device.round_bfloat16}
-HEAD_DIMS = (32, 64, 128)
 #: axis -> where its first index in a window is among the int32 that a windowed build takes; its last + 1 is behind it
 WINDOW = {"b": 0, "h": 2, "q": 4, "kv_h": 6}
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What a build binds its kernel's capitals to."""
-
-    block_q: int
-    block_k: int
-    head_dim: int  #: padded: one of HEAD_DIMS
-    dtype: str  #: storage dtype
-    probs_dtype: str = "float32"  #: to which probs are cast before they meet V
-
-    @property
-    def threads(self) -> int:
-        """Threads in a block: LANES for each query row."""
-        return self.block_q * device.LANES
-
-    @property
-    def shared_bytes(self) -> int:
-        """Static shared memory of a block: tiles of Q, of K or V, and of scores, in float32."""
-        return 4 * (self.block_q * self.head_dim + self.block_k * self.head_dim + self.block_q * self.block_k)
-
-    def names(self) -> dict[str, Any]:
-        """Capital name in the kernel's source -> its value."""
-        load, store = CONVERSIONS[self.dtype]
-        return {
-            "BLOCK_Q": self.block_q,
-            "BLOCK_K": self.block_k,
-            "HEAD_DIM": self.head_dim,
-            "DIMS": self.head_dim // device.LANES,
-            "THREADS": self.threads,
-            "LOAD": load,
-            "STORE": store,
-            "CAST": CASTS[self.probs_dtype],
-        }
-
-
-@dataclass(frozen=True)
-class QuantisedConstants:
-    """What a build binds the capitals of a kernel on 8-bit codes to."""
-
-    block_q: int
-    block_k: int
-    head_dim: int  #: padded: one of HEAD_DIMS
-    codes: str  #: format of the codes
-    scores: str  #: mma or scalar
-    decode: str  #: table or direct
-    probs_dtype: str  #: to which probs are cast before they meet V
-
-    @property
-    def threads(self) -> int:
-        """Threads in a block: LANES for each query row."""
-        return self.block_q * device.LANES
-
-    @property
-    def leading_dimension(self) -> int:
-        """Elements from one row of a tile to the next: 16 bytes more than a row, so that 8 rows lie in other banks."""
-        return self.head_dim + 8
-
-    @property
-    def shared_bytes(self) -> int:
-        """Static shared memory of a block: tiles of Q and of K or V in float16; in float32 scores, the accumulator, max
-        and sum of each row, and two tables.
-        """
-        halves = self.leading_dimension * (self.block_q + self.block_k)
-        tables = 2 * CODES if self.decode == "table" else 0
-        return 2 * halves + 4 * (self.block_q * (self.block_k + self.head_dim + 2) + tables)
-
-    def names(self) -> dict[str, Any]:
-        """Capital name in the kernel's source -> its value."""
-        return {
-            "BLOCK_Q": self.block_q,
-            "BLOCK_K": self.block_k,
-            "HEAD_DIM": self.head_dim,
-            "DIMS": self.head_dim // device.LANES,
-            "LD": self.leading_dimension,
-            "Q_SIZE": self.block_q * self.leading_dimension,
-            "KV_SIZE": self.block_k * self.leading_dimension,
-            "S_SIZE": self.block_q * self.block_k,
-            "THREADS": self.threads,
-            "WARPS": self.threads // 32,
-            "SIMULATED": self.codes == "simulated",
-            "FRACTION_BITS": 3 if self.codes == "e4m3" else 2,
-            "TABLE": self.decode == "table",
-            "MMA": self.scores == "mma",
-            "CAST": CASTS[self.probs_dtype],
-        }
 
 
 @dataclass(frozen=True)
@@ -123,7 +28,8 @@ class Build:
     """A kernel function with its constants bound and the wanted probes in place."""
 
     source: emulator.Source
-    probes: tuple[str, ...]  #: stages dumped; each is a last argument of the function, in this order
+    parameters: tuple[str, ...]  #: arguments of the function by name
+    probes: tuple[str, ...]  #: stages dumped; each is an argument behind those, in this order
 
     def for_emulator(self, *, watched: bool = False) -> emulator.Emulated:
         """The function for the CPU; compiled at its first launch, from a cache on disk where it was compiled before."""
@@ -139,6 +45,31 @@ class Build:
         compiler takes up to 246 for each thread, and a launch of 512 threads fails.
         """
         return {"lineinfo": True, "launch_bounds": self.source.namespace["THREADS"]}
+
+
+class _Switches(ast.NodeTransformer):
+    """Puts the branch that is taken in the place of an `if` of a capital that is bound to True or False."""
+
+    def __init__(self, bound: Mapping[str, Any]) -> None:
+        self.bound = bound
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        """The `if`, or one of its branches."""
+        self.generic_visit(node)
+        switch = self.bound.get(node.test.id) if isinstance(node.test, ast.Name) else None
+        return (node.body if switch else node.orelse) if isinstance(switch, bool) else node
+
+
+def _switched(kernel: ast.FunctionDef, bound: Mapping[str, Any]) -> None:
+    """Leave only the branches that are taken, and of the parameters none that only the others need."""
+    before = _names(kernel)
+    _Switches(bound).visit(kernel)
+    gone = before - _names(kernel)
+    kernel.args.args = [parameter for parameter in kernel.args.args if parameter.arg not in gone]
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 class _Probes(ast.NodeTransformer):
@@ -201,7 +132,7 @@ def _parsed(file: Path, faults: tuple[Fault, ...]) -> str:
 def build(
     file: Path,
     function: str,
-    constants: Constants | QuantisedConstants,
+    constants: Constants,
     probes: Sequence[str],
     faults: tuple[Fault, ...],
     *,
@@ -214,18 +145,24 @@ def build(
     """
     tree = ast.parse(_parsed(file, faults), str(file))
     (kernel,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    _switched(kernel, constants.names())
     transformer = _Probes(probes, windowed)
     transformer.visit(kernel)
-    found = tuple(stage for stage in dict.fromkeys(transformer.found))
+    found = tuple(dict.fromkeys(transformer.found))
+    parameters = tuple(argument.arg for argument in kernel.args.args)
     last = (["window"] if windowed and found else []) + [f"probe_{stage}" for stage in found]
     kernel.args.args += map(ast.arg, last)
-    tree.body = [node for node in tree.body if not _is_other_kernel(node, kernel)]
+    tree.body = [node for node in tree.body if node is kernel or _is_device_code(node)]
     ast.fix_missing_locations(tree)
     namespace: dict[str, Any] = {"__name__": f"workbench.cuda.{file.stem}", **constants.names()}
     exec(compile(tree, str(file), "exec"), namespace)
-    return Build(emulator.Source(function, tree, namespace, str(file)), found)
+    return Build(emulator.Source(function, tree, namespace, str(file)), parameters, found)
 
 
-def _is_other_kernel(node: ast.stmt, kernel: ast.FunctionDef) -> bool:
-    """Whether `node` is a kernel function of the same file other than `kernel`; device functions carry a decorator."""
-    return isinstance(node, ast.FunctionDef) and node is not kernel and not node.decorator_list
+def _is_device_code(node: ast.stmt) -> bool:
+    """Whether kernels of the file may need it: imports, constants and device functions, which carry a decorator; not
+    other kernels, nor what the host knows about them.
+    """
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.targets[0]) != "KERNEL"
+    return not isinstance(node, ast.ClassDef) and not (isinstance(node, ast.FunctionDef) and not node.decorator_list)

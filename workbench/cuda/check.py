@@ -14,9 +14,9 @@ from workbench.cuda import emulator
 from workbench.cuda.build import build
 from workbench.cuda.emulator import Finding
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import Plan, constants, launches, plan, requested, settle
-from workbench.cuda.run import leave_receipt, receipt
-from workbench.faults import applied, of_file
+from workbench.cuda.plan import Plan, launches, plan, settle
+from workbench.cuda.run import leave_receipt, receipts
+from workbench.faults import applied
 from workbench.refusal import Refusal
 
 #: kinds of findings that end a launch; they come first, since others may follow from them
@@ -61,8 +61,8 @@ class Checked:
             return ""
         text = Path(file).read_text()
         kernel = KERNELS.get(self.target)
-        if kernel is not None and Path(file) == kernel.file:
-            text = applied(text, of_file(chosen(self.faults, self.target)), kernel.file.name)
+        if kernel is not None and Path(file) in kernel.functions.values():
+            text = applied(text, kernel.faults_of(Path(file), chosen(self.faults, self.target)), Path(file).name)
         return text.splitlines()[number - 1].strip()
 
     def as_dict(self) -> dict[str, Any]:
@@ -124,13 +124,8 @@ def estimate_s(names: Sequence[str], cases: Sequence[Case], faults: Sequence[str
     for name in names:
         kernel = KERNELS[name]
         settled = [settle(kernel, case) for case in cases]
-        injected = of_file(chosen(faults, name))
-        builds = {
-            (function, constants(case), requested(kernel, case, probes))
-            for case in settled
-            for function in kernel.functions
-        }
-        total += COMPILE_S * sum(not receipt(*build, injected, watched=True).exists() for build in builds)
+        needed = receipts(kernel, settled, chosen(faults, name), probes, watched=True)
+        total += COMPILE_S * sum(not file.exists() for file in needed)
         total += sum(ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
     return total
 
@@ -152,16 +147,18 @@ def _watched(made: Plan, schedule: Schedule) -> tuple[list[Finding], dict[str, s
         given = name in made.inputs
         memory.add(array, written=given, once=not given)
     outputs: dict[str, tuple[emulator.Program, str]] = {}
-    for function, grid, names in launches(made.trace.case, made.kernel):
-        built = build(made.kernel.file, function, made.constants, made.trace.requested, made.faults)
+    for function, grid, _ in launches(made.trace.case, made.kernel):
+        file = made.kernel.functions[function]
+        faults = made.kernel.faults_of(file, made.faults)
+        built = build(file, function, made.constants, made.trace.requested, faults)
         kernel = built.for_emulator(watched=True)
-        arguments = made.arguments(names, built.probes, made.arrays)
+        arguments = made.arguments(built, made.arrays)
         kernel(grid, made.constants.threads, arguments, memory=memory, **vars(schedule))
-        leave_receipt(function, made.constants, made.trace.requested, made.faults, watched=True)
+        leave_receipt(function, made.constants, made.trace.requested, faults, watched=True)
         if memory.abandoned:
             return memory.findings, {}
-        parameters = (*names, *(f"probe_{stage}" for stage in built.probes))
-        for parameter, name in zip(parameters, (*names, *built.probes), strict=True):
+        names = {name: name for name in built.parameters} | {f"probe_{stage}": stage for stage in built.probes}
+        for parameter, name in names.items():
             outputs.setdefault(name, (kernel.program, parameter))
     for name, (program, parameter) in outputs.items():
         if name in made.arrays and (finding := memory.unwritten(program, parameter, made.arrays[name])):

@@ -54,3 +54,13 @@ def store_bfloat16(x):
     bits = libdevice.float_as_int(float32(x)) & 0xFFFFFFFF
     # adding just under half of the last kept bit, or half when that bit is odd, carries into it when x must round up
     return uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+
+
+#: storage dtype -> (LOAD, STORE); float16 arrays convert on assignment, bfloat16 arrays hold bits
+CONVERSIONS = {
+    "float32": (float32, float32),
+    "float16": (float32, float32),
+    "bfloat16": (load_bfloat16, store_bfloat16),
+}
+#: dtype to which probs are cast -> CAST
+CASTS = {"float32": float32, "float16": round_float16, "bfloat16": round_bfloat16}

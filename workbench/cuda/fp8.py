@@ -5,24 +5,31 @@ are in shared memory. K and V are decoded by two tables of 256 entries, scale in
 directly; all three are float16 in shared memory. Registers are those of "PTX ISA 9.0", "Matrix fragments for
 mma.m16n8k16": of a 16x8 tile of sums, lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1.
 
-Names in capitals are bound when the kernel is built (`build.py`): BLOCK_Q, BLOCK_K, multiples of 16; HEAD_DIM, head_dim
-rounded up to 32, 64 or 128; DIMS = HEAD_DIM / LANES; LD, elements from one row of a tile to the next; Q_SIZE, KV_SIZE,
-S_SIZE, elements of the tiles; THREADS = BLOCK_Q * LANES and WARPS; SIMULATED, whether codes are those of `quantize.py`
-or float8 with FRACTION_BITS; TABLE, whether K and V are looked up; MMA, whether scores come from tensor cores; CAST and
-`probe` as in `flash.py`.
+Names in capitals are bound when the kernel is built (`Constants`): BLOCK_Q, BLOCK_K, multiples of 16; HEAD_DIM,
+head_dim rounded up to 32, 64 or 128; DIMS = HEAD_DIM / LANES; LD, elements from one row of a tile to the next; Q_SIZE,
+KV_SIZE, S_SIZE, elements of the tiles; THREADS = BLOCK_Q * LANES and WARPS; SIMULATED, whether codes are those of
+`quantize.py` or float8 with FRACTION_BITS; TABLE, whether K and V are looked up; MMA, whether scores come from tensor
+cores; CAST and `probe` as in `flash.py`.
 """
 
 import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int16, int32, uint32
 from numba.cuda import libdevice
 
-from workbench.cuda import ptx
-from workbench.cuda.device import LANES, row_max_of, row_sum_of
+from workbench.case import GIVEN, QUANTISED, Case
+from workbench.contract import Contract
+from workbench.cuda import flash, ptx
+from workbench.cuda.device import CASTS, LANES, row_max_of, row_sum_of
+from workbench.cuda.kernel import LARGEST_BLOCK, Kernel, Launch, padded
+from workbench.refusal import Refusal
+from workbench.stages import CODES
 
 NEG_INF, NAN = np.float32(-np.inf), np.float32(np.nan)
-CODES = 256
 
 
 @cuda.jit(device=True)
@@ -252,3 +259,123 @@ def fp8_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, 
                 out[b, h, row, d] = s_acc[r, d] / l if l != float32(0) else float32(0)
         if lane == 0:
             lse[b, h, row] = m + math.log(l) if l != float32(0) else NEG_INF
+
+
+# ---- on the host
+
+HEAD_DIMS = range(16, 129, 16)
+BLOCKS = range(16, LARGEST_BLOCK + 1, 16)  # a tensor-core tile is 16x16
+#: default tiles (block_q, block_k) for head_dim up to 64 and beyond, as large as shared memory allows
+DEFAULT_BLOCKS = {64: (64, 32), 128: (32, 32)}
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What a build binds the capitals to."""
+
+    block_q: int
+    block_k: int
+    head_dim: int  #: padded: one of HEAD_DIMS
+    codes: str  #: format of the codes
+    scores: str  #: mma or scalar
+    decode: str  #: table or direct
+    probs_dtype: str  #: to which probs are cast before they meet V
+
+    @property
+    def threads(self) -> int:
+        """Threads in a block: LANES for each query row."""
+        return self.block_q * LANES
+
+    @property
+    def leading_dimension(self) -> int:
+        """Elements from one row of a tile to the next: 16 bytes more than a row, so that 8 rows lie in other banks."""
+        return self.head_dim + 8
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory of a block: tiles of Q and of K or V in float16; in float32 scores, the accumulator, max
+        and sum of each row, and two tables.
+        """
+        halves = self.leading_dimension * (self.block_q + self.block_k)
+        tables = 2 * CODES if self.decode == "table" else 0
+        return 2 * halves + 4 * (self.block_q * (self.block_k + self.head_dim + 2) + tables)
+
+    def names(self) -> dict[str, Any]:
+        """Capital name in the kernel's source -> its value."""
+        return {
+            "BLOCK_Q": self.block_q,
+            "BLOCK_K": self.block_k,
+            "HEAD_DIM": self.head_dim,
+            "DIMS": self.head_dim // LANES,
+            "LD": self.leading_dimension,
+            "Q_SIZE": self.block_q * self.leading_dimension,
+            "KV_SIZE": self.block_k * self.leading_dimension,
+            "S_SIZE": self.block_q * self.block_k,
+            "THREADS": self.threads,
+            "WARPS": self.threads // 32,
+            "SIMULATED": self.codes == "simulated",
+            "FRACTION_BITS": 3 if self.codes == "e4m3" else 2,
+            "TABLE": self.decode == "table",
+            "MMA": self.scores == "mma",
+            "CAST": CASTS[self.probs_dtype],
+        }
+
+
+def constants(case: Case) -> Constants:
+    """The constants of a settled case."""
+    tiles = (case.block_q, case.block_k, padded(case.head_dim))
+    return Constants(*tiles, case.codes, case.scores, case.decode, case.probs_dtype)
+
+
+def settle(kernel: Kernel, case: Case) -> Case:
+    """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
+    if case.distribution == GIVEN:
+        case = case.but(dtype="float32")  # which holds what other dtypes hold
+    if case.dtype != "float32":
+        raise Refusal(f"kernel {kernel.name} quantises float32 inputs and takes no dtype; got dtype={case.dtype}")
+    if case.head_dim not in HEAD_DIMS:
+        raise Refusal(f"kernel {kernel.name} takes head_dim 16 to 128 in steps of 16; got {case.head_dim}")
+    if case.probs_dtype not in (None, "float16", "float32"):
+        raise Refusal(
+            f"kernel {kernel.name} casts probs to float16 or keeps them in float32; got probs_dtype={case.probs_dtype}"
+        )
+    block_q, block_k = next(blocks for dim, blocks in DEFAULT_BLOCKS.items() if dim >= case.head_dim)
+    case = case.but(
+        block_q=case.block_q or block_q,
+        block_k=case.block_k or block_k,
+        probs_dtype=case.probs_dtype or "float16",
+        **{name: getattr(case, name) or values[0] for name, values in QUANTISED.items()},
+    )
+    for name in ("block_q", "block_k"):
+        if getattr(case, name) not in BLOCKS:
+            raise Refusal(
+                f"{name} of kernel {kernel.name} is a multiple of 16 from 16 to 128; got {getattr(case, name)}"
+            )
+    return case
+
+
+def contract(case: Case) -> Contract:
+    """The contract of a settled case: out is float16, whatever was quantised, and qk comes from tensor cores or not,
+    acc never.
+    """
+    return replace(
+        flash.contract(case),
+        operands_dtype="float16",
+        out_dtype="float16",
+        accumulation="tensor-core" if case.scores == "mma" else "nearest",
+        acc_accumulation="nearest",
+    )
+
+
+KERNEL = Kernel(
+    name="fp8",
+    algorithm="fp8",
+    file=Path(__file__),
+    functions={"fp8_forward": Path(__file__)},
+    summary="FlashAttention on 8-bit codes: decode tables in shared memory, scores from tensor cores",
+    settles=settle,
+    constants=constants,
+    launches=lambda case: [Launch("fp8_forward", flash.grid(case))],
+    contract=contract,
+    quantised=True,
+)

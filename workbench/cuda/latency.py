@@ -3,14 +3,15 @@
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from workbench.case import Case
-from workbench.cuda.build import Constants, QuantisedConstants, build
-from workbench.cuda.kernels import Kernel
+from workbench.cuda.build import Build, build
+from workbench.cuda.kernel import Constants
 from workbench.cuda.plan import launches, plan
 from workbench.cuda.quiet import quiet
 from workbench.cuda.run import Memory
@@ -28,14 +29,11 @@ def prepared(name: str, case: Case, *, faults_in: Sequence[str], judged: Mapping
 
     made = plan(name, case, faults_in=faults_in, probes="output")
     memory = Memory("cuda", made.arrays, made.inputs, made.guard)
-    parts = [
-        (
-            _dispatcher(made.kernel, function, made.constants, made.faults),
-            grid,
-            made.arguments(names, (), memory.arrays),
-        )
-        for function, grid, names in launches(made.trace.case, made.kernel)
-    ]
+    parts = []
+    for function, grid, _ in launches(made.trace.case, made.kernel):
+        file = made.kernel.functions[function]
+        built, dispatcher = _built(file, function, made.constants, made.kernel.faults_of(file, made.faults))
+        parts.append((dispatcher, grid, made.arguments(built, memory.arrays)))
 
     @functools.cache
     def configured(stream: int) -> list[Callable[[], None]]:
@@ -67,8 +65,7 @@ def prepared(name: str, case: Case, *, faults_in: Sequence[str], judged: Mapping
 
 
 @functools.lru_cache(maxsize=256)
-def _dispatcher(
-    kernel: Kernel, function: str, constants: Constants | QuantisedConstants, faults: tuple[Fault, ...]
-) -> Any:
-    """The build without probes; cases of one head_dim share it, and what it is compiled to."""
-    return build(kernel.file, function, constants, (), faults).for_cuda()
+def _built(file: Path, function: str, constants: Constants, faults: tuple[Fault, ...]) -> tuple[Build, Any]:
+    """The build without probes, and its dispatcher; cases of one head_dim share them, and what it is compiled to."""
+    built = build(file, function, constants, (), faults)
+    return built, built.for_cuda()

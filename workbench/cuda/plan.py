@@ -8,27 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from workbench import catalogue, contract
-from workbench.case import DTYPES, QUANTISED, Case
+from workbench import catalogue
+from workbench.case import DTYPES, Case
+from workbench.contract import Contract
 from workbench.cuda import quantised
-from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants
-from workbench.cuda.kernels import KERNELS, Kernel
-from workbench.faults import Fault, of_file
+from workbench.cuda.build import Build
+from workbench.cuda.kernel import HEAD_DIMS, LARGEST_BLOCK, Constants, Kernel, Launch, padded
+from workbench.cuda.kernels import KERNELS
+from workbench.faults import Fault
 from workbench.inputs import by_name, put_in
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, PROBE_SETS, QUANTISED_INPUTS, absent, probe_set, shape
 from workbench.trace import Trace, blank, check
 from workbench.window import LIMIT_GB, Window, kv_heads, parse, sizes_of
 
-BLOCKS = (16, 32, 64, 128)
 SHARED_LIMIT = 48 * 1024  # static shared memory of a block on every GPU from sm_50 on
 GRID_LIMIT = 65535  # blocks along y and z
 
-#: default tiles by padded head_dim: the largest square ones within SHARED_LIMIT
-DEFAULT_BLOCKS = {32: 64, 64: 64, 128: 32}
-
 #: elements behind each input of a kernel whose fault reads past its end: a tile of keys of the largest head_dim
-GUARD = BLOCKS[-1] * HEAD_DIMS[-1]
+GUARD = LARGEST_BLOCK * HEAD_DIMS[-1]
 
 NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
 _PARTIALS = ("partial_O", "partial_max", "partial_sum")
@@ -41,7 +39,7 @@ class Plan:
     """A kernel on a settled case, with fresh buffers."""
 
     kernel: Kernel
-    faults: tuple[Fault, ...]  #: those of the kernel's own source
+    faults: tuple[Fault, ...]
     trace: Trace  #: its stages are buffers, blank until the kernel has run
     inputs: tuple[str, ...]  #: names of the arrays that are full before the first launch
     arrays: dict[str, np.ndarray]  #: inputs and every buffer, as kernels take them
@@ -49,15 +47,17 @@ class Plan:
     window: Window | None = None  #: to which the dumps are limited
 
     @property
-    def constants(self) -> Constants | QuantisedConstants:
+    def constants(self) -> Constants:
         """What the kernel is built with."""
-        return constants(self.trace.case)
+        return self.kernel.constants(self.trace.case)
 
-    def arguments(self, names: Sequence[str], dumped: Sequence[str], arrays: dict[str, Any]) -> tuple[Any, ...]:
-        """Values of a launch's arguments by name, then the window and the stages it dumps, from `arrays`."""
+    def arguments(self, built: Build, arrays: dict[str, Any]) -> tuple[Any, ...]:
+        """Values of a build's arguments: its parameters by name, then the window and the stages it dumps, from
+        `arrays`.
+        """
         values = {**scalars(self.trace.case), **arrays}
-        window = ("window",) if self.window is not None and dumped else ()
-        return tuple(values[name] for name in (*names, *window, *dumped))
+        window = ("window",) if self.window is not None and built.probes else ()
+        return tuple(values[name] for name in (*built.parameters, *window, *built.probes))
 
     @property
     def windowed(self) -> tuple[str, ...]:
@@ -88,7 +88,8 @@ def plan(
     chosen = catalogue.chosen(faults_in, name)
     given = by_name(case, inputs)
     read = {x: given[x] for x in INPUTS if x in given}
-    between = QUANTISED_INPUTS if kernel.quantised else _PARTIALS if kernel.splits else ()
+    left = tuple(stage for launch in kernel.launches(case) for stage in launch.leaves)
+    between = QUANTISED_INPUTS if kernel.quantised else left
     if unknown := [stage for stage in feed if stage not in between]:
         raise Refusal(f"kernel {name} takes {', '.join(between) or 'no stages'} from outside; got {', '.join(unknown)}")
     codes = put_in({**given, **feed}, case)
@@ -108,7 +109,7 @@ def plan(
         target=name,
         algorithm=kernel.algorithm,
         case=case,
-        contract=quantised.contract(case) if kernel.quantised else contract.of_kernel(case),
+        contract=kernel.contract(case),
         inputs=read,
         stages={**codes, **feed},
         requested=wanted,
@@ -119,16 +120,14 @@ def plan(
     if kernel.quantised:
         read = quantised.encoded(case, read, codes, chosen)
         buffers |= read
-    for stage in _PARTIALS:
-        if stage in feed:
-            buffers[stage] = np.array(feed[stage], np.float32)
+    buffers |= {stage: np.array(feed[stage], np.float32) for stage in left if stage in feed}
     trace = replace(trace, stages={stage: buffers[stage] for stage in wanted})
     guard = GUARD if any(fault.leaves_arrays for fault in chosen) else 0
     guarded = {name: _guarded(array, guard) for name, array in read.items()}
     arrays = {name: _bits(array) for name, array in {**buffers, **guarded}.items()}
     if window is not None:
         arrays["window"] = np.array([*window.b, *window.h, *window.q, *kv_heads(case, window)], np.int32)
-    return Plan(kernel, of_file(chosen), trace, tuple(guarded), arrays, guard, window)
+    return Plan(kernel, chosen, trace, tuple(guarded), arrays, guard, window)
 
 
 def _partner(name: str) -> str:
@@ -141,13 +140,19 @@ def _buffers(
     kernel: Kernel, case: Case, wanted: Sequence[str], window: Window | None
 ) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and dtype of every stage that a kernel writes; one that is only dumped is no larger than the window."""
-    dtypes = quantised.DTYPES if kernel.quantised else {"out": DTYPES[case.dtype]}
+    dtypes = _dtypes(kernel.contract(case))
     limited = sizes_of(case, window)
     return {
         name: (shape(stage, case.sizes if name in OWN_BUFFERS else limited), dtypes.get(name, np.dtype(np.float32)))
         for name, stage in ALGORITHMS[kernel.algorithm].items()
         if (name in wanted or name in OWN_BUFFERS) and name not in QUANTISED_INPUTS
     }
+
+
+def _dtypes(promise: Contract) -> dict[str, np.dtype]:
+    """Dtypes of the stages that are not float32; the codes, uint8, are no buffer of a kernel's own."""
+    decoded = dict.fromkeys(("dequant_q", "dequant_k", "dequant_v"), DTYPES[promise.operands_dtype])
+    return {**decoded, "out": DTYPES[promise.out_dtype]}
 
 
 def dump_bytes(kernel: Kernel, case: Case, wanted: Sequence[str], window: Window | None) -> int:
@@ -198,12 +203,12 @@ def settle(kernel: Kernel, case: Case) -> Case:
     """`case` with tiles and splits as `kernel` will run it; Refusal where it cannot."""
     if not kernel.splits and case.splits is not None:
         raise Refusal(f"kernel {kernel.name} does not split the keys and takes no splits; got splits={case.splits}")
-    case = quantised.settle(kernel, case) if kernel.quantised else _settle_floats(kernel, case)
-    needed = constants(case).shared_bytes
+    case = kernel.settles(kernel, case)
+    needed = kernel.constants(case).shared_bytes
     if needed > SHARED_LIMIT:
         raise Refusal(
             f"tiles must fit in {SHARED_LIMIT} bytes of shared memory; block_q={case.block_q}, block_k={case.block_k} "
-            f"at head_dim={case.head_dim} (padded to {_padded(case.head_dim)}) need {needed}: choose smaller blocks"
+            f"at head_dim={case.head_dim} (padded to {padded(case.head_dim)}) need {needed}: choose smaller blocks"
         )
     columns = case.heads * (case.splits or 1)
     if columns > GRID_LIMIT or case.batch > GRID_LIMIT:
@@ -214,60 +219,9 @@ def settle(kernel: Kernel, case: Case) -> Case:
     return case
 
 
-def _settle_floats(kernel: Kernel, case: Case) -> Case:
-    for name in QUANTISED:
-        if getattr(case, name) is not None:
-            raise Refusal(f"kernel {kernel.name} reads no 8-bit codes and takes no {name}; got {getattr(case, name)}")
-    if case.head_dim > HEAD_DIMS[-1]:
-        raise Refusal(f"kernel {kernel.name} takes head_dim 1 to {HEAD_DIMS[-1]}; got {case.head_dim}")
-    if case.probs_dtype not in (None, "float32", case.dtype):
-        raise Refusal(
-            f"kernel {kernel.name} casts probs to float32 or to the dtype of its inputs, {case.dtype}; "
-            f"got probs_dtype={case.probs_dtype}"
-        )
-    default = DEFAULT_BLOCKS[_padded(case.head_dim)]
-    case = case.but(
-        splits=(case.splits or 2) if kernel.splits else None,
-        block_q=case.block_q or default,
-        block_k=case.block_k or default,
-    )
-    for name in ("block_q", "block_k"):
-        if getattr(case, name) not in BLOCKS:
-            raise Refusal(f"{name} is one of {', '.join(map(str, BLOCKS))}; got {getattr(case, name)}")
-    return case
-
-
-def _padded(head_dim: int) -> int:
-    return next(size for size in HEAD_DIMS if size >= head_dim)
-
-
-def constants(case: Case) -> Constants | QuantisedConstants:
-    """The constants that a settled case is built with."""
-    assert case.block_q is not None and case.block_k is not None
-    if case.codes is not None:
-        assert case.scores is not None and case.decode is not None and case.probs_dtype is not None
-        tiles = (case.block_q, case.block_k, _padded(case.head_dim))
-        return QuantisedConstants(*tiles, case.codes, case.scores, case.decode, case.probs_dtype)
-    return Constants(case.block_q, case.block_k, _padded(case.head_dim), case.dtype, case.probs_dtype or "float32")
-
-
-def launches(
-    case: Case, kernel: Kernel, fed: Sequence[str] = ()
-) -> list[tuple[str, tuple[int, int, int], tuple[str, ...]]]:
-    """Function, grid and argument names of every launch, in order; without one all of whose results are `fed`."""
-    assert case.block_q is not None
-    query_tiles = -(-case.seqlen_q // case.block_q)
-    mask = ("scale", "causal", "diagonal")
-    grid = (query_tiles, case.heads, case.batch)
-    if kernel.name == "flash":
-        return [("flash_forward", grid, ("q", "k", "v", "out", "lse", *mask))]
-    if kernel.quantised:
-        codes = ("codes_q", "codes_k", "codes_v", "scale_q", "scale_k", "scale_v")
-        return [("fp8_forward", grid, (*codes, "out", "lse", *mask))]
-    blocks = (query_tiles, case.heads * (case.splits or 1), case.batch)
-    partial = ("split_k_partial", blocks, ("q", "k", "v", *_PARTIALS, *mask))
-    reduce = ("split_k_reduce", grid, (*_PARTIALS, "out", "lse"))
-    return [reduce] if set(_PARTIALS) <= {*fed} else [partial, reduce]
+def launches(case: Case, kernel: Kernel, fed: Sequence[str] = ()) -> list[Launch]:
+    """Every launch on a settled case, in order; without one all of whose results are `fed`."""
+    return [one for one in kernel.launches(case) if not one.leaves or not {*one.leaves} <= {*fed}]
 
 
 def scalars(case: Case) -> dict[str, Any]:

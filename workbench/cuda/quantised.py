@@ -1,68 +1,19 @@
-"""What a kernel on 8-bit codes needs beside what every kernel does: its case options, and its inputs quantised."""
+"""What a kernel on 8-bit codes reads: its inputs, quantised."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
 from workbench import quantize
-from workbench.case import GIVEN, QUANTISED, Case
-from workbench.contract import Contract, of_kernel
-from workbench.cuda.kernels import Kernel
+from workbench.case import Case
 from workbench.faults import Fault, applied, of_file
 from workbench.refusal import Refusal
 from workbench.stages import INPUTS, QUANTISED_INPUTS
 
-#: dtypes of the stages that are not float32; the codes, uint8, are no buffer of the kernel's own
-DTYPES: Mapping[str, np.dtype] = dict.fromkeys(("dequant_q", "dequant_k", "dequant_v", "out"), np.dtype(np.float16))
-HEAD_DIMS = range(16, 129, 16)
-BLOCKS = range(16, 129, 16)  # a tensor-core tile is 16x16
-#: default tiles (block_q, block_k) for head_dim up to 64 and beyond, as large as shared memory allows
-DEFAULT_BLOCKS = {64: (64, 32), 128: (32, 32)}
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 QUANTISER = Path(quantize.__file__)
-
-
-def settle(kernel: Kernel, case: Case) -> Case:
-    """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
-    if case.distribution == GIVEN:
-        case = case.but(dtype="float32")  # which holds what other dtypes hold
-    if case.dtype != "float32":
-        raise Refusal(f"kernel {kernel.name} quantises float32 inputs and takes no dtype; got dtype={case.dtype}")
-    if case.head_dim not in HEAD_DIMS:
-        raise Refusal(f"kernel {kernel.name} takes head_dim 16 to 128 in steps of 16; got {case.head_dim}")
-    if case.probs_dtype not in (None, "float16", "float32"):
-        raise Refusal(
-            f"kernel {kernel.name} casts probs to float16 or keeps them in float32; got probs_dtype={case.probs_dtype}"
-        )
-    block_q, block_k = next(blocks for dim, blocks in DEFAULT_BLOCKS.items() if dim >= case.head_dim)
-    case = case.but(
-        block_q=case.block_q or block_q,
-        block_k=case.block_k or block_k,
-        probs_dtype=case.probs_dtype or "float16",
-        **{name: getattr(case, name) or values[0] for name, values in QUANTISED.items()},
-    )
-    for name in ("block_q", "block_k"):
-        if getattr(case, name) not in BLOCKS:
-            raise Refusal(
-                f"{name} of kernel {kernel.name} is a multiple of 16 from 16 to 128; got {getattr(case, name)}"
-            )
-    return case
-
-
-def contract(case: Case) -> Contract:
-    """The contract of a kernel on codes for a settled case: out is float16, whatever was quantised, and qk comes from
-    tensor cores or not, acc never.
-    """
-    return replace(
-        of_kernel(case),
-        operands_dtype="float16",
-        out_dtype="float16",
-        accumulation="tensor-core" if case.scores == "mma" else "nearest",
-        acc_accumulation="nearest",
-    )
 
 
 def encoded(

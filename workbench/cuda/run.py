@@ -14,12 +14,13 @@ import numpy as np
 from workbench import catalogue
 from workbench.case import Case
 from workbench.cuda import emulator
-from workbench.cuda.build import Constants, QuantisedConstants, build
+from workbench.cuda.build import Build, build
 from workbench.cuda.gpu import gpu
-from workbench.cuda.kernels import KERNELS, Kernel
-from workbench.cuda.plan import NOTHING, OWN_BUFFERS, constants, launches, plan, requested, settle
+from workbench.cuda.kernel import Constants, Kernel
+from workbench.cuda.kernels import KERNELS
+from workbench.cuda.plan import NOTHING, OWN_BUFFERS, launches, plan, requested, settle
 from workbench.cuda.quiet import quiet
-from workbench.faults import Fault, of_file
+from workbench.faults import Fault
 from workbench.refusal import Refusal, Unavailable
 from workbench.stages import QUANTISED_INPUTS
 from workbench.trace import Trace
@@ -71,19 +72,20 @@ def run_kernel(
     memory = Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
     dumped_by_all: list[str] = []
-    for function, grid, names in launches(made.trace.case, made.kernel, made.trace.put_in):
+    for function, grid, _ in launches(made.trace.case, made.kernel, made.trace.put_in):
         windowed = made.window is not None
-        dumped, launch = _launcher(made.kernel, function, made.constants, wanted, made.faults, backend, windowed)
-        dumped_by_all += dumped
+        faults = made.kernel.faults_of(made.kernel.functions[function], made.faults)
+        built, launch = _launcher(made.kernel, function, made.constants, wanted, faults, backend, windowed)
+        dumped_by_all += built.probes
         try:
-            launch(grid, made.constants.threads, made.arguments(names, dumped, memory.arrays))
+            launch(grid, made.constants.threads, made.arguments(built, memory.arrays))
         except emulator.EmulatorError as error:
             raise Refusal(
                 f"{name} did not get through on the emulator, so that there is nothing to judge; "
                 f"`workbench check` tells more\n{error}"
             ) from None
         if backend == "emulator":
-            leave_receipt(function, made.constants, wanted, made.faults, windowed=windowed)
+            leave_receipt(function, made.constants, wanted, faults, windowed=windowed)
     memory.copy_back()
     options: dict[str, Any] = {"faults_in": faults_in, "probes": probes, "backend": backend, "guarded": guarded}
     # what was put in belongs to this case alone
@@ -107,23 +109,23 @@ def _of_launches(trace: Trace, dumped: Sequence[str]) -> Trace:
 def _launcher(
     kernel: Kernel,
     function: str,
-    constants: Constants | QuantisedConstants,
+    constants: Constants,
     wanted: tuple[str, ...],
     chosen: tuple[Fault, ...],
     backend: str,
     windowed: bool,
-) -> tuple[tuple[str, ...], Callable[..., None]]:
-    """The stages that a kernel function dumps, and launch(grid, block, arguments); built once in a process."""
-    made = build(kernel.file, function, constants, wanted, chosen, windowed=windowed)
+) -> tuple[Build, Callable[..., None]]:
+    """The build of a kernel function, and launch(grid, block, arguments); made once in a process."""
+    made = build(kernel.functions[function], function, constants, wanted, chosen, windowed=windowed)
     if backend == "emulator":
-        return made.probes, made.for_emulator()
+        return made, made.for_emulator()
     dispatcher = made.for_cuda()
 
     def launch(grid: Any, block: int, arguments: tuple[Any, ...]) -> None:
         with quiet():
             dispatcher[grid, block](*arguments)
 
-    return made.probes, launch
+    return made, launch
 
 
 @dataclass(frozen=True)
@@ -173,21 +175,33 @@ def estimate_s(name: str, cases: Sequence[Case], faults_in: Sequence[str], probe
     """
     kernel = KERNELS[name]
     settled = [settle(kernel, case) for case in cases]
-    chosen = of_file(catalogue.chosen(faults_in, name))
+    chosen = catalogue.chosen(faults_in, name)
     work_s = sum(JUDGE_S + ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
     if choose_backend(backend) == "cuda":
-        return work_s + CUDA_COMPILE_S * len({constants(case) for case in settled}) * len(kernel.functions)
-    builds = {
-        (function, constants(case), requested(kernel, case, probes))
+        return work_s + CUDA_COMPILE_S * len({kernel.constants(case) for case in settled}) * len(kernel.functions)
+    return work_s + COMPILE_S * sum(not file.exists() for file in receipts(kernel, settled, chosen, probes))
+
+
+def receipts(
+    kernel: Kernel, settled: Sequence[Case], chosen: Sequence[Fault], probes: str, *, watched: bool = False
+) -> set[Path]:
+    """The receipt of every build that settled cases take."""
+    return {
+        receipt(
+            function,
+            kernel.constants(case),
+            requested(kernel, case, probes),
+            kernel.faults_of(file, chosen),
+            watched=watched,
+        )
         for case in settled
-        for function in kernel.functions
+        for function, file in kernel.functions.items()
     }
-    return work_s + COMPILE_S * sum(not receipt(*build, chosen).exists() for build in builds)
 
 
 def receipt(
     function: str,
-    constants: Constants | QuantisedConstants,
+    constants: Constants,
     wanted: tuple[str, ...],
     chosen: tuple[Fault, ...],
     *,

@@ -1,0 +1,63 @@
+"""A kernel of this project, as a record: what it runs, with which constants, grids and promises; needs no numba."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from workbench.case import Case
+from workbench.contract import Contract
+from workbench.faults import Fault
+
+LARGEST_BLOCK = 128  #: rows of the largest tile of any kernel
+#: sizes to which head_dim is rounded up in shared memory and registers
+HEAD_DIMS = (32, 64, 128)
+
+
+def padded(head_dim: int) -> int:
+    """The least of HEAD_DIMS that holds head_dim, which is at most the largest of them."""
+    return next(size for size in HEAD_DIMS if size >= head_dim)
+
+
+class Constants(Hashable, Protocol):
+    """What a build binds the capitals of a kernel's source to; a frozen record, whose repr tells all of it."""
+
+    @property
+    def threads(self) -> int:
+        """Threads in a block."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory of a block."""
+
+    def names(self) -> dict[str, Any]:
+        """Capital name in the kernel's source -> its value."""
+
+
+class Launch(NamedTuple):
+    """One launch of a kernel function; its arguments are those that the function names."""
+
+    function: str
+    grid: tuple[int, int, int]
+    leaves: tuple[str, ...] = ()  #: stages that it leaves for a later launch, and that can be put in instead
+
+
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: `functions` is a dict
+class Kernel:
+    """One attention kernel, written at the end of its own file."""
+
+    name: str
+    algorithm: str  #: its stages, by the name of `stages.ALGORITHMS`
+    file: Path  #: its own source
+    functions: Mapping[str, Path]  #: kernel function -> the source that defines it, in launch order
+    summary: str
+    settles: Callable[["Kernel", Case], Case]  #: a case with its tiles and variants; Refusal for one it cannot take
+    constants: Callable[[Case], Constants]  #: of a settled case, as are launches and contract
+    launches: Callable[[Case], Sequence[Launch]]  #: in order
+    contract: Callable[[Case], Contract]
+    splits: bool = False  #: whether it takes the case option splits
+    quantised: bool = False  #: whether it reads 8-bit codes of float32 inputs, and takes the case options about them
+
+    def faults_of(self, file: Path, faults: Sequence[Fault]) -> tuple[Fault, ...]:
+        """Those of its `faults` that change the source `file`."""
+        return tuple(fault for fault in faults if (fault.file or self.file.name) == file.name)
