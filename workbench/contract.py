@@ -162,8 +162,7 @@ def of_dict(document: Mapping[str, Any]) -> Contract:
     outside its rule.
     """
     known = {field.name for field in fields(Contract)}
-    later = {name: value for name, value in _LATER.items() if name not in document}
-    document = {**document, **later, "assumed": [*document.get("assumed", ()), *later]}
+    document = {**_LATER, **document}
     if lacking := [name for name in sorted(known) if name not in document]:
         raise Refusal(f'"contract" lists what is "assumed", and so holds every field; it lacks {", ".join(lacking)}')
     given = plain(numbers({name: value for name, value in document.items() if name != "assumed"}))
@@ -183,8 +182,8 @@ def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-#: fields that came after the first traces of this schema, which then assume the weakest
-_LATER: Mapping[str, Any] = {"tanh": "approx"}
+#: fields that came after the first traces of this schema, and what these mean
+_LATER: Mapping[str, Any] = {"tanh": "exact"}
 _NUMBERS, _NOT_FINITE = ("mask_sentinel", "empty_out", "empty_lse"), ("inf", "-inf", "nan")
 #: fields that a trace may hold as null: nobody knows, or there is none
 _MAY_BE_NONE = (
@@ -243,7 +242,7 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
         "exp_flushes": True,
         "exp_floor": None,
         "exp_argument": "any",
-        "tanh": "approx",
+        **({} if case.softcap is None else {"tanh": "approx"}),
         "fast_math": True,
         "base2": False,
         "scores_scaled": True,

@@ -17,7 +17,7 @@ from workbench.decoding import attention_of
 from workbench.expectation import Expectation, Part
 from workbench.held import compared
 from workbench.judgeable import readable
-from workbench.reference.losses import losses_of, without
+from workbench.reference.losses import without
 from workbench.reference.manner import PLAIN, Manner
 from workbench.reference.walk import values
 from workbench.trace import Trace
@@ -57,10 +57,10 @@ def control(e: Expectation, contract: Contract | None = None, manner: Manner = P
     splits: of all orders this one absorbs the most.
     """
     e = e if contract is None else e.under(contract)
-    p, losses = e.problem, losses_of(e.trace.contract, p.softcap)
+    p = e.problem
     narrow = replace(
         p,
-        losses=losses if manner.leans else without(losses),
+        losses=p.losses if manner.leans else without(p.losses),
         inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
         scale=np.float32(p.scale),  # type: ignore[arg-type]
         bias=None if p.bias is None else p.bias.astype(np.float32),
