@@ -8,9 +8,9 @@ import numpy as np
 
 from workbench.budget import losses_of
 from workbench.budget.quantised import as_operands, decoding_error
-from workbench.errors import unit_roundoff
+from workbench.errors import to_float64, unit_roundoff
 from workbench.reference import quantize
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 #: stages that are judged by what the coarsest 8-bit format loses where nobody told the format
 BY_COARSEST = ("dequant_q", "dequant_k", "dequant_v")

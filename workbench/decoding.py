@@ -14,11 +14,12 @@ from workbench.budget.problem import Budget
 from workbench.budget.quantised import decoding_error
 from workbench.comparison import Comparison, Elements, compare, summary
 from workbench.decoded import coarsest, codes_of, computed_scale, decoded, scale_error, scale_of, slack
+from workbench.errors import to_float64
 from workbench.expectation import readable
 from workbench.quantisation import attention
 from workbench.reference import quantize
 from workbench.stages import ALGORITHMS, INPUTS, nearest_dumped
-from workbench.trace import Trace, to_float64, unwritten
+from workbench.trace import Trace, unwritten
 
 #: the stages before attention, in data-flow order
 BEFORE_ATTENTION = tuple(name for name in ALGORITHMS["fp8"] if name not in ALGORITHMS["flash"])

@@ -22,9 +22,10 @@ import numpy as np
 
 from workbench.case import Case
 from workbench.feed import NOTHING
+from workbench.narrow import narrowed
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace import Trace
-from workbench.window import narrowed, parse
+from workbench.window import parse
 
 OPTIONS = ("isolate", "timeout", "memory_gb")
 #: seconds between two looks at the process, in which it may take a few GB more

@@ -16,13 +16,13 @@ import numpy as np
 
 from workbench.comparison import WRONG, Comparison
 from workbench.decoded import scale_of
-from workbench.errors import ulp
+from workbench.errors import to_float64, ulp
 from workbench.expectation import Expectation, Part, readable
 from workbench.parts import AT_ONCE_ON_CPU
 from workbench.quantisation import attention_of
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, unseen_upstream
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 Arrays = Mapping[str, np.ndarray]
 

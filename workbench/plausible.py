@@ -10,8 +10,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from workbench.budget import budgets
-from workbench.case import DTYPES
-from workbench.errors import largest, ulp
+from workbench.errors import DTYPES, largest, ulp
 from workbench.expectation import SCORE_UNITS, Expectation, readable
 from workbench.held import as_stored
 from workbench.parts import determined, parts_of

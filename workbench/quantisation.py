@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case import DTYPES, QUANTISED, Case
+from workbench.case import QUANTISED, Case
 from workbench.decoded import coarsest, decoded, operand_dtype
-from workbench.errors import round_to
+from workbench.errors import DTYPES, round_to, to_float64
 from workbench.expectation import Part
 from workbench.parts import over_parts
 from workbench.reference import dense, fp8
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 
 @dataclass(frozen=True)

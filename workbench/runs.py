@@ -94,7 +94,7 @@ def _check_foreign(target: str, options: dict[str, Any]) -> None:
 def _loaded(target: str, where: str | None) -> "Trace":
     """The trace that TARGET names, or a window on it."""
     from workbench.joined import load_all
-    from workbench.window import narrowed
+    from workbench.narrow import narrowed
 
     trace = load_all(target)
     return trace if where is None else narrowed(trace, where)

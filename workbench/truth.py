@@ -4,14 +4,15 @@ import numpy as np
 
 from workbench.decoded import computed_scale, decoded, scale_of
 from workbench.decoding import BEFORE_ATTENTION
+from workbench.errors import to_float64
 from workbench.expectation import Expectation, Part, sizes_of, unjudgeable
+from workbench.narrow import first_of
 from workbench.quantisation import attention_of
 from workbench.reference import quantize
 from workbench.refusal import Refusal
 from workbench.selection import Index, Selection, chosen, grid
 from workbench.stages import shape, stage_of
-from workbench.trace import Trace, to_float64
-from workbench.window import first_of
+from workbench.trace import Trace
 
 
 def truth(trace: Trace, name: str, index: Index = ()) -> Selection:

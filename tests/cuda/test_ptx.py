@@ -15,11 +15,12 @@ import pytest
 from cuda.pathfinder import find_nvidia_binary_utility
 from numba.cuda import compiler, dispatcher, types
 
-from workbench.case import DTYPES, Case
+from workbench.case import Case
 from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants, build
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import BLOCKS, SHARED_LIMIT, settle
 from workbench.doctor import facts
+from workbench.errors import DTYPES
 from workbench.faults import Fault
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS

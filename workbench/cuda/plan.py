@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from workbench import catalogue, contract
-from workbench.case import DTYPES, QUANTISED, Case
+from workbench.case import QUANTISED, Case
 from workbench.cuda import quantised
 from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants
 from workbench.cuda.kernels import KERNELS, Kernel
+from workbench.errors import DTYPES
 from workbench.faults import Fault, of_file
 from workbench.inputs import by_name, put_in
 from workbench.refusal import Refusal

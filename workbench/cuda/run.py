@@ -20,10 +20,11 @@ from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.cuda.plan import NOTHING, OWN_BUFFERS, constants, launches, plan, requested, settle
 from workbench.cuda.quiet import quiet
 from workbench.faults import Fault, of_file
+from workbench.narrow import narrowed
 from workbench.refusal import Refusal, Unavailable
 from workbench.stages import QUANTISED_INPUTS
 from workbench.trace import Trace
-from workbench.window import LIMIT_GB, narrowed
+from workbench.window import LIMIT_GB
 
 BACKENDS = ("auto", "emulator", "cuda")
 

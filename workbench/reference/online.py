@@ -17,7 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from workbench import stages as vocabulary
-from workbench.errors import float64
+from workbench.errors import to_float64
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, shape
 from workbench.tiling import Tiling, tiling
@@ -128,7 +128,7 @@ def tile_stages(
     free_maxima: bool = False,
 ) -> dict[str, np.ndarray]:
     """The stages from qk to acc, as in `forward`; the running state starts anew at the first tile of every split."""
-    q, k, v = float64(q), float64(k), float64(v)
+    q, k, v = to_float64(q), to_float64(k), to_float64(v)
     xp = array_namespace(q)
     sizes, stages = axis_sizes(q, k, v, tiles), ALGORITHMS["flash"]
     computed = {name: xp.empty(shape(stages[name], sizes), dtype=xp.float64, device=device(q)) for name in TILE_STAGES}
@@ -215,7 +215,7 @@ def as_given(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[st
         if np.shape(array) != wanted:
             axes = ", ".join(f"{axis}={size}" for axis, size in zip(stages[name].axes, wanted, strict=True))
             raise Refusal(f"given {name} must have shape {wanted} ({axes}); got {np.shape(array)}")
-    return {name: float64(array) for name, array in given.items()}
+    return {name: to_float64(array) for name, array in given.items()}
 
 
 def by_query_head(x: np.ndarray, heads: int) -> np.ndarray:
