@@ -198,7 +198,8 @@ def _end_with_parent() -> None:
 
 def _made(request: Mapping[str, Any]) -> tuple[Any, ...]:
     """What crosses back: a trace and whether it can be run again, or what came in its place."""
-    from workbench.foreign import find, run_foreign
+    from workbench.foreign import run_foreign
+    from workbench.installed import find
 
     target, options = request["target"], request["options"]
     try:

@@ -21,7 +21,8 @@ from workbench.case import Case
 from workbench.cuda.check import Checked
 from workbench.cuda.emulator import Finding, merged
 from workbench.cuda.gpu import gpu
-from workbench.foreign import find, run_foreign
+from workbench.foreign import run_foreign
+from workbench.installed import find
 from workbench.refusal import Refusal, Unavailable
 
 #: tool -> options; with memory between allocations, memcheck sees a read that would else hit the next array
