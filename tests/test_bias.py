@@ -17,9 +17,9 @@ from workbench.bias import (
     second_case,
     verdicts,
 )
-from workbench.case import DISTRIBUTIONS
 from workbench.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
+from workbench.distributions import DISTRIBUTIONS
 from workbench.stages import ALGORITHMS
 
 #: 96 rows, on a build that other tests compile too

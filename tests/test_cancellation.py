@@ -7,8 +7,8 @@ import pytest
 
 from workbench import Case, Trace, parts, run
 from workbench.cancellation import bits_lost, ill_conditioned
+from workbench.errors import to_float64
 from workbench.stages import ALGORITHMS, shape
-from workbench.trace import to_float64
 
 SMALL = Case(heads=2, kv_heads=1, seqlen_q=10, seqlen_k=40, head_dim=8, block_q=16, block_k=16, causal=True)
 

@@ -5,8 +5,9 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from workbench.case import DISTRIBUTIONS, DTYPES, Case
-from workbench.errors import round_to
+from workbench.case import Case
+from workbench.distributions import DISTRIBUTIONS
+from workbench.errors import DTYPES, round_to
 from workbench.refusal import Refusal
 
 pytestmark = pytest.mark.filterwarnings("error")

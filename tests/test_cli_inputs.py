@@ -10,7 +10,8 @@ import pytest
 
 from tests.refusals import invoked, refused
 from workbench import Case, load_inputs, run, save, save_inputs
-from workbench.inputs import FORMATS, drawn
+from workbench.handed import drawn
+from workbench.inputs import FORMATS
 from workbench.stages import INPUTS
 
 inputs, message = partial(invoked, "inputs"), partial(refused, "inputs")

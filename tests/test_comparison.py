@@ -7,9 +7,10 @@ import pytest
 
 from workbench.budget import Budget
 from workbench.comparison import Comparison, Elements, State, compare, whole
+from workbench.errors import to_float64
 from workbench.refusal import Refusal
 from workbench.stage_diff import StageDiff
-from workbench.trace import blank, to_float64, unwritten
+from workbench.trace import blank, unwritten
 
 INF, NAN = np.inf, np.nan
 

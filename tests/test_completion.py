@@ -10,11 +10,12 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from workbench.case import DISTRIBUTIONS, DTYPES
 from workbench.catalogue import CATALOGUE
 from workbench.cli import commands
 from workbench.completion import FILES, WORDS
 from workbench.cuda.kernels import KERNELS
+from workbench.distributions import DISTRIBUTIONS
+from workbench.errors import DTYPES
 from workbench.stages import ALGORITHMS, PROBE_SETS
 
 DOCS = Path(__file__).parent.parent / "docs"

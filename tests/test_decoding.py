@@ -14,7 +14,7 @@ from workbench import Case, Diff, Trace, diff, run
 from workbench.bench_verdicts import reduced
 from workbench.bias import second_case
 from workbench.comparison import State
-from workbench.errors import ulp
+from workbench.errors import to_float64, ulp
 from workbench.ledger import ledger
 from workbench.quantisation import attention
 from workbench.reference import quantize
@@ -22,7 +22,7 @@ from workbench.report.document import diff_document
 from workbench.report.text import html_table, report
 from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.terms import terms
-from workbench.trace import blank, to_float64
+from workbench.trace import blank
 
 CASE = Case(heads=4, kv_heads=2, seqlen=64, head_dim=64)
 PROBES = ("all", "lean", "output")

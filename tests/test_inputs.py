@@ -11,8 +11,9 @@ from safetensors.numpy import save_file
 from tests.refusals import invoked as workbench
 from tests.refusals import refusal
 from workbench import Case, Refusal, diff, load, run, save
-from workbench.inputs import by_name, case_of, normalised
-from workbench.inputs import load as load_inputs
+from workbench.input_files import case_of
+from workbench.input_files import load as load_inputs
+from workbench.inputs import by_name, normalised
 from workbench.quantize import quantize
 from workbench.stages import INPUTS, QUANTISED_INPUTS
 

@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 from workbench import Case, Refusal, Trace, diff, run, save
 from workbench.cli import commands
 from workbench.joined import joined, load_all
-from workbench.window import narrowed, parse
+from workbench.narrow import narrowed
+from workbench.window import parse
 
 CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=50, head_dim=16, causal=True, block_k=16, block_q=16)
 

@@ -8,9 +8,9 @@ import pytest
 
 from workbench import Case, Diff, Refusal, diff, load, load_log, run, save
 from workbench.comparison import State
+from workbench.errors import to_float64
 from workbench.log import half_units, number, read
 from workbench.report.words import findings
-from workbench.trace import to_float64
 
 CASE = Case(seqlen=24, head_dim=16)
 

@@ -9,8 +9,9 @@ import pytest
 
 from tests.refusals import refusal
 from workbench import Case, Diff, Refusal, diff, load, run, save
-from workbench.inputs import by_name, case_of, normalised
-from workbench.inputs import load as load_inputs
+from workbench.input_files import case_of
+from workbench.input_files import load as load_inputs
+from workbench.inputs import by_name, normalised
 from workbench.mask import bias
 
 CASE = Case(batch=2, heads=4, kv_heads=2, seqlen_q=20, seqlen_k=30)

@@ -8,8 +8,8 @@ import pytest
 
 from workbench import Against, Case, Diff, Refusal, Trace, against, diff, run
 from workbench.bench_verdicts import BUILDS
-from workbench.case import DISTRIBUTIONS
 from workbench.catalogue import CATALOGUE
+from workbench.distributions import DISTRIBUTIONS
 from workbench.quantisation import attention
 
 CASE = Case(seqlen=128, head_dim=32, causal=True, block_q=32, block_k=32)

@@ -14,9 +14,9 @@ from safetensors.numpy import load_file, save_file
 
 from workbench import Case, Refusal, Trace, diff, load, narrowed, run, save
 from workbench.cli import commands
+from workbench.errors import to_float64
 from workbench.plausible import allowed
 from workbench.statistics import Statistics
-from workbench.trace import to_float64
 
 CASE = Case(batch=2, heads=2, seqlen_q=40, seqlen_k=30, head_dim=16, causal=True, block_k=16, block_q=16)
 

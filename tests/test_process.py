@@ -21,7 +21,7 @@ WRITER = f"""
 import hashlib, os
 from pathlib import Path
 from workbench import process
-from workbench.trace import write_atomically
+from workbench.cache import write_atomically
 def replace(*_):
     Path("running").touch()
     {HOURS}

@@ -15,7 +15,9 @@ from click.testing import CliRunner
 
 from workbench import Case, Refusal, diff, load, run, save
 from workbench.cli import commands
-from workbench.provenance import File, Provenance, failed, files, since
+from workbench.collect import failed, files
+from workbench.provenance import File, Provenance
+from workbench.stale import since
 
 CASE = Case(seqlen=16, head_dim=8)
 ARGUMENTS = ["--seqlen", "16", "--head-dim", "8"]

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, diff, parts, run
+from workbench.errors import to_float64
 from workbench.quantisation import attention, loss
 from workbench.reference import dense
 from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 ALL = tuple(ALGORITHMS["flash"])
 CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=70, head_dim=64, causal=True)

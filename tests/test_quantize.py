@@ -4,7 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from workbench.case import DISTRIBUTIONS, Case
+from workbench.case import Case
+from workbench.distributions import DISTRIBUTIONS
 from workbench.quantize import KINDS, Quantized, encode, quantize, scale_of
 from workbench.reference import quantize as reference
 from workbench.refusal import Refusal

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from workbench import Case, diff, run
 from workbench.bench_verdicts import BUILDS
-from workbench.case import DISTRIBUTIONS
+from workbench.distributions import DISTRIBUTIONS
 from workbench.refusal import Refusal
 
 

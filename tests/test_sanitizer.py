@@ -10,9 +10,8 @@ from click.testing import CliRunner
 
 from workbench import Case, Refusal, Unavailable, sanitizer
 from workbench.cli import commands
-from workbench.cuda.bench_sanitizer import TOOLS
 from workbench.cuda.gpu import Gpu
-from workbench.sanitizer import check, read
+from workbench.sanitizer import TOOLS, check, read
 
 HOME = ("/home/me/mine.py", 7)
 OUT_OF_BOUNDS = """========= COMPUTE-SANITIZER

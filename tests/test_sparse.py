@@ -8,8 +8,9 @@ import pytest
 
 from workbench import Case, Refusal, diff, run
 from workbench.comparison import State
+from workbench.narrow import narrowed
 from workbench.parts import comparisons
-from workbench.window import narrowed, parse
+from workbench.window import parse
 
 CASE = Case(seqlen=24, heads=2, head_dim=16)
 INDICES = np.array([[0, 0, 3, 5], [0, 1, 23, 0], [0, 1, 4, 4]])

@@ -8,8 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from workbench.cache import write_atomically
+from workbench.errors import to_float64
 from workbench.refusal import Refusal
-from workbench.trace import blank, to_float64, unwritten, write_atomically
+from workbench.trace import blank, unwritten
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.refusals import refusal
 from workbench import Case, diff, run
 from workbench.cli import commands
-from workbench.foreign import find
+from workbench.installed import find
 
 CASE = Case(seqlen=8, head_dim=8)
 #: what every file below begins with

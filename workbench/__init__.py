@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.case import Case
     from workbench.cuda.check import check
-    from workbench.inputs import case_of
-    from workbench.inputs import load as load_inputs
-    from workbench.inputs import save as save_inputs
+    from workbench.input_files import case_of
+    from workbench.input_files import load as load_inputs
+    from workbench.input_files import save as save_inputs
     from workbench.judge import Diff, diff
     from workbench.log import load_log
+    from workbench.narrow import narrowed
     from workbench.pair import Against, against
     from workbench.refusal import Refusal, Unavailable
     from workbench.rows import table
@@ -24,20 +25,19 @@ if TYPE_CHECKING:
     from workbench.target import run
     from workbench.trace import Trace
     from workbench.trace_file import load, save
-    from workbench.window import narrowed
 
 #: public name -> where it is, in data-flow order; imported when first used, so that `import workbench` is light
 _HOMES = {
     "Case": "case.Case",
-    "load_inputs": "inputs.load",
-    "save_inputs": "inputs.save",
-    "case_of": "inputs.case_of",
+    "load_inputs": "input_files.load",
+    "save_inputs": "input_files.save",
+    "case_of": "input_files.case_of",
     "run": "target.run",
     "Trace": "trace.Trace",
     "load": "trace_file.load",
     "load_log": "log.load_log",
     "save": "trace_file.save",
-    "narrowed": "window.narrowed",
+    "narrowed": "narrow.narrowed",
     "diff": "judge.diff",
     "Diff": "judge.Diff",
     "StageDiff": "stage_diff.StageDiff",

@@ -10,12 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from workbench.case import DTYPES
+from workbench.errors import DTYPES, FLOATS, to_float64
 from workbench.refusal import Refusal, Unavailable
-from workbench.trace import to_float64
 
-#: dtypes of stages and of q, k and v
-FLOATS = (*DTYPES.values(), np.dtype(np.float64))
 #: dtypes that NumPy's protocols refuse -> the integer of torch as which their bits cross, and what they are in NumPy
 _BITS = {
     "torch.bfloat16": ("uint16", DTYPES["bfloat16"]),

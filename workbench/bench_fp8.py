@@ -14,6 +14,7 @@ import numpy as np
 from workbench.bench_diff import median_s
 from workbench.case import QUANTISED, Case
 from workbench.cuda.run import choose_backend, estimate_s
+from workbench.errors import to_float64
 from workbench.jobs import spread
 from workbench.judge import SEVERITY, Diff, diff
 from workbench.machine import machine
@@ -25,7 +26,7 @@ from workbench.report.plain import number
 from workbench.stage_diff import RIGHT_VERDICTS
 from workbench.stages import ALGORITHMS, INPUTS
 from workbench.target import run
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 SCHEMA = "workbench.bench-fp8/1"
 KERNEL = "fp8"

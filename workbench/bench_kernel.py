@@ -16,9 +16,8 @@ from workbench import latency
 from workbench.case import QUANTISED, Case
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.quiet import quiet
-from workbench.foreign import find
 from workbench.handed import SCALES, parameters_of, stages_read
-from workbench.installed import installed
+from workbench.installed import find, installed
 from workbench.judge import Diff, diff
 from workbench.latency import Call
 from workbench.machine import machine

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case import Case
+from workbench.errors import to_float64
 from workbench.jobs import spread
 from workbench.judge import SEVERITY, Diff, diff
 from workbench.progress import step
@@ -17,7 +18,7 @@ from workbench.reference import dense
 from workbench.stage_diff import ORIGIN_VERDICTS, RIGHT_VERDICTS
 from workbench.styles import CORRECT, FAULTY, Faulty, Style, cases, declared, faulty_cases
 from workbench.target import run
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 SCHEMA = "workbench.bench-styles/1"
 #: how much of its contract a kernel tells: everything, what its dumps mean, or nothing, with out and lse alone

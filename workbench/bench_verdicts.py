@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from workbench import rules, tally
-from workbench.case import DISTRIBUTIONS, Case
+from workbench.case import Case
 from workbench.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
+from workbench.distributions import DISTRIBUTIONS
 from workbench.faults import Fault
 from workbench.jobs import spread
 from workbench.judge import SEVERITY, diff

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
+from workbench.cache import write_atomically
 from workbench.refusal import Refusal
-from workbench.trace import write_atomically
 
 SCHEMA = "workbench.calibration/1"
 #: functions that every calibration has

@@ -23,16 +23,15 @@ from workbench.cli_lists import faults, kernels
 from workbench.cli_show import show
 from workbench.commands import Commands
 from workbench.completion import complete
+from workbench.exits import BUG, DEFECT, ENVIRONMENT, USAGE
 from workbench.options import json_option, one_target, run_options
 
 if TYPE_CHECKING:
     from workbench.judge import Diff
     from workbench.trace import Trace
 
-BUG, USAGE, ENVIRONMENT = 1, 2, 3
 #: --fail-on -> verdicts that exit with 1 besides bug, missing and untestable
 FAILS_ALSO = {"bug": (), "biased": ("biased",), "suspicious": ("biased", "suspicious")}
-DEFECT = 70  # EX_SOFTWARE of sysexits.h: a crash must not look like a bug found
 
 
 def main() -> None:
@@ -185,7 +184,7 @@ def diff(
 
 def _held_to(call: Callable[[], "Trace"], previous: str) -> "Trace":
     """The trace that a call gives, with what changed of its code since an earlier one."""
-    from workbench.provenance import held_to
+    from workbench.stale import held_to
 
     return held_to(call(), previous)
 

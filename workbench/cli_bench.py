@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from workbench.commands import Commands
+from workbench.exits import BUG
 from workbench.options import (
     case_options,
     cases_of,
@@ -112,7 +113,6 @@ def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_j
     given, the shapes (seqlen, head_dim) are (4,4) (64,64) (65,64) (128,64) (192,64) (256,64) (512,64).
     """
     from workbench import bench_kernel
-    from workbench.cli import BUG
 
     options |= needs_of(faults, options)
     shaped = any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k", "head_dim"))

@@ -30,7 +30,8 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     them are printed.
     """
     from workbench.case import GIVEN
-    from workbench.inputs import drawn, save
+    from workbench.handed import drawn
+    from workbench.input_files import save
     from workbench.refusal import Refusal
     from workbench.report.command import case_options as words
 

@@ -41,8 +41,8 @@ def kernels(as_json: bool) -> None:
     """List the kernels, those of installed packages too, their stages with axes (outermost first) and definitions, and
     the distributions of inputs.
     """
-    from workbench.case import DISTRIBUTIONS
     from workbench.cuda.kernels import KERNELS
+    from workbench.distributions import DISTRIBUTIONS
     from workbench.installed import installed
     from workbench.reference.tables import definitions
     from workbench.stages import ALGORITHMS, AXIS_NAMES

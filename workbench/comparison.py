@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from workbench.errors import float64, largest, round_to, ulp, ulp_error
+from workbench.errors import largest, round_to, to_float64, ulp, ulp_error
 from workbench.reference.bound import Budget
-from workbench.trace import to_float64
 
 
 class State(IntEnum):
@@ -182,7 +181,7 @@ class Comparison:
 def whole(elements: Elements) -> Comparison:
     """The comparison of a stage all of whose elements are at hand."""
     found = Found(
-        float64(elements.actual), elements.expected, elements.budget, elements.statistical, elements.over_budget,
+        to_float64(elements.actual), elements.expected, elements.budget, elements.statistical, elements.over_budget,
         elements.state, ulp(elements.expected, elements.actual.dtype),
     )  # fmt: skip
     return Comparison(summary(found, (0,) * elements.actual.ndim), lambda: elements)

@@ -46,13 +46,13 @@ def _probes(ctx: click.Context) -> Iterable[str]:
 
 
 def _dtypes(ctx: click.Context) -> Iterable[str]:
-    from workbench.case import DTYPES
+    from workbench.errors import DTYPES
 
     return DTYPES
 
 
 def _distributions(ctx: click.Context) -> Iterable[str]:
-    from workbench.case import DISTRIBUTIONS
+    from workbench.distributions import DISTRIBUTIONS
 
     return DISTRIBUTIONS
 

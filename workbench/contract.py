@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from workbench.case import DTYPES, Case
+from workbench.case import Case
+from workbench.errors import DTYPES
 from workbench.promises import (
     ACCUMULATIONS,
     AT_LEAST_0,

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from workbench import parts
-from workbench.case import DTYPES, QUANTISED, Case
+from workbench.case import QUANTISED, Case
 from workbench.comparison import Comparison, Elements, compare, summary
-from workbench.errors import round_to
+from workbench.errors import DTYPES, round_to, to_float64
 from workbench.judgeable import readable, table, tiling_of
 from workbench.reference import quantize
 from workbench.reference.bound import Budget
@@ -23,7 +23,7 @@ from workbench.reference.steps.codes import Interval
 from workbench.reference.tables import attention_of as algorithm_of_attention
 from workbench.reference.walk import budgets, intervals, values
 from workbench.stages import ALGORITHMS, INPUTS, before_attention
-from workbench.trace import Trace, to_float64, unwritten
+from workbench.trace import Trace, unwritten
 
 #: stages that are judged by what the coarsest 8-bit format loses where nobody told the format
 BY_COARSEST = ("dequant_q", "dequant_k", "dequant_v")

@@ -5,6 +5,7 @@ normal exponent e_min and largest value come from its finfo. uint8, of codes, ha
 e_min = 7.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 
@@ -13,6 +14,14 @@ import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj
 from numpy.typing import ArrayLike, DTypeLike
 
+#: dtypes of q, k and v by name
+DTYPES: Mapping[str, np.dtype] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+#: dtypes of stages and of q, k and v
+FLOATS = (*DTYPES.values(), np.dtype(np.float64))
 #: the exponent bits of a float64
 _EXPONENT = 0x7FF0000000000000
 
@@ -62,7 +71,7 @@ def ulp(reference: ArrayLike, dtype: DTypeLike) -> np.ndarray:
     >>> ulp([1.0, 0.9999999, 0.0, 1e-30], "float16")
     array([9.76562500e-04, 4.88281250e-04, 5.96046448e-08, 5.96046448e-08])
     """
-    reference = float64(reference)
+    reference = to_float64(reference)
     xp = array_namespace(reference)
     # the exponent bits alone are the power of two at or below |reference|: 0 for 0 and float64's subnormals
     power = (reference.view(xp.int64) & _EXPONENT).view(xp.float64)
@@ -98,7 +107,7 @@ def round_to(x: ArrayLike, dtype: DTypeLike, *, toward_zero: bool = False, satur
     >>> float(round_to(x, "bfloat16")), float(np.array([x]).astype(ml_dtypes.bfloat16)[0])
     (1.0078125, 1.0)
     """
-    x = float64(x)
+    x = to_float64(x)
     xp = array_namespace(x)
     spacing = ulp(x, dtype)
     # spacing is a power of two, so that the quotient and the product are exact: only round or trunc rounds
@@ -113,7 +122,7 @@ def round_to(x: ArrayLike, dtype: DTypeLike, *, toward_zero: bool = False, satur
     return xp.where(xp.abs(rounded) > top, xp.copysign(xp.full_like(x, overflow), x), rounded)
 
 
-def float64(x: ArrayLike) -> np.ndarray:
+def to_float64(x: ArrayLike) -> np.ndarray:
     """`x` as a float64 array; what is no array of another library becomes NumPy's."""
     if not is_array_api_obj(x):
         x = np.asarray(x)

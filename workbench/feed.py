@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from workbench import inputs as files
 from workbench import mask
-from workbench.arrays import FLOATS, as_numpy
+from workbench.arrays import as_numpy
 from workbench.case import Case
+from workbench.errors import FLOATS, to_float64
+from workbench.input_files import read as read_file
+from workbench.inputs import CODES
 from workbench.reference.forward import PLAIN, forward
 from workbench.reference.problem import Codes
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, shape
-from workbench.trace import to_float64
 
 REFERENCE = "reference"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -57,7 +58,7 @@ def values(
     made: dict[str, np.ndarray] = {}
     if any(isinstance(source, str) and source == REFERENCE for source in feed.values()):
         made = _reference(algorithm, case, inputs, where)
-    read = {path: files.read(Path(path)) for path in dict.fromkeys(map(str, filter(_is_path, feed.values())))}
+    read = {path: read_file(Path(path)) for path in dict.fromkeys(map(str, filter(_is_path, feed.values())))}
     found: dict[str, np.ndarray] = {}
     for name, source in feed.items():
         if isinstance(source, str) and source == REFERENCE:
@@ -66,7 +67,7 @@ def values(
             continue
         if _is_path(source) and name not in read[str(source)]:
             raise Refusal(f"{source} holds no {name}; it holds {', '.join(read[str(source)]) or 'nothing'}")
-        accepted = files.CODES if name.startswith("codes") else FLOATS
+        accepted = CODES if name.startswith("codes") else FLOATS
         array = as_numpy(read[str(source)][name] if _is_path(source) else source, f"{where}: {name}", accepted)
         wanted = shape(known[name], case.sizes)
         if array.shape != wanted:

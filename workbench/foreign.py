@@ -12,36 +12,24 @@ import numpy as np
 from workbench import contract, returned, seen, triton_interpreter
 from workbench.arrays import ARRAYS, advice, handed_over, home
 from workbench.case import Case
+from workbench.collect import failed, of_run, repeats
 from workbench.feed import NOTHING
 from workbench.handed import handed
 from workbench.inputs import by_name
-from workbench.installed import installed, load
 from workbench.lacking import lacking
+from workbench.narrow import narrowed
 from workbench.presets import fields_of, joined, words
-from workbench.provenance import failed, of_run, repeats
 from workbench.refusal import Refusal, Unavailable
 from workbench.repeats import repeated
 from workbench.sparse import dims_of, of_coordinates
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of
 from workbench.trace import Trace, check, check_inputs
-from workbench.user_code import Function, function_of, running
-from workbench.window import narrowed, parse
+from workbench.user_code import Function, running
+from workbench.window import parse
 
 #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
 LAYOUTS = ("bhsd", "bshd", "strided")
 _USUAL = {"arrays": "numpy", "device": None, "layout": "bhsd", "calibration": None, "contract": None}
-
-
-def find(target: str) -> Function:
-    """The function that `path.py:function` names, or a name of `installed`; Refusal where there is none."""
-    if (kernel := None if ":" in target else installed().get(target)) is not None:
-        return load(kernel)
-    path, _, name = target.rpartition(":")
-    if not path.endswith(".py") or not name:
-        raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
-    if not Path(path).is_file():
-        raise Refusal(f"{path}: no such file")
-    return function_of(Path(path), name)
 
 
 def run_foreign(

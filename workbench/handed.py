@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.case import Case
 from workbench.feed import REFERENCE, values
-from workbench.inputs import put_in
+from workbench.inputs import NAMES, by_name, put_in
 from workbench.quantize import KINDS, SCALINGS, quantize
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, STAGES
@@ -167,3 +167,16 @@ def _codes(
             made = quantize(read[x], str(case.codes), saturate=True, scaling=scaling)
             found |= {f"codes_{x}": made.codes, f"scale_{x}": made.scale}
     return case, {stage: found[stage] for stage in QUANTISED_INPUTS if stage in found}
+
+
+def drawn(case: Case) -> dict[str, np.ndarray]:
+    """What kernels read of a case: q, k and v; where it has codes their codes and scales, too, as a function under test
+    is given them.
+    """
+    arrays = by_name(case)
+    if case.codes is None:
+        return arrays
+    for x in INPUTS:
+        made = quantize(arrays[x], case.codes, saturate=True, scaling=case.quantiser_scale or SCALINGS[0])
+        arrays |= {f"codes_{x}": made.codes, f"scale_{x}": made.scale}
+    return {name: arrays[name] for name in NAMES if name in arrays}

@@ -1,4 +1,4 @@
-"""Kernels that installed packages ship: a package names its functions as entry points of the group `workbench.kernels`.
+"""Functions to run: path.py:function, and those that installed packages name, as entry points of `workbench.kernels`.
 
 [project.entry-points."workbench.kernels"]
 my_flash = "my_package.attention:forward"
@@ -8,10 +8,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from workbench.refusal import Refusal
-from workbench.user_code import prints_aside
+from workbench.user_code import Function, function_of, prints_aside
 
 GROUP = "workbench.kernels"
 
@@ -53,3 +54,15 @@ def load(kernel: Installed) -> Callable[..., Any]:
     if not callable(function):
         raise Refusal(f"{kernel.name} of {kernel.package} must be a function; {kernel.function} is {function!r}")
     return function
+
+
+def find(target: str) -> Function:
+    """The function that `path.py:function` names, or a name of `installed`; Refusal where there is none."""
+    if (kernel := None if ":" in target else installed().get(target)) is not None:
+        return load(kernel)
+    path, _, name = target.rpartition(":")
+    if not path.endswith(".py") or not name:
+        raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
+    if not Path(path).is_file():
+        raise Refusal(f"{path}: no such file")
+    return function_of(Path(path), name)

@@ -22,9 +22,10 @@ import numpy as np
 
 from workbench.case import Case
 from workbench.feed import NOTHING
+from workbench.narrow import narrowed
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace import Trace
-from workbench.window import narrowed, parse
+from workbench.window import parse
 
 OPTIONS = ("isolate", "timeout", "memory_gb")
 #: seconds between two looks at the process, in which it may take a few GB more
@@ -197,7 +198,8 @@ def _end_with_parent() -> None:
 
 def _made(request: Mapping[str, Any]) -> tuple[Any, ...]:
     """What crosses back: a trace and whether it can be run again, or what came in its place."""
-    from workbench.foreign import find, run_foreign
+    from workbench.foreign import run_foreign
+    from workbench.installed import find
 
     target, options = request["target"], request["options"]
     try:

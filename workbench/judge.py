@@ -21,22 +21,23 @@ from workbench.blame import with_blame
 from workbench.comparison import Comparison, State, Summary
 from workbench.decoding import BY_COARSEST
 from workbench.doubts import with_doubts
+from workbench.errors import to_float64
 from workbench.evidence import excesses
 from workbench.expectation import Expectation
 from workbench.headline import headline
 from workbench.judgeable import readable, table, unjudgeable
-from workbench.mask import check_sentinel
+from workbench.narrow import first_of
 from workbench.quantisation import Loss, loss
 from workbench.reference.graph import nearest_dumped, unseen_upstream
 from workbench.refusal import Refusal
 from workbench.rules import Rule
 from workbench.selection import Selection
+from workbench.shown import shown_by
 from workbench.stage_diff import RIGHT_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS, INPUTS, before_attention, stage_of
 from workbench.trace import Trace, check
 from workbench.truth import truth
 from workbench.widened import Widened, widened
-from workbench.window import first_of
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
 SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing", "bug")
@@ -119,27 +120,19 @@ class Diff:
 
     def as_dict(self) -> dict[str, Any]:
         """The document of `workbench diff --json`, of plain Python values."""
-        from workbench.report.document import diff_document
-
-        return diff_document(self)
+        return shown_by("document.diff_document", self)
 
     def plot(self) -> Any:
         """The overview of all stages, a matplotlib Figure."""
-        from workbench.report.plots import overview
-
-        return overview(self.stages, headline(self.trace))
+        return shown_by("plots.overview", self.stages, headline(self.trace))
 
     def heatmap(self, name: str, axes: tuple[str, str] | None = None) -> Any:
         """Where the errors of a stage are, over two of its axes (letters), a matplotlib Figure."""
-        from workbench.report.plots import heatmap
-
-        return heatmap(self[name], case=self.trace.case, axes=axes)
+        return shown_by("plots.heatmap", self[name], case=self.trace.case, axes=axes)
 
     def plot_cancellation(self) -> Any:
         """How many bits the sums of the run lose, a matplotlib Figure."""
-        from workbench.report.plots import cancellation
-
-        return cancellation(self.bits_lost, headline(self.trace))
+        return shown_by("plots.cancellation", self.bits_lost, headline(self.trace))
 
     def __bool__(self) -> bool:
         raise TypeError('the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"')
@@ -150,14 +143,10 @@ class Diff:
         )
 
     def __str__(self) -> str:
-        from workbench.report import text
-
-        return text.plain(text.report(self, unicode=False, width=text.WIDTH))
+        return shown_by("text.in_short", self)
 
     def _repr_html_(self) -> str:
-        from workbench.report.text import html_table
-
-        return html_table(self)
+        return shown_by("text.html_table", self)
 
 
 def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
@@ -170,7 +159,7 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
     missing GPU.
     """
     check(trace, trace.target)
-    check_sentinel(trace)
+    _check_sentinel(trace)
     steps = table(trace)
     known = {name: x for name, x in ALGORITHMS[trace.algorithm].items() if name in steps}
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
@@ -222,6 +211,20 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
 
     judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged, second), second), decisive)
     return Diff(trace, *with_blame(trace, judged, others), gathered)
+
+
+def _check_sentinel(trace: Trace) -> None:
+    """Refusal where a bias is as low as what the kernel holds in place of -inf, so that its scores look masked."""
+    sentinel = trace.contract.mask_sentinel
+    if "bias" not in trace.inputs or not np.isfinite(sentinel):
+        return
+    values = to_float64(trace.inputs["bias"])
+    lowest = values.min(initial=0.0, where=np.isfinite(values))
+    if lowest <= sentinel / 2:  # a score is a bias and more
+        raise Refusal(
+            f"{trace.target}: scores of the contract's mask_sentinel={sentinel:g} or less are masked ones, and the "
+            f"bias holds {lowest:g}: give -inf or a mask in its place"
+        )
 
 
 def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:

@@ -16,14 +16,14 @@ import numpy as np
 
 from workbench.comparison import WRONG, Comparison
 from workbench.decoding import attention_of, scale_of
-from workbench.errors import ulp
+from workbench.errors import to_float64, ulp
 from workbench.expectation import Expectation, Part
 from workbench.judgeable import readable, table
 from workbench.parts import AT_ONCE_ON_CPU
 from workbench.reference.graph import unseen_upstream
 from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
 from workbench.stages import ALGORITHMS
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench import contract
-from workbench.case import DTYPES, GIVEN, QUANTISED, Case
-from workbench.errors import round_to, ulp
+from workbench.case import GIVEN, QUANTISED, Case
+from workbench.errors import DTYPES, round_to, ulp
+from workbench.input_files import load as load_inputs
 from workbench.inputs import by_name
-from workbench.inputs import load as load_inputs
 from workbench.presets import fields_of, words
 from workbench.refusal import Refusal
 from workbench.sparse import check_index, dims_of, laid_out

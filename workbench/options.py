@@ -82,7 +82,7 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
 
     make: Callable[..., Case] = Case
     if options.get("inputs"):
-        from workbench import inputs
+        from workbench import input_files as inputs
 
         make = partial(inputs.case_of, inputs.load(Path(options["inputs"])), options["inputs"])
 

@@ -18,14 +18,16 @@ import numpy as np
 
 from workbench.comparison import Comparison
 from workbench.decoding import attention_of
+from workbench.errors import to_float64
 from workbench.judge import Diff, comparisons
 from workbench.judgeable import table
 from workbench.parts import placed
 from workbench.reference.graph import nearest_dumped
 from workbench.shared import ORDER, check_same_problem, shared
+from workbench.shown import shown_by
 from workbench.stage_against import StageAgainst, held, side
 from workbench.stages import ALGORITHMS, INPUTS
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,19 +78,13 @@ class Against:
 
     def as_dict(self) -> dict[str, Any]:
         """The document of `workbench diff --against --json`, of plain Python values."""
-        from workbench.report.against import document
-
-        return document(self)
+        return shown_by("against.document", self)
 
     def __str__(self) -> str:
-        from workbench.report import against, text
-
-        return text.plain(against.report(self, unicode=False, width=text.WIDTH))
+        return shown_by("against.in_short", self)
 
     def _repr_html_(self) -> str:
-        from workbench.report.against import html_table
-
-        return html_table(self)
+        return shown_by("against.html_table", self)
 
 
 def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:

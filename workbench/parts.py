@@ -10,14 +10,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from workbench import heap
 from workbench.arrays import module
 from workbench.comparison import Comparison, Elements, State, Summary
 from workbench.contract import Contract
 from workbench.expectation import Expectation, Part
 from workbench.held import summaries
 from workbench.judgeable import free_maxima, readable, split_keys_known, table
-from workbench.machine import processors
+from workbench.machine import keep_heap, processors
 from workbench.progress import step
 from workbench.reference.graph import direct, nearest_dumped
 from workbench.refusal import Refusal, Unavailable
@@ -144,7 +143,7 @@ def over_parts(trace: Trace, device: str, one: Callable[[Part], Found], what: st
     with threadpool_limits(1, "blas"):
         if len(parts) == 1:
             return [one(parts[0])]
-        heap.keep()
+        keep_heap()
         found: list[Found] = []
         with ThreadPoolExecutor(min(len(parts), processors(), THREADS)) as pool, step(what) as tick:
             for of_part in pool.map(one, parts) if device == "cpu" else map(one, parts):

@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from workbench.case import DTYPES
-from workbench.errors import largest, ulp
+from workbench.errors import DTYPES, largest, ulp
 from workbench.expectation import Expectation
 from workbench.held import as_stored
 from workbench.judgeable import readable, table

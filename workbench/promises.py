@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.case import DTYPES
+from workbench.errors import DTYPES
 
 #: how a sum of products is accumulated: in float32 and rounded to nearest in any order; in the aligned, truncated
 #: blocks of a tensor core; or either

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from workbench.decoding import attention_of, by_scale
+from workbench.errors import to_float64
 from workbench.expectation import Part
 from workbench.parts import over_parts
 from workbench.reference import dense
 from workbench.reference.walk import values
 from workbench.refusal import Refusal
 from workbench.stages import INPUTS, QUANTISED_INPUTS
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from workbench.case import Case
 from workbench.judge import Diff
+from workbench.shown import shown_by
 from workbench.stage_diff import ORIGIN_VERDICTS
 from workbench.window import Window
 
@@ -55,15 +56,10 @@ class Rows:
         return iter(self.rows)
 
     def __str__(self) -> str:
-        from workbench.report.summary import summary
-        from workbench.report.text import plain
-
-        return plain(summary(self.rows, unicode=False))
+        return shown_by("summary.in_short", self)
 
     def _repr_html_(self) -> str:
-        from workbench.report.summary import html_summary
-
-        return html_summary(self)
+        return shown_by("summary.html_summary", self)
 
 
 def table(diffs: Iterable[Diff]) -> Rows:

@@ -11,11 +11,11 @@ from operator import add
 import numpy as np
 from numpy.typing import ArrayLike
 
-from workbench.errors import round_to
+from workbench.errors import round_to, to_float64
 from workbench.expectation import Part
 from workbench.parts import parts_of
 from workbench.stages import INPUTS
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 #: rtol and atol of torch.testing.assert_close, by the dtype of what it compares (PyTorch 2.13, torch/testing)
 ASSERT_CLOSE: Mapping[str, tuple[float, float]] = {

@@ -78,8 +78,8 @@ def _check_foreign(target: str, options: dict[str, Any]) -> None:
     given = [f"--{name.replace('_', '-')}" for name in ("splits", "block_q", "block_k") if options[name]]
     if not given or ":" not in target:
         return
-    from workbench.foreign import find
     from workbench.handed import stages_read
+    from workbench.installed import find
 
     if not stages_read(find(target)):
         if given[0] == "--block-q":
@@ -94,7 +94,7 @@ def _check_foreign(target: str, options: dict[str, Any]) -> None:
 def _loaded(target: str, where: str | None) -> "Trace":
     """The trace that TARGET names, or a window on it."""
     from workbench.joined import load_all
-    from workbench.window import narrowed
+    from workbench.narrow import narrowed
 
     trace = load_all(target)
     return trace if where is None else narrowed(trace, where)

@@ -18,13 +18,15 @@ from typing import Any
 
 from workbench.arrays import module
 from workbench.case import Case
-from workbench.cuda.bench_sanitizer import TOOLS
 from workbench.cuda.check import Checked
 from workbench.cuda.emulator import Finding, merged
 from workbench.cuda.gpu import gpu
-from workbench.foreign import find, run_foreign
+from workbench.foreign import run_foreign
+from workbench.installed import find
 from workbench.refusal import Refusal, Unavailable
 
+#: tool -> options; with memory between allocations, memcheck sees a read that would else hit the next array
+TOOLS = {"memcheck": ["--padding", "4096"], "racecheck": [], "initcheck": [], "synccheck": []}
 #: of initcheck, offered from CUDA 13.1's release on
 _SHARED = ("--initcheck-address-space", "all")
 TIMEOUT_S = 300.0

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case import DTYPES, Case
+from workbench.case import Case
 from workbench.contract import Contract, of_foreign
-from workbench.errors import round_to
+from workbench.errors import DTYPES, round_to
 from workbench.mask import visible
 from workbench.stages import STAGES
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from workbench.comparison import Comparison, State
+from workbench.errors import to_float64
 from workbench.refusal import Refusal
+from workbench.shown import shown_by
 from workbench.stages import AXIS_NAMES
-from workbench.trace import to_float64
 
 #: what chooses along one axis, and what chooses of a stage: for each axis in turn, or by axis letter
 Chosen = int | slice
@@ -82,14 +83,10 @@ class Selection:
         return f"<Selection of {self.stage}[{', '.join(chosen)}]>"
 
     def __str__(self) -> str:
-        from workbench.report.values import plain_table
-
-        return plain_table(self)
+        return shown_by("values.plain_table", self)
 
     def _repr_html_(self) -> str:
-        from workbench.report.values import html_table
-
-        return html_table(self)
+        return shown_by("values.html_table", self)
 
 
 def select(

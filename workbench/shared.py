@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.errors import ulp
+from workbench.errors import to_float64, ulp
 from workbench.judgeable import BY_TILE, split_keys_known, splits, tiling_of, unjudgeable
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUTS, STAGES
-from workbench.trace import Trace, to_float64
+from workbench.trace import Trace
 
 #: fields of a case that make the problem; others choose its inputs, which are compared themselves, or how kernels run
 _PROBLEM = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "causal", "scale", "softcap", "window")

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from workbench.provenance import SOURCES
 from workbench.refusal import Refusal, Unavailable
 
-#: suffixes of what an extension is built from
-SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
 #: where they are looked for, beside what was built or uses it
 _FOLDERS = (".", "csrc", "src", "cuda", "kernels", "include")
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from workbench.comparison import Comparison, Elements, State, Worst, whole
+from workbench.errors import to_float64
 from workbench.refusal import Refusal
 from workbench.selection import Index, Selection, chosen, select
-from workbench.trace import to_float64
+from workbench.shown import shown_by
 
 #: verdicts of a stage of which there is nothing to say
 RIGHT_VERDICTS = ("exact", "rounding")
@@ -48,9 +49,7 @@ class Profile:
     first: int = 0  #: of the indices, where the axis does not begin at 0
 
     def _repr_html_(self) -> str:
-        from workbench.report.values import html_profile
-
-        return html_profile(self)
+        return shown_by("values.html_profile", self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -187,15 +186,11 @@ class StageDiff:
 
     def plot(self) -> Any:
         """The histogram of errors in units of budget, a matplotlib Figure."""
-        from workbench.report.plots import histogram
-
-        return histogram(self)
+        return shown_by("plots.histogram", self)
 
     def plot_errors(self) -> Any:
         """The histograms of signed errors, in ulps and in units of budget, a matplotlib Figure."""
-        from workbench.report.plots import errors
-
-        return errors(self)
+        return shown_by("plots.errors", self)
 
     @property
     def judged(self) -> Comparison:
@@ -208,9 +203,7 @@ class StageDiff:
         return f"<StageDiff of {self.name} [{' '.join(self.axes)}]: {self.verdict}, {self.role}>"
 
     def _repr_html_(self) -> str:
-        from workbench.report.values import html_stage
-
-        return html_stage(self)
+        return shown_by("values.html_stage", self)
 
     def _element(self, worst: Worst) -> Element:
         index = {axis: i + self.first.get(axis, 0) for axis, i in zip(self.axes, worst.place, strict=True)}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from workbench.case import DTYPES
+from workbench.errors import DTYPES
 from workbench.refusal import Refusal
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from workbench.case import GIVEN, Case
 from workbench.cuda.kernels import KERNELS
 from workbench.feed import NOTHING, values, words
-from workbench.foreign import find, run_foreign
-from workbench.inputs import by_name, fields, taken
-from workbench.installed import installed
+from workbench.foreign import run_foreign
+from workbench.input_files import taken
+from workbench.inputs import by_name, fields
+from workbench.installed import find, installed
 from workbench.isolation import limits_of, run_isolated
 from workbench.lacking import NUMBA_PAGE, is_numba_kernel
 from workbench.refusal import Refusal

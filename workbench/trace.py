@@ -1,19 +1,16 @@
 """A trace: every dumped stage of one run, with the case, the contract and where it came from."""
 
 import math
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
 
-from workbench.case import DTYPES, Case
+from workbench.case import Case
 from workbench.contract import Contract
-from workbench.process import unfinished
+from workbench.errors import DTYPES, to_float64
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape
 
@@ -43,12 +40,6 @@ def unwritten(stage: np.ndarray) -> np.ndarray:
     if bits is None:
         return np.zeros(stage.shape, bool)
     return np.ascontiguousarray(stage).view(bits.dtype).reshape(stage.shape) == bits
-
-
-def to_float64(stage: np.ndarray) -> np.ndarray:
-    """The values in float64; NaN stays NaN."""
-    with np.errstate(invalid="ignore"):  # a signalling NaN raises the flag when it is widened
-        return stage.astype(np.float64)
 
 
 @dataclass(frozen=True, repr=False)
@@ -181,20 +172,3 @@ def check(trace: Trace, where: str) -> Trace:
                 "and NaN where none was given; some must be given"
             )
     return trace
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, or nothing at all. Refusal where nothing can be written there."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-        with unfinished(Path(name)):
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(content)
-                os.replace(name, path)
-            except BaseException:
-                os.unlink(name)
-                raise
-    except OSError as error:
-        raise Refusal(f"{path} cannot be written: {error.strerror}") from None

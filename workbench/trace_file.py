@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from workbench import contract
-from workbench.case import GIVEN, Case
+from workbench.cache import write_atomically
+from workbench.case import GIVEN, QUANTISED, Case
 from workbench.inputs import fields as told_by
 from workbench.manifest import checked
 from workbench.provenance import of_dict as provenance_of
-from workbench.quantize import SCALINGS
 from workbench.refusal import Refusal
 from workbench.seen import promise_of
 from workbench.stages import ALGORITHMS, INPUTS, MASKS, algorithm_of
 from workbench.statistics import of_dict as statistics_of
-from workbench.trace import Trace, check, write_atomically
+from workbench.trace import Trace, check
 from workbench.window import case_of, parse, with_causal
 
 SCHEMA = "workbench.trace/2"
@@ -182,7 +182,8 @@ def _case(manifest: Mapping[str, Any], read: Mapping[str, np.ndarray]) -> Case:
     drawn = {"seed", "distribution", "input_std"} & set(stated)
     case = Case(**{**({} if drawn else {"distribution": GIVEN}), **told, **stated})
     unscaled = case.codes is not None and case.quantiser_scale is None
-    return case.but(quantiser_scale=SCALINGS[0]) if unscaled else case  # as of a function under test
+    # as of a function under test
+    return case.but(quantiser_scale=QUANTISED["quantiser_scale"][0]) if unscaled else case
 
 
 def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from workbench.arrays import handed_over, module
-from workbench.case import DTYPES
+from workbench.errors import DTYPES
 from workbench.refusal import Refusal
 from workbench.stages import STAGES, axis_sizes, shape
 from workbench.trace import blank

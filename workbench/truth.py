@@ -5,12 +5,12 @@ import numpy as np
 from workbench.decoding import attention_of, decoding
 from workbench.expectation import Expectation, Part
 from workbench.judgeable import sizes_of, unjudgeable
+from workbench.narrow import first_of
 from workbench.reference.walk import values
 from workbench.refusal import Refusal
 from workbench.selection import Index, Selection, chosen, grid
 from workbench.stages import before_attention, shape, stage_of
 from workbench.trace import Trace
-from workbench.window import first_of
 
 
 def truth(trace: Trace, name: str, index: Index = ()) -> Selection:

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from workbench.collect import of_python, sha256_of
 from workbench.lacking import lacking
-from workbench.provenance import of_python, sha256_of
 from workbench.refusal import Refusal, Unavailable
 from workbench.shared_object import sources_beside
 

@@ -8,7 +8,7 @@ import pytest
 from workbench import Case, Trace, diff, run
 from workbench.budget.error import EXACT, Error, deviations, root_of_squares, statistical
 from workbench.comparison import State
-from workbench.trace import to_float64
+from workbench.errors import to_float64
 
 CASE = Case(seqlen=96, heads=2, head_dim=128, block_q=32, block_k=32)
 

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from workbench.cuda import bench_sanitizer
-from workbench.cuda.bench_sanitizer import TOOLS, main, tables
+from workbench.cuda.bench_sanitizer import main, tables
+from workbench.sanitizer import TOOLS
 
 NOTHING = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
 RACE = """========= Error: Race reported between Write access at flash_forward(float)+0x3260 in flash.py:30

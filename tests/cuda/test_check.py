@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench import Case, Refusal
-from workbench.case import DISTRIBUTIONS
 from workbench.catalogue import CATALOGUE
 from workbench.cuda import emulator
 from workbench.cuda.check import Schedule, check
 from workbench.cuda.kernels import KERNELS
+from workbench.distributions import DISTRIBUTIONS
 from workbench.faults import Fault, applied
 
 SMALL = {"head_dim": 32, "block_q": 32, "block_k": 32}

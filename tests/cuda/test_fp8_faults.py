@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from workbench import Case, diff, run
 from workbench.catalogue import CATALOGUE
 from workbench.cli import commands
+from workbench.errors import to_float64
 from workbench.faults import Fault
 from workbench.ledger import ledger
 from workbench.reference import quantize
 from workbench.report.words import findings
 from workbench.stages import ALGORITHMS
-from workbench.trace import to_float64
 
 STAGES = tuple(ALGORITHMS["fp8"])
 FAULTS = [fault for fault in CATALOGUE.values() if fault.kernel == "fp8"]

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from workbench import Case, diff, run
-from workbench.case import DTYPES
 from workbench.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS as ALL_KERNELS
-from workbench.trace import to_float64
+from workbench.errors import DTYPES, to_float64
 
 pytestmark = pytest.mark.gpu
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from workbench import Case, diff, run
-from workbench.case import DTYPES
 from workbench.catalogue import CATALOGUE
 from workbench.cuda import emulator
+from workbench.errors import DTYPES
 from workbench.faults import Fault
 from workbench.stages import ALGORITHMS
 from workbench.trace import unwritten

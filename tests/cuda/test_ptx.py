@@ -24,6 +24,7 @@ from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import SHARED_LIMIT, settle
 from workbench.doctor import facts
+from workbench.errors import DTYPES
 from workbench.faults import Fault
 from workbench.refusal import Refusal
 from workbench.stages import ALGORITHMS

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from workbench import Case, diff, run
-from workbench.foreign import find
+from workbench.installed import find
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")

@@ -12,7 +12,7 @@ import pytest
 
 from workbench import Case, Unavailable, diff, probes, run
 from workbench.cuda.gpu import gpu
-from workbench.foreign import find
+from workbench.installed import find
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "cuda_split_k.py"

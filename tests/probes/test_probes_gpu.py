@@ -58,7 +58,7 @@ def test_the_example_is_right_and_its_fault_is_found(dtype: str, causal: bool) -
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_probes_do_not_change_a_bit_of_the_example(dtype: str) -> None:
-    from workbench.foreign import find
+    from workbench.installed import find
 
     split_k = find(f"{EXAMPLE}:split_k")
     for case in (CASE.but(dtype=dtype), CASE.but(dtype=dtype, seqlen=200, head_dim=128)):

@@ -26,10 +26,9 @@ from workbench.cuda.kernels import KERNELS
 from workbench.cuda.run import run_kernel, versions
 from workbench.progress import step
 from workbench.refusal import Unavailable
+from workbench.sanitizer import TOOLS
 
 SCHEMA = "workbench.bench-sanitizer/1"
-#: tool -> options; with memory between allocations, memcheck sees a read that would else hit the next array
-TOOLS = {"memcheck": ["--padding", "4096"], "racecheck": [], "initcheck": [], "synccheck": []}
 #: a report's total, and the places that reports name
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: |RACECHECK SUMMARY: )(\d+) (?:error|hazard)")
 PLACE = re.compile(r"([\w.]+\.py):(\d+)")

@@ -18,6 +18,7 @@ from workbench.cuda.plan import Plan, launches, plan, settle
 from workbench.cuda.run import leave_receipt, receipts
 from workbench.faults import applied
 from workbench.refusal import Refusal
+from workbench.shown import shown_by
 
 #: kinds of findings that end a launch; they come first, since others may follow from them
 _STOPPING = ("divergent-barrier", "missing-lanes", "runaway", "misaligned")
@@ -67,19 +68,13 @@ class Checked:
 
     def as_dict(self) -> dict[str, Any]:
         """The document of `workbench check --json`, of plain Python values."""
-        from workbench.report.findings import check_document
-
-        return check_document(self)
+        return shown_by("findings.check_document", self)
 
     def __str__(self) -> str:
-        from workbench.report import findings
-
-        return findings.report([self]).plain
+        return shown_by("findings.in_short", self)
 
     def _repr_html_(self) -> str:
-        from workbench.report.findings import html_report
-
-        return html_report(self)
+        return shown_by("findings.html_report", self)
 
 
 def check(name: str, case: Case, *, faults: Sequence[str] = (), probes: str = "all", schedules: int = 1) -> Checked:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from workbench import catalogue
-from workbench.case import DTYPES, Case
+from workbench.case import Case
 from workbench.contract import Contract
 from workbench.cuda import quantised
 from workbench.cuda.build import Build
 from workbench.cuda.kernel import HEAD_DIMS, LARGEST_BLOCK, Constants, Kernel, Launch, padded
 from workbench.cuda.kernels import KERNELS
+from workbench.errors import DTYPES
 from workbench.faults import Fault
 from workbench.inputs import by_name, put_in
 from workbench.refusal import Refusal

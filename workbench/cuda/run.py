@@ -21,10 +21,11 @@ from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import NOTHING, OWN_BUFFERS, launches, plan, requested, settle
 from workbench.cuda.quiet import quiet
 from workbench.faults import Fault
+from workbench.narrow import narrowed
 from workbench.refusal import Refusal, Unavailable
 from workbench.stages import QUANTISED_INPUTS
 from workbench.trace import Trace
-from workbench.window import LIMIT_GB, narrowed
+from workbench.window import LIMIT_GB
 
 BACKENDS = ("auto", "emulator", "cuda")
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 import numpy as np
 
 from workbench.contract import Contract
-from workbench.errors import float64
+from workbench.errors import to_float64
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Arrays, Codes, Problem
 from workbench.reference.tables import table_of
@@ -65,7 +65,7 @@ def forward(
             ),
             contract=contract,
             losses=losses_of(contract, softcap),
-            inputs={"q": float64(q), "k": float64(k), "v": float64(v), "mask": mask},
+            inputs={"q": to_float64(q), "k": to_float64(k), "v": to_float64(v), "mask": mask},
             scale=scale,
             softcap=softcap,
             bias=bias,
@@ -87,4 +87,4 @@ def _checked(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[st
         if np.shape(array) != wanted:
             axes = ", ".join(f"{axis}={size}" for axis, size in zip(stages[name].axes, wanted, strict=True))
             raise Refusal(f"given {name} must have shape {wanted} ({axes}); got {np.shape(array)}")
-    return {name: float64(array) for name, array in given.items()}
+    return {name: to_float64(array) for name, array in given.items()}

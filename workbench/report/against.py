@@ -17,7 +17,8 @@ from workbench.report.command import against_command, case_options
 from workbench.report.document import diff_document, largest
 from workbench.report.numbers import number, ratio, value
 from workbench.report.plain import number as plain
-from workbench.report.text import STYLES, fitting, gates, headline, new_table, verdict, wrapped
+from workbench.report.text import STYLES, WIDTH, fitting, gates, headline, new_table, verdict, wrapped
+from workbench.report.text import plain as on_screen
 from workbench.shared import ORDER
 from workbench.stage_against import StageAgainst
 from workbench.stages import ALGORITHMS, AXIS_NAMES
@@ -77,6 +78,11 @@ def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
         )
     parted = sum(pair.parts_at is not None for pair in pairs)
     return Group(table, Text(f"{len(pairs)} pairs: {parted} part by more than both budgets", style="bold"))
+
+
+def in_short(pair: Against) -> str:
+    """What `report` shows, for `print`."""
+    return on_screen(report(pair, unicode=False, width=WIDTH))
 
 
 def html_table(pair: Against) -> str:

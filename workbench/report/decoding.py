@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.case import Case
+from workbench.errors import to_float64
 from workbench.refusal import Refusal
 from workbench.report import heatmap as maps
 from workbench.report import look
@@ -12,7 +13,6 @@ from workbench.report.histogram import EDGES, SLOT, position
 from workbench.report.look import FAINT, INK, LABEL, RULE, SMALL
 from workbench.stage_diff import StageDiff
 from workbench.stages import CODES
-from workbench.trace import to_float64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

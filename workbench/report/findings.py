@@ -57,6 +57,11 @@ def report(checked: Sequence["Checked"]) -> Text:
     return text
 
 
+def in_short(checked: "Checked") -> str:
+    """What `report` shows of one run, for `print`."""
+    return report([checked]).plain
+
+
 def html_report(checked: "Checked") -> str:
     """What `report` shows of one run as HTML, for Jupyter."""
     screen = Console(file=StringIO(), record=True, width=200, force_jupyter=False)

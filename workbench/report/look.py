@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.comparison import Comparison, State
+from workbench.errors import to_float64
 from workbench.refusal import Refusal
 from workbench.report.numbers import ratio, value
 from workbench.stage_diff import StageDiff
-from workbench.trace import to_float64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from rich.text import Text
 from workbench.report import tables
 from workbench.report.command import case_options
 from workbench.report.numbers import number, ratio
-from workbench.report.text import DOUBTFUL, STYLES, gates, new_table
+from workbench.report.text import DOUBTFUL, STYLES, gates, new_table, plain
 from workbench.rows import Row, Rows
 
 #: the last one marks rows
@@ -34,6 +34,11 @@ def summary(rows: Sequence[Row], *, unicode: bool) -> RenderableType:
 
 def _style(row: Row) -> str:
     return "bold red" if not row.passed else "yellow" if row.verdict in DOUBTFUL else "green"
+
+
+def in_short(rows: Rows) -> str:
+    """What `summary` shows, for `print`."""
+    return plain(summary(rows.rows, unicode=False))
 
 
 def html_summary(rows: Rows) -> str:

@@ -197,6 +197,11 @@ def plain(part: RenderableType) -> str:
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
+def in_short(diff: Diff) -> str:
+    """What `workbench diff` shows, for `print`."""
+    return plain(report(diff, unicode=False, width=WIDTH))
+
+
 def in_full(diff: Diff) -> str:
     """What `workbench diff -v` shows, for `print`."""
     return plain(report(diff, unicode=False, width=WIDTH, full=True))
