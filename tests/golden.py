@@ -68,10 +68,10 @@ def everything(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _everything_new(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
     """As `everything`, of a tree whose budgets are a walk over a table of stages."""
-    expectation = module("workbench.judge.expectation", "workbench.expectation")
-    judgeable = module("workbench.judge.judgeable", "workbench.judgeable")
-    decoding = module("workbench.judge.decoding", "workbench.decoding")
-    stages = module("workbench.case.stages", "workbench.stages")
+    expectation = module("workbench.judge.expectation", "workbench.judge.expectation")
+    judgeable = module("workbench.judge.judgeable", "workbench.judge.judgeable")
+    decoding = module("workbench.judge.diff.decoding", "workbench.judge.codes.decoding")
+    stages = module("workbench.case.stages", "workbench.case.stages")
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for mode in ("isolated", "propagated"):
         of = decoding.attention_of(trace, from_codes=mode == "propagated")
@@ -103,7 +103,7 @@ def _everything_new(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _before_attention_new(trace: Any, name: str, *, by_table: bool) -> dict[str, Any] | None:
     """A stage before attention; None where the trace does not tell it."""
-    decoding = module("workbench.judge.decoding", "workbench.decoding")
+    decoding = module("workbench.judge.diff.decoding", "workbench.judge.codes.decoding")
     walk = module("workbench.reference.walk")
     x, kind = name[-1], trace.case.codes
     if kind is None and not name.startswith("dequant"):
@@ -123,11 +123,11 @@ def _before_attention_new(trace: Any, name: str, *, by_table: bool) -> dict[str,
 
 def _everything_old(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
     """As `everything`, of a tree that has expectation.py and budget/, wherever they lie."""
-    expectation = module("workbench.judge.expectation", "workbench.expectation")
-    decoding = module("workbench.judge.codes.stages", "workbench.decoding")
+    expectation = module("workbench.judge.expectation", "workbench.judge.expectation")
+    decoding = module("workbench.judge.codes.stages", "workbench.judge.codes.decoding")
     budget = module("workbench.reference.budget", "workbench.budget")
-    quantisation = module("workbench.judge.codes.loss", "workbench.quantisation")
-    known = module("workbench.case.stages", "workbench.stages").ALGORITHMS
+    quantisation = module("workbench.judge.codes.loss", "workbench.judge.codes.loss")
+    known = module("workbench.case.stages", "workbench.case.stages").ALGORITHMS
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for mode in ("isolated", "propagated"):
         codes = trace.algorithm == "fp8"
@@ -168,7 +168,7 @@ def _before_attention_old(trace: Any, name: str, *, by_table: bool) -> dict[str,
             return None
         value, low, high = decoded.coarsest(trace.inputs[x])
         return {"value": value, "low": low, "high": high}
-    if name in module("workbench.case.stages", "workbench.stages").ABSENT[trace.case.decode]:
+    if name in module("workbench.case.stages", "workbench.case.stages").ABSENT[trace.case.decode]:
         return None
     lacks = {f"scale_{x}", f"codes_{x}"} - {*trace.stages} if x not in trace.inputs else set()
     if lacks or (x not in trace.inputs and name.startswith(("scale", "codes"))):

@@ -118,7 +118,7 @@ def fp8_faulty(rng: Random) -> Made:
 
 
 def _with_fault(rng: Random, kernels: tuple[str, ...]) -> Made:
-    catalogue = module("workbench.cuda.faults.catalogue", "workbench.catalogue").CATALOGUE
+    catalogue = module("workbench.cuda.faults.catalogue", "workbench.cuda.faults.catalogue").CATALOGUE
     some = [one for one in catalogue.values() if one.kernel in kernels and (one.stages or one.biased)]
     fault = some[rng.integers(len(some))]
     if fault.kernel == "fp8":

@@ -192,7 +192,7 @@ def _spoilt(rng: Random, trace: Trace) -> Trace:
 
 def _counted(rng: Random, trace: Trace) -> Trace:
     """The trace with statistics in the place of some stages."""
-    record = module("workbench.trace.statistics", "workbench.statistics").Statistics
+    record = module("workbench.trace.statistics", "workbench.trace.statistics").Statistics
     given = {}
     for name in [name for name in trace.stages if rng.random() < 0.4] or [next(iter(trace.stages))]:
         with np.errstate(invalid="ignore"):  # a slot that nobody wrote

@@ -163,7 +163,7 @@ def test_only_the_command_line_and_reports_print(module):
 
 @pytest.mark.parametrize(
     "start",
-    ["import workbench", "from workbench.cli import main; sys.argv[1:] = ['--help']; main()"],
+    ["import workbench", "from workbench.cli.main import main; sys.argv[1:] = ['--help']; main()"],
     ids=["api", "help"],
 )
 def test_start_is_light(start):

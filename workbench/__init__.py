@@ -10,21 +10,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.case import Case
+    from workbench.case.case import Case
     from workbench.cuda.check import check
-    from workbench.input_files import case_of
-    from workbench.input_files import load as load_inputs
-    from workbench.input_files import save as save_inputs
-    from workbench.judge import Diff, diff
-    from workbench.log import load_log
-    from workbench.narrow import narrowed
-    from workbench.pair import Against, against
+    from workbench.foreign.run import run
+    from workbench.judge.against.pair import Against, against
+    from workbench.judge.diff import Diff, diff
+    from workbench.judge.stage import StageDiff
+    from workbench.judge.table import table
     from workbench.refusal import Refusal, Unavailable
-    from workbench.rows import table
-    from workbench.stage_diff import StageDiff
-    from workbench.target import run
-    from workbench.trace import Trace
-    from workbench.trace_file import load, save
+    from workbench.trace.file import load, save
+    from workbench.trace.inputs import case_of
+    from workbench.trace.inputs import load as load_inputs
+    from workbench.trace.inputs import save as save_inputs
+    from workbench.trace.narrow import narrowed
+    from workbench.trace.printed import load_log
+    from workbench.trace.trace import Trace
 
 #: public name -> where it is, in data-flow order; imported when first used, so that `import workbench` is light
 _HOMES = {

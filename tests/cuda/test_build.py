@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.cuda.build import build
 from workbench.cuda.device import LANES
+from workbench.cuda.faults.fault import Fault
 from workbench.cuda.flash import Constants
 from workbench.cuda.fp8 import Constants as QuantisedConstants
 from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
-from workbench.faults import Fault
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
 
 CONSTANTS = Constants(block_q=16, block_k=32, head_dim=64, dtype="float32")
 

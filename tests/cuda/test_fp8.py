@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, diff, run
+from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.cuda import emulator
 from workbench.cuda.fp8 import constants, contract
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
-from workbench.quantisation import loss
+from workbench.judge.codes.loss import loss
 from workbench.report.document import diff_document
-from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
-from workbench.trace import unwritten
-from workbench.trace_file import load, save
+from workbench.trace.file import load, save
+from workbench.trace.trace import unwritten
 
 STAGES = tuple(ALGORITHMS["fp8"])
 

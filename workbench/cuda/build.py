@@ -14,10 +14,10 @@ from typing import Any
 
 from numba import cuda
 
+from workbench.case.stages import STAGES, Stage
 from workbench.cuda import emulator
+from workbench.cuda.faults.fault import Fault, applied
 from workbench.cuda.kernel import Constants
-from workbench.faults import Fault, applied
-from workbench.stages import STAGES, Stage
 
 #: axis -> where its first index in a window is among the int32 that a windowed build takes; its last + 1 is behind it
 WINDOW = {"b": 0, "h": 2, "q": 4, "kv_h": 6}

@@ -21,13 +21,13 @@ import numpy as np
 from numba import cuda, float32, int16, int32, uint32
 from numba.cuda import libdevice
 
-from workbench.case import GIVEN, QUANTISED, Case
-from workbench.contract import Contract
+from workbench.case.case import GIVEN, QUANTISED, Case
+from workbench.case.contract import Contract
+from workbench.case.stages import CODES
 from workbench.cuda import flash, ptx
 from workbench.cuda.device import CASTS, LANES, row_max_of, row_sum_of
 from workbench.cuda.kernel import LARGEST_BLOCK, Kernel, Launch, padded
 from workbench.refusal import Refusal
-from workbench.stages import CODES
 
 NEG_INF, NAN = np.float32(-np.inf), np.float32(np.nan)
 

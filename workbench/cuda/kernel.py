@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from workbench.case import Case
-from workbench.contract import Contract
-from workbench.faults import Fault
+from workbench.case.case import Case
+from workbench.case.contract import Contract
+from workbench.cuda.faults.fault import Fault
 
 LARGEST_BLOCK = 128  #: rows of the largest tile of any kernel
 #: sizes to which head_dim is rounded up in shared memory and registers

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from workbench import catalogue
-from workbench.case import Case
-from workbench.contract import Contract
+from workbench.case.box import LIMIT_GB, Window, kv_heads, parse, sizes_of
+from workbench.case.case import Case
+from workbench.case.contract import Contract
+from workbench.case.inputs import by_name, put_in
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, PROBE_SETS, QUANTISED_INPUTS, absent, probe_set, shape
 from workbench.cuda import quantised
 from workbench.cuda.build import Build
+from workbench.cuda.faults import catalogue
+from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernel import HEAD_DIMS, LARGEST_BLOCK, Constants, Kernel, Launch, padded
 from workbench.cuda.kernels import KERNELS
-from workbench.errors import DTYPES
-from workbench.faults import Fault
-from workbench.inputs import by_name, put_in
+from workbench.floats import DTYPES
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, INPUTS, MASKS, PROBE_SETS, QUANTISED_INPUTS, absent, probe_set, shape
-from workbench.trace import Trace, blank, check
-from workbench.window import LIMIT_GB, Window, kv_heads, parse, sizes_of
+from workbench.trace.trace import Trace, blank, check
 
 SHARED_LIMIT = 48 * 1024  # static shared memory of a block on every GPU from sm_50 on
 GRID_LIMIT = 65535  # blocks along y and z

@@ -6,11 +6,11 @@ from types import ModuleType
 
 import numpy as np
 
-from workbench import quantize
-from workbench.case import Case
-from workbench.faults import Fault, applied, of_file
+from workbench.case.case import Case
+from workbench.case.stages import INPUTS, QUANTISED_INPUTS
+from workbench.cuda import quantize
+from workbench.cuda.faults.fault import Fault, applied, of_file
 from workbench.refusal import Refusal
-from workbench.stages import INPUTS, QUANTISED_INPUTS
 
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 QUANTISER = Path(quantize.__file__)
@@ -46,10 +46,10 @@ def encoded(
 
 
 def quantiser(faults: tuple[Fault, ...]) -> ModuleType:
-    """`workbench.quantize`, or a copy of it with faults put in."""
+    """`workbench.cuda.quantize`, or a copy of it with faults put in."""
     if not faults:
         return quantize
     text = applied(QUANTISER.read_text(), faults, QUANTISER.name)
-    module = ModuleType("workbench.quantize, with faults")
+    module = ModuleType("workbench.cuda.quantize, with faults")
     exec(compile(text, str(QUANTISER), "exec"), vars(module))
     return module

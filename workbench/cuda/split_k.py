@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numba import cuda, float32
 
-from workbench.case import Case
+from workbench.case.case import Case
 from workbench.cuda import flash
 from workbench.cuda.device import LANES
 from workbench.cuda.kernel import Kernel, Launch

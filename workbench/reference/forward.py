@@ -5,14 +5,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from workbench.contract import Contract
-from workbench.errors import to_float64
+from workbench.case.contract import Contract
+from workbench.case.stages import ALGORITHMS, axis_sizes, shape
+from workbench.floats import to_float64
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Arrays, Codes, Problem
 from workbench.reference.tables import table_of
 from workbench.reference.walk import values
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, axis_sizes, shape
 
 NOTHING: Arrays = MappingProxyType({})
 #: a kernel that rounds nothing to fewer bits than float32

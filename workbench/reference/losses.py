@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from workbench.contract import Contract
-from workbench.errors import smallest_subnormal, ulp, unit_roundoff
+from workbench.case.contract import Contract
+from workbench.floats import smallest_subnormal, ulp, unit_roundoff
 
 U = unit_roundoff("float32")
 #: ulps of an accurate float32 log. CUDA's logf: 1 (CUDA programming guide, mathematical functions); one ulp is at most

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.contract import Contract
-from workbench.errors import round_to, ulp
+from workbench.case.contract import Contract
+from workbench.floats import round_to, ulp
 
 
 @dataclass(frozen=True)

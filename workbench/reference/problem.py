@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.contract import Contract
+from workbench.case.contract import Contract
+from workbench.case.tiling import Tiling
 from workbench.reference.losses import Losses
 from workbench.reference.stage import Table
-from workbench.tiling import Tiling
 
 Arrays = Mapping[str, np.ndarray]
 

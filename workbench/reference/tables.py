@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS
 from workbench.reference.from_scores import Softmax
 from workbench.reference.graph import direct
 from workbench.reference.stage import Same, Stage, Step, Table
@@ -24,7 +25,6 @@ from workbench.reference.steps.parameters import Rows, Scale, Visible
 from workbench.reference.steps.scores import Scores, SoftCap
 from workbench.reference.steps.sums import RunningSum, WeightedSum
 from workbench.reference.steps.weight import Weight
-from workbench.stages import ALGORITHMS, INPUT_AXES, INPUTS
 
 
 def parameter(axes: str, step: Step) -> Stage:

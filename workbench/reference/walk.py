@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from workbench.errors import round_to
+from workbench.floats import round_to
 from workbench.reference.bound import EXACT, Bound, Budget, part, statistical
 from workbench.reference.graph import upstream
 from workbench.reference.manner import VALUE, Manner

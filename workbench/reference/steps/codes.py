@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.errors import round_to, unit_roundoff
+from workbench.floats import round_to, unit_roundoff
 from workbench.reference import quantize
 from workbench.reference.bound import Bound
 from workbench.reference.stage import Bounded, Near, Ref, Say

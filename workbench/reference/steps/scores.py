@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from workbench.errors import smallest_subnormal, unit_roundoff
+from workbench.floats import smallest_subnormal, unit_roundoff
 from workbench.reference.bound import NEGLIGIBLE, Bound, root_of_squares, where
 from workbench.reference.stage import Bounded, Ref, Say
 from workbench.reference.steps.dot import maybe_stored

@@ -1,0 +1,200 @@
+"""A run on 8-bit codes: the stages before attention, and what its attention read.
+
+Scales span batches, so that these stages are computed whole. What q, k and v lost when they were quantised is
+`quantisation.Loss`, and no error of a stage.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from workbench.case.case import QUANTISED, Case
+from workbench.case.stages import ALGORITHMS, INPUTS, before_attention
+from workbench.floats import DTYPES, round_to, to_float64
+from workbench.judge import blocks as parts
+from workbench.judge.elements import Comparison, Elements, compare, summary
+from workbench.judge.judgeable import readable, table, tiling_of
+from workbench.reference import quantize
+from workbench.reference.bound import Budget
+from workbench.reference.graph import direct, nearest_dumped
+from workbench.reference.losses import losses_of
+from workbench.reference.problem import Codes, Problem
+from workbench.reference.steps.codes import Interval
+from workbench.reference.tables import attention_of as algorithm_of_attention
+from workbench.reference.walk import budgets, intervals, values
+from workbench.trace.trace import Trace, unwritten
+
+#: stages that are judged by what the coarsest 8-bit format loses where nobody told the format
+BY_COARSEST = ("dequant_q", "dequant_k", "dequant_v")
+
+Pair = tuple[Comparison | None, Comparison | None]
+
+
+def decoding(trace: Trace, given: Iterable[str] | None = None) -> Problem:
+    """What the stages before attention are computed from: from the `given` ones of those that were dumped, all where
+    there are none.
+    """
+    names, steps, contract = before_attention(trace.algorithm), table(trace), trace.contract
+    seen = [name for name in names if name in trace.stages and (given is None or name in given)]
+    losses, case = losses_of(contract), trace.case
+    return Problem(
+        table={name: steps[name] for name in names if name in steps},
+        contract=contract,
+        losses=losses,
+        inputs={name: to_float64(trace.inputs[name]) for name in INPUTS if name in trace.inputs},
+        scale=case.scale,
+        softcap=None,
+        bias=None,
+        exact_products=True,
+        tiling=tiling_of(trace),
+        given={name: to_float64(trace.stages[name]) for name in seen},
+        statistics=False,
+        codes=Codes(
+            format=str(case.codes),
+            scaling=case.quantiser_scale or "dynamic",
+            slack=losses.division if contract.fast_math else 0.0,
+            operands={name: operand_dtype(trace, name) for name in INPUTS},
+        ),
+    )
+
+
+def by_scale(trace: Trace) -> Problem:
+    """As `decoding`, of tables that are not believed."""
+    return decoding(trace, [name for name in before_attention(trace.algorithm) if not name.startswith("lut")])
+
+
+def operand_dtype(trace: Trace, x: str) -> str | None:
+    """To which the decoded input `x` is rounded before products; None where nobody told."""
+    stage = trace.stages.get(f"dequant_{x}")
+    if stage is not None and stage.dtype.itemsize == 2:
+        return str(stage.dtype)
+    return None if "operands_dtype" in trace.contract.assumed else trace.contract.operands_dtype
+
+
+def scale_of(trace: Trace, x: str) -> np.ndarray:
+    """The scale of `x`, float64 [head]: the dumped one where there is one."""
+    p, name = decoding(trace), f"scale_{x}"
+    return p.given[name] if name in p.given else values(p, [name])[name]
+
+
+def comparisons(trace: Trace, names: Sequence[str], device: str) -> dict[str, Pair]:
+    """As `parts.comparisons`, of a kernel on 8-bit codes; propagated is against the dumped codes and scales, where
+    there are any.
+    """
+    dumped = readable(trace)
+    found: dict[str, Pair] = {}
+    for name in names:
+        if name in before_attention(trace.algorithm):
+            one = _comparison(trace, name, decoding(trace))
+            # with no table between it and the codes both comparisons are the same
+            by_table = f"lut_{name[-1]}" in dumped and name.startswith("dequant")
+            other = _comparison(trace, name, by_scale(trace)) if by_table else one
+            found[name] = (one, other) if _has_ancestor(trace, name, dumped) else (None, other)
+    if after := [name for name in names if name not in found]:
+        of_attention = _of_attention(trace, after, device)
+        found |= {
+            name: pair if _has_ancestor(trace, name, dumped) else (None, pair[1]) for name, pair in of_attention.items()
+        }
+    return found
+
+
+def _has_ancestor(trace: Trace, name: str, dumped: Iterable[str]) -> bool:
+    """Whether a stage was judged from something that the kernel dumped or was given, or reads nothing but q, k, v."""
+    steps = table(trace)
+    return bool(nearest_dumped(steps, name, dumped)) or set(direct(steps, name)) <= set(INPUTS)
+
+
+def _of_attention(trace: Trace, names: Sequence[str], device: str) -> dict[str, Pair]:
+    """The stages from qk on: isolated on what the kernel decoded, propagated on the nearest to it that is right."""
+    read, right = attention_of(trace), attention_of(trace, from_codes=True)
+    own = parts.comparisons(read, names, device)
+    same = all(np.array_equal(read.inputs[name], right.inputs[name]) for name in INPUTS)
+    from_codes = own if same else parts.comparisons(right, names, device)
+    return {name: (own[name][0] or own[name][1], from_codes[name][1]) for name in names}
+
+
+@np.errstate(all="ignore")  # x of budget may be too large for float32
+def _comparison(trace: Trace, name: str, p: Problem) -> Comparison:
+    """A stage before attention compared with what it should be, given what was dumped."""
+    stage = trace.stages[name]
+    actual, computed = to_float64(stage), values(p, [name])
+    expected, is_nan = computed[name], np.zeros(stage.shape, bool)
+    budget = budgets(p, computed, [name])[name]
+    if name.startswith("codes"):
+        # of two codes that a tie may give either is right
+        _, low, high = intervals(p, [name])[name]
+        expected = np.clip(actual, low, high)
+    elif name.startswith("lut"):
+        # the entry of a code that is NaN must be NaN, which equals nothing: 0 stands for it while they are compared
+        is_nan = np.isnan(expected) & np.isnan(quantize.VALUES[str(trace.case.codes)])
+    found = compare(
+        np.where(is_nan, np.where(np.isnan(actual), 0.0, np.nan), actual),
+        unwritten(stage),
+        np.where(is_nan, 0.0, expected),
+        Budget(budget.bound, budget.bound, np.inf),
+        stage.dtype,
+    )
+    found = replace(found, actual=actual, expected=expected)
+    elements = Elements(
+        stage, expected, found.budget, found.statistical.astype(np.float32), found.over_budget.astype(np.float32),
+        found.state,
+    )  # fmt: skip
+    return Comparison(summary(found, (0,) * stage.ndim), lambda: elements)
+
+
+def attention_of(trace: Trace, *, from_codes: bool = False) -> Trace:
+    """The run of a quantised kernel as one of the algorithm that it runs on the decoded rows, which are its inputs: its
+    stages from qk on, to be judged as any other. Any other trace as it is.
+
+    `from_codes`: the inputs are what a kernel that decodes its codes and scales right may have read, of that the
+    nearest to what was dumped. Inputs that were not dumped are decoded to the nearest value, and may be off by
+    `input_errors` where roundings that nobody saw can reach a tie; where nobody told the format of the codes, they are
+    q, k and v themselves, or may be off by what the coarsest format loses. Inputs are NaN or infinite where codes are.
+    """
+    algorithm = algorithm_of_attention(trace.algorithm)
+    if algorithm == trace.algorithm:
+        return trace
+    p = by_scale(trace)
+    read = {name: _read(trace, p, name, from_codes) for name in INPUTS}
+    rerun, known = trace.rerun, ALGORITHMS[algorithm]
+
+    def again(case: Case) -> Trace:
+        assert rerun is not None
+        made = rerun(trace.case.but(seed=case.seed, distribution=case.distribution))
+        return attention_of(made, from_codes=from_codes)
+
+    # one dtype that holds them all
+    dtypes = {x.dtype for x, _ in read.values()}
+    dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= set(DTYPES.values()) else np.dtype(np.float32)
+    return replace(
+        trace,
+        algorithm=algorithm,
+        case=trace.case.but(dtype=str(dtype), **dict.fromkeys(QUANTISED)),
+        inputs={**trace.inputs, **{name: x.astype(dtype) for name, (x, _) in read.items()}},
+        input_errors={name: error for name, (_, error) in read.items() if np.any(error != 0)},
+        stages={name: stage for name, stage in trace.stages.items() if name in known},
+        requested=tuple(name for name in trace.requested if name in known),
+        put_in=(),
+        rerun=None if rerun is None else again,
+    )
+
+
+@np.errstate(all="ignore")
+def _read(trace: Trace, p: Problem, name: str, from_codes: bool) -> tuple[np.ndarray, np.ndarray]:
+    """A decoded input, and float64 bounds of how far the kernel's may be from it."""
+    stage = f"dequant_{name}"
+    dumped, told = trace.stages.get(stage), trace.case.codes is not None
+    if dumped is not None and not from_codes:
+        return dumped, np.zeros(())
+    if dumped is None and not told:
+        return trace.inputs[name], np.zeros(())
+    made: Interval = intervals(p, [stage])[stage]
+    dtype = operand_dtype(trace, name) or "float32"
+    if dumped is None:
+        nearest = round_to(made.value, dtype)
+        error = np.where(made.low == made.high, 0.0, np.maximum(made.high - nearest, nearest - made.low))
+        return nearest.astype(DTYPES[dtype]), error
+    found = to_float64(dumped)
+    right = np.clip(np.where(np.isnan(found), round_to(made.value, dtype), found), made.low, made.high)
+    return right.astype(DTYPES[dtype]), np.zeros(())

@@ -1,0 +1,63 @@
+"""What quantisation costs: no error of the kernel's stages, which are judged from its codes and scales on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.case.stages import INPUTS, QUANTISED_INPUTS
+from workbench.floats import to_float64
+from workbench.judge.blocks import over_parts
+from workbench.judge.codes.decoding import attention_of, by_scale
+from workbench.judge.expectation import Part
+from workbench.reference import dense
+from workbench.reference.walk import values
+from workbench.refusal import Refusal
+from workbench.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Signed errors in float64: what quantisation and the kernel each do; `of_out` and `of_kernel` add up to out's."""
+
+    inputs: Mapping[str, np.ndarray]  #: decoded - x of q, k and v [batch, head, row, dim]
+    of_out: np.ndarray  #: attention on decoded inputs - attention on q, k and v, [batch, head, query, dim]
+    of_kernel: np.ndarray  #: the kernel's out - attention on decoded inputs
+
+    @property
+    def together(self) -> np.ndarray:
+        """The kernel's out - attention on q, k and v."""
+        return self.of_out + self.of_kernel
+
+
+def loss(trace: Trace) -> Loss:
+    """The parts of the error of a quantised kernel's out. What it read is decoded from its codes and scales; where
+    these were not dumped, it is what the kernel decoded. Refusal without out, or where only codes were put in.
+    """
+    if "out" not in trace.stages:
+        raise Refusal(f"the loss of quantisation needs out; {trace.target} gave none")
+    if missing := [name for name in INPUTS if name not in trace.inputs]:
+        raise Refusal(f"the loss of quantisation needs q, k and v; only codes were put in for {', '.join(missing)}")
+    inputs = {name: to_float64(trace.inputs[name]) for name in INPUTS}
+    read = {name: to_float64(x) for name, x in attention_of(trace).inputs.items()}
+    if set(QUANTISED_INPUTS) <= set(trace.stages) and trace.case.codes is not None:
+        of_codes = values(by_scale(trace), [f"dequant_{name}" for name in INPUTS])
+        read = {name: of_codes[f"dequant_{name}"] for name in INPUTS}
+    wanted, reached = (np.empty(trace.stages["out"].shape) for _ in range(2))
+
+    def one(part: Part) -> None:
+        bias = part.bias(trace)
+        options: dict[str, Any] = {"scale": trace.case.scale, "softcap": trace.case.softcap}
+        options["mask"] = part.visible(trace)
+        options["bias"] = None if bias is None else to_float64(bias)
+        for out, arrays in ((wanted, inputs), (reached, read)):
+            of_part = (part.of_input(trace, name, arrays[name]) for name in INPUTS)
+            part.of(out, "bhqd")[...] = dense.attention(*of_part, **options)["out"]
+
+    over_parts(trace, "cpu", one, f"what quantisation costs {trace.target}")
+    return Loss(
+        inputs={name: read[name] - inputs[name] for name in INPUTS},
+        of_out=reached - wanted,
+        of_kernel=to_float64(trace.stages["out"]) - reached,
+    )

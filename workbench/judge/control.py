@@ -1,0 +1,69 @@
+"""A kernel's stages in plain float32, every operation rounded to nearest: what errors are held against where a bound is
+too wide to tell.
+
+What structured data do to rounding errors (terms that are nearly equal share one, a large sum absorbs small terms) they
+do to the control's as well.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.case.contract import Contract
+from workbench.judge.codes.decoding import attention_of
+from workbench.judge.compare import compared
+from workbench.judge.elements import Found
+from workbench.judge.expectation import Expectation, Part
+from workbench.judge.judgeable import readable
+from workbench.reference.losses import without
+from workbench.reference.manner import PLAIN, Manner
+from workbench.reference.walk import values
+from workbench.trace.trace import Trace
+
+#: rows that are looked at, evenly spread over the queries: what a mean over rows tells grows with the root of their
+#: number, and what the control costs grows with it
+ROWS = 256
+
+
+def has_control(contract: Contract) -> bool:
+    """Whether a control has the arithmetic of the contract: float32 sums of operands as they are."""
+    narrow = (contract.accumulator_dtype, contract.scaled_q_dtype, contract.input_precision)
+    return narrow == ("float32", "float32", "ieee")
+
+
+def sampled(case: Case, rows: int = ROWS) -> np.ndarray:
+    """Indices of the queries that are looked at: so many rows over all batches and heads, or one query of each head."""
+    n = min(case.seqlen_q, max(1, rows // (case.batch * case.heads)))
+    return np.linspace(0, case.seqlen_q - 1, n).round().astype(int)
+
+
+def at_rows(trace: Trace, names: Collection[str], rows: np.ndarray) -> Iterator[tuple[str, Found]]:
+    """As `held.compared`, those of `names` that are stages of attention (`quantisation.attention_of`), at the queries
+    `rows` of every head alone, within their worst case.
+    """
+    trace = attention_of(trace)
+    e = Expectation(trace, readable(trace), Part(q=rows), statistics=False)
+    yield from compared(e, [name for name in names if name in trace.stages])
+
+
+def control(e: Expectation, contract: Contract | None = None, manner: Manner = PLAIN) -> dict[str, np.ndarray]:
+    """Every stage of a part of a trace in float32 with every operation rounded to nearest, cast where the `contract`
+    says so (that of the trace, where there is none); other `manner`s lose more.
+
+    Each is computed from the dumped stages of the expectation where there are any, else from what was computed of q, k
+    and v. A sum starts at the rescaled previous state and adds one term after the other, in the order of dims, keys or
+    splits: of all orders this one absorbs the most.
+    """
+    e = e if contract is None else e.under(contract)
+    p = e.problem
+    narrow = replace(
+        p,
+        losses=p.losses if manner.leans else without(p.losses),
+        inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
+        scale=np.float32(p.scale),  # type: ignore[arg-type]
+        bias=None if p.bias is None else p.bias.astype(np.float32),
+        given={name: x.astype(np.float32) for name, x in p.given.items()},
+    )
+    return values(narrow, manner=manner)

@@ -1,0 +1,204 @@
+"""What the stages of a trace should be: float64, from the dumped stages where there are any, else from q, k, v.
+
+A trace is judged in parts (a few heads, a range of queries), which do not depend on each other.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workbench.arrays import in_float64
+from workbench.case import masks as mask
+from workbench.case.contract import Contract
+from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS
+from workbench.judge.judgeable import by_tile, free_maxima, hides_maxima, sizes_of, table, tiling_of
+from workbench.judge.units import natural
+from workbench.reference.bound import Budget
+from workbench.reference.losses import losses_of
+from workbench.reference.problem import Problem
+from workbench.reference.walk import budgets, values
+from workbench.trace.slots import Slots
+from workbench.trace.trace import Trace
+
+#: fields of a contract that budgets read and the reference does not, at all (but for whether it casts probs:
+#: `Problem.cast_aware`) or unless they were declared
+_OF_BUDGETS = frozenset(
+    ("scores_dtype", "accumulation", "acc_accumulation", "mma_block", "mma_extra_bits", "exp_ulps", "exp_ulps_per_x")
+) | {
+    "fast_math",
+    "tanh",
+    "exp_flushes",
+    "exp_argument",
+    "probs_normalised",
+    "normalisation",
+    "accumulator_dtype",
+    "out_dtype",
+    "out_rounding",
+}
+_READ_WHERE_DECLARED = frozenset(("probs_dtype", "probs_rounding", "partials_dtype", "partials_rounding"))
+
+
+class Part(NamedTuple):
+    """Some batches, heads and queries of a trace; a slice each, of heads those of whole groups or of one head."""
+
+    b: slice = slice(None)
+    h: slice = slice(None)
+    q: slice | np.ndarray = slice(None)
+
+    def of(self, array: np.ndarray, axes: str) -> np.ndarray:
+        """The part of an array with the axes `axes`."""
+        cuts: list[Any] = [getattr(self, axis) if axis in "bhq" else slice(None) for axis in axes]
+        return array[tuple(cuts)]
+
+    def narrowed(self, rows: slice) -> "Part":
+        """Some queries of the part, counted from its first; its queries are a slice with a start."""
+        assert isinstance(self.q, slice)
+        return self._replace(q=slice(self.q.start + rows.start, self.q.start + rows.stop))
+
+    def of_input(self, trace: Trace, name: str, array: np.ndarray) -> np.ndarray:
+        """What the part reads of an array of the shape of the input `name`; of k and v whole heads."""
+        heads, group = range(trace.case.heads)[self.h], trace.case.heads // trace.case.kv_heads
+        keys = Part(self.b, slice(heads.start // group, (heads.stop - 1) // group + 1))
+        return (self if name == "q" else keys).of(array, INPUT_AXES[name])
+
+    def visible(self, trace: Trace) -> np.ndarray:
+        """Which keys its queries see, bool [q, k], or [b, h, q, k] where a mask was put in."""
+        found = mask.visible(trace.case, trace.inputs, self.q)
+        return found if found.ndim == 2 else self._replace(q=slice(None)).of(found, "bhqk")
+
+    def bias(self, trace: Trace) -> np.ndarray | None:
+        """What is added to its scores, a view of [b, h, q, k]; None without one."""
+        added = mask.bias(trace.case, trace.inputs)
+        return None if added is None else self.of(added, "bhqk")
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A part of a trace in float64, and what its stages should be."""
+
+    trace: Trace
+    dumped: Mapping[str, np.ndarray]  #: stages that others are computed from, whole and as dumped
+    part: Part = WHOLE
+    device: str = "cpu"  #: where it is computed: cpu in NumPy, cuda in torch
+    statistics: bool = True  #: whether its budgets are to have statistical bounds
+    typical: bool = False  #: whether these are to be those of a typical error instead of the largest
+
+    @cached_property
+    def inputs(self) -> dict[str, np.ndarray]:
+        """q, k and v; of k and v the heads that the queries read."""
+        return {name: self._input(self.trace.inputs[name], name) for name in INPUTS}
+
+    def _input(self, x: np.ndarray, name: str) -> np.ndarray:
+        """What the part reads of an array of the shape of the input `name`, in float64."""
+        return in_float64(self.part.of_input(self.trace, name, x), self.device)
+
+    def value(self, name: str) -> np.ndarray:
+        """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
+        stage = self.part.of(self.trace.stages[name] if name not in self.dumped else self.dumped[name], self.axes(name))
+        return natural(self.trace, name, stage, self.device)
+
+    def axes(self, name: str) -> str:
+        """Axis letters of a stage."""
+        return ALGORITHMS[self.trace.algorithm][name].axes
+
+    @cached_property
+    def given(self) -> dict[str, np.ndarray]:
+        """The dumped stages that others are computed from, and maxima that the kernel was free to choose."""
+        chosen = [name for name in free_maxima(self.trace) if name not in self.dumped]
+        found = {name: self._filled(name, self.value(name)) for name in (*self.dumped, *chosen)}
+        if hides_maxima(self.trace):
+            found["row_max"] = by_tile(found["partial_max"], tiling_of(self.trace))
+        return found
+
+    def _filled(self, name: str, value: np.ndarray) -> np.ndarray:
+        open_ = self.open_slots(name)
+        return value if open_ is None else self._slots.filled(name, self.axes(name), value, open_)
+
+    def open_slots(self, name: str) -> np.ndarray | None:
+        """Which slots of a stage hold nothing to judge, bool that broadcasts to it; None for none."""
+        found = self._slots.open(name, self.axes(name))
+        return None if found is None else in_bool(found, self.device)
+
+    @cached_property
+    def _slots(self) -> Slots:
+        visible = self.visible if self.visible.ndim == 4 else self.visible[None, None]
+        if "bias" in self.trace.inputs:
+            bias = self.part.of(mask.spread(self.trace.case, self.trace.inputs["bias"]), "bhqk")
+            visible = visible & (bias != -np.inf)
+        return Slots(self.trace.contract, tiling_of(self.trace), visible)
+
+    @property
+    def visible(self) -> np.ndarray:
+        """Which keys a query of the part sees, bool [q, k] or [b, h, q, k]."""
+        return self.part.visible(self.trace)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What the stages are computed from."""
+        trace, added, steps, sizes = self.trace, self.part.bias(self.trace), table(self.trace), sizes_of(self.trace)
+        return Problem(
+            table=steps,
+            contract=trace.contract,
+            losses=losses_of(trace.contract, trace.case.softcap),
+            inputs={**self.inputs, "mask": in_bool(self.visible, self.device)},
+            scale=trace.case.scale,
+            softcap=trace.case.softcap,
+            bias=None if added is None else in_float64(added, self.device),
+            exact_products=trace.case.dtype != "float32",
+            tiling=tiling_of(trace),
+            given=self.given,
+            hidden_maxima=hides_maxima(trace),
+            statistics=self.statistics,
+            input_errors={name: self._input(x, name) for name, x in trace.input_errors.items()},
+            elements={
+                name: None if self.typical else math.prod(sizes[axis] for axis in stage.axes)
+                for name, stage in steps.items()
+            },
+        )
+
+    @cached_property
+    def computed(self) -> dict[str, np.ndarray]:
+        """Every stage, computed from the dumped ones where there are any."""
+        return values(self.problem)
+
+    def recomputed(self, instead: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """As `computed`, with other values for some stages."""
+        return values(replace(self.problem, given={**self.given, **instead}))
+
+    def budgets(self, names: Collection[str]) -> dict[str, Budget]:
+        """The budget of each stage of `names`."""
+        return budgets(self.problem, self.computed, names)
+
+    def under(self, contract: Contract) -> "Expectation":
+        """The same part of a kernel with another contract, without statistical bounds; where budgets alone tell the two
+        apart, what was computed here is not computed again.
+        """
+        before = self.trace.contract
+        other = replace(self, trace=replace(self.trace, contract=contract), statistics=False)
+        undeclared = {*before.assumed} & {*contract.assumed} & _READ_WHERE_DECLARED
+        differing = {field.name for field in fields(Contract) if field.name != "assumed"} - _OF_BUDGETS - undeclared
+        differing = {name for name in differing if getattr(before, name) != getattr(contract, name)}
+        # unknown is computed as if it were not
+        if bool(before.row_sum_of_cast) == bool(contract.row_sum_of_cast):
+            differing -= {"row_sum_of_cast"}
+        if not differing and {*before.assumed} ^ {*contract.assumed} <= _OF_BUDGETS:
+            vars(other).update(inputs=self.inputs, given=self.given)
+            if other.problem.cast_aware == self.problem.cast_aware:
+                vars(other).update(computed=self.computed)
+        return other
+
+
+def in_bool(mask: np.ndarray, device: str) -> np.ndarray:
+    """The mask where the other arrays are."""
+    if device == "cpu":
+        return mask
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(mask)).to(device)  # type: ignore[return-value]

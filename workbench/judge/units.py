@@ -1,0 +1,36 @@
+"""Units in which kernels store stages, and natural ones: natural logarithms, scaled scores, -inf where masked."""
+
+import numpy as np
+
+from workbench.arrays import in_float64
+from workbench.case.contract import Contract
+from workbench.trace.trace import Trace
+
+#: stages in the units of scores, where -inf may be a sentinel
+SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
+
+
+def unit(trace: Trace, name: str) -> float:
+    """What the kernel's scores and maxima are of natural ones: log2(e) times in base 2, without the scale where they
+    are raw; 1 for any other stage.
+    """
+    if name not in SCORE_UNITS:
+        return 1.0
+    if not trace.contract.scores_scaled:
+        return 1 / trace.case.scale
+    return float(np.log2(np.e)) if trace.contract.base2 else 1.0
+
+
+def natural(trace: Trace, name: str, stage: np.ndarray, device: str = "cpu") -> np.ndarray:
+    """A dumped stage in float64, its scores and maxima in natural units and -inf where the kernel has a sentinel."""
+    value, factor = in_stored_units(trace.contract, name, stage, device), unit(trace, name)
+    return value if factor == 1 else value / factor
+
+
+def in_stored_units(contract: Contract, name: str, stage: np.ndarray, device: str) -> np.ndarray:
+    """A dumped stage in float64, in the kernel's own units, but -inf where it has a sentinel."""
+    value = in_float64(stage, device)
+    if name in SCORE_UNITS and np.isfinite(contract.mask_sentinel):
+        # a mask that adds the sentinel leaves a score of it
+        value[value <= contract.mask_sentinel / 2] = -np.inf
+    return value
