@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench import probes
-from workbench.gpu_array import GpuArray, current_device
-from workbench.trace import blank
+from workbench.foreign.probes import cuda_cpp as probes
+from workbench.foreign.probes.memory import GpuArray, current_device
+from workbench.trace.trace import blank
 
 BLOCK_Q, BLOCK_K, LANES, SPLITS = 16, 32, 8, 4
 CONTRACT = {"block_k": BLOCK_K, "splits": SPLITS, "exp_ulps_per_x": 0.0, "accumulation": "nearest"}

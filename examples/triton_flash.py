@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from workbench.triton_probes import buffers, probe, stages
+from workbench.foreign.probes.triton import buffers, probe, stages
 
 BLOCK_Q, BLOCK_K = 64, 32
 

@@ -104,7 +104,7 @@ wrong["out"].plot_errors()
 # The share of elements that are the correct rounding of what they should be, to the last bit, in both kernels:
 
 # %%
-from workbench.comparison import State
+from workbench.judge.elements import State
 
 matches = [d["out"].isolated.summary.count(State.EXACT) / d["out"].isolated.summary.size for d in (right, wrong)]
 assert matches[0] == 1 and 0.4 < matches[1] < 0.6
@@ -120,7 +120,7 @@ matches
 # %%
 from dataclasses import replace
 
-from workbench.terms import terms
+from workbench.judge.explain.budget_shares import terms
 
 outputs = [run("flash", case, probes="output", faults=faults) for faults in ([], ["flash-out-truncated"])]
 unknown = replace(outputs[0].contract, probs_rounding="any")
@@ -153,7 +153,7 @@ wrong.plot_cancellation()
 # How many elements of `out` have fewer than 4 good bits left, and how many are outside their budget:
 
 # %%
-from workbench.cancellation import ill_conditioned
+from workbench.judge.cancellation import ill_conditioned
 
 few, outside = int(ill_conditioned(wrong.bits_lost["out"]).sum()), wrong["out"].isolated.summary.outside
 assert outside > 100 * few

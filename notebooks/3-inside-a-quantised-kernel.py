@@ -32,7 +32,7 @@ right
 # roundings that computing an entry in float32 may take.
 
 # %%
-from workbench.report.decoding import decode_table, decoded_tile
+from workbench.report.pictures.codes import decode_table, decoded_tile
 
 decode_table(right["lut_k"])
 
@@ -50,7 +50,7 @@ decoded_tile(right["dequant_v"], case=right.trace.case)
 # worst tile stands who held it, "lane.register", on the colour of its error:
 
 # %%
-from workbench.report.fragments import tensor_core_tile
+from workbench.report.pictures.fragments import tensor_core_tile
 
 tensor_core_tile(right["qk"])
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.errors import round_to
-from workbench.stages import ALGORITHMS
-from workbench.tiling import tiling
+from workbench.case.stages import ALGORITHMS
+from workbench.case.tiling import tiling
+from workbench.floats import round_to
 
 LOG2E = np.float32(np.log2(np.e))
 F32 = np.float32

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from workbench import Refusal
-from workbench.cli import commands
+from workbench.cli.main import commands
 
 
 def refusal(call: Callable[..., object], *arguments: Any, **options: Any) -> str:

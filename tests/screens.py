@@ -29,7 +29,7 @@ def printed(page: Path, command: str, folder: Path) -> tuple[str, int]:
     """
     for name, source in kernels(page).items():
         (folder / name).write_text(source)
-    words = [sys.executable, "-c", "from workbench.cli import main; main()", *shlex.split(command)[1:]]
+    words = [sys.executable, "-c", "from workbench.cli.main import main; main()", *shlex.split(command)[1:]]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{command} exits with {done.returncode}:\n{done.stderr}")

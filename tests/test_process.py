@@ -21,7 +21,7 @@ WRITER = f"""
 import hashlib, os
 from pathlib import Path
 from workbench import process
-from workbench.cache import write_atomically
+from workbench.files import write_atomically
 def replace(*_):
     Path("running").touch()
     {HOURS}
@@ -45,7 +45,15 @@ def attention(q, k, v, *, scale, causal):
     pathlib.Path("running").touch()
     ctypes.PyDLL(None).sleep(3600)
 """
-COMMAND = [sys.executable, "-c", "from workbench.cli import main; main()", "diff", "mine.py:attention", "--seqlen", "8"]
+COMMAND = [
+    sys.executable,
+    "-c",
+    "from workbench.cli.main import main; main()",
+    "diff",
+    "mine.py:attention",
+    "--seqlen",
+    "8",
+]
 
 
 def interrupted(folder: Path, command: list[str]) -> tuple[int, str]:

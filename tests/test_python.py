@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 import workbench
 from workbench import Against, Case, Diff, run, save
-from workbench.cli import commands
-from workbench.foreign import run_foreign
+from workbench.cli.main import commands
+from workbench.foreign.call import run_foreign
 
 PAGE = Path(__file__).parent.parent.joinpath("docs/python.md").read_text()
 #: command line -> Python, of the table that is run and of the one that takes too long

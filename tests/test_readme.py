@@ -76,7 +76,7 @@ def test_reading_a_report_opens_with_a_report():
 
 
 def test_reading_a_report_has_a_line_for_every_word():
-    from workbench.judge import SEVERITY
+    from workbench.judge.diff import SEVERITY
     from workbench.report.text import COLUMNS
 
     words = {*COLUMNS, *SEVERITY, "not judged", "origin", "victim", "victim?", "isolated", "propagated", "poisoned"}

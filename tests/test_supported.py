@@ -190,7 +190,7 @@ def test_softcap_is_called_wrong():
 
 
 def test_what_is_not_there_yet_has_no_option():
-    from workbench.cli import commands
+    from workbench.cli.main import commands
 
     options = " ".join(option for param in commands.commands["diff"].params for option in param.opts)
     assert {"softcap", "dropout", "backward"} <= {*TABLE}

@@ -10,40 +10,40 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.case import Case
+    from workbench.case.case import Case
     from workbench.cuda.check import check
-    from workbench.input_files import case_of
-    from workbench.input_files import load as load_inputs
-    from workbench.input_files import save as save_inputs
-    from workbench.judge import Diff, diff
-    from workbench.log import load_log
-    from workbench.narrow import narrowed
-    from workbench.pair import Against, against
+    from workbench.foreign.run import run
+    from workbench.judge.against.pair import Against, against
+    from workbench.judge.diff import Diff, diff
+    from workbench.judge.stage import StageDiff
+    from workbench.judge.table import table
     from workbench.refusal import Refusal, Unavailable
-    from workbench.rows import table
-    from workbench.stage_diff import StageDiff
-    from workbench.target import run
-    from workbench.trace import Trace
-    from workbench.trace_file import load, save
+    from workbench.trace.file import load, save
+    from workbench.trace.inputs import case_of
+    from workbench.trace.inputs import load as load_inputs
+    from workbench.trace.inputs import save as save_inputs
+    from workbench.trace.narrow import narrowed
+    from workbench.trace.printed import load_log
+    from workbench.trace.trace import Trace
 
 #: public name -> where it is, in data-flow order; imported when first used, so that `import workbench` is light
 _HOMES = {
-    "Case": "case.Case",
-    "load_inputs": "input_files.load",
-    "save_inputs": "input_files.save",
-    "case_of": "input_files.case_of",
-    "run": "target.run",
-    "Trace": "trace.Trace",
-    "load": "trace_file.load",
-    "load_log": "log.load_log",
-    "save": "trace_file.save",
-    "narrowed": "narrow.narrowed",
-    "diff": "judge.diff",
-    "Diff": "judge.Diff",
-    "StageDiff": "stage_diff.StageDiff",
-    "table": "rows.table",
-    "against": "pair.against",
-    "Against": "pair.Against",
+    "Case": "case.case.Case",
+    "load_inputs": "trace.inputs.load",
+    "save_inputs": "trace.inputs.save",
+    "case_of": "trace.inputs.case_of",
+    "run": "foreign.run.run",
+    "Trace": "trace.trace.Trace",
+    "load": "trace.file.load",
+    "load_log": "trace.printed.load_log",
+    "save": "trace.file.save",
+    "narrowed": "trace.narrow.narrowed",
+    "diff": "judge.diff.diff",
+    "Diff": "judge.diff.Diff",
+    "StageDiff": "judge.stage.StageDiff",
+    "table": "judge.table.table",
+    "against": "judge.against.pair.against",
+    "Against": "judge.against.pair.Against",
     "check": "cuda.check.check",
     "Refusal": "refusal.Refusal",
     "Unavailable": "refusal.Unavailable",

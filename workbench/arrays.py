@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from workbench.errors import DTYPES, FLOATS, to_float64
+from workbench.floats import DTYPES, FLOATS, to_float64
 from workbench.refusal import Refusal, Unavailable
 
 #: dtypes that NumPy's protocols refuse -> the integer of torch as which their bits cross, and what they are in NumPy

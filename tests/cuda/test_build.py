@@ -5,12 +5,12 @@ import textwrap
 
 import pytest
 
+from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants, build
 from workbench.cuda.device import LANES
+from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
-from workbench.faults import Fault
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
 
 CONSTANTS = Constants(block_q=16, block_k=32, head_dim=64, dtype="float32")
 

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench import Case, Refusal
-from workbench.catalogue import CATALOGUE
+from workbench.case.distributions import DISTRIBUTIONS
 from workbench.cuda import emulator
 from workbench.cuda.check import Schedule, check
+from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.cuda.faults.fault import Fault, applied
 from workbench.cuda.kernels import KERNELS
-from workbench.distributions import DISTRIBUTIONS
-from workbench.faults import Fault, applied
 
 SMALL = {"head_dim": 32, "block_q": 32, "block_k": 32}
 
@@ -159,7 +159,7 @@ def test_no_barrier_can_be_left_out_unseen(kernel: str, line: int, monkeypatch: 
     unique = before if lines.count(before) == 1 else before + lines[line]
     mutation = Fault("mutation", kernel, "a barrier left out", unique, BARRIER.sub("pass", unique, count=1))
     assert applied("".join(lines), [mutation], kernel) != "".join(lines)
-    monkeypatch.setattr("workbench.catalogue.CATALOGUE", {**CATALOGUE, "mutation": mutation})
+    monkeypatch.setattr("workbench.cuda.faults.catalogue.CATALOGUE", {**CATALOGUE, "mutation": mutation})
     options = {"splits": 2} if KERNELS[kernel].splits else {}
     found = check(kernel, case_of(kernel, **options), faults=["mutation"], probes="output")
     assert {finding.kind for finding in found.findings} & {"race", "uninitialised-read"}

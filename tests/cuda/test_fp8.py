@@ -1,6 +1,6 @@
 """The kernel on 8-bit codes: every stage within a bound of float64 on its own dumped inputs.
 
-Bounds are those of `workbench.budget`, `budget/quantised.py` for the stages before attention.
+Bounds are those of `workbench.reference.budget`, `budget/quantised.py` for the stages before attention.
 """
 
 from dataclasses import replace
@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, diff, run
+from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.cuda import emulator
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import constants, settle
 from workbench.cuda.quantised import contract
-from workbench.quantisation import loss
+from workbench.judge.codes.loss import loss
 from workbench.report.document import diff_document
-from workbench.stages import ALGORITHMS, QUANTISED_INPUTS
-from workbench.trace import unwritten
-from workbench.trace_file import load, save
+from workbench.trace.file import load, save
+from workbench.trace.trace import unwritten
 
 STAGES = tuple(ALGORITHMS["fp8"])
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from workbench import Case, run
-from workbench.catalogue import CATALOGUE
 from workbench.cuda.check import check
+from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
-from workbench.faults import Fault
 
 SMALL = dict(head_dim=32, block_q=32, block_k=32)
 #: every pair of formats, scores and decoding is in one of them

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from workbench import Case, diff, run
-from workbench.catalogue import CATALOGUE
+from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS as ALL_KERNELS
-from workbench.errors import DTYPES, to_float64
+from workbench.floats import DTYPES, to_float64
 
 pytestmark = pytest.mark.gpu
 

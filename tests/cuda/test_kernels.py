@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from workbench import Case, diff, run
-from workbench.catalogue import CATALOGUE
+from workbench.case.stages import ALGORITHMS
 from workbench.cuda import emulator
-from workbench.errors import DTYPES
-from workbench.faults import Fault
-from workbench.stages import ALGORITHMS
-from workbench.trace import unwritten
+from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.cuda.faults.fault import Fault
+from workbench.floats import DTYPES
+from workbench.trace.trace import unwritten
 
 KERNELS = ("flash", "split_k")  # those on floats
 

@@ -15,15 +15,15 @@ import pytest
 from cuda.pathfinder import find_nvidia_binary_utility
 from numba.cuda import compiler, dispatcher, types
 
-from workbench.case import Case
+from workbench.case.case import Case
+from workbench.case.stages import ALGORITHMS
 from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants, build
+from workbench.cuda.doctor import facts
+from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import BLOCKS, SHARED_LIMIT, settle
-from workbench.doctor import facts
-from workbench.errors import DTYPES
-from workbench.faults import Fault
+from workbench.floats import DTYPES
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS
 
 #: those that kernels are built for; 9.0 is in every test of a variant, the others take turns, since a link of each costs
 #: half a second

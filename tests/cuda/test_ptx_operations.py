@@ -16,7 +16,7 @@ from numba.cuda import compiler, dispatcher, types
 from numba.cuda.np.numpy_support import from_dtype
 
 from workbench.cuda import emulator, ptx
-from workbench.doctor import facts
+from workbench.cuda.doctor import facts
 
 FORMATS = {
     "f16": np.float16,

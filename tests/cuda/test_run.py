@@ -9,12 +9,12 @@ import pytest
 
 from tests.refusals import refusal
 from workbench import Case, Refusal, Unavailable, run
+from workbench.case.stages import ALGORITHMS, PROBE_SETS
 from workbench.cuda import run as runs
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import constants, settle
 from workbench.cuda.run import choose_backend, estimate_s
-from workbench.stages import ALGORITHMS, PROBE_SETS
 
 CASE = Case(seqlen=20, heads=2, head_dim=8, block_q=16, block_k=16, causal=True)
 

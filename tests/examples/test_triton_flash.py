@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from workbench import Case, diff, run
-from workbench.installed import find
+from workbench.foreign.find import find
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
@@ -96,8 +96,8 @@ from pathlib import Path
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from workbench.foreign import find
-from workbench.triton_probes import Probes
+from workbench.foreign.find import find
+from workbench.foreign.probes.triton import Probes
 
 values = dict(CAUSAL=True, RESCALES_ACC=True, HEAD_DIM=64, DIMS=64, BLOCK_Q=64, BLOCK_K=32)
 for path in map(Path, sys.argv[1:]):

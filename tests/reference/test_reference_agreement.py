@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import workbench.reference
-from workbench.case import Case
+from workbench.case.case import Case
 from workbench.reference import dense
 
 flint = pytest.importorskip("flint", reason="the judge with proven bounds, python-flint, is not installed")

@@ -6,7 +6,7 @@ from math import inf, log
 import numpy as np
 import pytest
 
-from workbench.case import Case
+from workbench.case.case import Case
 from workbench.reference import online, split_k
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench import reference
-from workbench.case import Case
+from workbench.case.case import Case
+from workbench.case.stages import ALGORITHMS, PROBE_SETS, shape
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, PROBE_SETS, shape
 
 pytestmark = pytest.mark.filterwarnings("error")
 

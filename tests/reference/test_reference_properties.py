@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.case import ALIGNMENTS, Case
+from workbench.case.case import ALIGNMENTS, Case
 from workbench.reference import online, split_k
 
 pytestmark = pytest.mark.filterwarnings("error")

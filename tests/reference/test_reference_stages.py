@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from workbench.case import Case
-from workbench.errors import round_to
+from workbench.case.case import Case
+from workbench.floats import round_to
 from workbench.reference import online, split_k
 
 pytestmark = pytest.mark.filterwarnings("error")

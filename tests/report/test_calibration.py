@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from workbench.calibration import EXPONENTIALS, LOGARITHMS, Calibration, Cast, Errors, TensorCore
-from workbench.cuda.casts import CONVERSIONS
+from workbench.cuda.calibrate.casts import CONVERSIONS
+from workbench.cuda.calibrate.record import EXPONENTIALS, LOGARITHMS, Calibration, Cast, Errors, TensorCore
 from workbench.cuda.ptx import MMA_TYPES
 from workbench.report.calibration import COLUMNS, headline, rows
 

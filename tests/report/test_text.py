@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from workbench import Case, diff, run
-from workbench.comparison import Elements, State, whole
+from workbench.judge.elements import Elements, State, whole
+from workbench.judge.stage import StageDiff
+from workbench.judge.table import run_row
 from workbench.report import text
 from workbench.report.summary import summary
-from workbench.rows import run_row
-from workbench.stage_diff import StageDiff
 
 CASE = Case(seqlen=20, head_dim=8, block_q=16, block_k=16)
 FAULT = "reduce-double-counts-sum"
@@ -162,7 +162,7 @@ def test_short_costs_neither_the_pass_of_bits_lost_nor_the_other_rules(monkeypat
     def never(*args, **kwargs):
         raise AssertionError("nobody asked for it")
 
-    monkeypatch.setattr("workbench.judge.beside", never)
+    monkeypatch.setattr("workbench.judge.diff.beside", never)
     assert shown(text.report(judged, unicode=False, width=200), 200, False)
     with pytest.raises(AssertionError, match="nobody asked for it"):
         text.report(judged, unicode=False, width=200, full=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 from numba import cuda, float32
 
+from workbench.case.stages import CODES, STAGES, Stage
 from workbench.cuda import device, emulator
-from workbench.faults import Fault, applied
-from workbench.stages import CODES, STAGES, Stage
+from workbench.cuda.faults.fault import Fault, applied
 
 #: storage dtype -> (LOAD, STORE); float16 arrays convert on assignment, bfloat16 arrays hold bits
 CONVERSIONS = {

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case import Case
-from workbench.catalogue import chosen
+from workbench.case.case import Case
 from workbench.cuda import emulator
 from workbench.cuda.build import build
 from workbench.cuda.emulator import Finding
+from workbench.cuda.faults.catalogue import chosen
+from workbench.cuda.faults.fault import applied, of_file
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import Plan, constants, launches, plan, requested, settle
 from workbench.cuda.run import leave_receipt, receipt
-from workbench.faults import applied, of_file
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
 

@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from workbench import catalogue, contract
-from workbench.case import QUANTISED, Case
+from workbench.case import contract
+from workbench.case.box import LIMIT_GB, Window, kv_heads, parse, sizes_of
+from workbench.case.case import QUANTISED, Case
+from workbench.case.inputs import by_name, put_in
+from workbench.case.stages import ABSENT, ALGORITHMS, INPUTS, MASKS, PROBE_SETS, QUANTISED_INPUTS, probe_set, shape
 from workbench.cuda import quantised
 from workbench.cuda.build import HEAD_DIMS, Constants, QuantisedConstants
+from workbench.cuda.faults import catalogue
+from workbench.cuda.faults.fault import Fault, of_file
 from workbench.cuda.kernels import KERNELS, Kernel
-from workbench.errors import DTYPES
-from workbench.faults import Fault, of_file
-from workbench.inputs import by_name, put_in
+from workbench.floats import DTYPES
 from workbench.refusal import Refusal
-from workbench.stages import ABSENT, ALGORITHMS, INPUTS, MASKS, PROBE_SETS, QUANTISED_INPUTS, probe_set, shape
-from workbench.trace import Trace, blank, check
-from workbench.window import LIMIT_GB, Window, kv_heads, parse, sizes_of
+from workbench.trace.trace import Trace, blank, check
 
 BLOCKS = (16, 32, 64, 128)
 SHARED_LIMIT = 48 * 1024  # static shared memory of a block on every GPU from sm_50 on

@@ -31,7 +31,7 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing.templates import signature
 
-from workbench.cuda.inline import F32, GLOBAL, I16, I32, SHARED, address, asm, braced, checked, misplaced
+from workbench.cuda.ptx_emit import F32, GLOBAL, I16, I32, SHARED, address, asm, braced, checked, misplaced
 
 float32, uint32, uint16 = types.float32, types.uint32, types.uint16
 

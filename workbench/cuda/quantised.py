@@ -7,13 +7,13 @@ from types import ModuleType
 
 import numpy as np
 
-from workbench import quantize
-from workbench.case import GIVEN, QUANTISED, Case
-from workbench.contract import Contract, of_kernel
+from workbench.case.case import GIVEN, QUANTISED, Case
+from workbench.case.contract import Contract, of_kernel
+from workbench.case.stages import INPUTS, QUANTISED_INPUTS
+from workbench.cuda import quantize
+from workbench.cuda.faults.fault import Fault, applied, of_file
 from workbench.cuda.kernels import Kernel
-from workbench.faults import Fault, applied, of_file
 from workbench.refusal import Refusal
-from workbench.stages import INPUTS, QUANTISED_INPUTS
 
 #: dtypes of the stages that are not float32; the codes, uint8, are no buffer of the kernel's own
 DTYPES: Mapping[str, np.dtype] = dict.fromkeys(("dequant_q", "dequant_k", "dequant_v", "out"), np.dtype(np.float16))
@@ -95,10 +95,10 @@ def encoded(
 
 
 def quantiser(faults: tuple[Fault, ...]) -> ModuleType:
-    """`workbench.quantize`, or a copy of it with faults put in."""
+    """`workbench.cuda.quantize`, or a copy of it with faults put in."""
     if not faults:
         return quantize
     text = applied(QUANTISER.read_text(), faults, QUANTISER.name)
-    module = ModuleType("workbench.quantize, with faults")
+    module = ModuleType("workbench.cuda.quantize, with faults")
     exec(compile(text, str(QUANTISER), "exec"), vars(module))
     return module

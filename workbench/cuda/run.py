@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from workbench import catalogue
-from workbench.case import Case
+from workbench.case.box import LIMIT_GB
+from workbench.case.case import Case
+from workbench.case.stages import QUANTISED_INPUTS
 from workbench.cuda import emulator
 from workbench.cuda.build import Constants, QuantisedConstants, build
+from workbench.cuda.faults import catalogue
+from workbench.cuda.faults.fault import Fault, of_file
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS, Kernel
 from workbench.cuda.plan import NOTHING, OWN_BUFFERS, constants, launches, plan, requested, settle
 from workbench.cuda.quiet import quiet
-from workbench.faults import Fault, of_file
-from workbench.narrow import narrowed
 from workbench.refusal import Refusal, Unavailable
-from workbench.stages import QUANTISED_INPUTS
-from workbench.trace import Trace
-from workbench.window import LIMIT_GB
+from workbench.trace.narrow import narrowed
+from workbench.trace.trace import Trace
 
 BACKENDS = ("auto", "emulator", "cuda")
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from workbench.case.stages import ALGORITHMS
+from workbench.case.tiling import tiling
 from workbench.reference import online, quantize
 from workbench.reference.online import NOTHING, Arrays, Cast
-from workbench.stages import ALGORITHMS
-from workbench.tiling import tiling
 
 
 def forward(

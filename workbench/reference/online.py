@@ -16,11 +16,11 @@ from types import MappingProxyType
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from workbench import stages as vocabulary
-from workbench.errors import to_float64
+from workbench.case import stages as vocabulary
+from workbench.case.stages import ALGORITHMS, shape
+from workbench.case.tiling import Tiling, tiling
+from workbench.floats import to_float64
 from workbench.refusal import Refusal
-from workbench.stages import ALGORITHMS, shape
-from workbench.tiling import Tiling, tiling
 
 Arrays = Mapping[str, np.ndarray]
 Cast = Callable[[np.ndarray], np.ndarray]

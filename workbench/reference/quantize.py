@@ -1,6 +1,6 @@
 """What a quantiser of the three formats should give, in float64, from the definitions: scales, codes and decode tables.
 
-`workbench.quantize` is what is held against it. Formats of 8 bits, the code c, before the scale:
+`workbench.cuda.quantize` is what is held against it. Formats of 8 bits, the code c, before the scale:
 
 simulated   (c - 128) / 127 * 448
 e4m3, e5m2  sign, exponent, fraction of OCP's "8-bit floating point specification (OFP8)" 1.0, sections 5.1 and 5.2
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from workbench.errors import unit_roundoff
+from workbench.floats import unit_roundoff
 
 U = unit_roundoff("float32")
 #: what an operation may lose to underflow in float32: half its smallest subnormal

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from array_api_compat import array_namespace
 
+from workbench.case.tiling import tiling
 from workbench.reference import online
 from workbench.reference.online import NOTHING, Arrays, Cast
-from workbench.tiling import tiling
 
 
 def last_states(state: np.ndarray, splits: Sequence[Sequence[int]], initial: float) -> np.ndarray:

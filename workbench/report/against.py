@@ -8,18 +8,18 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from workbench.judge import Diff
-from workbench.pair import Against
+from workbench.case.stages import ALGORITHMS, AXIS_NAMES
+from workbench.judge.against.alike import ORDER
+from workbench.judge.against.pair import Against
+from workbench.judge.against.stage import StageAgainst
+from workbench.judge.diff import Diff
+from workbench.records import number as plain
 from workbench.report import tables
 from workbench.report.command import against_command, case_options
 from workbench.report.document import diff_document, largest
 from workbench.report.numbers import number, ratio, value
-from workbench.report.plain import number as plain
 from workbench.report.text import STYLES, WIDTH, fitting, gates, headline, new_table, verdict, wrapped
 from workbench.report.text import plain as on_screen
-from workbench.shared import ORDER
-from workbench.stage_against import StageAgainst
-from workbench.stages import ALGORITHMS, AXIS_NAMES
 
 COLUMNS = (
     "stage",

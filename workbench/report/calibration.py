@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from workbench.budget.losses import FAST_LOG, FAST_LOG_ULPS, LOG_ULPS
-from workbench.calibration import EXPONENTIALS, OTHER, Calibration, Cast, Errors, TensorCore, bound_ulps
-from workbench.contract import EX2_ULPS, FAST_EXP_ULPS, FAST_EXP_ULPS_PER_X, Contract
-from workbench.cuda.casts import CONVERSIONS
-from workbench.cuda.ulps import FUNCTIONS
+from workbench.case.contract import EX2_ULPS, FAST_EXP_ULPS, FAST_EXP_ULPS_PER_X, Contract
+from workbench.cuda.calibrate.casts import CONVERSIONS
+from workbench.cuda.calibrate.record import EXPONENTIALS, OTHER, Calibration, Cast, Errors, TensorCore, bound_ulps
+from workbench.cuda.calibrate.ulps import FUNCTIONS
+from workbench.reference.budget.losses import FAST_LOG, FAST_LOG_ULPS, LOG_ULPS
 
 COLUMNS = ("what", "measured", "assumed", "remark")
 #: ulps and ulps_per_x that budgets allow for

@@ -4,14 +4,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.case import GIVEN, QUANTISED, Case
-from workbench.stages import QUANTISED_INPUTS
+from workbench.case.case import GIVEN, QUANTISED, Case
+from workbench.case.stages import QUANTISED_INPUTS
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
-    from workbench.judge import Diff
-    from workbench.pair import Against
-    from workbench.trace import Trace
+    from workbench.judge.against.pair import Against
+    from workbench.judge.diff import Diff
+    from workbench.trace.trace import Trace
 
 
 def diff_command(diff: "Diff") -> str:
@@ -35,7 +35,7 @@ def _has_names(*traces: "Trace") -> bool:
 def _has_target(trace: "Trace") -> bool:
     if "values" in trace.called_with or trace.backend != "foreign" or ".py:" in trace.target:
         return True
-    from workbench.installed import installed
+    from workbench.foreign.find import installed
 
     return trace.target in installed()
 

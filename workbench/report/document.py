@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from workbench.cancellation import GOOD_BITS, ill_conditioned
-from workbench.comparison import BINS, Comparison, State
-from workbench.judge import Diff
-from workbench.ledger import ledger
-from workbench.quantisation import Loss
-from workbench.report.plain import number
-from workbench.stage_diff import StageDiff
-from workbench.terms import terms
-from workbench.trace import Trace
+from workbench.judge.cancellation import GOOD_BITS, ill_conditioned
+from workbench.judge.codes.loss import Loss
+from workbench.judge.diff import Diff
+from workbench.judge.elements import BINS, Comparison, State
+from workbench.judge.explain.budget_shares import terms
+from workbench.judge.explain.factors import ledger
+from workbench.judge.stage import StageDiff
+from workbench.records import number
+from workbench.trace.trace import Trace
 
 #: bins of x of budget, as Summary counts them
 BIN_NAMES = ("0", *(f"<={edge:g}" for edge in BINS[:-1]), f">{BINS[-2]:g}", "inf")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from workbench.records import number
 from workbench.report.command import check_command
-from workbench.report.plain import number
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked

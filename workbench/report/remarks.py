@@ -4,10 +4,10 @@ rules make of out, and which sums are ill-conditioned.
 
 import numpy as np
 
-from workbench.cancellation import GOOD_BITS, ill_conditioned
-from workbench.comparison import State
-from workbench.judge import Diff
-from workbench.rules import Rule
+from workbench.judge.cancellation import GOOD_BITS, ill_conditioned
+from workbench.judge.diff import Diff
+from workbench.judge.elements import State
+from workbench.judge.usual_rules import Rule
 
 
 def notes(diff: Diff) -> list[str]:

@@ -7,11 +7,11 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from workbench.judge.table import Row, Rows
 from workbench.report import tables
 from workbench.report.command import case_options
 from workbench.report.numbers import number, ratio
 from workbench.report.text import DOUBTFUL, STYLES, gates, new_table, plain
-from workbench.rows import Row, Rows
 
 #: the last one marks rows
 COLUMNS = ("case", "verdict", "origin", "x of budget", "max abs", "")

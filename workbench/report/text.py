@@ -11,17 +11,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from workbench.headline import headline
-from workbench.judge import Diff
+from workbench.judge.diff import Diff
+from workbench.judge.headline import headline
+from workbench.judge.stage import Element, StageDiff
+from workbench.judge.table import Row
 from workbench.report import tables
 from workbench.report.command import diff_command
 from workbench.report.document import largest
 from workbench.report.numbers import number, ratio, value
 from workbench.report.remarks import notes, remarks
 from workbench.report.words import findings
-from workbench.rows import Row
-from workbench.stage_diff import Element, StageDiff
-from workbench.trace import Trace
+from workbench.trace.trace import Trace
 
 COLUMNS = (
     "stage",

@@ -8,20 +8,20 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from workbench.comparison import State
-from workbench.judge import Diff
+from workbench.case.stages import ALGORITHMS, AXIS_NAMES, AXIS_PLURALS, INPUTS, QUANTISED_INPUTS
+from workbench.judge.diff import Diff
+from workbench.judge.elements import State
+from workbench.judge.selection import Selection
+from workbench.judge.stage import Profile, StageDiff
+from workbench.records import number
 from workbench.refusal import Refusal
 from workbench.report import tables
 from workbench.report.numbers import number as short
 from workbench.report.numbers import ratio
-from workbench.report.plain import number
 from workbench.report.text import WIDTH, headline, listing, plain
 from workbench.report.text import verdict as verdict_of
 from workbench.report.words import beginning
-from workbench.selection import Selection
-from workbench.stage_diff import Profile, StageDiff
-from workbench.stages import ALGORITHMS, AXIS_NAMES, AXIS_PLURALS, INPUTS, QUANTISED_INPUTS
-from workbench.trace import Trace
+from workbench.trace.trace import Trace
 
 #: elements that are printed at once, and of a stage without a choice
 LIMIT, WORST = 256, 5

@@ -2,16 +2,16 @@
 
 from dataclasses import fields
 
-from workbench.comparison import BINS, Comparison, State
-from workbench.judge import Diff
-from workbench.ledger import FACTORS, Entry, ledger
-from workbench.pattern import pattern
+from workbench.case.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS, unseen_upstream
+from workbench.judge.diff import Diff
+from workbench.judge.elements import BINS, Comparison, State
+from workbench.judge.explain.budget_shares import terms
+from workbench.judge.explain.factors import FACTORS, Entry, ledger
+from workbench.judge.explain.suspects import suspects
+from workbench.judge.explain.where import pattern
+from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.report.numbers import number, ratio, value
-from workbench.stage_diff import ORIGIN_VERDICTS, StageDiff
-from workbench.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS, unseen_upstream
-from workbench.suspects import suspects
-from workbench.terms import terms
-from workbench.trace import Trace
+from workbench.trace.trace import Trace
 
 _MEANING = {
     "exact": ": every judged element is the correct rounding",

@@ -15,8 +15,8 @@ from types import ModuleType
 import llvmlite
 import numba
 
-from workbench.cache import cache_folder
 from workbench.cuda.emulator.errors import EmulatorError
+from workbench.files import cache_folder
 
 _LOADING = threading.RLock()  # a module that is being executed by one thread is already in sys.modules for another
 

@@ -7,7 +7,8 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
-from workbench.cuda import inline, ptx
+from workbench.cuda import ptx
+from workbench.cuda import ptx_emit as inline
 
 _I64 = ir.IntType(64)
 

@@ -1,0 +1,370 @@
+import json
+import re
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+
+from workbench.case.case import Case
+from workbench.case.distributions import DISTRIBUTIONS
+from workbench.floats import DTYPES, round_to
+from workbench.refusal import Refusal
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def inputs64(case):
+    return tuple(x.astype(np.float64) for x in case.inputs())
+
+
+def scores_of(case):
+    """Dot products q @ k times scale, [b, heads, q, k]."""
+    q, k, _ = inputs64(case)
+    return q @ np.repeat(k, case.heads // case.kv_heads, axis=1).swapaxes(-1, -2) * case.scale
+
+
+def attend(case):
+    """Softmax of the visible scores, and its product with v; every row must see a key."""
+    weights = np.where(case.mask(), scores_of(case), -np.inf)
+    weights = np.exp(weights - weights.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights, weights @ np.repeat(inputs64(case)[2], case.heads // case.kv_heads, axis=1)
+
+
+# ---- the record
+
+
+def test_defaults():
+    assert Case().as_dict() == {
+        "batch": 1, "heads": 1, "kv_heads": 1, "seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "dtype": "float32",
+        "causal": False, "causal_alignment": "bottom-right", "scale": 0.125, "splits": None, "block_q": None,
+        "block_k": None, "probs_dtype": None,
+        "codes": None, "scores": None, "decode": None, "quantiser_scale": None,
+        "seed": 0, "distribution": "normal", "input_std": 1.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "lengths"),
+    [
+        (dict(seqlen=7), (7, 7)),
+        (dict(seqlen_q=7), (7, 7)),
+        (dict(seqlen_k=7), (7, 7)),
+        (dict(seqlen_q=7, seqlen_k=9), (7, 9)),
+        (dict(), (128, 128)),
+    ],
+)
+def test_lengths(given, lengths):
+    case = Case(**given)
+    assert (case.seqlen_q, case.seqlen_k) == lengths
+
+
+def test_scale_is_the_float32_that_kernels_take():
+    assert Case(head_dim=3).scale == float(np.float32(3**-0.5)) != 3**-0.5
+    assert Case(scale=0.1).scale == float(np.float32(0.1)) != 0.1
+    assert Case(scale=-2).scale == -2.0
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(),
+        Case(
+            batch=2, heads=4, kv_heads=2, seqlen_q=3, seqlen_k=5, head_dim=8, dtype="bfloat16", causal=True, scale=0.3
+        ),
+        Case(
+            causal_alignment="top-left", splits=3, block_q=16, block_k=32, seed=7, distribution="large", input_std=0.1
+        ),
+        Case(heads=np.int64(2), seqlen=np.int32(5)),
+    ],
+)
+def test_a_case_survives_json(case):
+    assert Case(**json.loads(json.dumps(case.as_dict()))) == case
+
+
+def test_but_changes_what_it_names_only():
+    case = Case(heads=4, seqlen_q=3, seqlen_k=5, seed=7)
+    assert case.but(seed=8) == Case(heads=4, seqlen_q=3, seqlen_k=5, seed=8)
+    assert case.but() == case
+    assert case.but(seqlen_k=9).as_dict() == case.as_dict() | {"seqlen_k": 9}
+
+
+def test_a_case_is_frozen():
+    with pytest.raises(FrozenInstanceError):
+        Case().seed = 1
+
+
+def test_sizes():
+    sizes = Case(batch=2, heads=6, kv_heads=3, seqlen_q=4, seqlen_k=5, head_dim=7).sizes
+    assert sizes == {"b": 2, "h": 6, "kv_h": 3, "q": 4, "k": 5, "d": 7, "c": 256}
+    sizes = Case(seqlen_k=33, block_k=16, splits=2).sizes
+    assert (sizes["t"], sizes["s"]) == (3, 2)
+
+
+ONE_TO_ALL = "normal, uniform, large, outlier-channels, near-cancelling, peaked, constant-v, tiny, zero-head, one-hot, "
+COUNTS = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "splits", "block_q", "block_k")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *[
+            ({name: 0}, f"{name} must be a whole number of at least 1; got 0")
+            for name in COUNTS
+            if "seqlen" not in name
+        ],
+        (dict(seqlen_q=0, seqlen_k=3), "seqlen_q must be a whole number of at least 1; got 0"),
+        (dict(seqlen_q=3, seqlen_k=-1), "seqlen_k must be a whole number of at least 1; got -1"),
+        (dict(heads=2.0), "heads must be a whole number of at least 1; got 2.0"),
+        (dict(splits=True), "splits must be a whole number of at least 1; got True"),
+        (dict(seed=-1), "seed must be a whole number of at least 0; got -1"),
+        (dict(seed=0.5), "seed must be a whole number of at least 0; got 0.5"),
+        (dict(seed=True), "seed must be a whole number of at least 0; got True"),
+        (
+            dict(seqlen=4, seqlen_q=4),
+            "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others",
+        ),
+        (
+            dict(seqlen=4, seqlen_k=4),
+            "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others",
+        ),
+        (dict(heads=4, kv_heads=3), "heads must be a multiple of kv_heads; got heads=4, kv_heads=3"),
+        (dict(dtype="float64"), "dtype is one of float32, float16, bfloat16; got 'float64'"),
+        (dict(causal_alignment="center"), "causal_alignment is one of bottom-right, top-left; got 'center'"),
+        (
+            dict(distribution="gauss"),
+            f"distribution is one of {ONE_TO_ALL}exact-integers, index-coded, given; got 'gauss'",
+        ),
+        (dict(probs_dtype="int8"), "probs_dtype is one of float32, float16, bfloat16; got 'int8'"),
+        (dict(codes="int8"), "codes is one of simulated, e4m3, e5m2; got 'int8'"),
+        (dict(scores="wmma"), "scores is one of mma, scalar; got 'wmma'"),
+        (dict(decode="lut"), "decode is one of table, direct; got 'lut'"),
+        (dict(quantiser_scale="half"), "quantiser_scale is one of dynamic, static; got 'half'"),
+        (dict(scale=np.inf), "scale must be a finite number; got inf"),
+        (dict(scale=np.nan), "scale must be a finite number; got nan"),
+        (dict(input_std=0.0), "input_std must be above 0; got 0.0"),
+        (dict(input_std=-1.0), "input_std must be above 0; got -1.0"),
+        (dict(input_std=np.nan), "input_std must be a finite number; got nan"),
+        (dict(scale="x"), "scale must be a finite number; got 'x'"),
+        (dict(scale=1e300), "scale must fit in float32, in which kernels take it; got 1e+300"),
+        (dict(scale=1e-300), "scale must fit in float32, in which kernels take it; got 1e-300"),
+        (dict(seqlen=0), "seqlen must be a whole number of at least 1; got 0"),
+        (dict(causal="no"), "causal must be True or False; got 'no'"),
+        (dict(dtype=["float32"]), "dtype is one of float32, float16, bfloat16; got ['float32']"),
+        (
+            dict(distribution="exact-integers", input_std=2.0),
+            "distribution exact-integers has fixed values and takes no input_std; got 2.0",
+        ),
+        (
+            dict(distribution="index-coded", input_std=0.5),
+            "distribution index-coded has fixed values and takes no input_std; got 0.5",
+        ),
+        (
+            dict(distribution="index-coded", seqlen=17, head_dim=4),
+            "distribution index-coded writes the key's index in binary over head_dim: seqlen_k=17 needs head_dim >= 5; "
+            "got 4",
+        ),
+    ],
+)
+def test_refusals(given, message):
+    with pytest.raises(Refusal) as refused:
+        Case(**given)
+    assert str(refused.value) == message
+
+
+# ---- the mask
+
+
+@pytest.mark.parametrize(
+    ("seqlen_q", "seqlen_k", "alignment", "expected"),
+    [
+        (2, 3, "bottom-right", [[1, 1, 0], [1, 1, 1]]),
+        (2, 3, "top-left", [[1, 0, 0], [1, 1, 0]]),
+        (3, 2, "bottom-right", [[0, 0], [1, 0], [1, 1]]),
+        (3, 2, "top-left", [[1, 0], [1, 1], [1, 1]]),
+        (3, 3, "bottom-right", [[1, 0, 0], [1, 1, 0], [1, 1, 1]]),
+        (3, 3, "top-left", [[1, 0, 0], [1, 1, 0], [1, 1, 1]]),
+    ],
+)
+def test_causal_masks(seqlen_q, seqlen_k, alignment, expected):
+    case = Case(seqlen_q=seqlen_q, seqlen_k=seqlen_k, causal=True, causal_alignment=alignment)
+    assert case.mask().dtype == bool and np.array_equal(case.mask(), np.array(expected, bool))
+    by_diagonal = [[j <= i + case.diagonal for j in range(seqlen_k)] for i in range(seqlen_q)]
+    assert np.array_equal(case.mask(), by_diagonal)
+
+
+def test_without_causal_every_key_is_visible():
+    mask = Case(seqlen_q=3, seqlen_k=2, causal_alignment="top-left").mask()
+    assert mask.shape == (3, 2) and np.all(mask)
+
+
+# ---- the inputs
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inputs_are_repeatable_finite_and_in_the_dtype_of_the_case(distribution, dtype):
+    case = Case(
+        batch=2, heads=4, kv_heads=2, seqlen_q=9, seqlen_k=13, head_dim=5, dtype=dtype, distribution=distribution
+    )
+    first, again = case.inputs(), case.inputs()
+    assert [x.shape for x in first] == [(2, 4, 9, 5), (2, 2, 13, 5), (2, 2, 13, 5)]
+    for x, y in zip(first, again, strict=True):
+        assert x.dtype == DTYPES[dtype] and x.tobytes() == y.tobytes() and np.all(np.isfinite(x.astype(np.float64)))
+    other = case.but(seed=1).inputs()
+    drawn = distribution not in ("one-hot", "index-coded")
+    assert any(x.tobytes() != y.tobytes() for x, y in zip(first, other, strict=True)) == drawn
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_inputs_are_the_float32_inputs_rounded(dtype):
+    # one float32 number in 2^13 is a float16 midpoint, where a cast of what was drawn in float64 may go the other way
+    wide, narrow = inputs64(Case(seqlen=1024)), inputs64(Case(seqlen=1024, dtype=dtype))
+    for x, rounded in zip(wide, narrow, strict=True):
+        assert np.array_equal(rounded, round_to(x, dtype)) and np.any(rounded != x)
+
+
+def flat(case):
+    return np.concatenate([np.ravel(x) for x in inputs64(case)])
+
+
+@pytest.mark.parametrize(
+    ("distribution", "std"), [("normal", 1.0), ("uniform", 1.0), ("large", 8.0), ("tiny", 2.0**-14)]
+)
+@pytest.mark.parametrize("input_std", [1.0, 0.25])
+def test_mean_and_standard_deviation(distribution, std, input_std):
+    x = flat(Case(seqlen=256, distribution=distribution, input_std=input_std)) / (std * input_std)
+    assert x.size == 3 * 256 * 64
+    # mean and mean square of n independent draws scatter by 1/sqrt(n) and at most sqrt(2/n): six of these
+    assert abs(x.mean()) <= 6 / np.sqrt(x.size)
+    assert abs(np.mean(x**2) - 1) <= 6 * np.sqrt(2 / x.size)
+    # beyond sqrt(3) lie 8.3 % of a normal distribution and none of a uniform one
+    beyond = np.mean(np.abs(x) > np.sqrt(3) * (1 + 2**-23))
+    assert beyond == 0 if distribution == "uniform" else abs(beyond - 0.083) < 0.01
+
+
+def test_tiny_reaches_the_subnormal_numbers_of_float16():
+    x = np.abs(flat(Case(dtype="float16", distribution="tiny")))
+    subnormal = np.mean((x > 0) & (x < 2.0**-14))
+    assert 0.6 < subnormal < 0.75  # 68 % of a normal distribution lie within one standard deviation
+    assert np.mean(np.abs(flat(Case(dtype="float16"))) < 2.0**-14) < 0.001
+
+
+def test_outlier_channels():
+    gain = np.where(np.isin(np.arange(64), [0, 16, 32, 48]), 20.0, 1.0)
+    for x in inputs64(Case(seqlen=4096, distribution="outlier-channels")):
+        squares = np.mean((x / gain) ** 2, axis=(0, 1, 2))  # of each channel; scatters by sqrt(2 / 4096) = 2.2 %
+        assert np.all(np.abs(squares - 1) < 6 * np.sqrt(2 / 4096))
+        assert abs(squares[gain == 20].mean() - 1) < 6 * np.sqrt(2 / (4 * 4096))
+
+
+@pytest.mark.parametrize("head_dim", [64, 63])
+def test_near_cancelling_sums_are_far_smaller_than_their_terms(head_dim):
+    case = Case(heads=2, kv_heads=1, seqlen=64, head_dim=head_dim, distribution="near-cancelling")
+
+    def over_dims(case):
+        q, k, _ = inputs64(case)
+        return np.abs(q @ k.swapaxes(-1, -2)) / (np.abs(q) @ np.abs(k).swapaxes(-1, -2))
+
+    def over_keys(case):
+        _, _, v = inputs64(case)
+        return np.abs(v.sum(axis=2)).sum() / np.abs(v).sum()
+
+    # a pair is a * (1 - (1 + 2^-7 n)): 2^-8 n of its |terms|, and |n| stays below 5; the same for the pairs of v in all
+    assert np.all(over_dims(case) <= 5 * 2.0**-8) and over_keys(case) <= 5 * 2.0**-8
+    plain = case.but(distribution="normal")
+    assert np.median(over_dims(plain)) > 10 * 2.0**-8 and over_keys(plain) > 10 * 2.0**-8
+    # what is left is no zero: the terms differ
+    assert np.all(over_dims(case) > 0)
+
+
+@pytest.mark.parametrize(
+    "shape", [dict(seqlen=40), dict(seqlen_q=50, seqlen_k=20), dict(heads=4, kv_heads=2, seqlen=30)]
+)
+def test_peaked_rows_attend_to_one_key(shape):
+    case = Case(distribution="peaked", **shape)
+    weights, _ = attend(case)
+    own = np.arange(case.seqlen_q) % case.seqlen_k
+    assert np.all(weights.argmax(axis=-1) == own)
+    assert np.quantile(weights.max(axis=-1), 0.01) > 0.99
+    assert np.quantile(attend(case.but(distribution="normal"))[0].max(axis=-1), 0.99) < 0.9
+
+
+@pytest.mark.parametrize("input_std", [1.0, 0.25])
+def test_constant_v_gives_input_std_everywhere(input_std):
+    case = Case(seqlen=33, distribution="constant-v", input_std=input_std, causal=True)
+    _, out = attend(case)
+    assert np.all(inputs64(case)[2] == input_std) and np.all(np.abs(out - input_std) < 1e-14)
+    assert np.all(np.ptp(inputs64(case)[0], axis=2) > 0)
+
+
+def test_zero_head_is_kv_head_0_and_its_query_heads():
+    case = Case(heads=6, kv_heads=3, seqlen=17, distribution="zero-head")
+    q, k, v = inputs64(case)
+    assert np.all(q[:, :2] == 0) and np.all(k[:, 0] == 0) and np.all(v[:, 0] == 0)
+    assert np.all(q[:, 2:] != 0) and np.all(k[:, 1:] != 0) and np.all(v[:, 1:] != 0)
+
+
+def test_one_hot_written_out():
+    q, k, v = inputs64(Case(seqlen_q=3, seqlen_k=4, head_dim=2, distribution="one-hot", input_std=0.5))
+    assert q[0, 0].tolist() == [[4, 0], [0, 4], [4, 0]]
+    assert k[0, 0].tolist() == [[4, 0], [0, 4], [4, 0], [0, 4]]
+    assert v[0, 0].tolist() == [[0.5, 0], [0, 0.5], [0.5, 0], [0, 0.5]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exact_integers_sum_without_rounding_in_any_order(dtype):
+    case = Case(heads=2, kv_heads=1, seqlen=128, dtype=dtype, distribution="exact-integers")
+    q, k, v = (x.astype(np.float32) for x in case.inputs())
+    assert set(np.unique(q)) == set(np.unique(k)) == {-64, 0, 64} and set(np.unique(v)) == set(range(-8, 9))
+    terms = q[:, :, :, None, :] * k[:, :, None, :, :]
+    forward, backward = np.float32(0), np.float32(0)
+    for d in range(case.head_dim):
+        forward, backward = forward + terms[..., d], backward + terms[..., -1 - d]
+    exact = np.einsum("bhqd,bgkd->bhqk", q.astype(np.int64), k.astype(np.int64))
+    assert forward.dtype == np.float32 and np.array_equal(forward, exact) and np.array_equal(backward, exact)
+    scores = exact.astype(np.float32) * np.float32(case.scale)
+    probs = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    assert set(np.unique(probs)) == {0, 1}
+    assert np.array_equal(probs @ v, probs.astype(np.int64) @ v.astype(np.int64))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mask", [{}, dict(causal=True), dict(causal=True, causal_alignment="top-left")])
+def test_index_coded_output_reads_the_key(dtype, mask):
+    case = Case(
+        heads=2, kv_heads=1, seqlen_q=20, seqlen_k=37, head_dim=24, dtype=dtype, distribution="index-coded", **mask
+    )
+    weights, out = attend(case)
+    for i in range(20):
+        visible = int(case.mask()[i].sum())
+        key = (5 * i + 3) % visible
+        assert np.all(weights[:, :, i, key] == 1.0)
+        # the other keys weigh less than exp(-400): nothing is left of them in float32
+        assert np.array_equal(out[0, 0, i].astype(np.float32), [16 * (key % 16) + d % 16 for d in range(24)])
+    assert len({row.tobytes() for row in out[0, 0]}) > 5  # not all queries look at one key
+
+
+def test_inputs_that_overflow_their_dtype_are_refused():
+    with pytest.raises(Refusal) as refused:
+        Case(dtype="float16", input_std=1e30).inputs()
+    assert str(refused.value) == "inputs must be finite in float16; normal with input_std=1e+30 overflows in q"
+
+
+def test_numpy_numbers_become_plain_ones():
+    case = Case(seqlen=np.int64(3), seed=np.int64(4), input_std=np.float32(2))
+    assert json.loads(json.dumps(case.as_dict())) == case.as_dict()
+
+
+def test_but_takes_seqlen_too():
+    assert Case().but(seqlen=3) == Case(seqlen=3)
+
+
+def test_inputs_that_do_not_fit_in_memory_are_refused_before_they_are_drawn():
+    with pytest.raises(Refusal) as refused:
+        Case(seqlen=10**10).inputs()
+    assert re.fullmatch(
+        r"q \[1, 1, 10000000000, 64\], k and v \[1, 1, 10000000000, 64\] are drawn in float64, in which they take "
+        r"1.54e\+04 GB; this machine has [\d.]+(e\+\d+)? GB: choose smaller lengths",
+        str(refused.value),
+    )

@@ -1,0 +1,69 @@
+"""Options are grouped in the help, each in one section."""
+
+import re
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from workbench.cli.commands import OTHERS, SECTIONS
+from workbench.cli.main import commands
+
+
+def of(*words):
+    """The command that words name."""
+    command = commands
+    for word in words:
+        command = command.commands[word]
+    return command
+
+
+def help_of(*words):
+    result = CliRunner().invoke(commands, [*words, "-h"], terminal_width=120)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def sections(text):
+    """Heading -> the options below it, as the help shows them."""
+    found = {}
+    for line in text.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            listed = found.setdefault(line[:-1], [])
+        elif option := re.match(r"  (-{1,2}[\w-]+)", line):
+            listed.append(option[1])
+    return found
+
+
+GROUPED = [("diff",), ("show",), ("check",), ("bench", "kernel")]
+
+
+@pytest.mark.parametrize("words", GROUPED, ids=" ".join)
+def test_every_option_of_a_command_that_takes_a_case_is_in_one_section(words):
+    found = sections(help_of(*words))
+    listed = [option for options in found.values() for option in options]
+    known = [option for option in of(*words).params if isinstance(option, click.Option)]
+    assert len(listed) == len(set(listed)) == len(known) + 1, "one more: -h"
+    if words != ("bench", "kernel"):
+        assert set(found) <= {*SECTIONS}, f"no section has {found.get(OTHERS)}"
+    order = [heading for heading in SECTIONS if heading in found]
+    assert [*found][: len(order)] == order and len(order) >= 5
+
+
+def test_options_that_belong_together_stand_together():
+    found = sections(help_of("diff"))
+    assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {
+        *found["The case; lists make a run of every combination"]
+    }
+    assert {"--arrays", "--layout", "--runs"} <= {*found["A kernel of yours"]}
+    assert {"--json", "-v", "--out", "--fail-on", "-h"} == {*found["What is printed"]}
+    assert {*found["Kernels on 8-bit codes"]} == {"--codes", "--scores", "--decode", "--quantiser-scale"}
+
+
+@pytest.mark.parametrize("words", [("faults",), ("bench", "verdicts"), ("doctor",)], ids=" ".join)
+def test_a_command_with_few_options_has_one_list(words):
+    assert [*sections(help_of(*words))] == ["Options"]
+
+
+def test_arguments_are_no_options():
+    assert not re.search(r"^  TARGET *$", help_of("diff"), re.MULTILINE)

@@ -1,0 +1,165 @@
+"""The faults of the kernel on 8-bit codes and of its quantiser: each is found at its origin, and nowhere before it."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from workbench import Case, diff, run
+from workbench.case.stages import ALGORITHMS
+from workbench.cli.main import commands
+from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.cuda.faults.fault import Fault
+from workbench.floats import to_float64
+from workbench.judge.explain.factors import ledger
+from workbench.reference import quantize
+from workbench.report.words import findings
+
+STAGES = tuple(ALGORITHMS["fp8"])
+FAULTS = [fault for fault in CATALOGUE.values() if fault.kernel == "fp8"]
+#: the faults that are a factor too many or too few: origin, factor, power
+FACTORS = {"scale-not-applied": [("lut_k", "scale_k", -1)], "rescale-per-lane": [("acc", "correction", -1)]}
+CASE = Case(heads=4, seqlen=128, head_dim=64)
+
+
+def fp8_run(case, **options):
+    return run("fp8", case, **({"backend": "emulator"} | options))
+
+
+def origins(trace):
+    return diff(trace).origins
+
+
+def first_difference(faulty, sound):
+    return next(name for name in STAGES if faulty.stages[name].tobytes() != sound.stages[name].tobytes())
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.id for fault in FAULTS])
+def test_each_fault_begins_at_its_own_stage(fault):
+    case = CASE.but(**fault.needs)
+    faulty, sound = fp8_run(case, faults=[fault.id]), fp8_run(case)
+    assert diff(sound).verdict in ("exact", "rounding")
+    judged = diff(faulty)
+    found = judged.origins
+    assert found[:1] == (first_difference(faulty, sound),) == fault.stages[:1]
+    assert set(found) <= set(fault.stages), "what comes after the fault is a victim"
+    factors = [(stage.name, entry.factor, entry.power) for stage in judged for entry in ledger(faulty, stage)]
+    assert factors == FACTORS.get(fault.id, [])
+
+
+def test_without_tables_a_wrong_scale_begins_at_the_decoded_tile():
+    judged = diff(fp8_run(CASE.but(decode="direct"), faults=["v-uses-k-scale"]))
+    assert judged.origins == ("dequant_v",) and not judged["dequant_v"].upstream and not judged.not_judged
+    said = findings(judged)
+    assert said[0] == (
+        "first wrong stage: dequant_v = lut_v of the code, without a table its value * scale_v; rounded to float16"
+    )
+    assert not [line for line in said if "judged" in line or "nobody saw" in line]
+
+
+def test_zero_point_127_of_k_is_a_bug_that_no_check_of_out_can_see():
+    """The scores of a row shift alike, which cancels in out; what is left is the rounding of another K to float16."""
+    faulty, sound = fp8_run(CASE, faults=["zero-point-127"]), fp8_run(CASE)
+    assert [name for name in STAGES[:8] if faulty.stages[name].tobytes() != sound.stages[name].tobytes()] == ["lut_k"]
+    step = quantize.table(to_float64(sound.stages["scale_k"]), "simulated")[:, 129]
+    shift = to_float64(faulty.stages["lut_k"]) - to_float64(sound.stages["lut_k"])
+    assert np.all(np.abs(shift - step[:, None]) < 1e-6)
+    moved = {name: to_float64(faulty.stages[name]) - to_float64(sound.stages[name]) for name in ("out", "lse")}
+    assert 0 < np.abs(moved["out"]).max() < 1e-3 and np.abs(moved["lse"]).max() > 0.1
+    judged = diff(faulty)
+    assert (judged.verdict, judged.origins) == ("bug", ("lut_k",))
+    passing = {rule.name: rule.passes for rule in judged.rules}
+    assert passing == {rule.name: rule.passes for rule in diff(sound).rules}, "the usual rules cannot tell them apart"
+    assert passing["atol 1e-2"] and passing["FlashAttention 2x"]
+
+
+def test_zero_point_127_is_named_by_the_command():
+    done = CliRunner().invoke(commands, ["diff", "fp8", "--fault", "zero-point-127", "--backend", "emulator", "--json"])
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["verdict"], found["origins"]) == (1, "bug", ["lut_k"])
+
+
+def test_acc_truncated_beside_scores_from_tensor_cores_is_a_bug(monkeypatch):
+    """By the lean of its errors; by their size alone under a contract that says of both sums alike that either may
+    truncate.
+    """
+    fault = Fault(
+        "acc-truncated",
+        "fp8",
+        "probs @ v is accumulated toward zero",
+        "acc += s_p[r * BLOCK_K + c] * libdevice.half2float(s_kv[c * LD + d])",
+        "acc = libdevice.fmaf_rz(s_p[r * BLOCK_K + c], libdevice.half2float(s_kv[c * LD + d]), acc)",
+    )
+    monkeypatch.setitem(CATALOGUE, fault.id, fault)
+
+    def either(trace):
+        contract = replace(trace.contract, accumulation="any", acc_accumulation=None)
+        return replace(trace, contract=contract, rerun=lambda case: either(trace.rerun(case)))
+
+    faulty = fp8_run(CASE, faults=[fault.id])
+    judged, loose = diff(faulty), diff(either(faulty))
+    assert (judged.verdict, judged["acc"].verdict, judged.origins) == ("bug", "bug", ("acc",))
+    assert judged["acc"].reason.startswith("errors lean toward zero")
+    # of either no lean is told; but blocks of 16 truncate less often, and rounding to nearest not at all
+    assert (loose.verdict, loose.origins) == ("bug", ("acc",))
+    assert loose["acc"].reason.startswith("errors are ") and "lean" not in loose["acc"].reason
+    assert diff(fp8_run(CASE)).verdict == "rounding"
+    # the worst of either is here that of rounding; what is likely is not
+    tight, wide = (found["acc"].isolated for found in (judged, loose))
+    assert np.all(tight.budget <= wide.budget)
+    likely = [np.median((one.statistical * one.budget)[one.budget > 0]) for one in (tight, wide)]
+    assert 2 * likely[0] < likely[1]
+    tight, wide = (found["qk"].isolated for found in (judged, loose))
+    assert np.all(tight.budget <= wide.budget) and np.median(wide.budget / tight.budget) > 1.4
+
+
+def test_partial_tile_shows_without_unwritten_memory():
+    """Stale codes are those of an earlier tile: numbers, and the same ones on every run."""
+    case = CASE.but(block_k=48)
+    faulty = fp8_run(case, faults=["partial-tile-codes-not-zeroed"])
+    assert np.all(np.isfinite(to_float64(faulty.stages["acc"])))
+    assert origins(fp8_run(case.but(seqlen=96), faults=["partial-tile-codes-not-zeroed"])) == ()
+
+
+def test_faults_of_quantiser_and_kernel_combine():
+    faults = ["no-saturation", "scale-of-head-0"]
+    faulty = fp8_run(CASE.but(quantiser_scale="static"), faults=faults)
+    assert origins(faulty) == ("codes_q", "codes_k", "codes_v", "lut_k")
+
+
+@pytest.mark.parametrize("codes", ["e4m3", "e5m2"])
+def test_without_saturation_float8_overflows(codes):
+    case = Case(seqlen=64, head_dim=64, quantiser_scale="static", codes=codes)
+    faulty = fp8_run(case, faults=["no-saturation"])
+    values = quantize.VALUES[case.codes][faulty.stages["codes_v"]]
+    assert np.any(~np.isfinite(values)) and np.any(np.isnan(values)) == (case.codes == "e4m3")
+    assert first_difference(faulty, fp8_run(case)) == "codes_q"
+
+
+def test_a_stage_moved_by_one_bit_is_outside_somewhere():
+    """The bounds of exact stages are exact, and no bound is so wide that a moved stage fits."""
+    trace = fp8_run(CASE)
+    for name in STAGES:
+        stage = trace.stages[name].copy()
+        finite = np.isfinite(stage) & (stage != 0)
+        if name in ("lut_k", "lut_v", "qk", "scores", "probs", "row_sum", "acc", "lse", "correction"):
+            stage[finite] *= np.float32(1.001)
+        else:
+            stage[finite] = (stage.view(f"u{stage.itemsize}") + 1).view(stage.dtype)[finite]
+        moved = diff(replace(trace, stages={**trace.stages, name: stage}))[name].decisive.summary.outside
+        share = 0.9 if name.startswith("codes") else 0.2
+        assert moved > share * finite.sum(), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.id for fault in FAULTS])
+def test_gpu_shows_each_fault_where_the_emulator_does(fault):
+    if fault.unwritten_memory:
+        pytest.skip("reads memory that nobody wrote")
+    on_gpu, on_emulator = (
+        origins(fp8_run(CASE.but(**fault.needs), faults=[fault.id], backend=backend))
+        for backend in ("cuda", "emulator")
+    )
+    assert on_gpu and on_gpu == on_emulator

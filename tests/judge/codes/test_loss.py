@@ -1,0 +1,152 @@
+"""The error of a quantised kernel's out is taken apart into what quantisation did and what the kernel did."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workbench import Case, Refusal, diff, run
+from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
+from workbench.floats import to_float64
+from workbench.judge import blocks as parts
+from workbench.judge.codes.loss import attention, loss
+from workbench.reference import dense
+from workbench.trace.trace import Trace
+
+ALL = tuple(ALGORITHMS["flash"])
+CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=70, head_dim=64, causal=True)
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return run("fp8", CASE, probes="output", backend="emulator")
+
+
+def test_parts_add_up(trace: Trace) -> None:
+    lost = loss(trace)
+    wanted = dense.attention(*CASE.inputs(), scale=CASE.scale, mask=CASE.mask())["out"]
+    np.testing.assert_allclose(lost.together, to_float64(trace.stages["out"]) - wanted, rtol=0, atol=1e-15)
+    assert lost.of_out.shape == (1, 2, 40, 64) and np.any(lost.of_out != 0) and np.any(lost.of_kernel != 0)
+
+
+def test_a_few_queries_are_computed_at_once(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, sizes = loss(trace), []
+    attend = dense.attention
+
+    def counted(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> dict[str, np.ndarray]:
+        sizes.append(q[..., 0].size * k.shape[2])
+        return attend(q, k, v, **options)
+
+    monkeypatch.setattr(dense, "attention", counted)
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 2000)
+    cut = loss(trace)
+    assert len(sizes) > 4 and max(sizes) <= 2000 and sum(sizes) == 2 * 2 * 40 * 70
+    np.testing.assert_allclose(cut.of_out, whole.of_out, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(cut.of_kernel, whole.of_kernel, rtol=0, atol=1e-15)
+
+
+def test_inputs_are_off_by_half_a_step_at_most(trace: Trace) -> None:
+    lost = loss(trace)
+    for name in "qkv":
+        step = 448 / 127 * to_float64(trace.stages[f"scale_{name}"])[:, None, None]
+        error = np.abs(lost.inputs[name])
+        assert error.shape == trace.inputs[name].shape
+        # 3 roundings on the way to a code of at most 127
+        assert np.all(error <= step * (0.5 + 127 * 3 * 2.0**-24)) and error.max() > 0.45 * step.min()
+
+
+def test_a_wrong_out_is_the_kernels(trace: Trace) -> None:
+    out = (trace.stages["out"] * np.float16(1.5)).astype(np.float16)
+    faulty = loss(replace(trace, stages={**trace.stages, "out": out}))
+    assert np.array_equal(faulty.of_out, loss(trace).of_out)
+    assert np.abs(faulty.of_kernel).max() > 100 * np.abs(loss(trace).of_kernel).max()
+
+
+def test_a_loss_needs_out_and_the_inputs(trace: Trace) -> None:
+    alone = replace(trace, stages={name: stage for name, stage in trace.stages.items() if name != "out"})
+    codes = replace(trace, inputs={"q": trace.inputs["q"]}, put_in=QUANTISED_INPUTS)
+    for made, message in [
+        (alone, "the loss of quantisation needs out; fp8 gave none"),
+        (codes, "the loss of quantisation needs q, k and v; only codes were put in for k, v"),
+    ]:
+        with pytest.raises(Refusal) as refused:
+            loss(made)
+        assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("variant", [{}, {"codes": "e4m3", "scores": "scalar", "decode": "direct"}], ids=str)
+def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, str]) -> None:
+    judged = diff(attention(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")))
+    assert judged.verdict == "rounding" and (judged.origins, judged.victims) == ((), ())
+    assert [stage.name for stage in judged] == list(ALGORITHMS["flash"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "origins"), [("rescale-per-lane", ("acc",)), ("fragment-rows-swapped", ("qk",)), ("scale-of-head-0", ())]
+)
+def test_faults_of_the_decoding_are_none_of_attention(fault: str, origins: tuple[str, ...]) -> None:
+    trace = run("fp8", Case(heads=4, seqlen=128), faults=[fault], backend="emulator")
+    assert diff(attention(trace)).origins == origins
+
+
+def test_inputs_that_nobody_dumped_are_decoded_within_their_errors(trace: Trace) -> None:
+    """e4m3 decodes with one rounding: which float16 that leaves open is what the kernel took, or within the bound."""
+    for variant in ({}, {"codes": "e4m3"}):
+        dumped = run("fp8", CASE.but(**variant), backend="emulator")
+        told = attention(dumped)
+        guessed = attention(replace(dumped, stages={n: x for n, x in dumped.stages.items() if "dequant" not in n}))
+        assert told.input_errors == {} and all(told.inputs[name].dtype == np.float16 for name in "qkv")
+        for name in "qkv":
+            error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))
+            bound = guessed.input_errors.get(name, np.zeros_like(error))
+            assert np.all(error <= bound) and np.mean(bound > 0) < 0.01
+
+
+def test_right_inputs_are_the_nearest_to_those_dumped(trace: Trace) -> None:
+    sound, faulty = (run("fp8", CASE, faults=faults, backend="emulator") for faults in ([], ["v-uses-k-scale"]))
+    for name in "qkv":
+        for one in (sound, faulty):
+            right = attention(one, from_codes=True).inputs[name]
+            np.testing.assert_array_equal(right, sound.stages[f"dequant_{name}"])
+
+
+@pytest.mark.parametrize("codes", ["simulated", "e4m3"])
+def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(codes: str) -> None:
+    dumped = run("fp8", CASE.but(codes=codes), backend="emulator")
+    told = attention(dumped)
+    stages = {name: stage for name, stage in dumped.stages.items() if name in ALGORITHMS["flash"]}
+    guessed = attention(replace(dumped, stages=stages))
+    for name in "qkv":
+        error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))
+        bound = np.broadcast_to(guessed.input_errors.get(name, 0.0), error.shape)
+        assert np.all(error <= bound) and np.mean(bound > 0) < 0.01
+
+
+def test_where_nobody_told_a_format_what_was_not_decoded_is_the_input(trace: Trace) -> None:
+    stages = {name: run("fp8", CASE, backend="emulator").stages[name] for name in ("dequant_v", "out")}
+    made = attention(replace(trace, case=CASE, stages=stages, requested=()))
+    assert np.array_equal(made.inputs["q"], trace.inputs["q"]) and np.array_equal(made.inputs["v"], stages["dequant_v"])
+    assert {x.dtype for x in made.inputs.values()} == {np.dtype(np.float32)} and made.input_errors == {}
+
+
+@pytest.mark.parametrize("codes", ["simulated", "e4m3"])
+@pytest.mark.parametrize("moved", [("q",), ("k",), ("q", "k"), ("v",), ("q", "k", "v")], ids="".join)
+@pytest.mark.parametrize("stages", [ALL, ("acc", "out", "lse"), ("out", "lse")], ids="-".join)
+def test_inputs_known_to_a_bound_widen_budgets_by_what_they_do(
+    codes: str, moved: tuple[str, ...], stages: tuple[str, ...]
+) -> None:
+    """Inputs moved by 16 ulp of float16, all to one side: within the budgets if these are told, wrong if not."""
+    known = attention(run("fp8", CASE.but(codes=codes, probs_dtype="float32"), backend="emulator"))
+    inputs, errors = dict(known.inputs), {}
+    for name in moved:
+        inputs[name] = (known.inputs[name] * np.float16(1 + 2**-6)).astype(np.float16)
+        errors[name] = np.abs(to_float64(inputs[name]) - to_float64(known.inputs[name]))
+    told = {name: known.stages[name] for name in stages}
+    untold = replace(known, inputs=inputs, stages=told, requested=(), rerun=None)
+    assert diff(untold).origin is not None
+    judged = diff(replace(untold, input_errors=errors))
+    assert (judged.origins, judged.victims) == ((), ()) and judged.verdict in ("exact", "rounding")
+    # the bound is no wider than a few times what the inputs can do: with a fifth of it the run is wrong
+    fifth = {name: error / 5 for name, error in errors.items()}
+    assert diff(replace(untold, input_errors=fifth)).origin is not None

@@ -1,0 +1,145 @@
+"""Other rules and bits lost: with the verdicts, in a pass of their own, whole or in parts, they are the same."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workbench import Case, Trace, diff, run
+from workbench.bench.verdicts import reduced
+from workbench.case.assumptions import usual
+from workbench.case.contract import of_foreign
+from workbench.judge import beside
+from workbench.judge import blocks as parts
+from workbench.judge import usual_rules as rules
+from workbench.judge.doubts import with_doubts
+from workbench.judge.expectation import Expectation
+from workbench.judge.usual_rules import Rule
+from workbench.reference import dense
+
+CASES = {
+    "flash": Case(seqlen_q=100, seqlen_k=90, heads=2, dtype="bfloat16", probs_dtype="bfloat16"),
+    "split_k": Case(seqlen_q=90, seqlen_k=40, heads=4, kv_heads=2, batch=2, causal=True, splits=5, dtype="float16"),
+}
+LIMIT = 700  #: scores at once, of 9000 a head of flash and 3600 of split_k
+
+
+@pytest.fixture(scope="module", params=[(kernel, probes) for kernel in CASES for probes in ("all", "lean", "output")],
+                ids=lambda param: "-".join(param))  # fmt: skip
+def trace(request: pytest.FixtureRequest) -> Trace:
+    kernel, probes = request.param
+    return dumping(kernel, probes)
+
+
+def dumping(kernel: str, probes: str) -> Trace:
+    """A run with those probes, cut from one with all of them, which other tests compile, too."""
+    return reduced(run(kernel, CASES[kernel], backend="emulator"), probes)
+
+
+def assert_same(found: beside.Beside, expected: beside.Beside) -> None:
+    assert found.rules == expected.rules and len(found.rules) == 3
+    assert list(found.bits_lost) == list(expected.bits_lost) and "out" in found.bits_lost
+    for name, bits in expected.bits_lost.items():
+        np.testing.assert_array_equal(found.bits_lost[name], bits)
+
+
+def test_with_the_verdicts_or_after_them_they_are_the_same(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
+    together, after = diff(trace, report=True), diff(trace)
+    assert together.gathered is not None and after.gathered is None
+    assert_same(together.beside, after.beside)
+    assert together.rules == rules.usual(trace, together["out"].propagated.expected)  # type: ignore[union-attr]
+
+
+def test_parts_add_up_to_the_whole(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = beside.beside(trace)
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
+    cut = beside.beside(trace)
+    for found, expected in zip(cut.rules, whole.rules, strict=True):
+        assert found.name == expected.name
+        # products of fewer rows may add up in another order, plain attention's in float32
+        np.testing.assert_allclose((found.value, found.limit), (expected.value, expected.limit), rtol=0.2)
+    for name, bits in whole.bits_lost.items():
+        np.testing.assert_allclose(cut.bits_lost[name], bits, atol=1e-6)
+
+
+def test_a_report_computes_every_part_once_and_nothing_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = dumping("flash", "output")
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
+    scores: list[int] = []
+    recomputed, plain = Expectation.recomputed, rules.plain_attention
+
+    def of_expectation(self: Expectation, *instead: Any) -> dict[str, np.ndarray]:
+        found = recomputed(self, *instead)
+        if isinstance(self.part.q, slice):  # not the few queries that controls are computed of
+            scores.append(found["scores"].size)
+        return found
+
+    def of_plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> np.ndarray:
+        scores.append(q[..., 0].size * k.shape[2])
+        return plain(q, k, v, **options)
+
+    monkeypatch.setattr(Expectation, "recomputed", of_expectation)
+    monkeypatch.setattr(rules, "plain_attention", of_plain)
+    judged = diff(trace, report=True)
+    assert judged.bits_lost and judged.rules
+    assert len(scores) == 2 * len(list(parts.parts_of(trace, "cpu"))) and sum(scores) == 2 * 2 * 100 * 90
+    assert max(scores) <= LIMIT
+
+
+def test_rows_without_keys_are_held_against_what_the_contract_says() -> None:
+    case = Case(seqlen_q=4, seqlen_k=2, heads=1, head_dim=8, causal=True)
+    right = dense.attention(*case.inputs(), scale=case.scale, mask=case.mask())["out"]
+
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> dict[str, Any]:
+        out = right.astype(np.float32)
+        assert not out[:, :, :2].any() and out[:, :, 2:].all()
+        out[:, :, :2] = 7.0
+        return {"out": out, "contract": {"empty_out": 7.0}}
+
+    assert [rule.passes for rule in diff(run(attention, case)).rules] == [True, True, True]
+
+
+def test_an_out_that_was_not_given_has_no_rules() -> None:
+    trace = dumping("flash", "all")
+    trace = replace(trace, stages={name: trace.stages[name] for name in ("qk", "lse")}, requested=())
+    for report in (False, True):
+        judged = diff(trace, report=report)
+        assert judged.rules == () and list(judged.bits_lost) == ["qk"]
+
+
+def test_of_a_kernel_on_codes_the_rules_are_against_what_it_should_have_read() -> None:
+    case = Case(heads=4, kv_heads=2, seqlen=64, head_dim=64)  # whose builds are those of other tests
+    judged = diff(run("fp8", case, faults=["v-uses-k-scale"], backend="emulator"), report=True)
+    of_out = judged["out"].propagated
+    assert judged.gathered is None and of_out is not None
+    assert judged.rules[1] == Rule("atol 1e-2", of_out.summary.max_abs, 1e-2) and not judged.rules[1].passes
+
+
+def test_the_usual_contract_is_held_against_in_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that says nothing is judged under two contracts, of which each part is computed once; as if each had a
+    pass of its own.
+    """
+    trace = replace(dumping("flash", "output"), contract=of_foreign({}, CASES["flash"]))
+    whole = diff(trace)
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
+    sums: dict[str, Any] = {}
+
+    def doubts(trace: Trace, judged: Any, compare: Any) -> Any:
+        strict = replace(trace, contract=usual(trace.contract))
+        assert strict.contract != trace.contract
+        sums.update(compare(strict, ["out", "lse"]))
+        return with_doubts(trace, judged, compare)
+
+    monkeypatch.setattr("workbench.judge.diff.with_doubts", doubts)
+    passes: list[str] = []
+    over_parts = parts.over_parts
+    monkeypatch.setattr(parts, "over_parts", lambda *words: (passes.append(words[-1]), over_parts(*words))[1])
+    found = diff(trace)
+    assert passes == ["judge flash"] and found.verdict == whole.verdict
+    apart = parts.comparisons(replace(trace, contract=usual(trace.contract)), ["out", "lse"], "cpu")
+    for name, (_, of_name) in apart.items():
+        assert of_name is not None and sums[name].size == of_name.summary.size
+        assert (sums[name].outside, sums[name].judged) == (of_name.summary.outside, of_name.summary.judged)
+        assert sums[name].worst == of_name.summary.worst

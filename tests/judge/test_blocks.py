@@ -1,0 +1,104 @@
+"""However a trace is cut, wherever it is judged and whether its elements are kept: the judgement is the same."""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from workbench import Case, Refusal, Trace, Unavailable, diff, run
+from workbench.bench.verdicts import reduced
+from workbench.judge import blocks as parts
+from workbench.judge.elements import Comparison
+from workbench.progress import shown
+from workbench.trace.trace import blank
+
+CASES = {
+    "flash": Case(seqlen_q=100, seqlen_k=90, heads=2, dtype="bfloat16", probs_dtype="bfloat16"),
+    "split_k": Case(seqlen_q=90, seqlen_k=40, heads=4, kv_heads=2, batch=2, causal=True, splits=5, dtype="float16"),
+}
+
+
+@pytest.fixture(scope="module", params=[(kernel, probes) for kernel in CASES for probes in ("all", "lean", "output")],
+                ids=lambda param: "-".join(param))  # fmt: skip
+def trace(request: pytest.FixtureRequest) -> Trace:
+    """A run with one NaN, one slot that nobody wrote and one wrong number in lse, so that every state occurs."""
+    kernel, probes = request.param
+    # cut from a run with all probes: one build each
+    made = reduced(run(kernel, CASES[kernel], backend="emulator"), probes)
+    lse = made.stages["lse"]
+    lse[0, 0, 80:83] = np.nan, blank((1,), lse.dtype)[0], 7.0
+    return made
+
+
+def assert_same(found: Comparison | None, expected: Comparison | None) -> None:
+    assert (found is None) == (expected is None)
+    if found is None or expected is None:
+        return
+    assert found.summary.states.tolist() == expected.summary.states.tolist()
+    assert found.summary.bins.tolist() == expected.summary.bins.tolist()
+    assert found.summary.worst is not None and expected.summary.worst is not None
+    assert found.summary.worst.place == expected.summary.worst.place
+    # a matrix product of fewer rows may add up in another order: some 1e-16 of the expectation, more of its error
+    np.testing.assert_allclose(found.elements.budget, expected.elements.budget, rtol=1e-6)
+    np.testing.assert_array_equal(found.elements.state, expected.elements.state)
+
+
+@pytest.mark.parametrize("limit", [700, 5000])
+def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = parts.comparisons(trace, list(trace.stages), "cpu")
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", limit)
+    cut = parts.comparisons(trace, list(trace.stages), "cpu")
+    assert len(list(parts.parts_of(trace, "cpu"))) > 1 and set(cut) == set(whole)
+    for name in whole:
+        for found, expected in zip(cut[name], whole[name], strict=True):
+            assert_same(found, expected)
+
+
+def test_progress_tells_how_many_parts_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = reduced(run("flash", CASES["flash"], backend="emulator"), "output")
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 5000)
+    n, stream, said = len(list(parts.parts_of(trace, "cpu"))), io.StringIO(), []
+
+    @contextmanager
+    def step(name: str, estimate_s: float | None = None) -> Iterator[Callable[[str], None]]:
+        yield lambda text: said.append(f"{name}: {text}")
+
+    with shown(stream, patience=0.0):
+        diff(trace)
+    assert re.fullmatch(r"judge flash took \d+\.\d s\n", stream.getvalue())
+    monkeypatch.setattr(parts, "step", step)
+    diff(trace)
+    assert said == [f"judge flash: {i + 1} of {n} parts" for i in range(n)] and n > 1
+
+
+def test_elements_that_were_not_kept_are_computed_again(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = diff(trace)
+    monkeypatch.setattr(parts, "KEPT", 0)
+    for stage in diff(trace):
+        for found, expected in (
+            (stage.isolated, kept[stage.name].isolated),
+            (stage.propagated, kept[stage.name].propagated),
+        ):
+            assert_same(found, expected)
+
+
+def test_torch_gives_the_same_verdicts(trace: Trace) -> None:
+    pytest.importorskip("torch", reason="torch is the library whose tensors are judged here")
+    numpy = parts.comparisons(trace, list(trace.stages), "cpu")
+    torch = parts.comparisons(trace, list(trace.stages), "cpu:0")  # to torch the cpu is a device like others
+    for name in numpy:
+        for found, expected in zip(torch[name], numpy[name], strict=True):
+            assert_same(found, expected)
+
+
+def test_devices_that_do_not_exist_are_refused() -> None:
+    trace = reduced(run("flash", CASES["flash"], backend="emulator"), "output")
+    with pytest.raises(Refusal, match=r"^device is one of auto, cpu, cuda; got 'gpu'$"):
+        diff(trace, device="gpu")
+    torch = pytest.importorskip("torch", reason="without torch another message says so")
+    if not torch.cuda.is_available():
+        with pytest.raises(Unavailable, match=r"^device cuda needs an NVIDIA GPU that torch can use; none was found$"):
+            diff(trace, device="cuda")

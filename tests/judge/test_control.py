@@ -1,0 +1,80 @@
+"""The control is the kernel's own algorithm in float32: it gives the bits of kernels that add in its order."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from workbench import Case, Trace, run
+from workbench.cuda.kernels import KERNELS
+from workbench.floats import round_to
+from workbench.judge.control import ROWS, control, sampled
+
+#: on a build that other tests compile too
+CASE = Case(seqlen_q=48, seqlen_k=96, heads=2, kv_heads=1, head_dim=32, block_q=32, block_k=32)
+
+
+def traced(kernel: str, case: Case = CASE) -> Trace:
+    return run(kernel, case.but(splits=2 if KERNELS[kernel].splits else None), backend="emulator")
+
+
+def controls(trace: Trace, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return control(trace, given, np.arange(trace.case.seqlen_q))
+
+
+@pytest.mark.parametrize("kernel", ["flash", "split_k"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_control_gives_the_bits_of_kernels_that_add_in_its_order(kernel: str, causal: bool) -> None:
+    trace = traced(kernel, case=CASE.but(heads=4, kv_heads=2, causal=causal, seqlen_k=75))
+    computed = controls(trace, trace.stages)
+    assert set(computed) == set(trace.stages) and all(x.dtype == np.float32 for x in computed.values())
+    # exp and log are the host's in both; the kernels add up row_sum in four lanes and merge in another order
+    off = {name for name in computed if computed[name].tobytes() != trace.stages[name].tobytes()}
+    assert off <= {"correction", "probs", "row_sum", "merge_weight", "merge_sum", "lse"}
+    for name in off:
+        near = np.abs(computed[name] - trace.stages[name]) <= 1e-5 * np.abs(trace.stages[name])
+        assert np.all(near | (computed[name] == trace.stages[name])), name
+
+
+def test_control_carries_its_own_state_where_none_was_dumped() -> None:
+    trace = traced("split_k")
+    inner = {name: trace.stages[name] for name in ("correction", "probs")}
+    computed = controls(trace, inner)
+    assert computed["acc"].tobytes() == trace.stages["acc"].tobytes()
+    assert computed["partial_O"].tobytes() == trace.stages["partial_O"].tobytes()
+    alone = controls(trace, {})
+    for name, stage in trace.stages.items():
+        assert np.allclose(alone[name], stage, rtol=1e-4, atol=1e-5), name
+
+
+def test_control_starts_from_the_dumped_state_and_anew_in_each_split() -> None:
+    stages = {name: stage.copy() for name, stage in traced("flash").stages.items()}
+    for name in ("row_sum", "acc"):
+        stages[name][:] = 0
+    computed = controls(traced("flash"), stages)
+    tile = stages["probs"][..., 32:64]
+    assert np.array_equal(computed["row_sum"][..., 1], np.add.accumulate(tile, axis=-1)[..., -1])
+    assert not np.array_equal(computed["acc"][..., 1, :], traced("flash").stages["acc"][..., 1, :])
+    trace = traced("split_k")  # tiles 0 and 1, then 2
+    correction = trace.stages["correction"].copy()
+    correction[..., [0, 2]] = 1
+    computed = controls(trace, {**trace.stages, "correction": correction})
+    assert computed["acc"].tobytes() == trace.stages["acc"].tobytes()
+
+
+def test_control_casts_as_the_contract_says() -> None:
+    trace = traced("split_k")
+    casts = {"probs_dtype": "probs_cast", "partials_dtype": "partial_O", "scores_dtype": "scores"}
+    for field, name in casts.items():
+        narrow = replace(trace, contract=replace(trace.contract, **{field: "bfloat16"}))
+        given = {key: stage for key, stage in trace.stages.items() if key not in ("qk", name)}
+        cast = controls(narrow, given)[name]
+        assert np.array_equal(cast, round_to(cast, "bfloat16")) and not np.array_equal(cast, trace.stages[name])
+
+
+def test_rows_are_sampled_evenly_and_few() -> None:
+    assert sampled(Case(seqlen=100)).tolist() == list(range(100))
+    some = sampled(Case(seqlen=4096, heads=16))
+    assert some.size == ROWS / 16 and some[0] == 0 and some[-1] == 4095 and set(np.diff(some)) == {273}
+    assert sampled(Case(seqlen=4096, heads=600)).size == 1

@@ -1,0 +1,98 @@
+"""Errors that are too large together are found though each is within its budget, and those of other orders are none."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workbench import Case, Trace, diff, run
+from workbench.case.contract import Contract
+from workbench.judge.evidence import BEYOND, DOUBTFUL, WARP, excesses
+
+CASE = Case(seqlen_q=48, seqlen_k=96, head_dim=64, heads=2, kv_heads=1)
+
+
+def kernel(exp: Any = np.exp, lane: float = 0.0) -> Any:
+    """Attention in float32 with another `exp`, or with every 32nd column of acc off by a relative `lane`."""
+
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        q, k, v = q.astype(np.float32), *(np.repeat(x.astype(np.float32), 2, 1) for x in (k, v))
+        scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+        top = scores.max(axis=-1, keepdims=True)
+        probs = exp(scores - top)
+        acc = probs @ v
+        acc[..., 7::WARP] *= np.float32(1 + lane)
+        total = probs.sum(axis=-1)
+        stages = {"row_max": top, "probs": probs, "row_sum": total[..., None], "acc": acc[..., None, :]}
+        out = acc / total[..., None]
+        contract = {"block_k": 96, "normalisation": "division", "exp_argument": "difference"}
+        return {"scores": scores, **stages, "out": out, "contract": contract}
+
+    return attention
+
+
+def by_short_constant(x: Any) -> Any:
+    return np.exp2(x * np.float32(1.4427))
+
+
+def only(trace: Trace, *names: str) -> Trace:
+    again = trace.rerun
+    kept = {name: stage for name, stage in trace.stages.items() if name in names}
+    return replace(trace, stages=kept, rerun=again and (lambda case: only(again(case), *names)))
+
+
+def test_exp_with_a_short_constant_is_a_bug_though_within_its_budget() -> None:
+    """3.4e-6 of each unit of the argument: 15 times a good kernel's error, and less than the budget of out."""
+    assert diff(only(run(kernel(), CASE), "out")).verdict == "rounding"
+    judged = diff(only(run(kernel(by_short_constant), CASE), "out"))
+    out = judged["out"]
+    assert out.decisive is not None and out.decisive.summary.outside == 0
+    assert (judged.verdict, judged.origin) == ("bug", "out")
+    assert (
+        out.reason.startswith("errors ") and "times those of plain float32 arithmetic on the same inputs" in out.reason
+    )
+
+
+def test_a_lane_that_is_off_by_a_little_is_found_and_named() -> None:
+    """One column in 32 by 3e-6: the mean over all columns hides it, and each element is within the worst case."""
+    right, wrong = (run(kernel(lane=lane), CASE) for lane in (0.0, 3e-6))
+    assert excesses(right, ["acc"]) == {}
+    (found,) = excesses(wrong, ["acc"]).values()
+    assert found.lane == 7 and found.told.startswith("errors at d % 32 == 7 are ")
+    judged = diff(wrong)["acc"]
+    assert judged.verdict == "bug" and judged.decisive is not None and judged.decisive.summary.outside == 0
+
+
+def test_a_trace_at_rest_is_suspicious_at_most() -> None:
+    judged = diff(replace(only(run(kernel(by_short_constant), CASE), "out"), rerun=None))
+    assert judged.verdict == "suspicious"
+    assert "not called a bug, since a trace cannot be run again on other inputs" in judged["out"].reason
+
+
+@pytest.mark.parametrize("distribution", ["normal", "peaked", "one-hot", "constant-v", "tiny"])
+def test_float64_inside_and_other_orders_are_no_evidence(distribution: str) -> None:
+    case = CASE.but(distribution=distribution)
+    for trace in (run(kernel(), case), run("flash", case.but(head_dim=32, block_q=32, block_k=32), backend="emulator")):
+        for beyond in (BEYOND, DOUBTFUL):
+            assert excesses(trace, [name for name in trace.stages if name not in ("row_max", "scores")], beyond) == {}
+
+
+def test_few_rows_doubt_only_where_all_do() -> None:
+    """Of 4 rows the variance says nothing; of 3 nothing is said at all."""
+    for rows, some in ((2, True), (1, False)):
+        trace = only(run(kernel(by_short_constant), CASE.but(seqlen_q=rows)), "out")
+        assert bool(excesses(trace, ["out"], DOUBTFUL)) is some
+        assert excesses(trace, ["out"]) == {}
+
+
+def test_arithmetic_that_the_control_lacks_is_left_out() -> None:
+    trace = only(run(kernel(by_short_constant), CASE), "out")
+    changes: list[dict[str, Any]] = [
+        {"input_precision": "tf32"},
+        {"accumulator_dtype": "float16"},
+        {"scaled_q_dtype": "float16"},
+    ]
+    for change in changes:
+        narrow: Contract = replace(trace.contract, **change)
+        assert excesses(trace, ["out"]) and excesses(replace(trace, contract=narrow), ["out"]) == {}

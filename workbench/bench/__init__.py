@@ -1,0 +1,1 @@
+"""What is measured, each beside a peer of the same run."""

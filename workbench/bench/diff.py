@@ -1,0 +1,250 @@
+"""What a verdict costs, beside comparisons with a tolerance on the same arrays.
+
+A fresh process loads a trace with every stage and judges it, so that neither the kernel's run nor its memory counts.
+The peers, numpy.testing.assert_allclose and torch.testing.assert_close, compare each dumped stage with the float64
+expectation that `diff` makes for itself and they are given: what that takes stands beside them. Their tolerance is one
+that all stages keep, since a failure costs them more.
+"""
+
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from workbench.arrays import as_numpy, handed_over
+from workbench.case.case import Case
+from workbench.foreign.run import run
+from workbench.judge.diff import Diff, diff
+from workbench.judge.expectation import Expectation, Part, readable
+from workbench.judge.usual_rules import ATOL
+from workbench.machine import machine, peak_bytes
+from workbench.progress import step
+from workbench.trace.file import load, save
+from workbench.trace.trace import Trace
+
+SCHEMA = "workbench.bench-diff/1"
+KERNEL = "flash"
+#: judged on the cpu and, where torch finds a GPU, there; and judged on a GPU only
+HEAD = Case(seqlen=2048, head_dim=128)
+HEADS = Case(seqlen=4096, heads=16, head_dim=128)
+#: judged on both, and the verdicts compared, correct and with a fault
+BOTH = Case(seqlen=512, heads=2, head_dim=128, causal=True)
+FAULTS = ((), ("flash-no-correction",))
+REPEATS = 5
+PEERS = ("assert_allclose", "assert_close")
+# Seconds for each query and key, measured on 2 cores, for estimates only: run and saved, judged once, and compared once
+# by both peers
+RUN_S, JUDGE_S, PEERS_S = 1e-6, 8e-7, 1e-6
+
+
+def measure(head: Case = HEAD, heads: Case = HEADS, both: Case = BOTH) -> dict[str, Any]:
+    """The JSON document of one run of the benchmark.
+
+    A row of `costs` is a case judged on a `device`, the trace in the host's memory:
+
+    - `first_s`, what the first verdict of the process took; `median_s` of `repeats` verdicts and `cpu_s`, the median of
+      their processor time on all threads, which other users of the machine do not lengthen;
+    - `peak_bytes`, the largest resident memory of the process: Python, libraries, the trace (`trace_bytes`, twice while
+      it is read) and what judging takes; `device_peak_bytes`, what torch had allocated on the GPU, null elsewhere;
+    - `expectation_s`, the float64 expectation of every stage; `assert_allclose_s` on the host and `assert_close_s` on
+      the device, the way there of what was dumped included: medians of `peer_repeats`, summed over heads and stages;
+      null without torch. `*_ratio` is median_s over it.
+
+    A row of `agreement` is a small case with a `fault` judged on cpu and cuda, as of `agreement`; [] without a GPU.
+    """
+    found = machine()
+    torch = _torch()
+    gpu = torch is not None and torch.cuda.is_available()
+    versions = {"python": platform.python_version(), "numpy": np.__version__}
+    return {
+        "schema": SCHEMA,
+        "versions": versions | ({"torch": torch.__version__} if torch else {}),
+        "machine": found,
+        "costs": _costs(head, ("cpu", "cuda")) + _costs(heads, ("cuda",)) if gpu else _costs(head, ("cpu",)),
+        "agreement": [_agreement(both, faults) for faults in FAULTS] if gpu else [],
+    }
+
+
+def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """The document as tables for a screen: rows of equal columns."""
+    costs = [
+        {
+            **_words(row["case"]),
+            "device": row["device"],
+            **{f"{name} s": row[f"{name}_s"] for name in ("first", "median", "cpu")},
+            **{f"{name} GB": _gigabytes(row[f"{name}_bytes"]) for name in ("trace", "peak", "device_peak")},
+            "expectation s": row["expectation_s"],
+            **{f"{peer} {unit}": row[f"{peer}_{unit}"] for peer in PEERS for unit in ("s", "ratio")},
+        }
+        for row in results["costs"]
+    ]
+    agreed = [
+        _words(row["case"]) | {name: cell for name, cell in row.items() if name != "case"}
+        for row in results["agreement"]
+    ]
+    return [costs, *([agreed] if agreed else [])]
+
+
+def _words(case: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reader wants to know of a case."""
+    return {name: case[name] for name in ("heads", "seqlen_k", "head_dim")} | {
+        "tiles": f"{case['block_q']}x{case['block_k']}"
+    }
+
+
+def _gigabytes(size: int | None) -> float | None:
+    return None if size is None else size / 1e9
+
+
+def agreement(one: Diff, other: Diff) -> dict[str, Any]:
+    """How far two verdicts on the same trace agree.
+
+    `verdicts_differ` names the stages whose verdict or role differs; `moved` is a bound from below on the elements
+    whose State differs, in the isolated and propagated comparisons of all stages, from the counts of each State.
+    """
+    pairs = [
+        (a.summary, b.summary)
+        for left, right in zip(one.stages, other.stages, strict=True)
+        for a, b in ((left.isolated, right.isolated), (left.propagated, right.propagated))
+        if a is not None and b is not None
+    ]
+    differ = [
+        left.name
+        for left, right in zip(one.stages, other.stages, strict=True)
+        if (left.verdict, left.role) != (right.verdict, right.role)
+    ]
+    return {
+        "verdict": one.verdict,
+        "origins": list(one.origins),
+        "stages": len(one.stages),
+        "verdicts_differ": differ,
+        "elements": sum(a.size for a, _ in pairs),
+        "moved": sum(int(np.abs(a.states - b.states).sum()) // 2 for a, b in pairs),
+    }
+
+
+def judge() -> None:
+    """Judge the trace and device of stdin (JSON) and time it; write what a row of `costs` says of it to stdout."""
+    path, device = json.load(sys.stdin)
+    trace = load(Path(path))
+    seconds, cpu = [], []
+    for _ in range(REPEATS):
+        started, started_cpu = time.perf_counter(), time.process_time()
+        verdict = diff(trace, device=device).verdict
+        seconds.append(time.perf_counter() - started)
+        cpu.append(time.process_time() - started_cpu)
+    row: dict[str, Any] = {
+        "verdict": verdict,
+        "repeats": REPEATS,
+        "first_s": seconds[0],
+        "median_s": median(seconds),
+        "cpu_s": median(cpu),
+        "trace_bytes": sum(array.nbytes for array in (*trace.inputs.values(), *trace.stages.values())),
+        "peak_bytes": peak_bytes(),
+        "device_peak_bytes": _torch().cuda.max_memory_allocated() if device == "cuda" else None,
+    }
+    row |= peers(trace, device)
+    for peer in PEERS:
+        row[f"{peer}_ratio"] = None if row[f"{peer}_s"] is None else round(row["median_s"] / row[f"{peer}_s"], 2)
+    sys.stdout.write(json.dumps(row))
+
+
+def peers(trace: Trace, device: str) -> dict[str, Any]:
+    """What a row of `costs` says of the peers. AssertionError where a stage is not within ATOL."""
+    case, torch = trace.case, _torch()
+    heads = [Part(slice(b, b + 1), slice(h, h + 1)) for b in range(case.batch) for h in range(case.heads)]
+    repeats = max(1, REPEATS // len(heads))
+    expectation_s = 0.0
+    seconds = dict.fromkeys(PEERS if torch else PEERS[:1], 0.0)
+    for head in heads:
+        started = time.perf_counter()
+        expectation = Expectation(trace, readable(trace), head, device)
+        expected = expectation.computed
+        if device == "cuda":  # what is timed there is over when its queue is empty
+            torch.cuda.synchronize()
+        expectation_s += time.perf_counter() - started
+        for name, stage in trace.stages.items():
+            actual = head.of(stage, expectation.axes(name))
+            on_host = as_numpy(expected[name], name)
+            calls = {
+                "assert_allclose": partial(_assert_allclose, actual, on_host),
+                "assert_close": partial(_assert_close, actual, expected[name], device),
+            }
+            for peer in seconds:
+                seconds[peer] += median_s(calls[peer], repeats)
+    return {
+        "peer_repeats": repeats,
+        "expectation_s": expectation_s,
+        **{f"{peer}_s": seconds.get(peer) for peer in PEERS},
+    }
+
+
+def _assert_allclose(actual: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=ATOL)
+
+
+def _assert_close(actual: np.ndarray, expected: Any, device: str) -> None:
+    import torch
+
+    there = handed_over(np.ascontiguousarray(actual), "torch", device)
+    torch.testing.assert_close(there, torch.as_tensor(expected), rtol=0, atol=ATOL, check_dtype=False)
+
+
+def median_s(call: Callable[[], object], repeats: int) -> float:
+    """Median of so many calls, in seconds."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return median(seconds)
+
+
+def _costs(case: Case, devices: Sequence[str]) -> list[dict[str, Any]]:
+    """A row of `costs` for each device."""
+    pairs = case.batch * case.heads * case.seqlen_q * case.seqlen_k
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.safetensors"
+        with step(f"run {KERNEL} with {case.heads} x {case.seqlen_k} queries", RUN_S * pairs):
+            trace = run(KERNEL, case)
+            save(trace, path)
+        settled = trace.case.as_dict()
+        del trace  # the process that judges may need the room
+        for device in devices:
+            seconds = (REPEATS * JUDGE_S + max(1, REPEATS // case.heads) * PEERS_S) * pairs
+            with step(f"judge it on {device} and compare, {REPEATS} times", seconds):
+                rows.append({"case": settled, "device": device, **_in_a_process(path, device)})
+    return rows
+
+
+def _in_a_process(path: Path, device: str) -> dict[str, Any]:
+    """What `judge` writes."""
+    command = [sys.executable, "-c", "from workbench.bench import diff as bench_diff; bench_diff.judge()"]
+    given = json.dumps([str(path), device]).encode()
+    return json.loads(subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def _agreement(case: Case, faults: tuple[str, ...]) -> dict[str, Any]:
+    """A row of `agreement`."""
+    trace = run(KERNEL, case, faults=faults)
+    on_cpu, on_gpu = (diff(trace, device=device) for device in ("cpu", "cuda"))
+    return {"case": trace.case.as_dict(), "fault": ", ".join(faults), **agreement(on_cpu, on_gpu)}
+
+
+def _torch() -> Any:
+    """The module; None where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch

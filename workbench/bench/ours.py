@@ -1,0 +1,74 @@
+"""Kernels of ours as they are timed: built without probes, launched by numba's dispatcher, their arrays on the GPU."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from workbench.bench.latency import Call
+from workbench.case.case import Case
+from workbench.cuda.build import Constants, QuantisedConstants, build
+from workbench.cuda.faults.fault import Fault
+from workbench.cuda.kernels import Kernel
+from workbench.cuda.plan import launches, plan
+from workbench.cuda.quiet import quiet
+from workbench.cuda.run import Memory
+
+
+def prepared(name: str, case: Case, *, faults_in: Sequence[str], judged: Mapping[str, np.ndarray]) -> Call:
+    """The launches of kernel `name` on `case`, all of them in order, in a GPU's memory; configured once for a stream.
+
+    Codes and scales of a kernel that reads them are made before. It is right where out and lse have the bits of the
+    stages `judged`, of a run with probes: these change none. Refusal for a case or fault that the kernel cannot take.
+    """
+    import torch
+
+    made = plan(name, case, faults_in=faults_in, probes="output")
+    memory = Memory("cuda", made.arrays, made.inputs, made.guard)
+    parts = [
+        (
+            _dispatcher(made.kernel, function, made.constants, made.faults),
+            grid,
+            made.arguments(names, (), memory.arrays),
+        )
+        for function, grid, names in launches(made.trace.case, made.kernel)
+    ]
+
+    @functools.cache
+    def configured(stream: int) -> list[Callable[[], None]]:
+        with quiet():
+            there = cuda.external_stream(stream)
+            threads = made.constants.threads
+            return [functools.partial(part[grid, threads, there], *arguments) for part, grid, arguments in parts]
+
+    def run() -> None:
+        for launch in configured(torch.cuda.current_stream().cuda_stream):
+            launch()
+
+    def right(_: None) -> bool:
+        memory.copy_back()
+        return all(made.trace.stages[stage].tobytes() == judged[stage].tobytes() for stage in ("out", "lse"))
+
+    @contextmanager
+    def poisoned() -> Iterator[None]:
+        for array, host in memory.host.items():
+            poison = np.full(host.nbytes, 0xFF, np.uint8).view(host.dtype).reshape(host.shape)
+            memory.arrays[array].copy_to_device(poison)
+        try:
+            yield
+        finally:
+            for array in memory.inputs:
+                memory.arrays[array].copy_to_device(memory.host[array])
+
+    return Call(run, right, poisoned)
+
+
+@functools.lru_cache(maxsize=256)
+def _dispatcher(
+    kernel: Kernel, function: str, constants: Constants | QuantisedConstants, faults: tuple[Fault, ...]
+) -> Any:
+    """The build without probes; cases of one head_dim share it, and what it is compiled to."""
+    return build(kernel.file, function, constants, (), faults).for_cuda()

@@ -1,0 +1,240 @@
+"""How far verdicts can be trusted: random correct cases, in which nothing is wrong, and every fault on random cases.
+
+Beside the verdicts stand what the usual rules (`rules`) say of the same outputs.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from workbench.bench import tally
+from workbench.bench.jobs import spread
+from workbench.bench.tally import LIMITS, RULES, Called, Tally, expected_out
+from workbench.case.case import Case
+from workbench.case.distributions import DISTRIBUTIONS
+from workbench.case.stages import ALGORITHMS, PROBE_SETS
+from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.cuda.faults.fault import Fault
+from workbench.cuda.kernels import KERNELS
+from workbench.foreign.run import run
+from workbench.judge import usual_rules as rules
+from workbench.judge.diff import SEVERITY, diff
+from workbench.judge.stage import ORIGIN_VERDICTS
+from workbench.progress import step
+from workbench.refusal import Refusal
+from workbench.trace.trace import Trace
+
+SCHEMA = "workbench.bench-verdicts/1"
+#: block_q, block_k, smallest and largest head_dim, dtype: few, since each is one compile for every kernel function
+BUILDS = (
+    (16, 16, 1, 32, "float32"),
+    (32, 16, 1, 32, "bfloat16"),
+    (64, 64, 33, 64, "float32"),
+    (64, 64, 33, 64, "float16"),
+    (32, 32, 65, 128, "float32"),
+)
+#: the build of every fault, with the dtype that it needs
+FAULT_BUILD = {"block_q": 32, "block_k": 32, "head_dim": 32}
+#: the kernels on floats: those on codes take no dtype, and have variants of their own
+MEASURED = tuple(kernel.name for kernel in KERNELS.values() if not kernel.quantised)
+#: the faults that numbers show
+FAULTS = tuple(fault.id for fault in CATALOGUE.values() if fault.stages and fault.kernel in MEASURED)
+#: the faults that truncate sums, of which most errors stay inside their budgets
+TRUNCATING = tuple(fault.id for fault in CATALOGUE.values() if fault.biased)
+# seconds of a case and of a cold build, measured on 2 cores, for estimates only
+CASE_S, FAULT_CASE_S, BUILD_S = 0.06, 0.05, 5.0
+
+
+def measure(correct: int = 2000, per_fault: int = 20, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
+    """The JSON document of one campaign on the emulator, the same for any number of `jobs` (processes).
+
+    `correct`: counts over that many random cases of correct kernels, both in turn, and of each verdict the stages that
+    it came from; `limits` are the largest shares of them that may be called so. `faults`: a row for each fault with
+    `stages`: of `per_fault` runs, `effective` (out or lse differ in a bit from the correct kernel's) and of these, with
+    a full and a lean dump, `bug` and `origin` (the first origin is the faulty stage, or with a lean dump the first
+    dumped stage at or after it), and how many each usual rule fails. `truncating`: a row for each fault that truncates
+    the sums of a `stage`: of as many runs, with 65 to 128 queries, those in which it changes a bit of the stage
+    (`effective`), and how many of these each verdict on the stage gets; `biased` takes a second run on other inputs.
+    """
+    counts = Tally()
+    random = np.random.default_rng(seed)
+    runs = [(name, _draw(random, name)) for _, name in zip(range(correct), itertools.cycle(MEASURED), strict=False)]
+    with step(f"judge {correct} correct runs", CASE_S * correct / jobs + BUILD_S * 1.5 * len(BUILDS)) as tick:
+        for called in spread(_called, runs, jobs):
+            counts.add(called)
+            tick(f"{counts.runs} done, {len(counts.not_right)} not called right")
+    with step(f"judge {per_fault} runs of each of {len(FAULTS)} faults", faults_s(per_fault, jobs)) as tick:
+        rows = []
+        for row in spread(partial(_fault_row, runs=per_fault, seed=seed), FAULTS, jobs):
+            rows.append(row)
+            tick(f"{len(rows)} done")
+    with step(f"judge {per_fault} runs of each of {len(TRUNCATING)} truncated sums", faults_s(per_fault, jobs) / 8):
+        truncating = list(spread(partial(_truncating_row, runs=per_fault, seed=seed), TRUNCATING, jobs))
+    sums: dict[str, Any] = {key: sum(row[key] for row in rows) for key in ("runs", "effective")}
+    for dump in ("full", "lean"):
+        sums[dump] = {key: sum(row[dump][key] for row in rows) for key in ("bug", "origin")}
+    sums["rules"] = {name: sum(row["rules"][name] for row in rows) for name in RULES}
+    return {
+        "schema": SCHEMA,
+        "seed": seed,
+        "limits": LIMITS,
+        "correct": counts.document(),
+        "faults": rows,
+        "all_faults": sums,
+        "truncating": truncating,
+    }
+
+
+def faults_s(per_fault: int, jobs: int) -> float:
+    """About how many seconds `per_fault` runs of every fault take, all of them compiled first."""
+    return (FAULT_CASE_S * per_fault + BUILD_S) * len(FAULTS) / jobs
+
+
+def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The document as tables for a screen: rows of equal columns."""
+    correct = results["correct"]
+    faults = [
+        {
+            "fault": row.get("fault", "all"),
+            "runs": row["runs"],
+            "effective": row["effective"],
+            **{f"{dump} {key}": row[dump][key] for dump in ("full", "lean") for key in ("bug", "origin")},
+            **{f"{name} fails": row["rules"][name] for name in RULES},
+        }
+        for row in (*results["faults"], results["all_faults"])
+    ]
+    verdicts = [tally.row("correct kernels", correct), tally.limits_row(correct)]
+    stages = tally.stage_rows(correct)
+    judged = [verdict for verdict in SEVERITY if verdict not in ("untestable", "missing")]
+    truncating = [
+        {
+            **{key: row[key] for key in ("fault", "stage", "runs", "effective")},
+            **{verdict: row["verdicts"].get(verdict, 0) for verdict in judged},
+        }
+        for row in results["truncating"]
+    ]
+    return [verdicts, *([stages] if stages else []), faults, truncating]
+
+
+def _called(drawn: tuple[str, Case]) -> Called:
+    """What a correct run was called."""
+    name, case = drawn
+    return Called.of(diff(run(name, case, backend="emulator")))
+
+
+def _draw(random: np.random.Generator, kernel: str) -> Case:
+    """A case of any shape, distribution, mask and scale, on one of BUILDS."""
+    block_q, block_k, low, high, dtype = BUILDS[random.integers(len(BUILDS))]
+    kv_heads = int(random.integers(1, 3))
+    options: dict[str, Any] = {
+        "batch": int(random.integers(1, 3)),
+        "heads": kv_heads * int(random.integers(1, 4)),
+        "kv_heads": kv_heads,
+        "seqlen_q": int(random.integers(1, 100)),
+        "seqlen_k": int(random.integers(1, 150)),
+        "head_dim": int(random.integers(low, high + 1)),
+        "dtype": dtype,
+        "causal": bool(random.integers(2)),
+        "causal_alignment": str(random.choice(["bottom-right", "top-left"])),
+        "splits": int(random.integers(1, 6)) if KERNELS[kernel].splits else None,
+        "block_q": block_q,
+        "block_k": block_k,
+        "seed": int(random.integers(2**32)),
+        "distribution": str(random.choice(sorted(DISTRIBUTIONS))),
+    }
+    return _case(options)
+
+
+def _case(options: dict[str, Any]) -> Case:
+    """The case; with normal inputs where index-coded ones want a larger head_dim."""
+    try:
+        return Case(**options)
+    except Refusal:
+        return Case(**options | {"distribution": "normal"})
+
+
+def _fault_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
+    fault = CATALOGUE[fault_id]
+    row: dict[str, Any] = {"fault": fault.id, "kernel": fault.kernel, "runs": runs, "effective": 0}
+    row |= {"full": {"bug": 0, "origin": 0}, "lean": {"bug": 0, "origin": 0}, "rules": dict.fromkeys(RULES, 0)}
+    for faulty in effective_runs(fault, runs, seed):
+        row["effective"] += 1
+        full = diff(faulty)
+        for rule in rules.usual(faulty, expected_out(full)):
+            row["rules"][rule.name] += not rule.passes
+        for dump, judged in (("full", full), ("lean", diff(reduced(faulty, "lean")))):
+            row[dump]["bug"] += judged.verdict in ORIGIN_VERDICTS
+            row[dump]["origin"] += judged.origin in _origins(fault, dump)
+    return row
+
+
+def _truncating_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
+    fault, random = CATALOGUE[fault_id], np.random.default_rng(seed)
+    (stage,) = fault.biased
+    verdicts: Counter[str] = Counter()
+    for _ in range(runs):
+        case = _fault_case(fault, random)
+        faulty, sound = (run(fault.kernel, case, faults=some, backend="emulator") for some in ([fault.id], []))
+        if faulty.stages[stage].tobytes() != sound.stages[stage].tobytes():
+            verdicts[diff(faulty)[stage].verdict] += 1
+    return {"fault": fault.id, "stage": stage, "runs": runs, "effective": verdicts.total(), "verdicts": dict(verdicts)}
+
+
+def effective_runs(fault: Fault, runs: int, seed: int) -> Iterator[Trace]:
+    """Of so many random runs of a fault, with a full dump, those in which it changes a bit of out or lse."""
+    random = np.random.default_rng(seed)
+    for _ in range(runs):
+        case = _fault_case(fault, random)
+        faulty = run(fault.kernel, case, faults=[fault.id], backend="emulator")
+        sound = run(fault.kernel, case, probes="output", backend="emulator")
+        if any(faulty.stages[name].tobytes() != sound.stages[name].tobytes() for name in ("out", "lse")):
+            yield faulty
+
+
+def _fault_case(fault: Fault, random: np.random.Generator) -> Case:
+    """A case in which the fault can show: several tiles, and rows without keys where it is about those."""
+    length = int(random.integers(65, 129))
+    options: dict[str, Any] = {
+        **FAULT_BUILD,
+        "heads": int(random.integers(1, 4)),
+        "seqlen_q": length,
+        "seqlen_k": length - int(random.integers(1, 33)) if fault.id == "flash-no-masked-tile-guard" else length,
+        "causal": bool(random.integers(2)) or "causal" in fault.needs,
+        "splits": int(random.integers(2, 5)) if KERNELS[fault.kernel].splits else None,
+        "seed": int(random.integers(2**32)),
+        "distribution": str(random.choice(["normal", "uniform", "outlier-channels", "peaked"])),
+    }
+    return _case(options | dict(fault.needs))
+
+
+def reduced(trace: Trace, probes: str) -> Trace:
+    """The trace as a run with fewer probes (lean, output) would have left it."""
+    kept = tuple(name for name in trace.requested if name in PROBE_SETS[probes])
+    again = trace.rerun
+    return replace(
+        trace,
+        stages={name: trace.stages[name] for name in kept},
+        requested=kept,
+        rerun=None if again is None else lambda case: reduced(again(case), probes),
+    )
+
+
+def _origins(fault: Fault, dump: str) -> Sequence[str]:
+    """Where a fault may first show: at its stages, or with a lean dump at the first dumped stages that read them."""
+    if dump == "full":
+        return fault.stages
+    stages = ALGORITHMS[KERNELS[fault.kernel].algorithm]
+    found: list[str] = []
+    reached = [name for name in fault.stages if name not in PROBE_SETS["lean"]]
+    found += [name for name in fault.stages if name in PROBE_SETS["lean"]]
+    while reached:
+        hidden = reached.pop()
+        for name, stage in stages.items():
+            if hidden in stage.reads and name != hidden:
+                (found if name in PROBE_SETS["lean"] else reached).append(name)
+    return found

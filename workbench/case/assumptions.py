@@ -1,0 +1,113 @@
+"""What is assumed of a kernel that does not say: the usual choice of a flash kernel, and what else it might have done.
+
+The weakest contract (`contract.of_foreign`) holds of nearly any kernel, and hides bugs for that. A run can be held
+against the usual one as well; what is wrong under it may be right under one other choice, which is then worth naming.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from workbench.case.contract import FLOAT8, WEAKEST_MMA, Contract
+
+#: field -> what nearly every flash kernel does. Sums, scores and partial results are float32, probs are cast once, to
+#: the storage dtype (`usual`), and every cast rounds to nearest, CUDA's and torch's default. row_sum adds probs before
+#: that cast (FlashAttention-2 and 3, Triton's tutorial): if it might add either, lse could be off by 2^-9 in bfloat16,
+#: where it is otherwise off by 2^-20. One division at the end normalises
+_USUAL: Mapping[str, Any] = {
+    "scores_dtype": "float32",
+    "partials_dtype": "float32",
+    "row_sum_of_cast": False,
+    "probs_normalised": False,
+    "normalisation": "division",
+    # no tighter than "difference": FlashAttention-2's, which Triton's contraction of products and differences makes too
+    "exp_argument": "fma",
+    "probs_rounding": "nearest",
+    "partials_rounding": "nearest",
+    "out_rounding": "nearest",
+    # A100's tensor cores, the weakest since V100's (Fasi et al. 2021, PeerJ CS-330, table 1)
+    "mma_block": 8,
+    "mma_extra_bits": 1,
+}
+#: the least argument to which FlashAttention-4 clamps that of its exp2, so that a subtraction can build the exponent
+FLOOR = -127.0
+#: the largest number that is found in place of -inf (in BERT's masks); of others less than half of it is masked too
+SENTINEL = -1e4
+#: ulps of an exponential of degree 3: 2.4e-4, twice and a half the 8.8e-5 of the best polynomial for 2^x on [0, 1),
+#: which FlashAttention-4 has
+POLYNOMIAL_ULPS = 2000.0
+#: and of degree 2: 2^-9 and a little, half an ulp of bfloat16, which is all that probs in it keep
+QUADRATIC_ULPS = 40000.0
+
+
+class Choice(NamedTuple):
+    """One field of a contract, chosen."""
+
+    field: str
+    contract: Contract
+
+    def __str__(self) -> str:
+        value = getattr(self.contract, self.field)
+        return f"{self.field}={str(value).lower() if isinstance(value, bool | None) else value}"
+
+
+def usual(promise: Contract) -> Contract:
+    """The contract of `contract.of_foreign` with the usual choice of a flash kernel for what nobody declared."""
+    chosen = {**_USUAL, "probs_dtype": _storage(promise)} if _storage(promise) != "float32" else _USUAL
+    return replace(promise, **{name: value for name, value in chosen.items() if name in promise.assumed})
+
+
+def weaker(promise: Contract) -> list[str]:
+    """The fields that nobody declared and in which the contract is not the `usual` one."""
+    base = usual(promise)
+    return [name for name in promise.assumed if getattr(promise, name) != getattr(base, name)]
+
+
+def alternatives(promise: Contract) -> Iterator[Choice]:
+    """Choices for fields that nobody declared of the contract of `contract.of_foreign`, each in the `usual` contract in
+    which that field alone is another, a weaker one first; a field may come more than once.
+    """
+    base, fields = usual(promise), weaker(promise)
+    for name in _USUAL:
+        if name in fields and name not in ("mma_block", "mma_extra_bits"):
+            yield Choice(name, replace(base, **{name: getattr(promise, name)}))
+    for name, value, with_it in _wild(promise):
+        if name in promise.assumed:
+            more = {key: other for key, other in with_it.items() if key in promise.assumed}
+            yield Choice(name, replace(base, **{name: value}, **more))
+
+
+def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """Choices of kernels found in the wild: a field, its value, and what goes with it."""
+    storage, narrow = _storage(promise), ("float16", "bfloat16")
+    if storage == "float32":
+        # Triton's words; tensor cores add up what they round
+        for precision in ("tf32x3", "tf32"):
+            yield "input_precision", precision, {"accumulation": "any", **WEAKEST_MMA}
+        for dtype in narrow:
+            yield "probs_dtype", dtype, {}
+    else:
+        # mma with float16 accumulators (PTX ISA, mma.m16n8k16), sums of bfloat16 tensors
+        for dtype in narrow:
+            yield "accumulator_dtype", dtype, {}
+        yield "scaled_q_dtype", storage, {}
+        for dtype in (*(other for other in narrow if other != storage), *FLOAT8.values()):
+            yield "probs_dtype", dtype, {}
+        yield "mma_extra_bits", promise.mma_extra_bits, {"mma_block": promise.mma_block}
+    for ulps in (POLYNOMIAL_ULPS, QUADRATIC_ULPS):
+        yield "exp_ulps", ulps, {"exp_floor": FLOOR}  # which goes with it
+    yield "exp_floor", FLOOR, {}
+    # of what is dumped: its units, what stands for -inf, maxima, tiles
+    yield "base2", True, {}
+    yield "scores_scaled", False, {}
+    yield "mask_sentinel", SENTINEL, {}
+    yield "row_max", "upper_bound", {}
+    yield "row_max", "any", {}
+    yield "tile_order", "descending", {}
+    yield "skips_masked_tiles", True, {}
+
+
+def _storage(promise: Contract) -> str:
+    """The dtype in which q, k and v are stored, which the weakest choices are made of; of codes what they decode to."""
+    weakest = (getattr(promise, name) for name in ("scores_dtype", "partials_dtype") if name in promise.assumed)
+    return next(weakest, promise.out_dtype)

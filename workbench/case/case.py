@@ -1,0 +1,195 @@
+"""A case: one attention problem, and the q, k, v that belong to it.
+
+Everything downstream (kernel, reference, budgets, report) reads the same frozen record, so a run can be repeated from
+its text.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import InitVar, asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.case.distributions import DISTRIBUTIONS, bits, shapes
+from workbench.case.stages import axis_sizes
+from workbench.floats import DTYPES
+from workbench.machine import memory_bytes
+from workbench.refusal import Refusal
+
+ALIGNMENTS = ("bottom-right", "top-left")
+#: fields of quantised kernels, None elsewhere -> values; a quantised kernel takes the first where none is given
+QUANTISED: Mapping[str, tuple[str, ...]] = {
+    "codes": ("simulated", "e4m3", "e5m2"),
+    "scores": ("mma", "scalar"),
+    "decode": ("table", "direct"),
+    "quantiser_scale": ("dynamic", "static"),
+}
+
+#: the distribution of a case whose inputs were put in, from a file or by a caller: it draws none
+GIVEN = "given"
+
+#: a field that is derived from others when it is not given; a case that exists has a value there
+_SETTLED: Any = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem. `seqlen` sets both lengths; of seqlen_q and seqlen_k one alone sets both.
+
+    What is None is settled by `__post_init__` (kv_heads, scale) or by the kernel that runs the case (splits, block_q,
+    block_k). Raises Refusal for a value outside its rule.
+    """
+
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = _SETTLED  #: as many as heads when not given; must divide heads
+    seqlen_q: int = _SETTLED
+    seqlen_k: int = _SETTLED
+    head_dim: int = 64
+    dtype: str = "float32"
+    causal: bool = False
+    causal_alignment: str = "bottom-right"  #: FlashAttention-2's; "top-left" is torch's is_causal
+    scale: float = _SETTLED  #: 1 / sqrt(head_dim) when not given; rounded to float32, in which kernels take it
+    splits: int | None = None  #: None: 2 in kernels that split the keys
+    block_q: int | None = None  #: queries in a tile; None: chosen by head_dim
+    block_k: int | None = None  #: keys in a tile; None: chosen by head_dim
+    #: to which a kernel of ours casts probs before they meet V; None: float32, no cast (float16 in quantised kernels)
+    probs_dtype: str | None = None
+    codes: str | None = None  #: format of the 8-bit codes of q, k and v
+    scores: str | None = None  #: how q @ k^T is computed: on tensor cores, or by scalar products
+    decode: str | None = None  #: whether codes of k and v are looked up in a table or decoded one by one
+    quantiser_scale: str | None = None  #: dynamic: max|x| has the largest code; static: half of that, so codes saturate
+    seed: int = 0
+    distribution: str = "normal"
+    input_std: float = 1.0
+    seqlen: InitVar[int | None] = None
+
+    def __post_init__(self, seqlen: int | None) -> None:
+        if seqlen is not None and (self.seqlen_q is not None or self.seqlen_k is not None):
+            raise Refusal(
+                "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others"
+            )
+        if seqlen is not None:
+            self._settle("seqlen_q", _whole("seqlen", seqlen))
+        given = [n for n in (self.seqlen_q, self.seqlen_k) if n is not None] or [128]
+        derived = (("seqlen_q", given[0]), ("seqlen_k", given[0]), ("kv_heads", self.heads))
+        for name, default in derived:
+            if getattr(self, name) is None:
+                self._settle(name, default)
+        for name in ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "splits", "block_q", "block_k"):
+            if name not in ("splits", "block_q", "block_k") or getattr(self, name) is not None:
+                self._settle(name, _whole(name, getattr(self, name)))
+        self._settle("seed", _whole("seed", self.seed, at_least=0))
+        if self.heads % self.kv_heads:
+            raise Refusal(f"heads must be a multiple of kv_heads; got heads={self.heads}, kv_heads={self.kv_heads}")
+        for name, accepted in (
+            ("dtype", DTYPES),
+            ("causal_alignment", ALIGNMENTS),
+            ("distribution", (*DISTRIBUTIONS, GIVEN)),
+        ):
+            if not isinstance(getattr(self, name), str) or getattr(self, name) not in accepted:
+                raise Refusal(f"{name} is one of {', '.join(accepted)}; got {getattr(self, name)!r}")
+        for name, words in (("probs_dtype", tuple(DTYPES)), *QUANTISED.items()):
+            if getattr(self, name) is not None and getattr(self, name) not in words:
+                raise Refusal(f"{name} is one of {', '.join(words)}; got {getattr(self, name)!r}")
+        if not isinstance(self.causal, bool | np.bool_):
+            raise Refusal(f"causal must be True or False; got {self.causal!r}")
+        self._settle("causal", bool(self.causal))
+        scale = _number("scale", 1 / math.sqrt(self.head_dim) if getattr(self, "scale") is None else self.scale)  # noqa: B009
+        if not (scale == 0 or 2.0**-149 <= abs(scale) <= float(np.finfo(np.float32).max)):
+            raise Refusal(f"scale must fit in float32, in which kernels take it; got {scale!r}")
+        self._settle("scale", float(np.float32(scale)))
+        self._settle("input_std", _number("input_std", self.input_std))
+        if self.input_std <= 0:
+            raise Refusal(f"input_std must be above 0; got {self.input_std!r}")
+        if self.distribution in ("exact-integers", "index-coded") and self.input_std != 1:
+            raise Refusal(
+                f"distribution {self.distribution} has fixed values and takes no input_std; got {self.input_std!r}"
+            )
+        needed = bits(self.seqlen_k)
+        if self.distribution == "index-coded" and self.head_dim < needed:
+            raise Refusal(
+                f"distribution index-coded writes the key's index in binary over head_dim: seqlen_k={self.seqlen_k} "
+                f"needs head_dim >= {needed}; got {self.head_dim}"
+            )
+
+    def _settle(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def but(self, **changes: Any) -> "Case":
+        """The same case with `changes`; a new head_dim or heads keeps scale and kv_heads unless they are given.
+
+        `seqlen` sets both lengths here too.
+        """
+        if (seqlen := changes.pop("seqlen", None)) is not None:
+            changes = {"seqlen_q": seqlen, "seqlen_k": seqlen} | changes
+        return replace(self, **changes, seqlen=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain Python values, for JSON; `Case(**case.as_dict())` is the same case."""
+        return asdict(self)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """As `stages.axis_sizes`, without t and s where tiles and splits are not settled."""
+        q, k, _ = shapes(self)
+        return axis_sizes(q, k, self.block_k, self.splits)
+
+    @property
+    def diagonal(self) -> int:
+        """A causal query row i sees the keys j <= i + diagonal (bottom-right: the last query sees every key)."""
+        return self.seqlen_k - self.seqlen_q if self.causal_alignment == "bottom-right" else 0
+
+    def mask(self, queries: slice | np.ndarray = slice(None)) -> np.ndarray:
+        """Which keys some queries see, bool [queries, seqlen_k]."""
+        rows = np.arange(self.seqlen_q)[queries]
+        if not self.causal:
+            return np.ones((len(rows), self.seqlen_k), bool)
+        return np.arange(self.seqlen_k)[None, :] <= rows[:, None] + self.diagonal
+
+    def check_memory(self) -> None:
+        """Refusal where q, k and v alone, drawn in float64, do not fit in the memory of this machine."""
+        needed, memory = 8 * sum(map(math.prod, shapes(self))), memory_bytes()
+        if needed > memory:
+            q, k, _ = shapes(self)
+            raise Refusal(
+                f"q {list(q)}, k and v {list(k)} are drawn in float64, in which they take {needed / 1e9:.3g} GB; this "
+                f"machine has {memory / 1e9:.3g} GB: choose smaller lengths"
+            )
+
+    def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """q [b, heads, seqlen_q, d] and k, v [b, kv_heads, seqlen_k, d] in the case's dtype, rounded before anyone sees
+        them.
+        """
+        if self.distribution == GIVEN:
+            raise Refusal("a case of distribution given draws no inputs: they are put in (--inputs FILE)")
+        self.check_memory()
+        rng = np.random.default_rng(self.seed)
+        arrays = DISTRIBUTIONS[self.distribution](self, rng)
+        # by way of float32, so that a 16-bit case has the inputs of the float32 case, rounded once
+        with np.errstate(over="ignore"):
+            q, k, v = (x.astype(np.float32).astype(DTYPES[self.dtype]) for x in arrays)
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            if not np.all(np.isfinite(x.astype(np.float32))):
+                raise Refusal(
+                    f"inputs must be finite in {self.dtype}; {self.distribution} with input_std={self.input_std!r} "
+                    f"overflows in {name}"
+                )
+        return q, k, v
+
+
+def _whole(name: str, value: Any, at_least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+        raise Refusal(f"{name} must be a whole number of at least {at_least}; got {value!r}")
+    return int(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.integer | np.floating)
+        or not math.isfinite(value)
+    ):
+        raise Refusal(f"{name} must be a finite number; got {value!r}")
+    return float(value)

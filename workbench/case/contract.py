@@ -1,0 +1,317 @@
+"""What a kernel promises about its arithmetic, as data.
+
+Budgets read it. What a foreign kernel does not say is assumed to be the weakest choice, and shown as assumed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from workbench.case.case import Case
+from workbench.case.promises import (
+    ACCUMULATIONS,
+    AT_LEAST_0,
+    BOUNDS,
+    COUNT,
+    DTYPE,
+    EXP_ARGUMENTS,
+    FLOAT8,
+    FLOOR,
+    INPUT_PRECISIONS,
+    MMA_BLOCK,
+    MMA_EXTRA_BITS,
+    NEGATIVE,
+    NORMALISATIONS,
+    NUMBER,
+    ORDER,
+    PROBS_DTYPE,
+    ROUNDINGS,
+    ROW_MAXIMA,
+    SPLITS,
+    TRUTH,
+    Rule,
+    one_of,
+    plain,
+    said,
+)
+from workbench.case.tiling import Tiling, tiling
+from workbench.floats import DTYPES
+from workbench.refusal import Refusal
+
+#: ex2.approx is off by 2 ulp, __expf by 2 + 1.173 |x| (PTX ISA, ex2; CUDA programming guide, intrinsic functions),
+#: counted from the nearest float32; half an ulp more counts from the exact result: an H200 takes 2.05 and, for small x,
+#: between 2 and 3 (`workbench calibrate`)
+EX2_ULPS = 2.5
+FAST_EXP_ULPS, FAST_EXP_ULPS_PER_X = 3.0, 1.173
+#: the tensor core that loses most: blocks of 4 products without extra bits, as V100's (Fasi et al., Numerical behavior
+#: of NVIDIA tensor cores, 2021, PeerJ CS-330)
+WEAKEST_MMA = {"mma_block": 4, "mma_extra_bits": 0}
+#: the same on float8 operands, of which Hopper's wgmma retains around 14 bits, 10 fewer than float32 (DeepSeek-AI,
+#: DeepSeek-V3 Technical Report, 2024, section 3.3.2)
+WEAKEST_FLOAT8_MMA = WEAKEST_MMA | {"mma_extra_bits": -10}
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Arithmetic of one kernel; arithmetic not named here is float32, rounded to nearest."""
+
+    block_k: int | None = said("keys in a tile; none: unknown, stages with a tile axis cannot be judged", COUNT)
+    splits: int | None = said("splits of whole tiles, ceil(tiles / splits) each; none: no splits, or unknown", SPLITS)
+    scores_dtype: str = said("in which qk and scores are rounded", DTYPE)
+    probs_dtype: str = said("to which probs are cast before they meet v; float32: they are not", PROBS_DTYPE)
+    partials_dtype: str = said("in which partial_O is stored", DTYPE)
+    out_dtype: str = said("in which out is stored; the dtype of out tells it", DTYPE)
+    row_sum_of_cast: bool | None = said("whether row_sum adds the cast probs; none: unknown, it may be either", TRUTH)
+    accumulation: str = said("how qk and acc are summed", one_of(ACCUMULATIONS), "nearest")
+    acc_accumulation: str | None = said("how acc is summed, where that is another way", one_of(ACCUMULATIONS), None)
+    mma_block: int = said("products that a tensor core aligns and adds at once", MMA_BLOCK, 16)
+    mma_extra_bits: int = said(
+        "bits that it keeps below float32's last; negative where its accumulator is narrower", MMA_EXTRA_BITS, 2
+    )
+    accumulator_dtype: str = said("in which the sums of qk and acc are rounded after each addition", DTYPE, "float32")
+    input_precision: str = said(
+        "how float32 operands of products are rounded, in Triton's words", one_of(INPUT_PRECISIONS), "ieee"
+    )
+    scaled_q_dtype: str = said("to which q * scale is rounded before the product; float32: it is not", DTYPE, "float32")
+    exp_ulps: float = said("error of exp, at most ...", AT_LEAST_0, 2.0)
+    exp_ulps_per_x: float = said(
+        f"... and so much more for each unit of the argument, {FAST_EXP_ULPS_PER_X} of __expf", AT_LEAST_0, 0.0
+    )
+    exp_flushes: bool = said("whether exp may turn subnormal results into 0", TRUTH, True)
+    exp_floor: float | None = said(
+        "least argument of exp2, to which lower ones, those of masked keys included, may be raised; none: it has none",
+        FLOOR,
+        None,
+    )
+    exp_argument: str = said(
+        "what exp is given: score - max, both rounded; or, as in FlashAttention-2, fma(score, scale * log2(e), "
+        "-max_scaled)",
+        one_of(EXP_ARGUMENTS),
+        "difference",
+    )
+    fast_math: bool = said("whether division and log are approximate (CUDA's __fdividef, __logf)", TRUTH, False)
+    base2: bool = said("whether scores and maxima are in units of log2: scale * log2(e), exp2 for exp", TRUTH, False)
+    scores_scaled: bool = said(
+        "whether scores and maxima hold the scale; if not, they are masked products of q and k", TRUTH, True
+    )
+    row_max: str = said(
+        "what row_max and partial_max hold: the running maximum; a number at least as large; or any",
+        one_of(ROW_MAXIMA),
+        "running",
+    )
+    probs_normalised: bool | None = said(
+        "whether probs are divided by row_sum before they are cast, as torch's softmax does; none: unknown",
+        TRUTH,
+        False,
+    )
+    normalisation: str = said(
+        "how weights are normalised: by one division; as exp(score - lse) or in merges by lse, without one",
+        one_of(NORMALISATIONS),
+        "division",
+    )
+    split_bounds: tuple[int, ...] | None = said(
+        "keys at which splits begin and end, where they are not `splits` of whole tiles", BOUNDS, None
+    )
+    tile_order: str | tuple[int, ...] = said("in which a row visits its key tiles", ORDER, "ascending")
+    skips_masked_tiles: bool = said(
+        "whether tiles in which a row sees no key may be skipped, whatever their slots hold", TRUTH, False
+    )
+    mask_sentinel: float = said(
+        "what scores and maxima hold in place of -inf; what is at most half of it is masked", NEGATIVE, -math.inf
+    )
+    empty_out: float = said("out of a row without keys", NUMBER, 0.0)
+    empty_lse: float = said("lse of a row without keys", NUMBER, -math.inf)
+    probs_rounding: str = said("how the cast of probs rounds", one_of(ROUNDINGS), "nearest")
+    partials_rounding: str = said("how the cast of partial_O rounds", one_of(ROUNDINGS), "nearest")
+    out_rounding: str = said("how the cast of out rounds", one_of(ROUNDINGS), "nearest")
+    operands_dtype: str = said(
+        "to which 8-bit codes are decoded before products read them; float32: not rounded", DTYPE, "float32"
+    )
+    saturates: bool = said(
+        "whether casts turn what is too large into the largest value instead of an infinity", TRUTH, False
+    )
+    assumed: tuple[str, ...] = ()  #: fields that nobody declared
+
+    @property
+    def accumulation_of_acc(self) -> str:
+        """How acc is accumulated, one of ACCUMULATIONS."""
+        return self.acc_accumulation or self.accumulation
+
+    def tiling(self, seqlen_k: int, splits: int | None = None) -> Tiling:
+        """The key tiles of a row and of its splits, of which there are `splits` where the contract does not tell; one
+        tile holds all keys of a split, in the order of keys, where it does not tell block_k.
+        """
+        order = "ascending" if self.block_k is None else self.tile_order
+        splits = self.splits or splits or 1
+        return tiling(seqlen_k, self.block_k or seqlen_k, splits, split_bounds=self.split_bounds, tile_order=order)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain Python values, for JSON; numbers that are not finite as strings."""
+        plain = {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
+        return {name: str(x) if isinstance(x, float) and not math.isfinite(x) else x for name, x in plain.items()}
+
+
+def of_dict(document: Mapping[str, Any]) -> Contract:
+    """The contract that `as_dict` wrote; Refusal for a field that it lacks or that does not exist, and for a value
+    outside its rule.
+    """
+    known = {field.name for field in fields(Contract)}
+    if lacking := [name for name in sorted(known) if name not in document]:
+        raise Refusal(f'"contract" lists what is "assumed", and so holds every field; it lacks {", ".join(lacking)}')
+    given = plain(numbers({name: value for name, value in document.items() if name != "assumed"}))
+    for name, value in given.items():
+        if value is not None or name not in _MAY_BE_NONE:
+            _check(name, value)
+    if not isinstance(document["assumed"], list) or not {*map(str, document["assumed"])} <= known:
+        raise Refusal(f'"assumed" of a "contract" must list its fields; got {document["assumed"]!r}')
+    return Contract(**given, assumed=tuple(document["assumed"]))
+
+
+def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a contract in JSON, inf and nan, which it writes as strings, as numbers."""
+    return {
+        name: float(value) if name in _NUMBERS and isinstance(value, str) and value in _NOT_FINITE else value
+        for name, value in plain.items()
+    }
+
+
+_NUMBERS, _NOT_FINITE = ("mask_sentinel", "empty_out", "empty_lse"), ("inf", "-inf", "nan")
+#: fields that a trace may hold as null: nobody knows, or there is none
+_MAY_BE_NONE = (
+    "block_k",
+    "splits",
+    "acc_accumulation",
+    "row_sum_of_cast",
+    "probs_normalised",
+    "exp_floor",
+    "split_bounds",
+)
+#: field -> its rule; what it means is beside it
+_RULES: Mapping[str, Rule] = {one.name: one.metadata["rule"] for one in fields(Contract) if one.metadata}
+
+
+def of_kernel(case: Case) -> Contract:
+    """The contract of this project's own kernels for a settled case: float32 throughout, but for the cast of probs and
+    for out, which is in the storage dtype.
+    """
+    return Contract(
+        block_k=case.block_k,
+        splits=case.splits,
+        scores_dtype="float32",
+        probs_dtype=case.probs_dtype or "float32",
+        partials_dtype="float32",
+        out_dtype=case.dtype,
+        row_sum_of_cast=False,
+    )
+
+
+def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | None = None) -> Contract:
+    """The contract that a foreign kernel declares, the weakest choice where it is silent.
+
+    `operands_dtype`: the 16-bit dtype of the decoded inputs of a kernel on 8-bit codes, where these were seen; else its
+    products may be of float8.
+
+    The units of what is dumped (base2, scores_scaled, mask_sentinel), the order of tiles and the rows without keys
+    (empty_out, empty_lse) have no weakest choice: they are assumed to be natural, scaled, -inf, ascending, 0 and -inf.
+    Of exp_floor, accumulator_dtype, input_precision and scaled_q_dtype the weakest choice would forgive most bugs: they
+    are assumed to be none, float32 and ieee (`assumptions.alternatives` has the others).
+
+    Raises Refusal for a field that does not exist, a value outside its rule, bounds of splits that do not end with the
+    keys of the case, and tiles that are not those of the case.
+    """
+    told = plain(declared)
+    for name, value in told.items():
+        if value is not None or name not in _MAY_BE_NONE:
+            _check(name, value)
+    if told.get("split_bounds") is not None:
+        told = {"splits": len(told["split_bounds"]) - 1, **told}
+    dtype = case.dtype if case.codes is None else operands_dtype or "bfloat16"
+    float8 = case.codes in FLOAT8 and operands_dtype is None
+    tensor_cores = dtype != "float32" or told.get("input_precision", "ieee") != "ieee"
+    weakest = {
+        "block_k": None,
+        "splits": None,
+        "scores_dtype": dtype,
+        "probs_dtype": FLOAT8[str(case.codes)] if float8 else dtype,
+        "partials_dtype": dtype,
+        "out_dtype": dtype,
+        "row_sum_of_cast": None,
+        "probs_normalised": None,
+        # tensor cores take no float32: TF32 would round the inputs, which a kernel has to declare
+        "accumulation": "any" if tensor_cores else "nearest",
+        **(WEAKEST_FLOAT8_MMA if float8 else WEAKEST_MMA),
+        "accumulator_dtype": "float32",
+        "input_precision": "ieee",
+        "scaled_q_dtype": "float32",
+        "exp_ulps": FAST_EXP_ULPS,
+        "exp_ulps_per_x": FAST_EXP_ULPS_PER_X,
+        "exp_flushes": True,
+        "exp_floor": None,
+        "exp_argument": "any",
+        "fast_math": True,
+        "base2": False,
+        "scores_scaled": True,
+        "row_max": "running",
+        "normalisation": "any",
+        "tile_order": "ascending",
+        "skips_masked_tiles": False,
+        "mask_sentinel": -math.inf,
+        "empty_out": 0.0,
+        "empty_lse": -math.inf,
+        "probs_rounding": "any",
+        "partials_rounding": "any",
+        "out_rounding": "any",
+        "saturates": False,
+        **({} if case.codes is None else {"operands_dtype": dtype}),
+    }
+    promise = Contract(**(weakest | told), assumed=tuple(name for name in weakest if name not in told))
+    _check_tiles(promise, case)
+    return promise
+
+
+def listing() -> list[dict[str, Any]]:
+    """Every field: its name, the rule of its values, what it means, and what is assumed where nobody says it, by the
+    dtype of q, k and v, or the format of their codes.
+    """
+    kinds = {dtype: Case(dtype=dtype) for dtype in DTYPES} | {f"{kind} codes": Case(codes=kind) for kind in FLOAT8}
+    unsaid = {kind: of_foreign({}, case) for kind, case in kinds.items()}
+    return [
+        {
+            "name": one.name,
+            "values": one.metadata["rule"].words,
+            "meaning": one.metadata["meaning"],
+            "assumed": {kind: getattr(promise, one.name) for kind, promise in unsaid.items()},
+        }
+        for one in fields(Contract)
+        if one.metadata
+    ]
+
+
+def _check_tiles(promise: Contract, case: Case) -> None:
+    """Refusal for bounds of splits or an order of tiles that do not fit the case, or each other."""
+    bounds, order = promise.split_bounds, promise.tile_order
+    if bounds is not None and bounds[-1] != case.seqlen_k:
+        raise Refusal(
+            f'"contract" field split_bounds must end with {case.seqlen_k}, the keys of this case; got {[*bounds]}'
+        )
+    if bounds is not None and promise.splits != len(bounds) - 1:
+        raise Refusal(
+            f'"contract" fields split_bounds and splits contradict each other: {[*bounds]} are {len(bounds) - 1} '
+            f"splits; got splits={promise.splits}"
+        )
+    if isinstance(order, str) or promise.block_k is None:
+        return
+    tiles = len(replace(promise, tile_order="ascending").tiling(case.seqlen_k).keys)
+    if len(order) != tiles:
+        raise Refusal(f'"contract" field tile_order must list the {tiles} tiles of this case; got {[*order]}')
+
+
+def _check(name: str, value: Any) -> None:
+    """Refusal for a field that does not exist or a value outside its rule."""
+    if name not in _RULES:
+        known = ", ".join(field.name for field in fields(Contract) if field.name != "assumed")
+        raise Refusal(f'"contract" has the fields {known}; got {name!r}')
+    rule = _RULES[name]
+    if not rule.holds(value):
+        raise Refusal(f'"contract" field {name} must be {rule.words}; got {value!r}')

@@ -1,0 +1,106 @@
+"""What the fields of a contract may say: their rules, and values of other libraries as Python's own."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workbench.floats import DTYPES
+
+#: how a sum of products is accumulated: in float32 and rounded to nearest in any order; in the aligned, truncated
+#: blocks of a tensor core; or either
+ACCUMULATIONS = ("nearest", "tensor-core", "any")
+#: how a cast rounds: to the nearest value, ties to even; toward zero; or either
+ROUNDINGS = ("nearest", "toward-zero", "any")
+#: what exp is given: the difference of a rounded score and its maximum; exp2(fma(score, scale * log2(e), -max_scaled))
+#: as in FlashAttention-2 (Dao 2023, arXiv 2307.08691), where max_scaled is the rounded product; or either
+EXP_ARGUMENTS = ("difference", "fma", "any")
+#: what row_max and partial_max hold: the running maximum; a number at least as large, such as a bound by norms; or any
+#: number, such as a maximum that is raised late
+ROW_MAXIMA = ("running", "upper_bound", "any")
+#: how weights are normalised: by one division; as exp(score - lse) and in merges by lse, without one; or either
+NORMALISATIONS = ("division", "lse", "any")
+#: order in which a row visits its key tiles, where it is not a list of tiles
+TILE_ORDERS = ("ascending", "descending")
+#: how float32 operands of products are rounded, in Triton's words
+INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
+#: format of codes -> the dtype that holds them
+FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+
+
+class Rule(NamedTuple):
+    """What values a field takes."""
+
+    words: str  #: as in "must be one of ..."
+    holds: Callable[[Any], bool]  #: of a value as of `plain`
+
+
+def said(meaning: str, rule: Rule, default: Any = MISSING) -> Any:
+    """A field of a contract, with what it means and what it may say."""
+    return field(default=default, metadata={"meaning": meaning, "rule": rule})
+
+
+def one_of(values: Sequence[str]) -> Rule:
+    """One of some words."""
+    return Rule(f"one of {', '.join(values)}", lambda x: isinstance(x, str) and x in values)
+
+
+def _whole(x: Any, low: float = -math.inf, high: float = math.inf) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and low <= x <= high
+
+
+def _number(x: Any) -> bool:
+    """Whether it is a number of float64, an infinity and NaN among them."""
+    if not isinstance(x, int | float) or isinstance(x, bool):
+        return False
+    try:
+        float(x)
+    except OverflowError:
+        return False
+    return True
+
+
+def _from(low: int, high: int) -> Rule:
+    return Rule(f"a whole number from {low} to {high}", lambda x: _whole(x, low, high))
+
+
+def _wholes(x: Any) -> bool:
+    return isinstance(x, tuple) and all(_whole(one, 0) for one in x)
+
+
+TRUTH = Rule("true or false", lambda x: isinstance(x, bool))
+COUNT = Rule("a whole number of at least 1", lambda x: _whole(x, 1))
+#: most of them without keys: kernels have some hundred at most, and each costs the reference time and memory
+SPLITS = _from(1, 4096)
+#: hardware has 4 to 32; and float32 has 24 bits, all but one of which an accumulator may lack
+MMA_BLOCK, MMA_EXTRA_BITS = _from(1, 4096), _from(-23, 64)
+DTYPE, PROBS_DTYPE = one_of([*DTYPES]), one_of([*DTYPES, *FLOAT8.values()])
+NUMBER = Rule("a number, inf or nan", _number)
+AT_LEAST_0 = Rule("a number of at least 0", lambda x: _number(x) and x >= 0)
+NEGATIVE = Rule("a negative number", lambda x: _number(x) and x < 0)
+FLOOR = Rule("a negative number, or None", lambda x: x is None or (_number(x) and -math.inf < x < 0))
+BOUNDS = Rule(
+    "the keys at which splits begin and end, from 0 on and none below the one before, such as [0, 40, 128]",
+    lambda x: _wholes(x) and len(x) > 1 and x[0] == 0 and list(x) == sorted(x),
+)
+ORDER = Rule(
+    f"{', '.join(TILE_ORDERS)}, or a list of all tiles, such as [0, 2, 1]",
+    lambda x: x in TILE_ORDERS if isinstance(x, str) else _wholes(x) and sorted(x) == list(range(len(x))),
+)
+
+
+def plain(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with lists as tuples, numbers and truths of other libraries as Python's, and dtypes by their names."""
+    return {name: _plain(value) for name, value in given.items()}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # NumPy's numbers, tensors of one
+        return value.item()
+    if isinstance(value, list | tuple | np.ndarray):
+        return tuple(map(_plain, value))
+    if isinstance(value, type | np.dtype) and issubclass(np.dtype(value).type, np.generic):
+        return np.dtype(value).name
+    return str(value).removeprefix("torch.") if str(value).startswith("torch.") else value

@@ -1,0 +1,139 @@
+"""The command line's `bench` commands, which measure."""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+
+from workbench.cli.commands import Commands
+from workbench.cli.exits import BUG
+from workbench.cli.options import (
+    case_options,
+    cases_of,
+    fault_option,
+    foreign_of,
+    json_option,
+    needs_of,
+    target_options,
+)
+
+
+@click.group(cls=Commands)
+def bench() -> None:
+    """Measure speed and cost, and how far verdicts can be trusted, each beside a peer of the same run."""
+
+
+def _measured(
+    measure: Callable[[], dict[str, Any]], tables: Callable[[dict], list[list[dict]]], as_json: bool
+) -> dict[str, Any]:
+    """What is measured, with progress; printed as the document or as tables."""
+    from workbench.progress import shown
+    from workbench.report.text import show
+
+    with shown():
+        results = measure()
+    if as_json:
+        click.echo(json.dumps(results))
+    for rows in [] if as_json else tables(results):
+        show(rows, tuple(rows[0]))
+    return results
+
+
+@bench.command()
+@json_option
+def emulator(as_json: bool) -> None:
+    """Measure the emulator against numba's own CUDA simulator."""
+    from workbench.bench.emulator import measure, tables
+
+    _measured(measure, tables, as_json)
+
+
+@bench.command()
+@json_option
+def sanitizer(as_json: bool) -> None:
+    """Compare watched runs with NVIDIA's compute-sanitizer, fault by fault; needs a GPU."""
+    from workbench.bench.sanitizer import measure, tables
+
+    _measured(measure, tables, as_json)
+
+
+@bench.command()
+@json_option
+def diff(as_json: bool) -> None:
+    """Measure what a verdict costs, in seconds and memory, beside assert_allclose and assert_close."""
+    from workbench.bench.diff import measure, tables
+
+    _measured(measure, tables, as_json)
+
+
+@bench.command()
+@click.option("--correct", type=click.IntRange(min=1), default=2000, help="Random cases of correct kernels [2000]")
+@click.option("--per-fault", type=click.IntRange(min=1), default=20, help="Random cases of each fault [20]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
+@click.option("--foreign", is_flag=True, help="Instead, judge PyTorch's own attention, its contract unknown")
+@click.option("--styles", is_flag=True, help="Instead, judge kernels in the styles of the wild, correct and faulty")
+@click.option("--subsets", is_flag=True, help="Instead, judge every fault from every small set of its stages")
+@json_option
+def verdicts(
+    correct: int, per_fault: int, seed: int, jobs: int, foreign: bool, styles: bool, subsets: bool, as_json: bool
+) -> None:
+    """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
+    from workbench.bench import foreign as bench_foreign
+    from workbench.bench import subsets as bench_subsets
+    from workbench.bench import verdicts as bench_verdicts
+    from workbench.bench.styles import measure as bench_styles
+    from workbench.refusal import Refusal
+
+    if foreign + styles + subsets > 1:
+        raise Refusal("--foreign, --styles and --subsets are campaigns of their own; got several")
+    if styles:
+        _measured(partial(bench_styles.measure, per_fault, seed, jobs), bench_styles.tables, as_json)
+    elif subsets:
+        _measured(partial(bench_subsets.measure, seed=seed, jobs=jobs), bench_subsets.tables, as_json)
+    elif foreign:
+        _measured(
+            partial(bench_foreign.measure, per_fault=per_fault, seed=seed, jobs=jobs), bench_foreign.tables, as_json
+        )
+    else:
+        _measured(partial(bench_verdicts.measure, correct, per_fault, seed, jobs), bench_verdicts.tables, as_json)
+
+
+@bench.command()
+@click.argument("target", metavar="TARGET")
+@fault_option
+@case_options
+@target_options
+@json_option
+def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_json: bool, **options: Any) -> None:
+    """Time TARGET beside PyTorch's scaled_dot_product_attention, where it is right.
+
+    TARGET is a kernel of ours, on a GPU, or a foreign one as path.py:function. It is judged first, and what is wrong is
+    not timed; the command then exits with 1. Case options take comma-separated lists; unless a length or head_dim is
+    given, the shapes (seqlen, head_dim) are (4,4) (64,64) (65,64) (128,64) (192,64) (256,64) (512,64).
+    """
+    from workbench.bench import kernel as bench_kernel
+
+    options |= needs_of(faults, options)
+    shaped = any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k", "head_dim"))
+    shapes = [{}] if shaped else [{"seqlen": (n,), "head_dim": (dim,)} for n, dim in bench_kernel.SHAPES]
+    cases = [case for shape in shapes for case in cases_of({**options, **shape})]
+    given = {"faults": faults, "probes": probes, "backend": backend, **foreign_of(options)}
+    results = _measured(partial(bench_kernel.measure, target, cases, **given), bench_kernel.tables, as_json)
+    for line in [] if as_json else bench_kernel.sentences(results):
+        click.echo(line)
+    sys.exit(BUG if bench_kernel.wrong(results) else 0)
+
+
+@bench.command()
+@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the variants over [1]")
+@json_option
+def fp8(backend: str, jobs: int, as_json: bool) -> None:
+    """Judge the kernel on 8-bit codes in all variants, hold its out against PyTorch's attention, and time it."""
+    from workbench.bench.fp8 import measure, tables
+
+    _measured(partial(measure, backend, jobs), tables, as_json)

@@ -1,0 +1,119 @@
+"""What a shell completes of the command line: kernels, faults, dtypes, stages, and the other words that options take.
+
+Each list is imported when somebody presses the key for it, so that an answer takes no longer than `workbench --help`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import click
+from click.shell_completion import CompletionItem
+
+
+def _targets(ctx: click.Context) -> list[str]:
+    """What was typed as TARGET, so far; it stands among other words where an option lacks its value still."""
+    given = ctx.params.get("target") or ctx.args
+    words = [given] if isinstance(given, str) else given
+    return [name for word in words for name in word.split(",")]
+
+
+def _kernels(ctx: click.Context) -> Iterable[str]:
+    from workbench.cuda.kernels import KERNELS
+
+    return KERNELS
+
+
+def _faults(ctx: click.Context) -> Iterable[str]:
+    """Those of the TARGET, where it is a kernel of ours."""
+    from workbench.cuda.faults.catalogue import CATALOGUE
+
+    own = [fault.id for fault in CATALOGUE.values() if fault.kernel in _targets(ctx)]
+    return own or CATALOGUE
+
+
+def _stages(ctx: click.Context) -> Iterable[str]:
+    """Those of the TARGET, where it is a kernel of ours."""
+    from workbench.case.stages import ALGORITHMS, STAGES
+    from workbench.cuda.kernels import KERNELS
+
+    own = [ALGORITHMS[KERNELS[name].algorithm] for name in _targets(ctx) if name in KERNELS]
+    return own[0] if own else STAGES
+
+
+def _probes(ctx: click.Context) -> Iterable[str]:
+    from workbench.case.stages import PROBE_SETS
+
+    return (*PROBE_SETS, *_stages(ctx))
+
+
+def _dtypes(ctx: click.Context) -> Iterable[str]:
+    from workbench.floats import DTYPES
+
+    return DTYPES
+
+
+def _distributions(ctx: click.Context) -> Iterable[str]:
+    from workbench.case.distributions import DISTRIBUTIONS
+
+    return DISTRIBUTIONS
+
+
+def _alignments(ctx: click.Context) -> Iterable[str]:
+    from workbench.case.case import ALIGNMENTS
+
+    return ALIGNMENTS
+
+
+def _quantised(name: str) -> Callable[[click.Context], Iterable[str]]:
+    def words(ctx: click.Context) -> Iterable[str]:
+        from workbench.case.case import QUANTISED
+
+        return QUANTISED[name]
+
+    return words
+
+
+def _contract(ctx: click.Context) -> Iterable[str]:
+    """Presets, and fields with the sign that follows them."""
+    from workbench.case.contract import listing
+    from workbench.case.presets import PRESETS
+
+    return (*PRESETS, *(f"{field['name']}=" for field in listing()))
+
+
+def _one_of(*words: str) -> Callable[[click.Context], Iterable[str]]:
+    return lambda ctx: words
+
+
+_BACKENDS = _one_of("auto", "emulator", "cuda")
+#: parameter of a command -> the words that it takes
+WORDS: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
+    "target": _kernels,
+    "against": _kernels,
+    "faults": _faults,
+    "elements": _stages,
+    "feed": _stages,
+    "probes": _probes,
+    "dtype": _dtypes,
+    "probs_dtype": _dtypes,
+    "distribution": _distributions,
+    "causal_alignment": _alignments,
+    **{name: _quantised(name) for name in ("codes", "scores", "decode", "quantiser_scale")},
+    "backend": _BACKENDS,
+    "against_backend": _BACKENDS,
+    "arrays": _one_of("numpy", "torch", "cupy", "jax"),
+    "device": _one_of("cpu", "cuda"),
+    "contract": _contract,
+    "layout": _one_of("bhsd", "bshd", "strided"),
+    "fail_on": _one_of("bug", "biased", "suspicious"),
+}
+#: parameters whose value may be a file as well
+FILES = ("target", "against", "inputs", "values", "calibration", "against_trace")
+
+
+def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The words that begin with what was typed after the last comma; where it may be a file too, the shell's files."""
+    name = str(param.name)
+    before, comma, last = incomplete.rpartition(",")
+    words = WORDS[name](ctx) if name in WORDS else ()
+    found = [CompletionItem(f"{before}{comma}{word}") for word in words if word.startswith(last)]
+    return [*([CompletionItem(incomplete, type="file")] if name in FILES else []), *found]

@@ -1,0 +1,63 @@
+"""The command line's `inputs`, which writes what a kernel reads, for kernels that are run elsewhere."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from workbench.cli.options import case_options, cases_of, json_option
+
+#: options of a case that are a kernel's, and change no input
+_OF_KERNELS = ("splits", "block_q", "block_k", "probs_dtype", "scores", "decode")
+
+
+@click.command()
+@case_options
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the inputs into this file, .safetensors or .npz",
+)
+@json_option
+def inputs(out: Path, as_json: bool, **options: Any) -> None:
+    """Write q, k and v of a case into a file, for a kernel that is run elsewhere, such as in a program in C++.
+
+    With --codes, the codes and scales of q, k and v are there, too. The commands that judge what the kernel makes of
+    them are printed.
+    """
+    from workbench.case.case import GIVEN
+    from workbench.foreign.arguments import drawn
+    from workbench.refusal import Refusal
+    from workbench.report.command import case_options as words
+    from workbench.trace.inputs import save
+
+    if given := [f"--{name.replace('_', '-')}" for name in _OF_KERNELS if options[name]]:
+        raise Refusal(f"inputs writes what kernels read, of which {', '.join(given)} changes nothing")
+    cases = cases_of(options)
+    if len(cases) != 1:
+        raise Refusal(f"inputs writes those of one case; the case options make {len(cases)}")
+    case = cases[0]
+    arrays = drawn(case)
+    save(arrays, out)
+    again = [*words(case.but(distribution=GIVEN), own=False), "--inputs", shlex.quote(str(out))]
+    judged_by = {
+        "the lines that it prints": "" if case.codes else " ".join(["workbench diff --values run.log", *again]),
+        "the trace that it writes, these inputs in it": "workbench diff run.safetensors",
+        "a function that runs it": " ".join(["workbench diff mine.py:attention", *again]),
+    }
+    if as_json:
+        told = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
+        commands = [command for command in judged_by.values() if command]
+        found = {"file": str(out), "case": case.as_dict(), "inputs": told, "commands": commands}
+        return click.echo(json.dumps({"schema": "workbench.inputs/1", **found}))
+    for name, x in arrays.items():
+        click.echo(f"{name:8} {x.dtype} {list(x.shape)}")
+    mask = f"causal {case.causal_alignment}" if case.causal else "full"
+    click.echo(f"written: {out}; the kernel is called with scale {case.scale!r}, {mask}; what judges it:")
+    for what, command in judged_by.items():
+        if command:
+            click.echo(f"  {what}:\n    {command}")

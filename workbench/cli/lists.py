@@ -1,0 +1,75 @@
+"""The command line's lists: the faults that can be put in, and the kernels with their stages."""
+
+import json
+
+import click
+
+from workbench.cli.options import json_option
+
+
+@click.command()
+@json_option
+def faults(as_json: bool) -> None:
+    """List the faults that can be put into a kernel."""
+    from workbench.cuda.faults.catalogue import CATALOGUE
+
+    entries = [
+        {
+            "id": fault.id,
+            "kernel": fault.kernel,
+            "summary": fault.summary,
+            "stages": list(fault.stages),
+            "biased": list(fault.biased),
+            "finding": fault.finding,
+            "needs": dict(fault.needs),
+            "source": fault.source,
+            "before": fault.before,
+            "after": fault.after,
+        }
+        for fault in CATALOGUE.values()
+    ]
+    if as_json:
+        return click.echo(json.dumps({"schema": "workbench.faults/1", "faults": entries}))
+    from workbench.report.text import show
+
+    show(entries, ("id", "kernel", "stages", "biased", "finding", "summary"))
+
+
+@click.command()
+@json_option
+def kernels(as_json: bool) -> None:
+    """List the kernels, those of installed packages too, their stages with axes (outermost first) and definitions, and
+    the distributions of inputs.
+    """
+    from workbench.case.distributions import DISTRIBUTIONS
+    from workbench.case.stages import ALGORITHMS, AXIS_NAMES, definitions
+    from workbench.cuda.kernels import KERNELS
+    from workbench.foreign.find import installed
+
+    entries = [
+        {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
+        for k in KERNELS.values()
+    ]
+    others = [
+        {"name": k.name, "function": k.function, "package": k.package, "hidden": k.name in KERNELS}
+        for k in installed().values()
+    ]
+    stages = [
+        {"stage": one.name, "axes": one.axes, "reads": list(one.reads), "definition": one.definition, "of": list(of)}
+        for one, of in definitions().items()
+    ]
+    if as_json:
+        found = {"kernels": entries, "installed": others, "stages": stages, "axes": AXIS_NAMES}
+        return click.echo(json.dumps({"schema": "workbench.kernels/1", **found}))
+    from workbench.report.text import show
+
+    show(entries, ("name", "summary"))
+    show([one | {"axes": " ".join(one["axes"])} for one in stages], ("stage", "axes", "definition", "of"))
+    click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
+    if others:
+        show([k | {"hidden": "by ours" if k["hidden"] else ""} for k in others], tuple(others[0]))
+    distributions = [
+        {"distribution": name, "formula": " ".join((draw.__doc__ or "").partition("\n\n")[0].split())}
+        for name, draw in DISTRIBUTIONS.items()
+    ]
+    show(distributions, ("distribution", "formula"))

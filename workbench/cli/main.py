@@ -1,0 +1,302 @@
+"""The command line. Results go to stdout, progress and errors to stderr.
+
+Exit codes: 0 no bug, 1 a bug (or nothing could be judged), 2 wrong usage, 3 the machine lacks something, 70 a defect of
+the workbench itself, 130 stopped by Ctrl-C.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from workbench import process
+from workbench.cli import against as cli_against
+from workbench.cli.bench import bench
+from workbench.cli.check import check
+from workbench.cli.commands import Commands
+from workbench.cli.completion import complete
+from workbench.cli.contract import contract
+from workbench.cli.exits import BUG, DEFECT, ENVIRONMENT, USAGE
+from workbench.cli.inputs import inputs
+from workbench.cli.lists import faults, kernels
+from workbench.cli.options import json_option, one_target, run_options
+from workbench.cli.show import show
+
+if TYPE_CHECKING:
+    from workbench.judge.diff import Diff
+    from workbench.trace.trace import Trace
+
+#: --fail-on -> verdicts that exit with 1 besides bug, missing and untestable
+FAILS_ALSO = {"bug": (), "biased": ("biased",), "suspicious": ("biased", "suspicious")}
+
+
+def main() -> None:
+    """Entry point of the console script; turns refusals into messages and exit codes."""
+    process.keep_stdout()
+    with process.interruptible():
+        _main()
+
+
+def _main() -> None:
+    from workbench.refusal import Refusal, Unavailable
+
+    try:
+        sys.exit(commands.main(prog_name="workbench", standalone_mode=False))
+    except click.ClickException as wrong:
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except click.Abort:  # what click makes of Ctrl-C
+        raise KeyboardInterrupt from None
+    except Refusal as refusal:
+        click.echo(f"workbench: {refusal}", err=True)
+        sys.exit(USAGE)
+    except Unavailable as missing:
+        click.echo(f"workbench: {missing}", err=True)
+        sys.exit(ENVIRONMENT)
+    except MemoryError as error:
+        said = str(error) or "an array could not be allocated"
+        click.echo(f"workbench: this machine has not the memory for this run: {said}; choose smaller lengths", err=True)
+        sys.exit(ENVIRONMENT)
+    except Exception:
+        click.echo(
+            f"workbench: a defect of the workbench itself, not of the kernel\n{traceback.format_exc()}", err=True
+        )
+        sys.exit(DEFECT)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="attention-workbench")
+@click.pass_context
+def commands(context: click.Context) -> None:
+    """Name the first wrong stage of a wrong attention kernel, and tell a bug from rounding.
+
+    \b
+    workbench diff split_k --fault reduce-double-counts-sum --causal    a kernel of ours with a fault put in
+    workbench diff my_kernel.py:attention --dtype float16              a kernel of yours
+    workbench diff run.safetensors                                     a trace, judged without running anything
+    workbench diff --values run.log                                    values that printf in a kernel of yours wrote
+    workbench diff my_kernel.py:attention --against flash              beside another kernel: where the two part
+    workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
+    """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
+    from workbench.foreign.user_code import command
+
+    context.with_resource(command())
+
+
+for command in (bench, check, contract, faults, inputs, kernels, show):
+    commands.add_command(command)
+
+
+@commands.command()
+@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
+@run_options
+@cli_against.against_options
+@click.option(
+    "--values",
+    metavar="LOG",
+    shell_complete=complete,
+    help="Instead of a TARGET: judge values that a kernel of yours printed",
+)
+@click.option(
+    "--against-trace",
+    metavar="PREVIOUS",
+    shell_complete=complete,
+    help="Trace of an earlier run: say what changed of the code since, and whether what ran is stale",
+)
+@click.option(
+    "--fail-on",
+    default="bug",
+    shell_complete=complete,
+    help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]",
+)
+@json_option
+@click.option("-v", "--verbose", is_flag=True, help="Print all that was looked at: budgets, other rules, assumptions")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
+)
+def diff(
+    target: str | None,
+    fail_on: str,
+    as_json: bool,
+    verbose: bool,
+    out: Path | None,
+    against_trace: str | None,
+    **options: Any,
+) -> None:
+    """Judge every stage of TARGET and name the first wrong one.
+
+    TARGET is a kernel of ours (or several, separated by commas) or of an installed package (`workbench kernels`), a
+    foreign one as path.py:function, or a trace as FILE.safetensors: several files, or a folder of them, where each
+    holds a part of one run. Case options take comma-separated lists; every combination is run and gets one row.
+
+    LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
+    case that the case options give; of --block-k, --splits and --contract it tells what the kernel promises.
+
+    With --against, or another setting of one kernel, two runs are judged and held against each other: the first stage
+    where they part by more than the budgets of both.
+    """
+    from workbench.cli.runs import runs
+    from workbench.judge.stage import ORIGIN_VERDICTS
+    from workbench.progress import shown
+    from workbench.refusal import Refusal
+
+    if fail_on not in FAILS_ALSO:
+        raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)  # before the runs, whose results would be lost
+        except OSError as error:
+            raise Refusal(f"--out {out}: {error.strerror}") from None
+    second = cli_against.second_run(options)
+    if second and against_trace is not None:
+        raise Refusal("--against-trace holds one run to an earlier one, and --against two beside each other; got both")
+    with shown():
+        if second:
+            pairs = list(cli_against.judged(target, second, options))
+            verdicts = [verdict for pair in pairs for verdict in (pair.verdict, _failing(pair.a))]
+            for i, pair in enumerate(pairs):
+                for side, judged in (("a", pair.a), ("b", pair.b)):
+                    if out is not None:
+                        _write(judged, out / (side if len(pairs) == 1 else f"{i:03d}/{side}"))
+        else:
+            calls, estimate_s = runs(target, **options)
+            if against_trace is not None:
+                calls = [partial(_held_to, call, against_trace) for call in calls]
+            told, verdicts = [], []
+            beside = as_json or out is not None or (verbose and len(calls) == 1)
+            for i, judged in enumerate(_judged(calls, estimate_s, report=beside)):
+                if out is not None:
+                    _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
+                told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))
+                verdicts.append(_failing(judged))
+        # what a report computes shows its progress too
+        if second:
+            cli_against.show(pairs, as_json, out)
+        else:
+            _print(told, as_json, verbose, out)
+    failing = {*ORIGIN_VERDICTS, "untestable", "gate", "parts", *FAILS_ALSO[fail_on]}
+    sys.exit(BUG if failing.intersection(verdicts) else 0)
+
+
+def _held_to(call: Callable[[], "Trace"], previous: str) -> "Trace":
+    """The trace that a call gives, with what changed of its code since an earlier one."""
+    from workbench.trace.stale import held_to
+
+    return held_to(call(), previous)
+
+
+def _failing(judged: "Diff") -> str:
+    """The verdict, unless something stands above it."""
+    return "gate" if judged.trace.gates else judged.verdict
+
+
+def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None, *, report: bool) -> Iterable["Diff"]:
+    """Run and judge, one after the other, with progress; `report` as of `judge.diff`."""
+    from workbench.judge import diff as judge
+    from workbench.progress import step
+
+    with step(f"run and judge {len(calls)} case{'s' * (len(calls) > 1)}", estimate_s) as tick:
+        for i, call in enumerate(calls):
+            tick(f"{i} of {len(calls)} done")
+            yield judge.diff(call(), report=report)
+
+
+def _write(judged: "Diff", folder: Path) -> None:
+    from workbench.report.pictures import overview as plots
+    from workbench.trace.file import save
+
+    plots.save(judged, folder)
+    save(judged.trace, folder / "trace.safetensors")
+
+
+def _told(judged: "Diff", *, alone: bool, as_json: bool) -> Any:
+    """What is printed of a run: of one of several no more than its document or its row, so that its trace can go."""
+    if as_json:
+        from workbench.report.document import diff_document
+
+        return diff_document(judged)
+    from workbench.judge.table import run_row
+
+    return judged if alone else run_row(judged)
+
+
+def _print(told: list[Any], as_json: bool, verbose: bool, out: Path | None) -> None:
+    if as_json:
+        from workbench.report.document import diffs_document
+
+        click.echo(json.dumps(told[0] if len(told) == 1 else diffs_document(told)))
+        return
+    from workbench.report import text
+    from workbench.report.summary import summary
+
+    screen = text.console()
+    unicode = screen.is_terminal
+    if len(told) == 1:
+        screen.print(text.report(told[0], unicode=unicode, width=screen.width, full=verbose), crop=False)
+    else:
+        screen.print(summary(told, unicode=unicode))
+    if out is not None:
+        screen.print(f"pictures and traces: {out}/", soft_wrap=True)
+
+
+@commands.command()
+@click.argument("target", metavar="[FILE]", required=False)
+@json_option
+def doctor(target: str | None, as_json: bool) -> None:
+    """Check what this machine has: one line each, and the fix for what is wrong. Exits with 3 where something needed is
+    missing.
+
+    FILE is a compiled extension FILE.so, or the FILE.py that uses it: then checks whether that can work here.
+    """
+    from dataclasses import asdict
+
+    if target is None:
+        from workbench.cuda.doctor import checks as machine
+
+        checks = machine()
+    else:
+        from workbench.foreign.doctor import checks_of
+
+        checks = checks_of(target)
+    if as_json:
+        click.echo(json.dumps({"schema": "workbench.doctor/1", "checks": [asdict(one) for one in checks]}))
+    for one in () if as_json else checks:
+        mark = "ok" if one.ok else "WRONG" if one.required else "absent"
+        click.echo(f"{mark:7}{one.name}: {one.detail}")
+        if one.fix:
+            click.echo(f"       fix: {one.fix}")
+    sys.exit(ENVIRONMENT if any(one.required and not one.ok for one in checks) else 0)
+
+
+@commands.command()
+@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="calibration.json",
+    help="Write the calibration into this file [calibration.json]",
+)
+@json_option
+def calibrate(backend: str, out: Path, as_json: bool) -> None:
+    """Measure what contracts assume of a machine: errors of exp and log, sums of tensor cores, roundings of casts."""
+    from workbench.cuda.calibrate import record as calibration
+    from workbench.cuda.calibrate.measure import measure
+    from workbench.progress import shown
+
+    calibration.check_free(out)
+    with shown():
+        measured = measure(backend)
+    calibration.save(measured, out)
+    if as_json:
+        return click.echo(json.dumps(calibration.document(measured)))
+    from workbench.report import calibration as table
+    from workbench.report.text import show
+
+    click.echo(table.headline(measured))
+    show(table.rows(measured), table.COLUMNS)
+    click.echo(f"written: {out}")

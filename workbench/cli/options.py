@@ -1,0 +1,218 @@
+"""The options of the command line that choose cases and faults."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from workbench.cli.completion import complete
+
+if TYPE_CHECKING:
+    from workbench.case.case import Case
+
+
+class ListOf(click.ParamType):
+    """Comma-separated values: `4,64,65`."""
+
+    def __init__(self, item: Callable[[str], Any], name: str) -> None:
+        self.item, self.name = item, name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """The values of one option."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self.item(part.strip()) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a comma-separated list of {self.name}s", param, ctx)
+
+
+INTEGERS, NUMBERS, WORDS = ListOf(int, "integer"), ListOf(float, "number"), ListOf(str, "word")
+
+#: option -> (type, help); the field of a case has the option's name with underscores
+CASE_OPTIONS: dict[str, tuple[click.ParamType, str]] = {
+    "--batch": (INTEGERS, "Batch size [1]"),
+    "--heads": (INTEGERS, "Query heads [1]"),
+    "--kv-heads": (INTEGERS, "Key and value heads, a divisor of heads [as heads]"),
+    "--seqlen": (INTEGERS, "Both sequence lengths [128]"),
+    "--seqlen-q": (INTEGERS, "Query length [as --seqlen-k]"),
+    "--seqlen-k": (INTEGERS, "Key length [as --seqlen-q]"),
+    "--head-dim": (INTEGERS, "Head dimension [64]"),
+    "--dtype": (WORDS, "float32, float16 or bfloat16 [float32]"),
+    "--causal-alignment": (WORDS, "bottom-right (FlashAttention-2) or top-left (torch's is_causal) [bottom-right]"),
+    "--scale": (NUMBERS, "Factor of the scores [1/sqrt(head_dim)]"),
+    "--splits": (INTEGERS, "Splits of the keys, in kernels that have them [2]"),
+    "--block-q": (INTEGERS, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),
+    "--block-k": (INTEGERS, "Keys in a tile: 16, 32, 64 or 128 [by head_dim]"),
+    "--probs-dtype": (
+        WORDS,
+        "To which kernels of ours cast probs before PV: float32, or as --dtype [float32]; fp8: [float16] or float32",
+    ),
+    "--codes": (WORDS, "8-bit codes of fp8: simulated, e4m3 or e5m2 [simulated]"),
+    "--scores": (WORDS, "How fp8 computes scores: mma (tensor cores) or scalar [mma]"),
+    "--decode": (WORDS, "How fp8 decodes K and V: table or direct [table]"),
+    "--quantiser-scale": (WORDS, "Scales of fp8: dynamic, or static, of which larger values saturate [dynamic]"),
+    "--seed": (INTEGERS, "Seed of the inputs [0]"),
+    "--distribution": (WORDS, "Distribution of the inputs [normal]; `workbench kernels` lists them"),
+    "--input-std": (NUMBERS, "Standard deviation of the inputs [1]"),
+}
+
+
+def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the case options, each of which takes a list, to a command."""
+    for flag, text in (
+        ("--full", "No mask [default]; with --causal: both"),
+        ("--causal", "Causal mask; with --full: both"),
+    ):
+        command = click.option(flag, is_flag=True, help=text)(command)
+    for option, (kind, text) in reversed(CASE_OPTIONS.items()):
+        metavar = kind.name.upper() + "[,...]"
+        command = click.option(option, type=kind, help=text, metavar=metavar, shell_complete=complete)(command)
+    return command
+
+
+def cases_of(options: dict[str, Any]) -> list["Case"]:
+    """Every combination of the listed case options, in the order of the options, the last varying fastest; of the shape
+    of the inputs in the file `inputs`, where that is given.
+    """
+    from workbench.case.case import Case
+
+    make: Callable[..., Case] = Case
+    if options.get("inputs"):
+        from workbench.trace import inputs
+
+        make = partial(inputs.case_of, inputs.load(Path(options["inputs"])), options["inputs"])
+
+    lists = {flag[2:].replace("-", "_"): options.get(flag[2:].replace("-", "_")) for flag in CASE_OPTIONS}
+    lists["causal"] = (
+        tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
+    )
+    given = {name: values for name, values in lists.items() if values is not None}
+    cases = [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+    for case in cases if make is Case else ():
+        case.check_memory()  # before anybody is told how long it takes
+    return cases
+
+
+inputs_option = click.option(
+    "--inputs",
+    metavar="FILE",
+    shell_complete=complete,
+    help="Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file, instead of drawing them",
+)
+
+
+def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --fault to a command."""
+    text = "Put a fault in; may be repeated. `workbench faults` lists them"
+    return click.option("--fault", "faults", multiple=True, metavar="ID", help=text, shell_complete=complete)(command)
+
+
+_CONTRACT = "What a foreign kernel promises, such as triton,block_k=64,exp_ulps=4; `workbench contract` lists it"
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to a command what a kernel of ours and what a foreign one is run with."""
+    for option, default, text in reversed(
+        (
+            ("--backend", "auto", "auto, emulator or cuda [auto: a GPU where there is one]"),
+            ("--probes", "all", "Stages to dump: all, lean, output, or such as acc,out [all]"),
+            ("--arrays", None, "What a foreign kernel takes: numpy, torch, cupy or jax [numpy]"),
+            ("--device", None, "Where a foreign kernel wants its arrays: cpu or cuda [cpu; cupy: cuda]"),
+            (
+                "--layout",
+                None,
+                "What a foreign kernel takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
+            ),
+            ("--calibration", None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
+            ("--contract", None, _CONTRACT),
+        )
+    ):
+        command = click.option(option, default=default, help=text, shell_complete=complete)(command)
+    text = "Run a foreign kernel N times, and say whether its bits repeat [1]"
+    return click.option("--runs", type=click.IntRange(min=1), metavar="N", help=text)(command)
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what `runs.runs` takes besides the target: faults, case options, inputs, feed, limits, and what a target is
+    run with.
+    """
+    for option in (
+        click.option("--limit-gb", type=float, help="Refuse dumps of more gigabytes [4]"),
+        click.option("--by-head", is_flag=True, help="Dump and judge one head after the other"),
+        click.option("--where", metavar="WINDOW", help="Dump and judge only some heads, queries: b=0,h=3,q=64:128"),
+        click.option(
+            "--feed",
+            multiple=True,
+            metavar="STAGE[,...]=SOURCE",
+            help="Put stages in: reference, or from a FILE",
+            shell_complete=complete,
+        ),
+        click.option("--memory-gb", type=float, help="Isolate a foreign kernel, and end it where it takes more"),
+        click.option("--timeout", type=float, metavar="SECONDS", help="Isolate a foreign kernel, and end it then"),
+        click.option(
+            "--isolate",
+            is_flag=True,
+            default=None,
+            help="Run a foreign kernel in a process of its own, which may crash",
+        ),
+    ):
+        command = option(command)
+    return fault_option(case_options(inputs_option(target_options(command))))
+
+
+def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of foreign kernels that were given."""
+    names = ("arrays", "device", "layout", "calibration", "contract", "runs", "isolate", "timeout", "memory_gb")
+    return {name: options[name] for name in names if options.get(name) is not None}
+
+
+def one_target(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> str | None:
+    """The TARGET; of several files of a trace, such as a shell makes of a pattern, they, separated by commas."""
+    if len(words) > 1 and not all(word.endswith(".safetensors") for word in words):
+        raise click.UsageError(f"one TARGET, or several .safetensors files of one run; got {' '.join(words)}", ctx)
+    return ",".join(words) or None
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
+
+
+def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Case options that the chosen faults need to show, told on stderr: defaults where the user is silent, else
+    refused. Inputs from a file are what they are.
+    """
+    from workbench.cuda.faults.catalogue import CATALOGUE
+    from workbench.refusal import Refusal
+
+    needs: dict[str, Any] = {}
+    drawn = not options.get("inputs")
+    for fault in faults:
+        for name, value in CATALOGUE[fault].needs.items() if fault in CATALOGUE else ():
+            given = options[name]
+            if name == "distribution" and not drawn:
+                continue
+            if name == "causal":
+                if options["full"]:
+                    raise Refusal(f"fault {fault} shows only with --causal; got --full")
+                if not options["causal"]:
+                    needs["causal"] = True
+            elif given is None:
+                needs[name] = (value,)
+            elif any(item != value for item in given):
+                listed = ",".join(map(str, given))
+                raise Refusal(f"fault {fault} shows only with --{name.replace('_', '-')} {value}; got {listed}")
+        length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
+        if length and drawn and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
+            needs["seqlen"] = (length,)
+    if needs:
+        words = " ".join(option for name, value in needs.items() for option in _words(name, value))
+        click.echo(f"set for --fault {', '.join(faults)}: {words}", err=True)
+    return needs
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """An option as the command line takes it."""
+    return [f"--{name.replace('_', '-')}", *([] if value is True else [str(one) for one in value])]

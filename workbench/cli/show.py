@@ -1,0 +1,67 @@
+"""The command line's `show`, which looks at values."""
+
+import json
+from typing import Any
+
+import click
+
+from workbench.cli.commands import Command
+from workbench.cli.completion import complete
+from workbench.cli.options import json_option, run_options
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="TARGET", shell_complete=complete)
+@click.argument("elements", metavar="STAGE[INDICES]", shell_complete=complete)
+@run_options
+@click.option("--worst", type=click.IntRange(min=1), help="Only the N elements farthest outside their budget")
+@click.option("--reference", is_flag=True, help="Only what they should be, in float64 from q, k and v")
+@json_option
+def show(target: str, elements: str, worst: int | None, reference: bool, as_json: bool, **options: Any) -> None:
+    """Print elements of a stage of TARGET: actual, expected, error, budget, x of budget.
+
+    \b
+    workbench show flash 'qk[0,0,0:3,0:3]'             indices and slices as NumPy's
+    workbench show flash 'qk[q=5,k=-3:]'               by axis name; of axes not named all
+    workbench show flash acc --worst 5                 the elements farthest outside their budget
+    workbench show run.safetensors 'out[...,0]' --reference
+
+    TARGET and the other options are those of `workbench diff`, for one case. Exits with 0 whatever the verdict.
+    """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
+    from workbench.cli.runs import runs
+    from workbench.judge import diff as judge
+    from workbench.judge.expected import truth
+    from workbench.judge.selection import parse
+    from workbench.progress import shown, step
+    from workbench.refusal import Refusal
+    from workbench.report import text, values
+
+    name, index = parse(elements)
+    if reference and worst:
+        raise Refusal("--reference shows what elements should be, none of which is the worst; leave out --worst")
+    calls, estimate_s = runs(target, **options)
+    if len(calls) != 1:
+        raise Refusal(f"show looks at one run; the target and the case options make {len(calls)}")
+    if worst and worst > values.LIMIT:
+        raise Refusal(f"show prints at most {values.LIMIT} elements; got --worst {worst}")
+    with shown(), step("run and judge 1 case", estimate_s):
+        trace = calls[0]()
+        if not reference:
+            diff = judge.diff(trace)
+    screen = text.console()
+    if reference:
+        chosen = values.checked(truth(trace, name, index), elements)
+        if as_json:
+            return click.echo(json.dumps(values.document(trace, None, chosen, None)))
+        return screen.print(values.reference_report(trace, chosen, screen))
+    stage = diff[name]
+    if stage.dumped is None:
+        given = ", ".join(trace.stages)
+        raise Refusal(f"{trace.target} gave no {name}; it gave {given}; --reference shows what {name} should be")
+    chosen = stage.select(**index) if isinstance(index, dict) else stage[tuple(index)]
+    rows = chosen.worst(worst) if worst else None
+    if rows is None:
+        values.checked(chosen, elements)
+    if as_json:
+        return click.echo(json.dumps(values.document(trace, stage, chosen, rows)))
+    screen.print(values.report(diff, stage, chosen, rows, screen))

@@ -1,0 +1,1 @@
+"""What contracts assume of a machine, measured."""

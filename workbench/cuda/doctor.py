@@ -1,0 +1,201 @@
+"""Whether this machine can run the workbench, and what to do where it cannot.
+
+`facts` looks at the machine, `judge` compares what it found with what is needed. The command line prints the result.
+"""
+
+import contextlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from workbench.cuda.gpu import Gpu, implementation, look_for_gpu
+from workbench.files import cache_folder
+
+# As in pyproject.toml; a test compares them.
+PYTHON = ">=3.11"
+NUMBA = ">=0.68.0,<0.69"
+NUMBA_CUDA = ">=0.30.4,<0.31"
+NUMPY = ">=2.1,<2.5"
+
+#: libraries of the CUDA toolkit that PTX is made with (nvrtc, nvvm) and linked with (nvJitLink)
+TOOLKIT = ("nvrtc", "nvvm", "nvJitLink")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str  #: what was found
+    fix: str  #: what to do about it; empty when ok
+    required: bool  #: whether the workbench cannot work without it
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the checks need to know about a machine."""
+
+    python: str
+    versions: Mapping[str, str]  #: installed distributions that matter -> version
+    row_stack: bool  #: whether NumPy has this function, which 2.5 removed and numba-cuda wants
+    implementation: str  #: "NVIDIA", "Built-in", or why numba.cuda cannot be imported
+    gpu: Gpu | None
+    no_gpu: str  #: why there is none; empty with one
+    missing_toolkit: tuple[str, ...]  #: libraries of TOOLKIT that cannot be loaded
+    cache: Path
+    cache_writable: bool
+
+
+def checks() -> list[Check]:
+    """Every check of this machine, in the order in which a reader would mend what is wrong."""
+    return judge(facts())
+
+
+def facts() -> Facts:
+    """What is so on this machine; takes about a second, most of it the import of numba."""
+    found = look_for_gpu()
+    cache = cache_folder()
+    return Facts(
+        python=".".join(map(str, sys.version_info[:3])),
+        versions=_versions("numpy", "numba", "numba-cuda", "torch"),
+        row_stack=_has_row_stack(),
+        implementation=_implementation(),
+        gpu=found if isinstance(found, Gpu) else None,
+        no_gpu="" if isinstance(found, Gpu) else found,
+        missing_toolkit=tuple(name for name in TOOLKIT if not _can_load(name)),
+        cache=cache,
+        cache_writable=can_write(cache),
+    )
+
+
+def judge(facts: Facts) -> list[Check]:
+    """What `facts` mean, one check for each line of the report."""
+    return [
+        _version("Python", facts.python, PYTHON, "install Python 3.11 or newer and make the environment anew with it"),
+        _numpy(facts),
+        _distribution("numba", facts, NUMBA),
+        _distribution("numba-cuda", facts, NUMBA_CUDA),
+        _numba_cuda_is_nvidias(facts),
+        _gpu(facts),
+        _toolkit(facts),
+        _torch(facts),
+        _cache(facts),
+    ]
+
+
+def _version(name: str, version: str, allowed: str, fix: str) -> Check:
+    if Version(version) in SpecifierSet(allowed, prereleases=True):
+        return Check(name, True, version, "", required=True)
+    return Check(name, False, f"{version}, needs {allowed}", fix, required=True)
+
+
+def _distribution(name: str, facts: Facts, allowed: str) -> Check:
+    fix = f'pip install "{name}{allowed}"'
+    if name not in facts.versions:
+        return Check(name, False, f"not installed, needs {allowed}", fix, required=True)
+    return _version(name, facts.versions[name], allowed, fix)
+
+
+def _numpy(facts: Facts) -> Check:
+    check = _distribution("numpy", facts, NUMPY)
+    version = facts.versions.get("numpy")
+    if version is None or Version(version) < Version("2.5"):
+        return check
+    if facts.row_stack:
+        return replace(check, ok=True, detail=f"{version}, with np.row_stack put back", fix="")
+    return replace(check, detail=f"{version} has no np.row_stack, without which numba-cuda compiles no kernel")
+
+
+def _numba_cuda_is_nvidias(facts: Facts) -> Check:
+    name = "numba.cuda"
+    if facts.implementation == "NVIDIA":
+        return Check(name, True, "NVIDIA's", "", required=True)
+    if facts.implementation == "Built-in":
+        detail = "numba's deprecated built-in target, not NVIDIA's"
+        fix = (
+            "install numba-cuda into the environment itself: a .pth file puts it in place, and folders named by "
+            "PYTHONPATH or `pip install --target` read none; restart a running Jupyter kernel"
+        )
+        return Check(name, False, detail, fix, required=True)
+    fix = "mend the versions above first, or make the environment anew with `make clean setup`"
+    return Check(name, False, f"cannot be imported: {facts.implementation}", fix, required=True)
+
+
+def _gpu(facts: Facts) -> Check:
+    if facts.gpu is not None:
+        major, minor = facts.gpu.compute_capability
+        detail = f"{facts.gpu.name}, compute capability {major}.{minor}, driver for CUDA {facts.gpu.driver}"
+        return Check("GPU", True, detail, "", required=False)
+    detail = f"none, runs use the emulator ({facts.no_gpu})"
+    return Check(
+        "GPU", False, detail, "for GPU runs, install NVIDIA's driver for CUDA 13 (580 or newer)", required=False
+    )
+
+
+def _toolkit(facts: Facts) -> Check:
+    name = "CUDA toolkit"
+    if not facts.missing_toolkit:
+        return Check(name, True, f"has {', '.join(TOOLKIT)}", "", required=False)
+    detail = f"lacks {', '.join(facts.missing_toolkit)}: no GPU runs, no PTX"
+    return Check(name, False, detail, 'pip install "attention-workbench[cu13]"', required=False)
+
+
+def _torch(facts: Facts) -> Check:
+    if version := facts.versions.get("torch"):
+        return Check("torch", True, version, "", required=False)
+    detail = "not installed: no kernels that take torch tensors"
+    return Check("torch", False, detail, 'pip install "attention-workbench[torch]"', required=False)
+
+
+def _cache(facts: Facts) -> Check:
+    if facts.cache_writable:
+        return Check("compile cache", True, str(facts.cache), "", required=True)
+    fix = "set WORKBENCH_CACHE to a folder that can be written"
+    return Check("compile cache", False, f"{facts.cache} cannot be written", fix, required=True)
+
+
+def _versions(*names: str) -> dict[str, str]:
+    """The versions of those of `names` that are installed, from their metadata: nothing is imported."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _has_row_stack() -> bool:
+    try:
+        import numpy as np
+    except ImportError:  # a broken NumPy is told by its version's check, and by numba's import
+        return False
+    return hasattr(np, "row_stack")
+
+
+def _implementation() -> str:
+    try:
+        return implementation()
+    except Exception as error:  # numba checks versions at import and raises what it likes
+        return f"{type(error).__name__}: {error}"
+
+
+def _can_load(library: str) -> bool:
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        load_nvidia_dynamic_lib(library)
+    except Exception:  # its errors share no base class
+        return False
+    return True
+
+
+def can_write(folder: Path) -> bool:
+    """Whether files can be made in `folder`, or in the folder that would hold it; nothing is created."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)

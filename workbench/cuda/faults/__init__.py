@@ -1,0 +1,1 @@
+"""Faults, which are put into our kernels."""

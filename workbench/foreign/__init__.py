@@ -1,0 +1,1 @@
+"""Kernels of others, run: what they are called with, and what they return."""

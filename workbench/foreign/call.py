@@ -1,0 +1,193 @@
+"""Kernels that are not ours: a Python callable, found by `path.py:function`, run on a case and brought into a trace."""
+
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.arrays import ARRAYS, advice, handed_over, home
+from workbench.case import contract
+from workbench.case.box import parse
+from workbench.case.case import Case
+from workbench.case.inputs import by_name
+from workbench.case.presets import fields_of, joined, words
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of
+from workbench.foreign import returned
+from workbench.foreign.arguments import handed
+from workbench.foreign.collect import failed, of_run, repeats
+from workbench.foreign.feed import NOTHING
+from workbench.foreign.lacking import lacking
+from workbench.foreign.probes import interpreter as triton_interpreter
+from workbench.foreign.repeats import repeated
+from workbench.foreign.user_code import Function, running
+from workbench.refusal import Refusal, Unavailable
+from workbench.trace import seen
+from workbench.trace.narrow import narrowed
+from workbench.trace.sparse import dims_of, of_coordinates
+from workbench.trace.trace import Trace, check, check_inputs
+
+#: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
+LAYOUTS = ("bhsd", "bshd", "strided")
+_USUAL = {"arrays": "numpy", "device": None, "layout": "bhsd", "calibration": None, "contract": None}
+
+
+def run_foreign(
+    function: Function,
+    case: Case,
+    *,
+    name: str,
+    arrays: str = "numpy",
+    device: str | None = None,
+    layout: str = "bhsd",
+    calibration: str | None = None,
+    contract: str | Mapping[str, Any] | None = None,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    feed: Mapping[str, Any] = NOTHING,
+    where: str | None = None,
+    runs: int = 1,
+) -> Trace:
+    """The trace of a foreign kernel.
+
+    `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and
+    returns out, (out, lse), or a dict of stage name -> array, with an optional key "contract" (a dict); a stage given
+    in part is {"indices": [n, axes], "values": [n]} in place of an array. Where the case has codes, a function with the
+    keywords scale_q, scale_k and scale_v takes codes (uint8) in the place of q, k and v, and a scale for each head; any
+    other quantises itself. A mask and a bias among the inputs are keywords too. A function whose parameters have the
+    names of stages, such as a reduce of partial_O, partial_max and partial_sum, is called with these: what `feed` says
+    (`feed.values`), else what float64 makes of the inputs. Refusal where it raises or returns anything else.
+
+    `calibration`: a file of `workbench calibrate`, for what the contract does not say of exp and of tensor cores.
+    `contract`: what is said of the kernel beside what it says itself, fields or words as of `presets.fields_of`.
+    `inputs`: those of `inputs.normalised`; the case's own where None. `where`: as of `window.parse`. `runs`: how often
+    it is run, to see whether its bits repeat (`repeats.repeated`).
+    """
+    for option, value, accepted in (
+        ("arrays", arrays, ARRAYS),
+        ("layout", layout, LAYOUTS),
+    ):
+        if value not in accepted:
+            raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
+    options: dict[str, Any] = {"arrays": arrays, "device": device, "layout": layout, "calibration": calibration}
+    options["contract"] = contract
+    said = {} if contract is None else fields_of(contract, case)
+    if (arrays, layout) == ("jax", "strided"):
+        raise Refusal("JAX arrays have no strides; got layout 'strided': say --layout bhsd or bshd")
+    lives_on = home(arrays, device)
+    read = by_name(case, inputs)
+    floats = {x: read[x] for x in (*INPUTS, *MASKS) if x in read}
+    check_inputs(case, floats, name)
+    call = handed(function, case, read, feed, name)
+    case, put_in = call.case, call.put_in
+
+    def over(key: str, x: np.ndarray) -> Any:
+        if layout == "bhsd" or key not in INPUTS:
+            return handed_over(x.copy(), arrays, lives_on)
+        turned = np.array(_swapped(x), order="C")
+        return handed_over(turned if layout == "bshd" else _swapped(turned), arrays, lives_on)
+
+    def called(**more: Any) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
+        positional = [over(key, x) for key, x in call.positional.items()]
+        keywords = {key: over(key, x) for key, x in call.keywords.items()}
+        try:
+            with running(function), triton_interpreter.guarded():
+                given = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
+                found, parts, declared = returned.read(given, name)  # waits for it, and so may find that it failed
+        except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
+            raise
+        except BaseException as error:  # sys.exit among them: its exit is not ours
+            if why := lacking(error, name):
+                raise Unavailable(why) from None
+            hint = advice(error, function, arrays, lives_on)
+            raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
+        return found, parts, fields_of(declared, case)
+
+    stages, parts, declared = first = called()
+    again = repeated(function, called, first, runs)
+    with running(function):  # its modules are told
+        made_by = of_run(function, **again)
+    if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
+        stages["out"] = _swapped(stages["out"])
+    if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
+        raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
+    declared = joined(said, declared, name)
+    algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
+    if parts and algorithm == "fp8":
+        raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
+    measured = {} if calibration is None else _measured(calibration, case)
+    own = {stage: x for stage, x in stages.items() if stage not in put_in}
+    promise = seen.promise_of(measured | _made_with(case, put_in) | dict(declared), own, floats, case)
+    settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
+    for key, given in parts.items():
+        stage, what = ALGORITHMS[algorithm][key], f"{name}: {key}"
+        stages[key], sparse[key] = of_coordinates(stage, dims_of(stage, settled, what), given, what)
+    trace = Trace(
+        target=name,
+        algorithm=algorithm,
+        case=settled,
+        contract=promise,
+        inputs=floats,
+        stages={stage: x for stage in ALGORITHMS[algorithm] if (x := put_in.get(stage, stages.get(stage))) is not None},
+        requested=(),
+        put_in=tuple(put_in),
+        sparse=sparse,
+        gates=failed(made_by, name),
+        notes=(*repeats(made_by), *seen.notes(stages, case)),
+        provenance=made_by,
+        called_with={key: value for key, value in options.items() if value != _USUAL[key]}
+        | ({} if contract is None else {"contract": words(contract)})
+        | ({"runs": str(runs)} if runs > 1 else {}),
+    )
+    check(trace, name)
+    # fed arrays are of this case alone
+    anew = inputs is None and not any(isinstance(source, np.ndarray | Path) for source in feed.values())
+    rerun = partial(run_foreign, function, name=name, feed=feed, where=where, **options) if anew else None
+    if where is None:
+        return replace(trace, rerun=rerun)
+    return narrowed(trace, parse(where, trace.case), rerun=rerun)
+
+
+def _made_with(case: Case, put_in: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Tiles and splits of what was put in, which the function reads."""
+    if not put_in or case.block_k is None:
+        return {}
+    return {"block_k": case.block_k} | ({"splits": case.splits} if case.splits else {})
+
+
+def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], name: str) -> str:
+    """Whose stages these are, given the declared contract; Refusal where they are not of one algorithm."""
+    if unknown := [stage for stage in stages if stage not in STAGES]:
+        raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(STAGES)}")
+    bounds = declared.get("split_bounds")
+    split = declared.get("splits") not in (None, 1) or bounds is not None  # out alone is of either
+    found = algorithm_of(stages, codes=case.codes is not None, splits=split)
+    if found is None:
+        other = [stage for stage in stages if stage not in ALGORITHMS["fp8"]]
+        raise Refusal(
+            f"{name} returned {', '.join(other)}; stages of a kernel on 8-bit codes are: {', '.join(ALGORITHMS['fp8'])}"
+        )
+    if found == "fp8" and split:
+        raise Refusal(
+            f'{name}: a kernel on 8-bit codes is judged as one that does not split the keys; its "contract" says '
+            + (f"splits={declared['splits']}" if bounds is None else f"split_bounds={[*bounds]}")
+        )
+    return found
+
+
+def _measured(path: str, case: Case) -> dict[str, Any]:
+    """Contract fields from a calibration; nobody said which exp the kernel calls, nor that it uses tensor cores. Those
+    were measured on 16-bit operands, which float8 codes need not become.
+    """
+    from workbench.cuda.calibrate import record as calibration
+
+    fields = calibration.contract_fields(calibration.load(Path(path)), exp="fast_exp")
+    float8 = case.codes in contract.FLOAT8
+    return {name: x for name, x in fields.items() if name != "accumulation" and not (float8 and name.startswith("mma"))}
+
+
+def _swapped(x: np.ndarray) -> np.ndarray:
+    """Between [b, h, s, d] and [b, s, h, d]."""
+    return x.swapaxes(1, 2)

@@ -1,0 +1,173 @@
+"""What code runs in this process: the files of a function, the shared objects that are loaded, the machine."""
+
+import hashlib
+import importlib.metadata
+import inspect
+import platform
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from workbench.cuda.gpu import gpu
+from workbench.foreign.extension import sources_beside
+from workbench.trace.provenance import File, Provenance, is_object
+
+#: packages that are told by their versions: torch alone maps 4 GB
+FRAMEWORKS = ("torch", "triton", "cupy", "jax", "jaxlib", "numpy", "numba", "numba-cuda")
+#: folders of site-packages whose shared objects are not told: those of frameworks, and what the workbench itself loads
+_UNTOLD = (
+    *("torch", "torchgen", "triton", "nvidia", "cupy", "cupy_backends", "jaxlib", "cuda", "numba", "numba_cuda"),
+    *("numpy", "ml_dtypes", "safetensors", "llvmlite", "matplotlib", "PIL", "pillow", "kiwisolver", "contourpy"),
+)
+_MAPS, _DELETED = Path("/proc/self/maps"), " (deleted)"
+
+
+def of_run(function: Callable[..., Any], **repeated: Any) -> Provenance:
+    """The provenance of a run of `function`; `repeated`: runs, identical, plain_agrees."""
+    found = gpu()
+    return Provenance(
+        files=tuple(files(function)),
+        device=platform.processor() or platform.machine() if found is None else found.name,
+        driver="" if found is None else found.driver,
+        versions={"python": platform.python_version()} | _versions(),
+        **repeated,
+    )
+
+
+def files(function: Callable[..., Any]) -> Iterator[File]:
+    """The function's file, the modules from its folder, the sources beside them, and the shared objects that are
+    loaded, without those of the system, of Python and of FRAMEWORKS.
+    """
+    source = _source_of(function)
+    folder = source.parent if source is not None else None
+    paths = {
+        name: vars(module).get("__file__") for name, module in [*sys.modules.items()] if hasattr(module, "__dict__")
+    }
+    modules = {
+        _resolved(path)
+        for name, path in paths.items()
+        if path and Path(path).is_file() and name.partition(".")[0] != "workbench"
+    }
+    own = {path for path in modules if folder and path.is_relative_to(folder) and not of_python(path)}
+    for path in sorted({*own, *([source] if source else [])}):
+        if not is_object(str(path)):
+            yield _file(path, loaded=True)
+    for path, deleted in sorted(_mapped().items()):
+        if _foreign_object(path):
+            yield _file(path, loaded=True, deleted=deleted)
+    if folder is not None:
+        for path in sources_beside(folder):
+            yield _file(path, loaded=False)
+
+
+@cache
+def _resolved(path: str) -> Path:
+    return Path(path).resolve()  # 60 us, and a process has a thousand modules
+
+
+def _source_of(function: Callable[..., Any]) -> Path | None:
+    """The file that defines a function; None of one that was typed in."""
+    try:
+        path = inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:  # an object with __call__
+        path = inspect.getsourcefile(type(function))
+    return Path(path).resolve() if path and Path(path).is_file() else None
+
+
+def _mapped() -> dict[Path, bool]:
+    """Shared objects in this process's memory -> whether what was mapped is no more on disk; none where the system does
+    not tell.
+    """
+    lines = _MAPS.read_text().splitlines() if _MAPS.exists() else []
+    paths = [line.split(None, 5)[5] for line in lines if len(line.split(None, 5)) == 6]
+    found = {path.removesuffix(_DELETED): path.endswith(_DELETED) for path in paths if path.startswith("/")}
+    return {Path(path): deleted for path, deleted in found.items() if is_object(path)}
+
+
+def _foreign_object(path: Path) -> bool:
+    """Whether a shared object is neither the system's, nor Python's or the workbench's, a framework's, or made by one
+    at run time.
+    """
+    system = path.is_relative_to("/usr/lib") or path.parts[1] in ("lib", "lib32", "lib64")
+    toolkit = str(path).startswith(("/usr/local/cuda", "/usr/local/nvidia"))
+    made = any(part == ".triton" or part.startswith("torchinductor_") for part in path.parts)
+    if system or toolkit or made or path.name.startswith("libpython"):
+        return False
+    for folder in {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}:
+        if path.is_relative_to(folder):
+            return path.relative_to(folder).parts[0].removesuffix(".libs") not in _UNTOLD
+    return not of_python(path)
+
+
+def of_python(path: Path) -> bool:
+    """Whether a file is of Python's installation or environment."""
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return any(path.is_relative_to(Path(folder).resolve()) or path.is_relative_to(folder) for folder in folders)
+
+
+def _file(path: Path, *, loaded: bool, deleted: bool = False) -> File:
+    """The record of a file; `deleted`: what is in memory is no more on disk."""
+    if deleted or not path.exists():
+        return File(str(path), "", "", loaded)
+    status = path.stat()
+    modified = datetime.fromtimestamp(int(status.st_mtime), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return File(str(path), _sha256(path, status.st_mtime_ns, status.st_size), modified, loaded)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file; empty where there is none."""
+    try:
+        status = path.stat()
+        return _sha256(path, status.st_mtime_ns, status.st_size)
+    except OSError:
+        return ""
+
+
+@cache
+def _sha256(path: Path, modified_ns: int, size: int) -> str:
+    """The hash of a file, once for each time that it was written."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    """Versions of those of FRAMEWORKS that are imported."""
+    imported = [name for name in FRAMEWORKS if name.replace("-", "_") in sys.modules]
+    return {name: version for name in imported if (version := _version(name))}
+
+
+@cache
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:  # CuPy's wheels have names of their own
+        return str(getattr(sys.modules.get(name), "__version__", ""))
+
+
+def failed(provenance: Provenance, name: str) -> tuple[str, ...]:
+    """What of a run stands above any verdict on it; `name` is the function's."""
+    lines = []
+    if provenance.identical is False:
+        lines.append(f"{name} gives other bits from run to run ({provenance.runs} runs): the verdict is on the first")
+    if provenance.plain_agrees is False:
+        lines.append(
+            f"{name} gives other bits with its probes than without: the verdict is on the probed kernel, which is "
+            "another one"
+        )
+    if gone := [file.name for file in provenance.files if file.loaded and not file.sha256]:
+        lines.append(f"{', '.join(gone)} was replaced on disk after it was loaded: what ran is the old one; restart")
+    return tuple(lines)
+
+
+def repeats(provenance: Provenance) -> tuple[str, ...]:
+    """What several runs of a function showed, where all is well."""
+    lines = []
+    if provenance.identical:
+        lines.append(f"the same bits in {provenance.runs} runs")
+    if provenance.plain_agrees:
+        lines.append("the same bits of out and lse without its probes")
+    return tuple(lines)

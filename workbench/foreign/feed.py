@@ -1,0 +1,96 @@
+"""Known-good stages that are put into a run, so that what reads them is tested without what makes them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from workbench import reference
+from workbench.arrays import as_numpy
+from workbench.case import masks as mask
+from workbench.case.case import Case
+from workbench.case.inputs import CODES
+from workbench.case.stages import ALGORITHMS, INPUTS, shape
+from workbench.floats import FLOATS, to_float64
+from workbench.refusal import Refusal
+from workbench.trace.inputs import read as read_file
+
+REFERENCE = "reference"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def parse(words: Sequence[str]) -> dict[str, str]:
+    """Stage -> `reference` or a file, of words such as `partial_max,partial_sum=reference`."""
+    found: dict[str, str] = {}
+    for word in words:
+        names, _, source = word.partition("=")
+        stages = [name.strip() for name in names.split(",")]
+        if not source or not all(stages):
+            raise Refusal(f"--feed takes STAGE[,STAGE...]=reference or =FILE; got {word!r}")
+        if twice := [name for i, name in enumerate(stages) if name in found or name in stages[:i]]:
+            raise Refusal(f"a stage is fed once; got {twice[0]} twice")
+        found |= dict.fromkeys(stages, source)
+    return found
+
+
+def words(feed: Mapping[str, Any]) -> tuple[str, ...]:
+    """What `parse` reads, of what came from the reference or a file."""
+    sources = dict.fromkeys(str(source) for source in feed.values() if isinstance(source, str | Path))
+    return tuple(f"{','.join(name for name, one in feed.items() if str(one) == source)}={source}" for source in sources)
+
+
+def values(
+    algorithm: str, case: Case, inputs: Mapping[str, np.ndarray], feed: Mapping[str, Any], where: str
+) -> dict[str, np.ndarray]:
+    """The stages of `feed` as arrays with the axes of their stages: codes uint8, all that float64 makes float32.
+
+    `feed`: stage -> "reference" (what float64 makes of q, k and v, rounded once), a file as of `inputs.read`, or an
+    array. `case` is settled: it tells tiles and splits. Refusal for what is no stage of `algorithm`, and for an array
+    or a file that does not fit; `where` names the run in messages.
+    """
+    known = ALGORITHMS[algorithm]
+    if unknown := [name for name in feed if name not in known]:
+        raise Refusal(f"{where}: stages of {algorithm} are {', '.join(known)}; got {', '.join(unknown)}")
+    made: dict[str, np.ndarray] = {}
+    if any(isinstance(source, str) and source == REFERENCE for source in feed.values()):
+        made = _reference(algorithm, case, inputs, where)
+    read = {path: read_file(Path(path)) for path in dict.fromkeys(map(str, filter(_is_path, feed.values())))}
+    found: dict[str, np.ndarray] = {}
+    for name, source in feed.items():
+        if isinstance(source, str) and source == REFERENCE:
+            value = made[name]
+            found[name] = value.astype(np.uint8 if name.startswith("codes") else np.float32)
+            continue
+        if _is_path(source) and name not in read[str(source)]:
+            raise Refusal(f"{source} holds no {name}; it holds {', '.join(read[str(source)]) or 'nothing'}")
+        accepted = CODES if name.startswith("codes") else FLOATS
+        array = as_numpy(read[str(source)][name] if _is_path(source) else source, f"{where}: {name}", accepted)
+        wanted = shape(known[name], case.sizes)
+        if array.shape != wanted:
+            axes = " ".join(known[name].axes)
+            raise Refusal(
+                f"{where}: {name} has axes [{axes}] and must have shape {list(wanted)} for this case; "
+                f"got {list(array.shape)}"
+            )
+        found[name] = array.view(np.uint8) if name.startswith("codes") else array
+    return found
+
+
+def _is_path(source: Any) -> bool:
+    return isinstance(source, Path) or (isinstance(source, str) and source != REFERENCE)
+
+
+def _reference(algorithm: str, case: Case, inputs: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """Every stage in float64, from q, k and v alone."""
+    if missing := [name for name in INPUTS if name not in inputs]:
+        raise Refusal(f"{where}: what float64 makes of q, k and v needs them; {', '.join(missing)} was not given")
+    added = mask.bias(case, inputs)
+    options: dict[str, Any] = {"scale": case.scale, "block_k": case.block_k, "mask": mask.visible(case, inputs)}
+    options["bias"] = None if added is None else to_float64(added)
+    if algorithm == "split_k":
+        options["splits"] = case.splits
+    if algorithm == "fp8":
+        options |= {"codes": case.codes, "scaling": case.quantiser_scale}
+    return reference.forward(algorithm, *(inputs[name] for name in INPUTS), **options)

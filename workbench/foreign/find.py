@@ -1,0 +1,68 @@
+"""Functions to run: path.py:function, and those that installed packages name, as entry points of `workbench.kernels`.
+
+[project.entry-points."workbench.kernels"]
+my_flash = "my_package.attention:forward"
+"""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from workbench.foreign.user_code import Function, function_of, prints_aside
+from workbench.refusal import Refusal
+
+GROUP = "workbench.kernels"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A function that a package ships as a kernel."""
+
+    name: str
+    function: str  #: module:function
+    package: str  #: its name and version
+    entry: EntryPoint
+
+
+def installed() -> dict[str, Installed]:
+    """The kernels of installed packages by name; nothing is imported. Refusal for a name that several give."""
+    found: dict[str, Installed] = {}
+    for entry in entry_points(group=GROUP):
+        package = "unknown" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+        one = Installed(entry.name, entry.value, package, entry)
+        other = found.setdefault(entry.name, one)
+        if (other.function, other.package) != (one.function, one.package):  # a package on the path twice is one
+            raise Refusal(
+                f"two packages ship a kernel {entry.name!r}, {other.package} ({other.function}) and {one.package} "
+                f"({one.function}): uninstall one, or give the function as path.py:function"
+            )
+    return found
+
+
+def load(kernel: Installed) -> Callable[..., Any]:
+    """Its function; Refusal where that cannot be imported or is none."""
+    try:
+        with prints_aside():
+            function = kernel.entry.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # sys.exit among them
+        raise Refusal(f"{kernel.name} of {kernel.package} could not be imported:\n{traceback.format_exc()}") from None
+    if not callable(function):
+        raise Refusal(f"{kernel.name} of {kernel.package} must be a function; {kernel.function} is {function!r}")
+    return function
+
+
+def find(target: str) -> Function:
+    """The function that `path.py:function` names, or a name of `installed`; Refusal where there is none."""
+    if (kernel := None if ":" in target else installed().get(target)) is not None:
+        return load(kernel)
+    path, _, name = target.rpartition(":")
+    if not path.endswith(".py") or not name:
+        raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
+    if not Path(path).is_file():
+        raise Refusal(f"{path}: no such file")
+    return function_of(Path(path), name)

@@ -1,0 +1,215 @@
+"""Foreign functions in a process of their own: a crash, an exit, a hang, or too much memory, is told in a sentence."""
+
+import faulthandler
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.case.box import parse
+from workbench.case.case import Case
+from workbench.foreign.feed import NOTHING
+from workbench.refusal import Refusal, Unavailable
+from workbench.trace.narrow import narrowed
+from workbench.trace.trace import Trace
+
+OPTIONS = ("isolate", "timeout", "memory_gb")
+#: seconds between two looks at the process, in which it may take a few GB more
+LOOK_S = 0.05
+#: runs in the process; what it may import is what this one may
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from workbench.foreign.isolation import main; main()"
+)
+_REQUEST, _ANSWER, _CRASH = "request", "answer", "crash"
+_FRAMES = ("isolation.py", "foreign.py", "user_code.py")  # which call a function
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a process may take; None is no limit."""
+
+    timeout: float | None = None  #: seconds from its start, imports and compilation among them
+    memory_gb: float | None = None  #: resident memory, in 1e9 bytes, with the libraries that it imports
+
+
+def limits_of(options: dict[str, Any], name: str) -> Limits | None:
+    """The limits among `options` (OPTIONS), which are taken out of it; None where nothing asks for a process of its
+    own. Either limit asks for one. Refusal for a limit that is no number above 0; `name` is the function's.
+    """
+    said = {option: options.pop(option) for option in OPTIONS if option in options}
+    isolate, given = said.pop("isolate", False), {key: x for key, x in said.items() if x is not None}
+    for option, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise Refusal(f"{name}: {option} must be a number above 0; got {value!r}")
+    return Limits(**given) if isolate or given else None
+
+
+def run_isolated(
+    target: str,
+    case: Case,
+    limits: Limits,
+    *,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    feed: Mapping[str, Any] = NOTHING,
+    where: str | None = None,
+    **options: Any,
+) -> Trace:
+    """As `foreign.run_foreign` of the function that `foreign.find` finds as `target`, which is loaded and run in a new
+    process within `limits`, as often as it is run again on another case.
+
+    Refusal, too, where that process ends without a trace or breaks a limit, with the place where it was.
+    """
+    request = {"target": target, "case": case, "inputs": inputs, "feed": dict(feed), "options": options}
+    trace, repeats = _answer(request, limits)
+    said: dict[str, str | tuple[str, ...]] = {
+        name.replace("_", "-"): f"{x:g}" for name, x in vars(limits).items() if x is not None
+    } or {"isolate": ()}
+    again = partial(run_isolated, target, limits=limits, feed=feed, where=where, **options)
+    trace = replace(trace, called_with={**trace.called_with, **said}, rerun=again if repeats else None)
+    return trace if where is None else narrowed(trace, parse(where, trace.case), rerun=trace.rerun)
+
+
+def _answer(request: Mapping[str, Any], limits: Limits) -> tuple[Trace, bool]:
+    """The trace that a process makes of a request, and whether the function can be run again on another case."""
+    name = request["target"]
+    with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
+        Path(folder, _REQUEST).write_bytes(pickle.dumps(request, protocol=5))
+        with _started(folder) as process:
+            broken = _watched(process, limits, Path(folder, _CRASH))
+        answer = Path(folder, _ANSWER)
+        if not answer.exists():
+            raise Refusal(f"{name} {broken or _ended(process.returncode)}{_place(Path(folder, _CRASH))}")
+        kind, *found = pickle.loads(answer.read_bytes())
+    if kind == "trace":
+        return found[0], found[1]
+    if kind == "defect":
+        raise RuntimeError(f"in the process of {name}:\n{found[0]}")
+    raise {"Refusal": Refusal, "Unavailable": Unavailable}[kind](found[0])
+
+
+@contextmanager
+def _started(folder: str) -> Iterator[subprocess.Popen]:
+    """The process, in a session of its own, all of which ends with the block; it prints to stderr."""
+    command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps([*map(str, sys.path)]), folder]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+    try:
+        yield process
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+
+
+def _watched(process: subprocess.Popen, limits: Limits, crash: Path) -> str:
+    """Wait for the process; what it broke of the limits, empty where it ended by itself."""
+    end = None if limits.timeout is None else time.monotonic() + limits.timeout
+    while True:
+        try:
+            process.wait(LOOK_S)
+            return ""
+        except subprocess.TimeoutExpired:
+            pass
+        held = 0.0 if limits.memory_gb is None else _resident(process.pid)
+        if limits.memory_gb is not None and held > limits.memory_gb * 1e9:
+            what = f"took {held / 1e9:.3g} GB of memory, more than --memory-gb {limits.memory_gb:g}, and was ended"
+        elif end is not None and time.monotonic() > end:
+            what = f"did not return within --timeout {limits.timeout:g} seconds, and was ended"
+        else:
+            continue
+        if crash.exists():  # the process can tell where it is
+            before = crash.stat().st_size
+            os.kill(process.pid, signal.SIGUSR1)
+            waited = time.monotonic() + 1
+            while crash.stat().st_size == before and process.poll() is None and time.monotonic() < waited:
+                time.sleep(LOOK_S)
+        return what
+
+
+def _resident(pid: int) -> float:
+    """Bytes of a process's memory that are not swapped out; 0 of one that has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0.0
+
+
+def _ended(code: int) -> str:
+    """How a process ended that left no answer."""
+    if code >= 0:
+        return f"ended its process with exit code {code} before it returned"
+    try:
+        what = f"{signal.Signals(-code).name}, {signal.strsignal(-code)}"
+    except ValueError:
+        what = "unknown here"
+    memory = ", which Linux also sends where memory runs out" if -code == signal.SIGKILL else ""
+    return f"was ended by signal {-code} ({what}{memory}) before it returned"
+
+
+def _place(crash: Path) -> str:
+    """Where the threads of a process were, as faulthandler writes it, without what the workbench called the function
+    by.
+    """
+    lines = crash.read_text(errors="replace").splitlines() if crash.exists() else []
+    ours = "|".join(re.escape(str(Path(__file__).with_name(name))) for name in _FRAMES)
+    frame = re.compile(rf'  File "(?:{ours}|<string>|<frozen importlib.*|.*/contextlib\.py)"')
+    shown = [line for line in lines if line and not line.startswith("Extension modules:") and not frame.match(line)]
+    return ":\n" + "\n".join(shown) if shown else ""
+
+
+def main() -> None:
+    """Run the request in the folder that the command line names, and leave the answer there."""
+    folder = Path(sys.argv[2])
+    _end_with_parent()
+    crash = (folder / f"{_CRASH}.part").open("w")
+    faulthandler.enable(crash)
+    faulthandler.register(signal.SIGUSR1, crash)
+    (folder / f"{_CRASH}.part").rename(folder / _CRASH)  # from now on it can be asked where it is
+    answer = _made(pickle.loads((folder / _REQUEST).read_bytes()))
+    part = folder / f"{_ANSWER}.part"
+    with part.open("wb") as file:
+        pickle.dump(answer, file, protocol=5)
+    part.rename(folder / _ANSWER)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)  # what the function left behind, such as threads, is not waited for
+
+
+def _end_with_parent() -> None:
+    """Have Linux end this process where the one that started it ends."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _made(request: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What crosses back: a trace and whether it can be run again, or what came in its place."""
+    from workbench.foreign.call import run_foreign
+    from workbench.foreign.find import find
+
+    target, options = request["target"], request["options"]
+    try:
+        trace = run_foreign(
+            find(target), request["case"], name=target, inputs=request["inputs"], feed=request["feed"], **options
+        )
+    except (Refusal, Unavailable) as error:
+        return type(error).__name__, str(error)
+    except BaseException:
+        return "defect", traceback.format_exc()
+    return "trace", replace(trace, rerun=None), trace.rerun is not None

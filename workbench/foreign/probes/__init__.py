@@ -1,0 +1,1 @@
+"""Probes in kernels of others."""

@@ -1,0 +1,1 @@
+"""Right or wrong, and why."""

@@ -1,0 +1,1 @@
+"""Two judged runs beside each other."""

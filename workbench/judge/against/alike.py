@@ -1,0 +1,127 @@
+"""What two traces have in common: whether they are runs of one problem, and which stages mean the same in both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.case.stages import ALGORITHMS, INPUTS
+from workbench.floats import to_float64, ulp
+from workbench.judge.codes.stages import BEFORE_ATTENTION
+from workbench.judge.expectation import BY_TILE, split_keys_known, splits, tiling_of, unjudgeable
+from workbench.refusal import Refusal
+from workbench.trace.trace import Trace
+
+#: fields of a case that make the problem; others choose its inputs, which are compared themselves, or how kernels run
+_PROBLEM = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "causal", "scale")
+
+#: every stage of every algorithm, in data-flow order
+ORDER = (*BEFORE_ATTENTION, *ALGORITHMS["split_k"])
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The stages of two traces that can be held against each other, in data-flow order, and those that cannot."""
+
+    #: stage -> the key tiles in which it means the same in both, bool [tiles]; None: all of it
+    tiles: Mapping[str, np.ndarray | None]
+    apart: Mapping[str, str]  #: stage that either trace holds -> why it is not comparable
+
+
+def check_same_problem(a: Trace, b: Trace) -> None:
+    """Refusal unless both traces are runs of one problem on the same inputs: bit for bit, or where their dtypes differ,
+    numbers that may be roundings of the same ones.
+    """
+    where = f"{a.target} against {b.target}"
+    if a.window != b.window:
+        windows = " and ".join("all of it" if trace.window is None else str(trace.window) for trace in (a, b))
+        raise Refusal(f"{where}: both must be the same part of their runs; they are {windows}")
+    fields = (*_PROBLEM, "diagonal") if a.case.causal else _PROBLEM
+    for name in fields:
+        one, other = getattr(a.case, name), getattr(b.case, name)
+        if one != other:
+            name = "causal_alignment" if name == "diagonal" else name
+            values = f"{getattr(a.case, name)} and {getattr(b.case, name)}"
+            raise Refusal(f"{where}: both must run the same problem; they differ in {name}: {values}")
+    for name in dict.fromkeys((*a.inputs, *b.inputs)):
+        if (name in a.inputs) != (name in b.inputs):
+            has, lacks = "AB" if name in a.inputs else "BA"
+            raise Refusal(f"{where}: both must read the same inputs; {has} was given {name}, {lacks} was not")
+        _check_same(where, name, a.inputs[name], b.inputs[name])
+    for x in INPUTS:
+        for name in () if x in a.inputs else (f"codes_{x}", f"scale_{x}"):
+            _check_same(where, name, a.stages[name], b.stages[name])
+
+
+@np.errstate(invalid="ignore")  # inf - inf of a bias
+def _check_same(where: str, name: str, one: np.ndarray, other: np.ndarray) -> None:
+    x, y = to_float64(one), to_float64(other)
+    alike = one.dtype == other.dtype
+    rule = "must be bit-identical" if alike else "may differ by one rounding to each dtype"
+    if x.shape != y.shape:
+        raise Refusal(f"{where}: {name} {rule}; shapes are {list(x.shape)} and {list(y.shape)}")
+    apart, allowed = abs(x - y), 0.0 if alike else (ulp(x, one.dtype) + ulp(y, other.dtype)) / 2
+    if not np.all(same := (x == y) | (apart <= allowed)):
+        place = tuple(int(i) for i in np.argwhere(~same)[0])
+        dtypes = f"both {one.dtype}" if alike else f"{one.dtype} and {other.dtype}"
+        raise Refusal(
+            f"{where}: {name} ({dtypes}) {rule}, so that a difference of inputs is not taken for one of arithmetic; "
+            f"{(~same).sum()} of {same.size} elements differ, first at {list(place)}: {x[place]:.9g} and {y[place]:.9g}"
+        )
+
+
+def shared(a: Trace, b: Trace) -> Shared:
+    """Which stages of two traces of one problem can be held against each other, and where."""
+    tiles: dict[str, np.ndarray | None] = {}
+    apart: dict[str, str] = {}
+    for name in ORDER:
+        if name not in a.stages and name not in b.stages:
+            continue
+        if reason := _alone(a, b, name) or _of_other_keys(a, b, name):
+            apart[name] = reason
+        else:
+            seen = zip(_before(a), _before(b), strict=True) if name in BY_TILE else ()
+            same = np.array([one == other for one, other in seen], bool)
+            tiles[name] = None if same.all() else same
+    return Shared(tiles, apart)
+
+
+def _alone(a: Trace, b: Trace, name: str) -> str:
+    """Why only one trace has the stage, or nothing to hold it against; empty where both have."""
+    for letter, trace in (("A", a), ("B", b)):
+        if name not in ALGORITHMS[trace.algorithm]:
+            return f"{letter} has no such stage"
+        if name not in trace.stages:
+            return f"{letter} did not give it"
+        if why := unjudgeable(trace, name):
+            return f"{letter}: {why}"
+    return ""
+
+
+def _of_other_keys(a: Trace, b: Trace, name: str) -> str:
+    """Why the elements of the stage belong to other keys in one trace than in the other; empty where they do not."""
+    blocks = a.contract.block_k, b.contract.block_k
+    if name in BY_TILE and blocks[0] != blocks[1]:
+        return f"key tiles of {blocks[0]} in A, of {blocks[1]} in B"
+    if name in BY_TILE and tiling_of(a).keys != tiling_of(b).keys:
+        return "key tiles of other keys in A than in B"
+    if "s" in ALGORITHMS[a.algorithm][name].axes:
+        if not (split_keys_known(a) and split_keys_known(b)):
+            return "the contract does not tell block_k and splits, so the keys of a split are unknown"
+        if _keys_of_splits(a) != _keys_of_splits(b):
+            return f"{splits(a)} splits in A, {splits(b)} in B, of other keys"
+    return ""
+
+
+def _before(trace: Trace) -> list[frozenset[int]]:
+    """For each key tile those whose keys its running state has seen, itself among them."""
+    found: dict[int, frozenset[int]] = {}
+    for t, before in tiling_of(trace).order:
+        found[t] = (found[before] if before is not None else frozenset()) | {t}
+    return [found[t] for t in range(len(found))]
+
+
+def _keys_of_splits(trace: Trace) -> list[list[int]]:
+    """The keys of each split."""
+    tiles = tiling_of(trace)
+    return [sorted(k for t in own for k in range(tiles.keys[t].start, tiles.keys[t].stop)) for own in tiles.splits]

@@ -1,0 +1,64 @@
+"""What is said beside the verdicts: the usual rules on out, and the bits that sums lose.
+
+Both need what a part of the trace should be, most of which the verdicts need as well: where it is known before that a
+report is wanted, they share its pass over the parts.
+"""
+
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from workbench.case.stages import nearest_dumped
+from workbench.judge import cancellation
+from workbench.judge.blocks import over_parts
+from workbench.judge.codes.loss import attention_of
+from workbench.judge.compare import expected_out
+from workbench.judge.expectation import Expectation, Part, readable
+from workbench.judge.usual_rules import Deviation, Rule, deviation
+from workbench.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What was gathered from the parts of a trace."""
+
+    bits_lost: dict[str, np.ndarray]  #: as `cancellation.bits_lost` says
+    deviations: list[Deviation] = field(default_factory=list)  #: of the parts of out; none where it was not given whole
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The usual rules on out against float64 from what the kernel read; () where it was not given whole."""
+        return reduce(add, self.deviations).rules if self.deviations else ()
+
+    def gather(self, isolated: Expectation, propagated: Expectation) -> None:
+        """Add a part: its expectation given the dumped stages, and that given q, k and v alone, of the same trace or of
+        one with other inputs. From any thread.
+        """
+        if self.bits_lost:
+            cancellation.fill(self.bits_lost, isolated, propagated)
+        trace = propagated.trace
+        if "out" in trace.stages and "out" not in trace.sparse:
+            # without a dumped stage before it both expectations of out are the same, and one is computed
+            same = trace is isolated.trace and not nearest_dumped(trace.algorithm, "out", isolated.dumped)
+            self.deviations.append(deviation(trace, isolated.part, expected_out(isolated if same else propagated)))
+
+
+def room(trace: Trace) -> Beside:
+    """Of a trace whose parts are not gathered yet."""
+    return Beside(cancellation.room(trace))
+
+
+def beside(trace: Trace) -> Beside:
+    """What is said of a trace, in a pass of its own; of a kernel on 8-bit codes bits lost of what its attention read,
+    and rules against what it should have read.
+    """
+    read, right = (attention_of(trace, from_codes=which) for which in (False, True))
+    dumped, found = readable(read), room(read)
+
+    def one(part: Part) -> None:
+        found.gather(Expectation(read, dumped, part), Expectation(right, {}, part))
+
+    over_parts(read, "cpu", one, f"other rules and bits lost of {trace.target}")
+    return found

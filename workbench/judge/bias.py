@@ -1,0 +1,221 @@
+"""Whether a stage's errors lean to one side although each of them is inside its budget: truncation, not rounding.
+
+Rounding to nearest may lean as well: terms that are nearly equal share one rounding error, and a large sum absorbs
+small terms. What counts is therefore the difference from a control, the same stage recomputed in float32 with rounding
+to nearest from the same inputs; each error is paired with the control's in the same element. The errors of a row share
+its inputs, so that a row is one observation, however many elements it has (cluster-robust variance: Liang and Zeger,
+Biometrika 73, 1986).
+
+Stages with exp or log in them are not tested: an implementation promises ulps, and may lean within them. On an H200
+CUDA's math.exp leans away from zero by 0.12 (4 million x in [-40, 0]) to 0.25 ([-1, 0]) standard deviations of such a
+paired difference, math.log by 0.08 to 0.13, so that every correct kernel would be called biased.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.case.stages import ALGORITHMS, INPUTS, nearest_dumped, unseen_upstream
+from workbench.floats import round_to
+from workbench.judge.codes.loss import attention_of
+from workbench.judge.compare import compared
+from workbench.judge.control import control, sampled
+from workbench.judge.elements import Found, State
+from workbench.judge.expectation import Expectation, Part, readable
+from workbench.trace.trace import Trace
+
+Arrays = Mapping[str, np.ndarray]
+
+#: stages that evaluate exp or log, and maxima, which are exact
+UNTESTED = frozenset({"correction", "probs", "merge_weight", "merge_sum", "lse", "row_max", "partial_max", "merge_max"})
+#: below so few rows their variance says nothing
+FEWEST_ROWS = 8
+#: standard errors beyond which a mean is no chance, and standard deviations beyond which it is no trifle
+Z, DELTA = 6.0, 0.1
+#: and beyond which, seen twice, a sum or cast that was promised to round to nearest does not: of 2000 correct runs none
+#: leans by half as much
+DOUBTLESS_Z, DOUBTLESS_DELTA = 12.0, 0.5
+
+
+@dataclass(frozen=True)
+class Lean:
+    """The mean of signed errors in units of budget, negative toward zero."""
+
+    mean: float
+    z: float  #: mean / its standard error, clustered by row; infinite where all rows agree
+    delta: float  #: |mean| / standard deviation of the elements
+
+    @property
+    def strong(self) -> bool:
+        """Whether the mean is neither chance nor a trifle."""
+        return abs(self.z) > Z and self.delta > DELTA
+
+    @property
+    def doubtless(self) -> bool:
+        """Whether no rounding to nearest leans so far."""
+        return abs(self.z) > DOUBTLESS_Z and self.delta > DOUBTLESS_DELTA
+
+
+@dataclass(frozen=True)
+class Bias:
+    """How the errors of one stage lean in one run."""
+
+    own: Lean  #: of the kernel's errors
+    excess: Lean  #: of the kernel's errors less those of the control
+    rows: int  #: rows (batch, head, query) that have an element to look at
+    elements: int
+    promised: bool = True  #: whether the contract promises rounding to nearest, and does not leave it open
+
+    @property
+    def sufficient(self) -> bool:
+        """Whether there are rows enough to tell."""
+        return self.rows >= FEWEST_ROWS
+
+    @property
+    def trips(self) -> bool:
+        """Whether the kernel's errors lean, farther than the control's, to one side: where the control alone leans, its
+        order of summation is the worse one.
+        """
+        return self.sufficient and self.own.strong and self.excess.strong and self.own.mean * self.excess.mean > 0
+
+    @property
+    def toward(self) -> str:
+        """zero or infinity."""
+        return "zero" if self.excess.mean < 0 else "infinity"
+
+
+@np.errstate(all="ignore")
+def biases(trace: Trace, names: Iterable[str]) -> dict[str, Bias]:
+    """The Bias of those stages of `trace` among `names` that can be tested, stage -> Bias.
+
+    Left out are stages that were judged end to end, stages with exp or log between them and their dumped ancestors,
+    sums and casts that the contract lets truncate, float32 out, stages without an element to look at, and stages of
+    which only some elements were given.
+    """
+    trace = attention_of(trace)
+    dumped = readable(trace)
+    names = [name for name in names if name in trace.stages and name not in trace.sparse]
+    tested = [name for name in names if _testable(trace, name, dumped)]
+    if not tested:
+        return {}
+    rows = sampled(trace.case)
+    expectation = Expectation(trace, dumped, Part(q=rows), statistics=False)
+    controls = control(
+        _cast_as_declared(trace), {name: x.astype(np.float32) for name, x in expectation.given.items()}, rows
+    )
+    dtypes = {name: trace.stages[name].dtype for name in tested}
+    axes = {name: expectation.axes(name) for name in tested}
+    found = {name: _bias(one, dtypes[name], controls[name], axes[name]) for name, one in compared(expectation, tested)}
+    left_open = {name for name in tested if _rounding(trace, name) == "any"}
+    return {name: replace(x, promised=name not in left_open) for name, x in found.items() if x is not None}
+
+
+def second_case(case: Case) -> Case:
+    """The case on which a lean must be seen again: the next seed, with normal inputs.
+
+    Other distributions may draw nothing from the seed (one-hot) or make all rows share their rounding errors, whatever
+    the seed (tiny): 27 of 1960 correct runs that add up in another order than the control trip at two seeds of the
+    same distribution, none in a second run with normal inputs.
+    """
+    return case.but(seed=case.seed + 1, distribution="normal")
+
+
+def verdicts(first: Mapping[str, Bias], second: Mapping[str, Bias] | None) -> dict[str, tuple[str, str]]:
+    """Stage -> (bug, biased or rounding, why) of the stages that trip in the `first` run; `second` is what `biases`
+    says of a run on `second_case`, None where the kernel cannot be run again.
+    """
+    return {name: _verdict(bias, second, name) for name, bias in first.items() if bias.trips}
+
+
+def _verdict(first: Bias, second: Mapping[str, Bias] | None, name: str) -> tuple[str, str]:
+    leans = (
+        f"errors lean toward {first.toward}, {first.excess.delta:.2g} standard deviations farther than by rounding to "
+        f"nearest (z = {first.excess.z:.3g}, {first.rows} rows)"
+    )
+    if second is None:
+        return "rounding", f"{leans}; not called biased, since a trace cannot be run again on other inputs"
+    again = second.get(name)
+    if again is not None and again.trips and again.toward == first.toward:
+        proved = first.promised and first.excess.doubtless and again.excess.doubtless
+        verdict = "bug" if proved else "biased"
+        return verdict, f"{leans}, and on other inputs again (z = {again.excess.z:.3g}, {again.rows} rows)"
+    return "rounding", f"{leans}, but not on other inputs"
+
+
+def _testable(trace: Trace, name: str, dumped: Arrays) -> bool:
+    contract, algorithm = trace.contract, trace.algorithm
+    reads = set(ALGORITHMS[algorithm][name].reads)
+    if not nearest_dumped(algorithm, name, dumped) and not reads <= set(INPUTS):
+        return False
+    if name == "out" and trace.stages[name].dtype == np.float32:
+        return False  # a correct one that multiplies by a reciprocal trips in 21 of 240 first runs
+    if _rounding(trace, name) == "toward-zero":
+        return False
+    through = {name, *unseen_upstream(algorithm, name, dumped)}
+    accumulated = {"qk": contract.accumulation, "acc": contract.accumulation_of_acc}
+    # operands may be cut off; sums in 16 bits absorb small terms, which those of the control do not
+    narrow = contract.input_precision != "ieee" or contract.accumulator_dtype != "float32"
+    if any(how != "nearest" or narrow or trace.input_errors for stage, how in accumulated.items() if stage in through):
+        return False
+    other = contract.base2 or not contract.scores_scaled or contract.scaled_q_dtype != "float32"
+    if other and "scores" in through:
+        return False  # the control scales what it adds up, in natural units
+    return not UNTESTED & through
+
+
+def _rounding(trace: Trace, name: str) -> str:
+    """How a stage is rounded when it is stored."""
+    casts = {"out": trace.contract.out_rounding, "partial_O": trace.contract.partials_rounding}
+    return casts.get(name, "nearest")
+
+
+def _bias(one: Found, dtype: np.dtype, control: np.ndarray, axes: str) -> Bias | None:
+    """The Bias of a stage of `dtype` from its `control`; None without an element to look at."""
+    if dtype != np.float32:
+        control = round_to(control, dtype)
+    expected, budget = one.expected, one.budget
+    side = np.sign(expected)  # an expectation of 0 has none
+    judged = one.state <= State.SUSPICIOUS
+    seen = judged & np.isfinite(expected) & np.isfinite(control) & (side != 0) & (budget > 0)
+    # within the budget it scales with sum|t|, as rounding errors do: beside the root of the sum of squared prefixes it
+    # finds 133 truncated sums where that finds 136
+    own, controls = (np.clip(side * (x - expected) / budget, -1, 1) for x in (one.actual, control))
+    if not seen.any():
+        return None
+    own, excess, seen = (by_row(x, axes) for x in (own, own - controls, seen))
+    return Bias(lean(own, seen), lean(excess, seen), int(seen.any(axis=1).sum()), int(seen.sum()))
+
+
+def _cast_as_declared(trace: Trace) -> Trace:
+    """The trace with no casts but those that were declared: one that may not have happened has errors of its own."""
+    casts = ("scores_dtype", "probs_dtype", "partials_dtype")
+    uncast: dict[str, Any] = {name: "float32" for name in casts if name in trace.contract.assumed}
+    return replace(trace, contract=replace(trace.contract, **uncast))
+
+
+def by_row(stage: np.ndarray, axes: str) -> np.ndarray:
+    """The stage as [row, element], a row for each batch, head and query."""
+    moved = np.moveaxis(stage, axes.index("q"), 2)
+    return moved.reshape(int(np.prod(moved.shape[:3])), -1)
+
+
+def lean(errors: np.ndarray, seen: np.ndarray) -> Lean:
+    """The Lean of the signed errors [row, element] that are `seen` (bool, at least one).
+
+    Variance of the mean: G / (G - 1) sum over G rows of (sum over the row's elements of (e - mean))^2 / n^2, n elements
+    in all.
+    """
+    n, rows = seen.sum(), seen.any(axis=1).sum()
+    mean = np.where(seen, errors, 0.0).sum() / n
+    deviations = np.where(seen, errors - mean, 0.0)
+    spread = np.sqrt((deviations**2).sum() / n)
+    error = np.sqrt(rows / max(rows - 1, 1) * (deviations.sum(axis=1) ** 2).sum()) / n
+    return Lean(float(mean), _ratio(mean, error), abs(_ratio(mean, spread)))
+
+
+def _ratio(mean: float, spread: float) -> float:
+    """mean / spread; 0 for 0 / 0."""
+    return 0.0 if mean == 0 else float(mean / spread) if spread else float(np.copysign(np.inf, mean))

@@ -1,0 +1,216 @@
+"""Every stage of a trace compared, part by part: the parts of a row's arithmetic stay in a processor's cache, run on
+several threads, and need no more memory than they have.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
+from operator import add
+from typing import TypeVar
+
+import numpy as np
+
+from workbench.arrays import module
+from workbench.case.contract import Contract
+from workbench.case.stages import ALGORITHMS, INPUTS, nearest_dumped
+from workbench.judge.compare import summaries
+from workbench.judge.elements import Comparison, Elements, State, Summary
+from workbench.judge.expectation import Expectation, Part, free_maxima, readable, split_keys_known
+from workbench.machine import keep_heap, processors
+from workbench.progress import step
+from workbench.refusal import Refusal, Unavailable
+from workbench.trace.trace import Trace
+
+#: elements of the dumped stages beyond which a trace is judged on a GPU, where there is one
+LARGE = 2**26
+#: elements of all comparisons beyond which they are not kept, but computed again when one is asked for: 25 bytes each
+KEPT = 2**24
+#: scores of all parts that are compared at once: 16 MB in float64, with which all their arrays are some 600 MB
+AT_ONCE_ON_CPU = 2**21
+#: threads that compare parts, at most: more of them wait for the interpreter's lock
+THREADS = 4
+#: on a GPU as many as fit, at 640 bytes each (head_dim 128 in tiles of 32 keys) and some to spare; more than this many
+#: save little time
+PART_ON_GPU, BYTES_OF_SCORE = 2**26, 1000
+DEVICES = ("auto", "cpu", "cuda")
+
+Found = TypeVar("Found")
+#: what else is made of a part: of its expectation from the dumped stages, and of that from q, k and v alone
+Also = Callable[[Expectation, Expectation], None]
+
+
+def comparisons(
+    trace: Trace, names: Sequence[str], device: str, also: Also | None = None
+) -> dict[str, tuple[Comparison | None, Comparison | None]]:
+    """The isolated and the propagated comparison of each dumped stage of `names`.
+
+    Isolated: against what the stage should have made of its own inputs, the kernel's dumped ones; None where no
+    ancestor but q, k and v was dumped. Propagated: against q, k and v; None where these do not determine the stage. A
+    stage that reads q, k and v alone has one comparison for both.
+
+    `also` is called with each part, on several threads.
+    """
+    dumped = readable(trace)
+    # both comparisons of a stage without dumped ancestors are the same
+    both = [name for name in names if not nearest_dumped(trace.algorithm, name, dumped)]
+    apart = [name for name in names if name not in both]
+    from_inputs = [name for name in apart if determined(trace, name)]
+    isolated, propagated = _judged(trace, dumped, ([*both, *apart], from_inputs), device, also)
+    for name in both:
+        direct = set(ALGORITHMS[trace.algorithm][name].reads) <= set(INPUTS)
+        if determined(trace, name) or not direct:
+            propagated[name] = isolated[name]
+        if not direct:
+            del isolated[name]
+    return {name: (isolated.get(name), propagated.get(name)) for name in names}
+
+
+def _judged(
+    trace: Trace,
+    dumped: Mapping[str, np.ndarray],
+    names: tuple[Sequence[str], Sequence[str]],
+    device: str,
+    also: Also | None,
+) -> tuple[dict[str, Comparison], dict[str, Comparison]]:
+    """The comparisons of the stages `names`, first with what they should be given the `dumped` stages, then with what
+    they should be given q, k and v.
+    """
+    kept = sum(trace.stages[name].size for some in names for name in some) <= KEPT
+    stores = tuple({name: _store(trace, name) for name in some} if kept else {} for some in names)
+    found = _summaries(trace, dumped, names, device, stores, also)
+
+    def load(which: int, name: str) -> Elements:
+        if kept:
+            return stores[which][name]
+        store = {name: _store(trace, name)}
+        alone: tuple[Sequence[str], Sequence[str]] = ((), (name,)) if which else ((name,), ())
+        _summaries(trace, dumped, alone, device, ({}, store) if which else (store, {}))
+        return store[name]
+
+    first, second = (
+        {name: Comparison(found[which][name], partial(load, which, name)) for name in names[which]} for which in (0, 1)
+    )
+    return first, second
+
+
+def _summaries(
+    trace: Trace,
+    dumped: Mapping[str, np.ndarray],
+    names: tuple[Sequence[str], Sequence[str]],
+    device: str,
+    stores: Sequence[Mapping[str, Elements]],
+    also: Also | None = None,
+) -> tuple[dict[str, Summary], dict[str, Summary]]:
+    """The summaries of the stages `names`, as in `_judged`; elements go into `stores` where there is one."""
+
+    def one(part: Part) -> tuple[dict[str, Summary], dict[str, Summary]]:
+        here = tuple([name for name in some if _any_given(trace, name, part)] for some in names)
+        isolated = Expectation(trace, dumped, part, device)
+        first = summaries(isolated, here[0], stores[0], isolated.given) if here[0] else {}
+        # these tell victims, of which only the worst case is asked
+        propagated = Expectation(trace, {}, part, device, statistics=False)
+        second = summaries(propagated, here[1], stores[1], isolated.given) if here[1] else {}
+        if also is not None:
+            also(isolated, propagated)
+        return first, second
+
+    found = over_parts(trace, device, one, f"judge {trace.target}")
+    whole = [
+        {name: reduce(add, (one[which][name] for one in found if name in one[which])) for name in names[which]}
+        for which in (0, 1)
+    ]
+    return whole[0], whole[1]
+
+
+def under(isolated: Expectation, contract: Contract, names: Sequence[str]) -> dict[str, Summary]:
+    """The decisive comparisons of the stages `names` in a part of a kernel with another contract; not those of which
+    nothing was given there.
+    """
+    here = [name for name in names if _any_given(isolated.trace, name, isolated.part)]
+    return summaries(isolated.under(contract), here, {}, isolated.given) if here else {}
+
+
+def over_parts(trace: Trace, device: str, one: Callable[[Part], Found], what: str) -> list[Found]:
+    """What `one` makes of every part of a trace, in order, on several threads where `device` is the cpu; `what` names
+    it where progress is shown.
+    """
+    from threadpoolctl import threadpool_limits
+
+    parts = list(parts_of(trace, device))
+    # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
+    with threadpool_limits(1, "blas"):
+        if len(parts) == 1:
+            return [one(parts[0])]
+        keep_heap()
+        found: list[Found] = []
+        with ThreadPoolExecutor(min(len(parts), processors(), THREADS)) as pool, step(what) as tick:
+            for of_part in pool.map(one, parts) if device == "cpu" else map(one, parts):
+                found.append(of_part)
+                tick(f"{len(found)} of {len(parts)} parts")
+    return found
+
+
+def _any_given(trace: Trace, name: str, part: Part) -> bool:
+    """Whether an element of the stage in `part` was given; none may have been of a stage of which only some were."""
+    if name not in trace.sparse:
+        return True
+    return not np.isnan(part.of(trace.sparse[name], ALGORITHMS[trace.algorithm][name].axes)).all()
+
+
+def placed(trace: Trace, device: str) -> str:
+    """Where to judge `trace`: cpu or cuda."""
+    if device not in DEVICES:
+        raise Refusal(f"device is one of {', '.join(DEVICES)}; got {device!r}")
+    if device == "cuda" and not module("torch").cuda.is_available():
+        raise Unavailable("device cuda needs an NVIDIA GPU that torch can use; none was found")
+    if device != "auto":
+        return device
+    if sum(stage.size for stage in trace.stages.values()) <= LARGE:
+        return "cpu"
+    try:
+        return "cuda" if module("torch").cuda.is_available() else "cpu"
+    except Unavailable:
+        return "cpu"
+
+
+def determined(trace: Trace, name: str) -> bool:
+    """Whether q, k and v determine the stage: per-split values need the keys of each split, and what is merged of
+    maxima that the kernel may choose needs these.
+    """
+    if name.startswith("merge") and trace.contract.row_max != "running" and not free_maxima(trace):
+        return False
+    return split_keys_known(trace) or "s" not in ALGORITHMS[trace.algorithm][name].axes
+
+
+def parts_of(trace: Trace, device: str) -> Iterator[Part]:
+    """The whole where it is small, else some heads, else queries of one head."""
+    case = trace.case
+    limit = AT_ONCE_ON_CPU // min(processors(), THREADS)
+    if device == "cuda":
+        free, _ = module("torch").cuda.mem_get_info()
+        limit = min(PART_ON_GPU, free // BYTES_OF_SCORE)
+    group = case.heads // case.kv_heads
+    heads = limit // (case.seqlen_q * case.seqlen_k)
+    if heads >= case.batch * case.heads:
+        yield Part(slice(0, case.batch), slice(0, case.heads), slice(0, case.seqlen_q))
+        return
+    heads = max(1, heads // group * group)  # whole groups, which share their keys, or one head
+    rows = max(1, min(limit // case.seqlen_k, case.seqlen_q))
+    for b in range(case.batch):
+        for h in range(0, case.heads, heads):
+            for first in range(0, case.seqlen_q, rows):
+                last = min(first + rows, case.seqlen_q)
+                yield Part(slice(b, b + 1), slice(h, min(h + heads, case.heads)), slice(first, last))
+
+
+def _store(trace: Trace, name: str) -> Elements:
+    """Room for every element of a comparison of a stage; as if none were given where only some are."""
+    stage = trace.stages[name]
+    dims = stage.shape
+    wide, narrow = (lambda: np.empty(dims)), (lambda: np.empty(dims, np.float32))
+    room = Elements(stage, wide(), wide(), narrow(), narrow(), np.empty(dims, np.uint8))
+    if name in trace.sparse:
+        for array in (room.expected, room.budget, room.statistical, room.over_budget):
+            array.fill(np.nan)
+        room.state.fill(State.ABSENT)
+    return room

@@ -1,0 +1,1 @@
+"""What is of kernels on 8-bit codes alone."""

@@ -1,0 +1,165 @@
+"""A part of a trace held against its expectation: a verdict on every element, in the units that the kernel stores."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import reduce
+from operator import add
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.arrays import in_float64
+from workbench.case.contract import Contract
+from workbench.judge.elements import Elements, Found, State, Summary, compare, summary
+from workbench.judge.expectation import Expectation, Part, free_maxima, in_bool, in_stored_units, unit
+from workbench.reference.budget import Budget, budgets
+from workbench.trace.trace import Trace, unwritten
+
+#: elements that are compared at once, 1 MB in float64: fewer do not pay for handing over between threads, more leave
+#: the cache
+PIECE = 2**17
+
+
+def summaries(
+    e: Expectation, names: Sequence[str], stores: Mapping[str, Elements], at_hand: Mapping[str, np.ndarray]
+) -> dict[str, Summary]:
+    """The summary of each stage of `names` over a part; its elements go into `stores` where there is one.
+
+    `at_hand`: dumped stages that are in float64 already, in natural units (`Expectation.given`).
+    """
+    bounds = budgets(e.solved, names)
+    found = {}
+    for name in names:
+        pieces = []
+        for rows in _pieces(e, name):
+            one = _held(e, name, bounds[name], rows, at_hand.get(name))
+            piece = e.part.narrowed(rows)
+            if name in stores:
+                _keep(one, stores[name], piece, e.axes(name))
+            offset = tuple(getattr(piece, axis).start if axis in "bhq" else 0 for axis in e.axes(name))
+            pieces.append(summary(one, offset))
+        found[name] = reduce(add, pieces)
+    return found
+
+
+def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Found]]:
+    """Each stage of `names` over a part of its trace, held against its expectation within its budget."""
+    bounds = budgets(e.solved, names)
+    for name in names:
+        yield name, _held(e, name, bounds[name], slice(None), e.given.get(name))
+
+
+def expected_out(e: Expectation) -> np.ndarray:
+    """What out should be over a part, in float64 and before any cast; in rows without keys what the contract says."""
+    expected, value = e.computed["out"], e.trace.contract.empty_out
+    if value == 0 or np.isnan(value):
+        return expected
+    return np.where((e.computed["lse"] == -np.inf)[..., None], value, expected)
+
+
+def _pieces(e: Expectation, name: str) -> Iterator[slice]:
+    """Queries of a part, as many at once as a processor's cache holds with all that comparing them takes."""
+    assert isinstance(e.part.q, slice)
+    length = e.part.q.stop - e.part.q.start
+    rows = length if e.device != "cpu" else max(1, PIECE * length // e.computed[name].size)
+    for first in range(0, length, rows):
+        yield slice(first, min(first + rows, length))
+
+
+def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.ndarray | None) -> Found:
+    """Some queries of a part of a stage, held against their expectation within their budget."""
+    cut, axes, contract = Part(q=rows), e.axes(name), e.trace.contract
+    dumped = cut.of(e.part.of(e.trace.stages[name], axes), axes)
+    own_units = unit(e.trace, name) != 1
+    if at_hand is None or own_units or name in ("out", "lse"):
+        actual = in_stored_units(contract, name, dumped, e.device)
+    else:
+        actual = cut.of(at_hand, axes)
+    # a slot that nobody wrote holds a NaN of its own
+    blank = array_namespace(actual).isnan(actual)
+    if bool(blank.any()):
+        blank = in_bool(unwritten(dumped), e.device)
+    narrow = _mapped(budget, lambda array: cut.of(array, axes))
+    expected, stored = as_stored(e.trace, name, cut.of(e.computed[name], axes), narrow)
+    empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
+    if empty is not None:
+        actual, expected = _without_keys(contract, name, actual, expected, empty)
+    if name in free_maxima(e.trace):
+        expected = _as_chosen(contract, actual, expected, stored)
+    open_ = e.open_slots(name)
+    if name not in e.trace.sparse and open_ is None:
+        return compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
+    off = array_namespace(actual).zeros_like(actual)
+    given = off == 0
+    if open_ is not None:
+        given = given & ~cut.of(open_, axes)
+    if name in e.trace.sparse:
+        off = in_float64(cut.of(e.part.of(e.trace.sparse[name], axes), axes), e.device)
+        given = given & (off == off)
+    widened = _mapped(stored, lambda array: array[given] + off[given])
+    size = stored.size if isinstance(stored.size, float) else stored.size[given]
+    one = compare(
+        actual[given], blank[given], expected[given], replace(widened, size=size), dumped.dtype, contract.saturates
+    )
+    return _among(one, given, actual)
+
+
+def _as_chosen(contract: Contract, actual: np.ndarray, expected: np.ndarray, budget: Budget) -> np.ndarray:
+    """The expectation of maxima that the kernel was free to choose: its own choice where that is a number, and no
+    smaller than the running maximum where the contract says so.
+    """
+    xp = array_namespace(actual)
+    right = xp.isfinite(actual)
+    if contract.row_max == "upper_bound":
+        right = right & (actual >= expected - budget.bound)
+    return xp.where(right, actual, expected)
+
+
+def _among(one: Found, given: np.ndarray, like: np.ndarray) -> Found:
+    """The compared elements `one` at their places `given`, bool of the shape of `like`; the others ABSENT, their values
+    NaN.
+    """
+    xp = array_namespace(like)
+    whole = {field.name: xp.full_like(like, np.nan) for field in fields(Found)}
+    whole["state"] = xp.astype(xp.full_like(like, float(State.ABSENT)), xp.uint8)
+    for name, array in whole.items():
+        array[given] = getattr(one, name)
+    return Found(**whole)
+
+
+def _keep(found: Found, elements: Elements, part: Part, axes: str) -> None:
+    for name in ("expected", "budget", "statistical", "over_budget", "state"):
+        values = getattr(found, name)
+        target = part.of(getattr(elements, name), axes)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            target[...] = values if isinstance(values, np.ndarray) else values.cpu().numpy()
+
+
+def _mapped(budget: Budget, change: Callable[[np.ndarray], np.ndarray]) -> Budget:
+    """The budget with each array changed; one array that serves twice still does."""
+    bound = change(budget.bound)
+    statistical = bound if budget.statistical is budget.bound else change(budget.statistical)
+    size = budget.size if isinstance(budget.size, float) else change(budget.size)
+    return Budget(bound, statistical, size)
+
+
+def as_stored(trace: Trace, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
+    """Expectation and budget in the units in which the kernel stores the stage."""
+    factor = unit(trace, name)
+    return (expected, budget) if factor == 1 else (expected * factor, _mapped(budget, lambda array: array * factor))
+
+
+def _without_keys(
+    contract: Contract, name: str, actual: np.ndarray, expected: np.ndarray, empty: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both, of out or lse, with what the contract says of rows without keys (`empty`)."""
+    value, usual = (contract.empty_out, 0.0) if name == "out" else (contract.empty_lse, -np.inf)
+    # with a floor probs of masked keys are no zeros, and row_sum of a row without keys is none
+    if value == usual and contract.exp_floor is None:
+        return actual, expected
+    if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
+        actual[empty] = np.where(np.isnan(actual[empty]), usual, np.nan)
+    else:
+        expected = expected + 0.0
+        expected[empty] = value
+    return actual, expected

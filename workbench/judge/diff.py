@@ -1,0 +1,334 @@
+"""Trace against reference: every stage judged on its own inputs, the origins named, the victims told apart.
+
+The reference is run twice in float64: with the kernel's own dumped stages in place of its own (isolated: what should
+each stage have been, given what it read?) and without them (propagated: given q, k, v?). Of a kernel on 8-bit codes
+these stand in the place of q, k, v (`decoding.py`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial, reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from workbench.case.assumptions import usual
+from workbench.case.stages import ABSENT, ALGORITHMS, INPUTS, nearest_dumped, stage_of, unseen_upstream
+from workbench.floats import to_float64
+from workbench.judge import blocks as parts
+from workbench.judge import from_statistics as plausible
+from workbench.judge.beside import Beside, beside, room
+from workbench.judge.bias import biases, second_case, verdicts
+from workbench.judge.blame import with_blame
+from workbench.judge.codes import stages as decoding
+from workbench.judge.codes.decoded import BY_COARSEST
+from workbench.judge.codes.loss import Loss, loss
+from workbench.judge.doubts import with_doubts
+from workbench.judge.elements import Comparison, State, Summary
+from workbench.judge.evidence import excesses
+from workbench.judge.expectation import Expectation, readable, unjudgeable
+from workbench.judge.expected import truth
+from workbench.judge.headline import headline
+from workbench.judge.selection import Selection
+from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
+from workbench.judge.usual_rules import Rule
+from workbench.judge.widened import Widened, widened
+from workbench.refusal import Refusal
+from workbench.shown import shown_by
+from workbench.trace.narrow import first_of
+from workbench.trace.trace import Trace, check
+
+#: verdicts from best to worst; the worst of a kernel's stages is the kernel's
+SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing", "bug")
+
+
+@dataclass(frozen=True, repr=False)
+class Diff:
+    """The judgement of a trace, stage by stage in data-flow order."""
+
+    trace: Trace
+    stages: tuple[StageDiff, ...]  #: judged and missing ones
+    not_judged: tuple[StageDiff, ...]  #: given but not judged, and not given
+    gathered: Beside | None = None  #: with the verdicts, where a report was wanted
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict of a stage; untestable where nothing was judged."""
+        return max((stage.verdict for stage in self.stages), key=SEVERITY.index, default="untestable")
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Stages that are wrong on their own inputs, in data-flow order."""
+        return tuple(stage.name for stage in self.stages if stage.role == "origin")
+
+    @property
+    def origin(self) -> str | None:
+        """The first wrong stage; None where there is none."""
+        return next(iter(self.origins), None)
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        """Stages that are right on their own inputs and wrong against q, k, v; and wrong ones behind a wrong one that
+        could be judged end to end only.
+        """
+        return tuple(stage.name for stage in self.stages if stage.role == "victim")
+
+    def __getitem__(self, name: str) -> StageDiff:
+        stage_of(self.trace.algorithm, name, self.trace.target)
+        found = {stage.name: stage for stage in (*self.stages, *self.not_judged)}
+        if name not in found:
+            decode = self.trace.case.decode
+            raise Refusal(f"{self.trace.target} with decode={decode} has no stage {name}; it has {', '.join(found)}")
+        return found[name]
+
+    def __iter__(self) -> Iterator[StageDiff]:
+        return iter(self.stages)
+
+    @cached_property
+    def beside(self) -> Beside:
+        """What a report says beside the verdicts."""
+        return beside(self.trace) if self.gathered is None else self.gathered
+
+    @property
+    def bits_lost(self) -> dict[str, np.ndarray]:
+        """Bits that each element of each dumped sum loses to cancellation, as `cancellation.bits_lost` says."""
+        return self.beside.bits_lost
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The usual rules on out against float64 from q, k, v; none where out was not given, or not whole."""
+        return self.beside.rules
+
+    @cached_property
+    def widened(self) -> list[Widened]:
+        """Stages whose budget an assumption makes far wider than a usual kernel's."""
+        judged = [stage.name for stage in self.stages if stage.decisive is not None]
+        return widened(self.trace, [name for name in judged if name in self.trace.stages])
+
+    @cached_property
+    def loss(self) -> Loss | None:
+        """What quantisation and what the kernel did to out; None of other kernels, without out, and without q, k, v."""
+        known = "out" in self.trace.stages and set(INPUTS) <= set(self.trace.inputs)
+        return loss(self.trace) if self.trace.algorithm == "fp8" and known else None
+
+    def truth(self, name: str, **index: Any) -> Selection:
+        """Some elements of a stage, by axis letter as of `StageDiff.select`, as float64 makes them of q, k and v alone,
+        whether the kernel gave the stage or not.
+        """
+        return truth(self.trace, name, index)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `workbench diff --json`, of plain Python values."""
+        return shown_by("document.diff_document", self)
+
+    def plot(self) -> Any:
+        """The overview of all stages, a matplotlib Figure."""
+        return shown_by("pictures.overview.overview", self.stages, headline(self.trace))
+
+    def heatmap(self, name: str, axes: tuple[str, str] | None = None) -> Any:
+        """Where the errors of a stage are, over two of its axes (letters), a matplotlib Figure."""
+        return shown_by("pictures.heatmap.heatmap", self[name], case=self.trace.case, axes=axes)
+
+    def plot_cancellation(self) -> Any:
+        """How many bits the sums of the run lose, a matplotlib Figure."""
+        return shown_by("pictures.cancellation.cancellation", self.bits_lost, headline(self.trace))
+
+    def __bool__(self) -> bool:
+        raise TypeError('the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"')
+
+    def __repr__(self) -> str:
+        return (
+            f"<Diff of {self.trace.target}: {self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}>"
+        )
+
+    def __str__(self) -> str:
+        return shown_by("text.in_short", self)
+
+    def _repr_html_(self) -> str:
+        return shown_by("text.html_table", self)
+
+
+def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
+    """Judge every stage of `trace`.
+
+    `device`: where the float64 arithmetic runs; cpu, cuda (in torch), or auto: cuda for a trace of more than LARGE
+    elements where torch finds a GPU. Verdicts do not depend on it. `report`: a report is wanted, whose other rules and
+    bits lost are cheaper with the verdicts than later. Raises Refusal for a trace whose inputs are not
+    finite, whose stages are unknown or misshaped, or whose bias is as low as the contract's sentinel; Unavailable for a
+    missing GPU.
+    """
+    check(trace, trace.target)
+    _check_sentinel(trace)
+    absent = {*ABSENT[trace.case.decode]} - {*trace.stages}
+    known = {name: stage for name, stage in ALGORITHMS[trace.algorithm].items() if name not in absent}
+    ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
+    given = {**trace.stages, **trace.statistics}
+    names = [name for name in known if name in trace.stages and name not in ruled_out]
+    where = parts.placed(trace, device)
+    # of a kernel on 8-bit codes they are of other traces, and arithmetic on a GPU is torch's
+    gathered = room(trace) if report and where == "cpu" and trace.algorithm != "fp8" and names else None
+    strict = usual(trace.contract)
+    if_usual: list[dict[str, Summary]] = []
+
+    def also(isolated: Expectation, propagated: Expectation) -> None:
+        if gathered is not None:
+            gathered.gather(isolated, propagated)
+        if strict != trace.contract:
+            if_usual.append(parts.under(isolated, strict, names))
+
+    compared = comparisons(trace, names, where, also)
+
+    judged: list[StageDiff] = []
+    others: list[StageDiff] = []
+    for name, stage in known.items():
+        nothing = partial(StageDiff, name, stage.axes, isolated=None, propagated=None, first=first_of(trace, stage))
+        if name in trace.statistics and name not in ruled_out:
+            broken, why = _of_statistics(trace, name)
+            from_ = nearest_dumped(trace.algorithm, name, readable(trace))
+            (judged if broken else others).append(
+                nothing(verdict="bug" if broken else "not judged", reason=why, judged_from=from_)
+            )
+        elif name not in given:
+            missing = name in trace.requested
+            why = "the run was to dump it and did not" if missing else "not given"
+            (judged if missing else others).append(nothing(verdict="missing" if missing else "not judged", reason=why))
+        elif name in ruled_out:
+            others.append(nothing(verdict="not judged", reason=ruled_out[name], dumped=trace.stages.get(name)))
+        else:
+            judged.append(_judge(trace, name, *compared[name]))
+
+    def decisive(trace: Trace, names: Sequence[str]) -> dict[str, Summary]:
+        if trace.contract == strict and if_usual:
+            return {name: reduce(add, (one[name] for one in if_usual if name in one)) for name in names}
+        pairs = comparisons(trace, names, where).items()
+        return {name: one.summary for name, pair in pairs if (one := pair[0] or pair[1]) is not None}
+
+    @cache
+    def second() -> Trace | None:
+        """The kernel run again on other inputs, once for all that ask; None where it cannot be."""
+        return None if trace.rerun is None else trace.rerun(second_case(trace.case))
+
+    judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged, second), second), decisive)
+    return Diff(trace, *with_blame(trace, judged, others), gathered)
+
+
+def _check_sentinel(trace: Trace) -> None:
+    """Refusal where a bias is as low as what the kernel holds in place of -inf, so that its scores look masked."""
+    sentinel = trace.contract.mask_sentinel
+    if "bias" not in trace.inputs or not np.isfinite(sentinel):
+        return
+    values = to_float64(trace.inputs["bias"])
+    lowest = values.min(initial=0.0, where=np.isfinite(values))
+    if lowest <= sentinel / 2:  # a score is a bias and more
+        raise Refusal(
+            f"{trace.target}: scores of the contract's mask_sentinel={sentinel:g} or less are masked ones, and the "
+            f"bias holds {lowest:g}: give -inf or a mask in its place"
+        )
+
+
+def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
+    """Whether the statistics of a stage prove a bug, and what they say in words."""
+    allowed = plausible.allowed(trace, name)
+    if isinstance(allowed, str):
+        return False, allowed
+    if broken := allowed.broken(trace.statistics[name]):
+        return True, "; ".join(broken)
+    return False, "its statistics are those of a kernel within its budgets; nobody saw its elements"
+
+
+def comparisons(
+    trace: Trace, names: Sequence[str], device: str, also: parts.Also | None = None
+) -> dict[str, tuple[Comparison | None, Comparison | None]]:
+    """The isolated and the propagated comparison of each dumped stage of `names`, as `parts` or `decoding` says."""
+    if trace.algorithm == "fp8":
+        return decoding.comparisons(trace, names, device)
+    return parts.comparisons(trace, names, device, also)
+
+
+def _with_bias(trace: Trace, judged: list[StageDiff], second: Callable[[], Trace | None]) -> list[StageDiff]:
+    """The stages with their verdicts after the test of bias: where one leans, the kernel is run again on other inputs,
+    if it can be (`second`).
+    """
+    candidates = [stage.name for stage in judged if stage.verdict in ("rounding", "suspicious")]
+    first = biases(trace, candidates)
+    leaning = [name for name, bias in first.items() if bias.trips]
+    if not leaning:
+        return judged
+    again = second()
+    found = verdicts(first, None if again is None else biases(again, leaning))
+    return [_leaning(stage, *found[stage.name]) if stage.name in found else stage for stage in judged]
+
+
+def _with_evidence(trace: Trace, judged: list[StageDiff], second: Callable[[], Trace | None]) -> list[StageDiff]:
+    """The stages after the test of how large their errors are together: what is beyond doubt in this run, and in one
+    on other inputs again, is a bug; suspicious where the kernel cannot be run again.
+    """
+    candidates = [stage.name for stage in judged if stage.verdict in ("rounding", "suspicious", "biased")]
+    first = excesses(trace, candidates)
+    if not first:
+        return judged
+    again = second()
+    confirmed = None if again is None else excesses(again, first)
+
+    def told(stage: StageDiff) -> StageDiff:
+        excess = first.get(stage.name)
+        if excess is None:
+            return stage
+        if confirmed is None:
+            why, verdict = "not called a bug, since a trace cannot be run again on other inputs", "suspicious"
+        elif stage.name in confirmed:
+            why, verdict = f"and on other inputs again (z = {confirmed[stage.name].z:.3g})", "bug"
+        else:
+            why, verdict = "but not on other inputs", "suspicious"
+        reason = "; ".join(filter(None, (stage.reason, f"{excess.told}, {why}")))
+        return replace(stage, verdict=max(verdict, stage.verdict, key=SEVERITY.index), reason=reason)
+
+    return [told(stage) for stage in judged]
+
+
+def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
+    """The stage with what the test of bias says of it; one that leans on some inputs alone keeps its verdict."""
+    reason = f"{stage.reason}; {note}" if stage.reason else note
+    return replace(stage, verdict=stage.verdict if verdict == "rounding" else verdict, reason=reason)
+
+
+def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
+    dumped = readable(trace)
+    absent = ABSENT[trace.case.decode]
+    between = tuple(stage for stage in unseen_upstream(trace.algorithm, name, dumped) if stage not in absent)
+    decisive = isolated or propagated
+    assert decisive is not None
+    verdict, reason = _verdict(decisive.summary)
+    if name in BY_COARSEST and trace.case.codes is None and verdict in RIGHT_VERDICTS:
+        verdict, reason = "suspicious", "within what the coarsest 8-bit format loses; nobody told the format (--codes)"
+    return StageDiff(
+        name,
+        ALGORITHMS[trace.algorithm][name].axes,
+        verdict,
+        isolated=isolated,
+        propagated=propagated,
+        judged_from=nearest_dumped(trace.algorithm, name, dumped) if between else (),
+        upstream=tuple(stage for stage in between if stage not in trace.sparse),
+        reason=reason,
+        dumped=trace.stages[name],
+        first=first_of(trace, ALGORITHMS[trace.algorithm][name]),
+        run=headline(trace),
+    )
+
+
+def _verdict(found: Summary) -> tuple[str, str]:
+    """The verdict of a stage, and why where it is not the numbers that decide."""
+    if unwritten := found.count(State.UNWRITTEN):
+        return "missing", f"{unwritten} of {found.size} slots were never written"
+    if found.outside:
+        return "bug", ""
+    if not found.judged:
+        poisoned = found.count(State.POISONED)
+        return (
+            "untestable",
+            f"no element could be judged: {poisoned} poisoned, {found.size - poisoned} with a budget that says nothing",
+        )
+    if suspicious := found.count(State.SUSPICIOUS):
+        return "suspicious", f"{suspicious} of {found.size} elements are beyond their statistical budget"
+    return ("exact" if found.judged == found.count(State.EXACT) else "rounding"), ""

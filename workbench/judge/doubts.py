@@ -1,0 +1,208 @@
+"""What a run owes to what was assumed of its kernel: right stages that are right for that alone, wrong ones that
+another choice would make right.
+
+The weakest choice for everything that a kernel does not say hides bugs. What is right under it is held against the
+usual contract of a flash kernel, too: if it is wrong there, it is `suspicious`, and the single choice that decides is
+named. What is wrong stays so, with the choices that would explain it; forgiven are a lower end of exp's argument, which
+reaches no farther than 2^-127, and units of dumps in which the whole run is right.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from workbench.case.assumptions import Choice, alternatives, usual, weaker
+from workbench.case.contract import Contract
+from workbench.judge.control import at_rows, sampled
+from workbench.judge.elements import UNJUDGED, WRONG, Found, Summary
+from workbench.judge.evidence import DOUBTFUL, ROWS, excesses
+from workbench.judge.expectation import unjudgeable
+from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
+from workbench.refusal import Refusal
+from workbench.trace.trace import Trace, check
+
+#: stages of a trace -> what their decisive comparisons add up to
+Compare = Callable[[Trace, Sequence[str]], Mapping[str, Summary]]
+
+#: choices so narrow that what they explain is no bug where nobody declared them
+FORGIVEN = ("exp_floor",)
+#: choices of what dumps mean: a run that is right throughout under one of them is of a kernel that did not say it
+UNITS = ("base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles")
+SAY, IF_SO = "declare in the contract what it does", "if it is so, declare it in the contract"
+#: choices that make a stage right -> whether their budget says anything of it
+Explaining = Mapping[Choice, bool]
+
+
+class Doubt(NamedTuple):
+    """In which way a right stage is wrong of a usual kernel."""
+
+    why: str
+    by_size: bool  #: whether the size of its errors together tells, and not that of one
+
+
+def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> list[StageDiff]:
+    """The stages, with what the assumptions of the trace's contract decide of them."""
+    promise, base = trace.contract, usual(trace.contract)
+    names = [stage.name for stage in judged if stage.decisive is not None]
+    choices = [choice for choice in alternatives(promise) if _fits(trace, names, choice.contract)]
+    doubts = _wrong_if_usual(trace, judged, compare)
+    # those that a budget decides are told apart by budgets
+    doubtful = [
+        stage if doubts[stage.name].by_size else replace(stage, verdict="bug")
+        for stage in judged
+        if stage.name in doubts
+    ]
+    explained = _explained(trace, doubtful, choices)
+    wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
+    # what is wrong by the size of its errors together is tried by that
+    tried = [x if _fails(x.decisive.summary) else replace(x, verdict="rounding") for x in wrong if x.decisive]
+    beside = [Choice(field, _with(promise, base, contract)) for field, contract in choices]
+    forgiving = _explained(trace, tried, [one for one in beside if one.contract != promise])
+    unit = _unit(trace, judged, forgiving, compare)
+
+    @cache
+    def wrong_under(choice: Choice) -> set[str]:
+        held = compare(replace(trace, contract=choice.contract), [stage.name for stage in wrong])
+        return {name for name, found in held.items() if _fails(found)}
+
+    def told(stage: StageDiff) -> StageDiff:
+        if stage.name in doubts:
+            reason = f"{_deciding(explained[stage.name], promise)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
+            return replace(stage, verdict="suspicious", reason=reason)
+        found = forgiving.get(stage.name, {})
+        narrow = [choice for choice in found if choice.field in FORGIVEN or choice == unit]
+        if narrow and stage.name not in wrong_under(narrow[0]):
+            assert stage.decisive is not None
+            reason = (
+                f"right only of a kernel with {narrow[0]}; of any other a bug, {_beyond(stage.decisive.summary)}: {SAY}"
+            )
+            return replace(stage, verdict="suspicious", reason=reason)
+        if not found:
+            return stage
+        return replace(stage, reason="; ".join(filter(None, (stage.reason, _hint(found)))))
+
+    return [told(stage) for stage in judged]
+
+
+def _unit(
+    trace: Trace, judged: Sequence[StageDiff], forgiving: Mapping[str, Explaining], compare: Compare
+) -> Choice | None:
+    """The one choice of what dumps mean that makes every wrong stage right, and leaves every other one so; None where
+    out and lse alone, of which units do not matter, were not given or are wrong.
+    """
+    first, *others = forgiving.values() or [{}]
+    # the narrower of two is before the wider, as of row_max
+    common = [one for one in first if one.field in UNITS and all(one in found for found in others)]
+    ends = {name: trace.stages[name] for name in ("out", "lse") if name in trace.stages}
+    if not common or not ends or trace.requested:
+        return None
+    alone = compare(replace(trace, stages=ends), list(ends))
+    if any(_fails(alone[name]) for name in ends):
+        return None
+    names = [stage.name for stage in judged if stage.decisive is not None]
+    for choice in common:
+        held = compare(replace(trace, contract=choice.contract), names)
+        if not any(_fails(found) for found in held.values()):
+            return choice
+    return None
+
+
+def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> dict[str, Doubt]:
+    """The right stages that are not those of a usual kernel -> in which way."""
+    right = [stage.name for stage in judged if stage.verdict in RIGHT_VERDICTS]
+    strict = replace(trace, contract=usual(trace.contract))
+    if strict.contract == trace.contract or not right:
+        return {}
+    held = compare(strict, right)
+    found = {name: Doubt(f"a bug, {_beyond(x)}", False) for name, x in held.items() if _fails(x)}
+    rest = [name for name in right if name not in found and held[name].judged]
+    return found | {name: Doubt(excess.told, True) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
+
+
+def _explained(trace: Trace, stages: Sequence[StageDiff], choices: Sequence[Choice]) -> dict[str, Explaining]:
+    """Stage -> the choices that make it right, those first that make most stages right."""
+    if not stages:
+        return {}
+    right = {choice: _right_under(trace, stages, choice.contract) for choice in choices}
+    order = sorted(choices, key=lambda choice: -len(right[choice]))
+    return {
+        stage.name: {choice: right[choice][stage.name] for choice in order if stage.name in right[choice]}
+        for stage in stages
+    }
+
+
+def _right_under(trace: Trace, stages: Sequence[StageDiff], contract: Contract) -> dict[str, bool]:
+    """The stages that are right of a kernel with that contract, at the rows of their worst elements and some more ->
+    whether its budget says anything there.
+    """
+    other = replace(trace, contract=contract)
+    rows = {*sampled(trace.case, ROWS), *(place for stage in stages if (place := _worst_query(stage)) is not None)}
+    held = at_rows(other, [stage.name for stage in stages], np.array(sorted(rows)))
+    right = {name: _says(found) for name, found in held if not np.isin(found.state, WRONG).any()}
+    # of what is outside its budget under another contract, budgets decide
+    inside = [stage.name for stage in stages if stage.name in right and stage.verdict in RIGHT_VERDICTS]
+    wrong = excesses(other, inside, DOUBTFUL)
+    return {name: says for name, says in right.items() if name not in wrong}
+
+
+def _worst_query(stage: StageDiff) -> int | None:
+    """The query of a stage's worst element, in its array."""
+    worst = None if stage.decisive is None else stage.decisive.summary.worst
+    return worst.place[stage.axes.index("q")] if worst is not None and "q" in stage.axes else None
+
+
+def _says(found: Found) -> bool:
+    """Whether a budget rules anything out."""
+    return not np.isin(found.state, UNJUDGED).all()
+
+
+def _fits(trace: Trace, names: Sequence[str], contract: Contract) -> bool:
+    """Whether the case may be of a kernel with that contract, and its stages `names` be judged by it: one that cannot
+    is held against q, k and v alone, whose budget hides a wrong acc of 1%.
+    """
+    other = replace(trace, contract=contract)
+    try:
+        check(other, trace.target)
+    except Refusal:
+        return False
+    return not any(unjudgeable(other, name) for name in names)
+
+
+def _with(promise: Contract, base: Contract, contract: Contract) -> Contract:
+    """The promise with what `contract` changes of `base`."""
+    changed = {name: value for name, value in vars(contract).items() if value != getattr(base, name)}
+    return replace(promise, **changed)
+
+
+def _deciding(choices: Explaining, promise: Contract) -> str:
+    """What makes a stage right that is not a usual kernel's."""
+    if choices:
+        return f"right only of a kernel with {_either(choices)}"
+    several = (str(Choice(name, promise)) for name in weaker(promise))
+    return f"right only of a kernel with several of {', '.join(several)}"
+
+
+def _hint(choices: Explaining) -> str:
+    """What would make a wrong stage right."""
+    if any(choices.values()):
+        return f"within the budget of a kernel with {_either(choices)}: {IF_SO}"
+    return f"the budget of a kernel with {' or '.join(map(str, choices))} says nothing here: {IF_SO}"
+
+
+def _either(choices: Explaining) -> str:
+    """The choices whose budgets say something, then those that rule nothing out."""
+    said = " or ".join(str(choice) for choice, says in choices.items() if says)
+    silent = " or ".join(str(choice) for choice, says in choices.items() if not says)
+    return ", or ".join(filter(None, (said, silent and f"{silent}, whose budget says nothing here")))
+
+
+def _fails(found: Summary) -> bool:
+    return found.outside > 0
+
+
+def _beyond(found: Summary) -> str:
+    assert found.worst is not None
+    return f"{found.worst.over_budget:.3g} x of budget"

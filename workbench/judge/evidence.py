@@ -1,0 +1,164 @@
+"""Whether a stage's errors are larger than roundings add up to, although each of them is inside its budget.
+
+A budget is the worst case: all roundings at once, all to one side. Errors of a correct kernel are far smaller, and how
+much smaller depends on the data. So they are held against controls: the same stage in float32 from the same inputs,
+with the contract's casts, in every manner that the contract leaves open; each error is paired with the largest of
+theirs. The errors of a row share its inputs, so that a row is one observation (cluster-robust variance: Liang and
+Zeger, Biometrika 73, 1986).
+
+A lane that goes wrong by a little, one in WARP, is lost in the mean over all: each is looked at by itself as well.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from workbench.case.contract import Contract
+from workbench.floats import round_to
+from workbench.judge.bias import FEWEST_ROWS, Z, by_row, lean
+from workbench.judge.codes.loss import attention_of
+from workbench.judge.compare import compared
+from workbench.judge.control import Manner, control, has_control, sampled
+from workbench.judge.elements import Found, State
+from workbench.judge.expectation import SCORE_UNITS, Expectation, Part, readable
+from workbench.reference.budget.losses import U
+from workbench.reference.budget.problem import NEGLIGIBLE
+from workbench.trace.trace import Trace
+
+#: rows that are looked at: a quarter of those of a test of bias, since several controls are computed
+ROWS = 64
+#: times the controls' root mean square beyond which errors are no rounding: another order of summation, other tiles and
+#: another base move it by less than 2
+BEYOND = 4.0
+#: the same where more than chance is needed to doubt, and less than proof: of what a cast dominates it is 1.00
+DOUBTFUL = 1.0
+#: rows below which nothing is doubted either
+FEWEST_TO_DOUBT = 4
+#: least error that a control is credited with, in typical ones: on data whose sums are exact in its order it has none
+LEAST = 0.01
+#: threads that execute one instruction, and so the distance at which the elements of one of them recur
+WARP = 32
+#: x of a typical error beyond which an element counts no more: one element is for its own budget
+LARGEST = 100.0
+
+
+@dataclass(frozen=True)
+class Excess:
+    """Errors of a stage, or of every WARP-th element of its last axis, that are larger than roundings add up to."""
+
+    times: float  #: root mean square, by that of the controls
+    z: float  #: of the mean square beyond BEYOND times the controls': the mean by its standard error, clustered by row
+    rows: int
+    axis: str  #: letter of the last axis
+    lane: int | None  #: its index modulo WARP; None: all elements
+
+    @property
+    def told(self) -> str:
+        """The excess in words."""
+        where = "" if self.lane is None else f" at {self.axis} % {WARP} == {self.lane}"
+        return (
+            f"errors{where} are {self.times:.3g} times those of plain float32 arithmetic on the same inputs "
+            f"(root mean square, {self.rows} rows, z = {self.z:.3g})"
+        )
+
+
+@np.errstate(all="ignore")
+def excesses(trace: Trace, names: Iterable[str], beyond: float = BEYOND) -> dict[str, Excess]:
+    """Those of the judged stages `names` of a trace whose errors are larger than roundings add up to, by a factor of
+    `beyond`.
+
+    Left out are stages of a kernel on 8-bit codes before attention, and all of them where it may have decoded others
+    than the control reads; stages of which only some elements were given; scores and maxima in base 2 or without the
+    scale, which the control has otherwise; and kernels of an arithmetic that the control does not have.
+    """
+    trace = attention_of(trace)
+    whole = [name for name in names if name in trace.stages and name not in trace.sparse]
+    own_units = trace.contract.base2 or not trace.contract.scores_scaled
+    tested = [name for name in whole if not (own_units and name in SCORE_UNITS)]
+    if not tested or trace.input_errors or not has_control(trace.contract):
+        return {}
+    rows = sampled(trace.case, ROWS)
+    e = Expectation(trace, readable(trace), Part(q=rows), typical=True)
+    given = {name: x.astype(np.float32) for name, x in e.given.items()}
+    controls = [
+        control(replace(trace, contract=contract), given, rows, manner)
+        for contract in _contracts(trace.contract)
+        for manner in _manners(contract)
+    ]
+    found = {
+        name: _largest(one, [some[name] for some in controls], trace.stages[name].dtype, e.axes(name), beyond)
+        for name, one in compared(e, tested)
+    }
+    return {name: excess for name, excess in found.items() if excess is not None}
+
+
+def _contracts(contract: Contract) -> Iterator[Contract]:
+    """The contract, of which row_sum may add either probs; of codes that nobody saw decoded also with probs in float16,
+    which keeps less below 2^-24.
+    """
+    narrow = "operands_dtype" in contract.assumed and contract.probs_dtype == "bfloat16"
+    for dtype in (contract.probs_dtype, *(["float16"] if narrow else [])):
+        either = contract.row_sum_of_cast is None and dtype != "float32"
+        for of_cast in (False, True) if either else (contract.row_sum_of_cast,):
+            yield replace(contract, probs_dtype=dtype, row_sum_of_cast=of_cast)
+
+
+def _manners(contract: Contract) -> Iterator[Manner]:
+    """Every manner that the contract leaves open."""
+    accumulations = {contract.accumulation, contract.accumulation_of_acc}
+    for tensor_core in (False, True):
+        if not tensor_core or accumulations != {"nearest"}:
+            yield from (Manner(tensor_core, leans) for leans in (False, True))
+
+
+def _largest(one: Found, controls: Sequence[np.ndarray], dtype: np.dtype, axes: str, beyond: float) -> Excess | None:
+    """The excess of all elements, else of the lane with the largest z; None where there is none."""
+    if dtype != np.float32:
+        controls = [round_to(x, dtype) for x in controls]
+    typical = np.maximum(one.statistical * one.budget, np.finfo(np.float64).tiny)
+    seen = (one.state <= State.SUSPICIOUS) & np.isfinite(one.expected) & (one.budget > 0)
+    seen &= np.logical_and.reduce([np.isfinite(x) for x in controls])
+    # what exp makes of masked keys, and of others as far below the maximum
+    seen &= (abs(one.expected) >= NEGLIGIBLE) | (abs(one.actual) >= NEGLIGIBLE)
+
+    def square(x: np.ndarray) -> np.ndarray:
+        return np.where(seen, np.minimum(abs(x - one.expected) / typical, LARGEST), 0.0) ** 2
+
+    # a result is not nearer than half an ulp of float32
+    least = LEAST**2 + (U * abs(np.where(seen, one.expected, 0.0)) / typical) ** 2
+    other = np.maximum.reduce([square(x) for x in controls]) + least
+    lanes = np.broadcast_to(np.arange(other.shape[-1]) % WARP, other.shape)
+    own, most, here, lanes = (by_row(x, axes) for x in (square(one.actual), beyond**2 * other, seen, lanes))
+    tripped = [
+        excess
+        for lane, some in _groups(here, lanes, axes)
+        if (excess := _excess(own, most, some, (axes[-1], lane), beyond))
+    ]
+    # all elements before a lane of them
+    return min(tripped, key=lambda excess: (excess.lane is not None, -excess.z), default=None)
+
+
+def _groups(seen: np.ndarray, lanes: np.ndarray, axes: str) -> Iterator[tuple[int | None, np.ndarray]]:
+    """All elements that are seen, and those of each lane where the last axis has several of a lane."""
+    yield None, seen
+    if axes[-1] in "kd" and lanes.max(initial=0) == WARP - 1:
+        for lane in range(WARP):
+            yield lane, seen & (lanes == lane)
+
+
+def _excess(
+    own: np.ndarray, most: np.ndarray, seen: np.ndarray, where: tuple[str, int | None], beyond: float
+) -> Excess | None:
+    """The excess of the squared errors [row, element] that are `seen`, of the last axis and lane `where`, over the
+    `most` that a correct kernel's are; None where there is none, or too few rows.
+    """
+    rows = int(seen.any(axis=1).sum())
+    if rows < FEWEST_TO_DOUBT or own[seen].mean() <= most[seen].mean():
+        return None
+    found = lean(own - most, seen)
+    # too few rows for a variance: what would be beyond doubt is doubted
+    far = beyond == DOUBTFUL and bool(own[seen].mean() > BEYOND**2 * most[seen].mean())
+    if not (found.z > Z if rows >= FEWEST_ROWS else far):
+        return None
+    return Excess(beyond * float(np.sqrt(own[seen].mean() / most[seen].mean())), found.z, rows, *where)

@@ -1,0 +1,210 @@
+"""The judgement of one stage: its verdict and role, its worst elements, its errors along an axis."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.floats import to_float64
+from workbench.judge.elements import Comparison, Elements, State, Worst, whole
+from workbench.judge.selection import Index, Selection, chosen, select
+from workbench.refusal import Refusal
+from workbench.shown import shown_by
+
+#: verdicts of a stage of which there is nothing to say
+RIGHT_VERDICTS = ("exact", "rounding")
+#: verdicts of a stage that is wrong on its own inputs
+ORIGIN_VERDICTS = ("missing", "bug")
+
+
+@dataclass(frozen=True, repr=False)
+class Element:
+    """One element of a stage."""
+
+    index: Mapping[str, int]  #: axis letter -> index
+    actual: float
+    expected: float
+    budget: float
+    over_budget: float
+    state: State
+
+    def __repr__(self) -> str:
+        place = " ".join(f"{axis}={i}" for axis, i in self.index.items())
+        values = f"actual {self.actual:.9g}, expected {self.expected:.9g}, {self.over_budget:.3g} x of budget"
+        return f"<Element {place}: {values}, {self.state.name.lower()}>"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A stage along one axis; arrays have one entry for each index of the axis."""
+
+    axis: str
+    outside: np.ndarray  #: elements outside their budget
+    share_outside: np.ndarray  #: of the elements judged, those outside; NaN where nothing was judged
+    over_budget: np.ndarray  #: largest x of budget; NaN where nothing was judged
+    mean_signed: np.ndarray  #: mean signed error; NaN where no element has one
+    mean_abs: np.ndarray  #: mean |error|; NaN where no element has one
+    sign_disagreements: np.ndarray  #: elements above 0 that should be below, or the other way round
+    first: int = 0  #: of the indices, where the axis does not begin at 0
+
+    def _repr_html_(self) -> str:
+        return shown_by("values.html_profile", self)
+
+
+@dataclass(frozen=True, repr=False)
+class StageDiff:
+    """The judgement of one stage."""
+
+    name: str
+    axes: str  #: one letter an axis, as in `stages.py`
+    verdict: str  #: exact, rounding, suspicious, biased, bug, untestable, missing; "not judged" where it cannot be
+    isolated: Comparison | None  #: against the stage's own dumped inputs
+    propagated: Comparison | None  #: against q, k, v
+    judged_from: tuple[str, ...] = ()  #: nearest dumped ancestors, where a direct input was not dumped
+    upstream: tuple[str, ...] = ()  #: stages that nobody saw, where the verdict covers them too
+    behind: tuple[str, ...] = ()  #: wrong stages upstream, of a stage that was judged end to end
+    reason: str = ""  #: why the stage is missing, untestable or not judged
+    #: as the kernel gave it; None where it did not
+    dumped: np.ndarray | None = field(default=None, repr=False, compare=False)
+    #: axis letter -> the first of its indices, where this is a window on a run
+    first: Mapping[str, int] = field(default_factory=dict)
+    #: what was run, in words, for pictures
+    run: str = field(default="", repr=False, compare=False)
+
+    @property
+    def decisive(self) -> Comparison | None:
+        """The comparison that the verdict rests on: the isolated one where it exists."""
+        return self.isolated if self.isolated is not None else self.propagated
+
+    @property
+    def role(self) -> str:
+        """origin: wrong by its own verdict; victim: only its propagated error is outside, or a stage before it is wrong
+        and nobody can tell them apart; not judged; or clean, which includes what is outside and excused.
+        """
+        if self.verdict in ORIGIN_VERDICTS:
+            return "victim" if self.behind else "origin"
+        excused = self.isolated is not None and self.isolated.summary.outside
+        if self.propagated is not None and self.propagated.summary.outside and not excused:
+            return "victim"
+        return "not judged" if self.decisive is None or self.verdict == "untestable" else "clean"
+
+    @property
+    def told(self) -> Comparison | None:
+        """The comparison that is shown: of a victim, whose own errors are small, the propagated one."""
+        return self.propagated if self.role == "victim" else self.decisive
+
+    def select(self, **index: Any) -> Selection:
+        """Some elements by axis letter, each an index or a slice: `select(q=5, k=slice(0, 3))`; of axes that are not
+        named all. Refusal for an index outside its axis and a stage that was not given.
+        """
+        return self._selection(index)
+
+    def __getitem__(self, index: Any) -> Selection:
+        """As `select`, with an index or a slice for each axis in order, as NumPy takes them."""
+        return self._selection(index if isinstance(index, tuple) else (index,))
+
+    def _selection(self, index: Index) -> Selection:
+        if self.dumped is None:
+            raise Refusal(f"stage {self.name} has no values: {self.reason or 'nobody gave them'}")
+        return select(self.name, self.axes, index, self.dumped, self.told, self.first)
+
+    def worst(self, n: int = 1) -> list[Element]:
+        """The n elements farthest outside their budget, the farthest first; fewer where fewer were judged."""
+        return self.worst_of(self.judged, n)
+
+    def worst_of(self, comparison: Comparison, n: int) -> list[Element]:
+        """As `worst`, of one of the stage's two comparisons."""
+        if n == 1 or comparison.summary.worst is None:
+            return [] if comparison.summary.worst is None else [self._element(comparison.summary.worst)]
+        over = comparison.over_budget.ravel()
+        candidates = np.flatnonzero(~np.isnan(over))
+        order = candidates[np.argsort(-over[candidates], kind="stable")[:n]]
+        places = (tuple(int(i) for i in np.unravel_index(flat, comparison.state.shape)) for flat in order)
+        return [
+            self._element(
+                Worst(
+                    float(comparison.over_budget[place]),
+                    place,
+                    float(to_float64(comparison.actual[place])),
+                    float(comparison.expected[place]),
+                    float(comparison.budget[place]),
+                    State(int(comparison.state[place])),
+                )
+            )
+            for place in places
+        ]
+
+    def at(self, **index: int) -> "StageDiff":
+        """The stage narrowed to the given indices, by axis letter (b h q k d t s); the axes named go away.
+
+        >>> d["acc"].at(b=0, q=63).worst(10)  # doctest: +SKIP
+        """
+        if sliced := [axis for axis, i in index.items() if isinstance(i, slice)]:
+            raise Refusal(f"at takes an index for each axis; `select` takes slices; got one for {sliced[0]!r}")
+        one_each = chosen(self.name, self.axes, self.judged.actual.shape, index, self.first)
+        where = tuple(
+            one_each[axis][0] - self.first.get(axis, 0) if axis in index else slice(None) for axis in self.axes
+        )
+
+        def narrowed(c: Comparison | None) -> Comparison | None:
+            if c is None:
+                return None
+            parts = (c.actual, c.expected, c.budget, c.statistical, c.over_budget, c.state)
+            return whole(Elements(*(np.asarray(part[where]) for part in parts)))
+
+        axes = "".join(axis for axis in self.axes if axis not in index)
+        dumped = None if self.dumped is None else np.asarray(self.dumped[where])
+        comparisons = (narrowed(self.isolated), narrowed(self.propagated))
+        return replace(self, axes=axes, isolated=comparisons[0], propagated=comparisons[1], dumped=dumped)
+
+    def profile(self, axis: str) -> Profile:
+        """Errors along one axis (a letter): where along it elements are outside, how far, and to which side; of the
+        decisive comparison.
+        """
+        if axis not in self.axes:
+            raise Refusal(f"stage {self.name} has the axes {' '.join(self.axes)}; got {axis!r}")
+        comparison = self.judged
+        others = tuple(i for i, other in enumerate(self.axes) if other != axis)
+        over, outside = comparison.over_budget, comparison.outside.sum(axis=others)
+        largest_over = np.where(np.isnan(over), -1.0, over).max(axis=others)
+        error = comparison.error
+        known = np.isfinite(error).sum(axis=others)
+        error = np.nan_to_num(error)
+        opposite = np.sign(to_float64(comparison.actual)) * np.sign(comparison.expected) < 0
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return Profile(
+                axis,
+                outside,
+                outside / comparison.judged.sum(axis=others),
+                np.where(largest_over < 0, np.nan, largest_over),
+                error.sum(axis=others) / known,
+                np.abs(error).sum(axis=others) / known,
+                opposite.sum(axis=others),
+                self.first.get(axis, 0),
+            )
+
+    def plot(self) -> Any:
+        """The histogram of errors in units of budget, a matplotlib Figure."""
+        return shown_by("pictures.histogram.histogram", self)
+
+    def plot_errors(self) -> Any:
+        """The histograms of signed errors, in ulps and in units of budget, a matplotlib Figure."""
+        return shown_by("pictures.signed.errors", self)
+
+    @property
+    def judged(self) -> Comparison:
+        """The decisive comparison; refuses a stage that has none."""
+        if self.decisive is None:
+            raise Refusal(f"stage {self.name} was not judged: {self.reason}")
+        return self.decisive
+
+    def __repr__(self) -> str:
+        return f"<StageDiff of {self.name} [{' '.join(self.axes)}]: {self.verdict}, {self.role}>"
+
+    def _repr_html_(self) -> str:
+        return shown_by("values.html_stage", self)
+
+    def _element(self, worst: Worst) -> Element:
+        index = {axis: i + self.first.get(axis, 0) for axis, i in zip(self.axes, worst.place, strict=True)}
+        return Element(index, worst.actual, worst.expected, worst.budget, worst.over_budget, worst.state)

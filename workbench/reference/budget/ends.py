@@ -1,0 +1,200 @@
+"""Budgets of out and lse straight from scores, for runs of which nobody saw what lies between.
+
+Softmax is shift invariant: what an error does to the maximum cancels, whatever the tiles and splits. What survives is a
+relative error e_j of each weight pi_j, |e_j| <= E_j, and out' - out = sum pi e (v - out) / (1 + sum pi e), which is
+small where the values are alike: centred, it is far tighter than numerator and denominator apart.
+"""
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.reference.budget.error import Error, deviations
+from workbench.reference.budget.merge import lse_own, stored_out
+from workbench.reference.budget.normaliser import normaliser
+from workbench.reference.budget.problem import Budget, Problem
+from workbench.reference.budget.tiles import SMALLEST_BLOCK_K, products_error
+from workbench.reference.online import by_query_head
+
+
+def end_budgets(p: Problem, scores: Error) -> dict[str, Budget]:
+    """Budgets of out and lse from scores known to `scores`, for out = softmax(scores) v as the reference has it.
+
+    A weight's own relative error is that of its score; of the arguments of all exps that made it (they add up to
+    max - score in magnitude, however the maximum rose), where fma takes part with u |max c| more for the key's own,
+    which only keys under the same maximum share; of these exps, one for each key tile to come and one for the merge;
+    and, where probs are cast, of that cast, which the denominator only shares where it adds the cast probs.
+    """
+    xp, losses = array_namespace(p.q), p.losses
+    s = p.seen["scores"]
+    top = xp.max(s, axis=-1)
+    no_keys = top == -np.inf
+    x = xp.where(s == -np.inf, np.inf, xp.where(no_keys, 0.0, top)[..., None] - s)
+    weights = xp.exp(-x)
+    total, maximum = xp.where(no_keys, 1.0, xp.sum(weights, axis=-1)), top
+    pi = weights / total[..., None]
+    length = xp.where(xp.isfinite(x), x, 0.0)
+    if p.contract.row_max != "running":
+        raised = _raised(p, xp.where(no_keys, 0.0, top))
+        total, length, maximum = total * xp.exp(-raised), length + raised[..., None], abs(top) + raised
+
+    tiles, keys = _tiles(p)
+    own = losses.argument * length + losses.exp(length, tiles + 1)
+    # each maximum lies between the key's own score and the last one
+    reach = xp.where(no_keys, 0.0, abs(top))[..., None] + length
+    given = losses.fused * ("scores" in p.given)
+    of_max = (losses.argument_of_max + losses.rescaling_of_max * (tiles + 1) + given) * reach
+    own = own + of_max
+    by_lse = normaliser(p)
+    if by_lse is not None:
+        own, of_max = (one + by_lse.weight[..., None] for one in (own, of_max))
+    relative = xp.where(pi > 0, pi * xp.expm1(scores.worst + own), 0.0)
+    squares, common = relative, relative
+    if p.statistics:  # first order, with a margin for the second
+        squares = (1.05 * pi) ** 2 * (scores.random * scores.random + (own - of_max) ** 2)
+        common = 1.05 * pi * (scores.common + of_max)
+
+    added = losses.sum(keys + 2 * tiles + 2 * p.splits + 4)
+    met = keys + losses.mma_block * tiles  # a tile's last block may be short
+    terms = losses.terms_of_product
+    products = losses.sum_of_products(terms * met, terms * met, losses.acc_accumulation) + products_error(p)
+    products = products + losses.rescalings(2 * tiles) + losses.sum(2 * p.splits + 3)
+    # what underflows in narrow accumulators; every key and every rescaling is rounded twice
+    lost = 2 * (terms * met + 2 * tiles) * losses.accumulator_floor
+    sum_relative = xp.sum(relative, axis=-1)
+    # by lse nothing makes weights add up to 1
+    loose = None if by_lse is None else (xp.sum(xp.where(pi > 0, pi * xp.expm1(own), 0.0), axis=-1), by_lse.largest)
+    out = _out(p, pi, relative, squares, common, sum_relative, added, products, lost, total, loose)
+
+    row_sum = xp.where(no_keys, 0.0, total)
+    lost_l = _cast_of_sum(p, pi, total)
+    own_lse = lse_own(p, maximum, row_sum) + added + (0.0 if by_lse is None else by_lse.lse)
+    own_lse = own_lse + 4 * p.k.shape[-2] * losses.clamped / total
+    never = p.computed["lse"] == -np.inf
+    worst = -xp.log1p(-xp.minimum(sum_relative, 1.0)) + 1.05 * lost_l + own_lse
+    if not p.statistics:
+        bound = xp.where(never, 0.0, worst)
+        return {"out": out, "lse": Budget(bound, bound, np.inf)}
+    stat = deviations(p.elements["lse"]) * xp.sqrt(xp.sum(squares, axis=-1)) + xp.sum(common, axis=-1)
+    stat = xp.minimum(worst, stat + 1.05 * lost_l + own_lse)
+    lse = Budget(xp.where(never, 0.0, worst), xp.where(never, 0.0, stat), np.inf)
+    return {"out": out, "lse": lse}
+
+
+def _out(
+    p: Problem, pi: np.ndarray, relative: np.ndarray, squares: np.ndarray, common: np.ndarray,
+    sum_relative: np.ndarray, added: float, products: float, lost: float, total: np.ndarray,
+    loose: tuple[np.ndarray, float] | None,
+) -> Budget:  # fmt: skip
+    """[sum pi E |v - out| + sum k z + products sum pi |v| + added |out|] / (1 - sum pi E), division and cast rounded.
+
+    sum pi E |v - out| <= sqrt(sum pi E) sqrt(sum pi E (v - out)^2) by Cauchy and Schwarz, which takes matrix products
+    only; it is at most 1.25 times as large for normal errors. k is the cast of probs and z the value that it meets:
+    v - out where the denominator has it too, v elsewhere. Values v + e that nobody saw move out by
+    sum (pi + pi E + k) |e|. `loose`: how far the sum of the weights may be from 1, and the share of the largest value
+    that merges lose, in kernels that do not divide.
+    """
+    xp, losses = array_namespace(p.q), p.losses
+    v = by_query_head(p.v, p.q.shape[1])
+    v2, abs_v = v * v, abs(v)
+    out = p.computed["out"]
+    reach = pi @ abs_v
+    cast = _cast_of_probs(p, pi, total)
+
+    def centred(weights: np.ndarray) -> np.ndarray:
+        """sum_j weights (v - out)^2, at least 0: it is a difference of large numbers."""
+        moments = weights @ v2 - 2 * out * (weights @ v) + out * out * xp.sum(weights, axis=-1)[..., None]
+        return xp.maximum(moments, 0.0)
+
+    def linear(weights: np.ndarray) -> np.ndarray:
+        """sum_j weights |v - out|, or a little more."""
+        return xp.sqrt(xp.sum(weights, axis=-1)[..., None] * centred(weights))
+
+    # weights that may be off by half say nothing of out
+    grown = xp.where(sum_relative < 0.5, 1 / (1 - sum_relative), np.inf)[..., None]
+    of_cast: np.ndarray | float = 0.0
+    squares_of_cast: np.ndarray | float = 0.0
+    if cast is not None:
+        # the cast of the numerator alone, of both, or, where that is not known, of either
+        alone, both = (cast @ abs_v, (cast * cast) @ v2), (linear(cast), centred(cast * cast))
+        told = {False: (alone, alone), True: (both, both), None: (alone, both)}[p.contract.row_sum_of_cast]
+        of_cast, squares_of_cast = (xp.maximum(one, other) for one, other in zip(*told, strict=True))
+    rounding = products * reach + added * abs(out) + _partials(p, reach, total)
+    # a head whose values are all 0 has an out of 0, whatever the weights
+    largest_v = xp.max(abs_v, axis=-2, keepdims=True)
+    floor = losses.floor * (1 + pi.shape[-1] * largest_v) + lost / total[..., None]
+    # weights of every key that are clamped, in numerator and denominator, and so may rescalings be
+    floor = xp.where(reach > 0, floor, 0.0) + 4 * losses.clamped / total[..., None] * pi.shape[-1] * largest_v
+    last = losses.division * abs(out) + floor
+    if loose is not None:
+        last = last + loose[0][..., None] * abs(out) * grown + loose[1] * largest_v
+    if "v" in p.input_errors:
+        reached = pi * (1 + 2 * products) + relative + (0.0 if cast is None else cast)
+        last = last + reached @ by_query_head(p.input_error("v"), p.q.shape[1]) * grown
+    # the cast weights are larger than the others by (1 + E) at most, which the denominator covers twice over
+    worst = (linear(relative) + of_cast * grown + rounding * grown) * grown + last
+    no_keys = xp.sum(pi, axis=-1)[..., None] == 0
+    if not p.statistics:
+        return stored_out(p, Error(xp.where(no_keys, 0.0, worst), 0.0, 0.0))
+    if losses.acc_accumulation == "nearest":
+        # a sum that loses n u of its size in the worst case loses sqrt(n) u all but surely
+        of_sums = losses.accumulators * products * reach * reach + losses.sums * added * out * out
+        of_sums = of_sums + (products_error(p) * reach) ** 2
+        certain = last + _partials(p, reach, total)
+    else:
+        of_sums, certain = 0.0 * reach, last + rounding
+    random = xp.sqrt(centred(squares) + squares_of_cast + of_sums) * grown
+    shared = certain + linear(common) * grown
+    return stored_out(p, Error(*(xp.where(no_keys, 0.0, part) for part in (worst, random, shared))))
+
+
+def _tiles(p: Problem) -> tuple[int, int]:
+    """Key tiles of a split, and keys that one accumulator adds up; of unknown tiles the most and of unknown splits
+    one.
+    """
+    seqlen_k = p.k.shape[-2]
+    if p.contract.block_k is None:
+        return 2 * -(-seqlen_k // SMALLEST_BLOCK_K), seqlen_k
+    return len(p.tiling.keys), seqlen_k
+
+
+def _raised(p: Problem, top: np.ndarray) -> np.ndarray:
+    """How far above the largest score, `top`, a maximum may be that nobody saw: no bound is above that by norms,
+    |q| |k| scale. All weights are smaller by exp of it, so that more of them underflow.
+    """
+    xp = array_namespace(p.q)
+    longest = xp.max(xp.sqrt(xp.sum(p.k * p.k, axis=-1)), axis=-1)
+    longest = xp.repeat(longest, p.q.shape[1] // longest.shape[1], axis=1)[..., None]
+    norms = abs(p.scale) * xp.sqrt(xp.sum(p.q * p.q, axis=-1)) * longest
+    if p.bias is not None:
+        norms = norms + xp.max(xp.where(p.bias < np.inf, p.bias, 0.0), axis=-1)
+    raised: np.ndarray = xp.maximum(norms - top, 0.0)
+    return raised
+
+
+def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray | None:
+    """Error of each normalised weight from the cast of probs, [b, h, q, k]; None without a cast.
+
+    The cast is relative to the running maximum of the key's tile, which is at most the last one: the relative error is
+    the same, and what is lost below the smallest normal number is less, unless it was normalised before.
+    """
+    if p.losses.probs_dtype == "float32":
+        return None
+    relative, absolute = p.losses.cast(p.losses.probs_dtype, p.contract.probs_rounding)
+    xp = array_namespace(pi)
+    below = absolute if p.casts_normalised else absolute / total[..., None]
+    return xp.where(pi > 0, xp.minimum(relative * pi + below, pi), 0.0)
+
+
+def _cast_of_sum(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray | float:
+    """Relative error of row_sum from the cast of probs; equal probs are cast alike, so that it adds up."""
+    cast = None if p.contract.row_sum_of_cast is False else _cast_of_probs(p, pi, total)
+    return 0.0 if cast is None else array_namespace(pi).sum(cast, axis=-1)
+
+
+def _partials(p: Problem, reach: np.ndarray, total: np.ndarray) -> np.ndarray | float:
+    """Error of out from storing partial results in fewer bits; each split's is at most its share of sum pi |v|."""
+    if p.losses.partials_dtype == "float32" or (p.algorithm == "flash" and p.declared("splits")):
+        return 0.0
+    relative, absolute = p.losses.cast(p.losses.partials_dtype, p.contract.partials_rounding)
+    splits = p.contract.splits or -(-p.k.shape[-2] // SMALLEST_BLOCK_K)
+    return array_namespace(reach).where(reach > 0, relative * reach + splits * absolute / total[..., None], 0.0)

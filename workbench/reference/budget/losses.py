@@ -1,0 +1,223 @@
+"""What single operations of a kernel may lose, from its contract; and which of them a budget owes most to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.case.contract import Contract
+from workbench.floats import smallest_subnormal, ulp, unit_roundoff
+
+U = unit_roundoff("float32")
+#: ulps of an accurate float32 log. CUDA's logf: 1 (CUDA programming guide, mathematical functions); one ulp is at most
+#: 2u
+LOG_ULPS = 2.0
+#: CUDA's __logf is off by 2^-21.41 near 1 and else by 3 ulp, its __fdividef by 2 (CUDA programming guide, intrinsic
+#: functions), counted from the nearest float32; half an ulp more counts from the exact result: an H200 takes 3.34 for
+#: the log (`workbench calibrate`)
+FAST_LOG, FAST_LOG_ULPS, FAST_DIVISION_ULPS = 2.0**-21.41, 3.5, 2.5
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Unit roundoffs and ulps of single operations; 0 (or float32, for a cast) where nothing is lost."""
+
+    sums: float  #: relative error of an addition
+    qk_accumulation: str  #: one of Contract's
+    acc_accumulation: str
+    mma_block: int
+    mma_extra_bits: int
+    accumulators: float  #: relative error of an addition of products
+    accumulator_floor: float  #: what it may lose to underflow, beside `floor`
+    operand: float  #: relative error of a float32 operand of a product
+    terms_of_product: int  #: products that make up one
+    scaled_q_dtype: str  #: to which q times scale is rounded
+    products: float  #: relative error of a product that does not fit into float32, and of the scale
+    argument: float  #: relative error of the argument of exp
+    argument_of_max: float  #: error of the argument of probs relative to the maximum: the rounding of max_scaled
+    rescaling_of_max: float  #: the same of the arguments of correction and merge_weight
+    fused: float  #: error of dumped scores and maxima relative to what the argument is made of, which fma rounds once
+    exp_ulps: float
+    exp_ulps_per_x: float
+    division: float  #: relative error of a quotient
+    log_ulps: float
+    log_absolute: float
+    floor: float  #: what one operation may lose to underflow
+    clamped: float  #: what exp may give instead of less
+    smallest_cast: float  #: below this a cast may lose all; 0: below the smallest subnormal of its dtype
+    scores_dtype: str  #: casts that may happen or not
+    probs_dtype: str
+    partials_dtype: str
+    out_dtype: str
+
+    @property
+    def narrow(self) -> bool:
+        """Whether what accumulates products is narrower than other sums."""
+        return self.accumulators > self.sums
+
+    @property
+    def product(self) -> float:
+        """Relative error of a product that is accumulated."""
+        return max(self.products, self.accumulators if self.narrow else 0.0)
+
+    def sum(self, n: int) -> float:
+        """Relative error of a sum of n + 1 terms in any order: g(n) = n u / (1 - n u) of the sum of magnitudes (Higham
+        2002, section 4.2); inf from n u = 1 on.
+        """
+        return n * self.sums / (1 - n * self.sums) if n * self.sums < 1 else np.inf
+
+    def sum_of_products(self, products: int, additions: int, accumulation: str) -> float:
+        """As `sum`, of so many products that take so many additions, which tensor cores may do.
+
+        A tensor core aligns a block of products and the accumulator to the largest of them and truncates what lies
+        below float32's last bit and `mma_extra_bits` more: (block + 1) 2^(-23 - e) of the magnitudes so far for each
+        block, and one truncation of its sum (Fasi et al. 2021, PeerJ CS-330, section 4). A 16-bit accumulator rounds
+        that sum, or cuts it off.
+        """
+        one_by_one = self.rescalings(additions)
+        if accumulation == "nearest":
+            return one_by_one
+        blocks = -(-products // self.mma_block)
+        narrow = 2 * self.accumulators if self.narrow else 0.0
+        lost = blocks * (((self.mma_block + 1) * 2.0**-self.mma_extra_bits + 1) * 2 * self.sums + narrow)
+        truncated = lost / (1 - lost) if lost < 1 else np.inf
+        return truncated if accumulation == "tensor-core" else max(truncated, one_by_one)
+
+    def rescalings(self, n: int) -> float:
+        """As `sum`, of n operations that each round to what accumulates products."""
+        return n * self.accumulators / (1 - n * self.accumulators) if n * self.accumulators < 1 else np.inf
+
+    def operands(self, n: int) -> float:
+        """Relative error of a product of which `n` operands, 1 or 2, are float32 and are rounded to fewer bits.
+
+        r = 2^-10 for TF32, which has 11 significant bits: hardware may cut off the others (PTX ISA, mma with .tf32),
+        (1 + r)^n - 1. 3xTF32 (CUTLASS; Ootomo and Yokota 2022, arXiv 2203.03341) splits x into high + low with
+        |low| <= r |x|, drops low low (r^2) and rounds each low (r^2 |x|, times the other's high).
+        """
+        if self.terms_of_product == 1:
+            return (1 + self.operand) ** n - 1
+        return float(self.operand**2 * (1 if n == 1 else 1 + 2 * (1 + self.operand)))
+
+    def cast(self, dtype: str, rounding: str) -> tuple[float, float]:
+        """Relative and absolute error of a cast that may happen: half an ulp, or a whole one where it may truncate."""
+        whole = 1 if rounding == "nearest" else 2
+        return whole * unit_roundoff(dtype), whole * max(smallest_subnormal(dtype), self.smallest_cast) / 2
+
+    def exp(self, x: np.ndarray | float, calls: int = 1) -> np.ndarray | float:
+        """Relative error of `calls` exps whose arguments' magnitudes add up to `x`; an ulp is at most 2u."""
+        return 2 * U * (calls * self.exp_ulps + self.exp_ulps_per_x * x)
+
+
+def losses_of(contract: Contract) -> Losses:
+    """The losses of a kernel that keeps `contract`.
+
+    The argument of exp is rounded once: fl(score - max), or fma(score, c, -max_scaled) with max_scaled = fl(max c), off
+    by u |max c| (FlashAttention-2's own). Scores of natural units meet log2(e) in it where the base may be 2: a
+    constant in float32 (off by 0.224u) and a product. Raw ones meet the scale: u for it, 2u for c = scale log2(e), u
+    for the product. Dumped scores and maxima that hold the scale are roundings of the products that fma does not round.
+    """
+    raw = not contract.scores_scaled or ("scores_scaled" in contract.assumed and not contract.base2)
+    unknown_base = "base2" in contract.assumed
+    fma, narrow = contract.exp_argument != "difference", contract.accumulator_dtype
+    return Losses(
+        sums=U,
+        qk_accumulation=contract.accumulation,
+        acc_accumulation=contract.accumulation_of_acc,
+        accumulators=unit_roundoff(narrow),
+        accumulator_floor=0.0 if narrow == "float32" else smallest_subnormal(narrow) / 2,
+        operand=0.0 if contract.input_precision == "ieee" else 2.0**-10,
+        terms_of_product=3 if contract.input_precision == "tf32x3" else 1,
+        scaled_q_dtype=contract.scaled_q_dtype,
+        mma_block=contract.mma_block,
+        mma_extra_bits=contract.mma_extra_bits,
+        products=U,
+        argument=5 * U if raw else 3 * U if unknown_base else U,
+        argument_of_max=U if fma else 0.0,
+        # FlashAttention-2 rescales by exp2((previous - max) c)
+        rescaling_of_max=U if contract.exp_argument == "any" else 0.0,
+        fused=U if fma and contract.scores_scaled else 0.0,
+        exp_ulps=contract.exp_ulps,
+        exp_ulps_per_x=contract.exp_ulps_per_x,
+        # the division, or a reciprocal and a product
+        division=2 * U * (1 + FAST_DIVISION_ULPS * contract.fast_math),
+        log_ulps=FAST_LOG_ULPS if contract.fast_math else LOG_ULPS,
+        log_absolute=FAST_LOG if contract.fast_math else 0.0,
+        # an ulp of a subnormal is 2^-149, of which exp may be off by several
+        floor=2.0**-126 if contract.exp_flushes else max(0.5, contract.exp_ulps) * 2.0**-149,
+        clamped=0.0 if contract.exp_floor is None else 2.0**contract.exp_floor,
+        # codes that nobody saw decoded may meet probs in either 16-bit dtype: bfloat16 loses more, but not below 2^-24
+        smallest_cast=smallest_subnormal("float16") if "operands_dtype" in contract.assumed else 0.0,
+        scores_dtype=contract.scores_dtype,
+        probs_dtype=contract.probs_dtype,
+        partials_dtype=contract.partials_dtype,
+        out_dtype=contract.out_dtype,
+    )
+
+
+_NOTHING: Mapping[str, Any] = {
+    **dict.fromkeys(("sums", "products", "exp_ulps", "exp_ulps_per_x", "accumulators", "accumulator_floor"), 0.0),
+    **dict.fromkeys(("operand", "clamped"), 0.0),
+    **dict.fromkeys(("argument", "argument_of_max", "rescaling_of_max", "fused"), 0.0),
+    **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
+    **dict.fromkeys(("scores_dtype", "scaled_q_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
+}
+#: source of error in words -> the losses that make it up
+_SOURCES: Mapping[str, tuple[str, ...]] = {
+    "the additions": ("sums", "accumulators", "accumulator_floor"),
+    "the operands of products": ("operand",),
+    "the rounding of products": ("products",),
+    "exp": ("exp_ulps", "exp_ulps_per_x"),
+    "the argument of exp": ("argument", "argument_of_max", "rescaling_of_max", "fused"),
+    "the division": ("division",),
+    "log": ("log_ulps", "log_absolute"),
+    "underflow": ("floor", "clamped"),
+    "the rounding of scaled q to {scaled_q_dtype}": ("scaled_q_dtype",),
+    "the rounding of scores to {scores_dtype}": ("scores_dtype",),
+    "the cast of probs to {probs_dtype}": ("probs_dtype",),
+    "the rounding of partial_O to {partials_dtype}": ("partials_dtype",),
+    "the rounding of out to {out_dtype}": ("out_dtype",),
+}
+
+
+def alone(losses: Losses) -> dict[str, Losses]:
+    """Each source of error in words -> losses with nothing but that source, where there is one."""
+    found = {}
+    for words, names in _SOURCES.items():
+        kept = {name: getattr(losses, name) for name in names}
+        if any(value not in (0.0, "float32") for value in kept.values()):
+            found[words.format(**{name: getattr(losses, name) for name in names})] = replace(
+                losses, **{**_NOTHING, **kept}
+            )
+    return found
+
+
+def without(losses: Losses) -> Losses:
+    """The losses of a kernel that loses nothing."""
+    return replace(losses, **_NOTHING)
+
+
+def cast_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
+    """Distance from `value`, known to `bound`, to what it may be after it is rounded to `dtype` as the contract says.
+
+    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp, and 0
+    stays 0. What is too large for the dtype is rounded as if it had more exponents: whether an infinity is right is not
+    for a bound to say.
+    """
+    if rounding == "any":
+        reach = abs(value) + bound
+        return bound + array_namespace(value).where(reach == 0, 0.0, ulp(reach, dtype))
+    up, down = (_rounded(value + end, dtype, rounding) for end in (bound, -bound))
+    return array_namespace(value).maximum(up - value, value - down)
+
+
+def flip_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
+    """As `cast_bound`, from the rounding of `value`: 0 unless the interval holds a rounding boundary."""
+    here, up, down = (_rounded(value + end, dtype, rounding) for end in (0.0, bound, -bound))
+    return array_namespace(value).maximum(up - here, here - down)
+
+
+def _rounded(x: np.ndarray, dtype: str, rounding: str) -> np.ndarray:
+    xp, spacing = array_namespace(x), ulp(x, dtype)
+    return (xp.trunc if rounding == "toward-zero" else xp.round)(x / spacing) * spacing

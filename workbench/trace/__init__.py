@@ -1,0 +1,1 @@
+"""What came out of a run: its stages, in memory and at rest."""

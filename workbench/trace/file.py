@@ -1,0 +1,219 @@
+"""A trace at rest: a safetensors file of q, k, v and the stages by name, with a JSON manifest in its metadata.
+
+Any program can write one (docs/trace-format.md). Nothing in it is executed.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.case import contract
+from workbench.case.box import case_of, parse, with_causal
+from workbench.case.case import GIVEN, QUANTISED, Case
+from workbench.case.inputs import fields as told_by
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, algorithm_of
+from workbench.files import write_atomically
+from workbench.refusal import Refusal
+from workbench.trace.manifest import checked
+from workbench.trace.provenance import of_dict as provenance_of
+from workbench.trace.seen import promise_of
+from workbench.trace.statistics import of_dict as statistics_of
+from workbench.trace.trace import Trace, check
+
+SCHEMA = "workbench.trace/2"
+KEY = "workbench"  #: of the manifest in the metadata
+#: the checksum in a manifest, and what stands in its place while the file is hashed
+_CHECKSUM, _BLANK = re.compile(r'"checksum":\s*"([0-9a-f]{64})"'), "0" * 64
+#: dtypes of arrays, as safetensors names them
+_FLOATS = ("F16", "BF16", "F32", "F64")
+#: fields of a case that a window changes, which the arrays of one therefore do not tell
+_OF_WINDOW = ("batch", "heads", "kv_heads", "seqlen_q")
+
+
+def save(trace: Trace, path: str | Path) -> None:
+    """Write `trace` as a safetensors file; a failed run leaves no half-written file."""
+    from safetensors.numpy import save as serialised
+
+    known = ALGORITHMS[trace.algorithm]
+    stages: dict[str, dict[str, Any]] = {name: {"axes": known[name].axes} for name in trace.stages}
+    stages |= {name: {"axes": known[name].axes, "statistics": one.as_dict()} for name, one in trace.statistics.items()}
+    manifest = {
+        "schema": SCHEMA,
+        "target": trace.target,
+        "algorithm": trace.algorithm,
+        "case": trace.case_run.as_dict(),
+        "contract": trace.contract.as_dict(),
+        "stages": stages,
+        "window": None if trace.window is None else str(trace.window),
+        "requested": list(trace.requested),
+        "put_in": list(trace.put_in),
+        "sparse": list(trace.sparse),
+        "backend": trace.backend,
+        "faults": list(trace.faults),
+        "versions": dict(trace.versions),
+        "notes": list(trace.notes),
+        "gates": list(trace.gates),
+        "provenance": None if trace.provenance is None else trace.provenance.as_dict(),
+    }
+    sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
+    arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
+    text = json.dumps({"checksum": _BLANK} | {key: x for key, x in manifest.items() if x})
+    content = serialised(arrays, {KEY: text})
+    at = content.index(_BLANK.encode())  # the manifest begins with it, and what comes before is lengths and dtypes
+    checksum = hashlib.sha256(content).hexdigest()
+    write_atomically(Path(path), b"".join([content[:at], checksum.encode(), content[at + len(checksum) :]]))
+
+
+def load(path: str | Path) -> Trace:
+    """The trace in `path`. Raises Refusal for a file that is truncated, is no trace, does not have the checksum that it
+    states, whose manifest says what it may not, or that lacks or misshapes a stage.
+    """
+    text, arrays = _read(Path(path))
+    _check_bytes(Path(path), text)
+    try:
+        manifest = checked(text, SCHEMA)
+        made = check(_trace(manifest, arrays), str(path))
+    except Refusal as refusal:
+        raise Refusal(f"{path}: {str(refusal).removeprefix(f'{path}: ')}") from None
+    return replace(made, called_with={"trace": str(path)})
+
+
+def _read(path: Path) -> tuple[str, dict[str, np.ndarray]]:
+    """The manifest and the arrays in a file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise Refusal(f"{path}: no such file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if KEY not in metadata:
+                found = sorted(metadata) or "no metadata"
+                raise Refusal(f"{path}: a trace carries its manifest as metadata {KEY!r}; this file has {found}")
+            names = list(file.keys())
+            for name in names:
+                kind = file.get_slice(name).get_dtype()
+                wanted = {"codes": ("U8",), "mask": ("BOOL",)}.get(name.partition("_")[0], _FLOATS)
+                if kind not in wanted:
+                    raise Refusal(f"{path}: {name} has dtype {kind}; it must have {' or '.join(wanted)}")
+            return metadata[KEY], {name: file.get_tensor(name) for name in names}
+    except SafetensorError as error:
+        raise Refusal(f"{path}: not a complete safetensors file ({error})") from None
+
+
+def _check_bytes(path: Path, text: str) -> None:
+    """Refusal where the file is not what the checksum of its manifest, the `text`, was made of; a manifest may have
+    none.
+    """
+    if (stated := _CHECKSUM.search(text)) is None:
+        return
+    with path.open("rb") as file:
+        size = file.read(8)
+        header = file.read(int.from_bytes(size, "little")).replace(stated[1].encode(), _BLANK.encode(), 1)
+        hashed = hashlib.sha256(size + header)
+        while part := file.read(2**24):
+            hashed.update(part)
+    if hashed.hexdigest() != stated[1]:
+        raise Refusal(
+            f"{path}: damaged, or changed since it was written: its checksum is {hashed.hexdigest()}, and its manifest "
+            f'states {stated[1]}; who changes a trace on purpose takes "checksum" out of its manifest'
+        )
+
+
+def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Trace:
+    """The trace of a manifest and its arrays; Refusal where they do not fit each other."""
+    stages: Mapping[str, Mapping[str, Any]] = manifest["stages"]
+    sparse = {name: f"sparse.{name}" for name in manifest["sparse"]}
+    statistics = {name: one["statistics"] for name, one in stages.items() if "statistics" in one}
+    whole = [name for name in stages if name not in statistics]
+    if missing := [name for name in (*whole, *sparse.values()) if name not in arrays]:
+        raise Refusal(f"the manifest names {', '.join(missing)}, which the file does not hold")
+    if unnamed := [name for name in arrays if name not in (*INPUTS, *MASKS, *whole, *sparse.values())]:
+        raise Refusal(f"the file holds {', '.join(unnamed)}, which the manifest does not name")
+    inputs = {name: arrays[name] for name in (*INPUTS, *MASKS) if name in arrays}
+    case = _case(manifest, {**inputs, **{name: arrays[name] for name in manifest["put_in"] if name in arrays}})
+    algorithm = _algorithm(manifest, case)
+    known = ALGORITHMS[algorithm]
+    for name, one in stages.items():
+        if one["axes"] != known[name].axes:
+            raise Refusal(f"stage {name} has axes {known[name].axes!r}, outermost first; got {one['axes']!r}")
+    promise = _contract(manifest, case, {name: arrays[name] for name in whole}, inputs)
+    if "assumed" not in manifest["contract"]:
+        case = case.but(block_k=promise.block_k, splits=promise.splits)
+    window = None if manifest["window"] is None else parse(manifest["window"], case)
+    return Trace(
+        target=manifest["target"],
+        algorithm=algorithm,
+        case=case if window is None else case_of(case, window),
+        contract=promise,
+        inputs=inputs if window is None else with_causal(inputs, case, window),
+        stages={name: arrays[name] for name in known if name in whole},
+        requested=tuple(manifest["requested"]),
+        put_in=tuple(manifest["put_in"]),
+        backend=manifest["backend"],
+        faults=tuple(manifest["faults"]),
+        versions=manifest["versions"],
+        sparse={name: arrays[errors] for name, errors in sparse.items()},
+        statistics={name: statistics_of(one, f"statistics of {name}") for name, one in statistics.items()},
+        notes=tuple(manifest["notes"]),
+        gates=tuple(manifest["gates"]),
+        provenance=None if manifest["provenance"] is None else provenance_of(manifest["provenance"]),
+        window=window,
+        whole=None if window is None else case,
+    )
+
+
+def _case(manifest: Mapping[str, Any], read: Mapping[str, np.ndarray]) -> Case:
+    """The case that the manifest states; what it does not state is told by what the kernel read, else the default."""
+    stated = manifest["case"]
+    known = [field.name for field in fields(Case)]
+    if unknown := sorted(set(stated) - set(known)):
+        raise Refusal(f"the case has unknown fields {', '.join(unknown)}; its fields are {', '.join(known)}")
+    either = [read.get(x, read.get(f"codes_{x}")) for x in INPUTS]
+    told = told_by(read) if all(array is not None and array.ndim == 4 for array in either) else {}
+    if manifest["window"] is not None:
+        told = {name: value for name, value in told.items() if name not in _OF_WINDOW}
+    drawn = {"seed", "distribution", "input_std"} & set(stated)
+    case = Case(**{**({} if drawn else {"distribution": GIVEN}), **told, **stated})
+    unscaled = case.codes is not None and case.quantiser_scale is None
+    # as of a function under test
+    return case.but(quantiser_scale=QUANTISED["quantiser_scale"][0]) if unscaled else case
+
+
+def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:
+    """Whose stages the manifest names."""
+    names = [*manifest["stages"], *manifest["requested"], *manifest["put_in"], *manifest["sparse"]]
+    stated = manifest["algorithm"]
+    if stated is None:
+        splits = manifest["contract"].get("splits", case.splits) not in (None, 1)
+        if (found := algorithm_of(names, codes=case.codes is not None, splits=splits)) is None:
+            listed = "; ".join(f"{key}: {', '.join(known)}" for key, known in ALGORITHMS.items())
+            raise Refusal(f"its stages {', '.join(names)} are not of one algorithm; stages of {listed}")
+        return found
+    if stated not in ALGORITHMS:
+        raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {stated!r}")
+    if unknown := [name for name in names if name not in ALGORITHMS[stated]]:
+        raise Refusal(f"unknown stage {unknown[0]!r}; stages of {stated}: {', '.join(ALGORITHMS[stated])}")
+    return stated
+
+
+def _contract(
+    manifest: Mapping[str, Any], case: Case, stages: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray]
+) -> contract.Contract:
+    """What the kernel promises: every field, as the workbench writes them, or what it declares, the weakest choice
+    where it is silent.
+    """
+    plain = manifest["contract"]
+    if "assumed" in plain:
+        return contract.of_dict(plain)
+    declared = contract.numbers(plain)
+    for name in ("block_k", "splits"):
+        if getattr(case, name) is not None:
+            declared = {name: getattr(case, name)} | declared
+    return promise_of(declared, stages, inputs, case)

@@ -1,0 +1,77 @@
+"""What of a trace is in a window on its run, as a trace of its own."""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import numpy as np
+
+from workbench.case.box import Window, bounds, case_of, parse, with_causal
+from workbench.case.case import Case
+from workbench.case.stages import ALGORITHMS, INPUT_AXES, MASKS, Stage
+from workbench.refusal import Refusal
+from workbench.trace.trace import Trace
+
+
+def first_of(trace: Trace, stage: Stage) -> dict[str, int]:
+    """Axis letter -> the first index of a stage of a trace, where that is a window."""
+    if trace.window is None or trace.whole is None:
+        return {}
+    within = bounds(trace.whole, trace.window, stage.of_kv)
+    return {axis: within[axis].start for axis in stage.axes if axis in within}
+
+
+def narrowed(
+    trace: Trace,
+    window: Window | str,
+    *,
+    already: Collection[str] = (),
+    rerun: Callable[[Case], Trace] | None = None,
+) -> Trace:
+    """What of a trace is in a window, as a trace of its own that knows the whole case; stages `already` hold no more.
+
+    `window` may be words as of `parse`. `rerun` makes such a trace of another whole case. Refusal of a window on a
+    window, and where scales of codes that the kernel did not give are of more than the window holds.
+    """
+    case, known = trace.case, ALGORITHMS[trace.algorithm]
+    said = str(window)
+    if trace.window is not None:
+        raise Refusal(f"{trace.target} is limited to {trace.window} already")
+    window = parse(window, case) if isinstance(window, str) else window
+    if trace.statistics:
+        raise Refusal(f"statistics of {', '.join(trace.statistics)} are of the whole run, and tell of no window on it")
+    cut_through = "qkv" if window.b != (0, case.batch) else "q" if window.q != (0, case.seqlen_q) else ""
+    unseen = [name for x in cut_through if (name := f"scale_{x}") not in trace.stages]
+    if trace.algorithm == "fp8" and case.codes is not None and unseen:
+        raise Refusal(
+            f"{trace.target} did not give {', '.join(unseen)}, which are of all batches and rows: a window holds whole "
+            f"heads then; got {window}"
+        )
+
+    def cut(array: np.ndarray, axes: str, of_kv: bool) -> np.ndarray:
+        within = bounds(case, window, of_kv)
+        # a mask of size 1 along an axis is the same along it
+        parts = (within.get(axis) if size > 1 else None for axis, size in zip(axes, array.shape, strict=True))
+        return array[tuple(part or slice(None) for part in parts)]
+
+    def again(sub: Case) -> Trace:
+        assert rerun is not None
+        return rerun(case.but(seed=sub.seed, distribution=sub.distribution))
+
+    inputs = {
+        name: cut(trace.inputs[name], axes, name != "q") for name, axes in INPUT_AXES.items() if name in trace.inputs
+    }
+    inputs |= {name: cut(x, "bhqk"[4 - x.ndim :], False) for name in MASKS if (x := trace.inputs.get(name)) is not None}
+    return replace(
+        trace,
+        case=case_of(case, window),
+        window=window,
+        whole=case,
+        inputs=with_causal(inputs, case, window),
+        called_with={**trace.called_with, **({"where": said} if "trace" in trace.called_with else {})},
+        stages={
+            name: stage if name in already else cut(stage, known[name].axes, known[name].of_kv)
+            for name, stage in trace.stages.items()
+        },
+        sparse={name: cut(off, known[name].axes, known[name].of_kv) for name, off in trace.sparse.items()},
+        rerun=None if rerun is None else again,
+    )

@@ -1,0 +1,74 @@
+"""What the stages that a foreign kernel dumped say of its contract where it says nothing itself."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.case.contract import Contract, of_foreign
+from workbench.case.masks import visible
+from workbench.case.stages import STAGES
+from workbench.floats import DTYPES, round_to
+
+Stages = Mapping[str, np.ndarray]
+
+#: stages that hold unnormalised probs, or what is made of them
+_UNNORMALISED = ("probs_cast", "acc", "partial_O")
+_NARROW = ("float16", "bfloat16")
+#: relative error of a product and its factor in float32, both rounded
+_PRODUCT = 2.0**-22
+
+
+def promise_of(declared: Mapping[str, Any], stages: Stages, inputs: Stages, case: Case) -> Contract:
+    """The contract of a kernel that gave `stages` (as dumped) and says `declared`, the weakest choice where neither
+    tells.
+    """
+    decoded = {str(x.dtype) for name, x in stages.items() if name.startswith("dequant") and x.dtype.itemsize == 2}
+    return of_foreign(
+        told_by(stages, inputs, case) | dict(declared), case, decoded.pop() if len(decoded) == 1 else None
+    )
+
+
+def notes(stages: Stages, case: Case) -> tuple[str, ...]:
+    """What a reader should know of the dtypes of `stages`: an out that keeps less than the case."""
+    if "out" not in stages or case.codes is not None or stages["out"].dtype.itemsize >= DTYPES[case.dtype].itemsize:
+        return ()
+    own = str(stages["out"].dtype)
+    return (f"out is {own} in a case of {case.dtype}: it is judged as what {own} can hold",)
+
+
+def told_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:
+    """Contract fields that the dumped `stages` prove: out has its dtype; a stage in float32 whose values no 16-bit
+    dtype has was not rounded to one; and acc and its like are made of probs that were cast before they were normalised.
+    """
+    found: dict[str, Any] = {}
+    if "out" in stages:
+        own = stages["out"].dtype
+        found["out_dtype"] = next((key for key, dtype in DTYPES.items() if dtype == own), "float32")
+    if set(_UNNORMALISED) & set(stages):
+        found["probs_normalised"] = False
+    if case.dtype == "float32" or case.codes is not None:
+        return found
+    for name, field in (("probs_cast", "probs_dtype"), ("partial_O", "partials_dtype")):
+        if _is_float32(stages, name) and not any(_rounded(stages[name], dtype) for dtype in _NARROW):
+            found[field] = "float32"
+    shape = tuple(case.sizes[axis] for axis in STAGES["scores"].axes)
+    if "bias" not in inputs and _is_float32(stages, "scores") and stages["scores"].shape == shape:
+        scores = stages["scores"][np.broadcast_to(visible(case, inputs), shape)]
+        # scores may be the float32 product of the scale and of sums that were rounded
+        products = scores / np.float64(case.scale or 1)
+        if not any(_rounded(scores, dtype) or _rounded(products, dtype, _PRODUCT) for dtype in _NARROW):
+            found["scores_dtype"] = "float32"
+    return found
+
+
+def _is_float32(stages: Stages, name: str) -> bool:
+    return name in stages and stages[name].dtype == np.float32
+
+
+@np.errstate(all="ignore")
+def _rounded(values: np.ndarray, dtype: str, off: float = 0.0) -> bool:
+    """Whether all finite values are those of `dtype`, but for a relative error of `off`."""
+    x = values[np.isfinite(values)].astype(np.float64)
+    return bool(np.all(abs(x - round_to(x, dtype)) <= off * abs(x)))

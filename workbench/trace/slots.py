@@ -1,0 +1,94 @@
+"""Slots of a stage that hold nothing to judge: of tiles that a row skips, and of rows that have seen no key so far.
+
+A kernel that skips a tile leaves its slots as they were. One with a finite sentinel takes exp(sentinel - sentinel) = 1
+for the weight of masked keys until the row sees its first key, whose correction exp(sentinel - max) = 0 wipes them out.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from workbench.case.contract import Contract
+from workbench.case.tiling import Tiling
+
+#: running states and what they are before a row's first key
+_STATES = {"row_max": -np.inf, "row_sum": 0.0, "acc": 0.0}
+_OF_TILES = ("row_max", "correction", "row_sum", "acc")
+_OF_KEYS = {"qk": 0.0, "scores": -np.inf, "probs": 0.0, "probs_cast": 0.0}
+#: what exp makes of a finite sentinel means nothing, and what adds it up
+_OF_SENTINEL = ("probs", "probs_cast", "correction", "row_sum", "acc")
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The slots of some rows that hold nothing to judge."""
+
+    contract: Contract
+    tiling: Tiling
+    visible: np.ndarray  #: which keys a row sees, bool [q, k] or [b, h, q, k]
+
+    @property
+    def all_judged(self) -> bool:
+        """Whether every slot is."""
+        return not self.contract.skips_masked_tiles and not math.isfinite(self.contract.mask_sentinel)
+
+    @cached_property
+    def _sees(self) -> np.ndarray:
+        """Whether a row sees a key of a tile, bool [..., q, t]."""
+        return np.stack([self.visible[..., keys].any(axis=-1) for keys in self.tiling.keys], axis=-1)
+
+    @cached_property
+    def _seen(self) -> np.ndarray:
+        """Whether a row has seen a key of its split after a tile, bool [..., q, t]."""
+        seen = self._sees.copy()
+        for t, before in self.tiling.order:
+            if before is not None:
+                seen[..., t] |= seen[..., before]
+        return seen
+
+    def open(self, name: str, axes: str) -> np.ndarray | None:
+        """Which slots of a stage with these axes are not judged, bool that broadcasts to it; None for none."""
+        if self.all_judged:
+            return None
+        sentinel = math.isfinite(self.contract.mask_sentinel)
+        if name in _OF_TILES or name in _OF_KEYS:
+            found = np.zeros_like(self._sees)
+            if self.contract.skips_masked_tiles:
+                found |= ~self._sees
+            if sentinel and name in _OF_SENTINEL:
+                found |= ~self._seen
+            if name in _OF_KEYS:
+                sizes = [keys.stop - keys.start for keys in self.tiling.keys]
+                return np.repeat(found, sizes, axis=-1)
+            return found[..., None] if axes.endswith("d") else found
+        if not sentinel:
+            return None
+        if name in ("partial_sum", "partial_O"):
+            nothing = np.zeros(self._seen.shape[:-1], bool)
+            splits = [self._seen[..., own[-1]] if own else nothing for own in self.tiling.splits]
+            found = ~np.stack(splits, axis=-2)
+            return found[..., None] if axes.endswith("d") else found
+        no_keys: np.ndarray = ~np.any(self.visible, axis=-1)
+        if name == "merge_weight":
+            return no_keys[..., None, :]
+        return no_keys if name == "merge_sum" else None
+
+    def filled(self, name: str, axes: str, stage: np.ndarray, open_: np.ndarray) -> np.ndarray:
+        """The stage, float64, with what later stages should read in its open slots: a state as it was before the tile,
+        a correction of 1 for a row that has seen a key, -inf or 0 elsewhere. `open_`: as of `open`, where the stage is.
+        """
+        xp = array_namespace(stage)
+        if name not in _STATES:
+            value: np.ndarray | float = _OF_KEYS.get(name, 0.0)
+            if name == "correction":
+                value = xp.asarray(self._seen, dtype=xp.float64, device=stage.device)
+            return xp.where(open_, value, stage)
+        found = stage + 0.0
+        by_tile, is_open = (xp.moveaxis(x, axes.index("t"), 0) for x in (found, open_))
+        for t, before in self.tiling.order:
+            previous = _STATES[name] if before is None else by_tile[before]
+            by_tile[t] = xp.where(is_open[t], previous, by_tile[t])
+        return found

@@ -1,0 +1,174 @@
+"""A trace: every dumped stage of one run, with the case, the contract and where it came from."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import ml_dtypes
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.case.contract import Contract
+from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape
+from workbench.floats import DTYPES, to_float64
+from workbench.refusal import Refusal
+
+if TYPE_CHECKING:
+    from workbench.case.box import Window
+    from workbench.trace.provenance import Provenance
+    from workbench.trace.statistics import Statistics
+
+# A slot that nobody wrote holds a signalling NaN of our own. Arithmetic turns any signalling NaN into a quiet one, so
+# that no computed value can be taken for it; copies keep it bit for bit.
+_UNWRITTEN_BITS: Mapping[np.dtype, np.uint32 | np.uint16] = {
+    np.dtype(np.float32): np.uint32(0x7FA0BEEF),
+    np.dtype(np.float16): np.uint16(0x7D5A),
+    np.dtype(ml_dtypes.bfloat16): np.uint16(0x7FA5),
+}
+
+
+def blank(dims: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A buffer of unwritten slots; dtype float32, float16 or bfloat16."""
+    bits = _UNWRITTEN_BITS[np.dtype(dtype)]
+    return np.full(dims, bits).view(dtype)
+
+
+def unwritten(stage: np.ndarray) -> np.ndarray:
+    """Which slots of a dumped stage were never written, bool; all False for a dtype that `blank` does not make."""
+    bits = _UNWRITTEN_BITS.get(stage.dtype)
+    if bits is None:
+        return np.zeros(stage.shape, bool)
+    return np.ascontiguousarray(stage).view(bits.dtype).reshape(stage.shape) == bits
+
+
+@dataclass(frozen=True, repr=False)
+class Trace:
+    """What one run of a kernel left behind."""
+
+    target: str  #: name of a kernel, or path.py:function
+    algorithm: str  #: whose stages these are, by the name of `stages.ALGORITHMS`
+    case: Case  #: settled: splits and tiles have their values where the kernel has them
+    contract: Contract
+    inputs: Mapping[str, np.ndarray]  #: q, k, v, mask, bias as the kernel read them; not what was put in as codes alone
+    stages: Mapping[str, np.ndarray]  #: dumped stages by name
+    requested: tuple[str, ...]  #: stages that the run had to dump; an absent one is missing. Empty for foreign kernels
+    put_in: tuple[str, ...] = ()  #: stages that the run was given, such as codes from outside: they are not judged
+    backend: str = "foreign"  #: emulator, cuda or foreign
+    faults: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)  #: of what ran it
+    #: name of an input -> float64 bounds of how far it may be from what the kernel read, where nobody saw that
+    input_errors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    #: of stages of which only some elements were given: how far each may be from what the kernel held (half a unit of
+    #: the last digit that it printed), float64 of the stage's shape; NaN where none was given
+    sparse: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    #: of stages whose elements nobody gave, what is known of them
+    statistics: "Mapping[str, Statistics]" = field(default_factory=dict)
+    #: what went wrong with the run itself, such as an extension that was not rebuilt: it stands above any verdict
+    gates: tuple[str, ...] = ()
+    provenance: "Provenance | None" = None  #: what code ran, of a foreign run
+    notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
+    window: "Window | None" = None  #: what of the run this is, where it is not all; the case is then the window's own
+    whole: Case | None = None  #: the case that was run, where this is a window on it
+    #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration, contract, runs;
+    #: inputs, feed, where; values and contract of a log; trace, the file of one that lay at rest; not kept there
+    called_with: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict, compare=False)
+    #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
+    rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {self.target}: {', '.join(self.stages)}>"
+
+    @property
+    def case_run(self) -> Case:
+        """The case that was run, of which the trace may hold a window."""
+        return self.case if self.whole is None else self.whole
+
+
+def _sizes(case: Case, contract: Contract) -> dict[str, int]:
+    """Size of every stage axis, of t and s where the contract tells tiles and splits."""
+    tiles = contract.tiling(case.seqlen_k)
+    told = {"t": contract.block_k is not None, "s": contract.splits is not None}
+    found = {name: size for name, size in case.sizes.items() if name not in told}
+    return found | {name: len(x) for name, x in (("t", tiles.keys), ("s", tiles.splits)) if told[name]}
+
+
+def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> None:
+    """Refusal where one of `inputs` (of INPUTS and MASKS) does not fit the case or is not finite; `where` names them in
+    messages.
+    """
+    keys = (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
+    dims = {"q": (case.batch, case.heads, case.seqlen_q, case.head_dim), "k": keys, "v": keys}
+    for name in INPUTS:
+        if name not in inputs:
+            continue
+        found = inputs[name]
+        if found.shape != dims[name]:
+            raise Refusal(f"{where}: {name} must have shape {list(dims[name])} for this case; got {list(found.shape)}")
+        if found.dtype != DTYPES[case.dtype]:
+            raise Refusal(f"{where}: {name} must have dtype {case.dtype}, the case's; got {found.dtype}")
+        values = to_float64(found)
+        if not np.all(np.isfinite(values)):
+            index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+            place = ", ".join(f"{axis}={i}" for axis, i in zip(INPUT_AXES[name], index, strict=True))
+            raise Refusal(f"{where}: inputs must be finite; {name} holds {values[index]} at {place}")
+    whole = [case.batch, case.heads, case.seqlen_q, case.seqlen_k]
+    for name in MASKS:
+        shape = list(inputs[name].shape) if name in inputs else []
+        fits = zip(reversed(shape), reversed(whole), strict=False)
+        if len(shape) > len(whole) or not all(size in (1, full) for size, full in fits):
+            raise Refusal(
+                f"{where}: {name} must have shape {whole} or {whole[2:]} for this case, or 1 in places; got {shape}"
+            )
+
+
+def check(trace: Trace, where: str) -> Trace:
+    """`trace` itself; Refusal where an input is missing, does not fit or is not finite, a stage is unknown or
+    misshaped, or the contract is another algorithm's. `where` names it in messages.
+    """
+    for name in INPUTS:
+        if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
+            raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
+    check_inputs(trace.case, trace.inputs, where)
+    known = ALGORITHMS[trace.algorithm]
+    if trace.algorithm != "split_k" and trace.contract.splits not in (None, 1):
+        raise Refusal(
+            f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "
+            "that split them are of the algorithm split_k"
+        )
+    if not trace.contract.scores_scaled and not trace.case.scale > 0:
+        raise Refusal(
+            f"{where}: scores_scaled=false needs a scale above 0; this case has scale={trace.case.scale:g}, of which "
+            "the largest raw score is not the largest score"
+        )
+    sizes = _sizes(trace.case, trace.contract)
+    for name, stage in trace.stages.items():
+        if name not in known:
+            raise Refusal(f"{where}: unknown stage {name!r}; stages of {trace.algorithm}: {', '.join(known)}")
+        axes = known[name].axes
+        for axis in set(axes) - set(sizes):  # tiles or splits that nobody declared take the size they have
+            if stage.ndim == len(axes):
+                sizes[axis] = max(stage.shape[axes.index(axis)], 1)
+        expected = shape(known[name], sizes) if set(axes) <= set(sizes) else ("?",) * len(axes)
+        if stage.shape != expected:
+            raise Refusal(
+                f"{where}: stage {name} has axes [{' '.join(axes)}] and must have shape {list(expected)} "
+                f"for this case; got {list(stage.shape)}"
+            )
+    for name, given in trace.statistics.items():
+        axes = known[name].axes
+        dims = shape(known[name], sizes) if set(axes) <= set(sizes) else None
+        if dims is not None and given.count != math.prod(dims):
+            of = ", ".join(f"{axis}={size}" for axis, size in zip(axes, dims, strict=True))
+            raise Refusal(
+                f"{where}: statistics of {name} must count its {math.prod(dims)} elements ({of}); got {given.count}"
+            )
+    for name, errors in trace.sparse.items():
+        if name not in trace.stages or errors.shape != trace.stages[name].shape:
+            raise Refusal(f"{where}: what tells which elements of {name} were given must have its shape")
+        if not np.any(errors >= 0) or np.any(errors < 0):
+            raise Refusal(
+                f"{where}: what tells which elements of {name} were given holds how far each may be off, at least 0, "
+                "and NaN where none was given; some must be given"
+            )
+    return trace
