@@ -13,7 +13,7 @@ from workbench import Case, Refusal, Unavailable, run
 from workbench.bench import kernel as bench_kernel
 from workbench.bench import latency
 from workbench.bench.kernel import CASES, KINDS, PEER, PERCENTILES, SHAPES, TIMES, measure, sentences, tables, wrong
-from workbench.cli.main import main as cli
+from workbench.cli import main as cli
 from workbench.cuda import run as cuda_run  # before a test gives it another `gpu`, which it would keep
 from workbench.cuda.gpu import gpu
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from workbench import Case, progress, run, save
-from workbench.cli.main import main as cli
+from workbench.cli import main as cli
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.report import text
 

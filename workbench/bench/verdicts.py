@@ -1,6 +1,6 @@
 """How far verdicts can be trusted: random correct cases, in which nothing is wrong, and every fault on random cases.
 
-Beside the verdicts stand what the usual rules (`rules`) say of the same outputs.
+Beside the verdicts stand what the usual rules (`usual_rules`) say of the same outputs.
 """
 
 import itertools

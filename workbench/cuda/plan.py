@@ -81,7 +81,7 @@ def plan(
     """Kernel `name` on `case`, with the named faults put in. The trace knows no backend yet.
 
     `inputs` are those of `inputs.normalised`; the case's own where None. `feed`: what is put in place of what the
-    quantiser or an earlier launch makes, with the axes of the stages. `where`: the window (`window.parse`) to which
+    quantiser or an earlier launch makes, with the axes of the stages. `where`: the window (`box.parse`) to which
     dumps are limited; the trace is of the whole case still. Refusal for a case, fault, input or feed that the kernel
     cannot take, and for dumps of more than `limit_gb`.
     """

@@ -2,7 +2,7 @@
 
 The reference is run twice in float64: with the kernel's own dumped stages in place of its own (isolated: what should
 each stage have been, given what it read?) and without them (propagated: given q, k, v?). Of a kernel on 8-bit codes
-these stand in the place of q, k, v (`decoding.py`).
+these stand in the place of q, k, v (`codes/stages.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -240,7 +240,7 @@ def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
 def comparisons(
     trace: Trace, names: Sequence[str], device: str, also: parts.Also | None = None
 ) -> dict[str, tuple[Comparison | None, Comparison | None]]:
-    """The isolated and the propagated comparison of each dumped stage of `names`, as `parts` or `decoding` says."""
+    """Isolated and propagated comparison of each dumped stage of `names`, as `blocks` or `codes.stages` says."""
     if trace.algorithm == "fp8":
         return decoding.comparisons(trace, names, device)
     return parts.comparisons(trace, names, device, also)

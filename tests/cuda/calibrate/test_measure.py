@@ -11,8 +11,8 @@ from numba.cuda.np.numpy_support import from_dtype
 from workbench.cuda import ptx
 from workbench.cuda.calibrate import accumulation, casts, probe_mma, ulps
 from workbench.cuda.calibrate import backends as machine
+from workbench.cuda.calibrate import measure as calibrate
 from workbench.cuda.calibrate.measure import had
-from workbench.cuda.calibrate.measure import measure as calibrate
 from workbench.cuda.calibrate.record import Cast, TensorCore, contract_fields
 from workbench.cuda.doctor import facts
 from workbench.refusal import Refusal

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.refusals import refusal
 from workbench import Case
 from workbench.case.contract import of_foreign
-from workbench.cli.main import main as cli
+from workbench.cli import main as cli
 from workbench.cuda.calibrate.record import (
     EXPONENTIALS,
     LOGARITHMS,
@@ -219,7 +219,7 @@ def test_nothing_else_is_written_over(tmp_path: Path) -> None:
 @pytest.fixture
 def calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """calibrate(*words): the command in an empty folder, on a machine that is measured at once."""
-    from workbench.cuda.calibrate.measure import measure as module
+    from workbench.cuda.calibrate import measure as module
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "measure", lambda backend: MEASURED)

@@ -6,7 +6,7 @@ Float64 tells them apart: with e what a stage should be given what its kernel du
 |own| within the sum of both budgets, however far apart their inputs are and whatever their contracts promise, so that
 more is a bug of one of them.
 
-Both are judged from the stages that both have and that mean the same (`shared`), as traces of these alone would be: a
+Both are judged from the stages that both have and that mean the same (`alike`), as traces of these alone would be: a
 fault in a stage that one kernel has alone arises in the next one that they share.
 """
 

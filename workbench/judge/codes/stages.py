@@ -1,7 +1,7 @@
 """The two halves of a run on 8-bit codes judged: the stages before attention, and attention on the decoded inputs.
 
 Scales span batches, so that the first half is compared whole. Propagated errors start at the dumped codes and scales:
-what q, k and v lost when they were quantised is `quantisation.Loss`, and no error of a stage.
+what q, k and v lost when they were quantised is `loss.Loss`, and no error of a stage.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ Pair = tuple[Comparison | None, Comparison | None]
 
 
 def comparisons(trace: Trace, names: Sequence[str], device: str) -> dict[str, Pair]:
-    """As `parts.comparisons`, of a trace of the fp8 algorithm; propagated is against the dumped codes and scales, where
+    """As `blocks.comparisons`, of a trace of algorithm fp8; propagated is against the dumped codes and scales, where
     there are any.
     """
     dumped = readable(trace)

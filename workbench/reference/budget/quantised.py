@@ -1,6 +1,6 @@
 """Bounds of what a kernel on 8-bit codes decodes. u = 2^-24 is float32's unit roundoff.
 
-Half an ulp of the dtype that stores a stage is always allowed (`comparison.py`) and is the one rounding of an exact
+Half an ulp of the dtype that stores a stage is always allowed (`elements.py`) and is the one rounding of an exact
 stage: the division of a scale, of which a half is exact; the cast of an entry of a dumped table.
 """
 
