@@ -37,10 +37,11 @@ test: export OMP_NUM_THREADS := 1
 test: $(FULL) ## run the tests
 	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal
 
-lint: $(FULL) ## check style, formatting and types
+lint: $(FULL) ## check style, formatting, types and who imports whom
 	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/ruff format --check --quiet . || { echo "Not formatted; run $(BIN)/ruff format" >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
+	@found=$$($(BIN)/lint-imports --no-logo) || { echo "$$found" >&2; exit 1; }
 
 notebooks: export OMP_NUM_THREADS := 1
 notebooks: $(FULL) ## run every notebooks/*.py and write its .ipynb with what it shows, and the screens of README.md and docs
@@ -51,7 +52,7 @@ bench: $(BASE) ## time the emulator against numba's simulator
 	@$(BIN)/workbench bench emulator
 
 clean: ## remove the environment and whatever runs left behind
-	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(BASE): $(REQUIREMENTS) | $(BIN)/pip

@@ -1,6 +1,9 @@
-"""Who may import whom, who may print, and what starting the command line may cost."""
+"""Who may import heavy libraries, who may print, and what starting the command line may cost; who may import whom is in
+pyproject.toml (import-linter).
+"""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -67,20 +70,6 @@ def without_types(tree: ast.Module) -> ast.Module:
     return ast.Module(kept, [])
 
 
-def reachable(package: str) -> set[str]:
-    """The modules of the workbench that those of `package` import, directly or through others, inside functions too.
-
-    `workbench` itself is left out: it collects the public names of all others, and uses none.
-    """
-    found, todo = set(), [module for module in SOURCES if within(module, package)]
-    while todo:
-        module = todo.pop()
-        if module not in found:
-            found.add(module)
-            todo += imported_by(module) & SOURCES.keys() - {"workbench"}
-    return found
-
-
 def within(module: str, *packages: str) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
@@ -130,14 +119,29 @@ def test_scan_sees_prints():
     assert prints(ast.parse("x = 1\ndef f():\n    print(x)\n# print\nconsole.print()")) == [3]
 
 
-@pytest.mark.parametrize(("package", "other"), [("reference", "cuda"), ("cuda", "reference")])
-def test_reference_and_kernels_are_independent(package, other):
-    """Not even through a third module: what they share could be wrong in both, and no comparison would show it."""
-    assert [name for name in reachable(f"workbench.{package}") if within(name, f"workbench.{other}")] == []
+def test_one_file_reaches_up_by_name():
+    """What is imported by name is not seen by import-linter."""
+    by_name = [module for module, path in SOURCES.items() if 'import_module(f"workbench' in path.read_text()]
+    assert by_name == ["workbench", "workbench.shown"]
+
+
+def test_what_records_show_of_themselves_is_there():
+    calls = [
+        (module, node.args[0].value)
+        for module in SOURCES
+        for node in ast.walk(parse(module))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "shown_by"
+    ]
+    assert len(calls) > 10
+    for _, name in calls:
+        module, _, function = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(f"workbench.report.{module}"), function))
 
 
 def test_numba_only_under_cuda():
-    assert [module for module in importers("numba") if not within(module, "workbench.cuda")] == []
+    """But for two measurements, which launch what numba compiled."""
+    others = [module for module in importers("numba") if not within(module, "workbench.cuda")]
+    assert others == ["workbench.bench.emulator", "workbench.bench.ours"]
 
 
 def test_matplotlib_only_under_report():

@@ -11,7 +11,7 @@ from workbench.cuda import doctor
 from workbench.cuda.doctor import Facts, can_write, checks, judge
 from workbench.cuda.gpu import Gpu, first_gpu
 
-PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+PYPROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
 
 HEALTHY = Facts(
     python="3.12.1",

@@ -12,7 +12,7 @@ from tests.refusals import refused
 from workbench import Case, Unavailable, run
 from workbench.cuda.gpu import gpu
 
-PAGE = Path(__file__).parent.parent.joinpath("docs/numba-kernels.md").read_text()
+PAGE = Path(__file__).parent.parent.parent.joinpath("docs/numba-kernels.md").read_text()
 KERNEL, HOST, COMMAND, WATCH, RACES = re.findall(r"^```\w*\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 SECOND_BARRIER = "        cuda.syncthreads()\n    if row"
 
@@ -31,7 +31,9 @@ def printed(folder: Path, *words: str) -> str:
 
 
 def test_the_command_judges_it(folder: Path) -> None:
-    lines = printed(folder, "-c", "from workbench.cli.main import main; main()", *shlex.split(COMMAND)[1:]).splitlines()
+    lines = printed(
+        folder, "-c", "from workbench.cli.main.main import main; main()", *shlex.split(COMMAND)[1:]
+    ).splitlines()
     assert lines[0].startswith("my_numba_kernel.py:attention: float32 b=1 h=2 q=100 k=100 d=64, causal")
     assert [line.split()[:2] for line in lines if line.startswith(("out ", "lse "))] == [
         ["out", "rounding"],

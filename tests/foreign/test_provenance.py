@@ -232,7 +232,13 @@ def test_an_extension_that_was_not_rebuilt_is_named_above_the_verdict(tmp_path: 
         subprocess.run(command, cwd=tmp_path, check=True)
 
     def diff(*words: str) -> tuple[int, list[str]]:
-        program = [sys.executable, "-c", "from workbench.cli.main import main; main()", "diff", "mine.py:attention"]
+        program = [
+            sys.executable,
+            "-c",
+            "from workbench.cli.main.main import main; main()",
+            "diff",
+            "mine.py:attention",
+        ]
         done = subprocess.run([*program, *ARGUMENTS, *words], cwd=tmp_path, capture_output=True, text=True)
         assert done.stdout, done.stderr
         return done.returncode, done.stdout.splitlines()

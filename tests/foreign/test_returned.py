@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.test_foreign import CASE, attention
 
+from tests.foreign.test_call import CASE, attention
 from tests.refusals import refusal
 from workbench import diff, run
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from workbench import Case, diff, load
 from workbench.cli.main import commands
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "examples" / "trace_writer.cpp"
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")

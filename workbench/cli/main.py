@@ -196,7 +196,7 @@ def _failing(judged: "Diff") -> str:
 
 
 def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None, *, report: bool) -> Iterable["Diff"]:
-    """Run and judge, one after the other, with progress; `report` as of `judge.diff`."""
+    """Run and judge, one after the other, with progress; `report` as of `judge.diff.diff`."""
     from workbench.judge import diff as judge
     from workbench.progress import step
 

@@ -30,9 +30,9 @@ def runs(
     """What to run, one call for each case, and about how many seconds it takes where that is known.
 
     `target` is a kernel of ours (or several, separated by commas), a foreign one as path.py:function, or a trace as
-    FILE.safetensors (several, a folder or a pattern of files that hold windows on one run; `joined.files_of`), which
+    FILE.safetensors (several, a folder or a pattern of files that hold windows on one run; `join.files_of`), which
     takes no option but `where`; or None, where `values` is a log of printed values. `feed`, `where` and `limit_gb` as
-    in `target.run`; `by_head`: a call for each head. `options` are those of `options.case_options` and of foreign
+    in `foreign.run.run`; `by_head`: a call for each head. `options` are those of `options.case_options` and of foreign
     kernels.
     """
     if where is not None and by_head:

@@ -62,7 +62,7 @@ def run_foreign(
 
     `calibration`: a file of `workbench calibrate`, for what the contract does not say of exp and of tensor cores.
     `contract`: what is said of the kernel beside what it says itself, fields or words as of `presets.fields_of`.
-    `inputs`: those of `inputs.normalised`; the case's own where None. `where`: as of `window.parse`. `runs`: how often
+    `inputs`: those of `inputs.normalised`; the case's own where None. `where`: as of `box.parse`. `runs`: how often
     it is run, to see whether its bits repeat (`repeats.repeated`).
     """
     for option, value, accepted in (

@@ -69,7 +69,7 @@ def run_isolated(
     where: str | None = None,
     **options: Any,
 ) -> Trace:
-    """As `foreign.run_foreign` of the function that `foreign.find` finds as `target`, which is loaded and run in a new
+    """As `call.run_foreign` of the function that `find.find` finds as `target`, which is loaded and run in a new
     process within `limits`, as often as it is run again on another case.
 
     Refusal, too, where that process ends without a trace or breaks a limit, with the place where it was.

@@ -45,7 +45,7 @@ def run(
     of which has it run in a process of its own) for others. `inputs`, instead of the case's own: a file as of
     `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`; `inputs.case_of` makes a case
     that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them alone does not run. `where`: a
-    window as of `window.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps of a kernel of
+    window as of `box.parse`, to which dumps and judgement are limited; the kernel runs whole. Dumps of a kernel of
     ours that take more than `limit_gb` are refused.
 
     Raises Refusal for an unknown target, an option that the target does not take and inputs that do not fit the case,

@@ -186,11 +186,11 @@ class StageDiff:
 
     def plot(self) -> Any:
         """The histogram of errors in units of budget, a matplotlib Figure."""
-        return shown_by("plots.histogram", self)
+        return shown_by("pictures.histogram.histogram", self)
 
     def plot_errors(self) -> Any:
         """The histograms of signed errors, in ulps and in units of budget, a matplotlib Figure."""
-        return shown_by("plots.errors", self)
+        return shown_by("pictures.signed.errors", self)
 
     @property
     def judged(self) -> Comparison:

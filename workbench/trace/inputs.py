@@ -37,7 +37,7 @@ _SAFETENSORS: Mapping[str, np.dtype] = {
 
 def load(path: str | Path) -> dict[str, np.ndarray]:
     """The inputs in a file, by name, in the dtypes of `normalised`: .safetensors (a trace too, also in several files as
-    of `joined.files_of`: what its kernel read), .npz, or .pt, a dict of tensors. Nothing in the file is executed.
+    of `join.files_of`: what its kernel read), .npz, or .pt, a dict of tensors. Nothing in the file is executed.
     Refusal for a file that is none of them, is damaged, or holds anything else.
     """
     path = Path(path)

@@ -125,7 +125,7 @@ def load_log(
     path: str | Path, case: Case, promises: str | Mapping[str, Any] | None = None, inputs: str | Path | None = None
 ) -> Trace:
     """The trace of a log of `case`; elements that were not printed are not judged. The kernel had the case's own
-    inputs, or those in the file `inputs` (q, k, v, mask, bias; see `inputs.load`).
+    inputs, or those in the file `inputs` (q, k, v, mask, bias; see `trace.inputs.load`).
 
     `block_k` and `splits` of the case say how the kernel tiles and splits the keys; stages with such axes need them.
     `promises` are other fields of its contract, or words, as of `presets.fields_of`. What is not said is assumed to be

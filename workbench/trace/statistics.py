@@ -13,7 +13,7 @@ from workbench.refusal import Refusal
 class Statistics:
     """What is known of the elements of a stage; None: not given."""
 
-    dtype: str  #: in which the kernel held them, of case.DTYPES
+    dtype: str  #: in which the kernel held them, of floats.DTYPES
     count: int  #: of all elements
     nan: int | None = None  #: elements that are NaN
     pos_inf: int | None = None  #: elements that are +inf

@@ -28,7 +28,7 @@ def test_the_emulators_casts_do_what_they_promise(name):
     ids=str,
 )
 def test_arguments_lie_where_they_are_said_to(dtype, finite):
-    """Eight between any two neighbours, none like another; `errors.round_to` rounds them as their positions."""
+    """Eight between any two neighbours, none like another; `floats.round_to` rounds them as their positions."""
     x, positions = casts.arguments(dtype)
     assert x.dtype == np.float32 and x.size == positions.size == 2 * (8 * (finite - 1) + 1)
     assert np.unique(np.abs(x)).size == x.size // 2

@@ -266,7 +266,7 @@ def test_reading_a_file_needs_no_numba(tmp_path: Path) -> None:
     """Whoever judges with a calibration does not wait for a compiler to be imported."""
     save(MEASURED, tmp_path / "c.json")
     code = (
-        "import sys; from pathlib import Path; from workbench.calibration import *; "
+        "import sys; from pathlib import Path; from workbench.cuda.calibrate.record import *; "
         f"contract_fields(load(Path({str(tmp_path / 'c.json')!r}))); print('numba' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

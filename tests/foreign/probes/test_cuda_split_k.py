@@ -15,7 +15,7 @@ from workbench.cuda.gpu import gpu
 from workbench.foreign.find import find
 from workbench.foreign.probes import cuda_cpp as probes
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 EXAMPLE = ROOT / "examples" / "cuda_split_k.py"
 SOURCE = (ROOT / "examples" / "split_k.cu").read_text()
 OUTPUTS = ("out", "lse", "partial_O", "partial_max", "partial_sum")
@@ -96,6 +96,6 @@ def test_without_a_gpu_it_is_unavailable() -> None:
         pytest.skip("there is a GPU")
     with pytest.raises(Unavailable, match="^CUDA C\\+\\+ kernels run on an NVIDIA GPU, and there is none here: "):
         run(f"{EXAMPLE}:split_k", CASES[0])
-    words = [sys.executable, "-c", "from workbench.cli.main import main; main()", "diff", f"{EXAMPLE}:split_k"]
+    words = [sys.executable, "-c", "from workbench.cli.main.main import main; main()", "diff", f"{EXAMPLE}:split_k"]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
     assert result.returncode == 3 and "CUDA C++ kernels run on an NVIDIA GPU" in result.stderr

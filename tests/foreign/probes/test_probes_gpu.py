@@ -17,7 +17,7 @@ from workbench.trace.trace import unwritten
 
 pytestmark = pytest.mark.gpu
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "cuda_split_k.py"
+EXAMPLE = Path(__file__).parent.parent.parent.parent / "examples" / "cuda_split_k.py"
 CASE = Case(seqlen_q=70, seqlen_k=200, heads=4, kv_heads=2, batch=2, causal=True)
 TOOLKIT = Path("/usr/local/cuda/include")
 Q, K = np.zeros((2, 3, 20, 24)), np.zeros((2, 1, 40, 24))

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from workbench.budget.ends import end_budgets
-from workbench.budget.error import Error
-from workbench.budget.losses import without
-from workbench.budget.scores import magnitudes, qk_error, scores_error
+from workbench.reference.budget.ends import end_budgets
+from workbench.reference.budget.error import Error
+from workbench.reference.budget.losses import without
+from workbench.reference.budget.scores import magnitudes, qk_error, scores_error
 
 from workbench import Case, Trace, diff, run
 from workbench.bench.verdicts import _draw

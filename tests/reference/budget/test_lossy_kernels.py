@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.budget.test_numpy_kernels import (
+
+from tests.numpy_kernels import F32, Style, accumulated, cubic_exp2, on_tf32
+from tests.reference.budget.test_numpy_kernels import (
     CASE,
     CASES,
     CAUSAL,
@@ -18,8 +20,6 @@ from tests.budget.test_numpy_kernels import (
     traced,
     worst,
 )
-
-from tests.numpy_kernels import F32, Style, accumulated, cubic_exp2, on_tf32
 from workbench import Diff, diff, run
 from workbench.case.contract import of_foreign
 

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from workbench.budget.quantised import as_operands, decoding_error
+from workbench.reference.budget.quantised import as_operands, decoding_error
 
 from workbench.reference import quantize
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from workbench.budget.error import EXACT, Error, deviations, root_of_squares, statistical
+from workbench.reference.budget.error import EXACT, Error, deviations, root_of_squares, statistical
 
 from workbench import Case, Trace, diff, run
 from workbench.floats import to_float64

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.report.pictures import CASE, stage
+from tests.report.pictures.figures import CASE, stage
 from workbench.report.pictures import heads
 from workbench.report.pictures.overview import heatmap
 

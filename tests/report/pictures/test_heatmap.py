@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.report.pictures import CASE, ORDER, element, legend, pixels, rgb, stage, texts
+from tests.report.pictures.figures import CASE, ORDER, element, legend, pixels, rgb, stage, texts
 from workbench.case.case import Case
 from workbench.judge.elements import State
 from workbench.judge.stage import StageDiff

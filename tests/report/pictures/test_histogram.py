@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.report.pictures import CASE, comparison, pixels, stage, texts
+from tests.report.pictures.figures import CASE, comparison, pixels, stage, texts
 from workbench.judge.elements import State
 from workbench.judge.stage import StageDiff
 from workbench.report import numbers

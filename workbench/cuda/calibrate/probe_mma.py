@@ -1,4 +1,4 @@
-"""What a GPU's tensor cores keep of a sum, measured: `python3 -m workbench.cuda.calibrate.probe_mma`, on a machine with a GPU.
+"""What a GPU's tensor cores keep of a sum, measured: `python3 -m workbench.cuda.calibrate.probe_mma`, where one is.
 
 Two kinds of evidence, each beside the model of `emulator.tensor`. Random products and sums are compared, to the bit,
 with the model for every block length and number of extra bits: the declared `ACCUMULATION` should be the pair without a

@@ -26,7 +26,7 @@ REFERENCE_ULPS = 2.0**-29
 
 @dataclass(frozen=True)
 class Errors:
-    """The errors of one function of float32, in ulps as of `errors.ulp`; those of fast_log_near_1 in units of 2^-22."""
+    """The errors of one function of float32, in ulps as of `floats.ulp`; those of fast_log_near_1 in units of 2^-22."""
 
     tried: int  #: arguments, all of which have a normal number as their result (of log: are one)
     ulps: float  #: no error is larger than ulps + ulps_per_x |x|; inf where a result is 0, infinite or NaN by mistake

@@ -1,4 +1,4 @@
-// Probes for CUDA C++ kernels: each stores a stage into a buffer that Python hands over (workbench/foreign/probes/cuda_cpp.py), and
+// Probes for CUDA C++ kernels: each stores a stage into a buffer that Python hands over (probes/cuda_cpp.py), and
 // compiles to nothing unless WB_PROBES is defined. C++17; include it after CUDA's headers.
 //
 //   WB_PROBE(stage, value, i, j, ...)                      one element, by the calling thread
