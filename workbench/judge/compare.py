@@ -160,6 +160,7 @@ def _without_keys(
     if value == usual and contract.exp_floor is None:
         return actual, expected
     if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
+        actual = actual + 0.0
         actual[empty] = np.where(np.isnan(actual[empty]), usual, np.nan)
     else:
         expected = expected + 0.0

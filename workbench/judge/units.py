@@ -1,6 +1,7 @@
 """Units in which kernels store stages, and natural ones: natural logarithms, scaled scores, -inf where masked."""
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from workbench.arrays import in_float64
 from workbench.case.contract import Contract
@@ -32,5 +33,5 @@ def in_stored_units(contract: Contract, name: str, stage: np.ndarray, device: st
     value = in_float64(stage, device)
     if name in SCORE_UNITS and np.isfinite(contract.mask_sentinel):
         # a mask that adds the sentinel leaves a score of it
-        value[value <= contract.mask_sentinel / 2] = -np.inf
+        value = array_namespace(value).where(value <= contract.mask_sentinel / 2, -np.inf, value)
     return value
