@@ -1,5 +1,6 @@
 """Generated modules on disk: named by their content, so that processes share what numba compiled for them."""
 
+import atexit
 import gc
 import hashlib
 import importlib.util
@@ -17,6 +18,8 @@ import numba
 
 from workbench.cache import cache_folder
 from workbench.cuda.emulator.errors import EmulatorError
+
+atexit.register(gc.freeze)  # half a second: a process that ends would look at millions of numba's objects once more
 
 _LOADING = threading.RLock()  # a module that is being executed by one thread is already in sys.modules for another
 

@@ -4,16 +4,11 @@ This file is compiled once for all kernels; a kernel is the address of its entry
 """
 
 from numba import njit
-from numba.core import types
 
 from workbench.cuda.emulator import kinds
 from workbench.cuda.emulator.context import Launch, Record
-from workbench.cuda.emulator.epochs import begin_block, meet_lanes, pass_barrier
 from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes, words_at
-from workbench.cuda.emulator.shadow import MISSING_LANES, Watch, report
-
-int64 = types.int64
 
 READY = 0  # the state of a thread that can run; a positive state is the site where it waits
 FINISHED_BLOCK, STUCK, EXCEPTION = 0, 1, 2
@@ -23,7 +18,9 @@ SHARED, SHARED_SIZE, SHARED_POISON = Launch.SHARED, Launch.SHARED_SIZE, Launch.S
 LOCAL, LOCAL_SIZE, LOCAL_POISON = Launch.LOCAL, Launch.LOCAL_SIZE, Launch.LOCAL_POISON
 BLOCK_IDX, GRID_DIM, WATCH, WORDS = Launch.BLOCK_IDX, Launch.GRID_DIM, Launch.WATCH, Launch.WORDS
 ALIGNED, RECORDS = Launch.ALIGNED, Launch.RECORDS
-RECORD_BYTES, WATCH_BYTES = 8 * Record.WORDS, 8 * Watch.WORDS
+BEGIN_BLOCK, PASS_BARRIER = Launch.BEGIN_BLOCK, Launch.PASS_BARRIER
+MEET_LANES, MISS_LANE = Launch.MEET_LANES, Launch.MISS_LANE
+RECORD_BYTES = 8 * Record.WORDS
 MASK, VALUE, OPERAND, RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 SYNCTHREADS_AND, SYNCTHREADS_OR = kinds.SYNCTHREADS_AND, kinds.SYNCTHREADS_OR
 FIRST_WARP_KIND, SYNCWARP, ACTIVEMASK = kinds.FIRST_WARP_KIND, kinds.SYNCWARP, kinds.ACTIVEMASK
@@ -101,7 +98,7 @@ def exchange(first, group, kind, state, records, launch):
                 source = source_lane(kind, lane, records[thread, OPERAND])
                 records[thread, RESULT] = records[first + source, VALUE] if group >> source & 1 else UNDEFINED
                 if watches and not group >> source & 1:
-                    report(watches + thread * WATCH_BYTES, MISSING_LANES, state[thread], int64(0), int64(0))
+                    call_entry(words[MISS_LANE], watches, thread, state[thread])
             elif kind == ALL:
                 records[thread, RESULT] = ballot == group
             elif kind == ANY:
@@ -148,9 +145,9 @@ def meet(first, state, kinds, records, launch):
         elif missing or waiting & ~mask:
             continue
         exchange(first, waiting, kind, state, records, launch)
-        watches = words_at(launch, WORDS)[WATCH]
-        if watches and kind == SYNCWARP:  # shuffles and votes order no memory
-            meet_lanes(watches, first, waiting)
+        words = words_at(launch, WORDS)
+        if words[WATCH] and kind == SYNCWARP:  # shuffles and votes order no memory
+            call_entry(words[MEET_LANES], words[WATCH], first, waiting)
         moved = True
         for other in range(32):
             if waiting >> other & 1:
@@ -218,7 +215,7 @@ def run_block(entry, launch, block, order, groups, kinds, state, records, slots,
     words = words_at(launch, WORDS)
     watches = words[WATCH]
     if watches:
-        begin_block(watches, state.size, block)
+        call_entry(words[BEGIN_BLOCK], watches, state.size, block)
     copy_bytes(words[SHARED], words[SHARED_POISON], words[SHARED_SIZE])
     for thread in range(state.size):
         copy_bytes(words[LOCAL] + thread * words[LOCAL_SIZE], words[LOCAL_POISON], words[LOCAL_SIZE])
@@ -234,7 +231,7 @@ def run_block(entry, launch, block, order, groups, kinds, state, records, slots,
         if not release(state, kinds, records):
             return STUCK
         if watches:
-            pass_barrier(watches, state.size)
+            call_entry(words[PASS_BARRIER], watches, state.size, block)
 
 
 @njit(
