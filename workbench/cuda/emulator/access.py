@@ -144,7 +144,7 @@ def _loader(note):
             shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
             raise StopThread
 
-    @inner(forceinline=True)
+    @inner
     def element(array, index, watch, place):
         address = locate(array, index, watch)
         if address == 0:
