@@ -193,9 +193,9 @@ def alone(losses: Losses) -> dict[str, Losses]:
             found[words.format(**{name: getattr(losses, name) for name in names})] = replace(
                 losses, **{**_NOTHING, **kept}
             )
-    return found | {
-        name: replace(losses, **_NOTHING | {"functions": {name: x}}) for name, x in losses.functions.items()
-    }
+    for name, error in losses.functions.items():
+        found[name] = replace(losses, **{**_NOTHING, "functions": {name: error}})
+    return found
 
 
 def without(losses: Losses) -> Losses:
