@@ -227,7 +227,16 @@ def launches(case: Case, kernel: Kernel, fed: Sequence[str] = ()) -> list[Launch
 
 def scalars(case: Case) -> dict[str, Any]:
     """Scalar arguments of the kernels, by name."""
-    return {"scale": np.float32(case.scale), "causal": case.causal, "diagonal": np.int32(case.diagonal)}
+    left, right = case.window or (-1, -1)
+    unlimited = case.seqlen_q + case.seqlen_k  # further than any key is from the diagonal
+    return {
+        "scale": np.float32(case.scale),
+        "softcap": np.float32(case.softcap or 0),
+        "causal": case.causal,
+        "diagonal": np.int32(case.diagonal),
+        "left": np.int32(unlimited if left == -1 else left),
+        "right": np.int32(unlimited if right == -1 else right),
+    }
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
