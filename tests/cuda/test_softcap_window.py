@@ -8,6 +8,7 @@ import pytest
 from tests.refusals import refusal
 from workbench import Case, check, run
 from workbench.case.stages import ALGORITHMS
+from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.flash import contract
 from workbench.cuda.kernels import KERNELS as ALL_KERNELS
 from workbench.cuda.plan import settle
@@ -81,6 +82,17 @@ def assert_right(case, trace):
         assert np.all(np.abs(actual[finite] - expected[finite]) <= bound[finite]), name
     empty = ~visible(case).any(axis=1)
     assert np.all(to_float64(trace.stages["out"])[:, :, empty] == 0)
+
+
+def wrong_stages(case, trace):
+    """The stages, in data-flow order, of which an element is off by more than its bound."""
+    found = []
+    for name, (expected, bound) in dense(case).items():
+        actual = to_float64(trace.stages[name])
+        with np.errstate(invalid="ignore"):  # -inf - -inf
+            right = (actual == expected) | (np.abs(actual - expected) <= bound)
+        found += [] if np.all(right) else [name]
+    return found
 
 
 def case_of(**options):
@@ -187,6 +199,16 @@ def test_tanh_is_promised_to_be_exact(kernel):
 def test_the_kernel_on_codes_takes_neither(option, value):
     message = f"kernel fp8 takes no {option}; got {value}"
     assert refusal(settle, ALL_KERNELS["fp8"], Case(**{option: value})) == message
+
+
+@pytest.mark.parametrize("fault", [fault.id for fault in CATALOGUE.values() if {"softcap", "window"} & {*fault.needs}])
+def test_a_fault_shows_first_at_its_stage(fault):
+    known = CATALOGUE[fault]
+    options = dict(seqlen_q=40, seqlen_k=45, heads=2, splits=2 if known.kernel == "split_k" else None)
+    case = case_of(**options | known.needs)
+    assert wrong_stages(case, run(known.kernel, case, backend="emulator")) == []
+    faulty = wrong_stages(case, run(known.kernel, case, faults=[fault], backend="emulator"))
+    assert faulty[0] == known.stages[0] and "out" in faulty
 
 
 @pytest.mark.gpu
