@@ -166,7 +166,7 @@ CATALOGUE: Mapping[str, Fault] = {
             "if key < row + diagonal - left or key > row + diagonal + right:",
             "if key < row - left or key > row + right:",
             ("scores",),
-            needs={"window": (16, 0), "seqlen_q": 1},
+            needs={"window": (16, 0), "seqlen_q": 1, "seqlen_k": 100},
             source="ffpa-attn#300",
         ),
         Fault(
