@@ -1,4 +1,4 @@
-"""Operations of `workbench.cuda.ptx` that a thread performs alone: conversions, wide loads and stores, ex2."""
+"""Operations of `workbench.cuda.ptx` that a thread performs alone: conversions, wide loads and stores, ex2, tanh."""
 
 import numpy as np
 from numba.core import types
@@ -22,6 +22,16 @@ def ex2_approx(x):
         return from_bits(int64(0x7FFFFFFF), x)
     result = float32(np.exp2(float64(x)))
     return result if result >= _TINY else float32(0)
+
+
+@inner
+def tanh_approx(x):
+    """Return tanh(x), rounded to 11 significant bits: as far off, at most, as the GPU's, 2**-11 of the value."""
+    typed("tanh_approx", (x,))
+    if x != x:
+        return from_bits(int64(0x7FFFFFFF), x)
+    bits = bits_of(float32(np.tanh(float64(x)))) & 0xFFFFFFFF
+    return from_bits(int64((bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF), x)
 
 
 @inner
