@@ -45,10 +45,10 @@ def assert_same_bits(actual, expected, names):
 
 @pytest.fixture
 def fault_of_mine(monkeypatch):
-    """fault_of_mine(kernel, before, after): the id of a fault that only this test knows."""
+    """fault_of_mine(kernel, before, after, file): the id of a fault that only this test knows."""
 
-    def add(kernel, before, after):
-        fault = Fault("fault-of-a-test", kernel, "made by a test", before, after, ())
+    def add(kernel, before, after, file=""):
+        fault = Fault("fault-of-a-test", kernel, "made by a test", before, after, file=file)
         monkeypatch.setitem(CATALOGUE, fault.id, fault)
         return [fault.id]
 
@@ -76,8 +76,8 @@ def test_probes_leave_the_outputs_alone(kernel, dtype):
     [
         pytest.param(
             "flash",
-            "if row < seqlen_q and key < seqlen_k:",
-            "if row < seqlen_q and key < seqlen_k - 1:",
+            "if row < seqlen_q and key < seqlen_k:\n                probe.qk",
+            "if row < seqlen_q and key < seqlen_k - 1:\n                probe.qk",
             ("qk", "scores"),
             2 * 4 * 50,
             id="the last key of every row",
@@ -113,13 +113,16 @@ def test_probe_that_a_kernel_has_lost_is_missing(fault_of_mine):
 def test_partials_of_the_trace_are_what_the_reduce_read(fault_of_mine):
     """What is stored differs from what the kernel holds: a copy by a probe would show the right value, and blame the reduce."""
     stores = (
-        "                partial_O[b, h, split, row, d] = acc[i]\n"
+        "                    partial_O[b, h, split, row, d] = acc[i]\n"
+        "                else:\n"
+        "                    out[b, h, row, d] = STORE(acc[i] / l if l != float32(0) else float32(0))\n"
         "        if lane == 0:\n"
-        "            partial_max[b, h, split, row] = m\n"
-        "            partial_sum[b, h, split, row] = l\n"
+        "            if SPLIT:\n"
+        "                partial_max[b, h, split, row] = m\n"
+        "                partial_sum[b, h, split, row] = l\n"
     )
-    changed = stores.replace("= acc[i]", "= acc[i] * 2").replace("= m", "= m + 1").replace("= l", "= l * 2")
-    fault = fault_of_mine("split_k", stores, changed)
+    changed = stores.replace("= acc[i]", "= acc[i] * 2").replace("= m", "= m + 1").replace("= l\n", "= l * 2\n")
+    fault = fault_of_mine("split_k", stores, changed, file="flash.py")
     judged = diff(run("split_k", case_of("split_k", "float32"), faults=fault, backend="emulator"))
     assert judged.origins == ("partial_max", "partial_sum", "partial_O")
     assert {"merge_max", "merge_sum"} <= set(judged.victims)

@@ -102,13 +102,13 @@ def before_attention(algorithm: str) -> tuple[str, ...]:
     return tuple(name for name in ALGORITHMS[algorithm] if name in _DECODING)
 
 
-def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> str | None:
-    """Whose stages all of `names` are, the first of ALGORITHMS; with `codes` none but those of 8-bit codes, with
-    `splits`, of keys that are split, none but those that merge. None where they are not of one algorithm.
+def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> str:
+    """Whose stages all of `names` are, which are STAGES: the first of ALGORITHMS; with `codes` none but those of 8-bit
+    codes, with `splits`, of keys that are split, none but those that merge.
     """
     ruled_out = {"flash", "split_k"} if codes else set()
     ruled_out |= {"flash", "fp8"} if splits else set()
-    return next((key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out), None)
+    return next(key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out)
 
 
 def stage_of(algorithm: str, name: str, target: str, softcap: float | None = None) -> Stage:

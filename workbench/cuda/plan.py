@@ -186,8 +186,7 @@ def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
     """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
     wanted, lacks = probe_set(kernel.algorithm, probes, case.softcap), absent(decode=case.decode, softcap=case.softcap)
     if probes not in PROBE_SETS and (named := [stage for stage in wanted if stage in lacks]):
-        run = f"softcap={case.softcap}" if "capped" in named else f"decode={case.decode}"
-        raise Refusal(f"{kernel.name} with {run} has no stage {', '.join(named)}; got probes={probes}")
+        raise Refusal(f"{kernel.name} with decode={case.decode} has no stage {', '.join(named)}; got probes={probes}")
     return tuple(stage for stage in wanted if stage not in lacks)
 
 

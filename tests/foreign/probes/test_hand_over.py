@@ -28,9 +28,19 @@ def test_the_header_is_where_python_says() -> None:
 @pytest.mark.parametrize(
     ("code", "algorithm", "options", "message"),
     [
-        ("a.so", "flsh", {}, "algorithm is one of flash, split_k, fp8; got 'flsh'"),
-        ("a.so", "flash", {"splits": 2}, "splits is for split_k, which needs it; got algorithm 'flash' and splits=2"),
-        ("a.so", "split_k", {}, "splits is for split_k, which needs it; got algorithm 'split_k' and splits=None"),
+        ("a.so", "flsh", {}, "algorithm is one of flash, split_k, fp8, fp8_split_k; got 'flsh'"),
+        (
+            "a.so",
+            "flash",
+            {"splits": 2},
+            "splits is for split_k and fp8_split_k, which need it; got algorithm 'flash' and splits=2",
+        ),
+        (
+            "a.so",
+            "split_k",
+            {},
+            "splits is for split_k and fp8_split_k, which need it; got algorithm 'split_k' and splits=None",
+        ),
         ("nowhere.so", "flash", {}, "nowhere.so: no such file"),
         (
             7,

@@ -58,6 +58,7 @@ BODIES = {
             x[4 * n + i] = 1000.0f * (16 * warp + row) + 8 * n + col;
         }
         WB_PROBE_FRAGMENT(qk, x, r, c, 0, 1, 16 * warp + r, 24 + c);""",
+    "capped": "WB_PROBE(capped, 30.0f, 0, 0, 0, threadIdx.x % 40);",
     "two_stages": "WB_PROBE(lse, 1.0f, 0, 0, threadIdx.x % 20); WB_PROBE(row_max, 2.0f, 0, 0, threadIdx.x % 20, 0);",
 }
 #: kernels that are refused: algorithm, body, message or how it begins
@@ -194,6 +195,16 @@ def test_fragments_of_mma_are_where_the_ptx_isa_says(probed: Callable[..., dict[
     found = probed("mma")["qk"]
     r, c = np.ogrid[:20, :16]
     assert np.array_equal(found[0, 1, :, 24:], 1000 * r + c) and (~unwritten(found)).sum() == 20 * 16
+
+
+def test_capped_scores_are_stored_of_a_run_with_a_softcap(probed: Callable[..., dict[str, np.ndarray]]) -> None:
+    found = probed("capped", softcap=50.0)
+    assert list(found) == ["capped"] and np.all(found["capped"][0, 0, 0] == 30) and unwritten(found["capped"]).sum() > 0
+    with pytest.raises(Refusal) as refusal:
+        probed("capped")
+    assert str(refusal.value).startswith(
+        "64 stores of WB_PROBE to stages that flash does not have; its stages: qk, scores, "
+    )
 
 
 @pytest.mark.parametrize("kernel", list(REFUSED))

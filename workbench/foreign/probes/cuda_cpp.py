@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from workbench.arrays import module
-from workbench.case.stages import ALGORITHMS, Stage, axis_sizes, probe_set, shape
+from workbench.case.stages import ALGORITHMS, Stage, axis_sizes, probe_set, shape, stages_of
 from workbench.foreign.probes.memory import GpuArray, current_device, write
 from workbench.refusal import Refusal
 from workbench.trace.trace import blank
@@ -88,6 +88,7 @@ class Probes:
     """The buffers of a run, until they are read."""
 
     algorithm: str
+    known: Mapping[str, Stage]  #: its stages
     words: Mapping[str, Any]  #: by the name of the stage that somebody asked for, arrays of pointer.memory
     held: tuple[Any, ...]  #: the table, then what else it points to
     pointer: Pointer
@@ -109,11 +110,11 @@ class Probes:
         if unknown := int(table[: HEAD.itemsize].view(HEAD)["unknown"][0]):
             raise Refusal(
                 f"{unknown} stores of WB_PROBE to stages that {self.algorithm} does not have; its stages: "
-                f"{', '.join(ALGORITHMS[self.algorithm])}"
+                f"{', '.join(self.known)}"
             )
         found = {}
         slots = table[HEAD.itemsize :].view(SLOTS)
-        for (name, stage), told in zip(ALGORITHMS[self.algorithm].items(), slots, strict=True):
+        for (name, stage), told in zip(self.known.items(), slots, strict=True):
             _check(stage, told)
             if told["type"]:
                 found[name] = _values(name, self.words[name].read(), TYPES[int(told["type"])])
@@ -125,28 +126,39 @@ _IN_USE: dict[Any, Probes] = {}
 
 
 def hand_over(
-    code: Any, algorithm: str, q: Any, k: Any, *, block_k: int, splits: int | None = None, stages: str = "all"
+    code: Any,
+    algorithm: str,
+    q: Any,
+    k: Any,
+    *,
+    block_k: int,
+    splits: int | None = None,
+    softcap: float | None = None,
+    stages: str = "all",
 ) -> Probes:
     """Buffers of unwritten slots, which the probes of `code` store into from now on.
 
     `code`, compiled with -DWB_PROBES: a cuda.core ObjectCode, a cupy.RawModule, or a shared object of nvcc's (its path,
-    or a module made by torch's extension loader); also one for the CPU, in a test. `algorithm`: flash, split_k or fp8,
-    whose stages they are. q [batch, heads, seqlen_q, dim], k [batch, kv_heads, seqlen_k, dim], whose shapes alone are
-    read; `block_k`: keys in a tile. `stages`: a probe set (all, lean, output) or stages separated by commas; probes of
-    others store nothing. A slot takes 4 bytes, whatever the dtype.
+    or a module made by torch's extension loader); also one for the CPU, in a test. `algorithm`: flash, split_k, fp8 or
+    fp8_split_k, whose stages they are. q [batch, heads, seqlen_q, dim], k [batch, kv_heads, seqlen_k, dim], whose
+    shapes alone are read; `block_k`: keys in a tile; `softcap`: that of the run, without which no scores are capped.
+    `stages`: a probe set (all, lean, output) or stages separated by commas; probes of others store nothing. A slot
+    takes 4 bytes, whatever the dtype.
 
     Refusal for code without probes, an algorithm or stage that does not exist, and splits where there are none;
     Unavailable without a GPU.
     """
     if algorithm not in ALGORITHMS:
         raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
-    if (splits is None) == (algorithm == "split_k"):
-        raise Refusal(f"splits is for split_k, which needs it; got algorithm {algorithm!r} and splits={splits}")
+    splitting = [name for name, stages in ALGORITHMS.items() if "merge_weight" in stages]
+    if (splits is None) == (algorithm in splitting):
+        names = " and ".join(splitting)
+        raise Refusal(f"splits is for {names}, which need it; got algorithm {algorithm!r} and splits={splits}")
     sizes = axis_sizes(q.shape, k.shape, block_k, splits or 1)
-    wanted = probe_set(algorithm, stages)
+    known, wanted = stages_of(algorithm, softcap), probe_set(algorithm, stages, softcap)
     pointer = _pointer(code)
-    words, slots = {}, np.zeros(len(ALGORITHMS[algorithm]), SLOTS)
-    for slot, (name, stage) in zip(slots, ALGORITHMS[algorithm].items(), strict=True):
+    words, slots = {}, np.zeros(len(known), SLOTS)
+    for slot, (name, stage) in zip(slots, known.items(), strict=True):
         dims = shape(stage, sizes)
         slot["key"], slot["axes"] = key(name), len(dims)
         slot["sizes"][: len(dims)] = dims
@@ -157,7 +169,7 @@ def hand_over(
     head = np.array([([place.address for place in places], 0, len(slots))], HEAD)
     table = pointer.memory.of(np.concatenate([head.view(np.uint8), slots.view(np.uint8)]))
     pointer.point(table.address)
-    _IN_USE[pointer.where] = made = Probes(algorithm, words, (table, *places), pointer)
+    _IN_USE[pointer.where] = made = Probes(algorithm, known, words, (table, *places), pointer)
     return made
 
 
