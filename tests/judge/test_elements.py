@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from workbench.reference.budget import Budget
+from workbench.reference.bound import Budget
 
 from workbench.floats import to_float64
 from workbench.judge.elements import Comparison, Elements, State, compare, whole

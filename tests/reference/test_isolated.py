@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from workbench.budget.losses import U, losses_of
 
 from workbench import Case, Trace, diff, run
 from workbench.case.stages import ALGORITHMS
 from workbench.cuda.flash import contract as contract_of
 from workbench.floats import round_to, ulp
+from workbench.reference.losses import U, losses_of
 
 CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True, splits=2)
 

@@ -3,9 +3,9 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from workbench.reference.budget.quantised import as_operands, decoding_error
 
 from workbench.reference import quantize
+from workbench.reference.steps.codes import as_operands, decoding_error
 
 SCALES = np.float32(10.0) ** np.random.default_rng(0).uniform(-6, 2, 2000).astype(np.float32)
 
