@@ -46,7 +46,7 @@ class At:
         """The value of what `ref` names: the dumped one where there is one, at the tile where it has tiles or keys."""
         name, earlier, by_tile = self._resolved(ref)
         if by_tile:
-            return self.table[name].step.value(self)
+            return getattr(self.table[name].step, self.manner.method)(self)
         array = self.whole(name)
         index = self._index(name, earlier)
         if index is None:
@@ -123,7 +123,7 @@ class At:
 
     def likely(self, bound: Bound) -> Any:
         """The statistical bound of something that has as many elements."""
-        return statistical(bound, self.p.elements[self.name] if self.p.elements else None)
+        return statistical(bound, self.p.elements_of(self.name))
 
     # of the run
 
