@@ -10,7 +10,7 @@ from workbench import Against, Case, Diff, Refusal, Trace, against, diff, run
 from workbench.bench.verdicts import BUILDS
 from workbench.case.distributions import DISTRIBUTIONS
 from workbench.cuda.faults.catalogue import CATALOGUE
-from workbench.judge.codes.loss import attention
+from workbench.judge.codes.decoding import attention_of
 
 CASE = Case(seqlen=128, head_dim=32, causal=True, block_q=32, block_k=32)
 
@@ -120,7 +120,7 @@ def test_quantisation_is_no_bug(kernel: str, codes: str) -> None:
     quantised = judged("fp8", CASE.but(codes=codes))
     pair = against(quantised, judged(kernel))
     assert pair.verdict == "rounding" and pair.apart["codes_q"] == pair.apart["dequant_k"] == "B has no such stage"
-    read = attention(quantised.trace).inputs["q"].astype(np.float64)
+    read = attention_of(quantised.trace).inputs["q"].astype(np.float64)
     assert pair.moved["q"] == np.abs(read - quantised.trace.inputs["q"]).max() > 1e-3
     assert pair["out"].max_abs > 0.005 and pair["out"].max_own < 0.002
 

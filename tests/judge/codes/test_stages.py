@@ -15,7 +15,7 @@ from workbench.bench.verdicts import reduced
 from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.floats import to_float64, ulp
 from workbench.judge.bias import second_case
-from workbench.judge.codes.loss import attention
+from workbench.judge.codes.decoding import attention_of
 from workbench.judge.elements import State
 from workbench.judge.explain.budget_shares import terms
 from workbench.judge.explain.factors import ledger
@@ -88,13 +88,13 @@ def test_a_right_run_is_right_whatever_was_dumped(probes: str, distribution: str
 
 
 def test_the_stages_of_attention_are_judged_as_those_of_a_flash_kernel_on_decoded_inputs(trace: Trace) -> None:
-    judged, flash = diff(trace), diff(attention(trace))
+    judged, flash = diff(trace), diff(attention_of(trace))
     for stage in flash:
         for one, other in ((judged[stage.name].isolated, stage.isolated or stage.propagated),):
             assert one is not None and other is not None
             np.testing.assert_array_equal(one.state, other.state)
     assert set(judged.bits_lost) == set(flash.bits_lost)
-    assert terms(trace, judged["qk"]) == terms(attention(trace), flash["qk"])
+    assert terms(trace, judged["qk"]) == terms(attention_of(trace), flash["qk"])
 
 
 # ---- wrong
@@ -271,7 +271,7 @@ def test_the_ledger_names_scales_before_attention_and_factors_of_attention_in_it
 
 
 def test_attention_is_run_again_with_another_seed(trace: Trace) -> None:
-    read = attention(trace)
+    read = attention_of(trace)
     assert read.rerun is not None
     again = read.rerun(second_case(read.case))
     assert again.algorithm == "flash" and again.case == read.case.but(seed=1) and again.inputs["q"].dtype == np.float16

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.report.pictures import CASE, RUN, comparison, rgb, stage, texts
+from tests.report.pictures.figures import CASE, RUN, comparison, rgb, stage, texts
 from workbench.cuda.flash import contract as contract_of
 from workbench.judge.diff import Diff
 from workbench.judge.stage import StageDiff
