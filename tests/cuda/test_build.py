@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
+from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS, absent
 from workbench.cuda.build import build
 from workbench.cuda.device import LANES
 from workbench.cuda.faults.fault import Fault
@@ -26,10 +26,15 @@ OWN_BUFFERS = {
 }
 
 
+def stages_with_softcap(kernel):
+    lacks = absent(decode=None, softcap=None if kernel.quantised else 30.0)
+    return tuple(name for name in ALGORITHMS[kernel.algorithm] if name not in lacks)
+
+
 def constants_of(kernel):
     if kernel.quantised:
         return QuantisedConstants(16, 32, 64, "e5m2", "mma", "table", "float16")
-    return replace(CONSTANTS, split=kernel.splits)
+    return replace(CONSTANTS, split=kernel.splits, softcap=True, window=True)
 
 
 @pytest.fixture
@@ -230,7 +235,7 @@ def test_every_build_keeps_the_line_numbers_of_the_file(kernel, function):
     file = kernel.functions[function]
     text = file.read_text()
     written = function_of(ast.parse(text), function)
-    stages = tuple(ALGORITHMS[kernel.algorithm])
+    stages = stages_with_softcap(kernel)
     plain, probed = (build(file, function, constants_of(kernel), probes, ()) for probes in ((), stages))
 
     in_file = simple_statements(written) - not_taken(written, constants_of(kernel).names())
@@ -259,6 +264,8 @@ def test_capitals_are_bound(built, head_dim):
         "DIMS": head_dim // LANES,
         "THREADS": 16 * LANES,
         "SPLIT": False,
+        "SOFTCAP": False,
+        "WINDOW": False,
     }
     out = [0]
     made.source.namespace["kernel"]([], out)
@@ -357,9 +364,9 @@ def test_probes_and_buffers_cover_exactly_the_stages(kernel):
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "probe"
     }
-    assert named | OWN_BUFFERS[kernel.algorithm] == set(ALGORITHMS[kernel.algorithm])
+    assert named | OWN_BUFFERS[kernel.algorithm] == set(stages_with_softcap(kernel))
     assert not named & OWN_BUFFERS[kernel.algorithm]
-    stages, constants = ALGORITHMS[kernel.algorithm], constants_of(kernel)
+    stages, constants = stages_with_softcap(kernel), constants_of(kernel)
     kept = [build(file, function, constants, stages, ()) for function, file in kernel.functions.items()]
     assert {stage for made in kept for stage in made.probes} == named
     for made in kept:

@@ -17,7 +17,7 @@ from cuda.pathfinder import find_nvidia_binary_utility
 from numba.cuda import compiler, dispatcher, types
 
 from workbench.case.case import Case
-from workbench.case.stages import ALGORITHMS
+from workbench.case.stages import ALGORITHMS, STAGES, absent
 from workbench.cuda.build import build
 from workbench.cuda.doctor import facts
 from workbench.cuda.faults.fault import Fault
@@ -61,7 +61,11 @@ CODES_VARIANTS = [
     )
 ]
 STORAGE = {"float32": types.float32, "float16": types.float16, "bfloat16": types.uint16}
-SCALARS = {"scale": types.float32, "causal": types.boolean, "diagonal": types.int32}
+SCALARS = {
+    **dict.fromkeys(("scale", "softcap"), types.float32),
+    "causal": types.boolean,
+    **dict.fromkeys(("diagonal", "left", "right"), types.int32),
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,13 +80,12 @@ def no_gpu_needed():
 
 def signature(function, algorithm, dtype):
     """The types that `workbench.cuda.run` launches a built function with."""
-    stages = ALGORITHMS[algorithm]
 
     def of(name):
         if name in SCALARS:
             return SCALARS[name]
         stage = name.removeprefix("probe_")
-        dims = 4 if name in ("q", "k", "v") else len(stages[stage].axes)
+        dims = 4 if name in ("q", "k", "v") else len(STAGES[stage].axes)
         if algorithm == "fp8":
             own = {"codes": types.uint8, "dequant": types.float16, "out": types.float16}
             return types.Array(own.get(stage.partition("_")[0], types.float32), dims, "C")
@@ -104,7 +107,8 @@ def library_of(function, algorithm, dtype, options):
 def compiled(name, constants, probed, faults=()):
     """The code library of one variant: a kernel function, its constants, all probes or none."""
     kernel, function = FUNCTIONS[name]
-    stages = tuple(ALGORITHMS[kernel.algorithm]) if probed else ()
+    lacks = absent(decode=None, softcap=30.0 if getattr(constants, "softcap", False) else None)
+    stages = tuple(stage for stage in ALGORITHMS[kernel.algorithm] if stage not in lacks) if probed else ()
     made = build(kernel.functions[function], function, of_kernel(kernel, constants), stages, faults)
     dtype = None if kernel.quantised else constants.dtype
     return library_of(made.source.namespace[function], kernel.algorithm, dtype, made.cuda_options)
@@ -209,6 +213,20 @@ def assert_compiles_and_links(name, constants, probed, other):
     _, log = linked(library, (9, 0))
     assert 0 < registers_of(log) * constants.threads <= REGISTERS
     assert shared_of(log) == (0 if name == "split_k_reduce" else constants.shared_bytes)
+
+
+@pytest.mark.parametrize("name", ["flash_forward", "split_k_flash_forward"])
+def test_softcap_and_window_compile_and_link(name):
+    """Each is more code, alone and with the other; tanh is no approximation."""
+    lengths = {}
+    for softcap, window in itertools.product((False, True), repeat=2):
+        constants = Constants(**SMALL, dtype="bfloat16", softcap=softcap, window=window)
+        lengths[softcap, window] = len(compiled(name, constants, False).get_asm_str(cc=(9, 0)))
+        if softcap and window:
+            assert_compiles_and_links(name, constants, True, ARCHITECTURES[0])
+            assert "tanh.approx" not in compiled(name, constants, False).get_asm_str(cc=(9, 0))
+    assert lengths[False, False] < lengths[False, True] < lengths[True, True] > lengths[True, False]
+    assert lengths[False, False] < lengths[True, False]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -375,7 +393,7 @@ def without_switches(text, function, switches):
             lines[i] = ""
             take(lines, i + 1, indent(line), not switches[found[1]])
     text = "\n".join(lines)
-    (head,) = re.findall(rf"^def {function}\((.*?)\):$", text, re.MULTILINE | re.DOTALL)
+    (head,) = re.findall(rf"^def {function}\(\s*(.*?)\s*\):$", text, re.MULTILINE | re.DOTALL)
     body = text.partition(head)[2].split('"""')[2]
     kept = [name for name in head.split(", ") if re.search(rf"\b{name}\b", body)]
     return text.replace(head, ", ".join(kept))

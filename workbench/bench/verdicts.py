@@ -230,7 +230,7 @@ def _origins(fault: Fault, dump: str) -> Sequence[str]:
     """Where a fault may first show: at its stages, or with a lean dump at the first dumped stages that read them."""
     if dump == "full":
         return fault.stages
-    steps = table_of(KERNELS[fault.kernel].algorithm)
+    steps = table_of(KERNELS[fault.kernel].algorithm, numbers=frozenset({"softcap"} & {*fault.needs}))
     found: list[str] = []
     reached = [name for name in fault.stages if name not in PROBE_SETS["lean"]]
     found += [name for name in fault.stages if name in PROBE_SETS["lean"]]

@@ -32,6 +32,12 @@ GIVEN = "given"
 #: a field that is derived from others when it is not given; a case that exists has a value there
 _SETTLED: Any = None
 
+#: fields that a foreign function is called with where a case has them -> what libraries call the keyword
+KEYWORDS: Mapping[str, tuple[str, ...]] = {
+    "softcap": ("softcap", "logits_soft_cap"),
+    "window": ("window_size", "sliding_window"),
+}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -156,6 +162,11 @@ class Case:
         window of row i is around it.
         """
         return self.seqlen_k - self.seqlen_q if self.causal_alignment == "bottom-right" else 0
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What scores are made with: the scale, and the softcap where there is one."""
+        return {"scale": self.scale} | ({} if self.softcap is None else {"softcap": self.softcap})
 
     def mask(self, queries: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Which keys some queries see, bool [queries, seqlen_k]."""

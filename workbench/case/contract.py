@@ -4,7 +4,7 @@ Budgets read it. What a foreign kernel does not say is assumed to be the weakest
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -29,7 +29,6 @@ from workbench.case.promises import (
     ROUNDINGS,
     ROW_MAXIMA,
     SPLITS,
-    TANH,
     TRUTH,
     Rule,
     one_of,
@@ -51,6 +50,9 @@ WEAKEST_MMA = {"mma_block": 4, "mma_extra_bits": 0}
 #: the same on float8 operands, of which Hopper's wgmma retains around 14 bits, 10 fewer than float32 (DeepSeek-AI,
 #: DeepSeek-V3 Technical Report, 2024, section 3.3.2)
 WEAKEST_FLOAT8_MMA = WEAKEST_MMA | {"mma_extra_bits": -10}
+#: relative errors of tanh: within 2 ulp of the nearest float32, half an ulp more from the exact result (tanhf, CUDA
+#: programming guide, mathematical functions); within 2^-11 of its value (tanh.approx.f32, PTX ISA)
+TANH = {"exact": 2.5 * 2.0**-23, "approx": 2.0**-11}
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Contract:
         "how tanh of a softcap is computed: off by at most 2 ulp; or by 2^-11 of the value, as tanh.approx.f32 is",
         one_of(TANH),
         "exact",
+        function=("softcap", TANH),
     )
     fast_math: bool = said("whether division and log are approximate (CUDA's __fdividef, __logf)", TRUTH, False)
     base2: bool = said("whether scores and maxima are in units of log2: scale * log2(e), exp2 for exp", TRUTH, False)
@@ -144,6 +147,10 @@ class Contract:
         """How acc is accumulated, one of ACCUMULATIONS."""
         return self.acc_accumulation or self.accumulation
 
+    def functions(self, numbers: Collection[str]) -> dict[str, float]:
+        """Relative errors of the functions that a case with these `numbers` (`Case.numbers`) takes, by name."""
+        return {name: losses[getattr(self, name)] for name, (due, losses) in _FUNCTIONS.items() if due in numbers}
+
     def tiling(self, seqlen_k: int, splits: int | None = None) -> Tiling:
         """The key tiles of a row and of its splits, of which there are `splits` where the contract does not tell; one
         tile holds all keys of a split, in the order of keys, where it does not tell block_k.
@@ -185,6 +192,10 @@ def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 #: fields that came after the first traces of this schema, and what these mean
 _LATER: Mapping[str, Any] = {"tanh": "exact"}
+#: field that says how a function is computed -> the number of the case that it is due to, and its relative errors
+_FUNCTIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    one.name: one.metadata["function"] for one in fields(Contract) if one.metadata.get("function")
+}
 _NUMBERS, _NOT_FINITE = ("mask_sentinel", "empty_out", "empty_lse"), ("inf", "-inf", "nan")
 #: fields that a trace may hold as null: nobody knows, or there is none
 _MAY_BE_NONE = (
@@ -243,7 +254,7 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
         "exp_flushes": True,
         "exp_floor": None,
         "exp_argument": "any",
-        **({} if case.softcap is None else {"tanh": "approx"}),
+        **{name: max(x, key=x.__getitem__) for name, (due, x) in _FUNCTIONS.items() if due in case.numbers},
         "fast_math": True,
         "base2": False,
         "scores_scaled": True,

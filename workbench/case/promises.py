@@ -1,7 +1,7 @@
 """What the fields of a contract may say: their rules, and values of other libraries as Python's own."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, field
 from typing import Any, NamedTuple
 
@@ -22,9 +22,6 @@ EXP_ARGUMENTS = ("difference", "fma", "any")
 ROW_MAXIMA = ("running", "upper_bound", "any")
 #: how weights are normalised: by one division; as exp(score - lse) and in merges by lse, without one; or either
 NORMALISATIONS = ("division", "lse", "any")
-#: how tanh of a softcap is computed: within 2 ulp of the nearest float32 (tanhf, CUDA programming guide, mathematical
-#: functions), or within 2^-11 of its value (tanh.approx.f32, PTX ISA)
-TANH = ("exact", "approx")
 #: order in which a row visits its key tiles, where it is not a list of tiles
 TILE_ORDERS = ("ascending", "descending")
 #: how float32 operands of products are rounded, in Triton's words
@@ -40,12 +37,16 @@ class Rule(NamedTuple):
     holds: Callable[[Any], bool]  #: of a value as of `plain`
 
 
-def said(meaning: str, rule: Rule, default: Any = MISSING) -> Any:
-    """A field of a contract, with what it means and what it may say."""
-    return field(default=default, metadata={"meaning": meaning, "rule": rule})
+def said(
+    meaning: str, rule: Rule, default: Any = MISSING, function: tuple[str, Mapping[str, float]] | None = None
+) -> Any:
+    """A field of a contract, with what it means and what it may say. `function`: of one that says how a function is
+    computed, the number of the case that the function is due to, and the relative error of each choice.
+    """
+    return field(default=default, metadata={"meaning": meaning, "rule": rule, "function": function})
 
 
-def one_of(values: Sequence[str]) -> Rule:
+def one_of(values: Collection[str]) -> Rule:
     """One of some words."""
     return Rule(f"one of {', '.join(values)}", lambda x: isinstance(x, str) and x in values)
 

@@ -91,6 +91,12 @@ def absent(*, decode: str | None, softcap: float | None) -> frozenset[str]:
     )
 
 
+def stages_of(algorithm: str, softcap: float | None = None) -> dict[str, Stage]:
+    """The stages of an algorithm on a case with this softcap, in data-flow order."""
+    lacks = absent(decode=None, softcap=softcap)
+    return {name: stage for name, stage in ALGORITHMS[algorithm].items() if name not in lacks}
+
+
 def before_attention(algorithm: str) -> tuple[str, ...]:
     """The stages of a kernel on 8-bit codes before qk, in data-flow order; none of others."""
     return tuple(name for name in ALGORITHMS[algorithm] if name in _DECODING)
@@ -105,23 +111,25 @@ def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> 
     return next((key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out), None)
 
 
-def stage_of(algorithm: str, name: str, target: str) -> Stage:
+def stage_of(algorithm: str, name: str, target: str, softcap: float | None = None) -> Stage:
     """The stage `name` of a kernel `target`; Refusal where its algorithm has none of that name."""
-    if name not in ALGORITHMS[algorithm]:
-        raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(ALGORITHMS[algorithm])}")
-    return ALGORITHMS[algorithm][name]
+    stages = stages_of(algorithm, softcap)
+    if name not in stages:
+        raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(stages)}")
+    return stages[name]
 
 
-def probe_set(algorithm: str, probes: str) -> tuple[str, ...]:
+def probe_set(algorithm: str, probes: str, softcap: float | None = None) -> tuple[str, ...]:
     """Stages that `probes` asks of `algorithm`, in data-flow order: a probe set, or stages separated by commas."""
+    stages = stages_of(algorithm, softcap)
     if probes in PROBE_SETS:
-        return tuple(name for name in ALGORITHMS[algorithm] if name in PROBE_SETS[probes])
+        return tuple(name for name in stages if name in PROBE_SETS[probes])
     asked = [name.strip() for name in probes.split(",")]
-    if not set(asked) <= set(ALGORITHMS[algorithm]):
-        known = ", ".join(ALGORITHMS[algorithm])
+    if not set(asked) <= set(stages):
+        known = ", ".join(stages)
         raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}, or some of the stages {known}; got {probes!r}")
     given = QUANTISED_INPUTS if before_attention(algorithm) else ()
-    return tuple(name for name in ALGORITHMS[algorithm] if name in asked or name in given)
+    return tuple(name for name in stages if name in asked or name in given)
 
 
 def axis_sizes(

@@ -8,9 +8,9 @@ the accumulator.
 Names in capitals are bound when the kernel is built (`Constants`): BLOCK_Q, BLOCK_K; HEAD_DIM, head_dim rounded up to
 32, 64 or 128; DIMS = HEAD_DIM / LANES; THREADS = BLOCK_Q * LANES; LOAD and STORE, conversions between the storage dtype
 and float32; CAST, which rounds probs to the dtype in which they meet V; SPLIT, whether a block takes one split of the
-keys (Flash-Decoding) and leaves what `split_k.py` merges. An `if` of a switch is absent where it is off, with the
-parameters that only it reads. A line `probe.<stage>[...] = value` dumps a stage in builds that ask for it and is absent
-from all others.
+keys (Flash-Decoding) and leaves what `split_k.py` merges; SOFTCAP and WINDOW, whether scores are capped and keys far
+from the diagonal hidden. An `if` of a switch is absent where it is off, with the parameters that only it reads. A line
+`probe.<stage>[...] = value` dumps a stage in builds that ask for it and is absent from all others.
 """
 
 import math
@@ -43,12 +43,17 @@ def load_tile(tile, x, b, h, first_row, rows, head_dim):
             tile[r, d] = float32(0)
 
 
-def flash_forward(q, k, v, out, lse, partial_O, partial_max, partial_sum, scale, causal, diagonal):
+def flash_forward(
+    q, k, v, out, lse, partial_O, partial_max, partial_sum, scale, softcap, causal, diagonal, left, right
+):
     """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp; grid (query tiles,
     heads, batch).
 
     q, out [b, heads, seqlen_q, d]; k, v [b, kv_heads, seqlen_k, d]; lse float32 [b, heads, seqlen_q]. A causal row i
     sees the keys j <= i + diagonal. A row that sees no key gets out 0 and lse -inf.
+
+    SOFTCAP: softmax of softcap * tanh(scale * q @ k^T / softcap), masked. WINDOW: row i sees at most the keys from i +
+    diagonal - left to i + diagonal + right; tiles without one are visited all the same, as they are where causal.
 
     SPLIT: no out and no lse, but the unnormalised partial_O float32 [b, heads, splits, seqlen_q, d], partial_max and
     partial_sum float32 [b, heads, splits, seqlen_q]; grid (query tiles, heads * splits, batch). Split s holds the tiles
@@ -90,8 +95,15 @@ def flash_forward(q, k, v, out, lse, partial_O, partial_max, partial_sum, scale,
             for d in range(head_dim):
                 dot += s_q[r, d] * s_kv[c, d]
             s = libdevice.fmul_rn(dot, scale)  # rounded here: a fused s - m below would differ from the probed s
+            if SOFTCAP:
+                s = libdevice.fmul_rn(softcap, math.tanh(s / softcap))
+                if row < seqlen_q and key < seqlen_k:
+                    probe.capped[b, h, row, key] = s
             if key >= seqlen_k or (causal and key > row + diagonal):
                 s = NEG_INF
+            if WINDOW:
+                if key < row + diagonal - left or key > row + diagonal + right:
+                    s = NEG_INF
             s_p[r, c] = s
             tile_max = max(tile_max, s)
             if row < seqlen_q and key < seqlen_k:
@@ -166,6 +178,8 @@ class Constants:
     dtype: str  #: storage dtype
     probs_dtype: str = "float32"  #: to which probs are cast before they meet V
     split: bool = False  #: whether a block takes one split of the keys
+    softcap: bool = False  #: whether there is one; how high, the kernel is told
+    window: bool = False  #: likewise
 
     @property
     def threads(self) -> int:
@@ -190,13 +204,16 @@ class Constants:
             "STORE": store,
             "CAST": CASTS[self.probs_dtype],
             "SPLIT": self.split,
+            "SOFTCAP": self.softcap,
+            "WINDOW": self.window,
         }
 
 
 def constants(case: Case) -> Constants:
     """The constants of a settled case."""
     tiles = (case.block_q, case.block_k, padded(case.head_dim))
-    return Constants(*tiles, case.dtype, case.probs_dtype or "float32", split=case.splits is not None)
+    switches = (case.splits is not None, case.softcap is not None, case.window is not None)
+    return Constants(*tiles, case.dtype, case.probs_dtype or "float32", *switches)
 
 
 def settle(kernel: Kernel, case: Case) -> Case:
@@ -236,6 +253,7 @@ def contract(case: Case) -> Contract:
         partials_dtype="float32",
         out_dtype=case.dtype,
         row_sum_of_cast=False,
+        tanh="exact",
     )
 
 

@@ -333,6 +333,9 @@ def settle(kernel: Kernel, case: Case) -> Case:
         case = case.but(dtype="float32")  # which holds what other dtypes hold
     if case.dtype != "float32":
         raise Refusal(f"kernel {kernel.name} quantises float32 inputs and takes no dtype; got dtype={case.dtype}")
+    for name in ("softcap", "window"):
+        if getattr(case, name) is not None:
+            raise Refusal(f"kernel {kernel.name} takes no {name}; got {getattr(case, name)}")
     if case.head_dim not in HEAD_DIMS:
         raise Refusal(f"kernel {kernel.name} takes head_dim 16 to 128 in steps of 16; got {case.head_dim}")
     if case.probs_dtype not in (None, "float16", "float32"):

@@ -184,7 +184,7 @@ def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], window: Window
 
 def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
     """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
-    wanted, lacks = probe_set(kernel.algorithm, probes), absent(decode=case.decode, softcap=case.softcap)
+    wanted, lacks = probe_set(kernel.algorithm, probes, case.softcap), absent(decode=case.decode, softcap=case.softcap)
     if probes not in PROBE_SETS and (named := [stage for stage in wanted if stage in lacks]):
         run = f"softcap={case.softcap}" if "capped" in named else f"decode={case.decode}"
         raise Refusal(f"{kernel.name} with {run} has no stage {', '.join(named)}; got probes={probes}")
@@ -227,7 +227,16 @@ def launches(case: Case, kernel: Kernel, fed: Sequence[str] = ()) -> list[Launch
 
 def scalars(case: Case) -> dict[str, Any]:
     """Scalar arguments of the kernels, by name."""
-    return {"scale": np.float32(case.scale), "causal": case.causal, "diagonal": np.int32(case.diagonal)}
+    left, right = case.window or (-1, -1)
+    unlimited = case.seqlen_q + case.seqlen_k  # further than any key is from the diagonal
+    return {
+        "scale": np.float32(case.scale),
+        "softcap": np.float32(case.softcap or 0),
+        "causal": case.causal,
+        "diagonal": np.int32(case.diagonal),
+        "left": np.int32(unlimited if left == -1 else left),
+        "right": np.int32(unlimited if right == -1 else right),
+    }
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ wants ``alignment=16``.
 ``cvt_f32_f16x2(packed)``       (low, high) as float32
 ``cvt_f16x2_e4m3x2(packed)``    a uint32 of two float16; ``e5m2x2`` likewise (sm_89)
 ``ex2_approx(x)``               2**x within 2 ulp; subnormals are 0
+``tanh_approx(x)``              tanh(x) within 2^-11 of its value (sm_75)
 ``ldmatrix_x{1,2,4}``           of array, index: a uint32 of each 8x8 matrix in shared memory, as a tuple; also
                                 ``_trans``; all lanes of the warp
 ``cp_async_{4,8,16}``           nothing; copies bytes from a global array to a shared one, done when waited for
@@ -51,7 +52,7 @@ OPERANDS = {
     **dict.fromkeys(("cvt_f16x2_f32", "cvt_bf16x2_f32", "cvt_e4m3x2_f32", "cvt_e5m2x2_f32"), _LOW_HIGH),
     "cvt_f32_f16x2": {"packed": uint32},
     **dict.fromkeys(("cvt_f16x2_e4m3x2", "cvt_f16x2_e5m2x2"), {"packed": uint16}),
-    "ex2_approx": {"x": float32},
+    **dict.fromkeys(("ex2_approx", "tanh_approx"), {"x": float32}),
     **{f"st_v{n}_f32": {"values": types.UniTuple(float32, n)} for n in (2, 4)},
     **{f"st_v{n}_u32": {"values": types.UniTuple(uint32, n)} for n in (2, 4)},
 }
@@ -232,6 +233,7 @@ ldmatrix_x1_trans, ldmatrix_x2_trans, ldmatrix_x4_trans = (_ldmatrix(n, True) fo
 cp_async_4, cp_async_8, cp_async_16 = (_cp_async(size) for size in (4, 8, 16))
 cp_async_commit, cp_async_wait_all = _fence("cp.async.commit_group;"), _fence("cp.async.wait_all;")
 ex2_approx = _unary("ex2_approx", "ex2.approx.ftz.f32 $0, $1;", float32, [F32])
+tanh_approx = _unary("tanh_approx", "tanh.approx.f32 $0, $1;", float32, [F32])
 cvt_f16x2_f32 = _pack("cvt_f16x2_f32", "cvt.rn.f16x2.f32", uint32)
 cvt_bf16x2_f32 = _pack("cvt_bf16x2_f32", "cvt.rn.bf16x2.f32", uint32)
 cvt_e4m3x2_f32 = _pack("cvt_e4m3x2_f32", "cvt.rn.satfinite.e4m3x2.f32", uint16)

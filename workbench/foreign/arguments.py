@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case.case import Case
+from workbench.case.case import KEYWORDS, Case
 from workbench.case.inputs import NAMES, by_name, put_in
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, STAGES
 from workbench.cuda.quantize import KINDS, SCALINGS, quantize
@@ -31,6 +31,7 @@ class Handed:
     case: Case  #: with what the stages put in were made with
     positional: Mapping[str, np.ndarray]
     keywords: Mapping[str, np.ndarray]
+    options: Mapping[str, Any]  #: numbers of the case, by what the function calls them
     put_in: Mapping[str, np.ndarray]  #: those that are stages, with their axes
 
 
@@ -64,10 +65,27 @@ def _handed(
             f"{name} reads no stage that could be fed: a function that does has parameters with the names of stages, "
             "such as partial_O"
         )
+    options = _options(parameters, case, name)
     case, codes = _codes(parameters, case, read, name)
     positional = {x: codes.get(f"codes_{x}", read.get(x)) for x in INPUTS}
     scales = {stage: x for stage, x in codes.items() if stage in SCALES}
-    return Handed(case, positional, scales | beside, codes)  # type: ignore[arg-type]
+    return Handed(case, positional, scales | beside, options, codes)  # type: ignore[arg-type]
+
+
+def _options(parameters: Mapping[str, Any], case: Case, name: str) -> dict[str, Any]:
+    """What the case has beside scale and causal, by the function's own keyword for it, which is the first where it
+    takes any; Refusal where it takes none.
+    """
+    anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
+    found = {}
+    for field, names in KEYWORDS.items():
+        if (value := getattr(case, field)) is None:
+            continue
+        own = next((x for x in names if x in parameters), names[0] if anything else None)
+        if own is None:
+            raise Refusal(f"{name} takes no {names[0]}, which the case has ({field}={value}): give it the keyword")
+        found[own] = value
+    return found
 
 
 def _check_call(function: Callable[..., Any], call: Handed, name: str) -> None:
@@ -77,7 +95,7 @@ def _check_call(function: Callable[..., Any], call: Handed, name: str) -> None:
     except ValueError:
         return
     try:
-        signature.bind(*call.positional, **dict.fromkeys([*call.keywords, *CALLED_AS]))
+        signature.bind(*call.positional, **dict.fromkeys([*call.keywords, *call.options, *CALLED_AS]))
         return
     except TypeError as mismatch:
         why = str(mismatch)
@@ -138,7 +156,7 @@ def _stages(
     sources = {stage: feed.get(stage, given.get(stage, REFERENCE)) for stage in wanted}
     stages = values(algorithm, case, read, sources, name)
     inputs = {x: read[x] for x in (*INPUTS, *MASKS) if x in parameters and x in read}
-    return Handed(case, {}, inputs | stages, stages)
+    return Handed(case, {}, inputs | stages, {}, stages)
 
 
 def _codes(

@@ -94,7 +94,7 @@ def run_foreign(
         keywords = {key: over(key, x) for key, x in call.keywords.items()}
         try:
             with running(function), triton_interpreter.guarded():
-                given = function(*positional, **keywords, scale=case.scale, causal=case.causal, **more)
+                given = function(*positional, **keywords, **call.options, scale=case.scale, causal=case.causal, **more)
                 found, parts, declared = returned.read(given, name)  # waits for it, and so may find that it failed
         except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise

@@ -62,7 +62,7 @@ def control(e: Expectation, contract: Contract | None = None, manner: Manner = P
         p,
         losses=p.losses if manner.leans else without(p.losses),
         inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
-        scale=np.float32(p.scale),  # type: ignore[arg-type]
+        numbers={name: np.float32(x) for name, x in p.numbers.items()},  # type: ignore[misc]
         bias=None if p.bias is None else p.bias.astype(np.float32),
         given={name: x.astype(np.float32) for name, x in p.given.items()},
     )

@@ -29,6 +29,7 @@ from workbench.judge.elements import Comparison, State, Summary
 from workbench.judge.evidence import excesses
 from workbench.judge.expectation import Expectation
 from workbench.judge.expected import truth
+from workbench.judge.explain.explanation import Explanation
 from workbench.judge.headline import headline
 from workbench.judge.judgeable import readable, table, unjudgeable
 from workbench.judge.selection import Selection
@@ -77,7 +78,7 @@ class Diff:
         return tuple(stage.name for stage in self.stages if stage.role == "victim")
 
     def __getitem__(self, name: str) -> StageDiff:
-        stage_of(self.trace.algorithm, name, self.trace.target)
+        stage_of(self.trace.algorithm, name, self.trace.target, self.trace.case.softcap)
         found = {stage.name: stage for stage in (*self.stages, *self.not_judged)}
         if name not in found:
             decode = self.trace.case.decode
@@ -86,6 +87,16 @@ class Diff:
 
     def __iter__(self) -> Iterator[StageDiff]:
         return iter(self.stages)
+
+    def explanation(self, name: str) -> Explanation:
+        """What is known of why a stage is as it is, worked out once."""
+        if name not in self._explained:
+            self._explained[name] = Explanation(self.trace, self.stages, self[name])
+        return self._explained[name]
+
+    @cached_property
+    def _explained(self) -> dict[str, Explanation]:
+        return {}
 
     @cached_property
     def beside(self) -> Beside:

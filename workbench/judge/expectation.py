@@ -146,10 +146,9 @@ class Expectation:
         return Problem(
             table=steps,
             contract=trace.contract,
-            losses=losses_of(trace.contract, trace.case.softcap),
+            losses=losses_of(trace.contract, trace.case.numbers),
             inputs={**self.inputs, "mask": in_bool(self.visible, self.device)},
-            scale=trace.case.scale,
-            softcap=trace.case.softcap,
+            numbers=trace.case.numbers,
             bias=None if added is None else in_float64(added, self.device),
             exact_products=trace.case.dtype != "float32",
             tiling=tiling_of(trace),

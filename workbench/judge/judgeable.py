@@ -20,7 +20,7 @@ def table(trace: Trace) -> Table:
     """The steps of the stages of a trace."""
     return table_of(
         trace.algorithm,
-        softcap=trace.case.softcap is not None,
+        numbers=frozenset(trace.case.numbers),
         row_sum_of_cast=trace.contract.row_sum_of_cast,
         row_max=trace.contract.row_max,
         decode_table=trace.case.decode != "direct" or not {"lut_k", "lut_v"}.isdisjoint(trace.stages),

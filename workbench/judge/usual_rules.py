@@ -77,7 +77,7 @@ def deviation(trace: Trace, part: Part, expected: np.ndarray) -> Deviation:
     """That of a part of `out`, whose float64 is `expected`."""
     out = part.of(trace.stages["out"], "bhqd")
     q, k, v = (part.of_input(trace, name, trace.inputs[name]) for name in INPUTS)
-    plain = plain_attention(q, k, v, scale=trace.case.scale, mask=part.visible(trace), bias=part.bias(trace))
+    plain = plain_attention(q, k, v, **trace.case.numbers, mask=part.visible(trace), bias=part.bias(trace))
     stored, plain_stored, shifted = flash_attention(out, expected, plain)
     return Deviation(assert_close(out, expected), max_abs(out, expected), stored, plain_stored, shifted)
 
@@ -122,7 +122,14 @@ def flash_attention(out: np.ndarray, expected: np.ndarray, plain: np.ndarray) ->
 
 
 def plain_attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, mask: np.ndarray, bias: np.ndarray | None = None
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    scale: float,
+    mask: np.ndarray,
+    bias: np.ndarray | None = None,
+    softcap: float | None = None,
 ) -> np.ndarray:
     """Attention with every operation rounded to the dtype of q, k and v, [b, heads, q, d] in that dtype.
 
@@ -135,6 +142,9 @@ def plain_attention(
     with np.errstate(all="ignore"):
         scaled = _rounded(keys * np.float32(scale), dtype)
         scores = _rounded(queries @ scaled.swapaxes(-1, -2), dtype)
+        if softcap is not None:
+            capped = _rounded(np.tanh(_rounded(scores / np.float32(softcap), dtype)), dtype)
+            scores = _rounded(capped * np.float32(softcap), dtype)
         if bias is not None:
             scores = _rounded(scores + bias.astype(np.float32), dtype)
         scores = np.where(mask, scores, np.float32(-np.inf))

@@ -52,6 +52,7 @@ def forward(
     returned is still computed, from the given or computed inputs. Refusal for a name that is no stage of the algorithm
     and for a shape that is not its own: an array of size 1 on some axis would broadcast.
     """
+    numbers = {"scale": scale} | ({} if softcap is None else {"softcap": softcap})
     tiling = contract.tiling(k.shape[2])
     d = {"d": v.shape[3], "t": len(tiling.keys), "s": len(tiling.splits)}
     sizes = axis_sizes(q.shape, k.shape) | d
@@ -59,15 +60,14 @@ def forward(
         Problem(
             table=table_of(
                 algorithm,
-                softcap=softcap is not None,
+                numbers=frozenset(numbers),
                 row_sum_of_cast=contract.row_sum_of_cast,
                 row_max=contract.row_max,
             ),
             contract=contract,
-            losses=losses_of(contract, softcap),
+            losses=losses_of(contract, numbers),
             inputs={"q": to_float64(q), "k": to_float64(k), "v": to_float64(v), "mask": mask},
-            scale=scale,
-            softcap=softcap,
+            numbers=numbers,
             bias=bias,
             exact_products=False,
             tiling=tiling,

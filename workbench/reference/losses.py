@@ -1,6 +1,6 @@
 """What single operations of a kernel may lose, from its contract; and which of them a budget owes most to."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +17,6 @@ LOG_ULPS = 2.0
 #: CUDA's __logf is off by 2^-21.41 near 1 and else by 3 ulp, its __fdividef by 2 (CUDA programming guide, intrinsic
 #: functions), counted from the nearest float32; half an ulp more counts from the exact result: an H200 takes 3.34 for
 #: the log (`workbench calibrate`)
-#: tanh.approx.f32 (PTX ISA, tanh); an accurate tanhf is off by 2 ulp (CUDA programming guide), counted as above
-TANH_APPROX, TANH_ULPS = 2.0**-11, 2.5
 FAST_LOG, FAST_LOG_ULPS, FAST_DIVISION_ULPS = 2.0**-21.41, 3.5, 2.5
 
 
@@ -44,7 +42,6 @@ class Losses:
     exp_ulps: float
     exp_ulps_per_x: float
     division: float  #: relative error of a quotient
-    tanh: float  #: relative error of tanh
     log_ulps: float
     log_absolute: float
     floor: float  #: what one operation may lose to underflow
@@ -54,6 +51,7 @@ class Losses:
     probs_dtype: str
     partials_dtype: str
     out_dtype: str
+    functions: Mapping[str, float]  #: relative errors of other functions, by name
 
     @property
     def narrow(self) -> bool:
@@ -113,8 +111,8 @@ class Losses:
         return 2 * U * (calls * self.exp_ulps + self.exp_ulps_per_x * x)
 
 
-def losses_of(contract: Contract, softcap: float | None = None) -> Losses:
-    """The losses of a kernel that keeps `contract`; tanh is lost in one with a softcap alone.
+def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
+    """The losses of a kernel that keeps `contract`, in a case with these `numbers` (`Case.numbers`).
 
     The argument of exp is rounded once: fl(score - max), or fma(score, c, -max_scaled) with max_scaled = fl(max c), off
     by u |max c| (FlashAttention-2's own). Scores of natural units meet log2(e) in it where the base may be 2: a
@@ -145,7 +143,6 @@ def losses_of(contract: Contract, softcap: float | None = None) -> Losses:
         exp_ulps_per_x=contract.exp_ulps_per_x,
         # the division, or a reciprocal and a product
         division=2 * U * (1 + FAST_DIVISION_ULPS * contract.fast_math),
-        tanh=0.0 if softcap is None else TANH_APPROX if contract.tanh == "approx" else 2 * U * TANH_ULPS,
         log_ulps=FAST_LOG_ULPS if contract.fast_math else LOG_ULPS,
         log_absolute=FAST_LOG if contract.fast_math else 0.0,
         # an ulp of a subnormal is 2^-149, of which exp may be off by several
@@ -157,14 +154,16 @@ def losses_of(contract: Contract, softcap: float | None = None) -> Losses:
         probs_dtype=contract.probs_dtype,
         partials_dtype=contract.partials_dtype,
         out_dtype=contract.out_dtype,
+        functions=contract.functions(numbers),
     )
 
 
 _NOTHING: Mapping[str, Any] = {
+    "functions": {},
     **dict.fromkeys(("sums", "products", "exp_ulps", "exp_ulps_per_x", "accumulators", "accumulator_floor"), 0.0),
     **dict.fromkeys(("operand", "clamped"), 0.0),
     **dict.fromkeys(("argument", "argument_of_max", "rescaling_of_max", "fused"), 0.0),
-    **dict.fromkeys(("division", "tanh", "log_ulps", "log_absolute", "floor"), 0.0),
+    **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
     **dict.fromkeys(("scores_dtype", "scaled_q_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
 }
 #: source of error in words -> the losses that make it up
@@ -175,7 +174,6 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "exp": ("exp_ulps", "exp_ulps_per_x"),
     "the argument of exp": ("argument", "argument_of_max", "rescaling_of_max", "fused"),
     "the division": ("division",),
-    "tanh": ("tanh",),
     "log": ("log_ulps", "log_absolute"),
     "underflow": ("floor", "clamped"),
     "the rounding of scaled q to {scaled_q_dtype}": ("scaled_q_dtype",),
@@ -195,6 +193,8 @@ def alone(losses: Losses) -> dict[str, Losses]:
             found[words.format(**{name: getattr(losses, name) for name in names})] = replace(
                 losses, **{**_NOTHING, **kept}
             )
+    for name, error in losses.functions.items():
+        found[name] = replace(losses, **{**_NOTHING, "functions": {name: error}})
     return found
 
 

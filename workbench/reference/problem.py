@@ -33,8 +33,7 @@ class Problem:
     losses: Losses
     #: q [b, h, q, d], k and v [b, kv_heads, k, d], and mask, bool, which keys are seen, [q, k] or [b, h, q, k]
     inputs: Arrays
-    scale: float
-    softcap: float | None
+    numbers: Mapping[str, float]  #: of the case: its scale, and its softcap where it has one
     bias: np.ndarray | None  #: added to scaled scores, [b, h, q, k] or [q, k]
     exact_products: bool  #: products of q and k are exact in float32 (inputs of at most 12 bits)
     tiling: Tiling  #: the key tiles, all keys in one where they are not known
@@ -45,6 +44,11 @@ class Problem:
     statistics: bool = True  #: whether statistical bounds are wanted; without them they are the worst case
     input_errors: Arrays | None = None  #: bounds of |what the kernel read - q, k or v|, of those that nobody saw
     codes: Codes | None = None  #: of a kernel on 8-bit codes
+
+    @property
+    def scale(self) -> float:
+        """The factor of the dot products."""
+        return self.numbers["scale"]
 
     @property
     def splits(self) -> int:

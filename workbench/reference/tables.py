@@ -21,7 +21,7 @@ from workbench.reference.steps.codes import Coarsest, Decode, DecodeTable, Encod
 from workbench.reference.steps.dot import Dot
 from workbench.reference.steps.maximum import MaxOver, RunningMax
 from workbench.reference.steps.output import LogSum, Quotient
-from workbench.reference.steps.parameters import Rows, Scale, Visible
+from workbench.reference.steps.parameters import Number, Rows, Visible
 from workbench.reference.steps.scores import Scores, SoftCap
 from workbench.reference.steps.sums import RunningSum, WeightedSum
 from workbench.reference.steps.weight import Weight
@@ -36,7 +36,7 @@ _TILES: Table = {
     "q_rows": parameter("bhqd", Rows("q")),
     "k_rows": parameter("bhkd", Rows("k")),
     "v_rows": parameter("bhkd", Rows("v")),
-    "scale": parameter("", Scale()),
+    "scale": parameter("", Number("scale")),
     "visible": parameter("bhqk", Visible("mask")),
     "qk": Stage("bhqk", Dot("q_rows", "k_rows")),
     "scores": Stage("bhqk", Scores("qk", "scale", "visible")),
@@ -90,18 +90,19 @@ _ATTENTION: Mapping[str, Table] = {"flash": FLASH, "split_k": SPLIT_K, "fp8": FL
 def table_of(
     algorithm: str,
     *,
-    softcap: bool = False,
+    numbers: frozenset[str] = frozenset(),
     row_sum_of_cast: bool | None = False,
     row_max: str = "running",
     decode_table: bool = True,
     known_format: bool = True,
 ) -> Table:
-    """The table of one of `stages.ALGORITHMS`: with the stage that a softcap adds, with what a contract says of the
-    steps, and of a kernel on 8-bit codes that has a decode table or none, and a format that is known or not.
+    """The table of one of `stages.ALGORITHMS`: with the stages that the `numbers` of a case add, with what a contract
+    says of the steps, and of a kernel on 8-bit codes that has a decode table or none, and a format that is known or
+    not.
     """
     table = _ATTENTION[algorithm]
-    if softcap:
-        capped = {"capped": Stage("bhqk", SoftCap("qk", "scale"))}
+    if "softcap" in numbers:
+        capped = {"cap": parameter("", Number("softcap")), "capped": Stage("bhqk", SoftCap("qk", "scale", "cap"))}
         table = inserted(edited(table, "scores", of="capped", scale=""), "qk", capped)
     if row_sum_of_cast is not False:
         summed = Same("probs_cast") if row_sum_of_cast else Either("probs", "probs_cast")
@@ -154,7 +155,7 @@ def definitions() -> dict[tuple[str, str, tuple[str, ...], str], tuple[str, ...]
     """
     found: dict[tuple[str, str, tuple[str, ...], str], tuple[str, ...]] = {}
     for algorithm in ALGORITHMS:
-        plain, capped = table_of(algorithm), table_of(algorithm, softcap=True)
+        plain, capped = table_of(algorithm), table_of(algorithm, numbers=frozenset({"softcap"}))
         for name in ALGORITHMS[algorithm]:
             table = plain if name in plain else capped
             row = name, table[name].axes, direct(table, name), definition(table, name)

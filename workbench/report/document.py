@@ -11,11 +11,8 @@ from workbench.judge.cancellation import GOOD_BITS, ill_conditioned
 from workbench.judge.codes.loss import Loss
 from workbench.judge.diff import Diff
 from workbench.judge.elements import BINS, Comparison, State
-from workbench.judge.explain.budget_shares import terms
-from workbench.judge.explain.factors import ledger
 from workbench.judge.stage import StageDiff
 from workbench.records import number
-from workbench.trace.trace import Trace
 
 #: bins of x of budget, as Summary counts them
 BIN_NAMES = ("0", *(f"<={edge:g}" for edge in BINS[:-1]), f">{BINS[-2]:g}", "inf")
@@ -41,7 +38,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "provenance": None if trace.provenance is None else trace.provenance.as_dict(),
         "notes": list(trace.notes),
         "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
-        "stages": [_stage(trace, stage) for stage in diff.stages],
+        "stages": [_stage(diff, stage) for stage in diff.stages],
         "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in diff.rules],
         "bits_lost": {name: _bits_lost(bits) for name, bits in diff.bits_lost.items()},
         "quantisation": None if diff.loss is None else _loss(diff.loss),
@@ -54,7 +51,8 @@ def diffs_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"schema": "workbench.diffs/1", "runs": list(runs)}
 
 
-def _stage(trace: Trace, stage: StageDiff) -> dict[str, Any]:
+def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
+    known = diff.explanation(stage.name)
     return {
         "name": stage.name,
         "verdict": stage.verdict,
@@ -64,8 +62,8 @@ def _stage(trace: Trace, stage: StageDiff) -> dict[str, Any]:
         "upstream": list(stage.upstream),
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
-        "budget_terms": dict(terms(trace, stage)),
-        "ledger": [asdict(entry) for entry in ledger(trace, stage)],
+        "budget_terms": dict(known.budget_shares),
+        "ledger": [asdict(entry) for entry in known.factors],
     }
 
 

@@ -5,14 +5,9 @@ from dataclasses import fields
 from workbench.case.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS, before_attention
 from workbench.judge.diff import Diff
 from workbench.judge.elements import BINS, Comparison, State
-from workbench.judge.explain.budget_shares import terms
-from workbench.judge.explain.factors import FACTORS, Entry, ledger
-from workbench.judge.explain.suspects import suspects
-from workbench.judge.explain.where import pattern
-from workbench.judge.judgeable import table
+from workbench.judge.explain.explanation import Explanation
+from workbench.judge.explain.factors import FACTORS, Entry
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
-from workbench.reference.graph import unseen_upstream
-from workbench.reference.tables import definition
 from workbench.report.numbers import number, ratio, value
 from workbench.trace.trace import Trace
 
@@ -44,9 +39,9 @@ def findings(diff: Diff, *, full: bool = False) -> list[str]:
     """
     lines = []
     for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
-        meaning = definition(table(diff.trace), stage.name)
-        lines.append(f"{_which(stage, i == 0)}: {stage.name} = {meaning}")
-        lines += [f"  {line}" for line in _details(diff, stage, full)]
+        known = diff.explanation(stage.name)
+        lines.append(f"{_which(stage, i == 0)}: {stage.name} = {known.definition}")
+        lines += [f"  {line}" for line in _details(diff, known, full)]
     lines += _victims(diff)
     if diff.origins:
         lines += _effects(diff)
@@ -75,12 +70,12 @@ def _which(stage: StageDiff, first: bool) -> str:
     return "first wrong stage" if first else "also wrong" if stage.isolated is None else "also wrong, by itself"
 
 
-def _details(diff: Diff, stage: StageDiff, full: bool) -> list[str]:
-    trace = diff.trace
+def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
+    stage = known.stage
     if stage.decisive is None:
-        return [stage.reason, *_unseen(diff, stage)]
+        return [stage.reason, *_unseen(known)]
     lines = [stage.reason] if stage.reason else []
-    lines.append(counts(stage.decisive, pattern(stage)))
+    lines.append(counts(stage.decisive, known.where))
     worst = stage.worst(1)[0]
     axes = ", ".join(f"{AXIS_NAMES[axis]} {i}" for axis, i in worst.index.items())
     lines.append(
@@ -88,33 +83,31 @@ def _details(diff: Diff, stage: StageDiff, full: bool) -> list[str]:
         f"allowed error {number(worst.budget)}, {ratio(worst.over_budget)} x of budget"
     )
     if full:
-        lines += [bins(stage.decisive), *budget_terms(trace, stage)]
-    entries = ledger(trace, stage)
-    lines += [_equation(stage, entry) for entry in entries]
-    lines += [_factor(trace, name) for name in dict.fromkeys(entry.factor for entry in entries)]
-    return lines + _causes(diff, stage)
+        lines += [bins(stage.decisive), *budget_terms(known)]
+    lines += [_equation(stage, entry) for entry in known.factors]
+    lines += [_factor(diff.trace, name) for name in dict.fromkeys(entry.factor for entry in known.factors)]
+    return lines + _causes(known)
 
 
-def _causes(diff: Diff, stage: StageDiff) -> list[str]:
+def _causes(known: Explanation) -> list[str]:
     """From what a wrong stage was judged, where that is not what it read, and in which stages the cause can be."""
-    lines = []
+    lines, stage = [], known.stage
     if stage.isolated is None:
-        lines.append(f"judged from {beginning(diff.trace)} alone: the cause is at or before {stage.name}")
+        lines.append(f"judged from {beginning(known.trace)} alone: the cause is at or before {stage.name}")
     elif stage.judged_from:
         lines.append(f"judged from {', '.join(stage.judged_from)}, the nearest before it that were given")
-    before = {*unseen_upstream(table(diff.trace), stage.name, ())} & {*diff.trace.sparse}
-    if right := [other.name for other in diff.stages if other.name in before and other.role == "clean"]:
-        lines.append(f"right where they were given, before it: {', '.join(right)}")
-    return lines + _unseen(diff, stage)
+    if known.right_before:
+        lines.append(f"right where they were given, before it: {', '.join(known.right_before)}")
+    return lines + _unseen(known)
 
 
-def _unseen(diff: Diff, stage: StageDiff) -> list[str]:
+def _unseen(known: Explanation) -> list[str]:
     """In which stages before a wrong one, that nobody judged, the cause can be: not in those that a right one rules
     out.
     """
-    found = suspects(diff, stage)
+    found = known.suspects
     if found is None:
-        names = ", ".join(stage.upstream)
+        names = ", ".join(known.stage.upstream)
         return [f"not given, so that the cause may be there too: {names}"] if names else []
     return [
         f"{found.right} is right, which rules out {', '.join(found.cleared)}",
@@ -166,9 +159,9 @@ def bins(comparison: Comparison) -> str:
     return f"elements by x of budget: {', '.join(found)}"
 
 
-def budget_terms(trace: Trace, stage: StageDiff) -> list[str]:
+def budget_terms(known: Explanation) -> list[str]:
     """What the budget at the worst element is made of, in a line; none where nothing was judged."""
-    named = [f"{share:.0%} {source}" for source, share in terms(trace, stage).items() if share >= NAMED_SHARE]
+    named = [f"{share:.0%} {source}" for source, share in known.budget_shares.items() if share >= NAMED_SHARE]
     return [f"the budget there: {', '.join(named)}"] if named else []
 
 
@@ -179,7 +172,7 @@ def _nearest(diff: Diff) -> list[str]:
         return []
     stage = max(inexact, key=lambda stage: stage.worst(1)[0].over_budget)
     line = f"nearest to its budget: {stage.name}, {ratio(stage.worst(1)[0].over_budget)} x"
-    return [line, *budget_terms(diff.trace, stage)]
+    return [line, *budget_terms(diff.explanation(stage.name))]
 
 
 def _victims(diff: Diff) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.contract import Contract
-from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape
+from workbench.case.stages import INPUT_AXES, INPUTS, MASKS, shape, stages_of
 from workbench.floats import DTYPES, to_float64
 from workbench.refusal import Refusal
 
@@ -130,7 +130,7 @@ def check(trace: Trace, where: str) -> Trace:
         if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
             raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
     check_inputs(trace.case, trace.inputs, where)
-    known = ALGORITHMS[trace.algorithm]
+    known = stages_of(trace.algorithm, trace.case.softcap)
     if trace.algorithm != "split_k" and trace.contract.splits not in (None, 1):
         raise Refusal(
             f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "

@@ -99,6 +99,26 @@ def test_ex2_flushes_subnormals(emulate):
     np.testing.assert_array_equal(out, np.float32(expected))
 
 
+def tangents(x, out):
+    i = cuda.grid(1)
+    out[i] = ptx.tanh_approx(x[i])
+
+
+def test_tanh_is_off_by_up_to_2_to_the_minus_11(emulate):
+    """As much as PTX allows, and not much less: a kernel that is right here has not relied on more."""
+    x = np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1e-40])
+    out = np.zeros_like(x)
+    emulate(tangents, 1, x.size, x, out)
+    np.testing.assert_array_equal(out[:5], np.float32([0, -0.0, 1, -1, np.nan]))
+    assert list(np.signbit(out[:2])) == [False, True] and abs(out[5] - x[5]) <= 2.0**-137  # 11 bits of a subnormal
+    x = np.linspace(-10, 10, 4000, dtype=np.float32)
+    out = np.zeros_like(x)
+    emulate(tangents, 4, 1000, x, out)
+    exact = np.tanh(x.astype(np.float64))
+    relative = np.abs(out - exact) / np.abs(exact)
+    assert np.all(relative <= 2**-11) and relative.max() > 2**-12 and np.all(np.abs(out) <= 1)
+
+
 def wide(x, y, out):
     s = cuda.shared.array((32, 4), float32, alignment=16)
     t = cuda.threadIdx.x

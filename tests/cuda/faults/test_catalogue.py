@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import workbench
 from tests.refusals import refusal
 from workbench import Case, Diff, diff, run
 from workbench.case.stages import ALGORITHMS
 from workbench.cuda.faults.catalogue import CATALOGUE, chosen
 from workbench.cuda.faults.fault import applied
 from workbench.cuda.kernels import KERNELS
+from workbench.cuda.quantised import QUANTISER
 
 CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True)
 
@@ -82,8 +81,8 @@ def test_two_faults_give_two_origins(kernel: str, faults: list[str], origins: tu
 @pytest.mark.parametrize("fault", list(CATALOGUE.values()), ids=list(CATALOGUE))
 def test_each_fault_changes_one_place_of_its_kernel_and_keeps_the_lines(fault) -> None:  # noqa: ANN001
     kernel = KERNELS[fault.kernel]
-    sources = {file.name: file for file in (kernel.file, *kernel.functions.values())}
-    file = sources.get(fault.file or kernel.file.name, Path(workbench.__file__).parent / fault.file)
+    sources = {file.name: file for file in (*kernel.functions.values(), QUANTISER)}
+    file = sources[fault.file or kernel.file.name]
     text = file.read_text()
     faulty = applied(text, [fault], file.name)
     assert faulty != text and faulty.count("\n") == text.count("\n")

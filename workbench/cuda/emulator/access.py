@@ -11,14 +11,15 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing import signature
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from workbench.cuda.emulator import copies, shadow
-from workbench.cuda.emulator.inner import inner
+from workbench.cuda.emulator.inner import inner, inner_overload
 from workbench.cuda.emulator.intrinsics import peek
 from workbench.cuda.emulator.shadow import MISALIGNED, OUT_OF_BOUNDS, Watch
 
+int64 = types.int64
 _I64 = ir.IntType(64)
 _NDIM, _INDEX = Watch.NDIM, Watch.INDEX
 _MAX_DIMS = Watch.CLOCKS - Watch.INDEX
@@ -123,18 +124,31 @@ def nothing(typingctx, array):
     return signature(array.dtype, array), codegen
 
 
+def _calling(typingctx, function, given):
+    """Return what an intrinsic returns that calls a compiled function with arguments of these types."""
+    callee = types.Dispatcher(function)
+    called = callee.get_call_type(typingctx, given, {})
+
+    def codegen(context, builder, sig, args):
+        return context.get_function(callee, called)(builder, args)
+
+    return called, codegen
+
+
 def _loader(note):
     """Return the compiled function ``array[index]``, of which `note` notes the elements."""
 
+    @inner
     def row(array, index, watch, place):
         if locate(array, index, watch) == 0:
-            shadow.report(watch, OUT_OF_BOUNDS, place, 0, base(array))
+            shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
             raise StopThread
 
+    @inner
     def element(array, index, watch, place):
         address = locate(array, index, watch)
         if address == 0:
-            shadow.report(watch, OUT_OF_BOUNDS, place, 0, base(array))
+            shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
             return nothing(array)
         note(watch, address, place)
         return fetch(array, address)
@@ -152,18 +166,15 @@ def _loader(note):
             return signature(array[position], array, index, watch, place), item
         parts = _integers(index) if isinstance(array, types.Array) else None
         if parts is not None and len(parts) == array.ndim:
-
-            def watched(context, builder, sig, args):
-                return context.compile_internal(builder, element, signature(array.dtype, *given), args)
-
-            return signature(array.dtype, *given), watched
+            return _calling(typingctx, element, given)
 
         getitem = typingctx.resolve_value_type(operator.getitem)
         taken = getitem.get_call_type(typingctx, given[:2], {})
+        noted = parts is not None and _calling(typingctx, row, given)
 
         def part(context, builder, sig, args):
-            if parts is not None:
-                context.compile_internal(builder, row, signature(types.none, *given), args)
+            if noted:
+                noted[1](context, builder, noted[0], args)
             index_ = context.cast(builder, args[1], given[1], taken.args[1])
             return context.get_function(getitem, taken)(builder, [args[0], index_])
 
@@ -184,7 +195,7 @@ def _storer(note):
         def element(value, array, index, watch, place):
             address = locate(array, index, watch)
             if address == 0:
-                shadow.report(watch, OUT_OF_BOUNDS, place, 0, base(array))
+                shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
             else:
                 note(watch, address, place)
                 assign(array, address, value)
@@ -194,16 +205,16 @@ def _storer(note):
     return of
 
 
-overload(store)(_storer(shadow.write))
-overload(store_local)(_storer(shadow.write_local))
+inner_overload(store)(_storer(shadow.write))
+inner_overload(store_local)(_storer(shadow.write_local))
 
 
-@overload(locked)
+@inner_overload(locked)
 def _locked(array, index, watch, place):
     def impl(array, index, watch, place):
         address = locate(array, index, watch)
         if address == 0:
-            shadow.report(watch, OUT_OF_BOUNDS, place, 0, base(array))
+            shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
             raise StopThread
         shadow.atomic(watch, address, place)
         return array
@@ -232,10 +243,10 @@ def _wide(note):
                 return array
             address = locate(array, index, watch)
             if address == 0 or address + size > base(array) + array.nbytes:
-                shadow.report(watch, OUT_OF_BOUNDS, place, 0, base(array))
+                shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
                 raise StopThread
             if address % size:
-                shadow.report(watch, MISALIGNED, place, 0, address)
+                shadow.report(watch, MISALIGNED, place, int64(0), address)
                 raise StopThread
             for offset in range(0, size, step):
                 note(watch, address + offset, place)
@@ -246,9 +257,9 @@ def _wide(note):
     return of
 
 
-overload(wide_read)(_wide(shadow.read))
-overload(wide_write)(_wide(shadow.write))
-overload(wide_copy)(_wide(shadow.await_copy))
+inner_overload(wide_read)(_wide(shadow.read))
+inner_overload(wide_write)(_wide(shadow.write))
+inner_overload(wide_copy)(_wide(shadow.await_copy))
 
 _SHIFT = 8 * Watch.SHARED_SHIFT
 _MADE, _ASKED, _GROUPS = copies.MADE, copies.ASKED, copies.GROUPS

@@ -2,10 +2,11 @@
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core import types
 from numba.core.typing import signature
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
+
+from workbench.cuda.emulator.inner import inner, inner_overload
 
 int32, uint32, uint64 = types.int32, types.uint32, types.uint64
 
@@ -18,12 +19,12 @@ def minimum(a, b):
     """``min(a, b)`` as on the GPU: of two floats, the one that is not NaN (`fminf`)."""
 
 
-@overload(maximum)
+@inner_overload(maximum)
 def _maximum(a, b):
     return lambda a, b: a if a > b or b != b else b
 
 
-@overload(minimum)
+@inner_overload(minimum)
 def _minimum(a, b):
     return lambda a, b: a if a < b or b != b else b
 
@@ -44,7 +45,7 @@ def fma(a, b, c):
     """``a * b + c`` with one rounding, in float32 when all three are."""
 
 
-@overload(fma)
+@inner_overload(fma)
 def _fma_of(a, b, c):
     wide = types.float32 if all(t in (types.float32, types.int8, types.int16) for t in (a, b, c)) else types.float64
     return lambda a, b, c: _fma(wide(a), wide(b), wide(c))
@@ -77,31 +78,31 @@ def brev(x):
     """Return the bits in reverse order, as an unsigned number of the same width."""
 
 
-@overload(brev)
+@inner_overload(brev)
 def _brev_of(x):
     unsigned = uint64 if x.bitwidth == 64 else uint32
     return lambda x: _bitreverse(unsigned(x))
 
 
-@njit(_nrt=False)
+@inner
 def ffs(x):
     """Return the position of the lowest set bit, counted from 1; 0 where there is none."""
     return uint32(0) if x == 0 else uint32(_ctz(x) + 1)
 
 
-@njit(_nrt=False)
+@inner
 def selp(condition, a, b):
     """Return ``a`` where the condition holds, else ``b``."""
     return a if condition else b
 
 
-@njit(_nrt=False)
+@inner
 def cbrt(x):
     """Return the cube root, in the type of ``x``."""
     return np.cbrt(x)
 
 
-@njit(_nrt=False)
+@inner
 def fmod(x, y):
     """Return the remainder of the division that rounds to zero, in the type of the operands."""
     return np.fmod(x, y)

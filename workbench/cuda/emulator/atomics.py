@@ -5,7 +5,8 @@ dtypes than `numba.cuda` has an operation for are refused.
 """
 
 from numba.core import types
-from numba.extending import overload
+
+from workbench.cuda.emulator.inner import inner_overload
 
 _UNSIGNED = (types.uint32, types.uint64)
 _INTEGERS = (types.int32, types.int64, *_UNSIGNED)
@@ -24,7 +25,7 @@ def _atomic(dtypes):
 
         function.__name__ = implementation.__name__
         function.__doc__ = implementation.__doc__
-        overload(function, strict=False, jit_options={"_nrt": False})(typed)
+        inner_overload(function, strict=False)(typed)
         return function
 
     return decorate

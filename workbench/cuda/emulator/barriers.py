@@ -8,11 +8,12 @@ variables of a thread by itself.
 from itertools import count
 
 from numba.core import ir
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.ir_utils import build_definitions, replace_vars_stmt
 from numba.core.postproc import PostProcessor
 from numba.core.untyped_passes import InlineInlinables
+
+from workbench.cuda.emulator.inner import InnerCompiler
 
 
 def barrier(site):
@@ -41,12 +42,12 @@ class YieldAtBarriers(FunctionPass):
         return True
 
 
-class KernelCompiler(CompilerBase):
-    """numba's default pipeline with barriers made yields, before variables get their single-assignment form."""
+class KernelCompiler(InnerCompiler):
+    """That of inner functions with barriers made yields, before variables get their single-assignment form."""
 
     def define_pipelines(self):
         """Return the one pipeline."""
-        pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        (pipeline,) = super().define_pipelines()
         pipeline.add_pass_after(YieldAtBarriers, InlineInlinables)
         pipeline.finalize()
         return [pipeline]

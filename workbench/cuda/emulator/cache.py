@@ -1,5 +1,7 @@
 """Generated modules on disk: named by their content, so that processes share what numba compiled for them."""
 
+import atexit
+import fcntl
 import gc
 import hashlib
 import importlib.util
@@ -7,7 +9,7 @@ import os
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +19,8 @@ import numba
 
 from workbench.cuda.emulator.errors import EmulatorError
 from workbench.files import cache_folder
+
+atexit.register(gc.freeze)  # half a second: a process that ends would look at millions of numba's objects once more
 
 _LOADING = threading.RLock()  # a module that is being executed by one thread is already in sys.modules for another
 
@@ -48,12 +52,20 @@ def _loaded(name, text):
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with _uncollected():
+        with _alone(path), _uncollected():
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+@contextmanager
+def _alone(path: Path):
+    """As the only process that loads this file: what one compiles, those that wait find on disk."""
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed, by the end of the process at the latest
+        yield
 
 
 @contextmanager
@@ -79,16 +91,17 @@ def _version() -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that other processes see whole or not at all.
+    """Write a file that other processes see whole or not at all; where one was faster, its file stays, for its lock.
 
     numba forgets its compiled code when a file's time changes, so the time is the same for all that write this text.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp") as file:
+            file.write(text)
+            file.flush()
+            os.utime(file.name, (0, 0))
+            with suppress(FileExistsError):
+                os.link(file.name, path)
     except OSError as error:
         raise EmulatorError(f"cannot write to {path.parent}: {error}; set WORKBENCH_CACHE to another folder") from error
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    os.utime(temporary, (0, 0))
-    os.replace(temporary, path)

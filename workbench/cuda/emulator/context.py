@@ -21,7 +21,13 @@ class Launch:
     DYNAMIC_SIZE = 17  # bytes at the end of shared memory
     WATCH = 18  # address of the words of the first thread's watch, or 0
     ALIGNED = 19  # address of the entry function of `aligned`, where the kernel has such operations
-    WORDS = 20
+    BEGIN_BLOCK, PASS_BARRIER, MEET_LANES, MISS_LANE = (
+        20,
+        21,
+        22,
+        23,
+    )  # addresses of the functions of `epochs`, likewise
+    WORDS = 24
 
 
 class Record:

@@ -10,10 +10,9 @@ result is the host's.
 import math
 
 import numpy as np
-from numba import njit
 from numba.core import types
-from numba.extending import overload
 
+from workbench.cuda.emulator.inner import inner, inner_overload
 from workbench.cuda.emulator.narrow import Narrow
 
 
@@ -24,7 +23,7 @@ def _converter(bits, signed, rounding, source):
     low, high = int(wide.minval), int(wide.maxval)
     of_nan = (low if signed else 1 << wide.bitwidth - 1) if source is types.float64 or bits == 64 else 0
 
-    @njit(_nrt=False)
+    @inner
     def convert(x):
         rounded = rounding(types.float64(source(x)))
         if rounded != rounded:
@@ -58,7 +57,7 @@ def _overloaded(name, rounding, bits=64, signed=True, otherwise=None):
 
     convert.__name__ = name
 
-    @overload(convert)
+    @inner_overload(convert)
     def _convert(x):
         if not _is_float(x):
             return lambda x: otherwise(x)

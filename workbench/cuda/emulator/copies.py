@@ -7,9 +7,7 @@ A queue is an int64 array of `WORDS`: how many copies were made, asked for and c
 (target address, source address, bytes, group).
 """
 
-from numba.extending import overload
-
-from workbench.cuda.emulator.inner import inner
+from workbench.cuda.emulator.inner import inner, inner_overload
 from workbench.cuda.emulator.intrinsics import copy_bytes
 from workbench.cuda.emulator.places import aligned_address
 
@@ -50,7 +48,7 @@ def _cp_async(size):
     def cp_async(queue, target, target_index, source, source_index):
         """Append the copy of ``size`` bytes."""
 
-    @overload(cp_async)
+    @inner_overload(cp_async)
     def _cp_async_of(queue, target, target_index, source, source_index):
         return lambda queue, target, target_index, source, source_index: ask(
             queue, aligned_address(target, target_index, size), aligned_address(source, source_index, size), size

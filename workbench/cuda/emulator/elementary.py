@@ -9,11 +9,10 @@ and the result of `exp` by as much. The largest error against float64 in ulp is 
 import math
 
 import numpy as np
-from numba import njit
 from numba.core import types
-from numba.extending import overload
 
 from workbench.cuda.emulator.arithmetic import fma
+from workbench.cuda.emulator.inner import inner, inner_overload
 from workbench.cuda.emulator.intrinsics import bits_of, from_bits
 
 int32, uint32, int64, float32 = types.int32, types.uint32, types.int64, types.float32
@@ -32,7 +31,7 @@ _C9, _C8, _C7, _C6, _C5, _C4, _C3, _C2, _C1 = _singles(
 )
 
 
-@njit(_nrt=False)
+@inner
 def _exp(x):
     unit = fma(x, _LOG2_E_252ND, float32(0.5))
     unit = min(max(unit, float32(0)), float32(1)) if unit == unit else float32(0)  # cvt.sat
@@ -44,7 +43,7 @@ def _exp(x):
     return power * from_bits(int64(exponent + 127) << 23, float32(0))
 
 
-@njit(_nrt=False)
+@inner
 def _log(x):
     shift = float32(0)
     if x < _TINY:
@@ -72,23 +71,23 @@ def log(x):
     """Return the natural logarithm: of a float32 as the GPU, of another number as the host."""
 
 
-@overload(exp)
+@inner_overload(exp)
 def _exp_of(x):
     return (lambda x: _exp(x)) if x == float32 else (lambda x: math.exp(x))
 
 
-@overload(log)
+@inner_overload(log)
 def _log_of(x):
     return (lambda x: _log(x)) if x == float32 else (lambda x: math.log(x))
 
 
-@njit(_nrt=False)
+@inner
 def expf(x):
     """Return `exp` of a number as float32."""
     return _exp(float32(x))
 
 
-@njit(_nrt=False)
+@inner
 def logf(x):
     """Return `log` of a number as float32."""
     return _log(float32(x))

@@ -1,13 +1,25 @@
 """Time in a watched run: what every block, every barrier and every meeting of lanes does to the stamps of threads.
 
-Called by the scheduler; `shadow` compares the stamps.
+The scheduler calls these functions by their addresses; `shadow` compares the stamps. Like `schedule`, this file is
+compiled once for all kernels, and only when the first one is watched.
 """
 
+from numba import cfunc
 from numba.core import types
 
 from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import peek, poke, poke_byte
-from workbench.cuda.emulator.shadow import EPOCH_SHIFT, MAX_TIMES, THREAD_SHIFT, TIME_SHIFT, Common, Watch, time_of
+from workbench.cuda.emulator.shadow import (
+    EPOCH_SHIFT,
+    MAX_TIMES,
+    MISSING_LANES,
+    THREAD_SHIFT,
+    TIME_SHIFT,
+    Common,
+    Watch,
+    report,
+    time_of,
+)
 
 int64 = types.int64
 
@@ -17,12 +29,21 @@ _LOCAL_BYTES, _LOCAL_SHADOW, _LOCAL_SHIFT = 8 * Watch.LOCAL_BYTES, 8 * Watch.LOC
 _STEPS, _COMMON, _CLOCKS, _WATCH_BYTES = 8 * Watch.STEPS, 8 * Watch.COMMON, 8 * Watch.CLOCKS, 8 * Watch.WORDS
 _EPOCH, _MEET, _ALL_STEPS = 8 * Common.EPOCH, 8 * Common.MEET, 8 * Common.STEPS
 
-_watched = inner(error_model="numpy")
+_event = cfunc("int64(int64, int64, int64)", cache=True, error_model="numpy", _nrt=False)
 
 
-@_watched
+@inner
+def _forget(watches, threads):
+    """Clear the clocks, which tell apart the times of one epoch."""
+    if peek(peek(watches + _COMMON) + _MEET):
+        for thread in range(threads):
+            for lane in range(32):
+                poke(watches + thread * _WATCH_BYTES + _CLOCKS + 8 * lane, 0)
+
+
+@_event
 def begin_block(watches, threads, block):
-    """Begin a block: nothing of its shared and local memory was written."""
+    """Begin a block: nothing of its shared and local memory was written. Return 0, as all events do."""
     common = peek(watches + _COMMON)
     epoch = peek(common + _EPOCH) + 1
     poke(common + _EPOCH, epoch)
@@ -35,10 +56,11 @@ def begin_block(watches, threads, block):
         for byte in range(peek(watch + _LOCAL_BYTES) >> peek(watch + _LOCAL_SHIFT)):
             poke_byte(peek(watch + _LOCAL_SHADOW) + byte, 0)
     _forget(watches, threads)
+    return 0
 
 
-@_watched
-def pass_barrier(watches, threads):
+@_event
+def pass_barrier(watches, threads, block):
     """All threads of a block have met: what they did so far lies before what they will do."""
     common = peek(watches + _COMMON)
     epoch = peek(common + _EPOCH) + 1
@@ -46,18 +68,10 @@ def pass_barrier(watches, threads):
     for thread in range(threads):
         poke(watches + thread * _WATCH_BYTES + _STAMP, (epoch << EPOCH_SHIFT) + (thread << THREAD_SHIFT))
     _forget(watches, threads)
+    return 0
 
 
-@_watched
-def _forget(watches, threads):
-    """Clear the clocks, which tell apart the times of one epoch."""
-    if peek(peek(watches + _COMMON) + _MEET):
-        for thread in range(threads):
-            for lane in range(32):
-                poke(watches + thread * _WATCH_BYTES + _CLOCKS + 8 * lane, 0)
-
-
-@_watched
+@_event
 def meet_lanes(watches, first, group):
     """The lanes of a group of the warp that starts at thread `first` have met: each knows what any of them knew."""
     for lane in range(32):
@@ -77,3 +91,11 @@ def meet_lanes(watches, first, group):
         for lane in range(32):
             if group >> lane & 1:
                 poke(watches + (first + lane) * _WATCH_BYTES + _CLOCKS + 8 * known, latest)
+    return 0
+
+
+@_event
+def miss_lane(watches, thread, site):
+    """A thread asked for the value of a lane that does not take part in its shuffle."""
+    report(watches + thread * _WATCH_BYTES, MISSING_LANES, site, int64(0), int64(0))
+    return 0

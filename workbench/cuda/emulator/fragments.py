@@ -6,7 +6,7 @@ times their number, and 4 times further in a second register. Of C and D it hold
 """
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from workbench.cuda.emulator import kinds, tensor
 from workbench.cuda.emulator.context import Record
@@ -92,7 +92,7 @@ def take_ldmatrix_x4(c, offered, waited):
     return _word(record, 0), _word(record, 1), _word(record, 2), _word(record, 3)
 
 
-@njit(nogil=True)
+@inner(_nrt=True)
 def spread_rows(registers, transposed):
     """Replace the rows of 8x8 matrices that lanes loaded, 8 lanes a matrix, by each lane's pair of every matrix."""
     rows = registers[:, :4].copy()
@@ -107,7 +107,7 @@ def spread_rows(registers, transposed):
                 registers[lane, matrix] = rows[8 * matrix + g, t]
 
 
-@njit(nogil=True)
+@inner(_nrt=True)
 def multiply(registers, a_code, b_code):
     """Replace the registers of A, B and C by those of D."""
     packed = 4 if a_code >= _E4M3 else 2
@@ -133,7 +133,7 @@ def multiply(registers, a_code, b_code):
             registers[lane, register] = d[lane // 4 + register // 2 * 8, 2 * (lane % 4) + register % 2]
 
 
-@njit(nogil=True)
+@inner(_nrt=True)
 def exchange_fragments(records, kind):
     """Perform an aligned operation on the records of a warp."""
     registers = records[:, _REGISTERS:]

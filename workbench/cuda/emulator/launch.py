@@ -202,7 +202,11 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
     launch[Launch.GRID_DIM : Launch.DYNAMIC_SIZE] = grid
     launch[Launch.DYNAMIC_SIZE] = dynamic_size
     watch = memory and session(memory, program, arrays, grid, threads, shared, local)
-    launch[Launch.WATCH] = watch.address if watch else 0
+    if watch:
+        epochs = _compiled("epochs")
+        events = epochs.begin_block, epochs.pass_barrier, epochs.meet_lanes, epochs.miss_lane
+        launch[Launch.WATCH] = watch.address
+        launch[Launch.BEGIN_BLOCK : Launch.WORDS] = [event.address for event in events]
     if max(program.kinds) >= FIRST_ALIGNED_KIND:
         launch[Launch.ALIGNED] = _compiled("aligned").entry.address
     address = launch.ctypes.data

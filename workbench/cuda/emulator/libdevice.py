@@ -8,11 +8,11 @@ Those that round towards a direction are in `rounding`, conversions to integers 
 import math
 
 import numpy as np
-from numba import njit
 from numba.core import types
 
 from workbench.cuda.emulator import conversions, rounding
 from workbench.cuda.emulator.arithmetic import brev, clz, ffs, fma, maximum, minimum, popc
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import bits_of, from_bits
 from workbench.cuda.emulator.narrow import half_bits, widened_half
 
@@ -22,45 +22,45 @@ uint16, float32, float64 = types.uint16, types.float32, types.float64
 
 def _unary(function, kind, result=None):
     result = result or kind
-    return njit(_nrt=False, error_model="numpy")(lambda x: result(function(kind(x))))
+    return inner(error_model="numpy")(lambda x: result(function(kind(x))))
 
 
 def _binary(function, kind):
-    return njit(_nrt=False, error_model="numpy")(lambda x, y: kind(function(kind(x), kind(y))))
+    return inner(error_model="numpy")(lambda x, y: kind(function(kind(x), kind(y))))
 
 
 def _ternary(function, kind):
-    return njit(_nrt=False, error_model="numpy")(lambda x, y, z: kind(function(kind(x), kind(y), kind(z))))
+    return inner(error_model="numpy")(lambda x, y, z: kind(function(kind(x), kind(y), kind(z))))
 
 
-add = njit(_nrt=False)(lambda x, y: x + y)
-sub = njit(_nrt=False)(lambda x, y: x - y)
-mul = njit(_nrt=False)(lambda x, y: x * y)
-div = njit(_nrt=False, error_model="numpy")(lambda x, y: x / y)
-max_of = njit(_nrt=False)(lambda x, y: maximum(x, y))
-min_of = njit(_nrt=False)(lambda x, y: minimum(x, y))
-fma_of = njit(_nrt=False)(lambda x, y, z: fma(x, y, z))
-rsqrt = njit(_nrt=False, error_model="numpy")(lambda x: 1.0 / math.sqrt(float64(x)))
-saturate = njit(_nrt=False)(lambda x: min(max(x, float32(0)), float32(1)) if x == x else float32(0))
-dim = njit(_nrt=False)(lambda x, y: x - y if x > y else (x - x if x == x and y == y else x + y))
-exp10 = njit(_nrt=False)(lambda x: math.pow(10.0, float64(x)))
-round_away = njit(_nrt=False)(lambda x: math.copysign(np.floor(abs(float64(x)) + 0.5), x))
+add = inner(lambda x, y: x + y)
+sub = inner(lambda x, y: x - y)
+mul = inner(lambda x, y: x * y)
+div = inner(error_model="numpy")(lambda x, y: x / y)
+max_of = inner(lambda x, y: maximum(x, y))
+min_of = inner(lambda x, y: minimum(x, y))
+fma_of = inner(lambda x, y, z: fma(x, y, z))
+rsqrt = inner(error_model="numpy")(lambda x: 1.0 / math.sqrt(float64(x)))
+saturate = inner(lambda x: min(max(x, float32(0)), float32(1)) if x == x else float32(0))
+dim = inner(lambda x, y: x - y if x > y else (x - x if x == x and y == y else x + y))
+exp10 = inner(lambda x: math.pow(10.0, float64(x)))
+round_away = inner(lambda x: math.copysign(np.floor(abs(float64(x)) + 0.5), x))
 
 LOG2_E, LN_2, LOG10_2, LOG2_10 = np.float32([1 / math.log(2), math.log(2), math.log10(2), math.log2(10)])
-ex2 = njit(_nrt=False)(lambda x: float32(np.exp2(float64(x))))
-lg2 = njit(_nrt=False, error_model="numpy")(lambda x: float32(np.log2(float64(x))))
-fast_exp = njit(_nrt=False)(lambda x: ex2(x * LOG2_E))
-fast_exp10 = njit(_nrt=False)(lambda x: ex2(x * LOG2_10))
-fast_log = njit(_nrt=False)(lambda x: lg2(x) * LN_2)
-fast_log10 = njit(_nrt=False)(lambda x: lg2(x) * LOG10_2)
-fast_pow = njit(_nrt=False)(lambda x, y: ex2(y * lg2(x)))
+ex2 = inner(lambda x: float32(np.exp2(float64(x))))
+lg2 = inner(error_model="numpy")(lambda x: float32(np.log2(float64(x))))
+fast_exp = inner(lambda x: ex2(x * LOG2_E))
+fast_exp10 = inner(lambda x: ex2(x * LOG2_10))
+fast_log = inner(lambda x: lg2(x) * LN_2)
+fast_log10 = inner(lambda x: lg2(x) * LOG10_2)
+fast_pow = inner(lambda x, y: ex2(y * lg2(x)))
 
-float_as_int = njit(_nrt=False)(lambda x: int32(bits_of(float32(x))))
-int_as_float = njit(_nrt=False)(lambda x: from_bits(bits_of(int32(x)), float32(0)))
-double_as_longlong = njit(_nrt=False)(lambda x: bits_of(float64(x)))
-longlong_as_double = njit(_nrt=False)(lambda x: from_bits(int64(x), float64(0)))
-float2half = njit(_nrt=False)(lambda x: half_bits(float64(float32(x))))
-half2float = njit(_nrt=False)(lambda x: widened_half(uint16(x)))
+float_as_int = inner(lambda x: int32(bits_of(float32(x))))
+int_as_float = inner(lambda x: from_bits(bits_of(int32(x)), float32(0)))
+double_as_longlong = inner(lambda x: bits_of(float64(x)))
+longlong_as_double = inner(lambda x: from_bits(int64(x), float64(0)))
+float2half = inner(lambda x: half_bits(float64(float32(x))))
+half2float = inner(lambda x: widened_half(uint16(x)))
 
 
 _MATH_NAMES = (
@@ -88,8 +88,8 @@ FUNCTIONS = {
     **{name: _ternary(fma_of, float32) for name in ("fmaf", "fmaf_rn")},
     **{name: _unary(math.sqrt, float32) for name in ("fsqrt_rn",)},
     **{name: _unary(math.sqrt, float64) for name in ("dsqrt_rn",)},
-    "frcp_rn": _unary(njit(_nrt=False, error_model="numpy")(lambda x: float32(1) / x), float32),
-    "drcp_rn": _unary(njit(_nrt=False, error_model="numpy")(lambda x: 1.0 / x), float64),
+    "frcp_rn": _unary(inner(error_model="numpy")(lambda x: float32(1) / x), float32),
+    "drcp_rn": _unary(inner(error_model="numpy")(lambda x: 1.0 / x), float64),
     "frsqrt_rn": _unary(rsqrt, float32),
     "saturatef": _unary(saturate, float32),
     "fast_expf": _unary(fast_exp, float32),

@@ -8,11 +8,12 @@ changes nothing, since 24 bits are at least twice 11 plus 2 (Figueroa 1995). Wit
 import operator
 
 from llvmlite import ir
-from numba import njit
 from numba.core import types
 from numba.core.typeconv import Conversion
 from numba.core.typing import signature
-from numba.extending import intrinsic, lower_cast, models, overload, register_model
+from numba.extending import intrinsic, lower_cast, models, register_model
+
+from workbench.cuda.emulator.inner import inner, inner_overload
 
 
 class Narrow(types.Number):
@@ -88,7 +89,7 @@ def _rounder(mantissa_bits, least_exponent):
     units = 2.0 ** (least_exponent - mantissa_bits + 52)
     units_bits = (1023 + least_exponent - mantissa_bits + 52) << 52
 
-    @njit
+    @inner
     def rounded(x):
         bits = _double_bits(x)
         sign = (bits >> types.uint64(48)) & types.uint64(0x8000)
@@ -104,7 +105,7 @@ def _rounder(mantissa_bits, least_exponent):
     return rounded
 
 
-@njit
+@inner
 def widened_half(bits):
     """Return the float32 of float16 bits: exponent moved by a multiplication, which also normalises subnormals."""
     sign = (types.uint32(bits) & types.uint32(0x8000)) << types.uint32(16)
@@ -115,7 +116,7 @@ def widened_half(bits):
     return -value if sign else value
 
 
-@njit
+@inner
 def _widened_bfloat(bits):
     return single(types.uint32(types.uint32(bits) << types.uint32(16)))
 
@@ -151,15 +152,15 @@ def _narrowed(typingctx, value, like):
 
 def _overload_operator(function, inplace):
     # target="cpu" goes before numba's own templates, which would take the float32 to which a narrow value converts
-    @overload(function, target="cpu")
-    @overload(inplace, target="cpu")
+    @inner_overload(function, target="cpu")
+    @inner_overload(inplace, target="cpu")
     def operation(a, b):
         if isinstance(a, Narrow) and a == b:
             return lambda a, b: _narrowed(function(types.float32(a), types.float32(b)), a)
         return None
 
 
-@overload(operator.neg, target="cpu")
+@inner_overload(operator.neg, target="cpu")
 def _negative(a):
     return (lambda a: _narrowed(-types.float32(a), a)) if isinstance(a, Narrow) else None
 

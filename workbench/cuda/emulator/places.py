@@ -4,11 +4,12 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing import signature
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from workbench.cuda import ptx
 from workbench.cuda import ptx_emit as inline
+from workbench.cuda.emulator.inner import inner_overload
 
 _I64 = ir.IntType(64)
 
@@ -72,7 +73,7 @@ def aligned_address(array, index, size):
     """Return the address of an element; raises ValueError where it is not a multiple of ``size``."""
 
 
-@overload(aligned_address)
+@inner_overload(aligned_address)
 def _aligned_address(array, index, size):
     def implementation(array, index, size):
         address = address_of(array, index)
@@ -87,7 +88,7 @@ def load_words(array, index, count):
     """Return ``count`` (a constant) uint32 from array[index] on; their address is a multiple of their size."""
 
 
-@overload(load_words, prefer_literal=True)
+@inner_overload(load_words, prefer_literal=True)
 def _load_words(array, index, count):
     n = count.literal_value
     return lambda array, index, count: _loaded(aligned_address(array, index, 4 * n), n)
@@ -97,7 +98,7 @@ def store_words(array, index, words):
     """Store a tuple of uint32 from array[index] on; their address is a multiple of their size."""
 
 
-@overload(store_words)
+@inner_overload(store_words)
 def _store_words(array, index, words):
     size = 4 * len(words)
     return lambda array, index, words: _stored(aligned_address(array, index, size), words)

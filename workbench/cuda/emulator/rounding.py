@@ -16,16 +16,16 @@ last bit is odd where it is no float64. That one, too, lies on the same side of 
 
 import math
 
-from numba import njit
 from numba.core import types
 
 from workbench.cuda.emulator.arithmetic import fma
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import bits_of, from_bits
 
 int32, uint32, int64, uint64 = types.int32, types.uint32, types.int64, types.uint64
 float32, float64 = types.float32, types.float64
 
-_compiled = njit(_nrt=False, error_model="numpy")
+_compiled = inner(error_model="numpy")
 #: where one float64 misses a product, quotient or root of this size or above, it misses at least 2^-107 of it (the
 #: operands are multiples of 2^-53 of themselves): a normal number, whose sign `fma` therefore gives
 _SAFE = 2.0**-900

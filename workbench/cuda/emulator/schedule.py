@@ -7,9 +7,8 @@ from numba import njit
 
 from workbench.cuda.emulator import kinds
 from workbench.cuda.emulator.context import Launch, Record
-from workbench.cuda.emulator.epochs import begin_block, meet_lanes, pass_barrier
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes, words_at
-from workbench.cuda.emulator.shadow import MISSING_LANES, Watch, report
 
 READY = 0  # the state of a thread that can run; a positive state is the site where it waits
 FINISHED_BLOCK, STUCK, EXCEPTION = 0, 1, 2
@@ -19,7 +18,9 @@ SHARED, SHARED_SIZE, SHARED_POISON = Launch.SHARED, Launch.SHARED_SIZE, Launch.S
 LOCAL, LOCAL_SIZE, LOCAL_POISON = Launch.LOCAL, Launch.LOCAL_SIZE, Launch.LOCAL_POISON
 BLOCK_IDX, GRID_DIM, WATCH, WORDS = Launch.BLOCK_IDX, Launch.GRID_DIM, Launch.WATCH, Launch.WORDS
 ALIGNED, RECORDS = Launch.ALIGNED, Launch.RECORDS
-RECORD_BYTES, WATCH_BYTES = 8 * Record.WORDS, 8 * Watch.WORDS
+BEGIN_BLOCK, PASS_BARRIER = Launch.BEGIN_BLOCK, Launch.PASS_BARRIER
+MEET_LANES, MISS_LANE = Launch.MEET_LANES, Launch.MISS_LANE
+RECORD_BYTES = 8 * Record.WORDS
 MASK, VALUE, OPERAND, RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 SYNCTHREADS_AND, SYNCTHREADS_OR = kinds.SYNCTHREADS_AND, kinds.SYNCTHREADS_OR
 FIRST_WARP_KIND, SYNCWARP, ACTIVEMASK = kinds.FIRST_WARP_KIND, kinds.SYNCWARP, kinds.ACTIVEMASK
@@ -30,7 +31,7 @@ MATCH_ANY, MATCH_ALL = kinds.MATCH_ANY, kinds.MATCH_ALL
 UNDEFINED = 0x7FF8DEAD7FC0DEAD  # what a lane reads that no lane offered: NaN as float32 or float64, else garbage
 
 
-@njit(nogil=True)
+@inner
 def members_of(first, mask, site, state, kinds, records):
     """Return the lanes that wait with this mask at this site, and those that have exited, as masks.
 
@@ -49,7 +50,7 @@ def members_of(first, mask, site, state, kinds, records):
     return waiting, exited
 
 
-@njit(nogil=True)
+@inner
 def source_lane(kind, lane, operand):
     """Return the lane that a shuffle reads, its own where that would lie outside the warp; 5 bits of operand count."""
     source = operand & 31
@@ -62,7 +63,7 @@ def source_lane(kind, lane, operand):
     return source if 0 <= source < 32 else lane
 
 
-@njit(nogil=True)
+@inner
 def lanes_like(first, group, value, records):
     """Return the lanes of the group that offer this value, as a mask."""
     mask = 0
@@ -72,7 +73,7 @@ def lanes_like(first, group, value, records):
     return mask
 
 
-@njit(nogil=True)
+@inner
 def exchange(first, group, kind, state, records, launch):
     """Give each lane of the group the result of its operation."""
     words = words_at(launch, WORDS)
@@ -97,7 +98,7 @@ def exchange(first, group, kind, state, records, launch):
                 source = source_lane(kind, lane, records[thread, OPERAND])
                 records[thread, RESULT] = records[first + source, VALUE] if group >> source & 1 else UNDEFINED
                 if watches and not group >> source & 1:
-                    report(watches + thread * WATCH_BYTES, MISSING_LANES, state[thread], 0, 0)
+                    call_entry(words[MISS_LANE], watches, thread, state[thread])
             elif kind == ALL:
                 records[thread, RESULT] = ballot == group
             elif kind == ANY:
@@ -114,7 +115,7 @@ def exchange(first, group, kind, state, records, launch):
                 records[thread, RESULT] = lanes_like(first, group, records[thread, VALUE], records)
 
 
-@njit(nogil=True)
+@inner
 def meet(first, state, kinds, records, launch):
     """Resolve the operations of one warp whose lanes are all there; return whether any lane may go on.
 
@@ -144,9 +145,9 @@ def meet(first, state, kinds, records, launch):
         elif missing or waiting & ~mask:
             continue
         exchange(first, waiting, kind, state, records, launch)
-        watches = words_at(launch, WORDS)[WATCH]
-        if watches and kind == SYNCWARP:  # shuffles and votes order no memory
-            meet_lanes(watches, first, waiting)
+        words = words_at(launch, WORDS)
+        if words[WATCH] and kind == SYNCWARP:  # shuffles and votes order no memory
+            call_entry(words[MEET_LANES], words[WATCH], first, waiting)
         moved = True
         for other in range(32):
             if waiting >> other & 1:
@@ -154,7 +155,7 @@ def meet(first, state, kinds, records, launch):
     return moved
 
 
-@njit(nogil=True)
+@inner
 def release(state, kinds, records):
     """Open the block barrier if every live thread waits at the same one; return whether it did."""
     site = 0
@@ -182,7 +183,7 @@ def release(state, kinds, records):
     return True
 
 
-@njit(nogil=True)
+@inner
 def run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
     """Run whole warps until each thread waits at a block barrier or cannot go on; return whether one raised."""
     moved = True
@@ -199,7 +200,7 @@ def run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
     return False
 
 
-@njit(nogil=True)
+@inner
 def all_finished(state):
     """Return whether every thread has exited."""
     for thread_state in state:
@@ -208,13 +209,13 @@ def all_finished(state):
     return True
 
 
-@njit(nogil=True)
+@inner
 def run_block(entry, launch, block, order, groups, kinds, state, records, slots, slot_size):
     """Run one block from fresh memory; return how it ended."""
     words = words_at(launch, WORDS)
     watches = words[WATCH]
     if watches:
-        begin_block(watches, state.size, block)
+        call_entry(words[BEGIN_BLOCK], watches, state.size, block)
     copy_bytes(words[SHARED], words[SHARED_POISON], words[SHARED_SIZE])
     for thread in range(state.size):
         copy_bytes(words[LOCAL] + thread * words[LOCAL_SIZE], words[LOCAL_POISON], words[LOCAL_SIZE])
@@ -230,10 +231,14 @@ def run_block(entry, launch, block, order, groups, kinds, state, records, slots,
         if not release(state, kinds, records):
             return STUCK
         if watches:
-            pass_barrier(watches, state.size)
+            call_entry(words[PASS_BARRIER], watches, state.size, block)
 
 
-@njit(nogil=True, cache=True)
+@njit(
+    "(int64, int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[:, ::1], int64, int64)",
+    nogil=True,
+    cache=True,
+)
 def run_blocks(entry, launch, blocks, order, groups, kinds, state, records, slots, slot_size):
     """Run blocks one after the other; return how the last one ended and which it was.
 
@@ -260,7 +265,7 @@ def run_blocks(entry, launch, blocks, order, groups, kinds, state, records, slot
     return FINISHED_BLOCK, 0
 
 
-@njit(cache=True)
+@njit("(int64, int64)", cache=True)
 def size_of(entry, launch):
     """Return the size in bytes of a suspended thread."""
     return call_entry(entry, 0, 0, launch)

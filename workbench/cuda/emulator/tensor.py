@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.narrow import half_bits, single, single_bits, widened_half
 
 
@@ -60,7 +61,7 @@ def half_of_fp8(bits, code):
     return (bits & 0x80) << 8 | int(half_bits(np.float64(widened_half((bits & 0x7F) << 7)) * 256.0))
 
 
-@njit(nogil=True)
+@inner
 def decoded(bits, fraction_bits, exponent_bits):
     """Return (significand, exponent) of a float with infinities: its value is significand 2^(exponent - fraction_bits).
 
@@ -76,7 +77,7 @@ def decoded(bits, fraction_bits, exponent_bits):
     return (sign * (fraction | 1 << fraction_bits), field - bias) if field else (sign * fraction, 1 - bias)
 
 
-@njit(nogil=True)
+@inner
 def aligned(significand, shift):
     """Return a significand moved to the left, or to the right and cut off towards zero."""
     if shift >= 0:
@@ -85,7 +86,7 @@ def aligned(significand, shift):
     return moved if significand >= 0 else -moved
 
 
-@njit(nogil=True)
+@inner
 def cut_off(total, unit):
     """Return the float32 bits of ``total * 2^unit`` rounded towards zero; beyond the largest float32 infinity."""
     if total == 0:
@@ -102,7 +103,7 @@ def cut_off(total, unit):
     return sign | (bits if exponent < 128 else INFINITY)
 
 
-@njit(nogil=True)
+@inner
 def step(a, a_exponents, b, b_exponents, product_bits, c, extra_bits):
     """Return the float32 bits of c plus the products of two decoded vectors, of ``product_bits`` fraction bits."""
     c, largest = decoded(c, 23, 8)
@@ -132,7 +133,7 @@ def step(a, a_exponents, b, b_exponents, product_bits, c, extra_bits):
     return cut_off(total, unit)
 
 
-@njit(nogil=True)
+@inner(_nrt=True)
 def _decoded_matrix(bits, code):
     """Return significands and exponents of a matrix of float16 or bfloat16 bits."""
     significands = np.empty(bits.shape, np.int64)
@@ -145,7 +146,7 @@ def _decoded_matrix(bits, code):
     return significands, exponents
 
 
-@njit(nogil=True)
+@inner(_nrt=True)
 def product_16(a, b_transposed, c, code, block, extra_bits):
     """Return the bits of A B + C for bits of 16-bit factors of one type: [m, k], [n, k] and [m, n]."""
     fraction_bits = 20 if code == F16 else 14
@@ -161,7 +162,7 @@ def product_16(a, b_transposed, c, code, block, extra_bits):
     return d
 
 
-@njit(nogil=True)
+@inner(_nrt=True)
 def _half_matrix(bits, code, part):
     """Return the float16 bits of those columns k of an fp8 matrix with ``k % 4 // 2 == part``."""
     halves = np.empty((bits.shape[0], bits.shape[1] // 2), np.int64)
@@ -171,7 +172,7 @@ def _half_matrix(bits, code, part):
     return halves
 
 
-@njit(nogil=True)
+@inner
 def added(a, b):
     """Return the bits of the sum of two float32 given as bits, rounded to nearest."""
     total = single(np.uint32(a)) + single(np.uint32(b))

@@ -48,14 +48,14 @@ class Watcher(ast.NodeTransformer):
         return ast.copy_location(called(name, *arguments, watch, self.place(node, text)), node)
 
     def place(self, node, text):
-        """Return the constant that names a place."""
+        """Return the number that names a place; an int64, as numba would compile a function anew for every literal."""
         line = getattr(node, "lineno", self.line)
         number = self.program.place(Place(self.rewriter.function.filename, line, text))
         if number >= MAX_PLACES:
             raise EmulatorError(
                 f"{self.rewriter.function.at(node)}: a watched kernel has at most {MAX_PLACES - 1} accesses"
             )
-        return ast.Constant(number)
+        return called(self.program.dtype("int64"), ast.Constant(number))
 
     def access(self, function, node, *arguments):
         """Return the call that makes an access."""

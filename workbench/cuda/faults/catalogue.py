@@ -109,6 +109,67 @@ CATALOGUE: Mapping[str, Fault] = {
             needs={"causal": True},
         ),
         Fault(
+            "flash-softcap-after-mask",
+            "flash",
+            "scores are capped after they are masked: -inf becomes -softcap, so that masked keys leak",
+            "            if SOFTCAP:\n"
+            "                s = libdevice.fmul_rn(softcap, math.tanh(s / softcap))\n"
+            "                if row < seqlen_q and key < seqlen_k:\n"
+            "                    probe.capped[b, h, row, key] = s\n"
+            "            if key >= seqlen_k or (causal and key > row + diagonal):\n"
+            "                s = NEG_INF\n",
+            "            if key >= seqlen_k or (causal and key > row + diagonal):\n"
+            "                s = NEG_INF\n"
+            "            if SOFTCAP:\n"
+            "                s = libdevice.fmul_rn(softcap, math.tanh(s / softcap))\n"
+            "                if row < seqlen_q and key < seqlen_k:\n"
+            "                    probe.capped[b, h, row, key] = s\n",
+            ("capped", "scores"),
+            needs={"softcap": 5.0, "causal": True},
+            source="flashinfer f5f7a2a23, onnx#7865",
+        ),
+        Fault(
+            "flash-softcap-times-argument",
+            "flash",
+            "a capped score is (s / softcap) * tanh(s / softcap), not softcap * tanh(s / softcap)",
+            "s = libdevice.fmul_rn(softcap, math.tanh(s / softcap))",
+            "s = libdevice.fmul_rn(s / softcap, math.tanh(s / softcap))",
+            ("capped",),
+            needs={"softcap": 5.0},
+            source="flash-attention 14f3627d",
+        ),
+        Fault(
+            "partial-softcap-dropped",
+            "split_k",
+            "the partial kernel does not cap scores",
+            "s = libdevice.fmul_rn(softcap, math.tanh(s / softcap))",
+            "pass",
+            ("capped",),
+            needs={"softcap": 5.0},
+            file=_PARTIAL,
+            source="vllm-metal#665, sgl-kernel-xpu#491",
+        ),
+        Fault(
+            "flash-window-off-by-one",
+            "flash",
+            "the window leaves out its left end: < became <=",
+            "if key < row + diagonal - left or",
+            "if key <= row + diagonal - left or",
+            ("scores",),
+            needs={"window": (16, 0)},
+            source="transformers#39408, zml#763",
+        ),
+        Fault(
+            "flash-window-top-left",
+            "flash",
+            "the window lies around the diagonal from the first key on, not around the one that ends at the last",
+            "if key < row + diagonal - left or key > row + diagonal + right:",
+            "if key < row - left or key > row + right:",
+            ("scores",),
+            needs={"window": (16, 0), "seqlen_q": 1, "seqlen_k": 100},
+            source="ffpa-attn#300",
+        ),
+        Fault(
             "flash-bshd-strides",
             "flash",
             "q, k and v are read as if stored [b, s, h, d]",

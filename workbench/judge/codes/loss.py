@@ -48,7 +48,7 @@ def loss(trace: Trace) -> Loss:
 
     def one(part: Part) -> None:
         bias = part.bias(trace)
-        options: dict[str, Any] = {"scale": trace.case.scale, "softcap": trace.case.softcap}
+        options: dict[str, Any] = dict(trace.case.numbers)
         options["mask"] = part.visible(trace)
         options["bias"] = None if bias is None else to_float64(bias)
         for out, arrays in ((wanted, inputs), (reached, read)):

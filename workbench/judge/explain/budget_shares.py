@@ -31,7 +31,9 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
     worst = stage.worst(1)[0]
     codes, trace = trace.case.codes, attention_of(trace)
     if stage.name not in ALGORITHMS[trace.algorithm]:
-        return _of_decoding(worst, str(codes), comparison.actual.dtype)
+        if codes is None:
+            return {"what the coarsest 8-bit format loses": 1.0}
+        return _of_decoding(worst, codes, comparison.actual.dtype)
     within = {axis: i - stage.first.get(axis, 0) for axis, i in worst.index.items()}
     part = Part(**{axis: slice(within[axis], within[axis] + 1) for axis in "bhq"})
     place = tuple(0 if axis in "bhq" else i for axis, i in within.items())

@@ -4,13 +4,14 @@ out and lse share the scores, the maxima and the sums. Where one of the two is r
 far as that one shows it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workbench.judge.diff import Diff
 from workbench.judge.elements import State
 from workbench.judge.judgeable import table
 from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
 from workbench.reference.graph import unseen_upstream
+from workbench.trace.trace import Trace
 
 #: what a right stage cannot show of the stages that it was made of, since it sums over all keys of a row or divides
 _BLIND = {
@@ -29,21 +30,21 @@ class Suspects:
     blind: str  #: what of the cleared stages the right one cannot show, in words
 
 
-def suspects(diff: Diff, stage: StageDiff) -> Suspects | None:
+def suspects(trace: Trace, stages: Sequence[StageDiff], stage: StageDiff) -> Suspects | None:
     """What a right lse says of a wrong out, or a right out of a wrong lse, in the data flow before which nobody saw
     everything. None where nothing is ruled out: the other was not judged whole, or is not right by itself.
     """
     other = {"out": "lse", "lse": "out"}.get(stage.name)
-    if other is None or not stage.upstream or other not in diff.trace.stages:
+    right = next((one for one in stages if one.name == other), None)
+    if right is None or not stage.upstream or right.name not in trace.stages:
         return None
-    right = diff[other]
     if right.role != "clean" or right.verdict not in RIGHT_VERDICTS or right.propagated is None:
         return None
     summary = right.propagated.summary
     whole = summary.judged == summary.size > 0 and not summary.count(State.ABSENT)
-    seen = unseen_upstream(table(diff.trace), other, ())
+    seen = unseen_upstream(table(trace), right.name, ())
     cleared = tuple(name for name in stage.upstream if name in seen)
     if not whole or not cleared:
         return None
     left = tuple(name for name in stage.upstream if name not in cleared)
-    return Suspects(other, cleared, (*left, stage.name), _BLIND[other])
+    return Suspects(right.name, cleared, (*left, stage.name), _BLIND[right.name])

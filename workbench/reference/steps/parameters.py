@@ -59,12 +59,14 @@ class Visible:
 
 
 @dataclass(frozen=True)
-class Scale:
-    """The factor of the dot products."""
+class Number:
+    """A number of the case."""
+
+    name: str
 
     def value(self, at: Any) -> Any:
-        """A number."""
-        return at.p.scale
+        """The number."""
+        return at.p.numbers[self.name]
 
     control = value
 
@@ -74,7 +76,7 @@ class Scale:
 
     def words(self, say: Say) -> str:
         """Its name."""
-        return "scale"
+        return self.name
 
 
 def by_query_head(x: np.ndarray, heads: int) -> np.ndarray:

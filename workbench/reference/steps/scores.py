@@ -71,30 +71,32 @@ class SoftCap:
 
     of: Ref
     scale: Ref
+    cap: Ref
     k: str = "k_rows"
 
     def value(self, at: Any) -> np.ndarray:
         """In float64."""
-        cap = at.p.softcap
+        cap = at(self.cap)
         return cap * array_namespace(at(self.of)).tanh(at(self.of) * at(self.scale) / cap)
 
     def control(self, at: Any) -> np.ndarray:
         """Product, quotient, tanh and product, each rounded; tanh larger by all that it may lose."""
-        cap, x = np.float32(at.p.softcap), at(self.of) * at(self.scale)
-        capped = cap * (np.tanh(x / cap) * (1 + at.losses.tanh)).astype(np.float32)
+        cap, x = at(self.cap), at(self.of) * at(self.scale)
+        capped = cap * (np.tanh(x / cap) * (1 + at.losses.functions.get("tanh", 0.0))).astype(np.float32)
         return at.cast_control(capped, "scores")
 
     def magnitude(self, at: Any) -> np.ndarray:
         """Of the scaled dot product, which is what cancels, but no more than the cap."""
         size = abs(at(self.scale)) * at.magnitude(self.of)
-        return array_namespace(size).clip(size, max=at.p.softcap)
+        return array_namespace(size).clip(size, max=at(self.cap))
 
     def bound(self, at: Any) -> Bounded:
         """tanh is monotone, and nowhere steeper than where its argument is smallest: an argument off by d moves the
         result by d / cosh^2 there, at most. Scale, product and quotient round; tanh loses what the contract says,
         alike where arguments are alike; and the product with cap rounds.
         """
-        losses, of, scale, cap = at.losses, at.error(self.of), at(self.scale), at.p.softcap
+        losses, of, scale, cap = at.losses, at.error(self.of), at(self.scale), at(self.cap)
+        tanh = losses.functions.get("tanh", 0.0)
         xp = array_namespace(at.own)
         x = at(self.of) * scale
         argument = _roundings(at) * losses.products * abs(x) + losses.products * abs(x) + losses.floor
@@ -103,7 +105,7 @@ class SoftCap:
         factor = abs(scale) * (1 + 4 * losses.products)
         moved = factor * of.worst + argument
         steepest = 1 / xp.cosh(xp.maximum(abs(x) - moved, 0.0) / cap) ** 2
-        own = abs(at.own) * (losses.tanh + losses.products * (1 + losses.tanh)) + losses.floor
+        own = abs(at.own) * (tanh + losses.products * (1 + tanh)) + losses.floor
         worst = xp.minimum(steepest * moved, cap + abs(at.own)) + own
         size = xp.maximum(at.magnitude(at.name) + abs(at.own), NEGLIGIBLE)
         if not at.statistics:
@@ -114,7 +116,7 @@ class SoftCap:
 
     def words(self, say: Say) -> str:
         """The definition."""
-        return f"cap * tanh({say(self.of)} * {say(self.scale)} / cap)"
+        return f"{say(self.cap)} * tanh({say(self.of)} * {say(self.scale)} / {say(self.cap)})"
 
 
 def _roundings(at: Any) -> int:
