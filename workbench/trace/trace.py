@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.contract import Contract
-from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape
+from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape, stages_of
 from workbench.floats import DTYPES, to_float64
 from workbench.refusal import Refusal
 
@@ -130,11 +130,12 @@ def check(trace: Trace, where: str) -> Trace:
         if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
             raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
     check_inputs(trace.case, trace.inputs, where)
-    known = ALGORITHMS[trace.algorithm]
-    if trace.algorithm != "split_k" and trace.contract.splits not in (None, 1):
+    known = stages_of(trace.algorithm, trace.case.softcap)
+    if "merge_weight" not in known and trace.contract.splits not in (None, 1):
+        splitting = next(name for name, stages in ALGORITHMS.items() if {*known, "merge_weight"} <= {*stages})
         raise Refusal(
             f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "
-            "that split them are of the algorithm split_k"
+            f"that split them are of the algorithm {splitting}"
         )
     if not trace.contract.scores_scaled and not trace.case.scale > 0:
         raise Refusal(
