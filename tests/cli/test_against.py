@@ -57,7 +57,10 @@ def test_a_fault_beside_a_good_kernel() -> None:
         lines[0].startswith("A: split_k with reduce-double-counts-sum on emulator: float32") and "4 splits" in lines[0]
     )
     assert lines[1].startswith("B: flash on emulator: float32") and "splits" not in lines[1]
-    assert "they part first at out = sum_s merge_weight * partial_O / merge_sum, cast; 0 for an empty row" in lines
+    assert (
+        "they part first at out = sum_s merge_weight * partial_O / merge_sum, cast to the output dtype; 0 where merge_sum is 0"
+        in lines
+    )
     assert lines[-1] == (
         "repeat: workbench diff split_k --fault reduce-double-counts-sum --against flash --seqlen 64 --head-dim 16 "
         "--splits 4 --block-q 16 --block-k 16"

@@ -89,7 +89,7 @@ def test_an_answer_loads_nothing_heavy():
 def test_the_documented_line_gives_the_script_of_the_shell(shell):
     page = (DOCS / "command-line.md").read_text()
     (variable,) = set(re.findall(rf"(_\w+_COMPLETE)={shell}_source workbench", page))
-    program = "from workbench.cli.main.main import main; main()"
+    program = "from workbench.cli.main import main; main()"
     environment = {**os.environ, variable: f"{shell}_source"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert f"{variable}={shell}_complete" in done.stdout, done.stderr

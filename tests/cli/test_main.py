@@ -41,7 +41,7 @@ def test_a_bug_exits_with_1_and_names_its_origin() -> None:
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert any("merge_weight" in line and "bug <- origin" in line for line in lines)
-    assert "first wrong stage: merge_weight = exp(partial_max - merge_max); 0 for an empty split" in lines
+    assert "first wrong stage: merge_weight = exp(partial_max - merge_max); 0 where partial_max is -inf" in lines
     assert any(line.startswith("  actual = expected * partial_sum at ") for line in lines)
     assert "victim: out (right from what it read; a victim's row shows the error from q, k and v)" in lines
     assert (
@@ -226,7 +226,7 @@ def test_untestable_exits_with_1() -> None:
         (["flash", "--backend", "gpu"], "backend is one of auto, emulator, cuda; got 'gpu'"),
         (
             ["flash", "--probes", "most"],
-            "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
+            "probes is one of all, lean, output, or some of the stages qk, capped, scores, row_max, correction, probs, probs_cast, "
             "row_sum, acc, out, lse; got 'most'",
         ),
         (
@@ -312,10 +312,13 @@ def test_faults_and_kernels_are_listed() -> None:
     kernels = json.loads(workbench("kernels", "--json").stdout)
     assert [kernel["name"] for kernel in kernels["kernels"]] == ["flash", "split_k", "fp8"]
     outs = [stage for stage in kernels["stages"] if stage["stage"] == "out"]
-    assert [(one["axes"], one["of"]) for one in outs] == [("bhqd", ["flash", "fp8"]), ("bhqd", ["split_k"])]
+    assert [(one["axes"], one["of"]) for one in outs] == [
+        ("bhqd", ["flash", "fp8"]),
+        ("bhqd", ["split_k", "fp8_split_k"]),
+    ]
     assert {one["stage"] for one in kernels["stages"]} == {name for k in kernels["kernels"] for name in k["stages"]}
     lines = [" ".join(line.split()) for line in workbench("kernels").stdout.splitlines()]
-    assert "merge_max b h q max over splits split_k" in lines
+    assert "merge_max b h q max over splits split_k, fp8_split_k" in lines
     assert "axes: b batch, h head, q query, k key, d dim, t tile, s split, c code; h of k and v is the kv head" in lines
     listed = " ".join(workbench("faults").stdout.split())
     assert "flash-bshd-strides flash qk, acc q, k and v are read as if stored [b, s, h, d]" in listed

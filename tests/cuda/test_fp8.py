@@ -1,6 +1,6 @@
 """The kernel on 8-bit codes: every stage within a bound of float64 on its own dumped inputs.
 
-Bounds are those of `workbench.budget`, `budget/quantised.py` for the stages before attention.
+Bounds are those of the steps of `reference/tables.py`.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, diff, run
-from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
+from workbench.case.stages import QUANTISED_INPUTS, stages_of
 from workbench.cuda import emulator
 from workbench.cuda.fp8 import constants, contract
 from workbench.cuda.kernels import KERNELS
@@ -20,7 +20,7 @@ from workbench.report.document import diff_document
 from workbench.trace.file import load, save
 from workbench.trace.trace import unwritten
 
-STAGES = tuple(ALGORITHMS["fp8"])
+STAGES = tuple(stages_of("fp8", softcap=None))
 
 #: every pair of formats, scores, decoding and probs is in one of them; few builds, of which the first has the defaults
 VARIANTS = {

@@ -31,9 +31,7 @@ def printed(folder: Path, *words: str) -> str:
 
 
 def test_the_command_judges_it(folder: Path) -> None:
-    lines = printed(
-        folder, "-c", "from workbench.cli.main.main import main; main()", *shlex.split(COMMAND)[1:]
-    ).splitlines()
+    lines = printed(folder, "-c", "from workbench.cli.main import main; main()", *shlex.split(COMMAND)[1:]).splitlines()
     assert lines[0].startswith("my_numba_kernel.py:attention: float32 b=1 h=2 q=100 k=100 d=64, causal")
     assert [line.split()[:2] for line in lines if line.startswith(("out ", "lse "))] == [
         ["out", "rounding"],

@@ -80,7 +80,6 @@ def test_some_stages_without_a_contract_and_what_was_assumed() -> None:
         "exp_flushes",
         "exp_floor",
         "exp_argument",
-        "tanh",
         "fast_math",
         "base2",
         "scores_scaled",
@@ -245,9 +244,14 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
         ({}, "<lambda> returned no stage; return out, (out, lse), or a dict of stage name -> array"),
         (
             {"scoers": OUT},
-            "<lambda> returned unknown stages scoers; stages are: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, "
-            "out, lse, partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, scale_q, scale_k, scale_v, "
-            "codes_q, codes_k, codes_v, lut_k, lut_v, dequant_q, dequant_k, dequant_v",
+            "<lambda> returned unknown stages scoers; stages are: scale_q, scale_k, scale_v, codes_q, codes_k, codes_v, lut_k, "
+            "lut_v, dequant_q, dequant_k, dequant_v, qk, capped, scores, row_max, correction, probs, probs_cast, row_sum, acc, "
+            "partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, out, lse",
+        ),
+        (
+            {"capped": np.zeros((1, 4, 24, 24), np.float32), "out": OUT},
+            "<lambda>: unknown stage 'capped'; stages of flash: qk, scores, row_max, correction, probs, probs_cast, row_sum, "
+            "acc, out, lse",
         ),
         ({"out": OUT, "contract": 3}, '<lambda>: "contract" must be a dict; got int'),
         (
@@ -423,17 +427,6 @@ def test_declared_splits_make_a_split_kernel_of_whatever_it_gives(stages: tuple[
     judged = diff(run(kernel, case.but(block_q=None, block_k=None, splits=None)))
     assert judged.trace.algorithm == "split_k" and judged.verdict == "rounding"
     assert [stage.name for stage in judged] == list(stages)
-
-
-def test_splits_of_a_kernel_on_codes_are_refused() -> None:
-    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> dict[str, Any]:
-        return {"out": q, "contract": {"block_k": 8, "splits": 3}}
-
-    with pytest.raises(Refusal) as refused:
-        run(kernel, CASE.but(codes="e4m3"))
-    assert str(refused.value) == (
-        'kernel: a kernel on 8-bit codes is judged as one that does not split the keys; its "contract" says splits=3'
-    )
 
 
 def test_a_compiled_function_need_not_tell_its_parameters() -> None:

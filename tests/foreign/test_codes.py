@@ -226,9 +226,53 @@ def test_wrong_usage_is_refused() -> None:
         return {"scale_k": 2 * scale_k, "codes_q": q}
 
     assert refusal(changes, CASE.but(codes="e4m3")) == "changes returned scale_k other than it was given"
-    assert refusal(lambda *_, **__: {"partial_max": np.zeros(1), "dequant_v": np.zeros(1)}, CASE).startswith(
-        "<lambda> returned partial_max; stages of a kernel on 8-bit codes are: scale_q, scale_k, "
-    )
+
+
+def splitting(fault: str = "", **contract: Any) -> Callable[..., Any]:
+    """A split-K kernel that takes e4m3 codes, of two splits with a tile each, and tells every stage but the tables and
+    those that one tile a split leaves out.
+    """
+
+    def kernel(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, scale: float, causal: bool) -> Any:
+        q, k, v = (decoded("e4m3", x, s) for x, s in ((q, scale_q), (k, scale_k), (v, scale_v)))
+        if fault == "zero point":
+            k = k + scale_k[:, None, None].astype(np.float16)
+        stages: dict[str, Any] = {"dequant_q": q, "dequant_k": k, "dequant_v": v}
+        group = q.shape[1] // k.shape[1]
+        k, v = (np.repeat(x, group, 1).astype(np.float32) for x in (k, v))
+        stages["qk"] = q.astype(np.float32) @ k.swapaxes(-1, -2)
+        stages["scores"] = stages["qk"] * np.float32(scale)
+        tiles = stages["scores"].reshape(*q.shape[:3], 2, -1)
+        stages["row_max"] = tiles.max(axis=-1)
+        probs = np.exp(tiles - stages["row_max"][..., None])
+        stages["probs"], stages["row_sum"] = probs.reshape(stages["scores"].shape), probs.sum(axis=-1)
+        stages["acc"] = np.einsum("bhqsk,bhskd->bhqsd", probs, v.reshape(*v.shape[:2], 2, -1, v.shape[3]))
+        for own, last in (("partial_max", "row_max"), ("partial_sum", "row_sum"), ("partial_O", "acc")):
+            stages[own] = np.moveaxis(stages[last], 3, 2)
+        stages["merge_max"] = stages["partial_max"].max(axis=2)
+        weight = np.exp(stages["partial_max"] - stages["merge_max"][:, :, None])
+        stages["merge_sum"] = (weight * stages["partial_sum"]).sum(axis=2)
+        stages["merge_weight"] = weight * stages["partial_sum"] if fault == "merge" else weight
+        merged = (stages["merge_weight"][..., None] * stages["partial_O"]).sum(axis=2)
+        stages["out"] = merged / stages["merge_sum"][..., None]
+        stages["lse"] = stages["merge_max"] + np.log(stages["merge_sum"])
+        return stages | {"contract": DECLARED | {"block_k": 20} | contract}
+
+    return kernel
+
+
+def test_a_split_k_kernel_on_codes_is_judged_in_all_its_stages() -> None:
+    case = CASE.but(codes="e4m3")
+    right = diff(run(splitting(splits=2), case))
+    assert right.trace.algorithm == "fp8_split_k" and right.verdict == "rounding"
+    assert [stage.name for stage in right] == [name for name in right.trace.stages if name not in QUANTISED_INPUTS]
+    assert len(right.stages) == 17 and right["merge_weight"].isolated is not None
+    for fault, origin in (("zero point", "dequant_k"), ("merge", "merge_weight")):
+        wrong = diff(run(splitting(fault, splits=2), case))
+        assert (wrong.verdict, wrong.origins) == ("bug", (origin,))
+        assert set(wrong.victims) <= set(list(right.trace.stages)[list(right.trace.stages).index(origin) :])
+    bounds = diff(run(splitting(split_bounds=[0, 20, 40]), case))
+    assert bounds.trace.algorithm == "fp8_split_k" and bounds.verdict == "rounding"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -235,7 +235,7 @@ def test_an_extension_that_was_not_rebuilt_is_named_above_the_verdict(tmp_path: 
         program = [
             sys.executable,
             "-c",
-            "from workbench.cli.main.main import main; main()",
+            "from workbench.cli.main import main; main()",
             "diff",
             "mine.py:attention",
         ]

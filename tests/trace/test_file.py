@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from workbench import Case, Refusal, Trace, diff, load, run, save
 from workbench.case.contract import of_foreign
+from workbench.case.stages import STAGES
 from workbench.trace.trace import blank
 
 CASE = Case(seqlen=20, heads=2, head_dim=8, block_q=16, block_k=16, splits=2, causal=True)
@@ -177,7 +178,10 @@ FIELDS = (
             lambda m: m.update(backend="tpu"),
             "FILE: the manifest's 'backend' must be one of foreign, emulator, cuda; got \"tpu\"",
         ),
-        (lambda m: m.update(algorithm="ring"), "FILE: algorithm is one of flash, split_k, fp8; got 'ring'"),
+        (
+            lambda m: m.update(algorithm="ring"),
+            "FILE: algorithm is one of flash, split_k, fp8, fp8_split_k; got 'ring'",
+        ),
         (
             lambda m: m["case"].update(colour="red"),
             "FILE: the case has unknown fields colour; its fields are batch, heads, kv_heads, seqlen_q, seqlen_k, "
@@ -363,10 +367,11 @@ def test_the_algorithm_is_told_by_the_stages(tmp_path: Path) -> None:
     path = small(tmp_path / "x.safetensors", ours, stages)
     rewritten(path, lambda _, m: m["stages"]["merge_max"].update(axes="bhq") or m.update(case={"causal": True}))
     assert load(path).algorithm == "split_k" and diff(load(path)).verdict == "rounding"
-    rewritten(path, lambda arrays, m: m["stages"].update(lut_k={"axes": "hc"}) or arrays.update(lut_k=arrays["q"]))
-    assert refused(path).startswith(
-        "FILE: its stages out, merge_max, lut_k are not of one algorithm; stages of flash: qk,"
-    )
+    lut_k = np.zeros((CASE.heads, 256), np.float32)
+    rewritten(path, lambda arrays, m: m["stages"].update(lut_k={"axes": "hc"}) or arrays.update(lut_k=lut_k))
+    assert load(path).algorithm == "fp8_split_k"
+    rewritten(path, lambda arrays, m: m["stages"].update(lut={"axes": "hc"}) or arrays.update(lut=lut_k))
+    assert refused(path) == f"FILE: unknown stage 'lut'; stages are: {', '.join(STAGES)}"
 
 
 def test_a_contract_outside_its_rules_is_refused(tmp_path: Path) -> None:

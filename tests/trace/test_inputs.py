@@ -46,7 +46,8 @@ def test_a_run_on_a_file_is_the_run_on_its_arrays(tmp_path: Path, suffix: str) -
     path = written(tmp_path, by_name(CASE), suffix)
     case = case_of(load_inputs(path), "file", causal=True)
     assert case == CASE.but(causal=True, distribution="given")
-    made, wanted = run("flash", case, inputs=path, backend="emulator"), run("flash", CASE.but(causal=True))
+    made = run("flash", case, inputs=path, backend="emulator")
+    wanted = run("flash", CASE.but(causal=True), backend="emulator")
     assert all(np.array_equal(made.stages[name], stage) for name, stage in wanted.stages.items())
     assert made.called_with == {"inputs": str(path)} and made.rerun is None
     assert diff(made).verdict == "rounding"

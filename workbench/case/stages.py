@@ -91,8 +91,15 @@ def absent(*, decode: str | None, softcap: float | None) -> frozenset[str]:
     )
 
 
+<<<<<<< HEAD
 def stages_of(algorithm: str, softcap: float | None = None) -> dict[str, Stage]:
     """The stages of an algorithm on a case with this softcap, in data-flow order."""
+=======
+def stages_of(algorithm: str, softcap: float | None) -> dict[str, Stage]:
+    """The stages that a kernel may have, in data-flow order: those of its algorithm, with the capped scores where there
+    is a softcap.
+    """
+>>>>>>> eebe126
     lacks = absent(decode=None, softcap=softcap)
     return {name: stage for name, stage in ALGORITHMS[algorithm].items() if name not in lacks}
 
@@ -102,21 +109,29 @@ def before_attention(algorithm: str) -> tuple[str, ...]:
     return tuple(name for name in ALGORITHMS[algorithm] if name in _DECODING)
 
 
-def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> str | None:
-    """Whose stages all of `names` are, the first of ALGORITHMS; with `codes` none but those of 8-bit codes, with
-    `splits`, of keys that are split, none but those that merge. None where they are not of one algorithm.
+def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> str:
+    """Whose stages all of `names` are, which are STAGES: the first of ALGORITHMS; with `codes` none but those of 8-bit
+    codes, with `splits`, of keys that are split, none but those that merge.
     """
     ruled_out = {"flash", "split_k"} if codes else set()
     ruled_out |= {"flash", "fp8"} if splits else set()
-    return next((key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out), None)
+    return next(key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out)
 
 
+<<<<<<< HEAD
 def stage_of(algorithm: str, name: str, target: str, softcap: float | None = None) -> Stage:
     """The stage `name` of a kernel `target`; Refusal where its algorithm has none of that name."""
     stages = stages_of(algorithm, softcap)
     if name not in stages:
         raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(stages)}")
     return stages[name]
+=======
+def stage_of(algorithm: str, name: str, target: str, softcap: float | None) -> Stage:
+    """The stage `name` of a kernel `target`; Refusal where it can have none of that name."""
+    if name not in (known := stages_of(algorithm, softcap)):
+        raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(known)}")
+    return known[name]
+>>>>>>> eebe126
 
 
 def probe_set(algorithm: str, probes: str, softcap: float | None = None) -> tuple[str, ...]:

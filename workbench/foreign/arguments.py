@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.case.case import KEYWORDS, Case
 from workbench.case.inputs import NAMES, by_name, put_in
-from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, STAGES
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, STAGES, algorithm_of, before_attention
 from workbench.cuda.quantize import KINDS, SCALINGS, quantize
 from workbench.foreign.feed import REFERENCE, values
 from workbench.refusal import Refusal
@@ -141,16 +141,13 @@ def _stages(
 ) -> Handed:
     """The stages that parameters name, and those of the inputs that they name too."""
     wanted = [*named, *(scale for scale in SCALES if scale in parameters)]
-    fitting = [algorithm for algorithm, stages in ALGORITHMS.items() if set(wanted) <= set(stages)]
-    if not fitting:
-        raise Refusal(f"{name} reads {', '.join(wanted)}, which are not stages of one algorithm")
     if unread := [stage for stage in feed if stage not in wanted]:
         raise Refusal(f"{name} reads {', '.join(wanted)}; {', '.join(unread)} cannot be fed")
-    algorithm = fitting[0]
+    algorithm = algorithm_of(wanted, codes=case.codes is not None)
     case = case.but(block_k=case.block_k or BLOCK_K)
-    if algorithm == "split_k":
+    if "merge_weight" in ALGORITHMS[algorithm]:
         case = case.but(splits=case.splits or SPLITS)
-    if algorithm == "fp8":
+    if before_attention(algorithm):
         case = case.but(codes=case.codes or next(iter(KINDS)), quantiser_scale=case.quantiser_scale or SCALINGS[0])
     given = put_in(read, case)
     sources = {stage: feed.get(stage, given.get(stage, REFERENCE)) for stage in wanted}

@@ -15,7 +15,7 @@ from workbench.case.box import parse
 from workbench.case.case import Case
 from workbench.case.inputs import by_name
 from workbench.case.presets import fields_of, joined, words
-from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, before_attention
 from workbench.foreign import returned
 from workbench.foreign.arguments import handed
 from workbench.foreign.collect import failed, of_run, repeats
@@ -115,7 +115,7 @@ def run_foreign(
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
     declared = joined(said, declared, name)
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
-    if parts and algorithm == "fp8":
+    if parts and before_attention(algorithm):
         raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
     measured = {} if calibration is None else _measured(calibration, case)
     own = {stage: x for stage, x in stages.items() if stage not in put_in}
@@ -158,23 +158,12 @@ def _made_with(case: Case, put_in: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], name: str) -> str:
-    """Whose stages these are, given the declared contract; Refusal where they are not of one algorithm."""
+    """Whose stages these are, given the declared contract; Refusal for names that are no stages."""
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(STAGES)}")
-    bounds = declared.get("split_bounds")
-    split = declared.get("splits") not in (None, 1) or bounds is not None  # out alone is of either
-    found = algorithm_of(stages, codes=case.codes is not None, splits=split)
-    if found is None:
-        other = [stage for stage in stages if stage not in ALGORITHMS["fp8"]]
-        raise Refusal(
-            f"{name} returned {', '.join(other)}; stages of a kernel on 8-bit codes are: {', '.join(ALGORITHMS['fp8'])}"
-        )
-    if found == "fp8" and split:
-        raise Refusal(
-            f'{name}: a kernel on 8-bit codes is judged as one that does not split the keys; its "contract" says '
-            + (f"splits={declared['splits']}" if bounds is None else f"split_bounds={[*bounds]}")
-        )
-    return found
+    # out alone is of either
+    split = declared.get("splits") not in (None, 1) or declared.get("split_bounds") is not None
+    return algorithm_of(stages, codes=case.codes is not None, splits=split)
 
 
 def _measured(path: str, case: Case) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from workbench.foreign.isolation import main; main()"
 )
 _REQUEST, _ANSWER, _CRASH = "request", "answer", "crash"
-_FRAMES = ("isolation.py", "foreign.py", "user_code.py")  # which call a function
+_FRAMES = ("isolation.py", "call.py", "user_code.py")  # which call a function
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 

@@ -17,7 +17,7 @@ from workbench.case import contract
 from workbench.case.box import case_of, parse, with_causal
 from workbench.case.case import GIVEN, QUANTISED, Case
 from workbench.case.inputs import fields as told_by
-from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, algorithm_of
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, stages_of
 from workbench.files import write_atomically
 from workbench.refusal import Refusal
 from workbench.trace.manifest import checked
@@ -192,14 +192,14 @@ def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:
     stated = manifest["algorithm"]
     if stated is None:
         splits = manifest["contract"].get("splits", case.splits) not in (None, 1)
-        if (found := algorithm_of(names, codes=case.codes is not None, splits=splits)) is None:
-            listed = "; ".join(f"{key}: {', '.join(known)}" for key, known in ALGORITHMS.items())
-            raise Refusal(f"its stages {', '.join(names)} are not of one algorithm; stages of {listed}")
-        return found
+        if unknown := [name for name in names if name not in STAGES]:
+            raise Refusal(f"unknown stage {unknown[0]!r}; stages are: {', '.join(STAGES)}")
+        return algorithm_of(names, codes=case.codes is not None, splits=splits)
     if stated not in ALGORITHMS:
         raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {stated!r}")
-    if unknown := [name for name in names if name not in ALGORITHMS[stated]]:
-        raise Refusal(f"unknown stage {unknown[0]!r}; stages of {stated}: {', '.join(ALGORITHMS[stated])}")
+    known = stages_of(stated, case.softcap)
+    if unknown := [name for name in names if name not in known]:
+        raise Refusal(f"unknown stage {unknown[0]!r}; stages of {stated}: {', '.join(known)}")
     return stated
 
 

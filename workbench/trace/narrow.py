@@ -7,7 +7,7 @@ import numpy as np
 
 from workbench.case.box import Window, bounds, case_of, parse, with_causal
 from workbench.case.case import Case
-from workbench.case.stages import ALGORITHMS, INPUT_AXES, MASKS, Stage
+from workbench.case.stages import ALGORITHMS, INPUT_AXES, MASKS, Stage, before_attention
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
 
@@ -41,7 +41,7 @@ def narrowed(
         raise Refusal(f"statistics of {', '.join(trace.statistics)} are of the whole run, and tell of no window on it")
     cut_through = "qkv" if window.b != (0, case.batch) else "q" if window.q != (0, case.seqlen_q) else ""
     unseen = [name for x in cut_through if (name := f"scale_{x}") not in trace.stages]
-    if trace.algorithm == "fp8" and case.codes is not None and unseen:
+    if before_attention(trace.algorithm) and case.codes is not None and unseen:
         raise Refusal(
             f"{trace.target} did not give {', '.join(unseen)}, which are of all batches and rows: a window holds whole "
             f"heads then; got {window}"

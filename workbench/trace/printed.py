@@ -17,7 +17,7 @@ from workbench.case import contract
 from workbench.case.case import GIVEN, QUANTISED, Case
 from workbench.case.inputs import by_name
 from workbench.case.presets import fields_of, words
-from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
+from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS, stages_of
 from workbench.floats import DTYPES, round_to, ulp
 from workbench.refusal import Refusal
 from workbench.trace.inputs import load as load_inputs
@@ -149,20 +149,21 @@ def load_log(
     log = read(Path(path))
     split = case.splits is not None or any(line.stage not in ALGORITHMS["flash"] for line in log.printed)
     algorithm = "split_k" if split else "flash"
+    known = stages_of(algorithm, case.softcap)
     by_stage: dict[str, dict[tuple[int, ...], list[Printed]]] = {}
     for line in log.printed:
-        stage = ALGORITHMS[algorithm].get(line.stage)
+        stage = known.get(line.stage)
         where = f"{path}, line {line.line}"
         if stage is None:
-            raise Refusal(f"{where}: unknown stage {line.stage!r}; stages are {', '.join(ALGORITHMS[algorithm])}")
+            raise Refusal(f"{where}: unknown stage {line.stage!r}; stages are {', '.join(known)}")
         check_index(stage, dims_of(stage, case, where), line.place, where)
         by_stage.setdefault(line.stage, {}).setdefault(line.place, []).append(line)
 
     stages, sparse = {}, {}
-    for name in (name for name in ALGORITHMS[algorithm] if name in by_stage):
+    for name in (name for name in known if name in by_stage):
         last = {index: lines[-1] for index, lines in by_stage[name].items()}
         values, errors = _stored([*last.values()], DTYPES[case.dtype] if name == "out" else np.dtype(np.float32))
-        dims = dims_of(ALGORITHMS[algorithm][name], case, str(path))
+        dims = dims_of(known[name], case, str(path))
         stages[name], sparse[name] = laid_out(dims, np.array([*last]), values, errors)
     return check(
         Trace(

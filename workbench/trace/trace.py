@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.contract import Contract
-from workbench.case.stages import INPUT_AXES, INPUTS, MASKS, shape, stages_of
+from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape, stages_of
 from workbench.floats import DTYPES, to_float64
 from workbench.refusal import Refusal
 
@@ -131,10 +131,11 @@ def check(trace: Trace, where: str) -> Trace:
             raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
     check_inputs(trace.case, trace.inputs, where)
     known = stages_of(trace.algorithm, trace.case.softcap)
-    if trace.algorithm != "split_k" and trace.contract.splits not in (None, 1):
+    if "merge_weight" not in known and trace.contract.splits not in (None, 1):
+        splitting = next(name for name, stages in ALGORITHMS.items() if {*known, "merge_weight"} <= {*stages})
         raise Refusal(
             f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "
-            "that split them are of the algorithm split_k"
+            f"that split them are of the algorithm {splitting}"
         )
     if not trace.contract.scores_scaled and not trace.case.scale > 0:
         raise Refusal(

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from workbench import Case, diff, run
-from workbench.case.stages import ALGORITHMS
+from workbench.case.stages import stages_of
 from workbench.cli.main import commands
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fault import Fault
@@ -17,7 +17,7 @@ from workbench.judge.explain.factors import ledger
 from workbench.reference import quantize
 from workbench.report.words import findings
 
-STAGES = tuple(ALGORITHMS["fp8"])
+STAGES = tuple(stages_of("fp8", softcap=None))
 FAULTS = [fault for fault in CATALOGUE.values() if fault.kernel == "fp8"]
 #: the faults that are a factor too many or too few: origin, factor, power
 FACTORS = {"scale-not-applied": [("lut_k", "scale_k", -1)], "rescale-per-lane": [("acc", "correction", -1)]}
@@ -53,9 +53,7 @@ def test_without_tables_a_wrong_scale_begins_at_the_decoded_tile():
     judged = diff(fp8_run(CASE.but(decode="direct"), faults=["v-uses-k-scale"]))
     assert judged.origins == ("dequant_v",) and not judged["dequant_v"].upstream and not judged.not_judged
     said = findings(judged)
-    assert said[0] == (
-        "first wrong stage: dequant_v = lut_v of the code, without a table its value * scale_v; rounded to float16"
-    )
+    assert said[0] == "first wrong stage: dequant_v = value of the code * scale_v, rounded to what products read"
     assert not [line for line in said if "judged" in line or "nobody saw" in line]
 
 

@@ -13,7 +13,7 @@ import pytest
 from workbench.foreign.probes import cuda_cpp as probes
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
+ROOT = HERE.parent.parent.parent
 
 
 @pytest.fixture(scope="session")

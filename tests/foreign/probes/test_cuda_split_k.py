@@ -96,6 +96,6 @@ def test_without_a_gpu_it_is_unavailable() -> None:
         pytest.skip("there is a GPU")
     with pytest.raises(Unavailable, match="^CUDA C\\+\\+ kernels run on an NVIDIA GPU, and there is none here: "):
         run(f"{EXAMPLE}:split_k", CASES[0])
-    words = [sys.executable, "-c", "from workbench.cli.main.main import main; main()", "diff", f"{EXAMPLE}:split_k"]
+    words = [sys.executable, "-c", "from workbench.cli.main import main; main()", "diff", f"{EXAMPLE}:split_k"]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
     assert result.returncode == 3 and "CUDA C++ kernels run on an NVIDIA GPU" in result.stderr

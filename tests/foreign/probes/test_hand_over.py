@@ -28,9 +28,19 @@ def test_the_header_is_where_python_says() -> None:
 @pytest.mark.parametrize(
     ("code", "algorithm", "options", "message"),
     [
-        ("a.so", "flsh", {}, "algorithm is one of flash, split_k, fp8; got 'flsh'"),
-        ("a.so", "flash", {"splits": 2}, "splits is for split_k, which needs it; got algorithm 'flash' and splits=2"),
-        ("a.so", "split_k", {}, "splits is for split_k, which needs it; got algorithm 'split_k' and splits=None"),
+        ("a.so", "flsh", {}, "algorithm is one of flash, split_k, fp8, fp8_split_k; got 'flsh'"),
+        (
+            "a.so",
+            "flash",
+            {"splits": 2},
+            "splits is for split_k and fp8_split_k, which need it; got algorithm 'flash' and splits=2",
+        ),
+        (
+            "a.so",
+            "split_k",
+            {},
+            "splits is for split_k and fp8_split_k, which need it; got algorithm 'split_k' and splits=None",
+        ),
         ("nowhere.so", "flash", {}, "nowhere.so: no such file"),
         (
             7,
@@ -42,7 +52,7 @@ def test_the_header_is_where_python_says() -> None:
             __file__,
             "flash",
             {"stages": "scoers"},
-            "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, "
+            "probes is one of all, lean, output, or some of the stages qk, capped, scores, row_max, correction, probs, "
             "probs_cast, row_sum, acc, out, lse; got 'scoers'",
         ),
         (__file__, "flash", {}, f"{__file__} is no shared object that can be loaded: "),

@@ -90,7 +90,7 @@ def test_a_bfloat16_function_of_torch_is_not_refused() -> None:
 def test_how_to_run_without_a_gpu_is_said() -> None:
     """In a process of its own, since Triton asks for the interpreter once, when it is imported."""
     root = Path(__file__).parent.parent.parent.parent
-    code = "from workbench.cli.main.main import main; main()"
+    code = "from workbench.cli.main import main; main()"
     target = [f"{root}/examples/triton_flash.py:attention", "--arrays", "torch"]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = f"{root}:{environment.get('PYTHONPATH', '')}"

@@ -90,7 +90,7 @@ def test_sizes_that_nobody_tells_are_refused(names: str, message: str) -> None:
 
 def test_unknown_stages_are_refused() -> None:
     q = torch.zeros((1, 1, 4, 16))
-    with pytest.raises(Refusal, match="^unknown stage 'scoers'; stages are: qk, scores, row_max, "):
+    with pytest.raises(Refusal, match="^unknown stage 'scoers'; stages are: scale_q, scale_k, scale_v, "):
         buffers("qk,scoers", q, q)
 
 

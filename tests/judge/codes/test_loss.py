@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, diff, run
-from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
+from workbench.case.stages import QUANTISED_INPUTS, stages_of
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
 from workbench.judge.codes.decoding import attention_of
@@ -15,7 +15,7 @@ from workbench.judge.codes.loss import loss
 from workbench.reference import dense
 from workbench.trace.trace import Trace
 
-ALL = tuple(ALGORITHMS["flash"])
+ALL = tuple(stages_of("flash", None))
 CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=70, head_dim=64, causal=True)
 
 
@@ -80,7 +80,7 @@ def test_a_loss_needs_out_and_the_inputs(trace: Trace) -> None:
 def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, str]) -> None:
     judged = diff(attention_of(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")))
     assert judged.verdict == "rounding" and (judged.origins, judged.victims) == ((), ())
-    assert [stage.name for stage in judged] == list(ALGORITHMS["flash"])
+    assert [stage.name for stage in judged] == list(ALL)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_right_inputs_are_the_nearest_to_those_dumped(trace: Trace) -> None:
 def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(codes: str) -> None:
     dumped = run("fp8", CASE.but(codes=codes), backend="emulator")
     told = attention_of(dumped)
-    stages = {name: stage for name, stage in dumped.stages.items() if name in ALGORITHMS["flash"]}
+    stages = {name: stage for name, stage in dumped.stages.items() if name in ALL}
     guessed = attention_of(replace(dumped, stages=stages))
     for name in "qkv":
         error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))

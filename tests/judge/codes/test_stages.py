@@ -12,7 +12,7 @@ from rich.console import Console
 
 from workbench import Case, Diff, Trace, diff, run
 from workbench.bench.verdicts import reduced
-from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
+from workbench.case.stages import QUANTISED_INPUTS, stages_of
 from workbench.floats import to_float64, ulp
 from workbench.judge.bias import second_case
 from workbench.judge.codes.decoding import attention_of
@@ -71,7 +71,7 @@ def dumping(probes: str, case: Case, **options: Any) -> Trace:
 def test_a_right_run_has_every_stage_in_data_flow_order(trace: Trace) -> None:
     judged = diff(trace)
     assert (judged.verdict, judged.origins, judged.victims) == ("rounding", (), ())
-    assert [stage.name for stage in judged] == list(ALGORITHMS["fp8"])
+    assert [stage.name for stage in judged] == list(stages_of("fp8", None))
     assert all(stage.isolated is not None and stage.propagated is not None for stage in judged)
     exact = [stage.name for stage in judged if stage.verdict == "exact"]
     # dumped tables leave dequant_k and dequant_v one rounding
@@ -123,7 +123,7 @@ def test_a_decoding_that_nobody_saw_shows_at_the_first_stage_that_was_dumped(
 def test_what_a_wrong_decoding_does_to_later_stages_makes_them_victims(trace: Trace) -> None:
     judged = diff(run("fp8", CASE, faults=["scale-not-applied"], backend="emulator"))
     assert judged.origins == ("lut_k",)
-    assert judged.victims == ("dequant_k", *list(ALGORITHMS["fp8"])[list(ALGORITHMS["fp8"]).index("qk") :])
+    assert judged.victims == ("dequant_k", *list(stages_of("fp8", None))[list(stages_of("fp8", None)).index("qk") :])
     assert judged["lut_v"].role == judged["dequant_q"].role == "clean"
     text = shown(judged)
     assert "a victim's row shows the error from codes and scales" in text

@@ -130,18 +130,20 @@ def hand_over(
     """Buffers of unwritten slots, which the probes of `code` store into from now on.
 
     `code`, compiled with -DWB_PROBES: a cuda.core ObjectCode, a cupy.RawModule, or a shared object of nvcc's (its path,
-    or a module made by torch's extension loader); also one for the CPU, in a test. `algorithm`: flash, split_k or fp8,
-    whose stages they are. q [batch, heads, seqlen_q, dim], k [batch, kv_heads, seqlen_k, dim], whose shapes alone are
-    read; `block_k`: keys in a tile. `stages`: a probe set (all, lean, output) or stages separated by commas; probes of
-    others store nothing. A slot takes 4 bytes, whatever the dtype.
+    or a module made by torch's extension loader); also one for the CPU, in a test. `algorithm`: flash, split_k, fp8 or
+    fp8_split_k, whose stages they are. q [batch, heads, seqlen_q, dim], k [batch, kv_heads, seqlen_k, dim], whose
+    shapes alone are read; `block_k`: keys in a tile. `stages`: a probe set (all, lean, output) or stages separated by
+    commas; probes of others store nothing. A slot takes 4 bytes, whatever the dtype.
 
     Refusal for code without probes, an algorithm or stage that does not exist, and splits where there are none;
     Unavailable without a GPU.
     """
     if algorithm not in ALGORITHMS:
         raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
-    if (splits is None) == (algorithm == "split_k"):
-        raise Refusal(f"splits is for split_k, which needs it; got algorithm {algorithm!r} and splits={splits}")
+    splitting = [name for name, stages in ALGORITHMS.items() if "merge_weight" in stages]
+    if (splits is None) == (algorithm in splitting):
+        names = " and ".join(splitting)
+        raise Refusal(f"splits is for {names}, which need it; got algorithm {algorithm!r} and splits={splits}")
     sizes = axis_sizes(q.shape, k.shape, block_k, splits or 1)
     wanted = probe_set(algorithm, stages)
     pointer = _pointer(code)
