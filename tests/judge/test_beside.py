@@ -1,8 +1,9 @@
 """Other rules and bits lost: with the verdicts, in a pass of their own, whole or in parts, they are the same."""
 
 from dataclasses import replace
-from typing import Any
 from functools import cached_property
+from typing import Any
+
 import numpy as np
 import pytest
 
