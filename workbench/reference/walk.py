@@ -252,7 +252,8 @@ _INPUTS: Mapping[str, str] = {"q": "bhqd", "k": "bhkd", "v": "bhkd", "mask": "bh
 
 @np.errstate(all="ignore")
 def values(p: Problem, names: Collection[str] | None = None, manner: Manner = VALUE) -> dict[str, np.ndarray]:
-    """The stages `names`, all where there are none, in data-flow order, from the given ones and from the inputs.
+    """The stages `names`, all where there are none, in data-flow order, from the given ones and from the inputs; and
+    the parameters that they are made of.
 
     A given stage is read in place of the computed one by every later stage and by the next tile's state. What is
     returned is still computed: with a kernel's whole trace as given, each stage is what the kernel should have made of
