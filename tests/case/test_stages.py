@@ -12,6 +12,8 @@ from workbench.case.stages import (
     before_attention,
     probe_set,
     shape,
+    stage_of,
+    stages_of,
 )
 from workbench.refusal import Refusal
 
@@ -50,6 +52,18 @@ def test_stages_that_a_kernel_does_not_have():
     assert absent(decode="table", softcap=30.0) == set()
 
 
+def test_the_stages_of_a_kernel_are_those_of_its_softcap():
+    for algorithm, stages in ALGORITHMS.items():
+        assert list(stages_of(algorithm, 30.0)) == list(stages)
+        assert list(stages_of(algorithm, None)) == [name for name in stages if name != "capped"]
+    assert stage_of("flash", "capped", "mine", 30.0) == STAGES["capped"]
+    with pytest.raises(Refusal) as refused:
+        stage_of("flash", "capped", "mine", None)
+    assert str(refused.value) == (
+        "mine has no stage 'capped'; its stages: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, out, lse"
+    )
+
+
 @pytest.mark.parametrize(
     ("names", "codes", "splits", "expected"),
     [
@@ -62,7 +76,6 @@ def test_stages_that_a_kernel_does_not_have():
         (["codes_q", "partial_O"], False, False, "fp8_split_k"),
         (["dequant_v", "merge_sum", "out"], True, False, "fp8_split_k"),
         (["lut_k", "row_max"], False, True, "fp8_split_k"),
-        (["out", "ring"], False, False, None),
         ([], False, False, "flash"),
     ],
 )
@@ -76,7 +89,10 @@ def test_probe_sets_hold_known_stages_in_data_flow_order():
     assert all(set(names) <= known for names in PROBE_SETS.values())
     assert probe_set("flash", "lean") == ("scores", "row_max", "row_sum", "acc", "out", "lse")
     assert probe_set("split_k", "output") == ("out", "lse")
-    assert probe_set("split_k", "all") == tuple(ALGORITHMS["split_k"])
+    assert probe_set("split_k", "all") == tuple(stages_of("split_k", None))
+    assert probe_set("split_k", "all", softcap=30.0) == tuple(ALGORITHMS["split_k"])
+    assert probe_set("flash", "capped,out", softcap=30.0) == ("capped", "out")
+    assert "capped" not in probe_set("flash", "lean", softcap=30.0)
     assert probe_set("fp8", "output") == (*QUANTISED_INPUTS, "out", "lse")
     assert probe_set("fp8", "lean") == (*QUANTISED_INPUTS, "scores", "row_max", "row_sum", "acc", "out", "lse")
     assert probe_set("split_k", "acc, out,qk") == ("qk", "acc", "out")
@@ -84,8 +100,8 @@ def test_probe_sets_hold_known_stages_in_data_flow_order():
     with pytest.raises(Refusal) as refused:
         probe_set("flash", "acc,some")
     assert str(refused.value) == (
-        "probes is one of all, lean, output, or some of the stages qk, capped, scores, row_max, correction, probs, "
-        "probs_cast, row_sum, acc, out, lse; got 'acc,some'"
+        "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
+        "row_sum, acc, out, lse; got 'acc,some'"
     )
 
 

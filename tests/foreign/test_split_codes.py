@@ -52,7 +52,12 @@ def kernel(fault: str = "", *, only: tuple[str, ...] = (), declared: Any = None)
         tiles = [slice(a, min(a + TILE, k.shape[2])) for a in range(0, k.shape[2], TILE)]
         per_split = -(-len(tiles) // SPLITS)
         state = (*q.shape[:3], len(tiles))
-        for name, shape in (("row_max", state), ("correction", state), ("row_sum", state), ("acc", (*state, q.shape[3]))):
+        for name, shape in (
+            ("row_max", state),
+            ("correction", state),
+            ("row_sum", state),
+            ("acc", (*state, q.shape[3])),
+        ):
             x[name] = np.zeros(shape, F32)
         x["probs"] = np.zeros_like(x["scores"])
         for t, tile in enumerate(tiles):
@@ -94,7 +99,9 @@ def test_every_stage_of_a_right_kernel_is_judged_right(causal: bool) -> None:
     assert all(stage.isolated is not None and stage.propagated is not None for stage in judged)
 
 
-@pytest.mark.parametrize("only", [PARTIALS, ENDS, (*PARTIALS, *ENDS), ("dequant_v", "out"), ("codes_k", "scale_k", *ENDS)])
+@pytest.mark.parametrize(
+    "only", [PARTIALS, ENDS, (*PARTIALS, *ENDS), ("dequant_v", "out"), ("codes_k", "scale_k", *ENDS)]
+)
 def test_some_stages_of_a_right_kernel(only: tuple[str, ...]) -> None:
     judged = diff(run(kernel(only=only), CASE))
     assert judged.trace.algorithm == "fp8_split_k"
@@ -146,12 +153,12 @@ def test_a_trace_of_it_survives_a_file_and_its_algorithm_is_told(tmp_path: Path)
     assert diff(loaded).verdict == "rounding"
 
 
-SOURCE = '''
+SOURCE = """
 from tests.foreign.test_split_codes import kernel
 
 right = kernel()
 wrong = kernel("sum counted twice")
-'''
+"""
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:

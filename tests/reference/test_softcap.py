@@ -41,7 +41,9 @@ def test_against_the_referee(softcap: float, mask: str, biased: bool) -> None:
         for name, wanted in expected.items():
             finite = np.isfinite(wanted)
             assert np.array_equal(made[name][~finite], wanted[~finite])
-            assert np.all(np.abs(made[name][finite] - wanted[finite]) <= 1e-13 * np.maximum(1, np.abs(wanted[finite]))), name
+            assert np.all(
+                np.abs(made[name][finite] - wanted[finite]) <= 1e-13 * np.maximum(1, np.abs(wanted[finite]))
+            ), name
         assert np.all(np.abs(made["capped"]) <= case.softcap)
         shown = made["capped"] if bias is None else made["capped"] + bias
         assert np.array_equal(made["scores"], np.where(case.mask(), shown, -np.inf))

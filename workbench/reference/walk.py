@@ -108,8 +108,9 @@ class At:
 
     @property
     def own(self) -> Any:
-        """Its value."""
-        return self.computed[self.name][self._index(self.name, False)]
+        """Its value, as it was computed where it was dumped; made now where bounds alone look at it."""
+        array = self.computed[self.name] if self.name in self.computed else self.whole(self.name)
+        return array[self._index(self.name, False)]
 
     def computed_before(self) -> Any:
         """Its value after the previous tile, whatever was dumped."""

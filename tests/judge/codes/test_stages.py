@@ -123,7 +123,10 @@ def test_a_decoding_that_nobody_saw_shows_at_the_first_stage_that_was_dumped(
 def test_what_a_wrong_decoding_does_to_later_stages_makes_them_victims(trace: Trace) -> None:
     judged = diff(run("fp8", CASE, faults=["scale-not-applied"], backend="emulator"))
     assert judged.origins == ("lut_k",)
-    assert judged.victims == ("dequant_k", *(name for name in stages_of("fp8", None) if name not in before_attention("fp8")))
+    assert judged.victims == (
+        "dequant_k",
+        *(name for name in stages_of("fp8", None) if name not in before_attention("fp8")),
+    )
     assert judged["lut_v"].role == judged["dequant_q"].role == "clean"
     text = shown(judged)
     assert "a victim's row shows the error from codes and scales" in text
