@@ -59,7 +59,7 @@ def changed(before, after):
 def readers(run, name, replaced):
     """Stages that see `name` directly, or through computed stages, those not in `replaced`."""
     algorithm, _, capped = run.partition(" ")
-    table = table_of(algorithm, softcap=bool(capped))
+    table = table_of(algorithm, numbers=frozenset({"softcap"} if capped else ()))
     found: set[str] = set()
     sources = {name}
     for stage in RUNS[run]:  # in data-flow order: one pass is enough

@@ -78,7 +78,7 @@ def test_every_stage_but_out_and_lse_is_read_by_a_later_one(algorithm, name):
 
 def test_what_a_stage_reads_is_what_the_table_says():
     """Parameters stand for the inputs that they are made of; the scale is a number, and no array."""
-    flash, capped, codes = table_of("flash"), table_of("flash", softcap=True), table_of("fp8_split_k")
+    flash, capped, codes = table_of("flash"), table_of("flash", numbers=frozenset({"softcap"})), table_of("fp8_split_k")
     assert direct(flash, "qk") == ("q", "k") and direct(codes, "qk") == ("dequant_q", "dequant_k")
     assert direct(flash, "scores") == ("qk", "mask") and direct(capped, "scores") == ("capped", "mask")
     assert direct(capped, "capped") == ("qk",)

@@ -131,7 +131,7 @@ def test_a_right_kernel_is_within_every_bound(tanh: Tanh, of: str, softcap: floa
 def test_a_tanh_four_times_worse_is_found(of: str, softcap: float, mask: str) -> None:
     """Of caps that the scores reach; from qk at capped, and at scores where nobody saw capped."""
     case = BASE.but(softcap=softcap, **MASKS[mask])
-    worse = off_by(4 * (TANH["approx"] if of == "approx" else 5 * 2.0**-24))
+    worse = off_by(4 * TANH[of])
     trace = simulated(case, worse, of)
     assert diff(trace).origins == ("capped",)
     assert diff(only(trace, "qk", "scores")).origins == ("scores",)

@@ -18,16 +18,18 @@ from workbench.reference.losses import losses_of
 from workbench.reference.manner import Manner
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.stage import Bounded, Near, Ref, Same, Say, Stage, Table, reads
+from workbench.reference.steps.cast import Cast
 from workbench.reference.tables import attention_of, definition, edited, inserted, parameter, table_of
 from workbench.reference.walk import budgets, values
 
 pytestmark = pytest.mark.filterwarnings("error")
 
+SOFTCAP = frozenset({"softcap"})
 #: all that changes a table
 OPTIONS = [
-    dict(softcap=softcap, row_sum_of_cast=cast, row_max=row_max, decode_table=table, known_format=known)
-    for softcap, cast, row_max, table, known in product(
-        (False, True), (False, True, None), ("running", "any"), (True, False), (True, False)
+    dict(numbers=numbers, row_sum_of_cast=cast, row_max=row_max, decode_table=table, known_format=known)
+    for numbers, cast, row_max, table, known in product(
+        (frozenset(), SOFTCAP), (False, True, None), ("running", "any"), (True, False), (True, False)
     )
 ]
 
@@ -36,7 +38,7 @@ OPTIONS = [
 def test_names_and_axes_are_those_of_the_vocabulary(algorithm: str) -> None:
     """case.stages holds them for those who need no steps: the two are equal whatever a kernel has."""
     for options in OPTIONS:
-        decode, softcap = "table" if options["decode_table"] else "direct", 30.0 if options["softcap"] else None
+        decode, softcap = "table" if options["decode_table"] else "direct", 30.0 if options["numbers"] else None
         lacks = absent(decode=decode, softcap=softcap)
         expected = [(name, stage.axes) for name, stage in ALGORITHMS[algorithm].items() if name not in lacks]
         table = table_of(algorithm, **options)  # type: ignore[arg-type]
@@ -72,8 +74,8 @@ def test_steps_read_inputs_and_what_comes_before_them(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_stage_and_parameter_has_readers_and_a_definition(algorithm: str) -> None:
-    for softcap in (False, True):
-        table = table_of(algorithm, softcap=softcap)
+    for numbers in (frozenset(), SOFTCAP):
+        table = table_of(algorithm, numbers=numbers)
         for name in table:
             assert definition(table, name)
             readers = [other for other, stage in table.items() if name in reads(stage.step) and other != name]
@@ -102,8 +104,8 @@ def problem(table: Table, **changes: Any) -> Problem:
     """Of the case, by another table."""
     contract = changes.pop("contract", replace(CONTRACT, splits=2 if "merge_sum" in table else None))
     usual: dict[str, Any] = dict(
-        table=table, contract=contract, losses=losses_of(contract, 2.0), inputs={"q": Q, "k": K, "v": V, "mask": MASK},
-        scale=CASE.scale, softcap=2.0, bias=None, exact_products=False, tiling=contract.tiling(CASE.seqlen_k), given={},
+        table=table, contract=contract, losses=losses_of(contract, SOFTCAP), inputs={"q": Q, "k": K, "v": V, "mask": MASK},
+        numbers={"scale": CASE.scale, "softcap": 2.0}, bias=None, exact_products=False, tiling=contract.tiling(CASE.seqlen_k), given={},
         codes=Codes("e4m3", operands=dict.fromkeys(INPUTS, "float32")),
     )  # fmt: skip
     return Problem(**{**usual, **changes})
@@ -136,7 +138,7 @@ class HeadsInTurn:
 
 
 @dataclass(frozen=True)
-class Number:
+class Other:
     """Another scale."""
 
     number: float
@@ -227,7 +229,7 @@ EDITS: dict[str, Table] = {
     "head map of k": put(FLASH, "k_rows", HeadsInTurn("k")),
     "head map of v": put(FLASH, "v_rows", HeadsInTurn("v")),
     "q_rows": edited(FLASH, "k_rows", of="v"),
-    "scale": put(FLASH, "scale", Number(1.0)),
+    "scale": put(FLASH, "scale", Other(1.0)),
     "visible": put(FLASH, "visible", Later("mask")),
     "subtracted": edited(FLASH, "subtracted", of="-row_max"),
     "subtracted of tile": put(FLASH, "subtracted", OfTile("scores")),
@@ -244,8 +246,8 @@ EDITS: dict[str, Table] = {
     "inserted in a merge": inserted(
         edited(MERGING, "numerator", of="twice"), "partial_O", {"twice": parameter("bhsqd", Doubled("partial_O"))}
     ),
-    "softcap": edited(table_of("flash", softcap=True), "capped", scale="scale"),
-    "mask before the softcap": put(table_of("flash", softcap=True), "visible", Later("mask")),
+    "softcap": edited(table_of("flash", numbers=SOFTCAP), "capped", cap="scale"),
+    "mask before the softcap": put(table_of("flash", numbers=SOFTCAP), "visible", Later("mask")),
     "decoded": edited(table_of("fp8"), "dequant_v", by="lut_k"),
     "decoded of a merge": edited(table_of("fp8_split_k"), "k_rows", of="dequant_v"),
 }
@@ -334,23 +336,38 @@ def test_an_edited_table_has_values_and_bounds(edit: str, dumped: str, statistic
             assert np.all(budget.statistical[known] <= budget.bound[known]), name
 
 
+def in_float32(p: Problem) -> Problem:
+    """Of the same inputs, as a control takes them."""
+    return replace(
+        p,
+        inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
+        numbers={name: np.float32(x) for name, x in p.numbers.items()},  # type: ignore[misc]
+    )
+
+
 @pytest.mark.parametrize("edit", [edit for edit in EDITS if not edit.startswith("decoded")])
 def test_an_edited_table_has_a_control(edit: str) -> None:
     """In float32, as a kernel with the same fault would compute it."""
-    table = EDITS[edit]
-    p = problem(table)
-    narrow = replace(
-        p,
-        inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
-        scale=np.float32(p.scale),  # type: ignore[arg-type]
-    )
-    made, expected = values(narrow, manner=Manner()), values(p)
+    p = problem(EDITS[edit])
+    made, expected = values(in_float32(p), manner=Manner()), values(p)
     for name, x in made.items():
-        if name in ("visible", "scale"):
+        if name in ("visible", "scale", "cap"):
             continue
         assert x.dtype == np.float32, name
         if edit != "subtracted":
             np.testing.assert_allclose(x, expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_a_control_takes_that_of_its_parameters() -> None:
+    """A cast whose rounding nobody told is made by the control alone."""
+    contract = replace(CONTRACT, probs_dtype="bfloat16", assumed=("probs_rounding",))
+    p = problem(put(FLASH, "summed", Cast("probs")), contract=contract)
+    made, expected = values(in_float32(p), manner=Manner()), values(p)
+    assert np.array_equal(expected["probs_cast"], expected["probs"])
+    assert np.any(made["probs_cast"] != made["probs"])
+    # in the order of keys
+    added = np.add.accumulate(made["probs_cast"][..., :4], axis=-1)[..., -1]
+    np.testing.assert_array_equal(made["row_sum"][..., 0], added)
 
 
 def test_what_an_edit_says() -> None:
