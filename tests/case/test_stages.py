@@ -4,18 +4,21 @@ from workbench.case.case import Case
 from workbench.case.stages import (
     ALGORITHMS,
     AXIS_NAMES,
-    INPUTS,
     PROBE_SETS,
     QUANTISED_INPUTS,
-    nearest_dumped,
+    STAGES,
+    absent,
+    algorithm_of,
+    before_attention,
     probe_set,
     shape,
-    unseen_upstream,
+    stage_of,
+    stages_of,
 )
 from workbench.refusal import Refusal
 
 EVERY_STAGE = [(algorithm, name) for algorithm, stages in ALGORITHMS.items() for name in stages]
-TILE_STAGES = ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
+TILE_STAGES = ("qk", "capped", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 
 
 @pytest.mark.parametrize(("algorithm", "name"), EVERY_STAGE)
@@ -25,22 +28,6 @@ def test_axes_are_known_letters_used_once(algorithm, name):
     assert axes.startswith("bh") or name.startswith(("scale_", "lut_"))
 
 
-@pytest.mark.parametrize(("algorithm", "name"), EVERY_STAGE)
-def test_a_stage_reads_inputs_earlier_stages_or_its_own_state(algorithm, name):
-    stages = ALGORITHMS[algorithm]
-    order = list(stages)
-    assert stages[name].name == name and stages[name].reads
-    for parent in stages[name].reads:
-        assert parent in INPUTS or order.index(parent) <= order.index(name)
-        assert parent != name or "t" in stages[name].axes  # only what runs over tiles has a previous state
-
-
-@pytest.mark.parametrize(("algorithm", "name"), EVERY_STAGE)
-def test_every_stage_but_out_and_lse_is_read_by_a_later_one(algorithm, name):
-    readers = {stage.name for stage in ALGORITHMS[algorithm].values() if name in stage.reads} - {name}
-    assert bool(readers) == (name not in ("out", "lse"))
-
-
 def test_the_algorithms_share_their_tile_stages():
     flash, split_k = ALGORITHMS["flash"], ALGORITHMS["split_k"]
     assert tuple(flash) == (*TILE_STAGES, "out", "lse")
@@ -48,10 +35,52 @@ def test_the_algorithms_share_their_tile_stages():
         f"{stage}_{x}" for stage in ("scale", "codes", "lut", "dequant") for x in "qkv" if (stage, x) != ("lut", "q")
     ]
     assert tuple(ALGORITHMS["fp8"]) == (*quantised, *flash)
+    assert before_attention("fp8") == before_attention("fp8_split_k") == tuple(quantised)
+    assert before_attention("flash") == before_attention("split_k") == ()
     merged = ("partial_max", "partial_sum", "partial_O", "merge_max", "merge_weight", "merge_sum")
     assert tuple(split_k) == (*TILE_STAGES, *merged, "out", "lse")
-    assert all(flash[name] == split_k[name] for name in TILE_STAGES)
-    assert [name for name in flash if flash[name] != ALGORITHMS["fp8"][name]] == ["qk", "acc"]
+    assert tuple(ALGORITHMS["fp8_split_k"]) == (*quantised, *split_k)
+    for algorithm, stages in ALGORITHMS.items():
+        assert stages == {name: STAGES[name] for name in stages}, algorithm
+    assert tuple(STAGES) == tuple(ALGORITHMS["fp8_split_k"])
+
+
+def test_stages_that_a_kernel_does_not_have():
+    assert absent(decode="table", softcap=None) == absent(decode=None, softcap=None) == {"capped"}
+    assert absent(decode="direct", softcap=30.0) == {"lut_k", "lut_v"}
+    assert absent(decode="direct", softcap=None) == {"capped", "lut_k", "lut_v"}
+    assert absent(decode="table", softcap=30.0) == set()
+
+
+def test_the_stages_of_a_kernel_are_those_of_its_softcap():
+    for algorithm, stages in ALGORITHMS.items():
+        assert list(stages_of(algorithm, 30.0)) == list(stages)
+        assert list(stages_of(algorithm, None)) == [name for name in stages if name != "capped"]
+    assert stage_of("flash", "capped", "mine", 30.0) == STAGES["capped"]
+    with pytest.raises(Refusal) as refused:
+        stage_of("flash", "capped", "mine", None)
+    assert str(refused.value) == (
+        "mine has no stage 'capped'; its stages: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, out, lse"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "codes", "splits", "expected"),
+    [
+        (["out"], False, False, "flash"),
+        (["out"], False, True, "split_k"),
+        (["partial_O", "out"], False, False, "split_k"),
+        (["out"], True, False, "fp8"),
+        (["out"], True, True, "fp8_split_k"),
+        (["codes_q", "out"], False, False, "fp8"),  # of codes in a format that nobody told
+        (["codes_q", "partial_O"], False, False, "fp8_split_k"),
+        (["dequant_v", "merge_sum", "out"], True, False, "fp8_split_k"),
+        (["lut_k", "row_max"], False, True, "fp8_split_k"),
+        ([], False, False, "flash"),
+    ],
+)
+def test_the_algorithm_is_told_by_the_stages(names, codes, splits, expected):
+    assert algorithm_of(names, codes=codes, splits=splits) == expected
 
 
 def test_probe_sets_hold_known_stages_in_data_flow_order():
@@ -60,7 +89,10 @@ def test_probe_sets_hold_known_stages_in_data_flow_order():
     assert all(set(names) <= known for names in PROBE_SETS.values())
     assert probe_set("flash", "lean") == ("scores", "row_max", "row_sum", "acc", "out", "lse")
     assert probe_set("split_k", "output") == ("out", "lse")
-    assert probe_set("split_k", "all") == tuple(ALGORITHMS["split_k"])
+    assert probe_set("split_k", "all") == tuple(stages_of("split_k", None))
+    assert probe_set("split_k", "all", softcap=30.0) == tuple(ALGORITHMS["split_k"])
+    assert probe_set("flash", "capped,out", softcap=30.0) == ("capped", "out")
+    assert "capped" not in probe_set("flash", "lean", softcap=30.0)
     assert probe_set("fp8", "output") == (*QUANTISED_INPUTS, "out", "lse")
     assert probe_set("fp8", "lean") == (*QUANTISED_INPUTS, "scores", "row_max", "row_sum", "acc", "out", "lse")
     assert probe_set("split_k", "acc, out,qk") == ("qk", "acc", "out")
@@ -83,62 +115,3 @@ def test_shape_of_a_stage():
     assert shape(ALGORITHMS["fp8"]["codes_q"], sizes) == (2, 4, 3, 8)
     assert shape(ALGORITHMS["fp8"]["dequant_v"], sizes) == (2, 2, 70, 8)
     assert shape(ALGORITHMS["fp8"]["lut_v"], sizes) == (2, 256)
-
-
-PARTIALS = ("partial_max", "partial_sum", "partial_O")
-LEAN_FLASH = probe_set("flash", "lean")
-LEAN_SPLIT_K = probe_set("split_k", "lean")
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "name", "dumped", "nearest", "unseen"),
-    [
-        # a foreign split-K kernel that gives its workspace and its output: the reduce alone stands between
-        ("split_k", "out", (*PARTIALS, "out"), PARTIALS, ("merge_max", "merge_weight", "merge_sum")),
-        ("split_k", "lse", (*PARTIALS, "lse"), ("partial_max", "partial_sum"), ("merge_max", "merge_sum")),
-        ("split_k", "merge_sum", (*PARTIALS, "merge_sum"), ("partial_max", "partial_sum"), ("merge_max",)),
-        # one of the reduce's own stages is known: it takes the place of what lies behind it
-        (
-            "split_k",
-            "out",
-            (*PARTIALS, "merge_sum"),
-            ("partial_max", "partial_O", "merge_sum"),
-            ("merge_max", "merge_weight"),
-        ),
-        # nothing but the output: end to end
-        ("flash", "out", ("out", "lse"), (), TILE_STAGES),
-        ("flash", "lse", ("out", "lse"), (), ("qk", "scores", "row_max", "correction", "probs", "row_sum")),
-        ("split_k", "partial_max", PARTIALS, (), ("qk", "scores", "row_max")),
-        # the lean set leaves out qk, correction and both probs
-        ("flash", "scores", LEAN_FLASH, (), ("qk",)),
-        ("flash", "row_max", LEAN_FLASH, ("scores", "row_max"), ()),
-        ("flash", "row_sum", LEAN_FLASH, ("scores", "row_max", "row_sum"), ("correction", "probs")),
-        ("flash", "acc", LEAN_FLASH, ("scores", "row_max", "acc"), ("correction", "probs", "probs_cast")),
-        ("flash", "out", LEAN_FLASH, ("row_sum", "acc"), ()),
-        ("split_k", "out", LEAN_SPLIT_K, PARTIALS, ("merge_max", "merge_weight", "merge_sum")),
-        # everything dumped: the direct inputs, its own previous state among them
-        ("flash", "acc", tuple(ALGORITHMS["flash"]), ("correction", "probs_cast", "acc"), ()),
-        ("flash", "qk", tuple(ALGORITHMS["flash"]), (), ()),
-        # a quantised kernel whose table nobody saw, and one that gives only its decoded V
-        ("fp8", "dequant_k", (*QUANTISED_INPUTS, "dequant_k"), ("scale_k", "codes_k"), ("lut_k",)),
-        (
-            "fp8",
-            "acc",
-            ("probs_cast", "correction", "acc", "dequant_v"),
-            ("dequant_v", "correction", "probs_cast", "acc"),
-            (),
-        ),
-        # a state that was not dumped itself is recomputed from its first tile on
-        ("flash", "row_sum", ("scores",), ("scores",), ("row_max", "correction", "probs")),
-    ],
-)
-def test_nearest_dumped_and_unseen_upstream(algorithm, name, dumped, nearest, unseen):
-    assert nearest_dumped(algorithm, name, dumped) == nearest
-    assert unseen_upstream(algorithm, name, dumped) == unseen
-
-
-@pytest.mark.parametrize(("algorithm", "name"), EVERY_STAGE)
-def test_with_everything_dumped_a_stage_is_judged_from_its_direct_inputs(algorithm, name):
-    stages = ALGORITHMS[algorithm]
-    assert set(nearest_dumped(algorithm, name, stages)) == set(stages[name].reads) - set(INPUTS)
-    assert unseen_upstream(algorithm, name, stages) == ()

@@ -1,6 +1,7 @@
 """Other rules and bits lost: with the verdicts, in a pass of their own, whole or in parts, they are the same."""
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,11 @@ def test_a_report_computes_every_part_once_and_nothing_larger(monkeypatch: pytes
     trace = dumping("flash", "output")
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
     scores: list[int] = []
-    recomputed, plain = Expectation.recomputed, rules.plain_attention
+    computed, plain = vars(Expectation)["computed"].func, rules.plain_attention
 
-    def of_expectation(self: Expectation, *instead: Any) -> dict[str, np.ndarray]:
-        found = recomputed(self, *instead)
+    @cached_property
+    def of_expectation(self: Expectation) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = computed(self)
         if isinstance(self.part.q, slice):  # not the few queries that controls are computed of
             scores.append(found["scores"].size)
         return found
@@ -80,7 +82,8 @@ def test_a_report_computes_every_part_once_and_nothing_larger(monkeypatch: pytes
         scores.append(q[..., 0].size * k.shape[2])
         return plain(q, k, v, **options)
 
-    monkeypatch.setattr(Expectation, "recomputed", of_expectation)
+    of_expectation.__set_name__(Expectation, "computed")
+    monkeypatch.setattr(Expectation, "computed", of_expectation)
     monkeypatch.setattr(rules, "plain_attention", of_plain)
     judged = diff(trace, report=True)
     assert judged.bits_lost and judged.rules

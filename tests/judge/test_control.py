@@ -10,6 +10,7 @@ from workbench import Case, Trace, run
 from workbench.cuda.kernels import KERNELS
 from workbench.floats import round_to
 from workbench.judge.control import ROWS, control, sampled
+from workbench.judge.expectation import Expectation
 
 #: on a build that other tests compile too
 CASE = Case(seqlen_q=48, seqlen_k=96, heads=2, kv_heads=1, head_dim=32, block_q=32, block_k=32)
@@ -20,7 +21,7 @@ def traced(kernel: str, case: Case = CASE) -> Trace:
 
 
 def controls(trace: Trace, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return control(trace, given, np.arange(trace.case.seqlen_q))
+    return control(Expectation(trace, given))
 
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])

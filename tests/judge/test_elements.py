@@ -4,11 +4,11 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from workbench.reference.budget import Budget
 
 from workbench.floats import to_float64
 from workbench.judge.elements import Comparison, Elements, State, compare, whole
 from workbench.judge.stage import StageDiff
+from workbench.reference.bound import Budget
 from workbench.refusal import Refusal
 from workbench.trace.trace import blank, unwritten
 

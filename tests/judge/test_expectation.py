@@ -8,7 +8,8 @@ import pytest
 from workbench import Case, Trace, run
 from workbench.case.assumptions import alternatives, usual
 from workbench.case.contract import of_foreign
-from workbench.judge.expectation import Expectation, readable
+from workbench.judge.expectation import Expectation
+from workbench.judge.judgeable import readable
 
 CASE = Case(seqlen_q=9, seqlen_k=40, heads=2, head_dim=16, dtype="bfloat16", splits=2, block_k=16, causal=True)
 

@@ -1,16 +1,24 @@
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
-from workbench.reference import dense, online, split_k
+from workbench.reference import dense
+from workbench.reference.forward import PLAIN, forward
+
+
+def tiled(algorithm: str, block_k: int, splits: int | None = None) -> Callable[..., dict[str, np.ndarray]]:
+    """The stages of an algorithm in tiles of so many keys."""
+    return partial(forward, algorithm, contract=replace(PLAIN, block_k=block_k, splits=splits))
+
 
 IMPLEMENTATIONS: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     "dense": dense.attention,
-    **{f"online, tiles of {n}": partial(online.forward, block_k=n) for n in (1, 2, 3, 16, 128)},
+    **{f"flash, tiles of {n}": tiled("flash", n) for n in (1, 2, 3, 16, 128)},
     **{
-        f"split_k, tiles of {n}, {splits} splits": partial(split_k.forward, block_k=n, splits=splits)
+        f"split_k, tiles of {n}, {splits} splits": tiled("split_k", n, splits)
         for n, splits in ((1, 1), (1, 2), (2, 3), (3, 7), (16, 2), (128, 4))
     },
 }

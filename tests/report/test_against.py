@@ -43,7 +43,7 @@ def test_where_they_part(pairs: dict[str, Against]) -> None:
     assert lines[:4] == [
         "A against float64: bug, first wrong stage merge_weight; victims out",
         "B against float64: rounding",
-        "they part first at out = sum_s merge_weight * partial_O / merge_sum, cast; 0 for an empty row",
+        "they part first at out = sum_s merge_weight * partial_O / merge_sum, cast to the output dtype; 0 where merge_sum is 0",
         "  in B: acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum is 0",
     ]
     place = f"batch 0, head 0, query {out.worst.index['q']}, dim {out.worst.index['d']}"

@@ -133,7 +133,7 @@ def test_short(judged):
     n = merged.summary.outside
     place = f"batch 0, head 0, split {worst.index['s']}, query {worst.index['q']}"
     assert lines == [
-        "first wrong stage: merge_weight = exp(partial_max - merge_max); 0 for an empty split",
+        "first wrong stage: merge_weight = exp(partial_max - merge_max); 0 where partial_max is -inf",
         f"  outside the budget: {n} of {merged.summary.size} ({n / merged.summary.size:.1%})",
         f"  worst at {place}: actual {worst.actual:.6g}, expected {worst.expected:.6g}, "
         f"allowed error {worst.budget:.3g}, {worst.over_budget:.3g} x of budget",

@@ -91,8 +91,10 @@ def absent(*, decode: str | None, softcap: float | None) -> frozenset[str]:
     )
 
 
-def stages_of(algorithm: str, softcap: float | None = None) -> dict[str, Stage]:
-    """The stages of an algorithm on a case with this softcap, in data-flow order."""
+def stages_of(algorithm: str, softcap: float | None) -> dict[str, Stage]:
+    """The stages that a kernel may have, in data-flow order: those of its algorithm, with the capped scores where there
+    is a softcap.
+    """
     lacks = absent(decode=None, softcap=softcap)
     return {name: stage for name, stage in ALGORITHMS[algorithm].items() if name not in lacks}
 
@@ -111,12 +113,11 @@ def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> 
     return next(key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out)
 
 
-def stage_of(algorithm: str, name: str, target: str, softcap: float | None = None) -> Stage:
-    """The stage `name` of a kernel `target`; Refusal where its algorithm has none of that name."""
-    stages = stages_of(algorithm, softcap)
-    if name not in stages:
-        raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(stages)}")
-    return stages[name]
+def stage_of(algorithm: str, name: str, target: str, softcap: float | None) -> Stage:
+    """The stage `name` of a kernel `target`; Refusal where it can have none of that name."""
+    if name not in (known := stages_of(algorithm, softcap)):
+        raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(known)}")
+    return known[name]
 
 
 def probe_set(algorithm: str, probes: str, softcap: float | None = None) -> tuple[str, ...]:

@@ -66,4 +66,4 @@ def control(e: Expectation, contract: Contract | None = None, manner: Manner = P
         bias=None if p.bias is None else p.bias.astype(np.float32),
         given={name: x.astype(np.float32) for name, x in p.given.items()},
     )
-    return values(narrow, manner=manner)
+    return {name: x for name, x in values(narrow, manner=manner).items() if p.table[name].dumped}

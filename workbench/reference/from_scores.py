@@ -77,7 +77,7 @@ def _bounds(at: Any, scores: str, values: str) -> dict[str, tuple[Bound, Any]]:
     if not p.statistics:
         bound = xp.where(never, 0.0, worst)
         return {"out": out, "lse": (Bound(bound, 0.0, bound), np.inf)}
-    stat = deviations(p.elements["lse"]) * xp.sqrt(xp.sum(squares, axis=-1)) + xp.sum(common, axis=-1)
+    stat = deviations(p.elements_of("lse")) * xp.sqrt(xp.sum(squares, axis=-1)) + xp.sum(common, axis=-1)
     stat = xp.minimum(worst, stat + 1.05 * lost_l + own_lse)
     lse = Bound(xp.where(never, 0.0, worst), 0.0, xp.where(never, 0.0, stat))
     return {"out": out, "lse": (lse, np.inf)}

@@ -55,6 +55,10 @@ class Problem:
         """How many splits the keys have."""
         return len(self.tiling.splits)
 
+    def elements_of(self, name: str) -> int | None:
+        """Size of a whole stage, as of `deviations`."""
+        return None if self.elements is None else self.elements[name]
+
     @property
     def keys(self) -> int:
         """Keys of a row."""

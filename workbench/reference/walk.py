@@ -46,7 +46,7 @@ class At:
         """The value of what `ref` names: the dumped one where there is one, at the tile where it has tiles or keys."""
         name, earlier, by_tile = self._resolved(ref)
         if by_tile:
-            return self.table[name].step.value(self)
+            return getattr(self.table[name].step, self.manner.method)(self)
         array = self.whole(name)
         index = self._index(name, earlier)
         if index is None:
@@ -108,8 +108,9 @@ class At:
 
     @property
     def own(self) -> Any:
-        """Its value."""
-        return self.computed[self.name][self._index(self.name, False)]
+        """Its value, as it was computed where it was dumped; made now where bounds alone look at it."""
+        array = self.computed[self.name] if self.name in self.computed else self.whole(self.name)
+        return array[self._index(self.name, False)]
 
     def computed_before(self) -> Any:
         """Its value after the previous tile, whatever was dumped."""
@@ -123,7 +124,7 @@ class At:
 
     def likely(self, bound: Bound) -> Any:
         """The statistical bound of something that has as many elements."""
-        return statistical(bound, self.p.elements[self.name] if self.p.elements else None)
+        return statistical(bound, self.p.elements_of(self.name))
 
     # of the run
 
@@ -252,7 +253,8 @@ _INPUTS: Mapping[str, str] = {"q": "bhqd", "k": "bhkd", "v": "bhkd", "mask": "bh
 
 @np.errstate(all="ignore")
 def values(p: Problem, names: Collection[str] | None = None, manner: Manner = VALUE) -> dict[str, np.ndarray]:
-    """The stages `names`, all where there are none, in data-flow order, from the given ones and from the inputs.
+    """The stages `names`, all where there are none, in data-flow order, from the given ones and from the inputs; and
+    the parameters that they are made of.
 
     A given stage is read in place of the computed one by every later stage and by the next tile's state. What is
     returned is still computed: with a kernel's whole trace as given, each stage is what the kernel should have made of

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, diff, run
-from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
+from workbench.case.stages import QUANTISED_INPUTS, stages_of
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
-from workbench.judge.codes.loss import attention, loss
+from workbench.judge.codes.decoding import attention_of
+from workbench.judge.codes.loss import loss
 from workbench.reference import dense
 from workbench.trace.trace import Trace
 
-ALL = tuple(ALGORITHMS["flash"])
+ALL = tuple(stages_of("flash", None))
 CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=70, head_dim=64, causal=True)
 
 
@@ -77,9 +78,9 @@ def test_a_loss_needs_out_and_the_inputs(trace: Trace) -> None:
 
 @pytest.mark.parametrize("variant", [{}, {"codes": "e4m3", "scores": "scalar", "decode": "direct"}], ids=str)
 def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, str]) -> None:
-    judged = diff(attention(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")))
+    judged = diff(attention_of(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")))
     assert judged.verdict == "rounding" and (judged.origins, judged.victims) == ((), ())
-    assert [stage.name for stage in judged] == list(ALGORITHMS["flash"])
+    assert [stage.name for stage in judged] == list(ALL)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +88,15 @@ def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, s
 )
 def test_faults_of_the_decoding_are_none_of_attention(fault: str, origins: tuple[str, ...]) -> None:
     trace = run("fp8", Case(heads=4, seqlen=128), faults=[fault], backend="emulator")
-    assert diff(attention(trace)).origins == origins
+    assert diff(attention_of(trace)).origins == origins
 
 
 def test_inputs_that_nobody_dumped_are_decoded_within_their_errors(trace: Trace) -> None:
     """e4m3 decodes with one rounding: which float16 that leaves open is what the kernel took, or within the bound."""
     for variant in ({}, {"codes": "e4m3"}):
         dumped = run("fp8", CASE.but(**variant), backend="emulator")
-        told = attention(dumped)
-        guessed = attention(replace(dumped, stages={n: x for n, x in dumped.stages.items() if "dequant" not in n}))
+        told = attention_of(dumped)
+        guessed = attention_of(replace(dumped, stages={n: x for n, x in dumped.stages.items() if "dequant" not in n}))
         assert told.input_errors == {} and all(told.inputs[name].dtype == np.float16 for name in "qkv")
         for name in "qkv":
             error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))
@@ -107,16 +108,16 @@ def test_right_inputs_are_the_nearest_to_those_dumped(trace: Trace) -> None:
     sound, faulty = (run("fp8", CASE, faults=faults, backend="emulator") for faults in ([], ["v-uses-k-scale"]))
     for name in "qkv":
         for one in (sound, faulty):
-            right = attention(one, from_codes=True).inputs[name]
+            right = attention_of(one, from_codes=True).inputs[name]
             np.testing.assert_array_equal(right, sound.stages[f"dequant_{name}"])
 
 
 @pytest.mark.parametrize("codes", ["simulated", "e4m3"])
 def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(codes: str) -> None:
     dumped = run("fp8", CASE.but(codes=codes), backend="emulator")
-    told = attention(dumped)
-    stages = {name: stage for name, stage in dumped.stages.items() if name in ALGORITHMS["flash"]}
-    guessed = attention(replace(dumped, stages=stages))
+    told = attention_of(dumped)
+    stages = {name: stage for name, stage in dumped.stages.items() if name in ALL}
+    guessed = attention_of(replace(dumped, stages=stages))
     for name in "qkv":
         error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))
         bound = np.broadcast_to(guessed.input_errors.get(name, 0.0), error.shape)
@@ -125,7 +126,7 @@ def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(co
 
 def test_where_nobody_told_a_format_what_was_not_decoded_is_the_input(trace: Trace) -> None:
     stages = {name: run("fp8", CASE, backend="emulator").stages[name] for name in ("dequant_v", "out")}
-    made = attention(replace(trace, case=CASE, stages=stages, requested=()))
+    made = attention_of(replace(trace, case=CASE, stages=stages, requested=()))
     assert np.array_equal(made.inputs["q"], trace.inputs["q"]) and np.array_equal(made.inputs["v"], stages["dequant_v"])
     assert {x.dtype for x in made.inputs.values()} == {np.dtype(np.float32)} and made.input_errors == {}
 
@@ -137,7 +138,7 @@ def test_inputs_known_to_a_bound_widen_budgets_by_what_they_do(
     codes: str, moved: tuple[str, ...], stages: tuple[str, ...]
 ) -> None:
     """Inputs moved by 16 ulp of float16, all to one side: within the budgets if these are told, wrong if not."""
-    known = attention(run("fp8", CASE.but(codes=codes, probs_dtype="float32"), backend="emulator"))
+    known = attention_of(run("fp8", CASE.but(codes=codes, probs_dtype="float32"), backend="emulator"))
     inputs, errors = dict(known.inputs), {}
     for name in moved:
         inputs[name] = (known.inputs[name] * np.float16(1 + 2**-6)).astype(np.float16)

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from workbench import Case, Diff, Trace, diff, run
 from workbench.bench.verdicts import reduced
-from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
+from workbench.case.stages import QUANTISED_INPUTS, before_attention, stages_of
 from workbench.floats import to_float64, ulp
 from workbench.judge.bias import second_case
-from workbench.judge.codes.loss import attention
+from workbench.judge.codes.decoding import attention_of
 from workbench.judge.elements import State
 from workbench.judge.explain.budget_shares import terms
 from workbench.judge.explain.factors import ledger
@@ -71,7 +71,7 @@ def dumping(probes: str, case: Case, **options: Any) -> Trace:
 def test_a_right_run_has_every_stage_in_data_flow_order(trace: Trace) -> None:
     judged = diff(trace)
     assert (judged.verdict, judged.origins, judged.victims) == ("rounding", (), ())
-    assert [stage.name for stage in judged] == list(ALGORITHMS["fp8"])
+    assert [stage.name for stage in judged] == list(stages_of("fp8", None))
     assert all(stage.isolated is not None and stage.propagated is not None for stage in judged)
     exact = [stage.name for stage in judged if stage.verdict == "exact"]
     # dumped tables leave dequant_k and dequant_v one rounding
@@ -88,13 +88,13 @@ def test_a_right_run_is_right_whatever_was_dumped(probes: str, distribution: str
 
 
 def test_the_stages_of_attention_are_judged_as_those_of_a_flash_kernel_on_decoded_inputs(trace: Trace) -> None:
-    judged, flash = diff(trace), diff(attention(trace))
+    judged, flash = diff(trace), diff(attention_of(trace))
     for stage in flash:
         for one, other in ((judged[stage.name].isolated, stage.isolated or stage.propagated),):
             assert one is not None and other is not None
             np.testing.assert_array_equal(one.state, other.state)
     assert set(judged.bits_lost) == set(flash.bits_lost)
-    assert terms(trace, judged["qk"]) == terms(attention(trace), flash["qk"])
+    assert terms(trace, judged["qk"]) == terms(attention_of(trace), flash["qk"])
 
 
 # ---- wrong
@@ -123,7 +123,10 @@ def test_a_decoding_that_nobody_saw_shows_at_the_first_stage_that_was_dumped(
 def test_what_a_wrong_decoding_does_to_later_stages_makes_them_victims(trace: Trace) -> None:
     judged = diff(run("fp8", CASE, faults=["scale-not-applied"], backend="emulator"))
     assert judged.origins == ("lut_k",)
-    assert judged.victims == ("dequant_k", *list(ALGORITHMS["fp8"])[list(ALGORITHMS["fp8"]).index("qk") :])
+    assert judged.victims == (
+        "dequant_k",
+        *(name for name in stages_of("fp8", None) if name not in before_attention("fp8")),
+    )
     assert judged["lut_v"].role == judged["dequant_q"].role == "clean"
     text = shown(judged)
     assert "a victim's row shows the error from codes and scales" in text
@@ -271,7 +274,7 @@ def test_the_ledger_names_scales_before_attention_and_factors_of_attention_in_it
 
 
 def test_attention_is_run_again_with_another_seed(trace: Trace) -> None:
-    read = attention(trace)
+    read = attention_of(trace)
     assert read.rerun is not None
     again = read.rerun(second_case(read.case))
     assert again.algorithm == "flash" and again.case == read.case.but(seed=1) and again.inputs["q"].dtype == np.float16

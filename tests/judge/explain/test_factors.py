@@ -13,6 +13,8 @@ from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
 from workbench.judge.expectation import Expectation
 from workbench.judge.explain.factors import _TERMS, FACTORS, Entry, ledger
+from workbench.reference.graph import direct
+from workbench.reference.tables import table_of
 from workbench.report.document import diff_document
 from workbench.report.words import findings
 
@@ -75,8 +77,11 @@ def test_each_factor_is_a_stage_or_the_scale_and_is_applied_by_stages() -> None:
     stages = {name for known in ALGORITHMS.values() for name in known}
     assert set(FACTORS) - {"scale"} <= stages
     assert all(factor.applied and set(factor.applied) <= stages for factor in FACTORS.values())
-    for algorithm, terms in _TERMS.items():
-        assert all(term in ALGORITHMS[algorithm][stage].reads or stage == "merge_sum" for stage, term in terms.items())
+    for algorithm in ALGORITHMS:
+        steps = table_of(algorithm)
+        terms = {stage: term for stage, term in _TERMS.items() if stage in steps and term in steps}
+        assert len(terms) == (4 if "merge_weight" in steps else 2)
+        assert all(term in direct(steps, stage) for stage, term in terms.items())
 
 
 @pytest.mark.parametrize(

@@ -60,15 +60,12 @@ FACTORS: Mapping[str, Factor] = {
     "scale_v": Factor("one for each kv head", {"lut_v": "to the code's value, without a table by dequant_v"}),
 }
 
-#: stage -> the input that carries the factor of each summed term, by algorithm
-_TERMS: Mapping[str, Mapping[str, str]] = {
-    "flash": {"row_sum": "correction", "acc": "correction"},
-    "split_k": {
-        "row_sum": "correction",
-        "acc": "correction",
-        "merge_sum": "partial_sum",
-        "out": "merge_weight",
-    },
+#: stage -> the input that carries the factor of each summed term, in kernels that have it
+_TERMS: Mapping[str, str] = {
+    "row_sum": "correction",
+    "acc": "correction",
+    "merge_sum": "partial_sum",
+    "out": "merge_weight",
 }
 
 
@@ -159,16 +156,16 @@ def _entries(
 
 def _trials(trace: Trace, stage: StageDiff) -> Iterator[_Trial]:
     """What is tried, plain products of the stage first."""
-    known, term = ALGORITHMS[trace.algorithm], _TERMS[trace.algorithm].get(stage.name)
+    known, term = ALGORITHMS[trace.algorithm], _TERMS.get(stage.name, "")
     factors = {name: "" if name == "scale" else known[name].axes for name in FACTORS if name in ("scale", *known)}
-    if trace.algorithm == "flash" and "t" not in stage.axes:
-        factors["row_sum"] = "bhq"  # the last one; split_k's rows are made of several
+    if "merge_sum" not in known and "t" not in stage.axes:
+        factors["row_sum"] = "bhq"  # the last one; rows that are merged are made of several
     for name, axes in factors.items():
         if set(axes) <= set(stage.axes):
             yield from (_Trial(name, power, stage.name) for power in (1, -1))
     for name, axes in factors.items():
         # a factor common to all terms of a sum is one of the stage itself
-        if term and axes and set(axes) == set(known[term].axes):
+        if term in known and axes and set(axes) == set(known[term].axes):
             yield from (_Trial(name, power, term) for power in (1, -1))
     if "scores" in unseen_upstream(table(trace), stage.name, readable(trace)):
         yield from (_Trial("scale", power, "scores") for power in (1, -1))

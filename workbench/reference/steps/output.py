@@ -114,7 +114,7 @@ def stored_out(p: Any, value: np.ndarray, bound: Bound) -> Bound:
     dtype = p.losses.out_dtype
     if dtype == "float32":
         return bound
-    ends = [bound.worst, *([statistical(bound, p.elements["out"])] if p.statistics else [])]
+    ends = [bound.worst, *([statistical(bound, p.elements_of("out"))] if p.statistics else [])]
     ends = [cast_bound(value, end, dtype, p.contract.out_rounding) for end in ends]
     return Bound(ends[0], 0.0, ends[1] if p.statistics else 0.0)
 

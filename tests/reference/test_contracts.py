@@ -272,14 +272,17 @@ def test_values_outside_their_rule_are_refused(field: str, value: Any, message: 
 
 def test_what_was_not_declared_is_listed() -> None:
     promise = of_foreign({"out_dtype": "float16", "splits": 3}, CASE)
-    # what 8-bit codes are decoded to does not concern other kernels; acc is accumulated as `accumulation` says
+    # what 8-bit codes are decoded to does not concern other kernels, nor how tanh is computed those without a softcap;
+    # acc is accumulated as `accumulation` says
     named = set(promise.assumed) | {
         "out_dtype",
         "splits",
         "operands_dtype",
+        "tanh",
         "assumed",
         "acc_accumulation",
         "split_bounds",
     }
     assert named == set(Contract.__dataclass_fields__) and promise.splits == 3
     assert "operands_dtype" in of_foreign({}, CASE.but(codes="e4m3")).assumed
+    assert "tanh" in of_foreign({}, CASE.but(softcap=30.0)).assumed

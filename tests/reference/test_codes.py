@@ -1,11 +1,17 @@
 """Bounds of decoding hold for float32 arithmetic done in NumPy, and are no wider than they have to be."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
-from workbench.reference.budget.quantised import as_operands, decoding_error
 
-from workbench.reference import quantize
+from workbench.case.case import Case
+from workbench.case.stages import stages_of
+from workbench.reference import dense, quantize
+from workbench.reference.forward import PLAIN, forward
+from workbench.reference.problem import Codes
+from workbench.reference.steps.codes import as_operands, decoding_error
 
 SCALES = np.float32(10.0) ** np.random.default_rng(0).uniform(-6, 2, 2000).astype(np.float32)
 
@@ -66,3 +72,29 @@ def test_an_error_of_the_scale_adds_to_that_of_the_decoding() -> None:
     np.testing.assert_allclose(
         decoding_error(value, "e4m3", 2.0**-20), [2.0**-20 + 2.0**-24, 3 * (2.0**-20 + 2.0**-24), 0], rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("codes", quantize.VALUES)
+@pytest.mark.parametrize("algorithm", ["fp8", "fp8_split_k"])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_attention_on_codes_is_the_referee_on_decoded_rows(algorithm: str, codes: str, softcap: float | None) -> None:
+    case = Case(batch=2, heads=4, kv_heads=2, seqlen_q=11, seqlen_k=40, head_dim=8, causal=True)
+    inputs = dict(zip("qkv", (x.astype(np.float64) for x in case.inputs()), strict=True))
+    contract = replace(PLAIN, block_k=7, splits=3 if algorithm == "fp8_split_k" else None)
+    options = dict(scale=case.scale, mask=case.mask(), softcap=softcap)
+    made = forward(algorithm, **inputs, **options, contract=contract, codes=Codes(codes))  # type: ignore[arg-type]
+    assert list(made) == list(stages_of(algorithm, softcap))
+    rows = {}
+    for name, x in inputs.items():
+        scale = quantize.scale(x, codes, scaling="dynamic")
+        found = quantize.decoded(quantize.codes(x, scale, codes), quantize.table(scale, codes))
+        np.testing.assert_array_equal(made[f"dequant_{name}"], found)
+        # some of it is lost, and no more than such a format loses
+        assert 0 < np.abs(found - x).max() <= np.abs(x).max() / 8
+        rows[name] = found
+    for name, wanted in dense.attention(**rows, **options).items():  # type: ignore[arg-type]
+        np.testing.assert_allclose(made[name], wanted, rtol=1e-13, atol=1e-13)
+    # what was quantised by another scale is another kernel's
+    static = Codes(codes, scaling="static")
+    other = forward(algorithm, **inputs, **options, contract=contract, codes=static)  # type: ignore[arg-type]
+    np.testing.assert_allclose(other["scale_k"], made["scale_k"] / 2, rtol=1e-15)

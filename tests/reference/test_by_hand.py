@@ -6,8 +6,8 @@ from math import inf, log
 import numpy as np
 import pytest
 
+from tests.reference.conftest import tiled
 from workbench.case.case import Case
-from workbench.reference import online, split_k
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -124,7 +124,7 @@ STEPS = {
 
 
 def test_every_step_of_the_running_state():
-    stages = online.forward(*problem([[1, 2, 6]], [[6], [12], [18]]), scale=1.0, mask=np.ones((1, 3), bool), block_k=1)
+    stages = tiled("flash", 1)(*problem([[1, 2, 6]], [[6], [12], [18]]), scale=1.0, mask=np.ones((1, 3), bool))
     for name, expected in STEPS.items():
         assert_close(stages[name].reshape(3), expected)
     assert_close(stages["out"].reshape(1), [F(23) / F(3, 2)])
@@ -133,7 +133,7 @@ def test_every_step_of_the_running_state():
 
 def test_tiles_of_two_share_a_maximum():
     # weights 1, 2 | 6: the first key is measured against the maximum of its tile, 2
-    stages = online.forward(*problem([[1, 2, 6]], [[6], [12], [18]]), scale=1.0, mask=np.ones((1, 3), bool), block_k=2)
+    stages = tiled("flash", 2)(*problem([[1, 2, 6]], [[6], [12], [18]]), scale=1.0, mask=np.ones((1, 3), bool))
     assert_close(stages["probs"].reshape(3), [F(1, 2), 1, 1])
     assert_close(stages["row_sum"].reshape(2), [F(3, 2), F(3, 2)])
     assert_close(stages["acc"].reshape(2), [15, 23])
@@ -142,7 +142,7 @@ def test_tiles_of_two_share_a_maximum():
 @pytest.mark.parametrize("masked", ["first", "all"])
 def test_a_tile_without_visible_keys(masked):
     mask = np.array([[False, masked == "first"]])
-    stages = online.forward(*problem([[4, 2]], [[6], [12]]), scale=1.0, mask=mask, block_k=1)
+    stages = tiled("flash", 1)(*problem([[4, 2]], [[6], [12]]), scale=1.0, mask=mask)
     second = masked == "first"
     assert_close(stages["row_max"].reshape(2), [-inf, log(2) if second else -inf])
     assert_close(stages["correction"].reshape(2), [0, 0])
@@ -154,7 +154,7 @@ def test_a_tile_without_visible_keys(masked):
 def test_every_step_of_the_merge_with_a_split_that_has_no_tile():
     # 3 tiles in 4 splits: one tile each, and the fourth split empty
     args = problem([[1, 2, 6]], [[6], [12], [18]])
-    stages = split_k.forward(*args, scale=1.0, mask=np.ones((1, 3), bool), block_k=1, splits=4)
+    stages = tiled("split_k", 1, 4)(*args, scale=1.0, mask=np.ones((1, 3), bool))
     assert_close(stages["correction"].reshape(3), [0, 0, 0])  # every split starts anew
     assert_close(stages["partial_max"].reshape(4), [log(1), log(2), log(6), -inf])
     assert_close(stages["partial_sum"].reshape(4), [1, 1, 1, 0])
@@ -168,7 +168,7 @@ def test_every_step_of_the_merge_with_a_split_that_has_no_tile():
 
 def test_two_splits_of_two_tiles_and_one():
     args = problem([[1, 2, 6]], [[6], [12], [18]])
-    stages = split_k.forward(*args, scale=1.0, mask=np.ones((1, 3), bool), block_k=1, splits=2)
+    stages = tiled("split_k", 1, 2)(*args, scale=1.0, mask=np.ones((1, 3), bool))
     assert_close(stages["correction"].reshape(3), [0, F(1, 2), 0])
     assert_close(stages["partial_sum"].reshape(2), [F(3, 2), 1])
     assert_close(stages["partial_O"].reshape(2), [15, 18])

@@ -1,4 +1,6 @@
-"""What replacing a stage changes: exactly the stages that read it, as `stages.py` says."""
+"""What replacing a stage changes: exactly the stages that read it, as the table says."""
+
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -6,23 +8,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench import reference
 from workbench.case.case import Case
-from workbench.case.stages import ALGORITHMS, PROBE_SETS, shape
+from workbench.case.stages import ALGORITHMS, PROBE_SETS, absent, shape
+from workbench.reference.forward import PLAIN
+from workbench.reference.forward import forward as reference_forward
+from workbench.reference.graph import direct
+from workbench.reference.problem import Codes
+from workbench.reference.tables import table_of
 from workbench.refusal import Refusal
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 # more queries than keys: the first rows see no key; 4 tiles, the last ragged, in splits of 2, 2 and 0
 CASE = Case(heads=2, kv_heads=1, seqlen_q=9, seqlen_k=7, head_dim=3, causal=True, block_k=2, splits=3)
-OPTIONS = {"flash": {}, "split_k": {"splits": CASE.splits}, "fp8": {"codes": "simulated"}}
-EVERY_STAGE = [(algorithm, name) for algorithm, stages in ALGORITHMS.items() for name in stages]
+SOFTCAP = 2.0
+#: every algorithm, and some with a softcap, with its stages
+RUNS = {
+    f"{algorithm}{' capped' if softcap else ''}": {
+        name: stage for name, stage in stages.items() if name not in absent(decode="table", softcap=softcap)
+    }
+    for algorithm, stages in ALGORITHMS.items()
+    for softcap in ((None, SOFTCAP) if algorithm in ("flash", "fp8_split_k") else (None,))
+}
+EVERY_STAGE = [(run, name) for run, stages in RUNS.items() for name in stages]
 
 
-def forward(algorithm, given=None, inputs=None):
+def forward(run, given=None, inputs=None):
+    algorithm, _, capped = run.partition(" ")
     q, k, v = inputs or CASE.inputs()
-    options = dict(scale=CASE.scale, mask=CASE.mask(), block_k=CASE.block_k, **OPTIONS[algorithm])
-    return reference.forward(algorithm, q, k, v, **options, given=given or {})
+    contract = replace(PLAIN, block_k=CASE.block_k, splits=CASE.splits if "split_k" in run else None)
+    options = dict(softcap=SOFTCAP if capped else None, codes=Codes("simulated") if "fp8" in run else None)
+    return reference_forward(
+        algorithm, q, k, v, scale=CASE.scale, mask=CASE.mask(), contract=contract, given=given or {}, **options
+    )
 
 
 def perturbed(array, name=""):
@@ -38,89 +56,91 @@ def changed(before, after):
     return {name for name in before if not np.array_equal(before[name], after[name], equal_nan=True)}
 
 
-def readers(algorithm, name, replaced):
+def readers(run, name, replaced):
     """Stages that see `name` directly, or through computed stages, those not in `replaced`."""
+    algorithm, _, capped = run.partition(" ")
+    table = table_of(algorithm, numbers=frozenset({"softcap"} if capped else ()))
     found: set[str] = set()
     sources = {name}
-    for stage in ALGORITHMS[algorithm].values():  # in data-flow order: one pass is enough
-        if sources & set(stage.reads):
-            found.add(stage.name)
-            if stage.name not in replaced:
-                sources.add(stage.name)
+    for stage in RUNS[run]:  # in data-flow order: one pass is enough
+        if sources & set(direct(table, stage)):
+            found.add(stage)
+            if stage not in replaced:
+                sources.add(stage)
     return found
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_stages_come_in_order_with_the_shapes_of_the_vocabulary(algorithm):
-    trace = forward(algorithm)
-    assert list(trace) == list(ALGORITHMS[algorithm])
-    for name, stage in ALGORITHMS[algorithm].items():
+@pytest.mark.parametrize("run", RUNS)
+def test_the_stages_come_in_order_with_the_shapes_of_the_vocabulary(run):
+    trace = forward(run)
+    assert list(trace) == list(RUNS[run])
+    for name, stage in RUNS[run].items():
         assert trace[name].shape == shape(stage, CASE.sizes) and trace[name].dtype == np.float64
         assert not np.any(np.isnan(trace[name]))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_its_own_trace_given_back_changes_nothing(algorithm):
-    trace = forward(algorithm)
-    assert changed(trace, forward(algorithm, given=trace)) == set()
+@pytest.mark.parametrize("run", RUNS)
+def test_its_own_trace_given_back_changes_nothing(run):
+    trace = forward(run)
+    assert changed(trace, forward(run, given=trace)) == set()
 
 
 @pytest.mark.parametrize("others", ["nothing", "everything", "lean"])
-@pytest.mark.parametrize(("algorithm", "name"), EVERY_STAGE)
-def test_a_replaced_stage_changes_its_readers_only(algorithm, name, others):
-    before = forward(algorithm)
+@pytest.mark.parametrize(("run", "name"), EVERY_STAGE)
+def test_a_replaced_stage_changes_its_readers_only(run, name, others):
+    before = forward(run)
     names = {"nothing": (), "everything": tuple(before), "lean": PROBE_SETS["lean"]}[others]
     substitutes = {other: before[other] for other in names if other in before} | {name: perturbed(before[name], name)}
-    expected = readers(algorithm, name, set(substitutes))
-    assert changed(before, forward(algorithm, given=substitutes)) == expected
+    expected = readers(run, name, set(substitutes))
+    assert changed(before, forward(run, given=substitutes)) == expected
     assert bool(expected) == (name not in ("out", "lse"))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_set_of_replaced_stages(data):
-    algorithm, name = data.draw(st.sampled_from(EVERY_STAGE))
-    before = forward(algorithm)
+    run, name = data.draw(st.sampled_from(EVERY_STAGE))
+    before = forward(run)
     others = data.draw(st.sets(st.sampled_from(list(before))))
     substitutes = {other: before[other] for other in others} | {name: perturbed(before[name], name)}
-    assert changed(before, forward(algorithm, given=substitutes)) == readers(algorithm, name, set(substitutes))
+    assert changed(before, forward(run, given=substitutes)) == readers(run, name, set(substitutes))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_nan_in_any_slot_is_read_by_someone(algorithm):
-    trace = forward(algorithm)
+@pytest.mark.parametrize("run", RUNS)
+def test_a_nan_in_any_slot_is_read_by_someone(run):
+    trace = forward(run)
     slots = 0
     for name in trace:
         if name in ("out", "lse") or name.startswith(("codes", "lut")):
             continue  # codes are whole numbers, and not every entry of a table is looked up
         for index in np.ndindex(trace[name].shape):
-            if name == "qk" and not CASE.mask()[index[2:]]:
+            if name == ("capped" if "capped" in trace else "qk") and not CASE.mask()[index[2:]]:
                 continue  # a masked score is -inf by definition and reads nothing
             broken = trace[name].copy()
             broken[index] = np.nan
-            after = forward(algorithm, given=trace | {name: broken})
+            after = forward(run, given=trace | {name: broken})
             assert any(np.any(np.isnan(array)) for array in after.values()), (name, index)
             slots += 1
     assert slots > 500
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-def test_a_nan_in_the_inputs_reaches_the_output(algorithm, name):
+def test_a_nan_in_the_inputs_reaches_the_output(run, name):
     inputs = {n: x.astype(np.float64) for n, x in zip("qkv", CASE.inputs(), strict=True)}
     inputs[name][0, 0, 3, 1] = np.nan  # query 3 and key 3 see others, and are seen
-    out = forward(algorithm, inputs=tuple(inputs.values()))["out"]
+    out = forward(run, inputs=tuple(inputs.values()))["out"]
     assert np.any(np.isnan(out))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_whole_trace_of_unrelated_numbers_is_read_stage_by_stage(algorithm):
+@pytest.mark.parametrize("run", RUNS)
+def test_a_whole_trace_of_unrelated_numbers_is_read_stage_by_stage(run):
     rng = np.random.default_rng(3)
-    x = {name: rng.uniform(1, 2, shape(stage, CASE.sizes)) for name, stage in ALGORITHMS[algorithm].items()}
+    x = {name: rng.uniform(1, 2, shape(stage, CASE.sizes)) for name, stage in RUNS[run].items()}
     x |= {name: rng.integers(0, 256, array.shape) for name, array in x.items() if name.startswith("codes")}
-    y = forward(algorithm, given=x)
+    y = forward(run, given=x)
     tile = np.arange(CASE.seqlen_k) // CASE.block_k
-    first = [0, 2] if algorithm == "split_k" else [0]
+    first = [0, 2] if "split_k" in run else [0]
     before = {name: np.roll(x[name], 1, axis=3) for name in ("row_max", "row_sum", "acc")}  # the state before each tile
     for name, initial in (("row_max", -np.inf), ("row_sum", 0.0), ("acc", 0.0)):
         before[name][:, :, :, first] = initial
@@ -130,7 +150,7 @@ def test_a_whole_trace_of_unrelated_numbers_is_read_stage_by_stage(algorithm):
     product = [x["probs_cast"][..., tile == t] @ v[:, :, tile == t] for t in range(4)]
     highest = np.stack([x["scores"][..., tile == t].max(axis=-1) for t in range(4)], axis=3)
     expected = {
-        "scores": np.where(CASE.mask(), x["qk"] * CASE.scale, -np.inf),
+        "scores": np.where(CASE.mask(), x.get("capped", x["qk"] * CASE.scale), -np.inf),
         "row_max": np.maximum(before["row_max"], highest),
         "correction": np.exp(before["row_max"] - x["row_max"]),
         "probs": np.exp(x["scores"] - x["row_max"][..., tile]),
@@ -138,7 +158,9 @@ def test_a_whole_trace_of_unrelated_numbers_is_read_stage_by_stage(algorithm):
         "row_sum": x["correction"] * before["row_sum"] + np.stack(in_tile, axis=3),
         "acc": x["correction"][..., None] * before["acc"] + np.stack(product, axis=3),
     }
-    if algorithm == "fp8":
+    if "capped" in x:
+        expected["capped"] = SOFTCAP * np.tanh(x["qk"] * CASE.scale / SOFTCAP)
+    if "fp8" in run:
         expected["qk"] = x["dequant_q"] @ np.repeat(x["dequant_k"], 2, axis=1).swapaxes(-1, -2)
         for name, array in inputs.items():
             scale = x[f"scale_{name}"]
@@ -149,7 +171,7 @@ def test_a_whole_trace_of_unrelated_numbers_is_read_stage_by_stage(algorithm):
                 expected[f"lut_{name}"], lut = lut, x[f"lut_{name}"]
             codes = x[f"codes_{name}"]
             expected[f"dequant_{name}"] = np.stack([lut[h][codes[:, h]] for h in range(len(lut))], axis=1)
-    if algorithm in ("flash", "fp8"):
+    if "split_k" not in run:
         expected["out"] = x["acc"][..., -1, :] / x["row_sum"][..., -1:]
         expected["lse"] = x["row_max"][..., -1] + np.log(x["row_sum"][..., -1])
     else:
@@ -210,7 +232,7 @@ def test_given_is_neither_written_nor_returned():
         (
             "flash",
             {"partial_max": np.zeros(1)},
-            "given holds stages of flash: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, out, lse; "
+            "given holds stages of flash: qk, capped, scores, row_max, correction, probs, probs_cast, row_sum, acc, out, lse; "
             "got 'partial_max'",
         ),
         (

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.reference.conftest import tiled
 from workbench.case.case import ALIGNMENTS, Case
-from workbench.reference import online, split_k
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -96,18 +96,18 @@ def test_out_is_a_mean_of_visible_values(attention, case):
 @given(case=cases, block_k=st.integers(1, 24), splits=st.integers(1, 6))
 def test_tiles_and_splits_do_not_matter(case, block_k, splits):
     options = dict(scale=case.scale, mask=case.mask())
-    whole = online.forward(*inputs(case), **options, block_k=case.seqlen_k)
-    tiled = online.forward(*inputs(case), **options, block_k=block_k)
-    merged = split_k.forward(*inputs(case), **options, block_k=block_k, splits=splits)
+    whole = tiled("flash", case.seqlen_k)(*inputs(case), **options)
+    by_tile = tiled("flash", block_k)(*inputs(case), **options)
+    merged = tiled("split_k", block_k, splits)(*inputs(case), **options)
     for name in ("out", "lse"):
-        assert_close(tiled[name], whole[name])
+        assert_close(by_tile[name], whole[name])
         assert_close(merged[name], whole[name])
 
 
 @quick
 @given(case=cases, block_k=st.integers(1, 24))
 def test_the_denominator_is_the_sum_over_keys_at_the_last_maximum(case, block_k):
-    stages = online.forward(*inputs(case), scale=case.scale, mask=case.mask(), block_k=block_k)
+    stages = tiled("flash", block_k)(*inputs(case), scale=case.scale, mask=case.mask())
     last_max = stages["row_max"][..., -1:]
     sees = np.isfinite(last_max)
     total = np.exp(stages["scores"] - np.where(sees, last_max, 0.0)).sum(axis=-1)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from workbench.reference.budget.error import EXACT, Error, deviations, root_of_squares, statistical
 
 from workbench import Case, Trace, diff, run
 from workbench.floats import to_float64
 from workbench.judge.elements import State
+from workbench.reference.bound import EXACT, Bound, deviations, root_of_squares, statistical
 
 CASE = Case(seqlen=96, heads=2, head_dim=128, block_q=32, block_k=32)
 
@@ -25,8 +25,8 @@ def test_lambda_is_that_of_a_family_of_errors() -> None:
 
 def test_a_statistical_bound_is_never_beyond_the_worst_case() -> None:
     assert statistical(EXACT, 100) == 0
-    assert statistical(Error(1.0, 0.5, 0.2), 100) == 1.0
-    assert statistical(Error(1.0, 0.01, 0.2), 100) == pytest.approx(0.2 + 0.01 * deviations(100))
+    assert statistical(Bound(1.0, 0.5, 0.2), 100) == 1.0
+    assert statistical(Bound(1.0, 0.01, 0.2), 100) == pytest.approx(0.2 + 0.01 * deviations(100))
     assert root_of_squares(3.0, 4.0) == 5.0
 
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from workbench.budget.losses import U, losses_of
 
 from workbench import Case, Trace, diff, run
-from workbench.case.stages import ALGORITHMS
+from workbench.case.stages import ALGORITHMS, stages_of
 from workbench.cuda.flash import contract as contract_of
 from workbench.floats import round_to, ulp
+from workbench.reference.losses import U, losses_of
 
 CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True, splits=2)
 
@@ -17,6 +17,13 @@ CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True
 @pytest.fixture(scope="module")
 def trace() -> Trace:
     return run("split_k", CASE, backend="emulator")
+
+
+@pytest.fixture(scope="module")
+def capped() -> Trace:
+    """On a build that other tests compile too."""
+    case = Case(seqlen=48, heads=2, head_dim=31, block_q=16, block_k=16, causal=True, splits=2, softcap=2.0)
+    return run("split_k", case, backend="emulator")
 
 
 LOSSES = losses_of(contract_of(CASE))
@@ -30,9 +37,10 @@ def test_a_sum_loses_no_more_than_n_roundings() -> None:
 
 #: median isolated budget in ulps of the stage's dtype that a stage may have at most, from its formula: half an ulp
 #: where it is exact; qk: 32 roundings of sum|q k|, which is about 4 |qk|; probs: 2 ulp of exp and the rounding of its
-#: argument; sums: one for each key
+#: argument; sums: one for each key; capped: three roundings of its argument, 2.5 ulp of tanh, a product
 NARROW = {
     "qk": 300,
+    "capped": 10,
     "scores": 2,
     "row_max": 0.5,
     "correction": 0.5,
@@ -51,18 +59,26 @@ NARROW = {
 }
 
 
-def test_isolated_budgets_are_narrow(trace: Trace) -> None:
-    judged = diff(trace)
-    assert set(NARROW) == set(ALGORITHMS["split_k"])
-    for stage in judged:
+def test_isolated_budgets_are_narrow(trace: Trace, capped: Trace) -> None:
+    assert set(NARROW) == set(ALGORITHMS["split_k"]) == {*trace.stages, *capped.stages}
+    for stage in (*diff(trace), *diff(capped)):
         comparison = stage.isolated
         visible = np.isfinite(comparison.expected) & (comparison.expected != 0)
         in_ulps = comparison.budget[visible] / ulp(comparison.expected[visible], "float32")
         assert in_ulps.size and np.median(in_ulps) <= NARROW[stage.name], stage.name
 
 
-@pytest.mark.parametrize("stage", list(ALGORITHMS["split_k"]))
+@pytest.mark.parametrize("stage", list(stages_of("split_k", None)))
 def test_an_error_just_beyond_the_budget_is_caught_and_one_just_within_is_not(trace: Trace, stage: str) -> None:
+    caught_beyond_and_not_within(trace, stage)
+
+
+@pytest.mark.parametrize("stage", ["qk", "capped", "scores", "probs", "out"])
+def test_so_it_is_with_a_softcap(capped: Trace, stage: str) -> None:
+    caught_beyond_and_not_within(capped, stage)
+
+
+def caught_beyond_and_not_within(trace: Trace, stage: str) -> None:
     comparison = diff(trace)[stage].isolated
     candidates = np.flatnonzero(np.isfinite(comparison.expected) & (comparison.expected != 0) & (comparison.budget > 0))
     index = np.unravel_index(candidates[len(candidates) // 2], comparison.expected.shape)

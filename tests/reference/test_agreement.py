@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import workbench.reference
+from tests.reference.conftest import tiled
 from workbench.case.case import Case
 from workbench.reference import dense
 
@@ -124,10 +125,10 @@ def test_bad_inputs_do_not_vanish(attention, name):
 
 def test_the_dispatch_by_algorithm():
     case, q, k, v = case_and_inputs("square")
-    options = dict(scale=case.scale, mask=case.mask(), block_k=16)
-    expected = dense.attention(q, k, v, scale=case.scale, mask=case.mask())["out"]
-    assert_within(workbench.reference.forward("flash", q, k, v, **options)["out"], expected, 1e-13)
-    assert_within(workbench.reference.forward("split_k", q, k, v, splits=2, **options)["out"], expected, 1e-13)
+    options = dict(scale=case.scale, mask=case.mask())
+    expected = dense.attention(q, k, v, **options)["out"]
+    assert_within(tiled("flash", 16)(q, k, v, **options)["out"], expected, 1e-13)
+    assert_within(tiled("split_k", 16, 2)(q, k, v, **options)["out"], expected, 1e-13)
 
 
 def test_the_reference_imports_neither_numba_nor_a_kernel():
@@ -138,8 +139,7 @@ def test_the_reference_imports_neither_numba_nor_a_kernel():
         "workbench = types.ModuleType('workbench')\n"
         f"workbench.__path__ = [{str(package)!r}]\n"
         "sys.modules['workbench'] = workbench\n"
-        "import workbench.reference, workbench.reference.dense\n"
-        "from workbench.reference import online, split_k\n"
+        "import workbench.reference.dense, workbench.reference.forward\n"
         "print([m for m in sys.modules if m.split('.')[0].startswith('numba') or m.startswith('workbench.cuda')])\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

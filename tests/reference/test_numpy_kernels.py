@@ -12,7 +12,7 @@ from workbench.case.assumptions import alternatives, usual
 from workbench.case.contract import of_foreign
 from workbench.case.stages import ALGORITHMS
 from workbench.judge.blocks import comparisons
-from workbench.judge.expectation import unjudgeable
+from workbench.judge.judgeable import unjudgeable
 from workbench.trace.trace import Trace
 
 #: what `styles` does, unless a style says otherwise

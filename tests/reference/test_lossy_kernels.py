@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.numpy_kernels import F32, Style, accumulated, cubic_exp2, on_tf32
-from tests.reference.budget.test_numpy_kernels import (
+from tests.reference.test_numpy_kernels import (
     CASE,
     CASES,
     CAUSAL,

@@ -2,19 +2,20 @@
 wrong one.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
-from workbench.reference.budget.ends import end_budgets
-from workbench.reference.budget.error import Error
-from workbench.reference.budget.losses import without
-from workbench.reference.budget.scores import magnitudes, qk_error, scores_error
 
 from workbench import Case, Trace, diff, run
 from workbench.bench.verdicts import _draw
 from workbench.judge.elements import State
 from workbench.judge.expectation import Expectation
+from workbench.reference.bound import Bound
+from workbench.reference.losses import without
+from workbench.reference.stage import Bounded, Ref
+from workbench.reference.walk import budgets
 
 #: what a run may leave behind
 DUMPS = {
@@ -46,27 +47,42 @@ def test_correct_kernels_are_right_whatever_they_leave_behind(kernel: str) -> No
     assert judged > 150
 
 
+@dataclass(frozen=True, eq=False)
+class OffBy:
+    """Scores that are off by so much, whatever they are made of."""
+
+    of: Ref
+    error: np.ndarray
+
+    def bound(self, at: Any) -> Bounded:
+        return Bounded(Bound(self.error, 0.0, 0.0))
+
+
 def test_the_worst_errors_of_scores_fill_the_budgets_of_out_and_lse_but_for_cauchy_and_schwarz() -> None:
     """Every score off by its whole budget, to the side that moves one dim of out, or lse, farthest; nothing else is
     lost. For normal values mean |x| is 0.8 of the root of the mean of x^2.
     """
     case = Case(seqlen=96, head_dim=32, block_q=32, block_k=32)
     trace = run("flash", case, probes="output", backend="emulator")
-    problem = Expectation(trace, {}).solved
-    scores = problem.computed["scores"]
-    error = scores_error(problem, qk_error(problem, magnitudes(problem)), lambda: magnitudes(problem)).worst
-    bounds = end_budgets(replace(problem, losses=without(problem.losses), statistics=False), Error(error, 0.0, 0.0))
+    expectation = Expectation(trace, {}, statistics=False)
+    problem, computed = expectation.problem, expectation.computed
+    scores, v = computed["scores"], problem.inputs["v"]
+    error = expectation.budgets(["scores"])["scores"].bound
+    off: Any = OffBy("qk", error)
+    table = {**problem.table, "scores": replace(problem.table["scores"], step=off)}
+    lossless = replace(problem, table=table, losses=without(problem.losses))
+    bounds = budgets(lossless, computed, ["out", "lse"])
 
     def attention(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weights = np.exp(scores)
         total = weights.sum(axis=-1, keepdims=True)
-        return weights / total @ problem.v, np.log(total[..., 0])
+        return weights / total @ v, np.log(total[..., 0])
 
     out, lse = attention(scores)
     moved = np.abs(attention(scores + error)[1] - lse)
     assert np.all(moved <= bounds["lse"].bound) and np.all(moved / bounds["lse"].bound > 0.99)
     for dim in (0, 31):
-        side = np.sign(problem.v[:, :, None, :, dim] - out[..., dim, None])
+        side = np.sign(v[:, :, None, :, dim] - out[..., dim, None])
         moved = np.abs(attention(scores + error * side)[0] - out)[..., dim]
         ratio = moved / bounds["out"].bound[..., dim]
         assert ratio.size == 96 and np.all(ratio <= 1) and abs(np.median(ratio) - np.sqrt(2 / np.pi)) < 0.05
