@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.case.case import ALIGNMENTS, Case
+from workbench.case.case import Case
+from workbench.case.fields import ALIGNMENTS
 from workbench.reference import online, split_k
 
 pytestmark = pytest.mark.filterwarnings("error")

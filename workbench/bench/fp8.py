@@ -13,7 +13,8 @@ import numpy as np
 
 from workbench.bench.diff import median_s
 from workbench.bench.jobs import spread
-from workbench.case.case import QUANTISED, Case
+from workbench.case.case import Case
+from workbench.case.fields import QUANTISED
 from workbench.case.stages import ALGORITHMS, INPUTS
 from workbench.cuda.run import choose_backend, estimate_s
 from workbench.floats import to_float64

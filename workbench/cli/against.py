@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.case.fields import ARITHMETIC, QUANTISED, flag, of_role
 from workbench.cli.completion import complete
 from workbench.cli.options import CASE_OPTIONS, cases_of, foreign_of, needs_of
 
@@ -27,7 +28,7 @@ _SETTINGS = {
 }
 #: options of the kernels of ours that are run, with what they are where nobody gave them
 _USUAL = {"probes": "all", "backend": "auto"}
-_CASE = (*(flag[2:].replace("-", "_") for flag in CASE_OPTIONS), "causal", "full", "inputs")
+_CASE = (*CASE_OPTIONS, "causal", "full", "inputs")
 
 
 def against_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,9 +36,7 @@ def against_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in reversed(_SETTINGS.items()):
         kind = click.STRING if name == "backend" else click.INT
         help_text = f"Hold TARGET beside itself, or --against, with other {text}"
-        command = click.option(
-            f"--against-{name.replace('_', '-')}", type=kind, help=help_text, shell_complete=complete
-        )(command)
+        command = click.option(flag(f"against_{name}"), type=kind, help=help_text, shell_complete=complete)(command)
     help_text = "Hold TARGET beside another kernel, path.py:function or trace; its faults stay with TARGET"
     return click.option("--against", metavar="TARGET", help=help_text, shell_complete=complete)(command)
 
@@ -115,15 +114,13 @@ class _Side:
     def takes(self, name: str, other: "_Side") -> bool:
         """Whether a field of a case is for it, and not for the `other` side alone."""
         if self.kernel is None:
-            return not self.is_foreign or name not in ("splits", "scores", "decode", "probs_dtype")
+            return not self.is_foreign or name not in ("splits", *of_role(ARITHMETIC))
         if name == "probs_dtype":  # a kernel on codes casts float32 to float16, which no other does
             return self.kernel.quantised or other.kernel is None or not other.kernel.quantised
         return self.kernel.splits if name == "splits" else self.kernel.quantised
 
     def case(self, case: "Case", other: "_Side") -> "Case":
         """The case without what is for the other side alone, and with its own settings."""
-        from workbench.case.case import QUANTISED
-
         names = ("splits", "probs_dtype", *QUANTISED)
         dropped = [name for name in names if other.takes(name, self) and not self.takes(name, other)]
         own = {name: value for name, value in self.settings.items() if name != "backend"}
@@ -206,7 +203,7 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
 
     if options["by_head"]:
         raise Refusal("--by-head judges one run after the other, and keeps none; two are compared in part with --where")
-    flags = [f"--against-{name.replace('_', '-')}" for name in b.settings]
+    flags = [flag(f"against_{name}") for name in b.settings]
     if (a.is_trace or a.is_log) and not named:
         what = "a trace" if a.is_trace else "a log"
         raise Refusal(f"{flags[0]} runs TARGET again, and {what} cannot be run; name a kernel: --against KERNEL")
@@ -222,5 +219,5 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
     given = [name for name in (*_CASE, *alone) if options[name] not in (None, False, _USUAL.get(name))]
     given += [name for name, value in (("fault", a.faults), ("feed", a.feed)) if a.is_trace and value]
     if given:
-        listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        listed = ", ".join(flag(name) for name in given)
         raise Refusal(f"a trace brings its own case; {a.target} against {b.target} takes no {listed}")

@@ -1,13 +1,14 @@
 """The options of the command line that choose cases and faults."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.case.fields import FIELDS, SEQLEN, Field, Number, Sides, Whole, Word, flag, typed
 from workbench.cli.completion import complete
 
 if TYPE_CHECKING:
@@ -30,47 +31,35 @@ class ListOf(click.ParamType):
             self.fail(f"{value!r} is not a comma-separated list of {self.name}s", param, ctx)
 
 
-INTEGERS, NUMBERS, WORDS = ListOf(int, "integer"), ListOf(float, "number"), ListOf(str, "word")
+class OneOf(ListOf):
+    """Comma-separated values that are one: `16,0`."""
 
-#: option -> (type, help); the field of a case has the option's name with underscores
-CASE_OPTIONS: dict[str, tuple[click.ParamType, str]] = {
-    "--batch": (INTEGERS, "Batch size [1]"),
-    "--heads": (INTEGERS, "Query heads [1]"),
-    "--kv-heads": (INTEGERS, "Key and value heads, a divisor of heads [as heads]"),
-    "--seqlen": (INTEGERS, "Both sequence lengths [128]"),
-    "--seqlen-q": (INTEGERS, "Query length [as --seqlen-k]"),
-    "--seqlen-k": (INTEGERS, "Key length [as --seqlen-q]"),
-    "--head-dim": (INTEGERS, "Head dimension [64]"),
-    "--dtype": (WORDS, "float32, float16 or bfloat16 [float32]"),
-    "--causal-alignment": (WORDS, "bottom-right (FlashAttention-2) or top-left (torch's is_causal) [bottom-right]"),
-    "--scale": (NUMBERS, "Factor of the scores [1/sqrt(head_dim)]"),
-    "--splits": (INTEGERS, "Splits of the keys, in kernels that have them [2]"),
-    "--block-q": (INTEGERS, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),
-    "--block-k": (INTEGERS, "Keys in a tile: 16, 32, 64 or 128 [by head_dim]"),
-    "--probs-dtype": (
-        WORDS,
-        "To which kernels of ours cast probs before PV: float32, or as --dtype [float32]; fp8: [float16] or float32",
-    ),
-    "--codes": (WORDS, "8-bit codes of fp8: simulated, e4m3 or e5m2 [simulated]"),
-    "--scores": (WORDS, "How fp8 computes scores: mma (tensor cores) or scalar [mma]"),
-    "--decode": (WORDS, "How fp8 decodes K and V: table or direct [table]"),
-    "--quantiser-scale": (WORDS, "Scales of fp8: dynamic, or static, of which larger values saturate [dynamic]"),
-    "--seed": (INTEGERS, "Seed of the inputs [0]"),
-    "--distribution": (WORDS, "Distribution of the inputs [normal]; `workbench kernels` lists them"),
-    "--input-std": (NUMBERS, "Standard deviation of the inputs [1]"),
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """The one value, in a tuple as those of a list are."""
+        return value if isinstance(value, tuple) else (super().convert(value, param, ctx),)
+
+
+#: rule of a field -> the type of its option, and what the help shows of it
+_TYPES: Mapping[type, tuple[click.ParamType, str]] = {
+    Whole: (ListOf(int, "integer"), "INTEGER[,...]"),
+    Number: (ListOf(float, "number"), "NUMBER[,...]"),
+    Word: (ListOf(str, "word"), "WORD[,...]"),
+    Sides: (OneOf(int, "integer"), "LEFT,RIGHT"),
 }
+#: parameter of a command that takes case options -> the field of a case, or both lengths
+CASE_OPTIONS: dict[str, Field] = {}
+for name, asked in FIELDS.items():
+    CASE_OPTIONS |= ({"seqlen": SEQLEN} if name == "seqlen_q" else {}) | ({} if name == "causal" else {name: asked})
 
 
 def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the case options, each of which takes a list, to a command."""
-    for flag, text in (
-        ("--full", "No mask [default]; with --causal: both"),
-        ("--causal", "Causal mask; with --full: both"),
-    ):
-        command = click.option(flag, is_flag=True, help=text)(command)
-    for option, (kind, text) in reversed(CASE_OPTIONS.items()):
-        metavar = kind.name.upper() + "[,...]"
-        command = click.option(option, type=kind, help=text, metavar=metavar, shell_complete=complete)(command)
+    for name, text in (("full", "No mask [default]; with --causal: both"), ("causal", FIELDS["causal"].help)):
+        command = click.option(flag(name), is_flag=True, help=text)(command)
+    for name, field in reversed(CASE_OPTIONS.items()):
+        kind, metavar = _TYPES[type(field.rule)]
+        shown: dict[str, Any] = {"help": field.help, "metavar": metavar, "shell_complete": complete}
+        command = click.option(flag(name), type=kind, **shown)(command)
     return command
 
 
@@ -86,7 +75,7 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
 
         make = partial(inputs.case_of, inputs.load(Path(options["inputs"])), options["inputs"])
 
-    lists = {flag[2:].replace("-", "_"): options.get(flag[2:].replace("-", "_")) for flag in CASE_OPTIONS}
+    lists = {name: options.get(name) for name in CASE_OPTIONS}
     lists["causal"] = (
         tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
     )
@@ -203,7 +192,7 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
                 needs[name] = (value,)
             elif any(item != value for item in given):
                 listed = ",".join(map(str, given))
-                raise Refusal(f"fault {fault} shows only with --{name.replace('_', '-')} {value}; got {listed}")
+                raise Refusal(f"fault {fault} shows only with {flag(name)} {value}; got {listed}")
         length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
         if length and drawn and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
             needs["seqlen"] = (length,)
@@ -215,4 +204,4 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
 
 def _words(name: str, value: Any) -> list[str]:
     """An option as the command line takes it."""
-    return [f"--{name.replace('_', '-')}", *([] if value is True else [str(one) for one in value])]
+    return [flag(name), *([] if value is True else map(typed, value))]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from workbench.case.fields import TILES, flag, of_role
 from workbench.cli.options import cases_of, foreign_of, needs_of
 from workbench.refusal import Refusal
 
@@ -48,7 +49,7 @@ def runs(
     from workbench.trace.join import is_trace
 
     if target not in KERNELS and is_trace(target):
-        if given := [f"--{name.replace('_', '-')}" for name, value in {**options, **others}.items() if value]:
+        if given := [flag(name) for name, value in {**options, **others}.items() if value]:
             raise Refusal(f"a trace brings its own case and takes no option but --where; got {', '.join(given)}")
         return [partial(_loaded, target, where)], None
     from workbench.foreign.feed import parse as parse_feed
@@ -75,7 +76,7 @@ def runs(
 
 def _check_foreign(target: str, options: dict[str, Any]) -> None:
     """Refusal for tiles and splits of a foreign function, unless it reads stages, which are then made with them."""
-    given = [f"--{name.replace('_', '-')}" for name in ("splits", "block_q", "block_k") if options[name]]
+    given = [flag(name) for name in of_role(TILES) if options[name]]
     if not given or ":" not in target:
         return
     from workbench.foreign.arguments import stages_read

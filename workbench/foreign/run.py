@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from workbench.case.box import LIMIT_GB
-from workbench.case.case import GIVEN, Case
+from workbench.case.case import Case
+from workbench.case.fields import GIVEN
 from workbench.case.inputs import by_name, fields
 from workbench.cuda.kernels import KERNELS
 from workbench.foreign.call import run_foreign

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.case.case import GIVEN, QUANTISED, Case
+from workbench.case.case import Case
+from workbench.case.fields import DRAWN, GIVEN, PROBLEM, QUANTISED, TILES, flag, of_role, typed
 from workbench.case.stages import QUANTISED_INPUTS
 
 if TYPE_CHECKING:
@@ -64,10 +65,10 @@ def against_command(pair: "Against") -> str:
     options = case_options(a.case_run, own=own)
     for name in QUANTISED if a.case.codes is None else ():
         if getattr(b.case, name) is not None:
-            options += [f"--{name.replace('_', '-')}", str(getattr(b.case, name))]
-    for name in ("splits", "block_q", "block_k") if b.backend != "foreign" else ():
+            options += [flag(name), str(getattr(b.case, name))]
+    for name in of_role(TILES) if b.backend != "foreign" else ():
         if getattr(b.case, name) not in (None, getattr(a.case, name) if own else None):
-            options += [f"--against-{name.replace('_', '-')}", str(getattr(b.case, name))]
+            options += [flag(f"against_{name}"), str(getattr(b.case, name))]
     if "foreign" not in (a.backend, b.backend) and a.backend != b.backend:
         options += ["--backend", a.backend, "--against-backend", b.backend]
     options += _options(both)
@@ -102,33 +103,19 @@ def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[st
 
 def case_options(case: Case, own: bool) -> list[str]:
     """The command line's case options that give `case`; tiles and splits only where the kernel is ours (`own`)."""
-    default = Case().but(block_q=case.block_q, block_k=case.block_k)
-    words: list[str] = []
-    if case.seqlen_q == case.seqlen_k:
-        words += ["--seqlen", str(case.seqlen_q)]
-    else:
-        words += ["--seqlen-q", str(case.seqlen_q), "--seqlen-k", str(case.seqlen_k)]
-    derived = Case(heads=case.heads, head_dim=case.head_dim)
-    for name in (
-        "batch",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "dtype",
-        "causal_alignment",
-        "scale",
-        "probs_dtype",
-        *(() if case.distribution == GIVEN else ("seed", "distribution", "input_std")),
-    ):
-        reference = derived if name in ("kv_heads", "scale") else default
-        if getattr(case, name) != getattr(reference, name):
-            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
-    for name, (default_value, *_) in QUANTISED.items():
-        if getattr(case, name) not in (None, default_value):
-            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
-    if case.causal:
-        words.append("--causal")
-    for name in ("splits", "block_q", "block_k") if own else ():
-        if getattr(case, name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
-    return words
+    usual, derived = Case(), Case(heads=case.heads, head_dim=case.head_dim)
+    lengths = ("seqlen_q", "seqlen_k")
+    sizes = ["--seqlen", str(case.seqlen_q)]
+    if case.seqlen_q != case.seqlen_k:
+        sizes = [word for name in lengths for word in (flag(name), str(getattr(case, name)))]
+
+    def said(name: str) -> list[str]:
+        value, default = getattr(case, name), getattr(derived if name in ("kv_heads", "scale") else usual, name)
+        if value in (None, default, QUANTISED.get(name, (None,))[0]):
+            return []
+        return [flag(name), *([] if value is True else [typed(value)])]
+
+    of_problem = [name for name in of_role(PROBLEM) if name not in (*lengths, "causal")]
+    drawn = () if case.distribution == GIVEN else of_role(DRAWN)
+    names = (*of_problem, "probs_dtype", *drawn, *QUANTISED, "causal", *(of_role(TILES) if own else ()))
+    return [*sizes, *(word for name in names for word in said(name))]

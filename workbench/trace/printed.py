@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.case import contract
-from workbench.case.case import GIVEN, QUANTISED, Case
+from workbench.case.case import Case
+from workbench.case.fields import ARITHMETIC, GIVEN, QUANTISER, of_role
 from workbench.case.inputs import by_name
 from workbench.case.presets import fields_of, words
 from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
@@ -132,7 +133,7 @@ def load_log(
     the weakest choice. Of an element that was printed several times the last value counts. Refusal for what `read`
     refuses, for a line whose stage or indices the case does not have, and for what is no promise.
     """
-    for option in ("probs_dtype", *QUANTISED):
+    for option in of_role(QUANTISER, ARITHMETIC):
         if getattr(case, option) is not None:
             raise Refusal(f"{option} is for kernels of ours; {path} was printed by another")
     said, declared = fields_of(promises or {}, case), {}
