@@ -15,6 +15,7 @@ from workbench.bench.diff import median_s
 from workbench.bench.jobs import spread
 from workbench.case.case import Case
 from workbench.case.fields import QUANTISED
+from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUTS
 from workbench.cuda.run import choose_backend, estimate_s
 from workbench.floats import to_float64
@@ -87,7 +88,7 @@ def measure(
     chosen = [dict(zip(variants, values, strict=True)) for values in itertools.product(*variants.values())]
     cases = [[case for shape in shapes for case in _cases(shape.but(**variant))] for variant in chosen]
     every = [case for of_variant in cases for case in of_variant]
-    estimate = estimate_s(KERNEL, every, (), "all", backend) / jobs
+    estimate = estimate_s(KERNEL, every, Options(backend=backend)) / jobs
     called = []
     with step(f"judge {len(every)} runs of {len(chosen)} variants on {backend}", estimate) as tick:
         for of_variant in spread(partial(_called, backend=backend), cases, jobs):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from workbench.case import options
 from workbench.case.fields import DRAWN, PROBLEM, QUANTISED, TILES, of_role
 
 #: heading in the help -> parameters below it, by name; what stands nowhere comes last, under its own heading
@@ -13,9 +14,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     ),
     "Kernels of ours": ("faults", "backend", "probes", *of_role(TILES), "probs_dtype", "schedules"),
     "Kernels on 8-bit codes": (*QUANTISED,),
-    "A kernel of yours": (
-        "arrays", "device", "layout", "contract", "calibration", "runs", "isolate", "timeout", "memory_gb", "values",
-    ),
+    "A kernel of yours": (*options.of_role(options.FOREIGN), "values"),
     "A part of a run": ("where", "by_head", "limit_gb", "feed"),
     "A second run beside it": (
         "against", "against_splits", "against_block_q", "against_block_k", "against_backend", "against_trace",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workbench.case.fields import FIELDS, SEQLEN, Field, Number, Sides, Whole, Word, flag, typed
+from workbench.case.options import CLICK, OURS, ROLES, Options, flag_of, of_role
 from workbench.cli.completion import complete
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class ListOf(click.ParamType):
             return tuple(self.item(part.strip()) for part in value.split(","))
         except ValueError:
             self.fail(f"{value!r} is not a comma-separated list of {self.name}s", param, ctx)
+
+
+USUAL = Options()
 
 
 class OneOf(ListOf):
@@ -86,77 +90,40 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
     return cases
 
 
-inputs_option = click.option(
-    "--inputs",
-    metavar="FILE",
-    shell_complete=complete,
-    help="Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file, instead of drawing them",
-)
+def run_option(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What adds some options of a run (`options.Options`) to a command."""
+
+    def added(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names):
+            asked: dict[str, Any] = {"shell_complete": complete, "default": None, **CLICK[name]}
+            if name in ("backend", "probes"):
+                asked["default"] = getattr(USUAL, name)
+            if asked.get("type") is int:
+                asked["type"] = click.IntRange(min=1)
+            command = click.option(flag_of(name), name, **asked)(command)
+        return command
+
+    return added
 
 
-def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --fault to a command."""
-    text = "Put a fault in; may be repeated. `workbench faults` lists them"
-    return click.option("--fault", "faults", multiple=True, metavar="ID", help=text, shell_complete=complete)(command)
-
-
-_CONTRACT = "What a foreign kernel promises, such as triton,block_k=64,exp_ulps=4; `workbench contract` lists it"
-
-
-def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to a command what a kernel of ours and what a foreign one is run with."""
-    for option, default, text in reversed(
-        (
-            ("--backend", "auto", "auto, emulator or cuda [auto: a GPU where there is one]"),
-            ("--probes", "all", "Stages to dump: all, lean, output, or such as acc,out [all]"),
-            ("--arrays", None, "What a foreign kernel takes: numpy, torch, cupy or jax [numpy]"),
-            ("--device", None, "Where a foreign kernel wants its arrays: cpu or cuda [cpu; cupy: cuda]"),
-            (
-                "--layout",
-                None,
-                "What a foreign kernel takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
-            ),
-            ("--calibration", None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
-            ("--contract", None, _CONTRACT),
-        )
-    ):
-        command = click.option(option, default=default, help=text, shell_complete=complete)(command)
-    text = "Run a foreign kernel N times, and say whether its bits repeat [1]"
-    return click.option("--runs", type=click.IntRange(min=1), metavar="N", help=text)(command)
+fault_option, inputs_option = run_option("faults"), run_option("inputs")
+#: what a kernel of ours and what a foreign one is run with
+target_options = run_option("runs", "backend", "probes", "arrays", "device", "layout", "calibration", "contract")
+_LIMITS = run_option("isolate", "timeout", "memory_gb", "feed", "where")
+_BY_HEAD = click.option("--by-head", is_flag=True, help="Dump and judge one head after the other")
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what `runs.runs` takes besides the target: faults, case options, inputs, feed, limits, and what a target is
-    run with.
-    """
-    for option in (
-        click.option("--limit-gb", type=float, help="Refuse dumps of more gigabytes [4]"),
-        click.option("--by-head", is_flag=True, help="Dump and judge one head after the other"),
-        click.option("--where", metavar="WINDOW", help="Dump and judge only some heads, queries: b=0,h=3,q=64:128"),
-        click.option(
-            "--feed",
-            multiple=True,
-            metavar="STAGE[,...]=SOURCE",
-            help="Put stages in: reference, or from a FILE",
-            shell_complete=complete,
-        ),
-        click.option("--memory-gb", type=float, help="Isolate a foreign kernel, and end it where it takes more"),
-        click.option("--timeout", type=float, metavar="SECONDS", help="Isolate a foreign kernel, and end it then"),
-        click.option(
-            "--isolate",
-            is_flag=True,
-            default=None,
-            help="Run a foreign kernel in a process of its own, which may crash",
-        ),
-    ):
-        command = option(command)
-    return fault_option(case_options(inputs_option(target_options(command))))
+    """Add what `runs.runs` takes besides the target: every option of a run, case options, and `by_head`."""
+    return fault_option(case_options(inputs_option(target_options(_LIMITS(_BY_HEAD(run_option("limit_gb")(command)))))))
 
 
-def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of foreign kernels that were given."""
-    names = ("arrays", "device", "layout", "calibration", "contract", "runs", "isolate", "timeout", "memory_gb")
-    return {name: options[name] for name in names if options.get(name) is not None}
+def given(options: Mapping[str, Any], *roles: str) -> dict[str, Any]:
+    """The options of a run that were given, of some roles, or all; a feed as words."""
+    chosen = of_role(*(roles or ROLES.values()))
+    values = {name: options.get(name) for name in chosen}
+    usual = {name: getattr(USUAL, name) for name in of_role(OURS)}
+    return {name: x for name, x in values.items() if x not in (None, (), usual.get(name))}
 
 
 def one_target(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> str | None:

@@ -18,6 +18,7 @@ from workbench.case.box import case_of, parse, with_causal
 from workbench.case.case import Case
 from workbench.case.fields import DRAWN, FIELDS, GIVEN, QUANTISED, of_role
 from workbench.case.inputs import fields as told_by
+from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, algorithm_of
 from workbench.files import write_atomically
 from workbench.refusal import Refusal
@@ -82,7 +83,7 @@ def load(path: str | Path) -> Trace:
         made = check(_trace(manifest, arrays), str(path))
     except Refusal as refusal:
         raise Refusal(f"{path}: {str(refusal).removeprefix(f'{path}: ')}") from None
-    return replace(made, called_with={"trace": str(path)})
+    return replace(made, called_with=Options(trace=str(path)))
 
 
 def _read(path: Path) -> tuple[str, dict[str, np.ndarray]]:

@@ -17,7 +17,8 @@ from workbench.case import contract
 from workbench.case.case import Case
 from workbench.case.fields import ARITHMETIC, GIVEN, QUANTISER, of_role
 from workbench.case.inputs import by_name
-from workbench.case.presets import fields_of, words
+from workbench.case.options import Options
+from workbench.case.presets import fields_of
 from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
 from workbench.floats import DTYPES, round_to, ulp
 from workbench.refusal import Refusal
@@ -176,9 +177,7 @@ def load_log(
             requested=(),
             sparse=sparse,
             notes=_notes(log, by_stage),
-            called_with={"values": log.path}
-            | ({"contract": words(promises)} if promises else {})
-            | ({"inputs": str(inputs)} if inputs else {}),
+            called_with=Options(values=log.path, contract=promises, inputs=inputs).told(),
         ),
         log.path,
     )
