@@ -20,12 +20,6 @@ from workbench.refusal import Refusal
 #: a field that is derived from others when it is not given; a case that exists has a value there
 _SETTLED: Any = None
 
-#: fields that a foreign function is called with where a case has them -> what libraries call the keyword
-KEYWORDS: Mapping[str, tuple[str, ...]] = {
-    "softcap": ("softcap", "logits_soft_cap"),
-    "window": ("window_size", "sliding_window"),
-}
-
 
 @dataclass(frozen=True)
 class Case:

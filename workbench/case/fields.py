@@ -93,6 +93,7 @@ class Field(NamedTuple):
     rule: Whole | Number | Word | Truth | Sides
     help: str  #: of its option
     on_codes: bool = False  #: whether it is of kernels on 8-bit codes alone
+    keywords: tuple[str, ...] = ()  #: of a foreign function that is called with it where a case has one, in libraries
 
 
 def _dtypes() -> tuple[str, ...]:
@@ -133,8 +134,18 @@ FIELDS: Mapping[str, Field] = {
         "bottom-right (FlashAttention-2) or top-left (torch's is_causal) [bottom-right]",
     ),
     "scale": Field(PROBLEM, _SCALE, "Factor of the scores [1/sqrt(head_dim)]"),
-    "softcap": Field(PROBLEM, _CAP, "Scores s become softcap * tanh(s / softcap) [no cap]"),
-    "window": Field(PROBLEM, Sides(), "Keys that a query sees on either side of its own, -1: all, such as 16,0 [all]"),
+    "softcap": Field(
+        PROBLEM,
+        _CAP,
+        "Scores s become softcap * tanh(s / softcap) [no cap]",
+        keywords=("softcap", "logits_soft_cap"),
+    ),
+    "window": Field(
+        PROBLEM,
+        Sides(),
+        "Keys that a query sees on either side of its own, -1: all, such as 16,0 [all]",
+        keywords=("window_size", "sliding_window"),
+    ),
     "splits": Field(TILES, _COUNT, "Splits of the keys, in kernels that have them [2]"),
     "block_q": Field(TILES, _COUNT, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),
     "block_k": Field(TILES, _COUNT, "Keys in a tile: 16, 32, 64 or 128 [by head_dim]"),
@@ -181,6 +192,9 @@ def of_role(*roles: str) -> tuple[str, ...]:
 QUANTISED: Mapping[str, tuple[str, ...]] = {
     name: field.rule.words() for name, field in FIELDS.items() if field.on_codes and isinstance(field.rule, Word)
 }
+
+#: fields that a foreign function is called with -> what libraries call the keyword
+KEYWORDS: Mapping[str, tuple[str, ...]] = {name: field.keywords for name, field in FIELDS.items() if field.keywords}
 
 
 def flag(name: str) -> str:
