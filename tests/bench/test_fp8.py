@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from workbench import Case, Refusal, diff, run
 from workbench.bench import fp8 as bench_fp8
 from workbench.bench.fp8 import SHAPES, VARIANTS, Called, measure, tables
-from workbench.case.case import QUANTISED
+from workbench.case.fields import QUANTISED
 from workbench.case.stages import stages_of
 from workbench.cli.main import commands
 from workbench.judge.stage import RIGHT_VERDICTS

@@ -239,7 +239,7 @@ def test_untestable_exits_with_1() -> None:
         (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no option but --where; got --seed"),
         (
             ["x.safetensors", "--probes", "lean", "--backend", "emulator", "--limit-gb", "0"],
-            "a trace brings its own case and takes no option but --where; got --probes, --backend, --limit-gb",
+            "a trace brings its own case and takes no option but --where; got --backend, --probes, --limit-gb",
         ),
         (["mine.py:attention"], "mine.py: no such file"),
         (

@@ -9,6 +9,7 @@ import pytest
 
 from tests.refusals import refusal
 from workbench import Case, Refusal, Unavailable, run
+from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, PROBE_SETS, absent
 from workbench.cuda import run as runs
 from workbench.cuda.flash import constants
@@ -118,9 +119,9 @@ def test_a_run_leaves_its_inputs_as_they_were() -> None:
 
 def test_the_estimate_counts_only_what_is_not_compiled_yet(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
     run("flash", CASE, backend="emulator")
-    warm = estimate_s("flash", [CASE], [], "all", "emulator")
+    warm = estimate_s("flash", [CASE], Options(backend="emulator"))
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
-    cold = estimate_s("flash", [CASE, CASE], [], "all", "emulator")
+    cold = estimate_s("flash", [CASE, CASE], Options(backend="emulator"))
     assert 0 < warm < 1 < cold < 10
 
 

@@ -9,7 +9,9 @@ from safetensors.numpy import save_file
 
 from tests.refusals import invoked as workbench
 from workbench import Case, Refusal, diff, run
+from workbench.case.options import Options
 from workbench.foreign.feed import parse
+from workbench.report.command import diff_command
 
 CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=100, causal=True, splits=3)
 PARTIALS = ("partial_O", "partial_max", "partial_sum")
@@ -103,7 +105,8 @@ def test_arrays_and_files_are_fed(tmp_path: Path) -> None:
     np.testing.assert_allclose(doubled.stages["out"], good.stages["out"] / 2, rtol=1e-6)
     judged = diff(doubled)  # the reduce is right on what it read; against q, k and v it is a victim
     assert judged.origins == () and "out" in judged.victims
-    assert run("split_k", CASE, feed=arrays, backend="emulator").called_with == {"feed": ()}
+    fed = run("split_k", CASE, feed=arrays, backend="emulator")
+    assert fed.called_with == Options(feed=dict.fromkeys(arrays, "")) and diff_command(diff(fed)) == ""
 
 
 @pytest.mark.parametrize("double", [False, True])

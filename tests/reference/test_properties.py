@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reference.conftest import tiled
-from workbench.case.case import ALIGNMENTS, Case
+from workbench.case.case import Case
+from workbench.case.fields import ALIGNMENTS
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from workbench import Case, against, diff, load, run, save, table
+from workbench.case.options import Options
 from workbench.cuda.check import Checked
 from workbench.report.command import against_command, check_command, diff_command
 
@@ -66,5 +67,5 @@ def test_a_path_with_a_space_can_be_pasted(tmp_path: Path) -> None:
     judged = diff(run(target, Case(seqlen=16, head_dim=4)))
     assert shlex.split(diff_command(judged))[2] == target and f"'{target}' --seqlen 16" in str(table([judged]))
     calibration = str(tmp_path / "of this machine.json")
-    checked = Checked(target, (), Case(), (), 1, 1, (), called_with={"backend": "cuda", "calibration": calibration})
+    checked = Checked(target, (), Case(), (), 1, 1, (), called_with=Options(backend="cuda", calibration=calibration))
     assert shlex.split(check_command(checked))[-2:] == ["--calibration", calibration]

@@ -12,6 +12,7 @@ from tests.refusals import invoked as workbench
 from tests.refusals import refusal
 from workbench import Case, Refusal, diff, load, run, save
 from workbench.case.inputs import by_name, normalised
+from workbench.case.options import Options
 from workbench.case.stages import INPUTS, QUANTISED_INPUTS
 from workbench.cuda.quantize import quantize
 from workbench.trace.inputs import case_of
@@ -49,7 +50,7 @@ def test_a_run_on_a_file_is_the_run_on_its_arrays(tmp_path: Path, suffix: str) -
     made = run("flash", case, inputs=path, backend="emulator")
     wanted = run("flash", CASE.but(causal=True), backend="emulator")
     assert all(np.array_equal(made.stages[name], stage) for name, stage in wanted.stages.items())
-    assert made.called_with == {"inputs": str(path)} and made.rerun is None
+    assert made.called_with == Options(inputs=str(path)) and made.rerun is None
     assert diff(made).verdict == "rounding"
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.refusals import invoked as workbench
 from workbench import Case, Diff, Refusal, Trace, diff, load, run, save
 from workbench.case.box import Window, kv_heads, parse
+from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS
 from workbench.cuda.plan import plan
 from workbench.judge.headline import headline
@@ -166,7 +167,7 @@ def test_dumps_beyond_the_limit_are_refused_with_a_window_that_fits() -> None:
         "the dumps of this run take 2.16 GB, and the limit is 0.3 GB (--limit-gb); --where b=0:1,h=0:1,q=0:4096 (0.29 GB) "
         "fits, and --by-head dumps one head at a time; fewer stages (--probes) take less"
     )
-    made = plan("flash", case, faults_in=(), probes="acc", where="b=0,h=0,q=0:64", limit_gb=0.3)
+    made = plan("flash", case, Options(probes="acc", where="b=0,h=0,q=0:64", limit_gb=0.3))
     assert made.arrays["acc"].shape == (1, 1, 64, 128, 128)
     with pytest.raises(Refusal, match="17.2 GB, and the limit is 4 GB"):
         run("flash", case.but(seqlen=8192, heads=16), probes="acc")

@@ -23,12 +23,14 @@ import numpy as np
 from workbench.bench.harness import python, seconds
 from workbench.case.case import Case
 from workbench.case.inputs import by_name
+from workbench.case.options import Options
 from workbench.machine import machine
 from workbench.progress import step
 
 # The emulator is imported in functions: it cannot be where numba.cuda is the simulator, which is where `simulate` runs.
 
 SCHEMA = "workbench.bench-emulator/1"
+_OUTPUT = Options(probes="output", backend="emulator")
 SEQLENS = (64, 256, 512)
 #: kernel -> sequence lengths for the simulator, which takes half a minute for flash at 512
 SIMULATED: Mapping[str, Sequence[int]] = {"flash": (64, 256, 512), "split_k": (64, 256)}
@@ -104,7 +106,7 @@ def measure(
     name, case = cases[0]
     return {
         "schema": SCHEMA,
-        "versions": dict(run_kernel(name, case, probes="output", backend="emulator").versions),
+        "versions": dict(run_kernel(name, case, _OUTPUT).versions),
         "machine": found,
         "case": {field: getattr(case, field) for field in ("dtype", "causal", "batch", "heads", "head_dim")},
         "runs": runs,
@@ -128,7 +130,7 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     inputs = by_name(case)
     medians = {}
     for field, probes in (("plain_s", "output"), ("probed_s", "all")):
-        call = partial(run_kernel, name, case, probes=probes, backend="emulator", inputs=inputs)
+        call = partial(run_kernel, name, case, Options(probes=probes, backend="emulator", inputs=inputs))
         call()  # compiles, or reads the cache
         medians[field] = median(seconds(call, REPEATS))
     watched = partial(check, name, case, probes="output")
@@ -189,7 +191,7 @@ def _against_simulator(name: str, case: Case) -> dict[str, Any]:
     command = "from workbench.bench.emulator import simulate; simulate()"
     answer = python(command, pickle.dumps((launches, arrays)), NUMBA_ENABLE_CUDASIM="1")
     taken, simulated = pickle.loads(answer)
-    plain = run_kernel(name, case, probes="output", backend="emulator").stages
+    plain = run_kernel(name, case, _OUTPUT).stages
     return {
         "edited_s": edited_s,
         "simulator_s": median(taken),
@@ -264,5 +266,5 @@ def first_run() -> None:
     if watched:
         check(name, case, probes="output")
     else:
-        run_kernel(name, case, probes="output", backend="emulator")
+        run_kernel(name, case, _OUTPUT)
     sys.stdout.write(str(time.perf_counter() - started))

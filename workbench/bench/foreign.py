@@ -16,6 +16,7 @@ from workbench.bench.harness import gathered, spread, torch_for
 from workbench.bench.tally import Called, Tally
 from workbench.bench.verdicts import FAULTS, effective_runs, fault_rows, reduced
 from workbench.case.case import Case
+from workbench.case.options import Options
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.foreign.call import run_foreign
 from workbench.foreign.run import run
@@ -104,7 +105,7 @@ def unknown(trace: Trace, names: Sequence[str]) -> Trace:
     case = trace.case.but(splits=None, block_q=None, block_k=None, probs_dtype=None)
     q, k, v = (trace.inputs[name] for name in ("q", "k", "v"))
     stages = {name: trace.stages[name] for name in names}
-    return run_foreign(lambda *_, **__: stages, case, name=trace.target, inputs=trace.inputs)
+    return run_foreign(lambda *_, **__: stages, case, Options(inputs=trace.inputs), name=trace.target)
 
 
 def _together(runs: Sequence[Called | str]) -> dict[str, Any]:

@@ -14,7 +14,9 @@ import numpy as np
 
 from workbench.bench.harness import gathered, seconds, spread, torch_for
 from workbench.bench.tally import counted
-from workbench.case.case import QUANTISED, Case
+from workbench.case.case import Case
+from workbench.case.fields import QUANTISED
+from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUTS
 from workbench.cuda.run import choose_backend, estimate_s
 from workbench.floats import to_float64
@@ -83,7 +85,7 @@ def measure(
     chosen = [dict(zip(variants, values, strict=True)) for values in itertools.product(*variants.values())]
     cases = [[case for shape in shapes for case in _cases(shape.but(**variant))] for variant in chosen]
     every = [case for of_variant in cases for case in of_variant]
-    estimate = estimate_s(KERNEL, every, (), "all", backend) / jobs
+    estimate = estimate_s(KERNEL, every, Options(backend=backend)) / jobs
     name = f"judge {len(every)} runs of {len(chosen)} variants on {backend}"
     called = gathered(name, estimate, spread(partial(_called, backend=backend), cases, jobs))
     runs = [one for of_variant in called for one in of_variant]

@@ -14,7 +14,8 @@ import numpy as np
 from workbench.bench import latency
 from workbench.bench.harness import gathered, torch_for
 from workbench.bench.latency import Call
-from workbench.case.case import QUANTISED, Case
+from workbench.case.case import Case
+from workbench.case.fields import QUANTISED
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.quiet import quiet
 from workbench.foreign.arguments import SCALES, parameters_of, stages_read

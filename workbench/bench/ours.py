@@ -11,6 +11,7 @@ from numba import cuda
 
 from workbench.bench.latency import Call
 from workbench.case.case import Case
+from workbench.case.options import Options
 from workbench.cuda.build import Build, build
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernel import Constants
@@ -27,7 +28,7 @@ def prepared(name: str, case: Case, *, faults_in: Sequence[str], judged: Mapping
     """
     import torch
 
-    made = plan(name, case, faults_in=faults_in, probes="output")
+    made = plan(name, case, Options(faults=faults_in, probes="output"))
     memory = Memory("cuda", made.arrays, made.inputs, made.guard)
     parts = []
     for function, grid, _ in launches(made.trace.case, made.kernel):

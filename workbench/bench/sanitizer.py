@@ -20,6 +20,7 @@ from typing import Any
 
 from workbench.bench.harness import gathered
 from workbench.case.case import Case
+from workbench.case.options import Options
 from workbench.cuda.check import check
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.gpu import gpu
@@ -120,7 +121,7 @@ def main(kernel: str, fault: str, where: str) -> None:
     case = Case(seqlen=length, heads=2, head_dim=32, block_q=32, block_k=32, causal=True, **splits)
     faults = [fault] if fault else []
     if where == "cuda":
-        run_kernel(kernel, case, faults_in=faults, probes="output", backend="cuda", guarded=False)
+        run_kernel(kernel, case, Options(faults=faults, probes="output", backend="cuda"), guarded=False)
         return
     findings = check(kernel, case, faults=faults, probes="output").findings
     places = [(f.file, f.line) for f in findings] + [(f.other_file, f.other_line) for f in findings if f.other_file]

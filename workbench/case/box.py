@@ -12,8 +12,6 @@ from workbench.case.stages import AXIS_NAMES
 from workbench.refusal import Refusal
 
 AXES = "bhq"
-#: of the dumps of a run, unless it says otherwise
-LIMIT_GB = 4.0
 Bounds = tuple[int, int]
 
 

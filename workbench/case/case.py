@@ -5,38 +5,20 @@ its text.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import InitVar, asdict, dataclass, replace
+from dataclasses import InitVar, asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from workbench.case.distributions import DISTRIBUTIONS, bits, shapes
+from workbench.case.fields import FIELDS, GIVEN, SEQLEN
 from workbench.case.stages import axis_sizes
 from workbench.floats import DTYPES
 from workbench.machine import memory_bytes
 from workbench.refusal import Refusal
 
-ALIGNMENTS = ("bottom-right", "top-left")
-#: fields of quantised kernels, None elsewhere -> values; a quantised kernel takes the first where none is given
-QUANTISED: Mapping[str, tuple[str, ...]] = {
-    "codes": ("simulated", "e4m3", "e5m2"),
-    "scores": ("mma", "scalar"),
-    "decode": ("table", "direct"),
-    "quantiser_scale": ("dynamic", "static"),
-}
-
-#: the distribution of a case whose inputs were put in, from a file or by a caller: it draws none
-GIVEN = "given"
-
 #: a field that is derived from others when it is not given; a case that exists has a value there
 _SETTLED: Any = None
-
-#: fields that a foreign function is called with where a case has them -> what libraries call the keyword
-KEYWORDS: Mapping[str, tuple[str, ...]] = {
-    "softcap": ("softcap", "logits_soft_cap"),
-    "window": ("window_size", "sliding_window"),
-}
 
 
 @dataclass(frozen=True)
@@ -82,47 +64,22 @@ class Case:
                 "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others"
             )
         if seqlen is not None:
-            self._settle("seqlen_q", _whole("seqlen", seqlen))
+            self._settle("seqlen_q", SEQLEN.rule.settled("seqlen", seqlen))
         given = [n for n in (self.seqlen_q, self.seqlen_k) if n is not None] or [128]
-        derived = (("seqlen_q", given[0]), ("seqlen_k", given[0]), ("kv_heads", self.heads))
-        for name, default in derived:
+        self._settle("head_dim", FIELDS["head_dim"].rule.settled("head_dim", self.head_dim))
+        derived = {"kv_heads": self.heads, "seqlen_q": given[0], "seqlen_k": given[0], "scale": self.head_dim**-0.5}
+        for name, value in derived.items():
             if getattr(self, name) is None:
-                self._settle(name, default)
-        for name in ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "splits", "block_q", "block_k"):
-            if name not in ("splits", "block_q", "block_k") or getattr(self, name) is not None:
-                self._settle(name, _whole(name, getattr(self, name)))
-        self._settle("seed", _whole("seed", self.seed, at_least=0))
+                self._settle(name, value)
+        for field in fields(self):
+            if (value := getattr(self, field.name)) is not None or field.default is not None:
+                self._settle(field.name, FIELDS[field.name].rule.settled(field.name, value))
         if self.heads % self.kv_heads:
             raise Refusal(f"heads must be a multiple of kv_heads; got heads={self.heads}, kv_heads={self.kv_heads}")
-        for name, accepted in (
-            ("dtype", DTYPES),
-            ("causal_alignment", ALIGNMENTS),
-            ("distribution", (*DISTRIBUTIONS, GIVEN)),
-        ):
-            if not isinstance(getattr(self, name), str) or getattr(self, name) not in accepted:
-                raise Refusal(f"{name} is one of {', '.join(accepted)}; got {getattr(self, name)!r}")
-        for name, words in (("probs_dtype", tuple(DTYPES)), *QUANTISED.items()):
-            if getattr(self, name) is not None and getattr(self, name) not in words:
-                raise Refusal(f"{name} is one of {', '.join(words)}; got {getattr(self, name)!r}")
-        if not isinstance(self.causal, bool | np.bool_):
-            raise Refusal(f"causal must be True or False; got {self.causal!r}")
-        self._settle("causal", bool(self.causal))
-        if self.softcap is not None:
-            softcap = _number("softcap", self.softcap)
-            if not 2.0**-126 <= softcap <= float(np.finfo(np.float32).max):
-                raise Refusal(f"softcap must be above 0 and a normal number of float32; got {softcap!r}")
-            self._settle("softcap", float(np.float32(softcap)))
         if self.window is not None:
-            left, right = _window(self.window)
-            right = 0 if self.causal else right
-            self._settle("window", None if (left, right) == (-1, 0 if self.causal else -1) else (left, right))
-        scale = _number("scale", 1 / math.sqrt(self.head_dim) if getattr(self, "scale") is None else self.scale)  # noqa: B009
-        if not (scale == 0 or 2.0**-149 <= abs(scale) <= float(np.finfo(np.float32).max)):
-            raise Refusal(f"scale must fit in float32, in which kernels take it; got {scale!r}")
-        self._settle("scale", float(np.float32(scale)))
-        self._settle("input_std", _number("input_std", self.input_std))
-        if self.input_std <= 0:
-            raise Refusal(f"input_std must be above 0; got {self.input_std!r}")
+            hides_nothing = (-1, 0 if self.causal else -1)
+            window = (self.window[0], 0 if self.causal else self.window[1])
+            self._settle("window", None if window == hides_nothing else window)
         if self.distribution in ("exact-integers", "index-coded") and self.input_std != 1:
             raise Refusal(
                 f"distribution {self.distribution} has fixed values and takes no input_std; got {self.input_std!r}"
@@ -204,26 +161,3 @@ class Case:
                     f"overflows in {name}"
                 )
         return q, k, v
-
-
-def _whole(name: str, value: Any, at_least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
-        raise Refusal(f"{name} must be a whole number of at least {at_least}; got {value!r}")
-    return int(value)
-
-
-def _window(value: Any) -> tuple[int, int]:
-    sides = tuple(value) if isinstance(value, list | tuple) else ()
-    if len(sides) != 2 or any(isinstance(x, bool) or not isinstance(x, int | np.integer) or x < -1 for x in sides):
-        raise Refusal(f"window must be two whole numbers of at least -1, left and right; got {value!r}")
-    return int(sides[0]), int(sides[1])
-
-
-def _number(name: str, value: Any) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | np.integer | np.floating)
-        or not math.isfinite(value)
-    ):
-        raise Refusal(f"{name} must be a finite number; got {value!r}")
-    return float(value)

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.case.fields import ARITHMETIC, QUANTISED, flag, of_role
+from workbench.case.options import ANY, FOREIGN, OURS, ROLES, Options, flag_of
 from workbench.cli.completion import complete
-from workbench.cli.options import CASE_OPTIONS, cases_of, foreign_of, needs_of
+from workbench.cli.options import CASE_OPTIONS, cases_of, given, needs_of
 
 if TYPE_CHECKING:
     from workbench.case.case import Case
     from workbench.cuda.kernel import Kernel
+    from workbench.foreign.target import Target
     from workbench.judge.against.pair import Against
     from workbench.trace.trace import Trace
 
@@ -25,9 +28,7 @@ _SETTINGS = {
     "block_k": "keys in a tile",
     "backend": "backend, emulator or cuda",
 }
-#: options of the kernels of ours that are run, with what they are where nobody gave them
-_USUAL = {"probes": "all", "backend": "auto"}
-_CASE = (*(flag[2:].replace("-", "_") for flag in CASE_OPTIONS), "causal", "full", "inputs")
+_CASE = (*CASE_OPTIONS, "causal", "full", "inputs")
 
 
 def against_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,9 +36,7 @@ def against_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in reversed(_SETTINGS.items()):
         kind = click.STRING if name == "backend" else click.INT
         help_text = f"Hold TARGET beside itself, or --against, with other {text}"
-        command = click.option(
-            f"--against-{name.replace('_', '-')}", type=kind, help=help_text, shell_complete=complete
-        )(command)
+        command = click.option(flag(f"against_{name}"), type=kind, help=help_text, shell_complete=complete)(command)
     help_text = "Hold TARGET beside another kernel, path.py:function or trace; its faults stay with TARGET"
     return click.option("--against", metavar="TARGET", help=help_text, shell_complete=complete)(command)
 
@@ -87,68 +86,65 @@ def show(pairs: Sequence["Against"], as_json: bool, out: Path | None) -> None:
 class _Side:
     """One of the two runs."""
 
-    target: str  #: as of `runs.runs`, or a log
-    faults: tuple[str, ...] = ()
-    feed: tuple[str, ...] = ()
+    target: "Target"
     settings: Mapping[str, Any] = field(default_factory=dict)  #: its own, by the names of _SETTINGS
-    is_log: bool = False
+    #: its own options, by name: only the first run has faults, and is fed
+    own: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kernel(self) -> "Kernel | None":
         """The kernel of ours that it is."""
-        from workbench.cuda.kernels import KERNELS
-
-        return None if self.is_log else KERNELS.get(self.target)
+        return self.target.kernel
 
     @property
     def is_trace(self) -> bool:
         """Whether it is a trace at rest."""
-        from workbench.trace.join import is_trace
-
-        return not self.is_log and self.kernel is None and is_trace(self.target)
+        return self.target.kind is self.target.kind.AT_REST
 
     @property
-    def is_foreign(self) -> bool:
-        """Whether it is run, and no kernel of ours."""
-        return self.kernel is None and not self.is_trace and not self.is_log
+    def is_log(self) -> bool:
+        """Whether it is a log of printed values."""
+        return self.target.kind is self.target.kind.PRINTED
 
     def takes(self, name: str, other: "_Side") -> bool:
         """Whether a field of a case is for it, and not for the `other` side alone."""
         if self.kernel is None:
-            return not self.is_foreign or name not in ("splits", "scores", "decode", "probs_dtype")
+            return not self.target.is_foreign or name not in ("splits", *of_role(ARITHMETIC))
         if name == "probs_dtype":  # a kernel on codes casts float32 to float16, which no other does
             return self.kernel.quantised or other.kernel is None or not other.kernel.quantised
         return self.kernel.splits if name == "splits" else self.kernel.quantised
 
     def case(self, case: "Case", other: "_Side") -> "Case":
         """The case without what is for the other side alone, and with its own settings."""
-        from workbench.case.case import QUANTISED
-
         names = ("splits", "probs_dtype", *QUANTISED)
         dropped = [name for name in names if other.takes(name, self) and not self.takes(name, other)]
         own = {name: value for name, value in self.settings.items() if name != "backend"}
         return case.but(**dict.fromkeys(dropped), **own)
 
+    def options(self, other: "_Side", options: dict[str, Any]) -> dict[str, Any]:
+        """The options of the run that are its own, by name. What neither side takes is left for others to refuse."""
+        ours = given(options, OURS) if self.kernel or not other.kernel else {}
+        foreign = given(options, FOREIGN) if self.target.is_foreign or not other.target.is_foreign else {}
+        backend = {name: value for name, value in self.settings.items() if name == "backend"}
+        return {**ours, **foreign, **given(options, ANY), "faults": (), "feed": (), **self.own, **backend}
+
     def call(self, case: "Case", other: "_Side", options: dict[str, Any], inputs: Any) -> "Callable[[], Trace]":
-        """Runs it, or reads it. What neither side takes is left for others to refuse."""
+        """Runs it, or reads it."""
         from workbench.cli.runs import runs
         from workbench.foreign.feed import parse as parse_feed
         from workbench.foreign.run import run
 
-        ours = {name: options[name] for name in _USUAL} if self.kernel or not other.kernel else _USUAL
-        foreign = foreign_of(options) if self.is_foreign or not other.is_foreign else {}
-        unread = {**dict.fromkeys(foreign_of(options)), "limit_gb": None}
-        of_log = {name: value for name, value in unread.items() if name != "contract"}
+        name = self.target.name
         if self.is_trace:
-            own = {**dict.fromkeys(_CASE), **unread, **_USUAL, "faults": (), "feed": ()}
-            return runs(self.target, **{**options, **own})[0][0]
+            return runs(name, where=options["where"], faults=())[0][0]
+        asked = self.options(other, options)
         if self.is_log:
-            return runs(None, **{**options, **(of_log if other.kernel else {}), **ours, **foreign})[0][0]
-        words = {"faults": self.faults, "inputs": inputs, "where": options["where"], **ours, **foreign}
-        words |= {"feed": parse_feed(self.feed)} | {k: v for k, v in self.settings.items() if k == "backend"}
-        if options["limit_gb"] is not None and (self.kernel or not other.kernel):
-            words["limit_gb"] = options["limit_gb"]
-        return partial(run, self.target, self.case(case, other), **words)
+            if options["contract"] is not None:
+                asked["contract"] = options["contract"]
+            of_case = {name: options[name] for name in _CASE}
+            return runs(None, **{"where": None, **of_case, **asked, "values": name})[0][0]
+        asked |= {"inputs": inputs, "feed": parse_feed(asked["feed"])}
+        return partial(run, name, self.case(case, other), **asked)
 
 
 def _calls(
@@ -164,9 +160,9 @@ def _calls(
         cases, inputs = _cases((a, b), options)
         for one, other in ((a, b), (b, a)):
             if one.kernel:
-                backend = one.settings.get("backend", options["backend"])
+                ours = {name: x for name, x in one.options(other, options).items() if ROLES[name] == OURS}
                 own = [one.case(case, other) for case in cases]
-                estimates.append(estimate_s(one.target, own, one.faults, options["probes"], backend))
+                estimates.append(estimate_s(one.target.name, own, Options(**ours)))
         calls += [(a.call(case, b, options, inputs), b.call(case, a, options, inputs)) for case in cases]
     return calls, sum(estimates) if len(estimates) == 2 * len(pairs) else None
 
@@ -174,19 +170,19 @@ def _calls(
 def _pairs(target: str | None, second: dict[str, Any], options: dict[str, Any]) -> list[tuple[_Side, _Side]]:
     """The two sides of each TARGET, or of the log."""
     from workbench.cli.runs import runs
-    from workbench.cuda.kernels import KERNELS
+    from workbench.foreign.target import Kind, Target, target_of, targets_of
 
     settings = {name: second[f"against_{name}"] for name in _SETTINGS if f"against_{name}" in second}
-    log, faults, feed = (options[name] for name in ("values", "faults", "feed"))
-    if target is None or log is not None:
-        if target is not None or log is None:
-            runs(target, **options)  # refuses both, and neither
-        firsts = [_Side(str(log), faults, feed, is_log=True)]
+    own = {name: options[name] for name in ("faults", "feed")}
+    log = options["values"]
+    if target is not None and log is None:
+        firsts = [_Side(found, own=own) for found in targets_of(target)]
+    elif target is None and log is not None:
+        firsts = [_Side(Target(str(log), Kind.PRINTED), own=own)]
     else:
-        names = target.split(",") if set(target.split(",")) <= set(KERNELS) else [target]
-        firsts = [_Side(name, faults, feed) for name in names]
+        runs(target, **options)  # refuses both, and neither
     if "against" in second:
-        return [(first, _Side(second["against"], settings=settings)) for first in firsts]
+        return [(first, _Side(target_of(second["against"]), settings)) for first in firsts]
     return [(first, replace(first, settings=settings)) for first in firsts]
 
 
@@ -194,9 +190,9 @@ def _cases(pair: tuple[_Side, _Side], options: dict[str, Any]) -> tuple[list["Ca
     """The cases of a pair, and their inputs where they are not drawn: those of a trace among the two."""
     from workbench.trace.join import load_all
 
-    if (trace := next((side.target for side in pair if side.is_trace), None)) is not None:
+    if (trace := next((side.target.name for side in pair if side.is_trace), None)) is not None:
         return [load_all(trace).case], trace
-    return cases_of({**options, **needs_of(pair[0].faults, options)}), options["inputs"]
+    return cases_of({**options, **needs_of(options["faults"], options)}), options["inputs"]
 
 
 def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
@@ -206,21 +202,22 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
 
     if options["by_head"]:
         raise Refusal("--by-head judges one run after the other, and keeps none; two are compared in part with --where")
-    flags = [f"--against-{name.replace('_', '-')}" for name in b.settings]
+    flags = [flag(f"against_{name}") for name in b.settings]
     if (a.is_trace or a.is_log) and not named:
-        what = "a trace" if a.is_trace else "a log"
+        what = a.target.kind.value
         raise Refusal(f"{flags[0]} runs TARGET again, and {what} cannot be run; name a kernel: --against KERNEL")
+    name = b.target.name
     if flags and b.kernel is None:
-        kind = "a trace" if b.is_trace else "a foreign one"
-        raise Refusal(f"{flags[0]} is for kernels of ours ({', '.join(KERNELS)}); {b.target} is {kind}")
+        kind = b.target.kind.value
+        raise Refusal(f"{flags[0]} is for kernels of ours ({', '.join(KERNELS)}); {name} is {kind}")
     if "splits" in b.settings and not (b.kernel and b.kernel.splits):
         splitting = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.splits)
-        raise Refusal(f"--against-splits is for kernels that split the keys ({splitting}); {b.target} does not")
+        raise Refusal(f"--against-splits is for kernels that split the keys ({splitting}); {name} does not")
     if not (a.is_trace or b.is_trace):
         return
-    alone = [*foreign_of(options), "limit_gb", *_USUAL] if a.is_trace and b.is_trace else []
-    given = [name for name in (*_CASE, *alone) if options[name] not in (None, False, _USUAL.get(name))]
-    given += [name for name, value in (("fault", a.faults), ("feed", a.feed)) if a.is_trace and value]
-    if given:
-        listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise Refusal(f"a trace brings its own case; {a.target} against {b.target} takes no {listed}")
+    asked = [name for name in _CASE if options[name] not in (None, False)]
+    asked += given(options, FOREIGN, OURS) if a.is_trace and b.is_trace else []
+    asked += [name for name, value in a.own.items() if a.is_trace and value and name not in asked]
+    if asked:
+        listed = ", ".join(map(flag_of, asked))
+        raise Refusal(f"a trace brings its own case; {a.target.name} against {name} takes no {listed}")

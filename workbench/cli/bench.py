@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from workbench.case.options import FOREIGN
 from workbench.cli.commands import Commands
 from workbench.cli.exits import BUG
 from workbench.cli.options import (
     case_options,
     cases_of,
     fault_option,
-    foreign_of,
+    given,
     json_option,
     needs_of,
     target_options,
@@ -116,8 +117,8 @@ def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_j
     shaped = any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k", "head_dim"))
     shapes = [{}] if shaped else [{"seqlen": (n,), "head_dim": (dim,)} for n, dim in bench_kernel.SHAPES]
     cases = [case for shape in shapes for case in cases_of({**options, **shape})]
-    given = {"faults": faults, "probes": probes, "backend": backend, **foreign_of(options)}
-    results = _measured(bench_kernel, as_json, target, cases, **given)
+    asked = {"faults": faults, "probes": probes, "backend": backend, **given(options, FOREIGN)}
+    results = _measured(bench_kernel, as_json, target, cases, **asked)
     for line in [] if as_json else bench_kernel.sentences(results):
         click.echo(line)
     sys.exit(BUG if bench_kernel.wrong(results) else 0)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.case.options import FOREIGN
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
-from workbench.cli.options import case_options, cases_of, fault_option, foreign_of, json_option, needs_of
+from workbench.cli.options import case_options, cases_of, fault_option, given, json_option, needs_of
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -74,7 +75,7 @@ def _emulated(
             f"check runs kernels of ours ({', '.join(KERNELS)}) on the emulator, and path.py:function with --backend "
             f"cuda; got {unknown[0]!r}"
         )
-    if foreign := foreign_of(options):
+    if foreign := given(options, FOREIGN):
         raise Refusal(f"{', '.join(foreign)} are for foreign functions, with --backend cuda; {target} is one of ours")
     cases = cases_of({**options, **needs_of(faults, options)})
     checked: list[Checked] = []
@@ -99,12 +100,12 @@ def _on_gpu(
     if target in KERNELS:
         raise Refusal(f"--backend cuda is for foreign functions (path.py:function); {target} is one of ours")
     ours = {"--fault": faults, "--probes": probes != "all", "--schedules": schedules != 1}
-    if given := [name for name, value in ours.items() if value]:
-        raise Refusal(f"{given[0]} is for kernels of ours ({', '.join(KERNELS)}); {target} is a foreign one")
+    if asked := [name for name, value in ours.items() if value]:
+        raise Refusal(f"{asked[0]} is for kernels of ours ({', '.join(KERNELS)}); {target} is a foreign one")
     cases = cases_of(options)
     checked: list[Checked] = []
     with step(f"watch {len(cases)} case{'s' * (len(cases) > 1)} under each tool", None) as tick:
         for case in cases:
             tick(f"{len(checked)} done")
-            checked.append(check_function(target, case, foreign_of(options)))
+            checked.append(check_function(target, case, given(options, FOREIGN)))
     return checked

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from workbench.case import options
+from workbench.case.fields import DRAWN, PROBLEM, QUANTISED, TILES, of_role
+
 #: heading in the help -> parameters below it, by name; what stands nowhere comes last, under its own heading
 SECTIONS: Mapping[str, Sequence[str]] = {
     "The case; lists make a run of every combination": (
-        "full", "causal", "batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "dtype",
-        "causal_alignment", "scale", "seed", "distribution", "input_std", "inputs",
+        "full", "seqlen", *of_role(PROBLEM, DRAWN), "inputs",
     ),
-    "Kernels of ours": ("faults", "backend", "probes", "splits", "block_q", "block_k", "probs_dtype", "schedules"),
-    "Kernels on 8-bit codes": ("codes", "scores", "decode", "quantiser_scale"),
-    "A kernel of yours": (
-        "arrays", "device", "layout", "contract", "calibration", "runs", "isolate", "timeout", "memory_gb", "values",
-    ),
+    "Kernels of ours": ("faults", "backend", "probes", *of_role(TILES), "probs_dtype", "schedules"),
+    "Kernels on 8-bit codes": (*QUANTISED,),
+    "A kernel of yours": (*options.of_role(options.FOREIGN), "values"),
     "A part of a run": ("where", "by_head", "limit_gb", "feed"),
     "A second run beside it": (
         "against", "against_splits", "against_block_q", "against_block_k", "against_backend", "against_trace",

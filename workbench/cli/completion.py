@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 import click
 from click.shell_completion import CompletionItem
 
+from workbench.case.fields import FIELDS, Word
+
 
 def _targets(ctx: click.Context) -> list[str]:
     """What was typed as TARGET, so far; it stands among other words where an option lacks its value still."""
@@ -45,33 +47,6 @@ def _probes(ctx: click.Context) -> Iterable[str]:
     return (*PROBE_SETS, *_stages(ctx))
 
 
-def _dtypes(ctx: click.Context) -> Iterable[str]:
-    from workbench.floats import DTYPES
-
-    return DTYPES
-
-
-def _distributions(ctx: click.Context) -> Iterable[str]:
-    from workbench.case.distributions import DISTRIBUTIONS
-
-    return DISTRIBUTIONS
-
-
-def _alignments(ctx: click.Context) -> Iterable[str]:
-    from workbench.case.case import ALIGNMENTS
-
-    return ALIGNMENTS
-
-
-def _quantised(name: str) -> Callable[[click.Context], Iterable[str]]:
-    def words(ctx: click.Context) -> Iterable[str]:
-        from workbench.case.case import QUANTISED
-
-        return QUANTISED[name]
-
-    return words
-
-
 def _contract(ctx: click.Context) -> Iterable[str]:
     """Presets, and fields with the sign that follows them."""
     from workbench.case.contract import listing
@@ -85,7 +60,7 @@ def _one_of(*words: str) -> Callable[[click.Context], Iterable[str]]:
 
 
 _BACKENDS = _one_of("auto", "emulator", "cuda")
-#: parameter of a command -> the words that it takes
+#: parameter of a command -> the words that it takes; those of a case are in its fields
 WORDS: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
     "target": _kernels,
     "against": _kernels,
@@ -93,11 +68,6 @@ WORDS: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
     "elements": _stages,
     "feed": _stages,
     "probes": _probes,
-    "dtype": _dtypes,
-    "probs_dtype": _dtypes,
-    "distribution": _distributions,
-    "causal_alignment": _alignments,
-    **{name: _quantised(name) for name in ("codes", "scores", "decode", "quantiser_scale")},
     "backend": _BACKENDS,
     "against_backend": _BACKENDS,
     "arrays": _one_of("numpy", "torch", "cupy", "jax"),
@@ -114,6 +84,7 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     """The words that begin with what was typed after the last comma; where it may be a file too, the shell's files."""
     name = str(param.name)
     before, comma, last = incomplete.rpartition(",")
-    words = WORDS[name](ctx) if name in WORDS else ()
+    rule = FIELDS[name].rule if name in FIELDS else None
+    words = rule.words() if isinstance(rule, Word) else WORDS[name](ctx) if name in WORDS else ()
     found = [CompletionItem(f"{before}{comma}{word}") for word in words if word.startswith(last)]
     return [*([CompletionItem(incomplete, type="file")] if name in FILES else []), *found]

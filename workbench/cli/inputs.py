@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from workbench.case.fields import ARITHMETIC, GIVEN, TILES, flag, of_role
 from workbench.cli.options import case_options, cases_of, json_option
 
 #: options of a case that are a kernel's, and change no input
-_OF_KERNELS = ("splits", "block_q", "block_k", "probs_dtype", "scores", "decode")
+_OF_KERNELS = of_role(TILES, ARITHMETIC)
 
 
 @click.command()
@@ -29,13 +30,12 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     With --codes, the codes and scales of q, k and v are there, too. The commands that judge what the kernel makes of
     them are printed.
     """
-    from workbench.case.case import GIVEN
     from workbench.foreign.arguments import drawn
     from workbench.refusal import Refusal
     from workbench.report.command import case_options as words
     from workbench.trace.inputs import save
 
-    if given := [f"--{name.replace('_', '-')}" for name in _OF_KERNELS if options[name]]:
+    if given := [flag(name) for name in _OF_KERNELS if options[name]]:
         raise Refusal(f"inputs writes what kernels read, of which {', '.join(given)} changes nothing")
     cases = cases_of(options)
     if len(cases) != 1:

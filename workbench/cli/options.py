@@ -1,13 +1,15 @@
 """The options of the command line that choose cases and faults."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.case.fields import FIELDS, SEQLEN, Field, Number, Sides, Whole, Word, flag, typed
+from workbench.case.options import CLICK, OURS, ROLES, Options, flag_of, of_role
 from workbench.cli.completion import complete
 
 if TYPE_CHECKING:
@@ -30,47 +32,38 @@ class ListOf(click.ParamType):
             self.fail(f"{value!r} is not a comma-separated list of {self.name}s", param, ctx)
 
 
-INTEGERS, NUMBERS, WORDS = ListOf(int, "integer"), ListOf(float, "number"), ListOf(str, "word")
+USUAL = Options()
 
-#: option -> (type, help); the field of a case has the option's name with underscores
-CASE_OPTIONS: dict[str, tuple[click.ParamType, str]] = {
-    "--batch": (INTEGERS, "Batch size [1]"),
-    "--heads": (INTEGERS, "Query heads [1]"),
-    "--kv-heads": (INTEGERS, "Key and value heads, a divisor of heads [as heads]"),
-    "--seqlen": (INTEGERS, "Both sequence lengths [128]"),
-    "--seqlen-q": (INTEGERS, "Query length [as --seqlen-k]"),
-    "--seqlen-k": (INTEGERS, "Key length [as --seqlen-q]"),
-    "--head-dim": (INTEGERS, "Head dimension [64]"),
-    "--dtype": (WORDS, "float32, float16 or bfloat16 [float32]"),
-    "--causal-alignment": (WORDS, "bottom-right (FlashAttention-2) or top-left (torch's is_causal) [bottom-right]"),
-    "--scale": (NUMBERS, "Factor of the scores [1/sqrt(head_dim)]"),
-    "--splits": (INTEGERS, "Splits of the keys, in kernels that have them [2]"),
-    "--block-q": (INTEGERS, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),
-    "--block-k": (INTEGERS, "Keys in a tile: 16, 32, 64 or 128 [by head_dim]"),
-    "--probs-dtype": (
-        WORDS,
-        "To which kernels of ours cast probs before PV: float32, or as --dtype [float32]; fp8: [float16] or float32",
-    ),
-    "--codes": (WORDS, "8-bit codes of fp8: simulated, e4m3 or e5m2 [simulated]"),
-    "--scores": (WORDS, "How fp8 computes scores: mma (tensor cores) or scalar [mma]"),
-    "--decode": (WORDS, "How fp8 decodes K and V: table or direct [table]"),
-    "--quantiser-scale": (WORDS, "Scales of fp8: dynamic, or static, of which larger values saturate [dynamic]"),
-    "--seed": (INTEGERS, "Seed of the inputs [0]"),
-    "--distribution": (WORDS, "Distribution of the inputs [normal]; `workbench kernels` lists them"),
-    "--input-std": (NUMBERS, "Standard deviation of the inputs [1]"),
+
+class OneOf(ListOf):
+    """Comma-separated values that are one: `16,0`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """The one value, in a tuple as those of a list are."""
+        return value if isinstance(value, tuple) else (super().convert(value, param, ctx),)
+
+
+#: rule of a field -> the type of its option, and what the help shows of it
+_TYPES: Mapping[type, tuple[click.ParamType, str]] = {
+    Whole: (ListOf(int, "integer"), "INTEGER[,...]"),
+    Number: (ListOf(float, "number"), "NUMBER[,...]"),
+    Word: (ListOf(str, "word"), "WORD[,...]"),
+    Sides: (OneOf(int, "integer"), "LEFT,RIGHT"),
 }
+#: parameter of a command that takes case options -> the field of a case, or both lengths
+CASE_OPTIONS: dict[str, Field] = {}
+for name, asked in FIELDS.items():
+    CASE_OPTIONS |= ({"seqlen": SEQLEN} if name == "seqlen_q" else {}) | ({} if name == "causal" else {name: asked})
 
 
 def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the case options, each of which takes a list, to a command."""
-    for flag, text in (
-        ("--full", "No mask [default]; with --causal: both"),
-        ("--causal", "Causal mask; with --full: both"),
-    ):
-        command = click.option(flag, is_flag=True, help=text)(command)
-    for option, (kind, text) in reversed(CASE_OPTIONS.items()):
-        metavar = kind.name.upper() + "[,...]"
-        command = click.option(option, type=kind, help=text, metavar=metavar, shell_complete=complete)(command)
+    for name, text in (("full", "No mask [default]; with --causal: both"), ("causal", FIELDS["causal"].help)):
+        command = click.option(flag(name), is_flag=True, help=text)(command)
+    for name, field in reversed(CASE_OPTIONS.items()):
+        kind, metavar = _TYPES[type(field.rule)]
+        shown: dict[str, Any] = {"help": field.help, "metavar": metavar, "shell_complete": complete}
+        command = click.option(flag(name), type=kind, **shown)(command)
     return command
 
 
@@ -86,7 +79,7 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
 
         make = partial(inputs.case_of, inputs.load(Path(options["inputs"])), options["inputs"])
 
-    lists = {flag[2:].replace("-", "_"): options.get(flag[2:].replace("-", "_")) for flag in CASE_OPTIONS}
+    lists = {name: options.get(name) for name in CASE_OPTIONS}
     lists["causal"] = (
         tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
     )
@@ -97,77 +90,40 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
     return cases
 
 
-inputs_option = click.option(
-    "--inputs",
-    metavar="FILE",
-    shell_complete=complete,
-    help="Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file, instead of drawing them",
-)
+def run_option(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What adds some options of a run (`options.Options`) to a command."""
+
+    def added(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names):
+            asked: dict[str, Any] = {"shell_complete": complete, "default": None, **CLICK[name]}
+            if name in ("backend", "probes"):
+                asked["default"] = getattr(USUAL, name)
+            if asked.get("type") is int:
+                asked["type"] = click.IntRange(min=1)
+            command = click.option(flag_of(name), name, **asked)(command)
+        return command
+
+    return added
 
 
-def fault_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --fault to a command."""
-    text = "Put a fault in; may be repeated. `workbench faults` lists them"
-    return click.option("--fault", "faults", multiple=True, metavar="ID", help=text, shell_complete=complete)(command)
-
-
-_CONTRACT = "What a foreign kernel promises, such as triton,block_k=64,exp_ulps=4; `workbench contract` lists it"
-
-
-def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to a command what a kernel of ours and what a foreign one is run with."""
-    for option, default, text in reversed(
-        (
-            ("--backend", "auto", "auto, emulator or cuda [auto: a GPU where there is one]"),
-            ("--probes", "all", "Stages to dump: all, lean, output, or such as acc,out [all]"),
-            ("--arrays", None, "What a foreign kernel takes: numpy, torch, cupy or jax [numpy]"),
-            ("--device", None, "Where a foreign kernel wants its arrays: cpu or cuda [cpu; cupy: cuda]"),
-            (
-                "--layout",
-                None,
-                "What a foreign kernel takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
-            ),
-            ("--calibration", None, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"),
-            ("--contract", None, _CONTRACT),
-        )
-    ):
-        command = click.option(option, default=default, help=text, shell_complete=complete)(command)
-    text = "Run a foreign kernel N times, and say whether its bits repeat [1]"
-    return click.option("--runs", type=click.IntRange(min=1), metavar="N", help=text)(command)
+fault_option, inputs_option = run_option("faults"), run_option("inputs")
+#: what a kernel of ours and what a foreign one is run with
+target_options = run_option("runs", "backend", "probes", "arrays", "device", "layout", "calibration", "contract")
+_LIMITS = run_option("isolate", "timeout", "memory_gb", "feed", "where")
+_BY_HEAD = click.option("--by-head", is_flag=True, help="Dump and judge one head after the other")
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what `runs.runs` takes besides the target: faults, case options, inputs, feed, limits, and what a target is
-    run with.
-    """
-    for option in (
-        click.option("--limit-gb", type=float, help="Refuse dumps of more gigabytes [4]"),
-        click.option("--by-head", is_flag=True, help="Dump and judge one head after the other"),
-        click.option("--where", metavar="WINDOW", help="Dump and judge only some heads, queries: b=0,h=3,q=64:128"),
-        click.option(
-            "--feed",
-            multiple=True,
-            metavar="STAGE[,...]=SOURCE",
-            help="Put stages in: reference, or from a FILE",
-            shell_complete=complete,
-        ),
-        click.option("--memory-gb", type=float, help="Isolate a foreign kernel, and end it where it takes more"),
-        click.option("--timeout", type=float, metavar="SECONDS", help="Isolate a foreign kernel, and end it then"),
-        click.option(
-            "--isolate",
-            is_flag=True,
-            default=None,
-            help="Run a foreign kernel in a process of its own, which may crash",
-        ),
-    ):
-        command = option(command)
-    return fault_option(case_options(inputs_option(target_options(command))))
+    """Add what `runs.runs` takes besides the target: every option of a run, case options, and `by_head`."""
+    return fault_option(case_options(inputs_option(target_options(_LIMITS(_BY_HEAD(run_option("limit_gb")(command)))))))
 
 
-def foreign_of(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of foreign kernels that were given."""
-    names = ("arrays", "device", "layout", "calibration", "contract", "runs", "isolate", "timeout", "memory_gb")
-    return {name: options[name] for name in names if options.get(name) is not None}
+def given(options: Mapping[str, Any], *roles: str) -> dict[str, Any]:
+    """The options of a run that were given, of some roles, or all; a feed as words."""
+    chosen = of_role(*(roles or ROLES.values()))
+    values = {name: options.get(name) for name in chosen}
+    usual = {name: getattr(USUAL, name) for name in of_role(OURS)}
+    return {name: x for name, x in values.items() if x not in (None, (), usual.get(name))}
 
 
 def one_target(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> str | None:
@@ -203,7 +159,7 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
                 needs[name] = (value,)
             elif any(item != value for item in given):
                 listed = ",".join(map(str, given))
-                raise Refusal(f"fault {fault} shows only with --{name.replace('_', '-')} {value}; got {listed}")
+                raise Refusal(f"fault {fault} shows only with {flag(name)} {value}; got {listed}")
         length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
         if length and drawn and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
             needs["seqlen"] = (length,)
@@ -215,4 +171,4 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
 
 def _words(name: str, value: Any) -> list[str]:
     """An option as the command line takes it."""
-    return [f"--{name.replace('_', '-')}", *([] if value is True else [str(one) for one in value])]
+    return [flag(name), *([] if value is True else map(typed, value))]

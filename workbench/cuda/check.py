@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.case.options import Options
 from workbench.cuda import emulator
 from workbench.cuda.build import build
 from workbench.cuda.emulator import Finding
@@ -49,7 +50,7 @@ class Checked:
     findings: tuple[Finding, ...]
     tools: Mapping[str, str] = field(default_factory=dict)  #: on a GPU: tool that reported -> what it is limited to
     silent: Mapping[str, str] = field(default_factory=dict)  #: on a GPU: tool -> why it gave no whole report
-    called_with: Mapping[str, str] = field(default_factory=dict)  #: of a foreign function: backend, arrays, ...
+    called_with: Options | None = None  #: of a foreign function: backend, arrays, device and layout
 
     @property
     def passed(self) -> bool:
@@ -94,7 +95,7 @@ def check(name: str, case: Case, *, faults: Sequence[str] = (), probes: str = "a
     findings: list[Finding] = []
     first: Plan | None = None
     for schedule in tried:
-        made = plan(name, case, faults_in=faults, probes=probes)
+        made = plan(name, case, Options(faults=faults, probes=probes))
         found, stores = _watched(made, schedule)
         findings += found
         first = first or made

@@ -22,8 +22,9 @@ import numpy as np
 from numba import cuda, float32
 from numba.cuda import libdevice
 
-from workbench.case.case import QUANTISED, Case
+from workbench.case.case import Case
 from workbench.case.contract import Contract
+from workbench.case.fields import QUANTISED
 from workbench.cuda.device import CASTS, CONVERSIONS, LANES, row_max_of, row_sum_of
 from workbench.cuda.kernel import HEAD_DIMS, LARGEST_BLOCK, Kernel, Launch, padded
 from workbench.refusal import Refusal

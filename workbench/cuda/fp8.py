@@ -21,8 +21,9 @@ import numpy as np
 from numba import cuda, float32, int16, int32, uint32
 from numba.cuda import libdevice
 
-from workbench.case.case import GIVEN, QUANTISED, Case
+from workbench.case.case import Case
 from workbench.case.contract import Contract
+from workbench.case.fields import GIVEN, QUANTISED
 from workbench.case.stages import CODES
 from workbench.cuda import flash, ptx
 from workbench.cuda.device import CASTS, LANES, row_max_of, row_sum_of

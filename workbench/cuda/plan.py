@@ -1,17 +1,17 @@
 """What a kernel of ours is launched with on a case: its tiles, its buffers, its launches and their arguments."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from workbench.case.box import LIMIT_GB, Window, kv_heads, parse, sizes_of
+from workbench.case.box import Window, kv_heads, parse, sizes_of
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.inputs import by_name, put_in
+from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, PROBE_SETS, QUANTISED_INPUTS, absent, probe_set, shape
 from workbench.cuda import quantised
 from workbench.cuda.build import Build
@@ -29,7 +29,6 @@ GRID_LIMIT = 65535  # blocks along y and z
 #: elements behind each input of a kernel whose fault reads past its end: a tile of keys of the largest head_dim
 GUARD = LARGEST_BLOCK * HEAD_DIMS[-1]
 
-NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
 _PARTIALS = ("partial_O", "partial_max", "partial_sum")
 #: buffers that the kernels need whether they are dumped or not
 OWN_BUFFERS = (*_PARTIALS, "out", "lse")
@@ -66,28 +65,18 @@ class Plan:
         return tuple(stage for stage in self.trace.stages if stage not in (*OWN_BUFFERS, *QUANTISED_INPUTS))
 
 
-def plan(
-    name: str,
-    case: Case,
-    *,
-    faults_in: Sequence[str],
-    probes: str,
-    inputs: Mapping[str, np.ndarray] | None = None,
-    feed: Mapping[str, np.ndarray] = NOTHING,
-    where: str | None = None,
-    limit_gb: float = LIMIT_GB,
-) -> Plan:
-    """Kernel `name` on `case`, with the named faults put in. The trace knows no backend yet.
+def plan(name: str, case: Case, options: Options) -> Plan:
+    """Kernel `name` on `case`, with the faults of the options put in. The trace knows no backend yet.
 
-    `inputs` are those of `inputs.normalised`; the case's own where None. `feed`: what is put in place of what the
-    quantiser or an earlier launch makes, with the axes of the stages. `where`: the window (`window.parse`) to which
-    dumps are limited; the trace is of the whole case still. Refusal for a case, fault, input or feed that the kernel
-    cannot take, and for dumps of more than `limit_gb`.
+    Of the options, `inputs` are those of `inputs.normalised`, the case's own where None; `feed` are arrays, in place of
+    what the quantiser or an earlier launch makes, with the axes of the stages; `where` limits the dumps, and the trace
+    is of the whole case still. Refusal for a case, fault, input or feed that the kernel cannot take, and for dumps of
+    more than `limit_gb`.
     """
-    kernel = KERNELS[name]
+    kernel, feed = KERNELS[name], options.feed
     case = settle(kernel, case)
-    chosen = catalogue.chosen(faults_in, name)
-    given = by_name(case, inputs)
+    chosen = catalogue.chosen(options.faults, name)
+    given = by_name(case, options.inputs)
     read = {x: given[x] for x in INPUTS if x in given}
     left = tuple(stage for launch in kernel.launches(case) for stage in launch.leaves)
     between = QUANTISED_INPUTS if kernel.quantised else left
@@ -98,9 +87,9 @@ def plan(
         raise Refusal(f"kernel {name}: codes and scales come in pairs; {alone[0]} is alone")
     if beside := [name for name in MASKS if name in given]:
         raise Refusal(f"kernel {name} takes no mask and no bias; among the inputs are {', '.join(beside)}")
-    wanted = requested(kernel, case, probes)
-    window = None if where is None else parse(where, case)
-    check_fits(kernel, case, wanted, window, limit_gb)
+    wanted = requested(kernel, case, options.probes)
+    window = None if options.where is None else parse(options.where, case)
+    check_fits(kernel, case, wanted, window, options.limit_gb)
     buffers = {stage: blank(dims, dtype) for stage, (dims, dtype) in _buffers(kernel, case, wanted, window).items()}
     if kernel.quantised:
         read = {x: array.astype(np.float32) for x, array in read.items()}

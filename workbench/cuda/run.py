@@ -2,15 +2,15 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workbench.case.box import LIMIT_GB
 from workbench.case.case import Case
+from workbench.case.options import Options
 from workbench.case.stages import QUANTISED_INPUTS
 from workbench.cuda import emulator
 from workbench.cuda.build import Build, build
@@ -19,7 +19,7 @@ from workbench.cuda.faults.fault import Fault
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernel import Constants, Kernel
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import NOTHING, OWN_BUFFERS, launches, plan, requested, settle
+from workbench.cuda.plan import OWN_BUFFERS, launches, plan, requested, settle
 from workbench.cuda.quiet import quiet
 from workbench.machine import versions as versions_of
 from workbench.refusal import Refusal, Unavailable
@@ -47,28 +47,14 @@ def choose_backend(backend: str) -> str:
     return "emulator" if found is None else "cuda"
 
 
-def run_kernel(
-    name: str,
-    case: Case,
-    *,
-    faults_in: Sequence[str] = (),
-    probes: str = "all",
-    backend: str = "auto",
-    inputs: Mapping[str, np.ndarray] | None = None,
-    feed: Mapping[str, np.ndarray] = NOTHING,
-    where: str | None = None,
-    limit_gb: float = LIMIT_GB,
-    guarded: bool = True,
-) -> Trace:
-    """The trace of kernel `name` on `case`, with the named faults put in.
+def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True) -> Trace:
+    """The trace of kernel `name` on `case`, with options as of `plan`, and of `where` they limit it to that alone.
 
-    `inputs` are those of `inputs.normalised`; the case's own where None. Refusal for a case, fault or input that the
-    kernel cannot take; Unavailable for a backend that this machine lacks. `guarded`: a fault that reads past its inputs
-    finds memory of this run there. `feed`, `where` and `limit_gb` as in `plan`; the trace is that of the window alone.
+    Refusal for a case, fault or input that the kernel cannot take; Unavailable for a backend that this machine lacks.
+    `guarded`: a fault that reads past its inputs finds memory of this run there.
     """
-    limits: dict[str, Any] = {"feed": feed, "where": where, "limit_gb": limit_gb}
-    made = plan(name, case, faults_in=faults_in, probes=probes, inputs=inputs, **limits)
-    backend = choose_backend(backend)
+    made = plan(name, case, options)
+    backend = choose_backend(options.backend)
     memory = Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
     dumped_by_all: list[str] = []
@@ -87,10 +73,11 @@ def run_kernel(
         if backend == "emulator":
             leave_receipt(function, made.constants, wanted, faults, windowed=windowed)
     memory.copy_back()
-    options: dict[str, Any] = {"faults_in": faults_in, "probes": probes, "backend": backend, "guarded": guarded}
     # what was put in belongs to this case alone
-    rerun = functools.partial(run_kernel, name, **options, **limits) if inputs is None and not feed else None
-    trace = _of_launches(made.trace, dumped_by_all) if feed else made.trace
+    anew = options.inputs is None and not options.feed
+    again = functools.partial(run_kernel, name, options=replace(options, backend=backend), guarded=guarded)
+    rerun = again if anew else None
+    trace = _of_launches(made.trace, dumped_by_all) if options.feed else made.trace
     trace = replace(trace, backend=backend, versions=versions(backend), rerun=rerun)
     return trace if made.window is None else narrowed(trace, made.window, already=made.windowed, rerun=rerun)
 
@@ -167,17 +154,17 @@ def versions(backend: str) -> dict[str, str]:
     return found if device is None else found | {"gpu": device.name, "driver": device.driver}
 
 
-def estimate_s(name: str, cases: Sequence[Case], faults_in: Sequence[str], probes: str, backend: str) -> float:
+def estimate_s(name: str, cases: Sequence[Case], options: Options) -> float:
     """About how many seconds the cases take: the compiles that are not in the cache on disk yet, and the runs and
     judgements.
     """
     kernel = KERNELS[name]
     settled = [settle(kernel, case) for case in cases]
-    chosen = catalogue.chosen(faults_in, name)
+    chosen = catalogue.chosen(options.faults, name)
     work_s = sum(JUDGE_S + ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
-    if choose_backend(backend) == "cuda":
+    if choose_backend(options.backend) == "cuda":
         return work_s + CUDA_COMPILE_S * len({kernel.constants(case) for case in settled}) * len(kernel.functions)
-    return work_s + COMPILE_S * sum(not file.exists() for file in receipts(kernel, settled, chosen, probes))
+    return work_s + COMPILE_S * sum(not file.exists() for file in receipts(kernel, settled, chosen, options.probes))
 
 
 def receipts(

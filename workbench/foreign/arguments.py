@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case.case import KEYWORDS, Case
+from workbench.case.case import Case
+from workbench.case.fields import KEYWORDS
 from workbench.case.inputs import NAMES, by_name, put_in
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, STAGES, algorithm_of, before_attention
 from workbench.cuda.quantize import KINDS, SCALINGS, quantize

@@ -14,12 +14,12 @@ from workbench.case import contract
 from workbench.case.box import parse
 from workbench.case.case import Case
 from workbench.case.inputs import by_name
-from workbench.case.presets import fields_of, joined, words
+from workbench.case.options import Options
+from workbench.case.presets import fields_of, joined
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, before_attention
 from workbench.foreign import returned
 from workbench.foreign.arguments import handed
 from workbench.foreign.collect import failed, of_run, repeats
-from workbench.foreign.feed import NOTHING
 from workbench.foreign.lacking import lacking
 from workbench.foreign.probes import interpreter as triton_interpreter
 from workbench.foreign.repeats import repeated
@@ -32,24 +32,9 @@ from workbench.trace.trace import Trace, check, check_inputs
 
 #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
 LAYOUTS = ("bhsd", "bshd", "strided")
-_USUAL = {"arrays": "numpy", "device": None, "layout": "bhsd", "calibration": None, "contract": None}
 
 
-def run_foreign(
-    function: Function,
-    case: Case,
-    *,
-    name: str,
-    arrays: str = "numpy",
-    device: str | None = None,
-    layout: str = "bhsd",
-    calibration: str | None = None,
-    contract: str | Mapping[str, Any] | None = None,
-    inputs: Mapping[str, np.ndarray] | None = None,
-    feed: Mapping[str, Any] = NOTHING,
-    where: str | None = None,
-    runs: int = 1,
-) -> Trace:
+def run_foreign(function: Function, case: Case, options: Options, *, name: str) -> Trace:
     """The trace of a foreign kernel.
 
     `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and
@@ -60,24 +45,18 @@ def run_foreign(
     names of stages, such as a reduce of partial_O, partial_max and partial_sum, is called with these: what `feed` says
     (`feed.values`), else what float64 makes of the inputs. Refusal where it raises or returns anything else.
 
-    `calibration`: a file of `workbench calibrate`, for what the contract does not say of exp and of tensor cores.
-    `contract`: what is said of the kernel beside what it says itself, fields or words as of `presets.fields_of`.
-    `inputs`: those of `inputs.normalised`; the case's own where None. `where`: as of `box.parse`. `runs`: how often
-    it is run, to see whether its bits repeat (`repeats.repeated`).
+    Of the options, a `calibration` tells what the contract does not say of exp and of tensor cores; `inputs` are those
+    of `inputs.normalised`, the case's own where None; of several `runs` the bits are compared (`repeats.repeated`).
     """
-    for option, value, accepted in (
-        ("arrays", arrays, ARRAYS),
-        ("layout", layout, LAYOUTS),
-    ):
+    arrays, layout, feed = options.arrays, options.layout, options.feed
+    for option, value, accepted in (("arrays", arrays, ARRAYS), ("layout", layout, LAYOUTS)):
         if value not in accepted:
             raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
-    options: dict[str, Any] = {"arrays": arrays, "device": device, "layout": layout, "calibration": calibration}
-    options["contract"] = contract
-    said = {} if contract is None else fields_of(contract, case)
+    said = {} if options.contract is None else fields_of(options.contract, case)
     if (arrays, layout) == ("jax", "strided"):
         raise Refusal("JAX arrays have no strides; got layout 'strided': say --layout bhsd or bshd")
-    lives_on = home(arrays, device)
-    read = by_name(case, inputs)
+    lives_on = home(arrays, options.device)
+    read = by_name(case, options.inputs)
     floats = {x: read[x] for x in (*INPUTS, *MASKS) if x in read}
     check_inputs(case, floats, name)
     call = handed(function, case, read, feed, name)
@@ -106,7 +85,7 @@ def run_foreign(
         return found, parts, fields_of(declared, case)
 
     stages, parts, declared = first = called()
-    again = repeated(function, called, first, runs)
+    again = repeated(function, called, first, options.runs)
     with running(function):  # its modules are told
         made_by = of_run(function, **again)
     if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
@@ -117,7 +96,7 @@ def run_foreign(
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and before_attention(algorithm):
         raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
-    measured = {} if calibration is None else _measured(calibration, case)
+    measured = {} if options.calibration is None else _measured(options.calibration, case)
     own = {stage: x for stage, x in stages.items() if stage not in put_in}
     promise = seen.promise_of(measured | _made_with(case, put_in) | dict(declared), own, floats, case)
     settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
@@ -137,17 +116,15 @@ def run_foreign(
         gates=failed(made_by, name),
         notes=(*repeats(made_by), *seen.notes(stages, case)),
         provenance=made_by,
-        called_with={key: value for key, value in options.items() if value != _USUAL[key]}
-        | ({} if contract is None else {"contract": words(contract)})
-        | ({"runs": str(runs)} if runs > 1 else {}),
+        called_with=options.told(),
     )
     check(trace, name)
     # fed arrays are of this case alone
-    anew = inputs is None and not any(isinstance(source, np.ndarray | Path) for source in feed.values())
-    rerun = partial(run_foreign, function, name=name, feed=feed, where=where, **options) if anew else None
-    if where is None:
+    anew = options.inputs is None and not any(isinstance(source, np.ndarray | Path) for source in feed.values())
+    rerun = partial(run_foreign, function, options=options, name=name) if anew else None
+    if options.where is None:
         return replace(trace, rerun=rerun)
-    return narrowed(trace, parse(where, trace.case), rerun=rerun)
+    return narrowed(trace, parse(options.where, trace.case), rerun=rerun)
 
 
 def _made_with(case: Case, put_in: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from workbench.refusal import Refusal
 from workbench.trace.inputs import read as read_file
 
 REFERENCE = "reference"
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def parse(words: Sequence[str]) -> dict[str, str]:
@@ -35,12 +33,6 @@ def parse(words: Sequence[str]) -> dict[str, str]:
             raise Refusal(f"a stage is fed once; got {twice[0]} twice")
         found |= dict.fromkeys(stages, source)
     return found
-
-
-def words(feed: Mapping[str, Any]) -> tuple[str, ...]:
-    """What `parse` reads, of what came from the reference or a file."""
-    sources = dict.fromkeys(str(source) for source in feed.values() if isinstance(source, str | Path))
-    return tuple(f"{','.join(name for name, one in feed.items() if str(one) == source)}={source}" for source in sources)
 
 
 def values(

@@ -18,16 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from workbench.case.box import parse
 from workbench.case.case import Case
-from workbench.foreign.feed import NOTHING
+from workbench.case.options import Options
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.narrow import narrowed
 from workbench.trace.trace import Trace
 
-OPTIONS = ("isolate", "timeout", "memory_gb")
 #: seconds between two looks at the process, in which it may take a few GB more
 LOOK_S = 0.05
 #: runs in the process; what it may import is what this one may
@@ -47,41 +44,29 @@ class Limits:
     memory_gb: float | None = None  #: resident memory, in 1e9 bytes, with the libraries that it imports
 
 
-def limits_of(options: dict[str, Any], name: str) -> Limits | None:
-    """The limits among `options` (OPTIONS), which are taken out of it; None where nothing asks for a process of its
-    own. Either limit asks for one. Refusal for a limit that is no number above 0; `name` is the function's.
+def limits_of(options: Options, name: str) -> Limits | None:
+    """The limits among the options; None where nothing asks for a process of its own. Either limit asks for one.
+    Refusal for a limit that is no number above 0; `name` is the function's.
     """
-    said = {option: options.pop(option) for option in OPTIONS if option in options}
-    isolate, given = said.pop("isolate", False), {key: x for key, x in said.items() if x is not None}
+    limits = Limits(options.timeout, options.memory_gb)
+    given = {option: value for option, value in vars(limits).items() if value is not None}
     for option, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise Refusal(f"{name}: {option} must be a number above 0; got {value!r}")
-    return Limits(**given) if isolate or given else None
+    return limits if options.isolate or given else None
 
 
-def run_isolated(
-    target: str,
-    case: Case,
-    limits: Limits,
-    *,
-    inputs: Mapping[str, np.ndarray] | None = None,
-    feed: Mapping[str, Any] = NOTHING,
-    where: str | None = None,
-    **options: Any,
-) -> Trace:
+def run_isolated(target: str, case: Case, options: Options, *, limits: Limits) -> Trace:
     """As `call.run_foreign` of the function that `find.find` finds as `target`, which is loaded and run in a new
     process within `limits`, as often as it is run again on another case.
 
     Refusal, too, where that process ends without a trace or breaks a limit, with the place where it was.
     """
-    request = {"target": target, "case": case, "inputs": inputs, "feed": dict(feed), "options": options}
+    request = {"target": target, "case": case, "options": replace(options, where=None)}
     trace, repeats = _answer(request, limits)
-    said: dict[str, str | tuple[str, ...]] = {
-        name.replace("_", "-"): f"{x:g}" for name, x in vars(limits).items() if x is not None
-    } or {"isolate": ()}
-    again = partial(run_isolated, target, limits=limits, feed=feed, where=where, **options)
-    trace = replace(trace, called_with={**trace.called_with, **said}, rerun=again if repeats else None)
-    return trace if where is None else narrowed(trace, parse(where, trace.case), rerun=trace.rerun)
+    again = partial(run_isolated, target, options=options, limits=limits)
+    trace = replace(trace, called_with=options.told(), rerun=again if repeats else None)
+    return trace if options.where is None else narrowed(trace, parse(options.where, trace.case), rerun=trace.rerun)
 
 
 def _answer(request: Mapping[str, Any], limits: Limits) -> tuple[Trace, bool]:
@@ -203,11 +188,9 @@ def _made(request: Mapping[str, Any]) -> tuple[Any, ...]:
     from workbench.foreign.call import run_foreign
     from workbench.foreign.find import find
 
-    target, options = request["target"], request["options"]
+    target = request["target"]
     try:
-        trace = run_foreign(
-            find(target), request["case"], name=target, inputs=request["inputs"], feed=request["feed"], **options
-        )
+        trace = run_foreign(find(target), request["case"], request["options"], name=target)
     except (Refusal, Unavailable) as error:
         return type(error).__name__, str(error)
     except BaseException:

@@ -18,6 +18,7 @@ from typing import Any
 
 from workbench.arrays import module
 from workbench.case.case import Case
+from workbench.case.options import Options
 from workbench.cuda.check import Checked
 from workbench.cuda.emulator import Finding, merged
 from workbench.cuda.gpu import gpu
@@ -50,7 +51,7 @@ _KINDS = (
 )
 
 
-def check(name: str, case: Case, options: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Checked:
+def check(name: str, case: Case, options: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> Checked:
     """What the tools find in a run of the foreign function `name` (path.py:function) on `case`.
 
     `options` are `arrays`, `device` and `layout`, as of `run_foreign`. Refusal for a function that fails without a
@@ -81,7 +82,7 @@ def check(name: str, case: Case, options: Mapping[str, str], timeout_s: float = 
         findings += found
     return Checked(
         target=name, faults=(), case=case, schedules=(), launches=0, blocks=0, findings=tuple(merged(iter(findings))),
-        tools=ran, silent=silent, called_with={"backend": "cuda", **options},
+        tools=ran, silent=silent, called_with=Options(backend="cuda", **options),
     )  # fmt: skip
 
 
@@ -194,7 +195,7 @@ def main(name: str, case: str, options: str) -> None:
     if said.get("arrays") == "cupy":
         module("cupy").cuda.set_allocator(None)  # as for torch
     try:
-        run_foreign(find(name), Case(**json.loads(case)), name=name, **said)
+        run_foreign(find(name), Case(**json.loads(case)), Options(**said), name=name)
     except Refusal as refusal:
         sys.exit(str(refusal))
 

@@ -1,6 +1,6 @@
 """What was run, in a line: tables begin with it, pictures end with it."""
 
-from workbench.case.case import GIVEN
+from workbench.case.fields import GIVEN, typed
 from workbench.trace.trace import Trace
 
 
@@ -20,8 +20,9 @@ def headline(trace: Trace) -> str:
     codes += [f"{name} {getattr(case, name)}" for name in ("scores", "decode") if getattr(case, name)]
     inputs = [case.distribution, f"seed {case.seed}"]
     if case.distribution == GIVEN:
-        inputs = [f"inputs {trace.called_with.get('inputs', GIVEN)}"]
-    fed = [f"put in: {', '.join(trace.put_in)}"] if trace.called_with.get("feed") else []
+        inputs = [f"inputs {trace.called_with.inputs or GIVEN}"]
+    fed = [f"put in: {', '.join(trace.put_in)}"] if trace.called_with.feed else []
     window = [] if trace.window is None else [f"only {trace.window}"]
-    parts = [shape, mask, *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *window]
+    changed = [f"{name} {typed(x)}" for name in ("softcap", "window") if (x := getattr(case, name)) is not None]
+    parts = [shape, mask, *changed, *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *window]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"

@@ -1,10 +1,12 @@
 """The commands that run the same again."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.case.case import GIVEN, QUANTISED, Case
+from workbench.case.case import Case
+from workbench.case.fields import DRAWN, GIVEN, PROBLEM, QUANTISED, TILES, flag, of_role, typed
 from workbench.case.stages import QUANTISED_INPUTS
 
 if TYPE_CHECKING:
@@ -19,32 +21,38 @@ def diff_command(diff: "Diff") -> str:
     trace = diff.trace
     if not _has_names(trace):
         return ""
-    printed, at_rest = "values" in trace.called_with, "trace" in trace.called_with
+    printed, at_rest = trace.called_with.values is not None, trace.called_with.trace is not None
     options = [] if at_rest else case_options(trace.case_run, own=_takes_tiles(trace))
-    options += _options(trace.called_with)
+    options += trace.called_with.words()
     return _command("diff", "" if printed else _named(trace), () if at_rest else trace.faults, options)
 
 
 def _has_names(*traces: "Trace") -> bool:
     """Whether a command can say what was run, and on which inputs."""
-    run = [trace for trace in traces if "trace" not in trace.called_with]
+    run = [trace for trace in traces if trace.called_with.trace is None]
     drawn = all(trace.case.distribution != GIVEN for trace in run)
-    return (drawn or any("inputs" in trace.called_with for trace in run)) and all(map(_has_target, run))
+    inputs = drawn or any(trace.called_with.inputs for trace in run)
+    return inputs and all(all(trace.called_with.feed.values()) and _has_target(trace) for trace in run)
 
 
 def _has_target(trace: "Trace") -> bool:
-    if "values" in trace.called_with or trace.backend != "foreign" or ".py:" in trace.target:
+    if trace.called_with.values is not None or trace.backend != "foreign":
         return True
-    from workbench.foreign.find import installed
+    from workbench.foreign.target import known
 
-    return trace.target in installed()
+    found = known(trace.target)
+    return found is not None and found.is_foreign
 
 
 def _takes_tiles(trace: "Trace") -> bool:
     """Whether tiles and splits of the case are options of the run, not what its contract says: a function reads stages
     that were made with them.
     """
-    return trace.backend != "foreign" or "values" in trace.called_with or bool({*trace.put_in} - {*QUANTISED_INPUTS})
+    return (
+        trace.backend != "foreign"
+        or trace.called_with.values is not None
+        or bool({*trace.put_in} - {*QUANTISED_INPUTS})
+    )
 
 
 def against_command(pair: "Against") -> str:
@@ -54,45 +62,37 @@ def against_command(pair: "Against") -> str:
     a, b = pair.a.trace, pair.b.trace
     if a.case.dtype != b.case.dtype or not _has_names(a, b):
         return ""
-    printed = "values" in a.called_with
-    both = {**b.called_with, **a.called_with}
-    if "trace" in both:  # it brings the case and the inputs
-        options = _options({name: value for name, value in both.items() if name != "inputs"})
-        words = ["--against", shlex.quote(_named(b)), *options]
-        return _command("diff", "" if printed else _named(a), () if "trace" in a.called_with else a.faults, words)
+    printed = a.called_with.values is not None
+    both = a.called_with.beside(b.called_with)
+    if both.trace is not None:  # it brings the case and the inputs
+        words = ["--against", shlex.quote(_named(b)), *replace(both, inputs=None).words()]
+        return _command("diff", "" if printed else _named(a), () if a.called_with.trace else a.faults, words)
     own = _takes_tiles(a)
     options = case_options(a.case_run, own=own)
     for name in QUANTISED if a.case.codes is None else ():
         if getattr(b.case, name) is not None:
-            options += [f"--{name.replace('_', '-')}", str(getattr(b.case, name))]
-    for name in ("splits", "block_q", "block_k") if b.backend != "foreign" else ():
+            options += [flag(name), str(getattr(b.case, name))]
+    for name in of_role(TILES) if b.backend != "foreign" else ():
         if getattr(b.case, name) not in (None, getattr(a.case, name) if own else None):
-            options += [f"--against-{name.replace('_', '-')}", str(getattr(b.case, name))]
+            options += [flag(f"against_{name}"), str(getattr(b.case, name))]
     if "foreign" not in (a.backend, b.backend) and a.backend != b.backend:
         options += ["--backend", a.backend, "--against-backend", b.backend]
-    options += _options(both)
-    beside = [] if b.faults or "feed" in b.called_with else ["--against", shlex.quote(b.target)]
+    options += both.words()
+    beside = [] if b.faults or b.called_with.feed else ["--against", shlex.quote(b.target)]
     return _command("diff", "" if printed else a.target, a.faults, [*beside, *options])
 
 
 def check_command(checked: "Checked") -> str:
     """The command that watches the same run again."""
     schedules = ["--schedules", str(len(checked.schedules))] if len(checked.schedules) > 1 else []
-    foreign = _options(checked.called_with)
-    options = case_options(checked.case, own=not checked.called_with)
+    foreign = [] if checked.called_with is None else checked.called_with.words()
+    options = case_options(checked.case, own=checked.called_with is None)
     return _command("check", checked.target, checked.faults, [*options, *schedules, *foreign])
 
 
 def _named(trace: "Trace") -> str:
     """The TARGET that a trace was made from: its file, where it lay at rest."""
-    return str(trace.called_with.get("trace", trace.target))
-
-
-def _options(called_with: Mapping[str, str | Sequence[str]]) -> list[str]:
-    given = {name: value for name, value in called_with.items() if name != "trace"}
-    pairs = [(name, [value] if isinstance(value, str) else value) for name, value in given.items() if value]
-    flags = [f"--{name}" for name, value in given.items() if not value]
-    return flags + [word for name, values in pairs for one in values for word in (f"--{name}", shlex.quote(one))]
+    return trace.called_with.trace or trace.target
 
 
 def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[str]) -> str:
@@ -102,33 +102,19 @@ def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[st
 
 def case_options(case: Case, own: bool) -> list[str]:
     """The command line's case options that give `case`; tiles and splits only where the kernel is ours (`own`)."""
-    default = Case().but(block_q=case.block_q, block_k=case.block_k)
-    words: list[str] = []
-    if case.seqlen_q == case.seqlen_k:
-        words += ["--seqlen", str(case.seqlen_q)]
-    else:
-        words += ["--seqlen-q", str(case.seqlen_q), "--seqlen-k", str(case.seqlen_k)]
-    derived = Case(heads=case.heads, head_dim=case.head_dim)
-    for name in (
-        "batch",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "dtype",
-        "causal_alignment",
-        "scale",
-        "probs_dtype",
-        *(() if case.distribution == GIVEN else ("seed", "distribution", "input_std")),
-    ):
-        reference = derived if name in ("kv_heads", "scale") else default
-        if getattr(case, name) != getattr(reference, name):
-            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
-    for name, (default_value, *_) in QUANTISED.items():
-        if getattr(case, name) not in (None, default_value):
-            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
-    if case.causal:
-        words.append("--causal")
-    for name in ("splits", "block_q", "block_k") if own else ():
-        if getattr(case, name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(getattr(case, name))]
-    return words
+    usual, derived = Case(), Case(heads=case.heads, head_dim=case.head_dim)
+    lengths = ("seqlen_q", "seqlen_k")
+    sizes = ["--seqlen", str(case.seqlen_q)]
+    if case.seqlen_q != case.seqlen_k:
+        sizes = [word for name in lengths for word in (flag(name), str(getattr(case, name)))]
+
+    def said(name: str) -> list[str]:
+        value, default = getattr(case, name), getattr(derived if name in ("kv_heads", "scale") else usual, name)
+        if value in (None, default, QUANTISED.get(name, (None,))[0]):
+            return []
+        return [flag(name), *([] if value is True else [typed(value)])]
+
+    of_problem = [name for name in of_role(PROBLEM) if name not in (*lengths, "causal")]
+    drawn = () if case.distribution == GIVEN else of_role(DRAWN)
+    names = (*of_problem, "probs_dtype", *drawn, *QUANTISED, "causal", *(of_role(TILES) if own else ()))
+    return [*sizes, *(word for name in names for word in said(name))]

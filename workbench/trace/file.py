@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ import numpy as np
 
 from workbench.case import contract
 from workbench.case.box import case_of, parse, with_causal
-from workbench.case.case import GIVEN, QUANTISED, Case
+from workbench.case.case import Case
+from workbench.case.fields import DRAWN, FIELDS, GIVEN, QUANTISED, of_role
 from workbench.case.inputs import fields as told_by
+from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, stages_of
 from workbench.files import write_atomically
 from workbench.refusal import Refusal
@@ -81,7 +83,7 @@ def load(path: str | Path) -> Trace:
         made = check(_trace(manifest, arrays), str(path))
     except Refusal as refusal:
         raise Refusal(f"{path}: {str(refusal).removeprefix(f'{path}: ')}") from None
-    return replace(made, called_with={"trace": str(path)})
+    return replace(made, called_with=Options(trace=str(path)))
 
 
 def _read(path: Path) -> tuple[str, dict[str, np.ndarray]]:
@@ -172,14 +174,13 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
 def _case(manifest: Mapping[str, Any], read: Mapping[str, np.ndarray]) -> Case:
     """The case that the manifest states; what it does not state is told by what the kernel read, else the default."""
     stated = manifest["case"]
-    known = [field.name for field in fields(Case)]
-    if unknown := sorted(set(stated) - set(known)):
-        raise Refusal(f"the case has unknown fields {', '.join(unknown)}; its fields are {', '.join(known)}")
+    if unknown := sorted(set(stated) - set(FIELDS)):
+        raise Refusal(f"the case has unknown fields {', '.join(unknown)}; its fields are {', '.join(FIELDS)}")
     either = [read.get(x, read.get(f"codes_{x}")) for x in INPUTS]
     told = told_by(read) if all(array is not None and array.ndim == 4 for array in either) else {}
     if manifest["window"] is not None:
         told = {name: value for name, value in told.items() if name not in _OF_WINDOW}
-    drawn = {"seed", "distribution", "input_std"} & set(stated)
+    drawn = {*of_role(DRAWN)} & set(stated)
     case = Case(**{**({} if drawn else {"distribution": GIVEN}), **told, **stated})
     unscaled = case.codes is not None and case.quantiser_scale is None
     # as of a function under test

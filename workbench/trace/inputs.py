@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from workbench.arrays import module
-from workbench.case.case import GIVEN, Case
+from workbench.case.case import Case
+from workbench.case.fields import DRAWN, GIVEN, of_role
 from workbench.case.inputs import Arrays, fields, normalised
 from workbench.files import write_atomically
 from workbench.refusal import Refusal
@@ -99,7 +100,7 @@ def case_of(given: Any, where: str | None = None, **stated: Any) -> Case:
     if "seqlen" in stated:
         seqlen = stated.pop("seqlen")
         stated = {"seqlen_q": seqlen, "seqlen_k": seqlen} | stated
-    for name in ("seed", "distribution", "input_std"):
+    for name in of_role(DRAWN):
         if name in stated:
             raise Refusal(f"{name} is for inputs that are drawn; these come from {where}")
     for name, value in told.items():

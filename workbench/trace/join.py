@@ -10,6 +10,7 @@ import numpy as np
 from workbench.case.box import AXES, Bounds, Window, bounds
 from workbench.case.case import Case
 from workbench.case.masks import spread, visible
+from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUT_AXES
 from workbench.refusal import Refusal
 from workbench.trace.file import load
@@ -47,7 +48,7 @@ def load_all(target: str) -> Trace:
     files = files_of(target)
     traces = {str(path): load(path) for path in files}
     made = joined(traces) if len(traces) > 1 else next(iter(traces.values()))
-    return replace(made, called_with={"trace": target})
+    return replace(made, called_with=Options(trace=target))
 
 
 def joined(traces: Mapping[str, Trace]) -> Trace:

@@ -67,7 +67,7 @@ def narrowed(
         window=window,
         whole=case,
         inputs=with_causal(inputs, case, window),
-        called_with={**trace.called_with, **({"where": said} if "trace" in trace.called_with else {})},
+        called_with=replace(trace.called_with, where=said),
         stages={
             name: stage if name in already else cut(stage, known[name].axes, known[name].of_kv)
             for name, stage in trace.stages.items()

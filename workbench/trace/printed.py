@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.case import contract
-from workbench.case.case import GIVEN, QUANTISED, Case
+from workbench.case.case import Case
+from workbench.case.fields import ARITHMETIC, GIVEN, QUANTISER, of_role
 from workbench.case.inputs import by_name
-from workbench.case.presets import fields_of, words
+from workbench.case.options import Options
+from workbench.case.presets import fields_of
 from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS, stages_of
 from workbench.floats import DTYPES, round_to, ulp
 from workbench.refusal import Refusal
@@ -132,7 +134,7 @@ def load_log(
     the weakest choice. Of an element that was printed several times the last value counts. Refusal for what `read`
     refuses, for a line whose stage or indices the case does not have, and for what is no promise.
     """
-    for option in ("probs_dtype", *QUANTISED):
+    for option in of_role(QUANTISER, ARITHMETIC):
         if getattr(case, option) is not None:
             raise Refusal(f"{option} is for kernels of ours; {path} was printed by another")
     said, declared = fields_of(promises or {}, case), {}
@@ -176,9 +178,7 @@ def load_log(
             requested=(),
             sparse=sparse,
             notes=_notes(log, by_stage),
-            called_with={"values": log.path}
-            | ({"contract": words(promises)} if promises else {})
-            | ({"inputs": str(inputs)} if inputs else {}),
+            called_with=Options(values=log.path, contract=promises, inputs=inputs).told(),
         ),
         log.path,
     )

@@ -50,7 +50,7 @@ def held_to(trace: Trace, previous: str | Path) -> Trace:
     alike = trace.case_run == before.case_run and _same(trace.inputs, before.inputs)
     moved = alike and not _same(trace.stages, before.stages)
     gates, remark = since(trace.provenance, before.provenance, str(previous), moved=moved)
-    said = {**trace.called_with, "against-trace": str(previous)}
+    said = replace(trace.called_with, against_trace=str(previous))
     return replace(trace, gates=(*trace.gates, *gates), notes=(*trace.notes, remark), called_with=said)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.contract import Contract
+from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape, stages_of
 from workbench.floats import DTYPES, to_float64
 from workbench.refusal import Refusal
@@ -70,9 +71,8 @@ class Trace:
     notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
     window: "Window | None" = None  #: what of the run this is, where it is not all; the case is then the window's own
     whole: Case | None = None  #: the case that was run, where this is a window on it
-    #: options of the run beside the case: of a foreign kernel arrays, device, layout, calibration, contract, runs;
-    #: inputs, feed, where; values and contract of a log; trace, the file of one that lay at rest; not kept there
-    called_with: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict, compare=False)
+    #: options of the run beside the case, as they can be told (`Options.told`); not kept in files
+    called_with: Options = field(default=Options(), compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
 

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.case.fields import PROBLEM, of_role
 from workbench.case.stages import ALGORITHMS, INPUTS, STAGES
 from workbench.floats import to_float64, ulp
 from workbench.judge.judgeable import BY_TILE, split_keys_known, splits, tiling_of, unjudgeable
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
 
-#: fields of a case that make the problem; others choose its inputs, which are compared themselves, or how kernels run
-_PROBLEM = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "causal", "scale", "softcap", "window")
+#: fields of a case that both must have alike: inputs are compared themselves, dtypes may differ, and where the diagonal
+#: lies matters only to what hides keys
+_PROBLEM = tuple(name for name in of_role(PROBLEM) if name not in ("dtype", "causal_alignment"))
 
 #: every stage of every algorithm, in data-flow order
 ORDER = tuple(STAGES)

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from workbench.case.case import QUANTISED, Case
+from workbench.case.case import Case
+from workbench.case.fields import QUANTISED
 from workbench.case.stages import ALGORITHMS, INPUTS, before_attention
 from workbench.floats import DTYPES, round_to, to_float64
 from workbench.judge import blocks as parts

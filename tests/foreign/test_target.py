@@ -1,0 +1,65 @@
+"""What a TARGET is, found once."""
+
+from pathlib import Path
+
+import pytest
+
+from workbench.cuda.kernels import KERNELS
+from workbench.foreign import target
+from workbench.foreign.run import run
+from workbench.foreign.target import Kind, known, target_of, targets_of
+from workbench.refusal import Refusal
+
+
+@pytest.fixture(autouse=True)
+def package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with a kernel `theirs`."""
+    monkeypatch.setattr(target, "installed", lambda: {"theirs": object()})
+
+
+def attention() -> None:
+    """Stand-in for a kernel."""
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ("flash", Kind.OURS),
+        ("mine.py:attention", Kind.FUNCTION),
+        (attention, Kind.FUNCTION),
+        (3, Kind.FUNCTION),
+        ("theirs", Kind.INSTALLED),
+        ("run.safetensors", Kind.AT_REST),
+        ("a.safetensors,b.safetensors", Kind.AT_REST),
+        ("attention", None),
+        ("flash,split_k", None),
+    ],
+)
+def test_every_kind_of_target(given: object, kind: Kind | None) -> None:
+    found = known(given)  # type: ignore[arg-type]
+    assert (None if found is None else found.kind) is kind
+    if found is not None:
+        assert found.kernel is (KERNELS["flash"] if kind is Kind.OURS else None)
+        assert found.is_foreign == (kind in (Kind.FUNCTION, Kind.INSTALLED))
+
+
+def test_a_folder_is_a_trace_and_several_kernels_are_several_targets(tmp_path: Path) -> None:
+    assert target_of(str(tmp_path)).kind is Kind.AT_REST
+    assert [found.name for found in targets_of("flash,split_k")] == ["flash", "split_k"]
+    assert [found.name for found in targets_of("mine.py:a,b")] == ["mine.py:a,b"]
+
+
+def test_what_is_no_target_is_refused(tmp_path: Path) -> None:
+    ours = ", ".join(KERNELS)
+    with pytest.raises(Refusal) as refused:
+        target_of("ring")
+    assert str(refused.value) == (
+        f"unknown kernel 'ring'; kernels are {ours}, theirs, a foreign one is given as path.py:function, a trace as "
+        "FILE.safetensors"
+    )
+    with pytest.raises(Refusal) as refused:
+        run("run.safetensors")
+    assert str(refused.value) == "run.safetensors is a trace, which is not run: `workbench.load` reads it"
+    with pytest.raises(Refusal) as refused:
+        run(3)  # type: ignore[arg-type]
+    assert str(refused.value) == "a target is the name of a kernel, path.py:function, or a function; got 3"

@@ -1,0 +1,207 @@
+"""The fields of a case: what each is for, the rule of its values, and what the command line says of it.
+
+From this table are made the rules of `case.Case`, the options of the command line, its words that repeat a run, and
+what two runs of one problem have alike. It imports no NumPy, so that `workbench --help` is quick.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+from workbench.refusal import Refusal
+
+ALIGNMENTS = ("bottom-right", "top-left")
+#: the distribution of a case whose inputs were put in, from a file or by a caller: it draws none
+GIVEN = "given"
+#: a float32's least number, least normal and largest one
+TINIEST, SMALLEST_NORMAL, LARGEST = 2.0**-149, 2.0**-126, (2 - 2.0**-23) * 2.0**127
+
+#: what a field is for: the mathematical problem; what its inputs are drawn from; how these become 8-bit codes; how a
+#: kernel cuts the problem; how kernels of ours compute it
+PROBLEM, DRAWN, QUANTISER, TILES, ARITHMETIC = "problem", "drawn", "quantiser", "tiles", "arithmetic"
+
+
+class Whole(NamedTuple):
+    """A whole number."""
+
+    at_least: int = 1
+
+    def settled(self, name: str, value: Any) -> int:
+        """The value as Python's own; Refusal where it breaks the rule, here as in the other rules."""
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < self.at_least:
+            raise Refusal(f"{name} must be a whole number of at least {self.at_least}; got {value!r}")
+        return int(value)
+
+
+class Number(NamedTuple):
+    """A finite number with a property."""
+
+    words: str  #: as in "must be above 0"
+    holds: Callable[[float], bool]
+    float32: bool = False  #: rounded to float32, in which kernels take it
+
+    def settled(self, name: str, value: Any) -> float:
+        """As of `Whole`."""
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise Refusal(f"{name} must be a finite number; got {value!r}")
+        if not self.holds(number := float(value)):
+            raise Refusal(f"{name} must {self.words}; got {number!r}")
+        return struct.unpack("f", struct.pack("f", number))[0] if self.float32 else number
+
+
+class Word(NamedTuple):
+    """One of some words."""
+
+    words: Callable[[], tuple[str, ...]]  #: imported when asked for
+    besides: tuple[str, ...] = ()  #: words that nobody types
+
+    def settled(self, name: str, value: Any) -> str:
+        """As of `Whole`."""
+        accepted = (*self.words(), *self.besides)
+        if not isinstance(value, str) or value not in accepted:
+            raise Refusal(f"{name} is one of {', '.join(accepted)}; got {value!r}")
+        return value
+
+
+class Truth(NamedTuple):
+    """True or false."""
+
+    def settled(self, name: str, value: Any) -> bool:
+        """As of `Whole`."""
+        if not isinstance(value, bool) and str(getattr(value, "dtype", "")) != "bool":  # NumPy's
+            raise Refusal(f"{name} must be True or False; got {value!r}")
+        return bool(value)
+
+
+class Sides(NamedTuple):
+    """How far to the left and to the right, each a whole number, -1 for no limit."""
+
+    def settled(self, name: str, value: Any) -> tuple[int, int]:
+        """As of `Whole`."""
+        sides = tuple(value) if isinstance(value, list | tuple) else ()
+        if len(sides) != 2 or any(isinstance(x, bool) or not isinstance(x, Integral) or x < -1 for x in sides):
+            raise Refusal(f"{name} must be two whole numbers of at least -1, left and right; got {value!r}")
+        return int(sides[0]), int(sides[1])
+
+
+class Field(NamedTuple):
+    """One field."""
+
+    role: str
+    rule: Whole | Number | Word | Truth | Sides
+    help: str  #: of its option
+    on_codes: bool = False  #: whether it is of kernels on 8-bit codes alone
+    keywords: tuple[str, ...] = ()  #: of a foreign function that is called with it where a case has one, in libraries
+
+
+def _dtypes() -> tuple[str, ...]:
+    from workbench.floats import DTYPES
+
+    return tuple(DTYPES)
+
+
+def _distributions() -> tuple[str, ...]:
+    from workbench.case.distributions import DISTRIBUTIONS
+
+    return tuple(DISTRIBUTIONS)
+
+
+def _one_of(*words: str) -> Word:
+    return Word(lambda: words)
+
+
+_COUNT = Whole()
+_SCALE = Number("fit in float32, in which kernels take it", lambda x: x == 0 or TINIEST <= abs(x) <= LARGEST, True)
+_CAP = Number("be above 0 and a normal number of float32", lambda x: SMALLEST_NORMAL <= x <= LARGEST, True)
+
+#: both lengths, which are fields of their own
+SEQLEN = Field(PROBLEM, _COUNT, "Both sequence lengths [128]")
+#: every field of a case, in its order
+FIELDS: Mapping[str, Field] = {
+    "batch": Field(PROBLEM, _COUNT, "Batch size [1]"),
+    "heads": Field(PROBLEM, _COUNT, "Query heads [1]"),
+    "kv_heads": Field(PROBLEM, _COUNT, "Key and value heads, a divisor of heads [as heads]"),
+    "seqlen_q": Field(PROBLEM, _COUNT, "Query length [as --seqlen-k]"),
+    "seqlen_k": Field(PROBLEM, _COUNT, "Key length [as --seqlen-q]"),
+    "head_dim": Field(PROBLEM, _COUNT, "Head dimension [64]"),
+    "dtype": Field(PROBLEM, Word(_dtypes), "float32, float16 or bfloat16 [float32]"),
+    "causal": Field(PROBLEM, Truth(), "Causal mask; with --full: both"),
+    "causal_alignment": Field(
+        PROBLEM,
+        _one_of(*ALIGNMENTS),
+        "bottom-right (FlashAttention-2) or top-left (torch's is_causal) [bottom-right]",
+    ),
+    "scale": Field(PROBLEM, _SCALE, "Factor of the scores [1/sqrt(head_dim)]"),
+    "softcap": Field(
+        PROBLEM,
+        _CAP,
+        "Scores s become softcap * tanh(s / softcap) [no cap]",
+        keywords=("softcap", "logits_soft_cap"),
+    ),
+    "window": Field(
+        PROBLEM,
+        Sides(),
+        "Keys that a query sees on either side of its own, -1: all, such as 16,0 [all]",
+        keywords=("window_size", "sliding_window"),
+    ),
+    "splits": Field(TILES, _COUNT, "Splits of the keys, in kernels that have them [2]"),
+    "block_q": Field(TILES, _COUNT, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),
+    "block_k": Field(TILES, _COUNT, "Keys in a tile: 16, 32, 64 or 128 [by head_dim]"),
+    "probs_dtype": Field(
+        ARITHMETIC,
+        Word(_dtypes),
+        "To which kernels of ours cast probs before PV: float32, or as --dtype [float32]; fp8: [float16] or float32",
+    ),
+    "codes": Field(
+        QUANTISER,
+        _one_of("simulated", "e4m3", "e5m2"),
+        "8-bit codes of fp8: simulated, e4m3 or e5m2 [simulated]",
+        on_codes=True,
+    ),
+    "scores": Field(
+        ARITHMETIC,
+        _one_of("mma", "scalar"),
+        "How fp8 computes scores: mma (tensor cores) or scalar [mma]",
+        on_codes=True,
+    ),
+    "decode": Field(
+        ARITHMETIC, _one_of("table", "direct"), "How fp8 decodes K and V: table or direct [table]", on_codes=True
+    ),
+    "quantiser_scale": Field(
+        QUANTISER,
+        _one_of("dynamic", "static"),
+        "Scales of fp8: dynamic, or static, of which larger values saturate [dynamic]",
+        on_codes=True,
+    ),
+    "seed": Field(DRAWN, Whole(at_least=0), "Seed of the inputs [0]"),
+    "distribution": Field(
+        DRAWN, Word(_distributions, (GIVEN,)), "Distribution of the inputs [normal]; `workbench kernels` lists them"
+    ),
+    "input_std": Field(DRAWN, Number("be above 0", lambda x: x > 0), "Standard deviation of the inputs [1]"),
+}
+
+
+def of_role(*roles: str) -> tuple[str, ...]:
+    """The fields of some roles, in their order."""
+    return tuple(name for name, field in FIELDS.items() if field.role in roles)
+
+
+#: fields of quantised kernels, None elsewhere -> values; a quantised kernel takes the first where none is given
+QUANTISED: Mapping[str, tuple[str, ...]] = {
+    name: field.rule.words() for name, field in FIELDS.items() if field.on_codes and isinstance(field.rule, Word)
+}
+
+#: fields that a foreign function is called with -> what libraries call the keyword
+KEYWORDS: Mapping[str, tuple[str, ...]] = {name: field.keywords for name, field in FIELDS.items() if field.keywords}
+
+
+def flag(name: str) -> str:
+    """The option of the command line of a name of Python's."""
+    return f"--{name.replace('_', '-')}"
+
+
+def typed(value: Any) -> str:
+    """A value of a field as the command line takes it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

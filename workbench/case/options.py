@@ -1,0 +1,138 @@
+"""The options of a run beside its case, each declared once: who takes it, and what the command line says of it.
+
+One record of them goes from the command line to what runs, and lies in the trace, where it prints itself again. It
+imports no NumPy, so that `workbench --help` is quick.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from workbench.case.fields import flag
+
+#: gigabytes of the dumps of a run, unless it says otherwise
+LIMIT_GB = 4.0
+#: who takes an option: kernels of ours, foreign ones, any that is run; and what a trace says that was not run here
+OURS, FOREIGN, ANY, AT_REST = "ours", "foreign", "any", "at rest"
+#: in the place of an array that was fed, which no command line has
+NAMELESS = ""
+
+
+def _option(role: str, help: str = "", /, *, default: Any = None, **click: Any) -> Any:
+    """An option, with its help and what else its declaration for click says."""
+    usual: dict[str, Any] = {"default_factory": dict} if default is dict else {"default": default}
+    return field(**usual, metadata={"role": role, "click": {"help": help, **click}})
+
+
+_CONTRACT = "What a foreign kernel promises, such as triton,block_k=64,exp_ulps=4; `workbench contract` lists it"
+_FEED = "Put stages in: reference, or from a FILE"
+_WHERE = "Dump and judge only some heads, queries: b=0,h=3,q=64:128"
+_ISOLATE = "Run a foreign kernel in a process of its own, which may crash"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a run, in the order in which a command line repeats them."""
+
+    faults: Sequence[str] = _option(
+        OURS, "Put a fault in; may be repeated. `workbench faults` lists them", default=(), multiple=True, metavar="ID"
+    )
+    backend: str = _option(OURS, "auto, emulator or cuda [auto: a GPU where there is one]", default="auto")
+    isolate: bool = _option(FOREIGN, _ISOLATE, default=False, is_flag=True)
+    values: str | None = _option(AT_REST)  #: the log in which the values were found
+    arrays: str = _option(FOREIGN, "What a foreign kernel takes: numpy, torch, cupy or jax [numpy]", default="numpy")
+    device: str | None = _option(FOREIGN, "Where a foreign kernel wants its arrays: cpu or cuda [cpu; cupy: cuda]")
+    #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
+    layout: str = _option(
+        FOREIGN,
+        "What a foreign kernel takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
+        default="bhsd",
+    )
+    calibration: str | None = _option(
+        FOREIGN, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"
+    )
+    #: fields or words as of `presets.fields_of`, beside what the kernel says itself
+    contract: str | Mapping[str, Any] | None = _option(FOREIGN, _CONTRACT)
+    runs: int = _option(
+        FOREIGN, "Run a foreign kernel N times, and say whether its bits repeat [1]", default=1, type=int, metavar="N"
+    )
+    #: seconds from the start of a process of its own, and 1e9 bytes of that process
+    timeout: float | None = _option(FOREIGN, "Isolate a foreign kernel, and end it then", type=float, metavar="SECONDS")
+    memory_gb: float | None = _option(FOREIGN, "Isolate a foreign kernel, and end it where it takes more", type=float)
+    #: stage -> "reference", a file, or an array; what makes these stages alone does not run
+    feed: Mapping[str, Any] = _option(ANY, _FEED, default=dict, multiple=True, metavar="STAGE[,...]=SOURCE")
+    where: str | None = _option(ANY, _WHERE, metavar="WINDOW")  #: as of `box.parse`; the kernel runs whole
+    probes: str = _option(OURS, "Stages to dump: all, lean, output, or such as acc,out [all]", default="all")
+    limit_gb: float = _option(OURS, "Refuse dumps of more gigabytes [4]", default=LIMIT_GB, type=float)
+    inputs: Any = _option(
+        ANY,
+        "Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file, instead of drawing them",
+        metavar="FILE",
+    )
+    trace: str | None = _option(AT_REST)  #: the file, or files, in which the trace lay: its TARGET
+    against_trace: str | None = _option(AT_REST)  #: the file of an earlier run, beside which its code was held
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "faults", tuple(self.faults))
+
+    def given(self, *roles: str) -> list[str]:
+        """The options of some roles that are not as usual."""
+        usual = Options()
+        return [name for name in of_role(*roles) if getattr(self, name) != getattr(usual, name)]
+
+    def told(self) -> "Options":
+        """What a command line says of them: arrays have no name there, faults and backend are a trace's own."""
+        from workbench.case.presets import words
+
+        return replace(
+            self,
+            faults=(),
+            backend="auto",
+            isolate=self.isolate and self.timeout is None and self.memory_gb is None,  # either says that
+            contract=None if self.contract is None else words(self.contract),
+            inputs=str(self.inputs) if isinstance(self.inputs, str | Path) else None,
+            feed={name: str(x) if isinstance(x, str | Path) else NAMELESS for name, x in self.feed.items()},
+        )
+
+    def beside(self, other: "Options") -> "Options":
+        """Those of two runs: where they differ these, unless they are as usual."""
+        return replace(other, **{name: getattr(self, name) for name in self.given(OURS, FOREIGN, ANY, AT_REST)})
+
+    def words(self) -> list[str]:
+        """The command line's words for what is not as usual, quoted for a shell; all but faults and trace, which stand
+        elsewhere in it.
+        """
+        values = {name: getattr(self, name) for name in self.given(OURS, FOREIGN, ANY, AT_REST)}
+        values |= {"feed": feed_words(self.feed)} if self.feed else {}
+        found: list[str] = []
+        for name, value in values.items():
+            if value is True:
+                found.append(flag(name))
+            elif name not in ("faults", "trace"):
+                each = value if isinstance(value, list) else [f"{value:g}" if isinstance(value, float) else str(value)]
+                found += [word for one in each for word in (flag(name), shlex.quote(one))]
+        return found
+
+
+def feed_words(feed: Mapping[str, Any]) -> list[str]:
+    """Words such as `partial_max,partial_sum=reference`, one for each source that has a name."""
+    sources = dict.fromkeys(source for source in feed.values() if source)
+    return [f"{','.join(name for name, one in feed.items() if one == source)}={source}" for source in sources]
+
+
+def flag_of(name: str) -> str:
+    """The command line's name of an option."""
+    return "--fault" if name == "faults" else flag(name)
+
+
+#: option -> who takes it
+ROLES: Mapping[str, str] = {one.name: one.metadata["role"] for one in fields(Options)}
+#: option -> what click is told of it
+CLICK: Mapping[str, Mapping[str, Any]] = {one.name: one.metadata["click"] for one in fields(Options)}
+
+
+def of_role(*roles: str) -> tuple[str, ...]:
+    """The options of some roles, in their order."""
+    return tuple(name for name, role in ROLES.items() if role in roles)

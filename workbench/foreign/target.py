@@ -1,0 +1,84 @@
+"""What a TARGET is: found here, once, by whoever runs, compares or repeats one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from workbench.cuda.kernel import Kernel
+from workbench.cuda.kernels import KERNELS
+from workbench.foreign.find import find, installed
+from workbench.foreign.lacking import NUMBA_PAGE, is_numba_kernel
+from workbench.foreign.user_code import Function
+from workbench.refusal import Refusal
+from workbench.trace.join import is_trace
+
+
+class Kind(Enum):
+    """What there is; the value says it in a sentence."""
+
+    OURS = "a kernel of ours"
+    FUNCTION = "a foreign one"  #: path.py:function, or a function as Python has it
+    INSTALLED = "a foreign one of an installed package"
+    AT_REST = "a trace"  #: in a file, in several, or in a folder
+    PRINTED = "a log"  #: values that a kernel printed
+
+
+@dataclass(frozen=True)
+class Target:
+    """A TARGET and its kind."""
+
+    name: str
+    kind: Kind
+    given: Any = None  #: the function, where it was given as such
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel of ours that it is."""
+        return KERNELS[self.name] if self.kind is Kind.OURS else None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is run, and no kernel of ours."""
+        return self.kind in (Kind.FUNCTION, Kind.INSTALLED)
+
+    def function(self) -> Function:
+        """The foreign function that it is; Refusal for what cannot be called."""
+        function = find(self.name) if self.given is None else self.given
+        if not callable(function):
+            raise Refusal(f"a target is the name of a kernel, path.py:function, or a function; got {function!r}")
+        if is_numba_kernel(function):
+            raise Refusal(
+                f"{self.name} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, "
+                f"k and v, launches it and returns out; {NUMBA_PAGE} has one, on a GPU and on the emulator"
+            )
+        return function
+
+
+def known(target: str | Callable[..., Any]) -> Target | None:
+    """What TARGET is; None for a name that nothing has."""
+    if not isinstance(target, str):
+        return Target(getattr(target, "__name__", "callable"), Kind.FUNCTION, target)
+    if target in KERNELS:
+        return Target(target, Kind.OURS)
+    if is_trace(target):
+        return Target(target, Kind.AT_REST)
+    if ":" in target:
+        return Target(target, Kind.FUNCTION)
+    return Target(target, Kind.INSTALLED) if target in installed() else None
+
+
+def target_of(target: str | Callable[..., Any]) -> Target:
+    """As `known`; Refusal for a name that nothing has."""
+    if (found := known(target)) is None:
+        raise Refusal(
+            f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *installed()))}, a foreign one is given as "
+            "path.py:function, a trace as FILE.safetensors"
+        )
+    return found
+
+
+def targets_of(target: str) -> list[Target]:
+    """Those that TARGET names: several are kernels of ours, separated by commas."""
+    names = target.split(",")
+    return [target_of(name) for name in (names if {*names} <= {*KERNELS} else [target])]
