@@ -1,8 +1,8 @@
 """Files: the folder that keeps compiled kernels between processes, and files that are whole or not there."""
 
 import os
-import tempfile
 from pathlib import Path
+from uuid import uuid4
 
 from workbench.process import unfinished
 from workbench.refusal import Refusal
@@ -17,16 +17,14 @@ def cache_folder() -> Path:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path`, or nothing at all. Refusal where nothing can be written there."""
+    part = path.parent / f"{path.name}.{uuid4().hex[:12]}.part"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-        with unfinished(Path(name)):
+        with unfinished(part):
             try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(content)
-                os.replace(name, path)
-            except BaseException:
-                os.unlink(name)
-                raise
+                part.write_bytes(content)  # not by tempfile, whose files are this user's alone, whatever the umask
+                os.replace(part, path)
+            finally:
+                part.unlink(missing_ok=True)
     except OSError as error:
         raise Refusal(f"{path} cannot be written: {error.strerror}") from None

@@ -1,5 +1,6 @@
 """The overview, what every picture says of its run, and the files."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -8,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.report.pictures import CASE, RUN, comparison, rgb, stage, texts
+from tests.report.pictures.figures import CASE, RUN, comparison, rgb, stage, texts
 from workbench.cuda.flash import contract as contract_of
 from workbench.judge.diff import Diff
 from workbench.judge.stage import StageDiff
+from workbench.refusal import Refusal
 from workbench.report.pictures import overview as plots
 from workbench.report.pictures.overview import heatmap, histogram, overview, save
 from workbench.trace.trace import Trace
@@ -114,17 +116,15 @@ def test_the_same_diff_gives_the_same_bytes(tmp_path):
 
 
 def test_a_failed_run_leaves_old_files_whole_and_nothing_half_written(tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-
     (tmp_path / "overview.png").write_bytes(b"old")
 
-    def half(self, path, **_):
-        path.write_bytes(b"half")
-        raise OSError("disk full")
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Figure, "savefig", half)
-    with pytest.raises(OSError, match="disk full"):
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(Refusal) as refused:
         save(judged(), tmp_path)
+    assert str(refused.value) == f"{tmp_path}/overview.png cannot be written: No space left on device"
     assert os.listdir(tmp_path) == ["overview.png"]
     assert (tmp_path / "overview.png").read_bytes() == b"old"
 

@@ -3,17 +3,17 @@
 matplotlib is imported when the first picture is made, not with this module.
 """
 
-import os
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.case.case import Case
+from workbench.files import write_atomically
 from workbench.judge.diff import Diff
 from workbench.judge.elements import Comparison
 from workbench.judge.headline import headline as headline_of
 from workbench.judge.stage import StageDiff
-from workbench.process import unfinished
 from workbench.report.numbers import ratio
 from workbench.report.pictures.cancellation import cancellation
 from workbench.report.pictures.codes import decode_table, decoded_tile
@@ -148,11 +148,6 @@ def _no_origin(stages: Sequence[StageDiff]) -> str:
 
 
 def _write(figure: "Figure", path: Path) -> Path:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with unfinished(part):
-        try:
-            figure.savefig(part, format="png", dpi=DPI, metadata={"Software": None})
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+    figure.savefig(content := BytesIO(), format="png", dpi=DPI, metadata={"Software": None})
+    write_atomically(path, content.getvalue())
     return path
