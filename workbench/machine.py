@@ -1,9 +1,11 @@
 """What a measurement ran on, which says how much of a difference between two measurements to believe; its memory."""
 
 import ctypes
+import importlib.metadata
 import os
 import platform
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,20 @@ def processors() -> int:
 def machine() -> dict[str, Any]:
     """Cores, architecture, and the load average of the last minute, to be asked before a measurement adds its own."""
     return {"cores": os.cpu_count(), "architecture": platform.machine(), "load_average": os.getloadavg()[0]}
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Python and of those of `packages` that are installed; nothing is imported."""
+    return {"python": platform.python_version()} | {name: found for name in packages if (found := _version(name))}
+
+
+@cache
+def _version(package: str) -> str:
+    """Of a distribution, else of the module of that name if it is imported; empty where neither is there."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # CuPy's wheels have names of their own
+        return str(getattr(sys.modules.get(package), "__version__", ""))
 
 
 def memory_bytes() -> int:

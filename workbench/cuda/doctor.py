@@ -3,8 +3,6 @@
 `facts` looks at the machine, `judge` compares what it found with what is needed. The command line prints the result.
 """
 
-import contextlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Mapping
@@ -16,6 +14,7 @@ from packaging.version import Version
 
 from workbench.cuda.gpu import Gpu, implementation, look_for_gpu
 from workbench.files import cache_folder
+from workbench.machine import versions
 
 # As in pyproject.toml; a test compares them.
 PYTHON = ">=3.11"
@@ -43,7 +42,7 @@ class Facts:
     """What the checks need to know about a machine."""
 
     python: str
-    versions: Mapping[str, str]  #: installed distributions that matter -> version
+    versions: Mapping[str, str]  #: of Python and of the installed distributions that matter
     row_stack: bool  #: whether NumPy has this function, which 2.5 removed and numba-cuda wants
     implementation: str  #: "NVIDIA", "Built-in", or why numba.cuda cannot be imported
     gpu: Gpu | None
@@ -64,7 +63,7 @@ def facts() -> Facts:
     cache = cache_folder()
     return Facts(
         python=".".join(map(str, sys.version_info[:3])),
-        versions=_versions("numpy", "numba", "numba-cuda", "torch"),
+        versions=versions("numpy", "numba", "numba-cuda", "torch"),
         row_stack=_has_row_stack(),
         implementation=_implementation(),
         gpu=found if isinstance(found, Gpu) else None,
@@ -159,15 +158,6 @@ def _cache(facts: Facts) -> Check:
         return Check("compile cache", True, str(facts.cache), "", required=True)
     fix = "set WORKBENCH_CACHE to a folder that can be written"
     return Check("compile cache", False, f"{facts.cache} cannot be written", fix, required=True)
-
-
-def _versions(*names: str) -> dict[str, str]:
-    """The versions of those of `names` that are installed, from their metadata: nothing is imported."""
-    found = {}
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def _has_row_stack() -> bool:

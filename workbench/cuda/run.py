@@ -2,10 +2,8 @@
 
 import functools
 import hashlib
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from workbench.cuda.kernel import Constants, Kernel
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import NOTHING, OWN_BUFFERS, launches, plan, requested, settle
 from workbench.cuda.quiet import quiet
+from workbench.machine import versions as versions_of
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.narrow import narrowed
 from workbench.trace.trace import Trace
@@ -163,9 +162,7 @@ class Memory:
 
 def versions(backend: str) -> dict[str, str]:
     """Versions of what a run on a backend depends on."""
-    found = {"python": platform.python_version()} | {
-        package: version(package) for package in ("numpy", "numba", "numba-cuda")
-    }
+    found = versions_of("numpy", "numba", "numba-cuda")
     device = gpu() if backend == "cuda" else None
     return found if device is None else found | {"gpu": device.name, "driver": device.driver}
 
@@ -211,7 +208,7 @@ def receipt(
 ) -> Path:
     """A file that says that the emulator has compiled this build before, for estimates only."""
     put_in = [(fault.id, fault.after) for fault in chosen]
-    key = repr((function, constants, wanted, put_in, watched, windowed, version("numba")))
+    key = repr((function, constants, wanted, put_in, watched, windowed, versions_of("numba")))
     return emulator.cache_dir() / "receipts" / hashlib.sha256(key.encode()).hexdigest()[:24]
 
 

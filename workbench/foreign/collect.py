@@ -1,7 +1,6 @@
 """What code runs in this process: the files of a function, the shared objects that are loaded, the machine."""
 
 import hashlib
-import importlib.metadata
 import inspect
 import platform
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 from workbench.cuda.gpu import gpu
 from workbench.foreign.extension import sources_beside
+from workbench.machine import versions
 from workbench.trace.provenance import File, Provenance, is_object
 
 #: packages that are told by their versions: torch alone maps 4 GB
@@ -29,11 +29,12 @@ _MAPS, _DELETED = Path("/proc/self/maps"), " (deleted)"
 def of_run(function: Callable[..., Any], **repeated: Any) -> Provenance:
     """The provenance of a run of `function`; `repeated`: runs, identical, plain_agrees."""
     found = gpu()
+    imported = [name for name in FRAMEWORKS if name.replace("-", "_") in sys.modules]
     return Provenance(
         files=tuple(files(function)),
         device=platform.processor() or platform.machine() if found is None else found.name,
         driver="" if found is None else found.driver,
-        versions={"python": platform.python_version()} | _versions(),
+        versions=versions(*imported),
         **repeated,
     )
 
@@ -132,20 +133,6 @@ def _sha256(path: Path, modified_ns: int, size: int) -> str:
     """The hash of a file, once for each time that it was written."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _versions() -> dict[str, str]:
-    """Versions of those of FRAMEWORKS that are imported."""
-    imported = [name for name in FRAMEWORKS if name.replace("-", "_") in sys.modules]
-    return {name: version for name in imported if (version := _version(name))}
-
-
-@cache
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:  # CuPy's wheels have names of their own
-        return str(getattr(sys.modules.get(name), "__version__", ""))
 
 
 def failed(provenance: Provenance, name: str) -> tuple[str, ...]:
