@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from tests.cuda.calibrate.models import model
 from workbench.cuda import ptx
 from workbench.cuda.calibrate import accumulation, probe_mma
 from workbench.cuda.calibrate.backends import on_emulator
@@ -32,7 +33,7 @@ def test_the_emulators_tensor_cores_are_as_declared(name):
 )
 def test_whichever_block_and_extra_bits_a_model_has_are_found(name, pair):
     block, extra_bits = pair
-    found = accumulation.measure(name, partial(probe_mma.model, block=block, extra_bits=extra_bits))
+    found = accumulation.measure(name, partial(model, block=block, extra_bits=extra_bits))
     # with a bit less than float32 has, no sum needs rounding
     expected = replace(
         TRUNCATING, block=block, extra_bits=extra_bits, c_rounding="nearest-even" if "k32" in name else None

@@ -8,6 +8,7 @@ import pytest
 from numba.cuda import compiler, dispatcher, types
 from numba.cuda.np.numpy_support import from_dtype
 
+from tests.cuda.calibrate.models import declared
 from workbench.cuda import ptx
 from workbench.cuda.calibrate import accumulation, casts, probe_mma, ulps
 from workbench.cuda.calibrate import backends as machine
@@ -159,7 +160,7 @@ def test_tensor_cores_of_a_gpu_are_as_declared(measured):
         pytest.skip(f"the declared accumulation is that of compute capability 9.0, not {measured.compute_capability}")
     for name, core in measured.tensor_cores.items():
         c_rounding = "nearest-even" if "k32" in name else None
-        assert core == TensorCore(*probe_mma.declared(name), "toward-zero", "toward-zero", c_rounding)
+        assert core == TensorCore(*declared(name), "toward-zero", "toward-zero", c_rounding)
     assert len(measured.tensor_cores) == len(ptx.MMA_TYPES)
 
 

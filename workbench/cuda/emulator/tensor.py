@@ -28,7 +28,7 @@ class Accumulation(NamedTuple):
     extra_bits: int
 
 
-#: Hopper (sm_90), by the types of the factors, as `python3 -m workbench.cuda.calibrate.probe_mma` measured them on an
+#: Hopper (sm_90), by the types of the factors, as `pytest tests/cuda/calibrate/test_probe_mma.py` measured them on an
 #: H200: of 8192 random sums of each type none differs. For fp8 no instruction of its own stands behind mma.sync there:
 #: ptxas 13.0 converts to float16 and emits two m16n8k16, the first for k % 4 < 2 on top of zeros, the
 #: second on top of its result, and adds C last, rounded to nearest. (sm_89 and sm_120 have QMMA instead, and wgmma
