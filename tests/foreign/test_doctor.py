@@ -44,6 +44,9 @@ def test_a_healthy_extension() -> None:
         "age",
     ]
     assert judge(HEALTHY, TORCH, None)[-2].detail == "sm_80, sm_90a; no GPU here to compare with"
+    unknown = judge(replace(HEALTHY, machine_code=None), TORCH, H200)[-2]
+    assert (unknown.name, unknown.ok, unknown.required) == ("flash.so GPUs", True, False)
+    assert unknown.detail == "unknown: cuobjdump, which the CUDA toolkit and Triton bring, is not here"
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,10 @@ def _cuda_release(it: SharedObject, torch: Torch | None) -> Iterator[Check]:
 
 
 def _device(it: SharedObject, device: Gpu | None) -> Iterator[Check]:
+    if it.machine_code is None:
+        unknown = "unknown: cuobjdump, which the CUDA toolkit and Triton bring, is not here"
+        yield Check("GPUs", True, unknown, "", required=False)
+        return
     if not it.machine_code and not it.ptx:
         return
     held = ", ".join([*it.machine_code, *(f"PTX of {arch}" for arch in it.ptx)])
@@ -173,4 +177,4 @@ def runs_on(it: SharedObject, capability: tuple[int, int]) -> bool:
             return own == (major, minor)
         return own <= (major, minor) and (own[0] == major or (ptx and not kind))
 
-    return any(fits(code, ptx=False) for code in it.machine_code) or any(fits(code, ptx=True) for code in it.ptx)
+    return any(fits(code, ptx=False) for code in it.machine_code or ()) or any(fits(code, ptx=True) for code in it.ptx)

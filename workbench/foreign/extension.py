@@ -27,7 +27,7 @@ class SharedObject:
     cxx11_abi: tuple[
         int, ...
     ]  #: values of _GLIBCXX_USE_CXX11_ABI that its calls of torch show: (), (0,), (1,) or (0, 1)
-    machine_code: tuple[str, ...]  #: "sm_90a", ...
+    machine_code: tuple[str, ...] | None  #: "sm_90a", ...; None: it has code for GPUs, and nothing here tells for which
     ptx: tuple[str, ...]  #: "sm_90", ..., which a driver compiles for that GPU and newer ones
     newer_sources: tuple[str, ...]  #: sources that were written after it
 
@@ -40,14 +40,13 @@ def read(path: Path, torch_libraries: Path | None) -> SharedObject:
     content = path.read_bytes()
     if content[:4] != b"\x7fELF" or content[4:6] != b"\x02\x01":
         raise Refusal(f"{path}: not a shared object of 64-bit Linux; it begins with {content[:6]!r}")
+    if len(content) < 64 or len(content) < _end_of_sections(content):
+        raise Refusal(f"{path}: not a whole shared object; it is cut off at {len(content)} bytes")
     found = _ran("ldd", "-r", str(path), search=torch_libraries)
     mangled = re.findall(r"^undefined symbol: ([^\s,]+)", found, re.M)
     undefined = [name for name in mangled if not re.match(r"_?Py", name)]  # the process that loads it has Python's
     needed = [name.partition("@")[0] for name in _ran("nm", "-D", "-u", "-P", str(path)).split()[::2]]
-    try:
-        elf, ptx = _architectures(path, content)
-    except (struct.error, IndexError):
-        raise Refusal(f"{path}: not a whole shared object; it is cut off at {len(content)} bytes") from None
+    elf, ptx = _architectures(path, content)
     return SharedObject(
         path=path,
         libraries={**dict(re.findall(r"^\s*(\S+) => (/\S+)", found, re.M)),
@@ -97,46 +96,21 @@ def _demangled(names: Sequence[str]) -> list[str]:
     return done.stdout.splitlines()
 
 
-def _architectures(path: Path, content: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """GPUs with machine code in the file, and those with PTX: of cuobjdump, which tells sm_90a from sm_90, else of the
-    headers.
-    """
-    if (tool := _cuobjdump()) is None or b".nv_fatbin" not in content:
-        kinds = fatbin(content)
-        return tuple(sorted({f"sm_{arch}" for kind, arch in kinds if kind == 2})), tuple(
-            sorted({f"sm_{arch}" for kind, arch in kinds if kind == 1})
-        )
+def _end_of_sections(content: bytes) -> int:
+    """Where an ELF file's table of sections ends, which is behind all else (ELF-64: e_shoff, e_shentsize, e_shnum)."""
+    (table,), (size, count) = struct.unpack_from("<Q", content, 40), struct.unpack_from("<HH", content, 58)
+    return int(table + size * count)
+
+
+def _architectures(path: Path, content: bytes) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """GPUs with machine code in the file, and those with PTX, as cuobjdump tells them."""
+    if b".nv_fatbin" not in content:
+        return (), ()
+    if (tool := _cuobjdump()) is None:
+        return None, ()
     listed = (_ran(tool, option, str(path)) for option in ("--list-elf", "--list-ptx"))
     elf, ptx = (tuple(sorted(set(re.findall(r"\.(sm_\w+)\.(?:cubin|ptx)$", one, re.M)))) for one in listed)
     return elf, ptx
-
-
-def fatbin(content: bytes) -> list[tuple[int, int]]:
-    """Kind (1 PTX, 2 machine code) and compute capability (90) of each entry in an ELF file's section .nv_fatbin.
-
-    The layout, which NVIDIA does not publish, is what nvcc 13.0 writes and cuobjdump reads: containers of magic number,
-    version, size of header and size of all entries; entries of kind, size of header and of payload, and at 28 the
-    capability.
-    """
-    (table,) = struct.unpack_from("<Q", content, 40)
-    size, count, names = struct.unpack_from("<HHH", content, 58)
-    sections = [struct.unpack_from("<IIQQQQ", content, table + i * size) for i in range(count)]
-    found = []
-    for name, _, _, _, start, length in sections:
-        if not content.startswith(b".nv_fatbin\0", sections[names][4] + name):
-            continue
-        at, end = start, start + length
-        while at + 16 <= end:
-            magic, _, header, entries = struct.unpack_from("<IHHQ", content, at)
-            if magic != 0xBA55ED50:
-                at += 8  # padding between containers
-                continue
-            entry, at = at + header, at + header + entries
-            while entry < at:
-                kind, _, own, payload = struct.unpack_from("<HHIQ", content, entry)
-                found.append((kind, struct.unpack_from("<I", content, entry + 28)[0]))
-                entry += own + payload
-    return found
 
 
 @cache
