@@ -7,12 +7,10 @@ that all stages keep, since a failure costs them more.
 """
 
 import json
-import platform
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from workbench.arrays import as_numpy, handed_over
+from workbench.bench.harness import python, seconds, torch_if_installed
 from workbench.case.case import Case
 from workbench.foreign.run import run
 from workbench.judge.diff import Diff, diff
 from workbench.judge.expectation import Expectation, Part
 from workbench.judge.judgeable import readable
 from workbench.judge.usual_rules import ATOL
-from workbench.machine import machine, peak_bytes
+from workbench.machine import machine, peak_bytes, versions
 from workbench.progress import step
 from workbench.trace.file import load, save
 from workbench.trace.trace import Trace
@@ -63,12 +62,11 @@ def measure(head: Case = HEAD, heads: Case = HEADS, both: Case = BOTH) -> dict[s
     A row of `agreement` is a small case with a `fault` judged on cpu and cuda, as of `agreement`; [] without a GPU.
     """
     found = machine()
-    torch = _torch()
+    torch = torch_if_installed()
     gpu = torch is not None and torch.cuda.is_available()
-    versions = {"python": platform.python_version(), "numpy": np.__version__}
     return {
         "schema": SCHEMA,
-        "versions": versions | ({"torch": torch.__version__} if torch else {}),
+        "versions": versions("numpy") | ({"torch": torch.__version__} if torch else {}),
         "machine": found,
         "costs": _costs(head, ("cpu", "cuda")) + _costs(heads, ("cuda",)) if gpu else _costs(head, ("cpu",)),
         "agreement": [_agreement(both, faults) for faults in FAULTS] if gpu else [],
@@ -137,21 +135,21 @@ def judge() -> None:
     """Judge the trace and device of stdin (JSON) and time it; write what a row of `costs` says of it to stdout."""
     path, device = json.load(sys.stdin)
     trace = load(Path(path))
-    seconds, cpu = [], []
+    whole, cpu = [], []
     for _ in range(REPEATS):
         started, started_cpu = time.perf_counter(), time.process_time()
         verdict = diff(trace, device=device).verdict
-        seconds.append(time.perf_counter() - started)
+        whole.append(time.perf_counter() - started)
         cpu.append(time.process_time() - started_cpu)
     row: dict[str, Any] = {
         "verdict": verdict,
         "repeats": REPEATS,
-        "first_s": seconds[0],
-        "median_s": median(seconds),
+        "first_s": whole[0],
+        "median_s": median(whole),
         "cpu_s": median(cpu),
         "trace_bytes": sum(array.nbytes for array in (*trace.inputs.values(), *trace.stages.values())),
         "peak_bytes": peak_bytes(),
-        "device_peak_bytes": _torch().cuda.max_memory_allocated() if device == "cuda" else None,
+        "device_peak_bytes": torch_if_installed().cuda.max_memory_allocated() if device == "cuda" else None,
     }
     row |= peers(trace, device)
     for peer in PEERS:
@@ -161,11 +159,11 @@ def judge() -> None:
 
 def peers(trace: Trace, device: str) -> dict[str, Any]:
     """What a row of `costs` says of the peers. AssertionError where a stage is not within ATOL."""
-    case, torch = trace.case, _torch()
+    case, torch = trace.case, torch_if_installed()
     heads = [Part(slice(b, b + 1), slice(h, h + 1)) for b in range(case.batch) for h in range(case.heads)]
     repeats = max(1, REPEATS // len(heads))
     expectation_s = 0.0
-    seconds = dict.fromkeys(PEERS if torch else PEERS[:1], 0.0)
+    taken = dict.fromkeys(PEERS if torch else PEERS[:1], 0.0)
     for head in heads:
         started = time.perf_counter()
         expectation = Expectation(trace, readable(trace), head, device)
@@ -180,12 +178,12 @@ def peers(trace: Trace, device: str) -> dict[str, Any]:
                 "assert_allclose": partial(_assert_allclose, actual, on_host),
                 "assert_close": partial(_assert_close, actual, expected[name], device),
             }
-            for peer in seconds:
-                seconds[peer] += median_s(calls[peer], repeats)
+            for peer in taken:
+                taken[peer] += median(seconds(calls[peer], repeats))
     return {
         "peer_repeats": repeats,
         "expectation_s": expectation_s,
-        **{f"{peer}_s": seconds.get(peer) for peer in PEERS},
+        **{f"{peer}_s": taken.get(peer) for peer in PEERS},
     }
 
 
@@ -200,16 +198,6 @@ def _assert_close(actual: np.ndarray, expected: Any, device: str) -> None:
     torch.testing.assert_close(there, torch.as_tensor(expected), rtol=0, atol=ATOL, check_dtype=False)
 
 
-def median_s(call: Callable[[], object], repeats: int) -> float:
-    """Median of so many calls, in seconds."""
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - started)
-    return median(seconds)
-
-
 def _costs(case: Case, devices: Sequence[str]) -> list[dict[str, Any]]:
     """A row of `costs` for each device."""
     pairs = case.batch * case.heads * case.seqlen_q * case.seqlen_k
@@ -222,17 +210,13 @@ def _costs(case: Case, devices: Sequence[str]) -> list[dict[str, Any]]:
         settled = trace.case.as_dict()
         del trace  # the process that judges may need the room
         for device in devices:
-            seconds = (REPEATS * JUDGE_S + max(1, REPEATS // case.heads) * PEERS_S) * pairs
-            with step(f"judge it on {device} and compare, {REPEATS} times", seconds):
-                rows.append({"case": settled, "device": device, **_in_a_process(path, device)})
+            estimate_s = (REPEATS * JUDGE_S + max(1, REPEATS // case.heads) * PEERS_S) * pairs
+            with step(f"judge it on {device} and compare, {REPEATS} times", estimate_s):
+                judged = python(
+                    "from workbench.bench.diff import judge; judge()", json.dumps([str(path), device]).encode()
+                )
+            rows.append({"case": settled, "device": device, **json.loads(judged)})
     return rows
-
-
-def _in_a_process(path: Path, device: str) -> dict[str, Any]:
-    """What `judge` writes."""
-    command = [sys.executable, "-c", "from workbench.bench import diff as bench_diff; bench_diff.judge()"]
-    given = json.dumps([str(path), device]).encode()
-    return json.loads(subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True).stdout)
 
 
 def _agreement(case: Case, faults: tuple[str, ...]) -> dict[str, Any]:
@@ -240,12 +224,3 @@ def _agreement(case: Case, faults: tuple[str, ...]) -> dict[str, Any]:
     trace = run(KERNEL, case, faults=faults)
     on_cpu, on_gpu = (diff(trace, device=device) for device in ("cpu", "cuda"))
     return {"case": trace.case.as_dict(), "fault": ", ".join(faults), **agreement(on_cpu, on_gpu)}
-
-
-def _torch() -> Any:
-    """The module; None where it is not installed."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch

@@ -8,14 +8,11 @@ shuffles, so that the edited kernel gives what the original gives, bit by bit.
 
 import ast
 import json
-import math
-import os
 import pickle
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -23,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.bench.harness import python, seconds
 from workbench.case.case import Case
 from workbench.case.inputs import by_name
 from workbench.machine import machine
@@ -132,10 +130,10 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     for field, probes in (("plain_s", "output"), ("probed_s", "all")):
         call = partial(run_kernel, name, case, probes=probes, backend="emulator", inputs=inputs)
         call()  # compiles, or reads the cache
-        medians[field] = median(_seconds(call))
+        medians[field] = median(seconds(call, REPEATS))
     watched = partial(check, name, case, probes="output")
     watched()
-    medians["watched_s"] = median(_seconds(watched))
+    medians["watched_s"] = median(seconds(watched, REPEATS))
     return {
         "kernel": name,
         "seqlen": case.seqlen_k,
@@ -147,16 +145,6 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
         **dict.fromkeys(("edited_s", "simulator_s", "simulator_repeats", "ratio")),
         **dict.fromkeys(("max_abs_difference", "edited_equals_plain")),
     }
-
-
-def _seconds(call: Callable[[], object], patience_s: float = math.inf) -> list[float]:
-    """What each of REPEATS calls takes; fewer, but at least one, where they take longer than patience_s together."""
-    seconds: list[float] = []
-    while not seconds or (len(seconds) < REPEATS and sum(seconds) < patience_s):
-        started = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - started)
-    return seconds
 
 
 @dataclass(frozen=True)
@@ -197,16 +185,16 @@ def _against_simulator(name: str, case: Case) -> dict[str, Any]:
             function(launch.grid, launch.threads, launch.values(emulated))
 
     emulate()  # compiles, or reads the cache
-    edited_s = median(_seconds(emulate))
-    command = "from workbench.bench import emulator as bench_emulator; bench_emulator.simulate()"
-    answer = _python(command, pickle.dumps((launches, arrays)), NUMBA_ENABLE_CUDASIM="1")
-    seconds, simulated = pickle.loads(answer)
+    edited_s = median(seconds(emulate, REPEATS))
+    command = "from workbench.bench.emulator import simulate; simulate()"
+    answer = python(command, pickle.dumps((launches, arrays)), NUMBA_ENABLE_CUDASIM="1")
+    taken, simulated = pickle.loads(answer)
     plain = run_kernel(name, case, probes="output", backend="emulator").stages
     return {
         "edited_s": edited_s,
-        "simulator_s": median(seconds),
-        "simulator_repeats": len(seconds),
-        "ratio": round(median(seconds) / edited_s, 1),
+        "simulator_s": median(taken),
+        "simulator_repeats": len(taken),
+        "ratio": round(median(taken) / edited_s, 1),
         "max_abs_difference": max(float(np.abs(emulated[key] - simulated[key]).max()) for key in ("out", "lse")),
         "edited_equals_plain": all(np.array_equal(emulated[key], plain[key]) for key in ("out", "lse")),
     }
@@ -223,7 +211,7 @@ def simulate() -> None:
         for launch, function in zip(launches, functions, strict=True):
             function[launch.grid, launch.threads](*launch.values(arrays))
 
-    pickle.dump((_seconds(run, PATIENCE_S), arrays), sys.stdout.buffer)
+    pickle.dump((seconds(run, REPEATS, PATIENCE_S), arrays), sys.stdout.buffer)
 
 
 def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]:
@@ -255,12 +243,12 @@ def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]
 def _first_runs(name: str, seqlen: int, options: Mapping[str, Any], watched: bool) -> dict[str, Any]:
     """A row of `starts`."""
     row: dict[str, Any] = {"kernel": name, "seqlen": seqlen, "watched": watched}
-    command = "from workbench.bench import emulator as bench_emulator; bench_emulator.first_run()"
+    command = "from workbench.bench.emulator import first_run; first_run()"
     given = json.dumps([name, {"seqlen": seqlen, **options}, watched]).encode()
     with tempfile.TemporaryDirectory() as folder:
         for cache in ("cold", "cached"):
             started = time.perf_counter()
-            run_s = float(_python(command, given, WORKBENCH_CACHE=folder, NUMBA_CACHE_DIR=""))
+            run_s = float(python(command, given, WORKBENCH_CACHE=folder, NUMBA_CACHE_DIR=""))
             row |= {f"{cache}_run_s": run_s, f"{cache}_process_s": time.perf_counter() - started}
     return row
 
@@ -278,10 +266,3 @@ def first_run() -> None:
     else:
         run_kernel(name, case, probes="output", backend="emulator")
     sys.stdout.write(str(time.perf_counter() - started))
-
-
-def _python(command: str, given: bytes, **environment: str) -> bytes:
-    """The stdout of a fresh Python process that executes `command` with `given` on its stdin."""
-    environment = {**os.environ, **environment}
-    process = [sys.executable, "-c", command]
-    return subprocess.run(process, input=given, stdout=subprocess.PIPE, env=environment, check=True).stdout

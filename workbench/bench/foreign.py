@@ -12,17 +12,16 @@ from functools import partial
 from typing import Any
 
 from workbench.bench import tally
-from workbench.bench.jobs import spread
+from workbench.bench.harness import gathered, spread, torch_for
 from workbench.bench.tally import Called, Tally
-from workbench.bench.verdicts import FAULTS, effective_runs, faults_s, reduced
+from workbench.bench.verdicts import FAULTS, effective_runs, fault_rows, reduced
 from workbench.case.case import Case
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.foreign.call import run_foreign
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.stage import ORIGIN_VERDICTS
-from workbench.progress import step
-from workbench.refusal import Refusal, Unavailable
+from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.bench-foreign/1"
@@ -60,10 +59,7 @@ def measure(
 
     Unavailable without torch.
     """
-    try:
-        import torch
-    except ImportError:
-        raise Unavailable("PyTorch's attention is not installed; pip install torch") from None
+    torch = torch_for("PyTorch's attention")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     cases = [
         Case(seqlen_q=q, seqlen_k=k, head_dim=d, dtype=dtype, causal=causal, causal_alignment="top-left", heads=2)
@@ -72,21 +68,9 @@ def measure(
         )
     ]
     runs = [(name, case) for name in BACKENDS[device] for case in cases]
-    counts = {name: Tally() for name in BACKENDS[device]}
-    refused: dict[str, Counter[str]] = {name: Counter() for name in BACKENDS[device]}
-    with step(f"judge {len(runs)} runs of PyTorch on {device}", CASE_S * len(runs) / jobs) as tick:
-        done = spread(partial(_called, device=device), runs, jobs)
-        for i, ((name, _), called) in enumerate(zip(runs, done, strict=True)):
-            if isinstance(called, Called):
-                counts[name].add(called)
-            else:
-                refused[name][called] += 1
-            tick(f"{name}: {i + 1} done")
-    with step(f"judge {per_fault} runs of each of {len(FAULTS)} faults", faults_s(per_fault, jobs)) as tick:
-        rows = []
-        for row in spread(partial(_lost, runs=per_fault, seed=seed), FAULTS, jobs):
-            rows.append(row)
-            tick(f"{len(rows)} done")
+    calls = spread(partial(_called, device=device), runs, jobs)
+    called = gathered(f"judge {len(runs)} runs of PyTorch on {device}", CASE_S * len(runs) / jobs, calls)
+    rows = fault_rows(_lost, FAULTS, "faults", per_fault, seed, jobs)
     keys = ("runs", "effective", *KNOWN, *DOUBTED)
     return {
         "schema": SCHEMA,
@@ -94,7 +78,9 @@ def measure(
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "torch": torch.__version__,
         "float32_matmul": torch.get_float32_matmul_precision(),
-        "foreign": {name: {**counts[name].document(), "refused": dict(refused[name])} for name in counts},
+        "foreign": {
+            name: _together(called[i * len(cases) : (i + 1) * len(cases)]) for i, name in enumerate(BACKENDS[device])
+        },
         "lost": {"faults": rows, "all_faults": {key: sum(row[key] for row in rows) for key in keys}},
     }
 
@@ -119,6 +105,12 @@ def unknown(trace: Trace, names: Sequence[str]) -> Trace:
     q, k, v = (trace.inputs[name] for name in ("q", "k", "v"))
     stages = {name: trace.stages[name] for name in names}
     return run_foreign(lambda *_, **__: stages, case, name=trace.target, inputs=trace.inputs)
+
+
+def _together(runs: Sequence[Called | str]) -> dict[str, Any]:
+    """What is said of the runs of a backend: counts over those that it took, and why it refused others."""
+    judged = Tally.of(run for run in runs if isinstance(run, Called))
+    return {**judged.document(), "refused": dict(Counter(run for run in runs if isinstance(run, str)))}
 
 
 def _lost(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:

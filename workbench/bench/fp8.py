@@ -7,24 +7,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from workbench.bench.diff import median_s
-from workbench.bench.jobs import spread
+from workbench.bench.harness import gathered, seconds, spread, torch_for
+from workbench.bench.tally import counted
 from workbench.case.case import QUANTISED, Case
 from workbench.case.stages import ALGORITHMS, INPUTS
 from workbench.cuda.run import choose_backend, estimate_s
 from workbench.floats import to_float64
 from workbench.foreign.run import run
 from workbench.judge.codes.loss import loss
-from workbench.judge.diff import SEVERITY, Diff, diff
+from workbench.judge.diff import Diff, diff
 from workbench.judge.stage import RIGHT_VERDICTS
 from workbench.machine import machine
 from workbench.progress import step
 from workbench.records import number
-from workbench.refusal import Unavailable
 from workbench.report.command import diff_command
 from workbench.trace.trace import Trace
 
@@ -78,20 +78,14 @@ def measure(
 
     Unavailable without torch, and for cuda without a GPU.
     """
-    try:
-        import torch
-    except ImportError:
-        raise Unavailable("PyTorch, whose attention is the peer, is not installed; pip install torch") from None
+    torch = torch_for("PyTorch, whose attention is the peer,")
     backend, found = choose_backend(backend), machine()
     chosen = [dict(zip(variants, values, strict=True)) for values in itertools.product(*variants.values())]
     cases = [[case for shape in shapes for case in _cases(shape.but(**variant))] for variant in chosen]
     every = [case for of_variant in cases for case in of_variant]
     estimate = estimate_s(KERNEL, every, (), "all", backend) / jobs
-    called = []
-    with step(f"judge {len(every)} runs of {len(chosen)} variants on {backend}", estimate) as tick:
-        for of_variant in spread(partial(_called, backend=backend), cases, jobs):
-            called.append(of_variant)
-            tick(f"{len(called)} variants done")
+    name = f"judge {len(every)} runs of {len(chosen)} variants on {backend}"
+    called = gathered(name, estimate, spread(partial(_called, backend=backend), cases, jobs))
     runs = [one for of_variant in called for one in of_variant]
     with step("hold out against torch's attention"):
         accuracies = [row for causal in (False, True) for row in _accuracy(accuracy.but(causal=causal), backend)]
@@ -123,9 +117,8 @@ def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 
 def _cells(row: Mapping[str, Any], first: Sequence[str], last: Sequence[str]) -> dict[str, Any]:
     """A row of verdicts as one of a table: what it is about, the verdicts, the worst element and where it is."""
-    verdicts = {verdict: row["verdicts"].get(verdict, 0) for verdict in SEVERITY}
     worst = {"x of budget": row["over_budget"], **{f"worst {name}": row[name] for name in last}}
-    return {name: row[name] for name in (*first, "runs")} | verdicts | worst
+    return {name: row[name] for name in (*first, "runs")} | counted(row["verdicts"]) | worst
 
 
 def _cases(shape: Case) -> list[Case]:
@@ -255,7 +248,7 @@ def _times(case: Case, backend: str) -> dict[str, Any]:
     return {
         "case": _shape(case),
         "repeats": REPEATS,
-        "run_s": median_s(partial(run, KERNEL, case, backend=backend), REPEATS),
+        "run_s": median(seconds(partial(run, KERNEL, case, backend=backend), REPEATS)),
         "limit_s": LONGEST_S,
-        "judge_s": median_s(partial(diff, trace), REPEATS),
+        "judge_s": median(seconds(partial(diff, trace), REPEATS)),
     }

@@ -4,7 +4,6 @@ Correctness first: at each shape the kernel is judged, and what is wrong, missin
 timed is the call that was judged: another run of it must be right again, and so must a replay of its CUDA graph.
 """
 
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from workbench.bench import latency
+from workbench.bench.harness import gathered, torch_for
 from workbench.bench.latency import Call
 from workbench.case.case import QUANTISED, Case
 from workbench.cuda.kernels import KERNELS
@@ -23,8 +23,7 @@ from workbench.foreign.run import run
 from workbench.foreign.user_code import running
 from workbench.judge.diff import Diff, diff
 from workbench.judge.stage import ORIGIN_VERDICTS
-from workbench.machine import machine
-from workbench.progress import step
+from workbench.machine import machine, versions
 from workbench.refusal import Refusal, Unavailable
 from workbench.report.command import case_options, diff_command
 
@@ -72,6 +71,8 @@ def measure(
 
     Refusal where the kernel takes none of the cases; Unavailable without torch, and without a GPU for kernels of ours.
     """
+    from workbench.cuda.run import versions as versions_of_run
+
     name, attention = _named(target, backend)
     ours = attention is None
     if foreign.get("arrays") == "jax":
@@ -85,12 +86,9 @@ def measure(
     else:
         judged_run = partial(_foreign, attention, name, backend=backend, **options)
     peer_dtype = "float16" if ours and KERNELS[name].quantised else None
-    rows = []
-    at_home = nullcontext() if attention is None else running(attention)
-    with quiet(), at_home, step(f"judge and time {name} on {len(cases)} cases", CASE_S * len(cases)) as tick:
-        for case in cases:
-            rows.append(_row(judged_run, case, peer_dtype or case.dtype, on_gpu))
-            tick(f"{len(rows)} done")
+    with quiet(), nullcontext() if attention is None else running(attention):
+        timed = (_row(judged_run, case, peer_dtype or case.dtype, on_gpu) for case in cases)
+        rows = gathered(f"judge and time {name} on {len(cases)} cases", CASE_S * len(cases), timed)
     if all(row["refused"] and row["verdict"] is None for row in rows):
         raise Refusal("\n".join(dict.fromkeys(row["refused"] for row in rows)))
     return {
@@ -99,7 +97,7 @@ def measure(
         "faults": list(faults),
         "backend": "cuda" if ours else "foreign",
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
-        "versions": _versions(ours) | {"torch": torch.__version__},
+        "versions": (versions_of_run("cuda") if ours else versions("numpy")) | {"torch": torch.__version__},
         "machine": found,
         "float32_matmul": torch.get_float32_matmul_precision(),
         "torch_threads": torch.get_num_threads(),
@@ -172,21 +170,10 @@ def _torch(name: str, ours: bool, on_gpu: bool) -> Any:
 
     if ours and gpu() is None:
         raise Unavailable(f"{name} is timed on an NVIDIA GPU, and none was found; `workbench doctor` says what is here")
-    try:
-        import torch
-    except ImportError:
-        raise Unavailable("the peer, PyTorch's attention, is not installed; pip install torch") from None
+    torch = torch_for("the peer, PyTorch's attention,")
     if on_gpu and not torch.cuda.is_available():
         raise Unavailable(f"{name} is timed beside PyTorch on a GPU, and torch {torch.__version__} finds none")
     return torch
-
-
-def _versions(ours: bool) -> dict[str, str]:
-    if not ours:
-        return {"python": platform.python_version(), "numpy": np.__version__}
-    from workbench.cuda.run import versions
-
-    return versions("cuda")
 
 
 def _row(judged_run: Callable[[Case], Judged], case: Case, peer_dtype: str, on_gpu: bool) -> dict[str, Any]:

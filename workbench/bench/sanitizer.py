@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from workbench.bench.harness import gathered
 from workbench.case.case import Case
 from workbench.cuda.check import check
 from workbench.cuda.faults.catalogue import CATALOGUE
@@ -25,7 +26,6 @@ from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.run import run_kernel, versions
 from workbench.foreign.sanitizer import TOOLS
-from workbench.progress import step
 from workbench.refusal import Unavailable
 
 SCHEMA = "workbench.bench-sanitizer/1"
@@ -53,12 +53,9 @@ def measure(jobs: int = 0) -> dict[str, Any]:
         for prefix, where in [([], "emulator"), *(([program, "--tool", *tool], "cuda") for tool in tools)]
     ]
     workers = jobs or max(1, (os.cpu_count() or 2) // 2)
-    with step(f"run {len(commands)} processes", 20.0 * len(commands) / workers) as tick:
-        with ThreadPoolExecutor(workers) as pool:
-            results = []
-            for result in pool.map(_timed, commands):
-                results.append(result)
-                tick(f"{len(results)} done")
+    with ThreadPoolExecutor(workers) as pool:
+        name, estimate_s = f"run {len(commands)} processes", 20.0 * len(commands) / workers
+        results = gathered(name, estimate_s, pool.map(_timed, commands))
     width = 1 + len(TOOLS)
     rows = [_row(pair, results[width * i : width * (i + 1)]) for i, pair in enumerate(pairs)]
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout

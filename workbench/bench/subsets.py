@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from workbench.bench.foreign import unknown
-from workbench.bench.jobs import spread
+from workbench.bench.harness import gathered, spread
 from workbench.bench.verdicts import effective_runs
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.judge.diff import diff
 from workbench.judge.stage import ORIGIN_VERDICTS
-from workbench.progress import step
 from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.bench-subsets/1"
@@ -45,12 +44,12 @@ def measure(*, all_up_to: int = ALL_UP_TO, random: int = RANDOM, seed: int = 0, 
     rows: dict[str, dict[str, Any]] = {
         fault: {"fault": fault, "judged": 0, "bug": 0, "origins": Counter(), "green": []} for fault in faults
     }
-    with step(f"judge every subset of {len(faults)} faults", JUDGED_S * 400 * len(faults) / jobs) as tick:
-        found = spread(partial(_share, all_up_to=all_up_to, random=random, seed=seed), shares, jobs)
-        for i, ((fault, _), share) in enumerate(zip(shares, found, strict=True)):
-            for key, value in share.items():
-                rows[fault][key] += value
-            tick(f"{i // SHARES} done, {sum(len(row['green']) for row in rows.values())} green")
+    done = spread(partial(_share, all_up_to=all_up_to, random=random, seed=seed), shares, jobs)
+    name, estimate_s = f"judge every subset of {len(faults)} faults", JUDGED_S * 400 * len(faults) / jobs
+    found = gathered(name, estimate_s, done, lambda found: f", {sum(len(share['green']) for share in found)} green")
+    for (fault, _), share in zip(shares, found, strict=True):
+        for key, value in share.items():
+            rows[fault][key] += value
     plain = [row | {"origins": dict(row["origins"].most_common())} for row in rows.values()]
     sums: dict[str, Any] = {key: sum(row[key] for row in plain) for key in ("judged", "bug")}
     sums["green"] = [subset for row in plain for subset in row["green"]]

@@ -1,6 +1,7 @@
 """What correct runs were called: each verdict counted, and the stages that it came from."""
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,9 +46,15 @@ class Tally:
     verdicts: Counter[str] = field(default_factory=Counter)
     stages: dict[str, Counter[str]] = field(default_factory=dict)  #: verdict -> stage -> runs in which it was called so
     fails: Counter[str] = field(default_factory=Counter)  #: rule -> runs that it fails
-    not_right: list[str] = field(
-        default_factory=list
-    )  #: verdict, stages and case of each run that was not called right
+    not_right: list[str] = field(default_factory=list)  #: verdicts, stages and case of each run not called right
+
+    @classmethod
+    def of(cls, runs: Iterable[Called]) -> "Tally":
+        """The counts of several runs."""
+        tally = cls()
+        for run in runs:
+            tally.add(run)
+        return tally
 
     def add(self, run: Called) -> None:
         """Count one run."""
@@ -77,10 +84,15 @@ def expected_out(judged: Diff) -> np.ndarray:
     return comparison.expected
 
 
+def counted(verdicts: Mapping[str, int], among: Iterable[str] = SEVERITY) -> dict[str, int]:
+    """How often each verdict was given, 0 of those that never were."""
+    return {verdict: verdicts.get(verdict, 0) for verdict in among}
+
+
 def row(of: str, tally: dict[str, Any]) -> dict[str, Any]:
     """A tally's document as a row of a table."""
-    verdicts = {verdict: tally["verdicts"].get(verdict, 0) for verdict in SEVERITY}
-    return {"of": of, "runs": tally["runs"], **verdicts, **{f"{name} fails": tally["rules"][name] for name in RULES}}
+    fails = {f"{name} fails": tally["rules"][name] for name in RULES}
+    return {"of": of, "runs": tally["runs"], **counted(tally["verdicts"]), **fails}
 
 
 def limits_row(tally: dict[str, Any]) -> dict[str, Any]:

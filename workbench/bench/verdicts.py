@@ -5,7 +5,7 @@ Beside the verdicts stand what the usual rules (`rules`) say of the same outputs
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from workbench.bench import tally
-from workbench.bench.jobs import spread
-from workbench.bench.tally import LIMITS, RULES, Called, Tally, expected_out
+from workbench.bench.harness import gathered, spread
+from workbench.bench.tally import LIMITS, RULES, Called, Tally, counted, expected_out
 from workbench.case.case import Case
 from workbench.case.distributions import DISTRIBUTIONS
 from workbench.case.stages import PROBE_SETS
@@ -24,8 +24,7 @@ from workbench.cuda.kernels import KERNELS
 from workbench.foreign.run import run
 from workbench.judge import usual_rules as rules
 from workbench.judge.diff import SEVERITY, diff
-from workbench.judge.stage import ORIGIN_VERDICTS
-from workbench.progress import step
+from workbench.judge.stage import ORIGIN_VERDICTS, RIGHT_VERDICTS
 from workbench.reference.graph import direct
 from workbench.reference.tables import table_of
 from workbench.refusal import Refusal
@@ -63,20 +62,12 @@ def measure(correct: int = 2000, per_fault: int = 20, seed: int = 0, jobs: int =
     the sums of a `stage`: of as many runs, with 65 to 128 queries, those in which it changes a bit of the stage
     (`effective`), and how many of these each verdict on the stage gets; `biased` takes a second run on other inputs.
     """
-    counts = Tally()
     random = np.random.default_rng(seed)
     runs = [(name, _draw(random, name)) for _, name in zip(range(correct), itertools.cycle(MEASURED), strict=False)]
-    with step(f"judge {correct} correct runs", CASE_S * correct / jobs + BUILD_S * 1.5 * len(BUILDS)) as tick:
-        for called in spread(_called, runs, jobs):
-            counts.add(called)
-            tick(f"{counts.runs} done, {len(counts.not_right)} not called right")
-    with step(f"judge {per_fault} runs of each of {len(FAULTS)} faults", faults_s(per_fault, jobs)) as tick:
-        rows = []
-        for row in spread(partial(_fault_row, runs=per_fault, seed=seed), FAULTS, jobs):
-            rows.append(row)
-            tick(f"{len(rows)} done")
-    with step(f"judge {per_fault} runs of each of {len(TRUNCATING)} truncated sums", faults_s(per_fault, jobs) / 8):
-        truncating = list(spread(partial(_truncating_row, runs=per_fault, seed=seed), TRUNCATING, jobs))
+    correct_s = CASE_S * correct / jobs + BUILD_S * 1.5 * len(BUILDS)
+    counts = Tally.of(gathered(f"judge {correct} correct runs", correct_s, spread(_called, runs, jobs), _not_right))
+    rows = fault_rows(_fault_row, FAULTS, "faults", per_fault, seed, jobs)
+    truncating = fault_rows(_truncating_row, TRUNCATING, "truncated sums", per_fault, seed, jobs)
     sums: dict[str, Any] = {key: sum(row[key] for row in rows) for key in ("runs", "effective")}
     for dump in ("full", "lean"):
         sums[dump] = {key: sum(row[dump][key] for row in rows) for key in ("bug", "origin")}
@@ -92,9 +83,13 @@ def measure(correct: int = 2000, per_fault: int = 20, seed: int = 0, jobs: int =
     }
 
 
-def faults_s(per_fault: int, jobs: int) -> float:
-    """About how many seconds `per_fault` runs of every fault take, all of them compiled first."""
-    return (FAULT_CASE_S * per_fault + BUILD_S) * len(FAULTS) / jobs
+def fault_rows(
+    row: Callable[..., dict[str, Any]], faults: Sequence[str], named: str, runs: int, seed: int, jobs: int
+) -> list[dict[str, Any]]:
+    """The `row` of each of `faults`, which are `named` so, from so many runs of it, each compiled first."""
+    estimate_s = (FAULT_CASE_S * runs + BUILD_S) * len(faults) / jobs
+    name = f"judge {runs} runs of each of {len(faults)} {named}"
+    return gathered(name, estimate_s, spread(partial(row, runs=runs, seed=seed), faults, jobs))
 
 
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -116,11 +111,15 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
     truncating = [
         {
             **{key: row[key] for key in ("fault", "stage", "runs", "effective")},
-            **{verdict: row["verdicts"].get(verdict, 0) for verdict in judged},
+            **counted(row["verdicts"], judged),
         }
         for row in results["truncating"]
     ]
     return [verdicts, *([stages] if stages else []), faults, truncating]
+
+
+def _not_right(runs: Sequence[Called]) -> str:
+    return f", {sum(run.verdict not in RIGHT_VERDICTS for run in runs)} not called right"
 
 
 def _called(drawn: tuple[str, Case]) -> Called:

@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
-from functools import partial
+from types import ModuleType
 from typing import Any
 
 import click
@@ -26,18 +25,16 @@ def bench() -> None:
     """Measure speed and cost, and how far verdicts can be trusted, each beside a peer of the same run."""
 
 
-def _measured(
-    measure: Callable[[], dict[str, Any]], tables: Callable[[dict], list[list[dict]]], as_json: bool
-) -> dict[str, Any]:
-    """What is measured, with progress; printed as the document or as tables."""
+def _measured(bench: ModuleType, as_json: bool, *given: Any, **options: Any) -> dict[str, Any]:
+    """What a module of the room `bench` measures, with progress; printed as the document or as tables."""
     from workbench.progress import shown
     from workbench.report.text import show
 
     with shown():
-        results = measure()
+        results = bench.measure(*given, **options)
     if as_json:
         click.echo(json.dumps(results))
-    for rows in [] if as_json else tables(results):
+    for rows in [] if as_json else bench.tables(results):
         show(rows, tuple(rows[0]))
     return results
 
@@ -46,27 +43,27 @@ def _measured(
 @json_option
 def emulator(as_json: bool) -> None:
     """Measure the emulator against numba's own CUDA simulator."""
-    from workbench.bench.emulator import measure, tables
+    from workbench.bench import emulator as bench_emulator
 
-    _measured(measure, tables, as_json)
+    _measured(bench_emulator, as_json)
 
 
 @bench.command()
 @json_option
 def sanitizer(as_json: bool) -> None:
     """Compare watched runs with NVIDIA's compute-sanitizer, fault by fault; needs a GPU."""
-    from workbench.bench.sanitizer import measure, tables
+    from workbench.bench import sanitizer as bench_sanitizer
 
-    _measured(measure, tables, as_json)
+    _measured(bench_sanitizer, as_json)
 
 
 @bench.command()
 @json_option
 def diff(as_json: bool) -> None:
     """Measure what a verdict costs, in seconds and memory, beside assert_allclose and assert_close."""
-    from workbench.bench.diff import measure, tables
+    from workbench.bench import diff as bench_diff
 
-    _measured(measure, tables, as_json)
+    _measured(bench_diff, as_json)
 
 
 @bench.command()
@@ -91,15 +88,13 @@ def verdicts(
     if foreign + styles + subsets > 1:
         raise Refusal("--foreign, --styles and --subsets are campaigns of their own; got several")
     if styles:
-        _measured(partial(bench_styles.measure, per_fault, seed, jobs), bench_styles.tables, as_json)
+        _measured(bench_styles, as_json, per_fault, seed, jobs)
     elif subsets:
-        _measured(partial(bench_subsets.measure, seed=seed, jobs=jobs), bench_subsets.tables, as_json)
+        _measured(bench_subsets, as_json, seed=seed, jobs=jobs)
     elif foreign:
-        _measured(
-            partial(bench_foreign.measure, per_fault=per_fault, seed=seed, jobs=jobs), bench_foreign.tables, as_json
-        )
+        _measured(bench_foreign, as_json, per_fault=per_fault, seed=seed, jobs=jobs)
     else:
-        _measured(partial(bench_verdicts.measure, correct, per_fault, seed, jobs), bench_verdicts.tables, as_json)
+        _measured(bench_verdicts, as_json, correct, per_fault, seed, jobs)
 
 
 @bench.command()
@@ -122,7 +117,7 @@ def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_j
     shapes = [{}] if shaped else [{"seqlen": (n,), "head_dim": (dim,)} for n, dim in bench_kernel.SHAPES]
     cases = [case for shape in shapes for case in cases_of({**options, **shape})]
     given = {"faults": faults, "probes": probes, "backend": backend, **foreign_of(options)}
-    results = _measured(partial(bench_kernel.measure, target, cases, **given), bench_kernel.tables, as_json)
+    results = _measured(bench_kernel, as_json, target, cases, **given)
     for line in [] if as_json else bench_kernel.sentences(results):
         click.echo(line)
     sys.exit(BUG if bench_kernel.wrong(results) else 0)
@@ -134,6 +129,6 @@ def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_j
 @json_option
 def fp8(backend: str, jobs: int, as_json: bool) -> None:
     """Judge the kernel on 8-bit codes in all variants, hold its out against PyTorch's attention, and time it."""
-    from workbench.bench.fp8 import measure, tables
+    from workbench.bench import fp8 as bench_fp8
 
-    _measured(partial(measure, backend, jobs), tables, as_json)
+    _measured(bench_fp8, as_json, backend, jobs)

@@ -3,20 +3,19 @@ faults of kernels that declare nothing, of which none may be plainly green that 
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from workbench.bench.jobs import spread
+from workbench.bench.harness import gathered, spread
 from workbench.bench.styles import CORRECT, FAULTY, Faulty, Style, cases, declared, faulty_cases
+from workbench.bench.tally import counted
 from workbench.case.case import Case
 from workbench.floats import to_float64
 from workbench.foreign.run import run
-from workbench.judge.diff import SEVERITY, Diff, diff
+from workbench.judge.diff import Diff, diff
 from workbench.judge.stage import ORIGIN_VERDICTS, RIGHT_VERDICTS
-from workbench.progress import step
 from workbench.reference import dense
 from workbench.trace.trace import Trace
 
@@ -38,16 +37,15 @@ def measure(per_style: int = 20, seed: int = 0, jobs: int = 1) -> dict[str, Any]
     row for each fault with the verdicts of as many cases, and for each case that was plainly green its root-mean-square
     error of out and of lse by the unfaulted kernel's, from LISTED on (`green`).
     """
-    with step(f"judge {len(CORRECT)} styles", JUDGED_S * 3 * per_style * len(CORRECT) / jobs) as tick:
-        correct = []
-        for row in spread(partial(_style_row, runs=per_style, seed=seed), range(len(CORRECT)), jobs):
-            correct.append(row)
-            tick(f"{len(correct)} done, {sum(len(row['wrong']) for row in correct)} called wrong")
-    with step(f"judge {len(FAULTY)} faults", JUDGED_S * per_style * len(FAULTY) / jobs) as tick:
-        faulty = []
-        for row in spread(partial(_fault_row, runs=per_style, seed=seed), range(len(FAULTY)), jobs):
-            faulty.append(row)
-            tick(f"{len(faulty)} done")
+
+    def wrong(rows: list[dict[str, Any]]) -> str:
+        return f", {sum(len(row['wrong']) for row in rows)} called wrong"
+
+    estimate_s = JUDGED_S * per_style / jobs
+    styles = spread(partial(_style_row, runs=per_style, seed=seed), range(len(CORRECT)), jobs)
+    correct = gathered(f"judge {len(CORRECT)} styles", 3 * estimate_s * len(CORRECT), styles, wrong)
+    faults = spread(partial(_fault_row, runs=per_style, seed=seed), range(len(FAULTY)), jobs)
+    faulty = gathered(f"judge {len(FAULTY)} faults", estimate_s * len(FAULTY), faults)
     return {"schema": SCHEMA, "seed": seed, "correct": correct, "faulty": faulty}
 
 
@@ -60,18 +58,14 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
             counts = sum((Counter(row["verdicts"][level]) for row in of_group), Counter())
             unnamed = sum(one["level"] == level for row in of_group for one in row["unnamed"])
             told = {"told": level, "group": group, "styles": len(of_group), "runs": counts.total()}
-            rows.append(told | _all(counts) | {"unnamed": unnamed})
+            rows.append(told | counted(counts) | {"unnamed": unnamed})
     wrong = [{"style": row["style"], **one} for row in results["correct"] for one in row["wrong"]]
     faults = [
-        {"fault": row["fault"], "runs": row["runs"], **_all(row["verdicts"]), "green beyond": len(row["green"]),
+        {"fault": row["fault"], "runs": row["runs"], **counted(row["verdicts"]), "green beyond": len(row["green"]),
          "out": _largest(row["green"], "out"), "lse": _largest(row["green"], "lse")}
         for row in results["faulty"]
     ]  # fmt: skip
     return [table for table in (rows, wrong, faults) if table]
-
-
-def _all(counts: Mapping[str, int]) -> dict[str, int]:
-    return {verdict: counts.get(verdict, 0) for verdict in SEVERITY}
 
 
 def _largest(green: list[dict[str, Any]], name: str) -> float:
@@ -86,7 +80,7 @@ def _style_row(index: int, *, runs: int, seed: int) -> dict[str, Any]:
     for level in LEVELS:
         counts: Counter[str] = Counter()
         for options in drawn:
-            judged = diff(_run(declared(style, level), options))
+            judged = diff(run(declared(style, level), Case(**options)))
             counts[judged.verdict] += 1
             told = {"level": level, "case": str(judged.trace.case), "verdict": judged.verdict, "why": _why(judged)}
             named = _names(judged, style)
@@ -115,7 +109,7 @@ def _fault_row(index: int, *, runs: int, seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"fault": fault.name, "runs": 0, "verdicts": {}, "green": []}
     counts: Counter[str] = Counter()
     for options in faulty_cases(fault, runs, seed):
-        trace = _run(fault.function, options)
+        trace = run(fault.function, Case(**options))
         judged = diff(trace)
         counts[judged.verdict] += 1
         row["runs"] += 1
@@ -128,8 +122,8 @@ def _fault_row(index: int, *, runs: int, seed: int) -> dict[str, Any]:
 
 def _times(fault: Faulty, trace: Trace) -> dict[str, float]:
     """Root-mean-square error of out and lse by the unfaulted kernel's on the same inputs."""
-    sound = _run(fault.correct, None, case=trace.case)
     case = trace.case
+    sound = run(fault.correct, case)
     q, k, v = (to_float64(trace.inputs[name]) for name in ("q", "k", "v"))
     right = dense.attention(q, k, v, scale=case.scale, mask=case.mask())
     found = {}
@@ -142,8 +136,3 @@ def _times(fault: Faulty, trace: Trace) -> dict[str, float]:
 def _rms(actual: np.ndarray, expected: np.ndarray) -> float:
     finite = np.isfinite(expected)
     return float(np.sqrt(np.mean((actual[finite] - expected[finite]) ** 2))) if finite.any() else 0.0
-
-
-def _run(function: Any, options: Mapping[str, Any] | None, case: Case | None = None) -> Trace:
-    made = Case(**options) if case is None else case  # type: ignore[arg-type]
-    return run(function, made)

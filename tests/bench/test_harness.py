@@ -4,7 +4,7 @@ import os
 import pickle
 
 from workbench import Case
-from workbench.bench.jobs import spread
+from workbench.bench.harness import spread
 from workbench.bench.tally import Called
 
 
