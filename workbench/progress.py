@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,14 +20,8 @@ if TYPE_CHECKING:
 Tick = Callable[[str], None]  #: says how far a step is, such as "12 of 65 cases"
 
 
-class _Display(Protocol):
-    """Where a step shows itself."""
-
-    interval: float  #: seconds between signs of life
-
-    def during(self, text: str) -> None: ...
-
-    def after(self, text: str | None) -> None: ...
+#: seconds between two texts of a line that is rewritten
+REWRITTEN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -39,8 +33,33 @@ class _Shown:
     patience: float
     interval: float
 
-    def display(self) -> _Display:
-        return _Lines(self.stream, self.interval) if self.console is None else _StatusLine(self.console)
+    def write(self, text: str) -> None:
+        """A line that stays."""
+        if self.console is not None:
+            self.console.print(_plain(text))
+        else:
+            self.stream.write(f"{text}\n")  # in one piece, which print is not: nested steps write from two threads
+            self.stream.flush()
+
+    @contextmanager
+    def line(self) -> Iterator[Callable[[str], None]]:
+        """What shows a text inside: on a terminal in one line that is rewritten, and removed at the end."""
+        if self.console is None:
+            yield self.write
+            return
+        from rich.live import Live
+
+        # Rewritten from the thread that watches the step; rich's own would outlive it by a moment.
+        live = Live(console=self.console, auto_refresh=False, transient=True)
+
+        def rewrite(text: str) -> None:
+            live.start()
+            live.update(_plain(text), refresh=True)
+
+        try:
+            yield rewrite
+        finally:
+            live.stop()
 
 
 _shown: ContextVar[_Shown | None] = ContextVar("shown", default=None)
@@ -85,40 +104,40 @@ def step(name: str, estimate_s: float | None = None) -> Iterator[Tick]:
         yield _ignore
         return
 
-    display = settings.display()
     announced = estimate_s is not None and estimate_s > settings.patience
     expected = f"about {_seconds(estimate_s)}" if estimate_s is not None else ""
-    detail = ""
+    interval = settings.interval if settings.console is None else REWRITTEN_S
+    detail, outcome = "", "stopped after"
 
     def tick(text: str) -> None:
         nonlocal detail
         detail = text
 
-    started = time.monotonic()
-    done = threading.Event()
-
     def show_signs_of_life() -> None:
         """On a terminal once patience ends, in plain lines at every interval, until the step is done."""
-        wait = max(display.interval, 0 if announced else settings.patience)
+        wait = max(interval, 0 if announced else settings.patience)
         while not done.wait(wait):
             parts = (f"{_seconds(time.monotonic() - started)} so far", expected and f"expected {expected}", detail)
-            display.during(f"{name}: {', '.join(part for part in parts if part)}")
-            wait = display.interval
+            say(f"{name}: {', '.join(part for part in parts if part)}")
+            wait = interval
 
-    if announced:
-        display.during(f"{name}: {expected}")
-    watch = threading.Thread(target=show_signs_of_life, name=f"progress of {name}", daemon=True)
-    watch.start()
-    outcome = "stopped after"
+    started, done = time.monotonic(), threading.Event()
     try:
-        yield tick
-        outcome = "took"
+        with settings.line() as say:
+            if announced:
+                say(f"{name}: {expected}")
+            watch = threading.Thread(target=show_signs_of_life, name=f"progress of {name}", daemon=True)
+            watch.start()
+            try:
+                yield tick
+                outcome = "took"
+            finally:
+                done.set()
+                watch.join()
     finally:
-        done.set()
-        watch.join()
         took = time.monotonic() - started
-        worth_saying = announced or took > settings.patience
-        display.after(f"{name} {outcome} {_seconds(took)}" if worth_saying else None)
+        if announced or took > settings.patience:
+            settings.write(f"{name} {outcome} {_seconds(took)}")
 
 
 def _ignore(text: str) -> None:
@@ -141,45 +160,6 @@ def _seconds(duration: float) -> str:
     if minutes < 2:
         return f"{60 * minutes + seconds} s"
     return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
-
-
-class _Lines:
-    """Plain lines, for files and pipes."""
-
-    def __init__(self, stream: TextIO, interval: float) -> None:
-        self.stream, self.interval = stream, interval
-
-    def during(self, text: str) -> None:
-        self.stream.write(f"{text}\n")  # in one piece, which print is not: nested steps write from two threads
-        self.stream.flush()
-
-    def after(self, text: str | None) -> None:
-        if text is not None:
-            self.during(text)
-
-
-class _StatusLine:
-    """One line of a terminal that is rewritten while a step runs, and removed when it ends."""
-
-    interval = 1.0
-
-    def __init__(self, console: "Console") -> None:
-        from rich.live import Live
-
-        self.console = console
-        # Rewritten from the thread that watches the step; rich's own would outlive it by a moment.
-        self.live = Live(console=console, auto_refresh=False, transient=True)
-
-    def during(self, text: str) -> None:
-        if not self.live.is_started:
-            self.live.start()
-        self.live.update(_plain(text), refresh=True)
-
-    def after(self, text: str | None) -> None:
-        if self.live.is_started:
-            self.live.stop()
-        if text is not None:
-            self.console.print(_plain(text))
 
 
 def _plain(text: str) -> "Text":
