@@ -14,6 +14,7 @@ from workbench.bench.styles.pieces import (
     lse_of,
     lse_of_base2,
     masked,
+    masked_scores,
     merged,
     nearest,
     online,
@@ -102,8 +103,7 @@ def scaled_q_one_pass(q: Array, k: Array, v: Array, *, scale: float, causal: boo
 
 
 def _narrow_probs(q: Array, k: Array, v: Array, scale: float, causal: bool, dtype: object, block: int) -> Stages:
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     visits = tiles(k.shape[2], block)
     dumps = slots(x, v.shape[3], len(visits))
     m, l, o = online(x, v32, visits, dumps, cast=dtype)
@@ -127,8 +127,7 @@ def probs_bfloat16(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
 
 def partials_in_16_bits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """partial_O of 4 splits of tiles of 32 stored unnormalised in the dtype of q."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     dumps = slots(x, v.shape[3], -(-k.shape[2] // 32))
     parts = partials([online(x, v32, some, dumps, cast=q.dtype) for some in in_splits(k.shape[2], 32, 4)])
     parts["partial_O"] = parts["partial_O"].astype(q.dtype)
@@ -147,8 +146,7 @@ def _toward_zero(x: Array, dtype: np.dtype) -> Array:
 
 def out_toward_zero(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """out cut off to 16 bits, where others round."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     visits = tiles(k.shape[2], 64)
     dumps = slots(x, v.shape[3], len(visits))
     m, l, o = online(x, v32, visits, dumps, cast=q.dtype)

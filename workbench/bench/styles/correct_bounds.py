@@ -10,6 +10,7 @@ from workbench.bench.styles.pieces import (
     lse_of,
     lse_of_base2,
     masked,
+    masked_scores,
     merged,
     online,
     partials,
@@ -25,8 +26,7 @@ from workbench.bench.styles.style import ALL, CAST, IEEE, Array, Stages, Style, 
 
 def headroom(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Whenever a score passes the bound, the bound goes 4 above it, so that it seldom has to move again."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
     visits = tiles(k.shape[2], 16)
     dumps = slots(scores, v.shape[3], len(visits))
 

@@ -16,17 +16,14 @@ from workbench.bench.styles.pieces import (
     in_splits,
     log2,
     lse_of_base2,
-    masked,
+    masked_scores,
     merged,
     nearest,
     online,
     partials,
-    product,
     quotient,
     slots,
     tiles,
-    visible,
-    widened,
 )
 from workbench.bench.styles.style import ALL, BY_EXP2, CAST, SIXTEEN, Array, Stages, Style
 
@@ -38,8 +35,7 @@ def _clamped(x: Array, m: Array) -> Array:
 
 def clamped_exp2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Masked keys have probs of 2^-127; rows without keys are told by their maximum."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     visits = tiles(k.shape[2], 64)
     dumps = slots(scores, v.shape[3], len(visits))
     m, l, o = online(scores, v32, visits, dumps, weigh=_clamped, correct=by_exp2, cast=q.dtype)
@@ -50,8 +46,7 @@ def clamped_exp2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) ->
 
 def clamped_splits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The clamp in 4 splits of tiles of 16; weights of the merge are exact, so that an empty split counts nothing."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     dumps = slots(scores, v.shape[3], -(-k.shape[2] // 16))
     how: dict[str, Any] = {"weigh": _clamped, "correct": by_exp2, "cast": q.dtype}
     parts = partials([online(scores, v32, some, dumps, **how) for some in in_splits(k.shape[2], 16, 4)])
@@ -62,9 +57,8 @@ def clamped_splits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
 
 def clamped_quarter(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Of every 16 keys 4 go through the clamped emulation, the others through the hardware's exp2; raw scores, fma."""
-    q32, k32, v32 = widened(q, k, v)
     scale_log2 = F32(scale) * LOG2E
-    raw = masked(product(q32, k32), visible(q, k, causal))
+    raw, v32 = masked_scores(q, k, v, causal)
     visits = tiles(k.shape[2], 128)
     dumps = slots(raw, v.shape[3], len(visits))
 
@@ -85,8 +79,7 @@ def clamped_quarter(q: Array, k: Array, v: Array, *, scale: float, causal: bool)
 
 def clamped_cubic(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The clamp together with the polynomial that it is made for."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     visits = tiles(k.shape[2], 32)
     dumps = slots(scores, v.shape[3], len(visits))
 
@@ -101,8 +94,7 @@ def clamped_cubic(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -
 
 def clamped_one_pass(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """One pass with the clamp, summing cast probs, in which 2^-127 is 0 in float16 and a subnormal in bfloat16."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     m = scores.max(-1)
     cast = nearest(_clamped(scores, m[..., None]), q.dtype)
     l = np.where(m == -INF, F32(0), cast.sum(-1))

@@ -16,6 +16,7 @@ from workbench.bench.styles.pieces import (
     log,
     lse_of_base2,
     masked,
+    masked_scores,
     merged,
     online,
     partials,
@@ -55,9 +56,8 @@ def fa2_forward(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> 
 
 def fa2_small_tiles(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The same exponent with tiles of 16, in float32 throughout; dumps the maxima, sums and acc alone."""
-    q32, k32, v32 = widened(q, k, v)
     scale_log2 = F32(scale) * LOG2E
-    x = masked(product(q32, k32), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal)
     dumps = slots(x, v.shape[3], -(-k.shape[2] // 16))
     m, l, o = online(x, v32, tiles(k.shape[2], 16), dumps, weigh=_by_fma(scale_log2), correct=_by_product(scale_log2))
     kept = {name: dumps[name] for name in ("row_max", "correction", "row_sum", "acc")}
@@ -67,9 +67,8 @@ def fa2_small_tiles(q: Array, k: Array, v: Array, *, scale: float, causal: bool)
 
 def fa3_base2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Dumps the arguments in units of log2, each rounded, while exp2 sees one fused multiply-add."""
-    q32, k32, v32 = widened(q, k, v)
     scale_log2 = F32(scale) * LOG2E
-    raw = masked(product(q32, k32), visible(q, k, causal))
+    raw, v32 = masked_scores(q, k, v, causal)
     scores = raw * scale_log2
     visits = tiles(k.shape[2], 128)
     dumps = slots(scores, v.shape[3], len(visits))
@@ -90,9 +89,8 @@ def fa3_base2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> St
 
 def fa2_split_kv(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """FlashAttention-2's exponent in 5 splits of tiles of 32, merged in units of log2."""
-    q32, k32, v32 = widened(q, k, v)
     scale_log2 = F32(scale) * LOG2E
-    raw = masked(product(q32, k32), visible(q, k, causal))
+    raw, v32 = masked_scores(q, k, v, causal)
     dumps = slots(raw, v.shape[3], -(-k.shape[2] // 32))
     how: dict[str, Any] = {"weigh": _by_fma(scale_log2), "correct": _by_product(scale_log2), "cast": q.dtype}
     parts = partials([online(raw, v32, some, dumps, **how) for some in in_splits(k.shape[2], 32, 5)])

@@ -16,6 +16,7 @@ from workbench.bench.styles.pieces import (
     lse_of,
     lse_of_base2,
     masked,
+    masked_scores,
     nearest,
     online,
     partials,
@@ -40,15 +41,13 @@ def _chunk(x: Array, v: Array, cast: object) -> State:
 
 
 def _chunks(q: Array, k: Array, v: Array, scale: float, causal: bool, block: int) -> tuple[Array, list[State]]:
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     return x, [_chunk(x[..., lo:hi], v32[:, :, lo:hi], q.dtype) for _, lo, hi in tiles(k.shape[2], block)]
 
 
 def flash_decoding(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """4 splits of tiles of 32, each with a normalised output and an lse; weights exp(lse of the split - lse)."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     dumps = slots(x, v.shape[3], -(-k.shape[2] // 32))
     states = [online(x, v32, some, dumps, cast=q.dtype) for some in in_splits(k.shape[2], 32, 4)]
     part_lse = np.stack([lse_of(m, l) for m, l, _ in states], axis=2)
@@ -63,8 +62,7 @@ def flash_decoding(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
 
 def flash_decoding_16(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """16 splits of tiles of 16 in base 2, their outputs stored in the dtype of q; dumps lse and out alone."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     dumps = slots(x, v.shape[3], -(-k.shape[2] // 16))
     states = [online(x, v32, some, dumps, cast=q.dtype, weigh=by_exp2) for some in in_splits(k.shape[2], 16, 16)]
     part_lse = np.stack([lse_of_base2(m, l) for m, l, _ in states], axis=2)
@@ -90,8 +88,7 @@ def two_pass_softmax(q: Array, k: Array, v: Array, *, scale: float, causal: bool
 
 def two_pass_online(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The first pass keeps a running lse in base 2 by tiles of 32, the second needs no maximum."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     running = np.full(q.shape[:3], -INF)
     for _, lo, hi in tiles(k.shape[2], 32):
         top = np.maximum(running, x[..., lo:hi].max(-1))
@@ -187,8 +184,7 @@ def ring_zigzag(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> 
 
 def merge_state_base2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Cascade of a prefix and a suffix, whose (v, s) pairs with s in units of log2 are merged with a division."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     ends = [0, (k.shape[2] + 1) // 2, k.shape[2]]
     pairs = []
     for lo, hi in zip(ends, ends[1:], strict=False):

@@ -16,6 +16,7 @@ from workbench.bench.styles.pieces import (
     lse_of,
     lse_of_base2,
     masked,
+    masked_scores,
     merged,
     online,
     partials,
@@ -32,8 +33,7 @@ from workbench.bench.styles.style import ALL, CAST, Array, Stages, Style
 def _in_order(
     q: Array, k: Array, v: Array, scale: float, causal: bool, block: int, order: Callable[[int], list[int]]
 ) -> Stages:
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     visits = tiles(k.shape[2], block)
     dumps = slots(x, v.shape[3], len(visits))
     m, l, o = online(x, v32, [visits[t] for t in order(len(visits))], dumps, cast=q.dtype)
@@ -136,8 +136,7 @@ def skips_short_rows(q: Array, k: Array, v: Array, *, scale: float, causal: bool
 
 def splits_descending(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """3 splits of tiles of 32, each from its last tile to its first."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     dumps = slots(x, v.shape[3], -(-k.shape[2] // 32))
     visits: list[Tiles] = [some[::-1] for some in in_splits(k.shape[2], 32, 3)]
     parts = partials([online(x, v32, some, dumps, cast=q.dtype) for some in visits])

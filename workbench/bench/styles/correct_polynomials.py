@@ -12,14 +12,11 @@ from workbench.bench.styles.pieces import (
     finite,
     lse_of,
     lse_of_base2,
-    masked,
+    masked_scores,
     online,
-    product,
     quotient,
     slots,
     tiles,
-    visible,
-    widened,
 )
 from workbench.bench.styles.style import ALL, SIXTEEN, Array, Stages, of_arithmetic
 
@@ -77,8 +74,7 @@ def quartic_exp2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) ->
 def _polynomial(
     q: Array, k: Array, v: Array, scale: float, causal: bool, exp2: Callable[[Array], Array], block: int
 ) -> Stages:
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     visits = tiles(k.shape[2], block)
     dumps = slots(x, v.shape[3], len(visits))
     how: dict[str, Any] = {"weigh": lambda x, m: exp2(x - finite(m)), "correct": by_exp2, "cast": q.dtype}
@@ -88,8 +84,7 @@ def _polynomial(
 
 def fast_expf(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """exp(x) as exp2 of the rounded x * log2(e), results below 2^-126 flushed to 0, like __expf."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     visits = tiles(k.shape[2], 64)
     dumps = slots(x, v.shape[3], len(visits))
 

@@ -15,6 +15,7 @@ from workbench.bench.styles.pieces import (
     lse_of,
     lse_of_base2,
     masked,
+    masked_scores,
     nearest,
     online,
     product,
@@ -33,8 +34,7 @@ def _stacked(steps: dict[str, list[Array]]) -> Stages:
 
 def flash_attention_1(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Each tile has a maximum of its own, and out is normalised after each of them; tiles of 64."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
     m, l, out = np.full(q.shape[:3], -INF), np.zeros(q.shape[:3], F32), np.zeros(q.shape[:3] + v.shape[3:], F32)
     steps: dict[str, list[Array]] = {"row_max": [], "row_sum": [], "correction": []}
     for _, lo, hi in tiles(k.shape[2], 64):
@@ -52,8 +52,7 @@ def flash_attention_1(q: Array, k: Array, v: Array, *, scale: float, causal: boo
 
 def one_key_at_a_time(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Tiles of a single key; dumps maxima and sums."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
     m, l, o = np.full(q.shape[:3], -INF), np.zeros(q.shape[:3], F32), np.zeros(q.shape[:3] + v.shape[3:], F32)
     steps: dict[str, list[Array]] = {"row_max": [], "row_sum": [], "correction": []}
     for j in range(k.shape[2]):
@@ -69,8 +68,7 @@ def one_key_at_a_time(q: Array, k: Array, v: Array, *, scale: float, causal: boo
 
 def kahan_sums(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Sums over tiles of 16 compensated after Kahan, after a pass for the maximum alone."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
     m = scores.max(-1)
     p = by_exp(scores, m[..., None])
     total, lost = (np.zeros((*q.shape[:3], v.shape[3] + 1), F32) for _ in range(2))
@@ -99,8 +97,7 @@ def head_dim_in_chunks(q: Array, k: Array, v: Array, *, scale: float, causal: bo
 
 def reciprocal(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """out is acc times the reciprocal of the sum; tiles of 128, natural scores through exp2."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
     visits = tiles(k.shape[2], 128)
     dumps = slots(scores, v.shape[3], len(visits))
     how: dict[str, Any] = {"weigh": lambda x, m: np.exp2((x - finite(m)) * LOG2E), "cast": q.dtype}
@@ -111,8 +108,7 @@ def reciprocal(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> S
 
 def lanes_of_a_warp(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """32 lanes, each with every 32nd key and a maximum, sum and output of its own, reduced by a butterfly."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
     empty = (np.full(q.shape[:3], -INF), np.zeros(q.shape[:3], F32), np.zeros(q.shape[:3] + v.shape[3:], F32))
     states: list[tuple[Array, Array, Array]] = [empty] * 32
     for lane in range(min(32, k.shape[2])):
@@ -133,8 +129,7 @@ def lanes_of_a_warp(q: Array, k: Array, v: Array, *, scale: float, causal: bool)
 
 def pairwise_sums(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Probs and weighted values of 16 parts of the keys added in pairs, after one maximum for the row."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
     m = scores.max(-1)
     p = by_exp(scores, m[..., None])
     cast = nearest(p, q.dtype)
@@ -167,8 +162,7 @@ def packed_groups(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -
 
 def fused_sum(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Rescaling and adding in one fused multiply-add each; blocks of queries of 48, tiles of 80."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
     visits = tiles(k.shape[2], 80)
     m, l, o = np.full(q.shape[:3], -INF), np.zeros(q.shape[:3], F32), np.zeros(q.shape[:3] + v.shape[3:], F32)
     steps: dict[str, list[Array]] = {"row_max": [], "correction": [], "row_sum": [], "acc": []}

@@ -9,6 +9,7 @@ from workbench.bench.styles.pieces import (
     lse_of,
     lse_of_base2,
     masked,
+    masked_scores,
     merged,
     nearest,
     online,
@@ -67,8 +68,7 @@ def thirds(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stage
 
 def doubling_splits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Splits of 8, 16, 32, ... keys, in base 2, probs cast."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     ends = _doubling(q, k)
     ranges = [slice(lo, hi) for lo, hi in zip(ends, ends[1:], strict=False)]
     parts = partials([_whole(x[..., s], v32[..., s, :], q.dtype, True) for s in ranges])
@@ -84,8 +84,7 @@ def _tiles_between(n: int, block: int, ends: list[int]) -> list[Tiles]:
 
 def long_head(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Up to three splits: three quarters of the keys, an eighth, and the rest, at bounds of tiles of 16."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     dumps = slots(x, v.shape[3], -(-k.shape[2] // 16))
     visits = _tiles_between(k.shape[2], 16, _long_head(q, k))
     parts = partials([online(x, v32, some, dumps, cast=q.dtype) for some in visits])
@@ -96,8 +95,7 @@ def long_head(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> St
 
 def work_tiles(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Splits that grow, as a scheduler gives late workers more tiles; dumps partials and merge alone."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     dumps = slots(x, v.shape[3], -(-k.shape[2] // 32))
     visits = _tiles_between(k.shape[2], 32, _work_tiles(q, k))
     parts = partials([online(x, v32, some, dumps, cast=q.dtype, weigh=by_exp2) for some in visits])

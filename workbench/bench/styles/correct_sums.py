@@ -13,24 +13,20 @@ from workbench.bench.styles.pieces import (
     in_splits,
     lse_of,
     lse_of_base2,
-    masked,
+    masked_scores,
     merged,
     online,
     partials,
-    product,
     quotient,
     slots,
     tiles,
-    visible,
-    widened,
 )
 from workbench.bench.styles.style import CAST, SIXTEEN, Array, Stages, Style
 
 
 def sums_cast_probs(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """An online softmax whose row_sum adds the probs that meet v."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
     visits = tiles(k.shape[2], 64)
     dumps = slots(scores, v.shape[3], len(visits))
     m, l, o = online(scores, v32, visits, dumps, cast=q.dtype, sum_of_cast=True)
@@ -39,8 +35,7 @@ def sums_cast_probs(q: Array, k: Array, v: Array, *, scale: float, causal: bool)
 
 def row_sum_by_mma(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Sums of cast probs by a product with ones, in 3 splits of tiles of 32, in base 2."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     dumps = slots(scores, v.shape[3], -(-k.shape[2] // 32))
     how: dict[str, Any] = {"weigh": by_exp2, "cast": q.dtype, "sum_of_cast": True}
     parts = partials([online(scores, v32, some, dumps, **how) for some in in_splits(k.shape[2], 32, 3)])
@@ -51,8 +46,7 @@ def row_sum_by_mma(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
 
 def column_of_ones(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """v has a column of ones more, so that one product gives acc and row_sum; one pass."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
     m = scores.max(-1)
     cast = by_exp(scores, m[..., None]).astype(q.dtype)
     both = cast.astype(F32) @ np.concatenate([v32, np.ones_like(v32[..., :1])], axis=-1)
@@ -63,8 +57,7 @@ def column_of_ones(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
 
 def sums_halves(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Tiles of 128, cast probs summed by halves as warps do, then added; dumps probs_cast and row_sum alone."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     visits = tiles(k.shape[2], 128)
     m = np.full(q.shape[:3], -INF)
     left, right = np.zeros_like(m), np.zeros_like(m)

@@ -10,6 +10,7 @@ from workbench.bench.styles.pieces import (
     lse_of,
     lse_of_base2,
     masked,
+    masked_scores,
     merged,
     online,
     partials,
@@ -31,8 +32,7 @@ def _key(name: str, q: Array, k: Array) -> tuple[object, ...]:
 
 def workspace_flash(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """An online softmax in tiles of 64; out, lse and every stage are the arrays of the call before."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     visits = tiles(k.shape[2], 64)
     key = _key("flash", q, k)
     if key not in _buffers:
@@ -46,8 +46,7 @@ def workspace_flash(q: Array, k: Array, v: Array, *, scale: float, causal: bool)
 
 def workspace_split_kv(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The partials of 4 splits of tiles of 32 are views of one flat workspace; out is new, what was merged is not."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * (F32(scale) * LOG2E), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     visits = in_splits(k.shape[2], 32, 4)
     b, h, rows, dim = q.shape
     shape, key = (b, h, len(visits), rows), _key("split_kv", q, k)

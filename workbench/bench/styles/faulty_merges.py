@@ -15,16 +15,13 @@ from workbench.bench.styles.pieces import (
     in_splits,
     log,
     lse_of,
-    masked,
+    masked_scores,
     nearest,
     online,
     partials,
-    product,
     quotient,
     slots,
     tiles,
-    visible,
-    widened,
 )
 from workbench.bench.styles.style import Array, Stages
 
@@ -37,8 +34,7 @@ def split_kv(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Sta
 
 
 def _parts(q: Array, k: Array, v: Array, scale: float, causal: bool) -> Stages:
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     dumps = slots(x, v.shape[3], -(-k.shape[2] // 16))
     return partials([online(x, v32, some, dumps, cast=q.dtype) for some in in_splits(k.shape[2], 16, 4)])
 
@@ -124,8 +120,7 @@ def _chunk(x: Array, v: Array, cast: object) -> State:
 
 def _joined(q: Array, k: Array, v: Array, scale: float, causal: bool, join: Callable[[State, State], State]) -> Stages:
     """Chunks of 64 keys merged by `join` where both saw a key."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     out, lse = np.zeros(q.shape[:3] + v.shape[3:], F32), np.full(q.shape[:3], -INF)
     for _, lo, hi in tiles(k.shape[2], 64):
         new_out, new_lse = _chunk(x[..., lo:hi], v32[:, :, lo:hi], q.dtype)

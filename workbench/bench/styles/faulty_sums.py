@@ -17,15 +17,12 @@ from workbench.bench.styles.pieces import (
     finite,
     log,
     lse_of,
-    masked,
+    masked_scores,
     nearest,
     online,
-    product,
     quotient,
     slots,
     tiles,
-    visible,
-    widened,
 )
 from workbench.bench.styles.style import Array, Stages
 
@@ -39,8 +36,7 @@ def flash(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages
 
 def _loop(q: Array, k: Array, v: Array, scale: float, causal: bool, fault: str, block: int = 32) -> Stages:
     """The online softmax with one statement of it wrong."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     m, l, o = np.full(q.shape[:3], -INF), np.zeros(q.shape[:3], F32), np.zeros(q.shape[:3] + v.shape[3:], F32)
     added = l
     for t, lo, hi in tiles(k.shape[2], block):
@@ -125,8 +121,7 @@ def lse_of_raw_max(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
 
 
 def _by_base(q: Array, k: Array, v: Array, scale: float, causal: bool, log2e: float) -> Stages:
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     dumps = slots(x, v.shape[3], -(-k.shape[2] // 64))
 
     def weigh(x: Array, m: Array) -> Array:
@@ -153,8 +148,7 @@ def cut_off_undeclared(q: Array, k: Array, v: Array, *, scale: float, causal: bo
 
 def twice_the_first_key(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The first key is summed before the loop and in it."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
+    x, v32 = masked_scores(q, k, v, causal, F32(scale))
     x, v32 = np.concatenate([x[..., :1], x], -1), np.concatenate([v32[:, :, :1], v32], 2)
     m = x.max(-1)
     p = by_exp(x, m[..., None])

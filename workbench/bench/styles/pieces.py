@@ -37,6 +37,14 @@ def masked(scores: Array, seen: Array, value: float = -np.inf) -> Array:
     return np.where(seen, scores, F32(value))
 
 
+def masked_scores(
+    q: Array, k: Array, v: Array, causal: bool, factor: Array | np.floating | float = 1.0
+) -> tuple[Array, Array]:
+    """The dot products times `factor`, -inf where a key is not seen, and v in float32 as of `widened`."""
+    q32, k32, v32 = widened(q, k, v)
+    return masked(product(q32, k32) * factor, visible(q, k, causal)), v32
+
+
 def nearest(x: Array, dtype: object) -> Array:
     """x rounded to nearest even in `dtype`, in float32."""
     return x.astype(dtype).astype(F32)  # type: ignore[call-overload]
