@@ -1,9 +1,22 @@
-"""Values as JSON takes them."""
+"""Values as JSON takes them, and the rules of what it gives back."""
 
 import math
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import numpy as np
+
+
+class Rule(NamedTuple):
+    """What values a field takes."""
+
+    words: str  #: as in "must be one of ..."
+    holds: Callable[[Any], bool]
+
+
+def one_of(values: Collection[str]) -> Rule:
+    """One of some words."""
+    return Rule(f"one of {', '.join(values)}", lambda x: isinstance(x, str) and x in values)
 
 
 def number(value: Any) -> Any:

@@ -30,13 +30,12 @@ from workbench.case.promises import (
     ROW_MAXIMA,
     SPLITS,
     TRUTH,
-    Rule,
-    one_of,
     plain,
     said,
 )
 from workbench.case.tiling import Tiling, tiling
 from workbench.floats import DTYPES
+from workbench.records import Rule, one_of
 from workbench.refusal import Refusal
 
 #: ex2.approx is off by 2 ulp, __expf by 2 + 1.173 |x| (PTX ISA, ex2; CUDA programming guide, intrinsic functions),

@@ -1,13 +1,14 @@
 """What the fields of a contract may say: their rules, and values of other libraries as Python's own."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from workbench.floats import DTYPES
+from workbench.records import Rule, one_of
 
 #: how a sum of products is accumulated: in float32 and rounded to nearest in any order; in the aligned, truncated
 #: blocks of a tensor core; or either
@@ -30,13 +31,6 @@ INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
 
-class Rule(NamedTuple):
-    """What values a field takes."""
-
-    words: str  #: as in "must be one of ..."
-    holds: Callable[[Any], bool]  #: of a value as of `plain`
-
-
 def said(
     meaning: str, rule: Rule, default: Any = MISSING, function: tuple[str, Mapping[str, float]] | None = None
 ) -> Any:
@@ -44,11 +38,6 @@ def said(
     computed, the number of the case that the function is due to, and the relative error of each choice.
     """
     return field(default=default, metadata={"meaning": meaning, "rule": rule, "function": function})
-
-
-def one_of(values: Collection[str]) -> Rule:
-    """One of some words."""
-    return Rule(f"one of {', '.join(values)}", lambda x: isinstance(x, str) and x in values)
 
 
 def _whole(x: Any, low: float = -math.inf, high: float = math.inf) -> bool:

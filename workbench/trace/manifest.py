@@ -2,20 +2,21 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from workbench.records import Rule, one_of
 from workbench.refusal import Refusal
 
 BACKENDS = ("foreign", "emulator", "cuda")
 
 
-def _names(x: Any) -> bool:
-    return isinstance(x, list) and all(isinstance(name, str) for name in x)
+def _of(kind: type, words: str) -> Rule:
+    return Rule(words, lambda x: isinstance(x, kind))
 
 
-def _of(kind: type) -> Callable[[Any], bool]:
-    return lambda x: isinstance(x, kind)
+def _list(words: str) -> Rule:
+    return Rule(words, lambda x: isinstance(x, list) and all(isinstance(one, str) for one in x))
 
 
 def _stages(x: Any) -> bool:
@@ -28,32 +29,31 @@ def _stages(x: Any) -> bool:
     )
 
 
-#: field -> what it is where it is not given (... where it must be), its rule in words, and whether a value keeps it
-_FIELDS: Mapping[str, tuple[Any, str, Callable[[Any], bool]]] = {
-    "target": (..., "a text, the kernel's name", _of(str)),
-    "checksum": (
-        None,
-        "64 hexadecimal digits",
-        lambda x: isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x) is not None,
-    ),
-    "stages": (..., 'an object of stage name -> {"axes": letters}, with at least one stage', _stages),
-    "algorithm": (None, "a text", _of(str)),
-    "case": ({}, "an object of fields of a case", _of(dict)),
-    "contract": ({}, "an object of fields of a contract", _of(dict)),
-    "window": (None, 'a text such as "b=0,h=3,q=64:128"', _of(str)),
-    "requested": ([], "a list of stages", _names),
-    "put_in": ([], "a list of stages", _names),
-    "sparse": ([], "a list of stages", _names),
-    "backend": ("foreign", f"one of {', '.join(BACKENDS)}", lambda x: x in BACKENDS),
-    "faults": ([], "a list of texts", _names),
-    "versions": (
-        {},
-        "an object of name -> text",
-        lambda x: isinstance(x, dict) and all(isinstance(one, str) for one in x.values()),
-    ),
-    "notes": ([], "a list of texts", _names),
-    "gates": ([], "a list of texts", _names),
-    "provenance": (None, "an object", _of(dict)),
+def _versions(x: Any) -> bool:
+    return isinstance(x, dict) and all(isinstance(one, str) for one in x.values())
+
+
+_NAMES, _TEXTS = _list("a list of stages"), _list("a list of texts")
+_HASH = Rule("64 hexadecimal digits", lambda x: isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x) is not None)
+
+#: field -> what it is where it is not given (... where it must be), and its rule
+_FIELDS: Mapping[str, tuple[Any, Rule]] = {
+    "target": (..., _of(str, "a text, the kernel's name")),
+    "checksum": (None, _HASH),
+    "stages": (..., Rule('an object of stage name -> {"axes": letters}, with at least one stage', _stages)),
+    "algorithm": (None, _of(str, "a text")),
+    "case": ({}, _of(dict, "an object of fields of a case")),
+    "contract": ({}, _of(dict, "an object of fields of a contract")),
+    "window": (None, _of(str, 'a text such as "b=0,h=3,q=64:128"')),
+    "requested": ([], _NAMES),
+    "put_in": ([], _NAMES),
+    "sparse": ([], _NAMES),
+    "backend": ("foreign", one_of(BACKENDS)),
+    "faults": ([], _TEXTS),
+    "versions": ({}, Rule("an object of name -> text", _versions)),
+    "notes": ([], _TEXTS),
+    "gates": ([], _TEXTS),
+    "provenance": (None, _of(dict, "an object")),
 }
 
 
@@ -71,13 +71,13 @@ def checked(text: str, schema: str) -> dict[str, Any]:
     if unknown := sorted({*manifest} - {*_FIELDS, "schema"}):
         raise Refusal(f"the manifest has unknown fields {', '.join(unknown)}; its fields are {', '.join(_FIELDS)}")
     found = {}
-    for name, (default, rule, holds) in _FIELDS.items():
+    for name, (default, rule) in _FIELDS.items():
         if name not in manifest:
             if default is ...:
-                raise Refusal(f"the manifest lacks {name!r}, {rule}")
+                raise Refusal(f"the manifest lacks {name!r}, {rule.words}")
             found[name] = default
             continue
-        if not holds(manifest[name]):
-            raise Refusal(f"the manifest's {name!r} must be {rule}; got {json.dumps(manifest[name])}")
+        if not rule.holds(manifest[name]):
+            raise Refusal(f"the manifest's {name!r} must be {rule.words}; got {json.dumps(manifest[name])}")
         found[name] = manifest[name]
     return found

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from workbench.floats import DTYPES
+from workbench.records import Rule, one_of
 from workbench.refusal import Refusal
 
 
@@ -13,7 +14,7 @@ from workbench.refusal import Refusal
 class Statistics:
     """What is known of the elements of a stage; None: not given."""
 
-    dtype: str  #: in which the kernel held them, of floats.DTYPES
+    dtype: str  #: in which the kernel held them
     count: int  #: of all elements
     nan: int | None = None  #: elements that are NaN
     pos_inf: int | None = None  #: elements that are +inf
@@ -27,23 +28,24 @@ class Statistics:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+_COUNT = Rule("a whole number of at least 0", lambda x: type(x) is int and x >= 0)
+_NUMBER = Rule("a finite number", lambda x: type(x) in (int, float) and math.isfinite(x))
+_RULES = {
+    "dtype": one_of([*DTYPES]),
+    **dict.fromkeys(("count", "nan", "pos_inf", "neg_inf"), _COUNT),
+    **dict.fromkeys(("min", "max", "mean"), _NUMBER),
+}
+
+
 def of_dict(plain: Mapping[str, Any], where: str) -> Statistics:
     """The statistics that a manifest gives; Refusal for an unknown one, and for a value that breaks its rule. `where`
     begins messages.
     """
-    known = [field.name for field in fields(Statistics)]
-    if unknown := [name for name in plain if name not in known]:
-        raise Refusal(f"{where}: unknown are {', '.join(unknown)}; known are {', '.join(known)}")
+    if unknown := [name for name in plain if name not in _RULES]:
+        raise Refusal(f"{where}: unknown are {', '.join(unknown)}; known are {', '.join(_RULES)}")
     if lacking := [name for name in ("dtype", "count") if name not in plain]:
         raise Refusal(f"{where}: {lacking[0]!r} is missing")
     for name, value in plain.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name == "dtype":
-            rule, holds = f"one of {', '.join(DTYPES)}", isinstance(value, str) and value in DTYPES
-        elif name in ("min", "max", "mean"):
-            rule, holds = "a finite number", number and math.isfinite(value)
-        else:
-            rule, holds = "a whole number of at least 0", isinstance(value, int) and number and value >= 0
-        if not holds:
-            raise Refusal(f"{where}: {name} must be {rule}; got {value!r}")
+        if not _RULES[name].holds(value):
+            raise Refusal(f"{where}: {name} must be {_RULES[name].words}; got {value!r}")
     return Statistics(**plain)
