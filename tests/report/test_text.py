@@ -14,6 +14,7 @@ from workbench.judge.stage import StageDiff
 from workbench.judge.table import run_row
 from workbench.report import text
 from workbench.report.summary import summary
+from workbench.report.tables import Table
 
 CASE = Case(seqlen=20, head_dim=8, block_q=16, block_k=16)
 FAULT = "reduce-double-counts-sum"
@@ -72,8 +73,9 @@ def test_no_number_is_cut_and_no_line_is_too_long(judged, name, width, terminal,
     rows = table_of(lines)
     assert len(rows) == 1 + len(one.stages)
     header = rows[0]
-    columns = text._rows(one, full)
-    for cells, row in zip(columns, rows[1:], strict=True):
+    every = text._table(one, full)
+    for all_cells, row in zip(every.rows, rows[1:], strict=True):
+        cells = dict(zip(every.columns, all_cells, strict=True))
         assert row == [cells[column] for column in header if cells[column]], "every cell is there whole"
     if width >= 80:
         assert {"x of budget", "outside"} <= {*header}
@@ -95,7 +97,7 @@ def test_on_80_columns_a_stage_of_a_billion_elements_keeps_its_counts():
     cells |= {"outside": "1073741824/1073741824", "worst at": "b=0 h=127 q=65535 t=1023 d=127"}
     cells |= {"actual": "-1.23457e-38", "expected": "-1.23457e-38"}
     for unicode in (False, True):
-        table = text.fitting([cells], [*cells], text._SPARE, 80, unicode=unicode, left=(), styles=[""])
+        table = Table([*cells], [[*cells.values()]], [""], spare=text._SPARE).screen(unicode=unicode, width=80)
         assert {"x of budget", "outside"} <= {column.header for column in table.columns}
         lines = shown(table, 80, unicode)
         assert any("1.00000012" in line and "1073741824/1073741824" in line for line in lines)

@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.text import Text
 
 from workbench.case.stages import ALGORITHMS, AXIS_NAMES
@@ -20,7 +19,8 @@ from workbench.report import tables
 from workbench.report.command import against_command, case_options
 from workbench.report.document import diff_document, largest
 from workbench.report.numbers import number, ratio, value
-from workbench.report.text import STYLES, WIDTH, fitting, gates, headline, new_table, verdict, wrapped
+from workbench.report.tables import Table
+from workbench.report.text import WIDTH, gates, headline, verdict, wrapped
 from workbench.report.text import plain as on_screen
 
 COLUMNS = (
@@ -40,8 +40,8 @@ COLUMNS = (
 #: columns that a narrow screen does without, the most telling first
 _SPARE = ("x of both budgets", "worst at", "value in B", "value in A", "max abs", "differ", "max ulp", "made here")
 _LEFT = ("stage", "A", "B", "A against B", "worst at")
-_STYLES = {"parts": "bold red", "carried": "yellow", "rounding": "green", "identical": "green"}
-_CSS = {"parts": STYLES["origin"], "carried": STYLES["victim"]}
+#: verdict -> kind of a row
+_KINDS = {"parts": "origin", "carried": "victim", "rounding": "clean", "identical": "clean"}
 
 
 def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
@@ -49,9 +49,7 @@ def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
 
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
-    rows = _rows(pair)
-    styles = [_style(pair, row["stage"]) for row in rows]
-    table = fitting(rows, COLUMNS, _SPARE, width, unicode=unicode, left=_LEFT, styles=styles)
+    table = _table(pair).screen(unicode=unicode, width=width)
     fold = width if unicode else None
     above = [part for line in _headlines(pair) for part in wrapped(line, "", fold)]
     below = [part for line in findings(pair) for part in wrapped(line, "" if line.startswith(" ") else "bold", fold)]
@@ -61,21 +59,20 @@ def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
 
 def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
     """One row for each pair: case, verdicts of A and B, where they part, the largest x of both budgets."""
-    table = new_table(unicode)
-    for column in ("A", "B", "verdict of A", "verdict of B", "part at", "x of both budgets"):
-        justify, folds = "right" if column.startswith("x") else "left", column in ("A", "B")
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=not folds)  # type: ignore[arg-type]
-    for pair in pairs:
-        over = [stage.over_budgets for stage in pair if stage.judged]
-        table.add_row(
-            escape(" ".join([pair.a.trace.target, *case_options(pair.a.trace.case, own=False)])),
-            escape(pair.b.trace.target),
+    columns = ("A", "B", "verdict of A", "verdict of B", "part at", "x of both budgets")
+    rows = [
+        (
+            " ".join([pair.a.trace.target, *case_options(pair.a.trace.case, own=False)]),
+            pair.b.trace.target,
             pair.a.verdict,
             pair.b.verdict,
             pair.parts_at or ("-" if pair.verdict != "untestable" else "untestable"),
-            ratio(max(over, default=None)),
-            style=_STYLES["parts" if pair.parts_at else "rounding"],
+            ratio(max((stage.over_budgets for stage in pair if stage.judged), default=None)),
         )
+        for pair in pairs
+    ]
+    kinds = ["origin" if pair.parts_at else "clean" for pair in pairs]
+    table = Table(columns, rows, kinds, left=columns[:-1], folds=("A", "B")).screen(unicode=unicode)
     parted = sum(pair.parts_at is not None for pair in pairs)
     return Group(table, Text(f"{len(pairs)} pairs: {parted} part by more than both budgets", style="bold"))
 
@@ -87,11 +84,7 @@ def in_short(pair: Against) -> str:
 
 def html_table(pair: Against) -> str:
     """What `report` shows as HTML, for Jupyter."""
-    rows = _rows(pair)
-    verdicts = ["" if row["stage"] in _alone(pair) else pair[row["stage"]].verdict for row in rows]
-    styles = [_CSS.get(verdict, "") for verdict in verdicts]
-    table = tables.table(COLUMNS, [[*row.values()] for row in rows], left=_LEFT, styles=styles)
-    return tables.lines(_headlines(pair)) + table + tables.lines(findings(pair))
+    return tables.lines(_headlines(pair)) + _table(pair).html() + tables.lines(findings(pair))
 
 
 def document(pair: Against) -> dict[str, Any]:
@@ -131,16 +124,16 @@ def _alone(pair: Against) -> list[str]:
     return [name for name in ORDER if name in pair.apart and name not in compared]
 
 
-def _rows(pair: Against) -> list[dict[str, str]]:
-    """The cells of every stage that either dumped, in data-flow order, by the names in COLUMNS."""
+def _table(pair: Against) -> Table:
+    """A row for every stage that either dumped, in data-flow order."""
     compared = {stage.name: stage for stage in pair}
     names = [name for name in ORDER if name in compared or name in pair.apart]
     rows = []
     for name in names:
         cells = (name, _verdict(pair.a, name), _verdict(pair.b, name))
         rest = _cells(compared[name]) if name in compared else ("not comparable", *[""] * (len(COLUMNS) - 4))
-        rows.append(dict(zip(COLUMNS, (*cells, *rest), strict=True)))
-    return rows
+        rows.append((*cells, *rest))
+    return Table(COLUMNS, rows, [_kind(pair, name) for name in names], left=_LEFT, spare=_SPARE)
 
 
 def _verdict(judged: Diff, name: str) -> str:
@@ -175,8 +168,8 @@ def _tiles(stage: StageAgainst) -> str:
     return f"tile{'s' * (len(stage.tiles or ()) > 1)} {listed}"
 
 
-def _style(pair: Against, name: str) -> str:
-    return "dim" if name in _alone(pair) else _STYLES.get(pair[name].verdict, "")
+def _kind(pair: Against, name: str) -> str:
+    return "not judged" if name in _alone(pair) else _KINDS.get(pair[name].verdict, "")
 
 
 def findings(pair: Against) -> list[str]:

@@ -4,14 +4,13 @@ import shlex
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.text import Text
 
 from workbench.judge.table import Row, Rows
 from workbench.report import tables
 from workbench.report.command import case_options
 from workbench.report.numbers import number, ratio
-from workbench.report.text import DOUBTFUL, STYLES, gates, new_table, plain
+from workbench.report.text import DOUBTFUL, gates, plain
 
 #: the last one marks rows
 COLUMNS = ("case", "verdict", "origin", "x of budget", "max abs", "")
@@ -22,18 +21,13 @@ def summary(rows: Sequence[Row], *, unicode: bool) -> RenderableType:
     """One row for each run: case, verdict, origin, worst x of budget, largest error; the last passing and first failing
     one marked. Where the screen is too narrow the case and the origins take several lines.
     """
-    table, found = new_table(unicode), Rows(tuple(rows))
-    for column in COLUMNS:
-        folds = column in ("case", "origin")
-        justify = "left" if column in _LEFT else "right"
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=not folds)  # type: ignore[arg-type]
-    for row, cells in zip(rows, _cells(found), strict=True):
-        table.add_row(*map(escape, cells), style=_style(row))
-    return Group(*gates(rows), table, Text(_total(found), style="bold"))
+    found = Rows(tuple(rows))
+    return Group(*gates(rows), _table(found).screen(unicode=unicode), Text(_total(found), style="bold"))
 
 
-def _style(row: Row) -> str:
-    return "bold red" if not row.passed else "yellow" if row.verdict in DOUBTFUL else "green"
+def _table(rows: Rows) -> tables.Table:
+    kinds = ["origin" if not row.passed else "doubtful" if row.verdict in DOUBTFUL else "clean" for row in rows]
+    return tables.Table(COLUMNS, _cells(rows), kinds, left=_LEFT, folds=("case", "origin"))
 
 
 def in_short(rows: Rows) -> str:
@@ -43,9 +37,7 @@ def in_short(rows: Rows) -> str:
 
 def html_summary(rows: Rows) -> str:
     """What `summary` shows as HTML, for Jupyter."""
-    styles = ["" if row.passed else STYLES["origin"] for row in rows]
-    table = tables.table(COLUMNS, _cells(rows), left=_LEFT, styles=styles)
-    return tables.lines([line.plain for line in gates(rows)]) + table + tables.lines([_total(rows)])
+    return tables.lines([line.plain for line in gates(rows)]) + _table(rows).html() + tables.lines([_total(rows)])
 
 
 def _cells(rows: Rows) -> list[tuple[str, ...]]:

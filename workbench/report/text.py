@@ -5,10 +5,8 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 
 import numpy as np
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from workbench.judge.diff import Diff
@@ -20,6 +18,7 @@ from workbench.report.command import diff_command
 from workbench.report.document import largest
 from workbench.report.numbers import number, ratio, value
 from workbench.report.remarks import notes, remarks
+from workbench.report.tables import Table, new_screen
 from workbench.report.words import findings
 from workbench.trace.trace import Trace
 
@@ -45,9 +44,6 @@ SHORT = 12
 #: characters of a line where no terminal shows it, enough for every column
 WIDTH = 200
 _LEFT = ("stage", "verdict", "worst at")
-_STYLES = {"origin": "bold red", "victim": "yellow", "doubtful": "yellow", "clean": "green", "not judged": "dim"}
-#: kind of a row -> its CSS
-STYLES = {"origin": "color:#b00020;font-weight:bold", "victim": "color:#946200", "doubtful": "color:#946200"}
 #: verdicts that pass, but are not shown in green
 DOUBTFUL = ("suspicious", "biased")
 
@@ -99,9 +95,12 @@ def bits_lost(diff: Diff, stage: StageDiff) -> str:
     return f"{np.median(known):.1f} / {known.max():.1f}" if known.size else ""
 
 
-def _rows(diff: Diff, full: bool) -> list[dict[str, str]]:
-    """The cells of every stage; bits lost, which cost another pass, only in full."""
-    return [cells(stage) | ({"bits lost": bits_lost(diff, stage)} if full else {}) for stage in diff.stages]
+def _table(diff: Diff, full: bool) -> Table:
+    """A row for every stage; bits lost, which cost another pass, only in full."""
+    columns = _columns(full)
+    rows = [cells(stage) | ({"bits lost": bits_lost(diff, stage)} if full else {}) for stage in diff.stages]
+    kinds = [_kind(stage) for stage in diff.stages]
+    return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=_LEFT, spare=_SPARE)
 
 
 def _columns(full: bool) -> list[str]:
@@ -114,8 +113,7 @@ def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> Rend
 
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
-    styles = [_STYLES[_kind(stage)] for stage in diff.stages]
-    table = fitting(_rows(diff, full), _columns(full), _SPARE, width, unicode=unicode, left=_LEFT, styles=styles)
+    table = _table(diff, full).screen(unicode=unicode, width=width)
     fold = width if unicode else None
     below = [line for text in said(diff, full) for line in wrapped(text, "" if text.startswith(" ") else "bold", fold)]
     parts: list[RenderableType] = [*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), table, *below]
@@ -144,46 +142,6 @@ def gates(traces: Iterable[Trace | Row]) -> list[Text]:
     return [Text(f"gate failed: {line}", style="bold red") for line in lines]
 
 
-def new_table(unicode: bool) -> Table:
-    """An empty table; plain columns where no terminal shows it, so that other programs can read them."""
-    return Table(box=box.SIMPLE_HEAD if unicode else None, header_style="bold", pad_edge=False)
-
-
-def fitting(
-    rows: Sequence[dict[str, str]],
-    columns: Sequence[str],
-    spare: Sequence[str],
-    width: int,
-    *,
-    unicode: bool,
-    left: Sequence[str],
-    styles: Sequence[str],
-) -> Table:
-    """A table of the columns; where `width` characters are too few for all, of those of `spare`, the most telling
-    first, only as many as fit, so that no number is ever cut. `left`: columns of words; `styles`: one for each row.
-    """
-
-    def table(chosen: Sequence[str]) -> Table:
-        made = new_table(unicode)
-        for column in chosen:
-            made.add_column(column, justify="left" if column in left else "right", no_wrap=True)
-        for cells, style in zip(rows, styles, strict=True):
-            made.add_row(*(escape(cells[column]) for column in chosen), style=style)
-        return made
-
-    chosen = [column for column in columns if column not in spare]
-    for column in spare:
-        more = [one for one in columns if one in (*chosen, column)]
-        if column in columns and _width(table(more)) <= width:
-            chosen = more
-    return table(chosen)
-
-
-def _width(table: Table) -> int:
-    """Characters that a table takes where there are enough."""
-    return Console(width=10**4).measure(table).maximum
-
-
 def console(*, stderr: bool = False) -> Console:
     """A console as wide as the tables need when it is no terminal."""
     made = Console(stderr=stderr, highlight=False)
@@ -209,16 +167,9 @@ def in_full(diff: Diff) -> str:
 
 def html_table(diff: Diff) -> str:
     """What `report` shows as HTML, for Jupyter; what only the full one has is folded away."""
-    styles = [STYLES.get(_kind(stage), "") for stage in diff.stages]
-    short, full = ([*_columns(full)] for full in (False, True))
-    rows = _rows(diff, full=True)
-    above = [line.plain for line in gates([diff.trace])]
-
-    def table(columns: list[str]) -> str:
-        return tables.table(columns, [[row[name] for name in columns] for row in rows], left=_LEFT, styles=styles)
-
-    page = tables.lines([*above, headline(diff.trace)]) + table(short) + tables.lines(said(diff, full=False))
-    return page + tables.folded("all that was looked at", table(full) + tables.lines(said(diff, full=True)))
+    above = tables.lines([*(line.plain for line in gates([diff.trace])), headline(diff.trace)])
+    short, full = (_table(diff, full).html() + tables.lines(said(diff, full)) for full in (False, True))
+    return above + short + tables.folded("all that was looked at", full)
 
 
 def listing(
@@ -227,7 +178,7 @@ def listing(
     """A plain table of dicts; the columns `right`, of numbers, are aligned at the right. On a narrow screen columns of
     words take several lines, those of short cells, numbers among them, one.
     """
-    table = new_table(unicode)
+    table = new_screen(unicode)
     rows = [[_cell(entry[column]) for column in columns] for entry in entries]
     for i, column in enumerate(columns):
         short = all(len(row[i]) <= SHORT for row in rows)
