@@ -141,11 +141,11 @@ class Diff:
 
     def heatmap(self, name: str, axes: tuple[str, str] | None = None) -> Any:
         """Where the errors of a stage are, over two of its axes (letters), a matplotlib Figure."""
-        return shown_by("pictures.overview.heatmap", self[name], case=self.trace.case, axes=axes)
+        return shown_by("pictures.heatmap.heatmap", self[name], case=self.trace.case, axes=axes)
 
     def plot_cancellation(self) -> Any:
         """How many bits the sums of the run lose, a matplotlib Figure."""
-        return shown_by("pictures.overview.cancellation", self.bits_lost, headline(self.trace))
+        return shown_by("pictures.cancellation.cancellation", self.bits_lost, headline(self.trace))
 
     def __bool__(self) -> bool:
         raise TypeError('the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"')
