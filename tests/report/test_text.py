@@ -73,8 +73,9 @@ def test_no_number_is_cut_and_no_line_is_too_long(judged, name, width, terminal,
     rows = table_of(lines)
     assert len(rows) == 1 + len(one.stages)
     header = rows[0]
-    columns = text._rows(one, full)
-    for cells, row in zip(columns, rows[1:], strict=True):
+    every = text._table(one, full)
+    for all_cells, row in zip(every.rows, rows[1:], strict=True):
+        cells = dict(zip(every.columns, all_cells, strict=True))
         assert row == [cells[column] for column in header if cells[column]], "every cell is there whole"
     if width >= 80:
         assert {"x of budget", "outside"} <= {*header}

@@ -14,8 +14,7 @@ from workbench.judge.elements import Comparison, State
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
 
-#: what chooses along one axis, and what chooses of a stage: for each axis in turn, or by axis letter
-Chosen = int | slice
+#: what chooses of a stage: integers and slices for each axis in turn, or by axis letter
 Index = Sequence[Any] | Mapping[str, Any]
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
