@@ -27,6 +27,11 @@ def kernel(*, v=lambda v: v, scores=lambda s: s, probs=lambda p: p, out=lambda x
     return attention
 
 
+def of(judged, name):
+    """What is said of one stage."""
+    return suspects(judged.trace, judged.stages, judged[name])
+
+
 FROM_V = {
     "v's keys reversed": kernel(v=lambda v: v[:, :, ::-1]),
     "v's heads swapped": kernel(v=lambda v: v[:, ::-1]),
@@ -39,7 +44,7 @@ FROM_V = {
 def test_a_right_lse_rules_out_what_it_was_made_of(wrong):
     judged = diff(run(wrong, CASE))
     assert judged.origins == ("out",)
-    found = suspects(judged, judged["out"])
+    found = of(judged, "out")
     assert found.right == "lse"
     assert found.cleared == ("qk", "scores", "row_max", "correction", "probs", "row_sum")
     assert found.left == ("probs_cast", "acc", "out")
@@ -59,7 +64,7 @@ def test_a_right_lse_rules_out_what_it_was_made_of(wrong):
 def test_a_wrong_lse_rules_nothing_out(wrong):
     judged = diff(run(wrong, CASE))
     assert judged.origins == ("out", "lse")
-    assert suspects(judged, judged["out"]) is None and suspects(judged, judged["lse"]) is None
+    assert of(judged, "out") is None and of(judged, "lse") is None
     seen = "  not given, so that the cause may be there too: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
     assert seen in findings(judged)
 
@@ -67,7 +72,7 @@ def test_a_wrong_lse_rules_nothing_out(wrong):
 def test_a_right_out_leaves_lse_itself_and_what_moves_a_row():
     judged = diff(run(kernel(lse=lambda x: x * np.float32(1.4427)), CASE))
     assert judged.origins == ("lse",)
-    found = suspects(judged, judged["lse"])
+    found = of(judged, "lse")
     assert (found.right, found.left) == ("out", ("lse",))
     assert any("row_max, a constant or a bias of the row" in line for line in findings(judged))
 
@@ -75,7 +80,7 @@ def test_a_right_out_leaves_lse_itself_and_what_moves_a_row():
 def test_what_was_given_is_neither_cleared_nor_left():
     judged = diff(run(kernel(v=lambda v: v[:, ::-1], scores=lambda s: s), CASE))
     given = diff(run(kernel(**{"v": lambda v: v[:, ::-1]}, **{}), CASE))
-    assert suspects(judged, judged["out"]) == suspects(given, given["out"])
+    assert of(judged, "out") == of(given, "out")
 
 
 @pytest.mark.parametrize("kernel_of_ours", ["split_k", "fp8"])
@@ -86,7 +91,7 @@ def test_of_other_algorithms_all_that_nobody_saw_is_cleared_or_left(kernel_of_ou
     trace = run(kernel_of_ours, Case(seqlen=20, head_dim=64, heads=2), backend="emulator", probes="output")
     broken = trace.stages["out"] * np.asarray(2, trace.stages["out"].dtype)
     judged = diff(replace(trace, stages={**trace.stages, "out": broken}))
-    found = suspects(judged, judged["out"])
+    found = of(judged, "out")
     named = (*found.cleared, *found.left)
     assert len(set(named)) == len(named) and {*named} == {*judged["out"].upstream, "out"}
     assert {"acc", "out", "probs_cast"} <= {*found.left} and {"qk", "scores", "probs"} <= {*found.cleared}
@@ -102,4 +107,4 @@ def test_an_lse_that_was_not_judged_whole_rules_nothing_out():
     judged = diff(run(FROM_V["not divided"], CASE))
     alone = replace(judged.trace, stages={"out": judged.trace.stages["out"]})
     found = diff(alone)
-    assert suspects(found, found["out"]) is None
+    assert of(found, "out") is None
