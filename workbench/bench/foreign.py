@@ -114,12 +114,6 @@ def _together(runs: Sequence[Called | str]) -> dict[str, Any]:
     return {**judged.document(), "refused": dict(Counter(run for run in runs if isinstance(run, str)))}
 
 
-def _together(runs: Sequence[Called | str]) -> dict[str, Any]:
-    """What is said of the runs of a backend: counts over those that it took, and why it refused others."""
-    judged = Tally.of(run for run in runs if isinstance(run, Called))
-    return {**judged.document(), "refused": dict(Counter(run for run in runs if isinstance(run, str)))}
-
-
 def _lost(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
     """A row of `lost`."""
     row: dict[str, Any] = {"fault": fault_id, "runs": runs, "effective": 0, **dict.fromkeys((*KNOWN, *DOUBTED), 0)}
