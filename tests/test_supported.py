@@ -150,6 +150,15 @@ def splits():
     return judged(merged)
 
 
+def capped(q, k, v, *, scale, causal, softcap):
+    return attention(q, k, v, scale=scale, causal=causal, cap=softcap)
+
+
+def with_window(q, k, v, *, scale, causal, window_size):
+    left, right = window_size
+    return attention(q, k, v, scale=scale, causal=False, mask=(KEY >= ROW - left) & (KEY <= ROW + right))
+
+
 WORKS = {
     "full, and cross attention with other lengths": lambda: judged(seqlen_q=24),
     "causal, bottom-right or top-left": lambda: judged(causal=True, seqlen_q=24),
@@ -157,7 +166,9 @@ WORKS = {
     "decoding: one query": lambda: judged(seqlen_q=1, causal=True),
     "Split-K, FlashDecoding, merges of chunks": splits,
     "float16, bfloat16, float32": lambda: judged(dtype="bfloat16"),
-    "sliding windows, prefix-LM, block-sparse": lambda: (window(), blocks())[0],
+    "sliding windows, to the left and right": lambda: judged(with_window, window=(8, 0)),
+    "softcap of scores": lambda: judged(capped, softcap=2.0),
+    "prefix-LM, block-sparse, any other mask": lambda: (window(), blocks())[1],
     "packed sequences (varlen, cu_seqlens)": packed,
     "ALiBi, relative positions, any additive bias": alibi,
     "attention sinks (a learned logit)": sinks,
@@ -183,18 +194,19 @@ def test_a_window_that_is_off_by_one_is_a_bug():
     assert blocks().verdict in ("exact", "rounding")
 
 
-def test_softcap_is_called_wrong():
-    assert TABLE["softcap"] == "not yet"
-    found = judged(lambda q, k, v, *, scale, causal: attention(q, k, v, scale=scale, causal=causal, cap=2.0))
-    assert found.verdict == "bug"
+def test_another_softcap_and_another_window_are_bugs():
+    twice = judged(lambda q, k, v, *, softcap, **more: attention(q, k, v, cap=2 * softcap, **more), softcap=2.0)
+    assert twice.verdict == "bug"
+    wider = judged(lambda *qkv, window_size, **more: with_window(*qkv, window_size=(9, 0), **more), window=(8, 0))
+    assert wider.verdict == "bug"
 
 
 def test_what_is_not_there_yet_has_no_option():
     from workbench.cli.main import commands
 
     options = " ".join(option for param in commands.commands["diff"].params for option in param.opts)
-    assert {"softcap", "dropout", "backward"} <= {*TABLE}
-    assert not re.search("softcap|dropout|backward|window-", options)
+    assert {"dropout", "backward"} <= {*TABLE}
+    assert options and not re.search("dropout|backward", options)
 
 
 def test_every_kind_in_the_table_is_tried_or_not_there_yet():

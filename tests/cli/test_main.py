@@ -226,7 +226,7 @@ def test_untestable_exits_with_1() -> None:
         (["flash", "--backend", "gpu"], "backend is one of auto, emulator, cuda; got 'gpu'"),
         (
             ["flash", "--probes", "most"],
-            "probes is one of all, lean, output, or some of the stages qk, capped, scores, row_max, correction, probs, probs_cast, "
+            "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
             "row_sum, acc, out, lse; got 'most'",
         ),
         (

@@ -52,7 +52,7 @@ def test_the_header_is_where_python_says() -> None:
             __file__,
             "flash",
             {"stages": "scoers"},
-            "probes is one of all, lean, output, or some of the stages qk, capped, scores, row_max, correction, probs, "
+            "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, "
             "probs_cast, row_sum, acc, out, lse; got 'scoers'",
         ),
         (__file__, "flash", {}, f"{__file__} is no shared object that can be loaded: "),

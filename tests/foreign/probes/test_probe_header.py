@@ -86,7 +86,7 @@ REFUSED = {
     "unknown": (
         "split_k",
         "if (threadIdx.x < 3) WB_PROBE(scoers, 1.0f, 0, 0, 0, 0);",
-        "3 stores of WB_PROBE to stages that split_k does not have; its stages: qk, capped, scores, row_max, correction, probs, probs_cast, row_sum, acc, partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, out, lse",
+        "3 stores of WB_PROBE to stages that split_k does not have; its stages: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, out, lse",
     ),
     "mixed": (
         "flash",
