@@ -63,6 +63,7 @@ def test_what_a_command_line_says() -> None:
     assert told.words() == [
         "--contract", "block_k=64,fast_math=true", "--timeout", "5", "--feed", "out=reference"
     ]  # fmt: skip
+    assert Options(contract={}).told().words() == Options(contract="").told().words() == []
     assert options.given(FOREIGN) == ["isolate", "contract", "timeout"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.refusals import invoked, refused
 from workbench import Case, load_inputs, run, save, save_inputs
-from workbench.case.inputs import FORMATS
+from workbench.case.formats import FORMATS
 from workbench.case.stages import INPUTS
 from workbench.foreign.arguments import drawn
 
@@ -29,7 +29,7 @@ def test_what_is_written_is_what_the_case_draws(tmp_path: Path, suffix: str, dty
         assert x.dtype == array.dtype and np.array_equal(x, array)
 
 
-@pytest.mark.parametrize("kind", ["simulated", *FORMATS.values()])
+@pytest.mark.parametrize("kind", [*FORMATS])
 def test_codes_are_those_that_a_function_under_test_is_given(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "in.safetensors"
     document = json.loads(inputs("--out", path, *WORDS, "--codes", kind, "--json").stdout)

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from workbench.case import formats as ours
 from workbench.case.case import Case
 from workbench.case.distributions import DISTRIBUTIONS
 from workbench.cuda.quantize import KINDS, Quantized, encode, quantize, scale_of
@@ -26,7 +27,7 @@ CODES = np.arange(256, dtype=np.uint8)
 
 def midpoints(kind):
     """Every value of a format, every midpoint of two, and the float32 numbers beside each."""
-    values = np.unique(reference.VALUES[kind][np.isfinite(reference.VALUES[kind])])
+    values = np.unique(ours.FORMATS[kind].values[np.isfinite(ours.FORMATS[kind].values)])
     exact = np.concatenate([values, (values[1:] + values[:-1]) / 2, [2 * values[-1] - values[-2]]]).astype(np.float32)
     exact = np.concatenate([exact, -exact])
     return np.unique(
@@ -55,7 +56,7 @@ def array(request):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_code_of_float8_has_the_value_that_gfloat_and_ml_dtypes_give_it(kind):
     info, dtype = FORMATS[kind]
-    values = reference.VALUES[kind]
+    values = ours.FORMATS[kind].values
     assert values.shape == (256,)
     np.testing.assert_array_equal(values, [gfloat.decode_float(info, int(code)).fval for code in CODES])
     np.testing.assert_array_equal(values, CODES.view(dtype).astype(np.float64))
@@ -63,7 +64,7 @@ def test_every_code_of_float8_has_the_value_that_gfloat_and_ml_dtypes_give_it(ki
 
 
 def test_every_simulated_code():
-    values = reference.VALUES["simulated"]
+    values = ours.FORMATS["simulated"].values
     assert (values[1], values[128], values[255]) == (-448.0, 0.0, 448.0)
     np.testing.assert_allclose(np.diff(values), 448 / 127, rtol=1e-13)
     assert np.array_equal(values[1:], -values[:0:-1])
@@ -71,7 +72,7 @@ def test_every_simulated_code():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_value_is_encoded_to_its_code(array, kind):
-    values = reference.VALUES[kind]
+    values = ours.FORMATS[kind].values
     number = np.isfinite(values) & (CODES > 0 if kind == "simulated" else True)
     found = np.asarray(encode(array(values[number].astype(np.float32)), ONE.item(), kind, saturate=True))
     np.testing.assert_array_equal(found, CODES[number], strict=True)
@@ -156,7 +157,7 @@ def test_codes_are_those_of_each_scale(array, kind, options):
         spread = scale[:, None, None] if scale.ndim else scale
     np.testing.assert_array_equal(codes, encode(x, spread, kind, saturate=True), strict=True)
     # what decided the scale has a code of the largest size
-    assert np.abs(reference.VALUES[kind][codes]).max() == reference.LARGEST[kind]
+    assert np.abs(ours.FORMATS[kind].values[codes]).max() == ours.FORMATS[kind].largest
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -215,7 +216,7 @@ def test_one_code_off_is_outside_almost_everywhere(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_interval_of_codes_is_open_at_ties_alone(kind):
     """At every midpoint of two values, both are allowed; a thousandth beside it, one."""
-    values = np.unique(reference.VALUES[kind][np.isfinite(reference.VALUES[kind])])
+    values = np.unique(ours.FORMATS[kind].values[np.isfinite(ours.FORMATS[kind].values)])
     middle = ((values[1:] + values[:-1]) / 2)[None, None, None]
     middle = middle[middle != 0][None, None, None]
     if kind == "simulated":

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, diff, run
+from workbench.case import formats
 from workbench.case.stages import QUANTISED_INPUTS
 from workbench.cuda.quantize import quantize
 from workbench.judge.explain.factors import ledger
-from workbench.reference.quantize import VALUES
 from workbench.report.remarks import notes
 
 CASE = Case(heads=4, kv_heads=2, seqlen=40, head_dim=32)
@@ -19,7 +19,7 @@ DECLARED = {"probs_dtype": "float32", "accumulation": "nearest", "exp_ulps_per_x
 
 
 def decoded(kind: str, codes: np.ndarray, scale: np.ndarray, dtype: type = np.float16) -> np.ndarray:
-    return (VALUES[kind].astype(np.float32)[codes] * scale[:, None, None]).astype(dtype)
+    return (formats.FORMATS[kind].values.astype(np.float32)[codes] * scale[:, None, None]).astype(dtype)
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, **faults: float) -> dict[str, np.ndarray]:

@@ -10,10 +10,10 @@ import pytest
 
 from tests.cli.test_main import workbench
 from workbench import Case, diff, load, run, save
+from workbench.case.formats import FORMATS
 from workbench.case.stages import QUANTISED_INPUTS, stages_of
 from workbench.cuda.quantize import quantize
 from workbench.judge.judgeable import BY_TILE
-from workbench.reference.quantize import VALUES
 
 F32 = np.float32
 #: 3 tiles of 16 keys and a ragged one, in splits of 2 tiles
@@ -34,7 +34,7 @@ def kernel(fault: str = "", *, only: tuple[str, ...] = (), declared: Any = None)
         x: dict[str, Any] = {}
         for name, array in zip("qkv", (q, k, v), strict=True):
             x[f"codes_{name}"], x[f"scale_{name}"] = quantize(array, "e4m3", saturate=True)
-            lut = VALUES["e4m3"].astype(F32) * x[f"scale_{name}"][:, None]
+            lut = FORMATS["e4m3"].values.astype(F32) * x[f"scale_{name}"][:, None]
             if name != "q":
                 x[f"lut_{name}"] = lut
             heads = np.arange(array.shape[1])[:, None, None]

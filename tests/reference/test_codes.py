@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from workbench.case import formats
 from workbench.case.case import Case
 from workbench.case.stages import stages_of
 from workbench.reference import dense, quantize
@@ -21,11 +22,11 @@ def in_float32(codes: str) -> np.ndarray:
     if codes == "simulated":
         value = (np.arange(256) - 128).astype(np.float32) / np.float32(127) * np.float32(448)
     else:
-        value = quantize.VALUES[codes].astype(np.float32)
+        value = formats.FORMATS[codes].values.astype(np.float32)
     return value * SCALES[:, None]
 
 
-@pytest.mark.parametrize("codes", quantize.VALUES)
+@pytest.mark.parametrize("codes", formats.FORMATS)
 def test_decoding_in_float32_is_within_its_error(codes: str) -> None:
     found, value = in_float32(codes), quantize.table(SCALES, codes)
     known = np.isfinite(value)
@@ -36,7 +37,7 @@ def test_decoding_in_float32_is_within_its_error(codes: str) -> None:
     assert np.all(decoding_error(value, codes)[~known] == 0)
 
 
-@pytest.mark.parametrize("codes", quantize.VALUES)
+@pytest.mark.parametrize("codes", formats.FORMATS)
 def test_what_is_cast_to_float16_lies_in_the_interval(codes: str) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         found = in_float32(codes).astype(np.float16).astype(np.float64)
@@ -50,7 +51,7 @@ def test_what_is_cast_to_float16_lies_in_the_interval(codes: str) -> None:
     assert np.all(np.isnan(low) == ~known)
 
 
-@pytest.mark.parametrize("codes", quantize.VALUES)
+@pytest.mark.parametrize("codes", formats.FORMATS)
 def test_where_nobody_told_the_dtype_each_of_them_lies_in_the_interval(codes: str) -> None:
     found, value = in_float32(codes), quantize.table(SCALES, codes)
     error = decoding_error(value, codes)
@@ -74,7 +75,7 @@ def test_an_error_of_the_scale_adds_to_that_of_the_decoding() -> None:
     )
 
 
-@pytest.mark.parametrize("codes", quantize.VALUES)
+@pytest.mark.parametrize("codes", formats.FORMATS)
 @pytest.mark.parametrize("algorithm", ["fp8", "fp8_split_k"])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_attention_on_codes_is_the_referee_on_decoded_rows(algorithm: str, codes: str, softcap: float | None) -> None:

@@ -41,7 +41,7 @@ def test_what_was_taken_apart_comes_back(whole: Trace, tmp_path: Path, windows: 
     for i, part in enumerate(parts(whole, *windows).values()):
         save(part, tmp_path / f"run.{i}.safetensors")
     again = load_all(str(tmp_path))
-    assert (again.case, again.window, again.whole) == (whole.case, None, None)
+    assert (again.case, again.box, again.whole) == (whole.case, None, None)
     for before, after in ((whole.inputs, again.inputs), (whole.stages, again.stages)):
         assert list(before) == list(after)
         for name, array in before.items():
@@ -88,7 +88,7 @@ def test_what_is_not_one_run_is_refused(flash: Trace) -> None:
     def of(**changes) -> str:
         return refused(dict([one, (two[0], replace(two[1], **changes))]))
 
-    assert of(window=None) == 'b=1: one of 2 files says which "window" of the run it holds; it says none'
+    assert of(box=None) == 'b=1: one of 2 files says which "window" of the run it holds; it says none'
     assert of(target="other") == "b=0 and b=1 are not of one run: target differs"
     assert of(whole=CASE.but(seed=1)) == "b=0 and b=1 are not of one run: case differs"
     fewer = {name: stage for name, stage in two[1].stages.items() if name != "qk"}

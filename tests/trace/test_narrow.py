@@ -8,7 +8,7 @@ import pytest
 
 from tests.refusals import invoked as workbench
 from workbench import Case, Diff, Refusal, Trace, diff, load, run, save
-from workbench.case.box import Window, kv_heads, parse
+from workbench.case.box import Box, parse
 from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS
 from workbench.cuda.plan import plan
@@ -36,7 +36,8 @@ def test_a_window_holds_what_the_whole_run_holds_there(runs: tuple[Trace, Trace]
     known = ALGORITHMS[whole.algorithm]
     assert tuple(window.stages) == tuple(whole.stages) == window.requested
     for name, stage in whole.stages.items():
-        bounds = {"b": (1, 2), "h": kv_heads(CASE, Window((1, 2), (3, 4), (30, 70))) if known[name].of_kv else (3, 4)}
+        box = Box(slice(1, 2), slice(3, 4), slice(30, 70))
+        bounds = {"b": (1, 2), "h": box.of_kv(CASE).edges()["h"] if known[name].of_kv else (3, 4)}
         wanted = part(stage, known[name].axes, bounds | {"q": (30, 70)})
         assert window.stages[name].size and not unwritten(window.stages[name]).any()
         assert window.stages[name].tobytes() == wanted.tobytes(), name
@@ -94,7 +95,7 @@ def test_a_window_at_rest_is_a_window(tmp_path: Path, runs: tuple[Trace, Trace])
     whole, window = runs
     save(window, tmp_path / "window.safetensors")
     again = load(tmp_path / "window.safetensors")
-    assert (again.window, again.case_run) == (window.window, whole.case) and diff(again).verdict == "rounding"
+    assert (again.box, again.case_run) == (window.box, whole.case) and diff(again).verdict == "rounding"
     assert headline(again) == headline(window).replace(" with", " with")
     save(whole, tmp_path / "whole.safetensors")
     done = workbench("diff", tmp_path / "whole.safetensors", "--where", WHERE)

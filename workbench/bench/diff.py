@@ -20,10 +20,11 @@ import numpy as np
 
 from workbench.arrays import as_numpy, handed_over
 from workbench.bench.harness import python, seconds, torch_if_installed
+from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.foreign.run import run
 from workbench.judge.diff import Diff, diff
-from workbench.judge.expectation import Expectation, Part
+from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable
 from workbench.judge.usual_rules import ATOL
 from workbench.machine import machine, peak_bytes, versions
@@ -160,7 +161,7 @@ def judge() -> None:
 def peers(trace: Trace, device: str) -> dict[str, Any]:
     """What a row of `costs` says of the peers. AssertionError where a stage is not within ATOL."""
     case, torch = trace.case, torch_if_installed()
-    heads = [Part(slice(b, b + 1), slice(h, h + 1)) for b in range(case.batch) for h in range(case.heads)]
+    heads = [Box(slice(b, b + 1), slice(h, h + 1)) for b in range(case.batch) for h in range(case.heads)]
     repeats = max(1, REPEATS // len(heads))
     expectation_s = 0.0
     taken = dict.fromkeys(PEERS if torch else PEERS[:1], 0.0)

@@ -1,92 +1,120 @@
-"""A window on a run: batches, heads and queries to which dumps and judgement are limited. The kernel runs whole."""
+"""A box: some batches, heads and queries of a run, to which dumps and judgement are limited or of which one goes at a
+time. The kernel runs whole.
+"""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
+from workbench.case import masks
 from workbench.case.case import Case
-from workbench.case.stages import AXIS_NAMES
+from workbench.case.stages import AXIS_NAMES, INPUT_AXES
 from workbench.refusal import Refusal
 
 AXES = "bhq"
-Bounds = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Window:
-    """First and last + 1 of the batches, query heads and queries of a case."""
+class Box(NamedTuple):
+    """Batches, query heads and queries, a slice each; of heads those of whole groups, which share their keys, or some
+    of one group.
+    """
 
-    b: Bounds
-    h: Bounds
-    q: Bounds
+    b: slice = slice(None)
+    h: slice = slice(None)
+    q: slice | np.ndarray = slice(None)
 
     def __str__(self) -> str:
-        return ",".join(f"{axis}={first}:{last}" for axis, (first, last) in zip(AXES, self, strict=True))
+        """As `parse` reads it; of a box whose slices have both ends."""
+        return ",".join(f"{axis}={first}:{last}" for axis, (first, last) in self.edges().items())
 
-    def __iter__(self) -> Any:
-        return iter((self.b, self.h, self.q))
+    def edges(self) -> dict[str, tuple[int, int]]:
+        """Axis -> first and last + 1, of a box whose slices have both ends."""
+        assert isinstance(self.q, slice)
+        return {axis: (along.start, along.stop) for axis, along in zip(AXES, (self.b, self.h, self.q), strict=True)}
+
+    def of(self, array: np.ndarray, axes: str) -> np.ndarray:
+        """What of an array with the axes `axes` is in the box; one of size 1 along an axis is the same along it."""
+        sizes = zip(axes, array.shape, strict=True)
+        return array[tuple(getattr(self, axis) if axis in AXES and size > 1 else slice(None) for axis, size in sizes)]
+
+    def of_kv(self, case: Case) -> "Box":
+        """The box of an array whose h is the kv head: those that its heads read."""
+        heads, group = range(case.heads)[self.h], case.heads // case.kv_heads
+        return self._replace(h=slice(heads.start // group, (heads.stop - 1) // group + 1))
+
+    def of_input(self, case: Case, name: str, array: np.ndarray) -> np.ndarray:
+        """What its queries read of an array of the shape of the input `name`; of k and v whole heads."""
+        return (self if name == "q" else self.of_kv(case)).of(array, INPUT_AXES[name])
+
+    def offset(self, axes: str) -> tuple[int, ...]:
+        """The first index along each of the axes; 0 where it holds the whole of one."""
+        return tuple(getattr(self, axis).start if axis in AXES else 0 for axis in axes)
+
+    def rows(self, some: slice) -> "Box":
+        """Some of its queries, counted from its first; these are a slice with a start."""
+        (start,) = self.offset("q")
+        return self._replace(q=slice(start + some.start, start + some.stop))
+
+    def visible(self, case: Case, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Which keys its queries see, bool [q, k], or [b, h, q, k] where a mask was put in."""
+        found = masks.visible(case, inputs, self.q)
+        return found if found.ndim == 2 else self._replace(q=slice(None)).of(found, "bhqk")
+
+    def bias(self, case: Case, inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """What is added to its scores, a view of [b, h, q, k]; None without one."""
+        added = masks.bias(case, inputs)
+        return None if added is None else self.of(added, "bhqk")
 
 
-def parse(text: str, case: Case) -> Window:
-    """The window `b=0,h=3,q=64:128` on a case: an index or first:last + 1 for any of b, h and q, the others whole.
+WHOLE = Box()
+
+
+def parse(text: str, case: Case) -> Box:
+    """The box `b=0,h=3,q=64:128` on a case: an index or first:last + 1 for any of b, h and q, the others whole.
 
     Refusal for another axis, what is outside the case, and heads that are neither whole groups, which share their keys,
     nor of one group.
     """
-    sizes = {axis: case.sizes[axis] for axis in AXES}
-    found: dict[str, Bounds] = {}
+    found = {axis: slice(0, case.sizes[axis]) for axis in AXES}
+    said: set[str] = set()
     for part in text.split(","):
         matched = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*(?::\s*(\d+)\s*)?", part)
-        if matched is None or matched[1] not in AXES or matched[1] in found:
+        if matched is None or matched[1] not in AXES or matched[1] in said:
             raise Refusal(f"a window is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got {part!r}")
         axis, first = matched[1], int(matched[2])
         last = first + 1 if matched[3] is None else int(matched[3])
-        if not first < last <= sizes[axis]:
-            raise Refusal(f"{AXIS_NAMES[axis]} {axis} of the case is 0 to {sizes[axis] - 1}; got {part.strip()}")
-        found[axis] = (first, last)
-    window = Window(*(found.get(axis, (0, sizes[axis])) for axis in AXES))
-    group, (first, last) = case.heads // case.kv_heads, window.h
+        if not first < last <= case.sizes[axis]:
+            raise Refusal(f"{AXIS_NAMES[axis]} {axis} of the case is 0 to {case.sizes[axis] - 1}; got {part.strip()}")
+        found[axis] = slice(first, last)
+        said.add(axis)
+    group, (first, last) = case.heads // case.kv_heads, (found["h"].start, found["h"].stop)
     if (first % group or last % group) and first // group != (last - 1) // group:
         raise Refusal(f"h of a window is whole groups of {group} heads, or within one; got h={first}:{last}")
-    return window
+    return Box(**found)
 
 
-def kv_heads(case: Case, window: Window) -> Bounds:
-    """The kv heads that the heads of a window read."""
-    group = case.heads // case.kv_heads
-    return window.h[0] // group, (window.h[1] - 1) // group + 1
-
-
-def bounds(case: Case, window: Window, of_kv: bool) -> dict[str, slice]:
-    """Axis letter -> what of it is in a window, of an array whose h is the kv head (`of_kv`) or the query head."""
-    heads = kv_heads(case, window) if of_kv else window.h
-    return {"b": slice(*window.b), "h": slice(*heads), "q": slice(*window.q)}
-
-
-def case_of(case: Case, window: Window) -> Case:
-    """The case of what is in a window of a case, with its scale, tiles and splits. Some of its queries see other keys
-    than a causal case of their number: they need a mask.
+def case_of(case: Case, box: Box) -> Case:
+    """The case of what is in a box, with its scale, tiles and splits. Some of its queries see other keys than a causal
+    case of their number: they need a mask.
     """
-    (b0, b1), (h0, h1), (q0, q1) = window
-    kv0, kv1 = kv_heads(case, window)
-    whole = (q0, q1) == (0, case.seqlen_q)
+    heads, whole = range(case.heads)[box.of_kv(case).h], box.edges()["q"] == (0, case.seqlen_q)
+    sizes = {axis: last - first for axis, (first, last) in box.edges().items()}
     return case.but(
-        batch=b1 - b0, heads=h1 - h0, kv_heads=kv1 - kv0, seqlen_q=q1 - q0, seqlen_k=case.seqlen_k,
+        batch=sizes["b"], heads=sizes["h"], kv_heads=len(heads), seqlen_q=sizes["q"], seqlen_k=case.seqlen_k,
         causal=case.causal and whole, window=case.window if whole else None, scale=case.scale,
     )  # fmt: skip
 
 
-def with_causal(inputs: Mapping[str, np.ndarray], case: Case, window: Window) -> dict[str, np.ndarray]:
-    """The inputs of a window on a case, with the mask of the case among them where the window's case cannot tell it."""
-    if not (case.causal or case.window) or window.q == (0, case.seqlen_q):
+def with_causal(inputs: Mapping[str, np.ndarray], case: Case, box: Box) -> dict[str, np.ndarray]:
+    """The inputs of a box on a case, with the mask of the case among them where the box's case cannot tell it."""
+    if not (case.causal or case.window) or box.edges()["q"] == (0, case.seqlen_q):
         return dict(inputs)
-    mask = case.mask()[slice(*window.q)]
+    mask = case.mask(box.q)
     return {**inputs, "mask": inputs["mask"] & mask if "mask" in inputs else mask}
 
 
-def sizes_of(case: Case, window: Window | None) -> dict[str, int]:
-    """Size of every stage axis, of a settled case or of a window on it."""
-    return case.sizes if window is None else case.sizes | case_of(case, window).sizes
+def sizes_of(case: Case, box: Box | None) -> dict[str, int]:
+    """Size of every stage axis, of a settled case or of a box on it."""
+    return case.sizes if box is None else case.sizes | case_of(case, box).sizes

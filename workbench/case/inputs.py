@@ -5,11 +5,11 @@ a mask and a bias beside them.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.case import Case
+from workbench.case.formats import BY_DTYPE
 from workbench.case.stages import INPUTS, MASKS, QUANTISED_INPUTS
 from workbench.floats import DTYPES, FLOATS
 from workbench.refusal import Refusal
@@ -17,13 +17,8 @@ from workbench.refusal import Refusal
 Arrays = Mapping[str, np.ndarray]
 
 NAMES = (*INPUTS, *QUANTISED_INPUTS, *MASKS)
-#: dtype of codes -> their format; uint8 codes may be of any
-FORMATS: Mapping[np.dtype, str] = {
-    np.dtype(ml_dtypes.float8_e4m3fn): "e4m3",
-    np.dtype(ml_dtypes.float8_e5m2): "e5m2",
-}
 #: dtypes of codes
-CODES = (np.dtype(np.uint8), *FORMATS)
+CODES = (np.dtype(np.uint8), *BY_DTYPE)
 
 
 def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
@@ -48,7 +43,7 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
     dtypes = {str(arrays[x].dtype) for x in INPUTS if x in arrays}
     if len(dtypes) > 1:
         raise Refusal(f"{where}: q, k and v must have one dtype; got {', '.join(sorted(dtypes))}")
-    formats = {FORMATS[arrays[f"codes_{x}"].dtype] for x in INPUTS if _float8(arrays.get(f"codes_{x}"))}
+    formats = {BY_DTYPE[arrays[f"codes_{x}"].dtype] for x in INPUTS if _float8(arrays.get(f"codes_{x}"))}
     if len(formats) > 1:
         raise Refusal(f"{where}: codes must have one format; got {', '.join(sorted(formats))}")
     return arrays
@@ -101,7 +96,7 @@ def fields(arrays: Arrays) -> dict[str, Any]:
     told: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": kv_heads}
     told |= {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "head_dim": head_dim}
     floats = [arrays[x] for x in INPUTS if x in arrays]
-    formats = [FORMATS[array.dtype] for name, array in arrays.items() if name in QUANTISED_INPUTS and _float8(array)]
+    formats = [BY_DTYPE[array.dtype] for name, array in arrays.items() if name in QUANTISED_INPUTS and _float8(array)]
     if floats:
         told["dtype"] = str(floats[0].dtype)
     if formats:
@@ -123,4 +118,4 @@ def put_in(arrays: Arrays, case: Case) -> dict[str, np.ndarray]:
 
 
 def _float8(array: np.ndarray | None) -> bool:
-    return array is not None and array.dtype in FORMATS
+    return array is not None and array.dtype in BY_DTYPE

@@ -91,7 +91,7 @@ class Options:
             faults=(),
             backend="auto",
             isolate=self.isolate and self.timeout is None and self.memory_gb is None,  # either says that
-            contract=words(self.contract) if isinstance(self.contract, str | Mapping) else None,  # or refused
+            contract=words(self.contract) if self.contract and isinstance(self.contract, str | Mapping) else None,
             inputs=str(self.inputs) if isinstance(self.inputs, str | Path) else None,
             feed={name: str(x) if isinstance(x, str | Path) else NAMELESS for name, x in self.feed.items()},
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case.formats import FLOAT8
 from workbench.floats import DTYPES
 from workbench.records import Rule, one_of
 
@@ -27,8 +28,6 @@ NORMALISATIONS = ("division", "lse", "any")
 TILE_ORDERS = ("ascending", "descending")
 #: how float32 operands of products are rounded, in Triton's words
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
-#: format of codes -> the dtype that holds them
-FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
 
 def said(

@@ -19,8 +19,8 @@ from workbench.cuda import emulator
 from workbench.cuda.faults.fault import Fault, applied
 from workbench.cuda.kernel import Constants
 
-#: axis -> where its first index in a window is among the int32 that a windowed build takes; its last + 1 is behind it
-WINDOW = {"b": 0, "h": 2, "q": 4, "kv_h": 6}
+#: axis -> where its first index in a window is among the int32 that a boxed build takes; its last + 1 is behind it
+BOX = {"b": 0, "h": 2, "q": 4, "kv_h": 6}
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def _names(tree: ast.AST) -> set[str]:
 
 class _Probes(ast.NodeTransformer):
     """Turns `probe.<stage>[index] = value` into a store to an argument for wanted stages and drops it for others;
-    `windowed`: only where the index is in a window, into a buffer that begins there.
+    `boxed`: only where the index is in a box, into a buffer that begins there.
     """
 
-    def __init__(self, wanted: Sequence[str], windowed: bool) -> None:
-        self.wanted, self.windowed = wanted, windowed
+    def __init__(self, wanted: Sequence[str], boxed: bool) -> None:
+        self.wanted, self.boxed = wanted, boxed
         self.found: list[str] = []
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:
@@ -94,7 +94,7 @@ class _Probes(ast.NodeTransformer):
             return None
         self.found.append(stage)
         target.value = ast.copy_location(ast.Name(f"probe_{stage}", ast.Load()), target.value)
-        return _in_window(node, target, STAGES[stage]) if self.windowed else node
+        return _in_box(node, target, STAGES[stage]) if self.boxed else node
 
     def _block(self, node: ast.If | ast.For) -> ast.AST | None:
         """A block left empty goes with its header; a header holds no effects, only a condition or a range."""
@@ -106,16 +106,16 @@ class _Probes(ast.NodeTransformer):
     visit_If = visit_For = _block
 
 
-def _in_window(node: ast.Assign, target: ast.Subscript, stage: Stage) -> ast.stmt:
-    """The store under the condition that its index is in the window, counted from the window's first."""
+def _in_box(node: ast.Assign, target: ast.Subscript, stage: Stage) -> ast.stmt:
+    """The store under the condition that its index is in the box, counted from the box's first."""
     indices = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
     conditions: list[str] = []
     counted: list[str] = []
     for axis, index in zip(stage.axes, map(ast.unparse, indices), strict=True):
-        place = WINDOW.get("kv_h" if axis == "h" and stage.of_kv else axis)
-        counted.append(index if place is None else f"{index} - window[{place}]")
+        place = BOX.get("kv_h" if axis == "h" and stage.of_kv else axis)
+        counted.append(index if place is None else f"{index} - box[{place}]")
         if place is not None:
-            conditions.append(f"window[{place}] <= {index} and {index} < window[{place + 1}]")
+            conditions.append(f"box[{place}] <= {index} and {index} < box[{place + 1}]")
     target.slice = ast.parse(f"({', '.join(counted)},)", mode="eval").body
     made = ast.If(ast.parse(" and ".join(conditions), mode="eval").body, [node], [])
     for part in (made.test, target.slice):
@@ -136,21 +136,21 @@ def build(
     probes: Sequence[str],
     faults: tuple[Fault, ...],
     *,
-    windowed: bool = False,
+    boxed: bool = False,
 ) -> Build:
     """The kernel `function` of `file`, built with `constants`, dumping the stages of `probes` that it can, with
-    `faults` put in; `windowed`: only what is in the window, which is then its last argument but the stages.
+    `faults` put in; `boxed`: only what is in the box, which is then its last argument but the stages.
 
     Raises Refusal for a fault whose text no longer matches.
     """
     tree = ast.parse(_parsed(file, faults), str(file))
     (kernel,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
     _switched(kernel, constants.names())
-    transformer = _Probes(probes, windowed)
+    transformer = _Probes(probes, boxed)
     transformer.visit(kernel)
     found = tuple(dict.fromkeys(transformer.found))
     parameters = tuple(argument.arg for argument in kernel.args.args)
-    last = (["window"] if windowed and found else []) + [f"probe_{stage}" for stage in found]
+    last = (["box"] if boxed and found else []) + [f"probe_{stage}" for stage in found]
     kernel.args.args += map(ast.arg, last)
     tree.body = [node for node in tree.body if node is kernel or _is_device_code(node)]
     ast.fix_missing_locations(tree)

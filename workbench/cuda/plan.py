@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case.box import Window, kv_heads, parse, sizes_of
+from workbench.case.box import Box, parse, sizes_of
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.inputs import by_name, put_in
@@ -44,7 +44,7 @@ class Plan:
     inputs: tuple[str, ...]  #: names of the arrays that are full before the first launch
     arrays: dict[str, np.ndarray]  #: inputs and every buffer, as kernels take them
     guard: int  #: elements that must lie behind each input, so that no fault reads what is not ours
-    window: Window | None = None  #: to which the dumps are limited
+    box: Box | None = None  #: to which the dumps are limited
 
     @property
     def constants(self) -> Constants:
@@ -52,16 +52,16 @@ class Plan:
         return self.kernel.constants(self.trace.case)
 
     def arguments(self, built: Build, arrays: dict[str, Any]) -> tuple[Any, ...]:
-        """Values of a build's arguments: its parameters by name, then the window and the stages it dumps, from
+        """Values of a build's arguments: its parameters by name, then the box and the stages it dumps, from
         `arrays`.
         """
         values = {**scalars(self.trace.case), **arrays}
-        window = ("window",) if self.window is not None and built.probes else ()
-        return tuple(values[name] for name in (*built.parameters, *window, *built.probes))
+        box = ("box",) if self.box is not None and built.probes else ()
+        return tuple(values[name] for name in (*built.parameters, *box, *built.probes))
 
     @property
-    def windowed(self) -> tuple[str, ...]:
-        """Stages whose buffers hold no more than the window, where there is one."""
+    def boxed(self) -> tuple[str, ...]:
+        """Stages whose buffers hold no more than the box, where there is one."""
         return tuple(stage for stage in self.trace.stages if stage not in (*OWN_BUFFERS, *QUANTISED_INPUTS))
 
 
@@ -88,9 +88,9 @@ def plan(name: str, case: Case, options: Options) -> Plan:
     if beside := [name for name in MASKS if name in given]:
         raise Refusal(f"kernel {name} takes no mask and no bias; among the inputs are {', '.join(beside)}")
     wanted = requested(kernel, case, options.probes)
-    window = None if options.where is None else parse(options.where, case)
-    check_fits(kernel, case, wanted, window, options.limit_gb)
-    buffers = {stage: blank(dims, dtype) for stage, (dims, dtype) in _buffers(kernel, case, wanted, window).items()}
+    box = None if options.where is None else parse(options.where, case)
+    check_fits(kernel, case, wanted, box, options.limit_gb)
+    buffers = {stage: blank(dims, dtype) for stage, (dims, dtype) in _buffers(kernel, case, wanted, box).items()}
     if kernel.quantised:
         read = {x: array.astype(np.float32) for x, array in read.items()}
     elif codes:
@@ -115,9 +115,10 @@ def plan(name: str, case: Case, options: Options) -> Plan:
     guard = GUARD if any(fault.leaves_arrays for fault in chosen) else 0
     guarded = {name: _guarded(array, guard) for name, array in read.items()}
     arrays = {name: _bits(array) for name, array in {**buffers, **guarded}.items()}
-    if window is not None:
-        arrays["window"] = np.array([*window.b, *window.h, *window.q, *kv_heads(case, window)], np.int32)
-    return Plan(kernel, chosen, trace, tuple(guarded), arrays, guard, window)
+    if box is not None:
+        edges = [*box.edges().values(), box.of_kv(case).edges()["h"]]
+        arrays["box"] = np.array(edges, np.int32).ravel()
+    return Plan(kernel, chosen, trace, tuple(guarded), arrays, guard, box)
 
 
 def _partner(name: str) -> str:
@@ -127,11 +128,11 @@ def _partner(name: str) -> str:
 
 
 def _buffers(
-    kernel: Kernel, case: Case, wanted: Sequence[str], window: Window | None
+    kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | None
 ) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shape and dtype of every stage that a kernel writes; one that is only dumped is no larger than the window."""
+    """Shape and dtype of every stage that a kernel writes; one that is only dumped is no larger than the box."""
     dtypes = _dtypes(kernel.contract(case))
-    limited = sizes_of(case, window)
+    limited = sizes_of(case, box)
     return {
         name: (shape(stage, case.sizes if name in OWN_BUFFERS else limited), dtypes.get(name, np.dtype(np.float32)))
         for name, stage in ALGORITHMS[kernel.algorithm].items()
@@ -145,20 +146,20 @@ def _dtypes(promise: Contract) -> dict[str, np.dtype]:
     return {**decoded, "out": DTYPES[promise.out_dtype]}
 
 
-def dump_bytes(kernel: Kernel, case: Case, wanted: Sequence[str], window: Window | None) -> int:
+def dump_bytes(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | None) -> int:
     """Bytes of all stages that a run on a settled case dumps."""
-    return sum(prod(dims) * dtype.itemsize for dims, dtype in _buffers(kernel, case, wanted, window).values())
+    return sum(prod(dims) * dtype.itemsize for dims, dtype in _buffers(kernel, case, wanted, box).values())
 
 
-def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], window: Window | None, limit_gb: float) -> None:
-    """Refusal where the dumps are more than `limit_gb`, with a window whose are not."""
-    needed = dump_bytes(kernel, case, wanted, window)
+def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | None, limit_gb: float) -> None:
+    """Refusal where the dumps are more than `limit_gb`, with a box whose are not."""
+    needed = dump_bytes(kernel, case, wanted, box)
     if needed <= limit_gb * 1e9:
         return
-    queries = window.q if window is not None else (0, case.seqlen_q)
-    b, h = (0, 0) if window is None else (window.b[0], window.h[0])
-    for last in (queries[1], *(1 << n for n in range(20, -1, -1))):
-        smaller = parse(f"b={b},h={h},q={queries[0]}:{queries[0] + min(last, queries[1] - queries[0])}", case)
+    b, h, first = (0, 0, 0) if box is None else box.offset("bhq")
+    end = case.seqlen_q if box is None else box.edges()["q"][1]
+    for rows in (end, *(1 << n for n in range(20, -1, -1))):
+        smaller = parse(f"b={b},h={h},q={first}:{min(first + rows, end)}", case)
         size = dump_bytes(kernel, case, wanted, smaller)
         if size <= limit_gb * 1e9:
             advice = f"--where {smaller} ({size / 1e9:.2g} GB) fits"

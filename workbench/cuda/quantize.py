@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from workbench.case.fields import QUANTISED
+from workbench.case.formats import FORMATS
 from workbench.refusal import Refusal
 
 
-class Format(NamedTuple):
-    """A format of codes."""
+class Encoding(NamedTuple):
+    """How codes of a format are made."""
 
     largest: float  #: the largest value before the scale
     fraction_bits: int = 0  #: of float8; 0 for simulated codes
@@ -30,12 +32,14 @@ class Format(NamedTuple):
     nan: int = 0  #: code of NaN; 0: there is none
 
 
-KINDS: Mapping[str, Format] = {
-    "simulated": Format(448.0),
-    "e4m3": Format(448.0, fraction_bits=3, smallest_exponent=-6, overflow=0x7F, nan=0x7F),
-    "e5m2": Format(57344.0, fraction_bits=2, smallest_exponent=-14, overflow=0x7C, nan=0x7F),
+_FIELDS: Mapping[str, Mapping[str, int]] = {
+    "e4m3": {"fraction_bits": 3, "smallest_exponent": -6, "overflow": 0x7F, "nan": 0x7F},
+    "e5m2": {"fraction_bits": 2, "smallest_exponent": -14, "overflow": 0x7C, "nan": 0x7F},
 }
-SCALINGS = ("dynamic", "static")
+KINDS: Mapping[str, Encoding] = {
+    name: Encoding(form.largest, **_FIELDS.get(name, {})) for name, form in FORMATS.items()
+}
+SCALINGS = QUANTISED["quantiser_scale"]
 GRANULARITIES = ("tensor", "head", "block")
 #: a tensor without a normal number in it is as good as zero: its scale is 1
 SMALLEST_NORMAL = 2.0**-126

@@ -59,9 +59,9 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
     wanted = made.trace.requested
     dumped_by_all: list[str] = []
     for function, grid, _ in launches(made.trace.case, made.kernel, made.trace.put_in):
-        windowed = made.window is not None
+        boxed = made.box is not None
         faults = made.kernel.faults_of(made.kernel.functions[function], made.faults)
-        built, launch = _launcher(made.kernel, function, made.constants, wanted, faults, backend, windowed)
+        built, launch = _launcher(made.kernel, function, made.constants, wanted, faults, backend, boxed)
         dumped_by_all += built.probes
         try:
             launch(grid, made.constants.threads, made.arguments(built, memory.arrays))
@@ -71,7 +71,7 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
                 f"`workbench check` tells more\n{error}"
             ) from None
         if backend == "emulator":
-            leave_receipt(function, made.constants, wanted, faults, windowed=windowed)
+            leave_receipt(function, made.constants, wanted, faults, boxed=boxed)
     memory.copy_back()
     # what was put in belongs to this case alone
     anew = options.inputs is None and not options.feed
@@ -79,7 +79,7 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
     rerun = again if anew else None
     trace = _of_launches(made.trace, dumped_by_all) if options.feed else made.trace
     trace = replace(trace, backend=backend, versions=versions(backend), rerun=rerun)
-    return trace if made.window is None else narrowed(trace, made.window, already=made.windowed, rerun=rerun)
+    return trace if made.box is None else narrowed(trace, made.box, already=made.boxed, rerun=rerun)
 
 
 def _of_launches(trace: Trace, dumped: Sequence[str]) -> Trace:
@@ -100,10 +100,10 @@ def _launcher(
     wanted: tuple[str, ...],
     chosen: tuple[Fault, ...],
     backend: str,
-    windowed: bool,
+    boxed: bool,
 ) -> tuple[Build, Callable[..., None]]:
     """The build of a kernel function, and launch(grid, block, arguments); made once in a process."""
-    made = build(kernel.functions[function], function, constants, wanted, chosen, windowed=windowed)
+    made = build(kernel.functions[function], function, constants, wanted, chosen, boxed=boxed)
     if backend == "emulator":
         return made, made.for_emulator()
     dispatcher = made.for_cuda()
@@ -191,16 +191,16 @@ def receipt(
     chosen: tuple[Fault, ...],
     *,
     watched: bool = False,
-    windowed: bool = False,
+    boxed: bool = False,
 ) -> Path:
     """A file that says that the emulator has compiled this build before, for estimates only."""
     put_in = [(fault.id, fault.after) for fault in chosen]
-    key = repr((function, constants, wanted, put_in, watched, windowed, versions_of("numba")))
+    key = repr((function, constants, wanted, put_in, watched, boxed, versions_of("numba")))
     return emulator.cache_dir() / "receipts" / hashlib.sha256(key.encode()).hexdigest()[:24]
 
 
-def leave_receipt(*build: Any, watched: bool = False, windowed: bool = False) -> None:
+def leave_receipt(*build: Any, watched: bool = False, boxed: bool = False) -> None:
     """Remember that a build was compiled; arguments as of `receipt`."""
-    path = receipt(*build, watched=watched, windowed=windowed)
+    path = receipt(*build, watched=watched, boxed=boxed)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()

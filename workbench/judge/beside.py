@@ -10,11 +10,12 @@ from operator import add
 
 import numpy as np
 
+from workbench.case.box import Box
 from workbench.judge import cancellation
 from workbench.judge.blocks import over_parts
 from workbench.judge.codes.decoding import attention_of
 from workbench.judge.compare import expected_out
-from workbench.judge.expectation import Expectation, Part
+from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable, table
 from workbench.judge.usual_rules import Deviation, Rule, deviation
 from workbench.reference.graph import nearest_dumped
@@ -58,7 +59,7 @@ def beside(trace: Trace) -> Beside:
     read, right = (attention_of(trace, from_codes=which) for which in (False, True))
     dumped, found = readable(read), room(read)
 
-    def one(part: Part) -> None:
+    def one(part: Box) -> None:
         found.gather(Expectation(read, dumped, part), Expectation(right, {}, part))
 
     over_parts(read, "cpu", one, f"other rules and bits lost of {trace.target}")

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.stages import INPUTS
@@ -25,7 +26,7 @@ from workbench.judge.codes.decoding import attention_of
 from workbench.judge.compare import compared
 from workbench.judge.control import control, sampled
 from workbench.judge.elements import Found, State
-from workbench.judge.expectation import Expectation, Part
+from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable, table
 from workbench.reference.graph import direct, nearest_dumped, unseen_upstream
 from workbench.trace.trace import Trace
@@ -105,7 +106,7 @@ def biases(trace: Trace, names: Iterable[str]) -> dict[str, Bias]:
     if not tested:
         return {}
     rows = sampled(trace.case)
-    expectation = Expectation(trace, dumped, Part(q=rows), statistics=False)
+    expectation = Expectation(trace, dumped, Box(q=rows), statistics=False)
     controls = control(expectation, _cast_as_declared(trace.contract))
     dtypes = {name: trace.stages[name].dtype for name in tested}
     axes = {name: expectation.axes(name) for name in tested}

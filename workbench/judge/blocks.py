@@ -11,11 +11,12 @@ from typing import TypeVar
 import numpy as np
 
 from workbench.arrays import module
+from workbench.case.box import Box
 from workbench.case.contract import Contract
 from workbench.case.stages import ALGORITHMS, INPUTS
 from workbench.judge.compare import summaries
 from workbench.judge.elements import Comparison, Elements, State, Summary
-from workbench.judge.expectation import Expectation, Part
+from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import free_maxima, readable, split_keys_known, table
 from workbench.machine import keep_heap, processors
 from workbench.progress import step
@@ -105,7 +106,7 @@ def _summaries(
 ) -> tuple[dict[str, Summary], dict[str, Summary]]:
     """The summaries of the stages `names`, as in `_judged`; elements go into `stores` where there is one."""
 
-    def one(part: Part) -> tuple[dict[str, Summary], dict[str, Summary]]:
+    def one(part: Box) -> tuple[dict[str, Summary], dict[str, Summary]]:
         here = tuple([name for name in some if _any_given(trace, name, part)] for some in names)
         isolated = Expectation(trace, dumped, part, device)
         first = summaries(isolated, here[0], stores[0], isolated.given) if here[0] else {}
@@ -132,7 +133,7 @@ def under(isolated: Expectation, contract: Contract, names: Sequence[str]) -> di
     return summaries(isolated.under(contract), here, {}, isolated.given) if here else {}
 
 
-def over_parts(trace: Trace, device: str, one: Callable[[Part], Found], what: str) -> list[Found]:
+def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str) -> list[Found]:
     """What `one` makes of every part of a trace, in order, on several threads where `device` is the cpu; `what` names
     it where progress is shown.
     """
@@ -152,7 +153,7 @@ def over_parts(trace: Trace, device: str, one: Callable[[Part], Found], what: st
     return found
 
 
-def _any_given(trace: Trace, name: str, part: Part) -> bool:
+def _any_given(trace: Trace, name: str, part: Box) -> bool:
     """Whether an element of the stage in `part` was given; none may have been of a stage of which only some were."""
     if name not in trace.sparse:
         return True
@@ -184,7 +185,7 @@ def determined(trace: Trace, name: str) -> bool:
     return split_keys_known(trace) or "s" not in ALGORITHMS[trace.algorithm][name].axes
 
 
-def parts_of(trace: Trace, device: str) -> Iterator[Part]:
+def parts_of(trace: Trace, device: str) -> Iterator[Box]:
     """The whole where it is small, else some heads, else queries of one head."""
     case = trace.case
     limit = AT_ONCE_ON_CPU // min(processors(), THREADS)
@@ -194,7 +195,7 @@ def parts_of(trace: Trace, device: str) -> Iterator[Part]:
     group = case.heads // case.kv_heads
     heads = limit // (case.seqlen_q * case.seqlen_k)
     if heads >= case.batch * case.heads:
-        yield Part(slice(0, case.batch), slice(0, case.heads), slice(0, case.seqlen_q))
+        yield Box(slice(0, case.batch), slice(0, case.heads), slice(0, case.seqlen_q))
         return
     heads = max(1, heads // group * group)  # whole groups, which share their keys, or one head
     rows = max(1, min(limit // case.seqlen_k, case.seqlen_q))
@@ -202,7 +203,7 @@ def parts_of(trace: Trace, device: str) -> Iterator[Part]:
         for h in range(0, case.heads, heads):
             for first in range(0, case.seqlen_q, rows):
                 last = min(first + rows, case.seqlen_q)
-                yield Part(slice(b, b + 1), slice(h, min(h + heads, case.heads)), slice(first, last))
+                yield Box(slice(b, b + 1), slice(h, min(h + heads, case.heads)), slice(first, last))
 
 
 def _store(trace: Trace, name: str) -> Elements:

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from workbench.case.box import Box
 from workbench.floats import unit_roundoff
 from workbench.judge.blocks import over_parts
 from workbench.judge.codes.decoding import attention_of
-from workbench.judge.expectation import Expectation, Part
+from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable, split_keys_known
 from workbench.reference.walk import magnitudes, values
 from workbench.trace.trace import Trace
@@ -42,7 +43,7 @@ def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
     found = room(trace)
     dumped = readable(trace)
 
-    def one(part: Part) -> None:
+    def one(part: Box) -> None:
         fill(found, Expectation(trace, dumped, part), Expectation(trace, {}, part))
 
     if found:

@@ -9,9 +9,10 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.arrays import in_float64
+from workbench.case.box import Box
 from workbench.case.contract import Contract
 from workbench.judge.elements import Elements, Found, State, Summary, compare, summary
-from workbench.judge.expectation import Expectation, Part, in_bool
+from workbench.judge.expectation import Expectation, in_bool
 from workbench.judge.judgeable import free_maxima
 from workbench.judge.units import in_stored_units, unit
 from workbench.reference.bound import Budget
@@ -35,11 +36,10 @@ def summaries(
         pieces = []
         for rows in _pieces(e, name):
             one = _held(e, name, bounds[name], rows, at_hand.get(name))
-            piece = e.part.narrowed(rows)
+            piece = e.part.rows(rows)
             if name in stores:
                 _keep(one, stores[name], piece, e.axes(name))
-            offset = tuple(getattr(piece, axis).start if axis in "bhq" else 0 for axis in e.axes(name))
-            pieces.append(summary(one, offset))
+            pieces.append(summary(one, piece.offset(e.axes(name))))
         found[name] = reduce(add, pieces)
     return found
 
@@ -70,7 +70,7 @@ def _pieces(e: Expectation, name: str) -> Iterator[slice]:
 
 def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.ndarray | None) -> Found:
     """Some queries of a part of a stage, held against their expectation within their budget."""
-    cut, axes, contract = Part(q=rows), e.axes(name), e.trace.contract
+    cut, axes, contract = Box(q=rows), e.axes(name), e.trace.contract
     dumped = cut.of(e.part.of(e.trace.stages[name], axes), axes)
     own_units = unit(e.trace, name) != 1
     if at_hand is None or own_units or name in ("out", "lse"):
@@ -129,7 +129,7 @@ def _among(one: Found, given: np.ndarray, like: np.ndarray) -> Found:
     return Found(**whole)
 
 
-def _keep(found: Found, elements: Elements, part: Part, axes: str) -> None:
+def _keep(found: Found, elements: Elements, part: Box, axes: str) -> None:
     for name in ("expected", "budget", "statistical", "over_budget", "state"):
         values = getattr(found, name)
         target = part.of(getattr(elements, name), axes)

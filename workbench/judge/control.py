@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.judge.codes.decoding import attention_of
 from workbench.judge.compare import compared
 from workbench.judge.elements import Found
-from workbench.judge.expectation import Expectation, Part
+from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable
 from workbench.reference.losses import without
 from workbench.reference.manner import PLAIN, Manner
@@ -44,7 +45,7 @@ def at_rows(trace: Trace, names: Collection[str], rows: np.ndarray) -> Iterator[
     `rows` of every head alone, within their worst case.
     """
     trace = attention_of(trace)
-    e = Expectation(trace, readable(trace), Part(q=rows), statistics=False)
+    e = Expectation(trace, readable(trace), Box(q=rows), statistics=False)
     yield from compared(e, [name for name in names if name in trace.stages])
 
 

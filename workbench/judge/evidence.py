@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from workbench.case.box import Box
 from workbench.case.contract import Contract
 from workbench.floats import round_to
 from workbench.judge.bias import FEWEST_ROWS, Z, by_row, lean
@@ -21,7 +22,7 @@ from workbench.judge.codes.decoding import attention_of
 from workbench.judge.compare import compared
 from workbench.judge.control import control, has_control, sampled
 from workbench.judge.elements import Found, State
-from workbench.judge.expectation import Expectation, Part
+from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable
 from workbench.judge.units import SCORE_UNITS
 from workbench.reference.bound import NEGLIGIBLE
@@ -82,7 +83,7 @@ def excesses(trace: Trace, names: Iterable[str], beyond: float = BEYOND) -> dict
     if not tested or trace.input_errors or not has_control(trace.contract):
         return {}
     rows = sampled(trace.case, ROWS)
-    e = Expectation(trace, readable(trace), Part(q=rows), typical=True)
+    e = Expectation(trace, readable(trace), Box(q=rows), typical=True)
     controls = [
         control(e, contract, manner) for contract in _contracts(trace.contract) for manner in _manners(contract)
     ]

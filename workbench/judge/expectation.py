@@ -7,14 +7,14 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from workbench.arrays import in_float64
 from workbench.case import masks as mask
+from workbench.case.box import WHOLE, Box
 from workbench.case.contract import Contract
-from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS
+from workbench.case.stages import ALGORITHMS, INPUTS
 from workbench.judge.judgeable import by_tile, free_maxima, hides_maxima, sizes_of, table, tiling_of
 from workbench.judge.units import natural
 from workbench.reference.bound import Budget
@@ -42,50 +42,13 @@ _OF_BUDGETS = frozenset(
 _READ_WHERE_DECLARED = frozenset(("probs_dtype", "probs_rounding", "partials_dtype", "partials_rounding"))
 
 
-class Part(NamedTuple):
-    """Some batches, heads and queries of a trace; a slice each, of heads those of whole groups or of one head."""
-
-    b: slice = slice(None)
-    h: slice = slice(None)
-    q: slice | np.ndarray = slice(None)
-
-    def of(self, array: np.ndarray, axes: str) -> np.ndarray:
-        """The part of an array with the axes `axes`."""
-        cuts: list[Any] = [getattr(self, axis) if axis in "bhq" else slice(None) for axis in axes]
-        return array[tuple(cuts)]
-
-    def narrowed(self, rows: slice) -> "Part":
-        """Some queries of the part, counted from its first; its queries are a slice with a start."""
-        assert isinstance(self.q, slice)
-        return self._replace(q=slice(self.q.start + rows.start, self.q.start + rows.stop))
-
-    def of_input(self, trace: Trace, name: str, array: np.ndarray) -> np.ndarray:
-        """What the part reads of an array of the shape of the input `name`; of k and v whole heads."""
-        heads, group = range(trace.case.heads)[self.h], trace.case.heads // trace.case.kv_heads
-        keys = Part(self.b, slice(heads.start // group, (heads.stop - 1) // group + 1))
-        return (self if name == "q" else keys).of(array, INPUT_AXES[name])
-
-    def visible(self, trace: Trace) -> np.ndarray:
-        """Which keys its queries see, bool [q, k], or [b, h, q, k] where a mask was put in."""
-        found = mask.visible(trace.case, trace.inputs, self.q)
-        return found if found.ndim == 2 else self._replace(q=slice(None)).of(found, "bhqk")
-
-    def bias(self, trace: Trace) -> np.ndarray | None:
-        """What is added to its scores, a view of [b, h, q, k]; None without one."""
-        added = mask.bias(trace.case, trace.inputs)
-        return None if added is None else self.of(added, "bhqk")
-
-
-WHOLE = Part()
-
-
 @dataclass(frozen=True)
 class Expectation:
     """A part of a trace in float64, and what its stages should be."""
 
     trace: Trace
     dumped: Mapping[str, np.ndarray]  #: stages that others are computed from, whole and as dumped
-    part: Part = WHOLE
+    part: Box = WHOLE
     device: str = "cpu"  #: where it is computed: cpu in NumPy, cuda in torch
     statistics: bool = True  #: whether its budgets are to have statistical bounds
     typical: bool = False  #: whether these are to be those of a typical error instead of the largest
@@ -97,7 +60,7 @@ class Expectation:
 
     def _input(self, x: np.ndarray, name: str) -> np.ndarray:
         """What the part reads of an array of the shape of the input `name`, in float64."""
-        return in_float64(self.part.of_input(self.trace, name, x), self.device)
+        return in_float64(self.part.of_input(self.trace.case, name, x), self.device)
 
     def value(self, name: str) -> np.ndarray:
         """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
@@ -137,12 +100,13 @@ class Expectation:
     @property
     def visible(self) -> np.ndarray:
         """Which keys a query of the part sees, bool [q, k] or [b, h, q, k]."""
-        return self.part.visible(self.trace)
+        return self.part.visible(self.trace.case, self.trace.inputs)
 
     @cached_property
     def problem(self) -> Problem:
         """What the stages are computed from."""
-        trace, added, steps, sizes = self.trace, self.part.bias(self.trace), table(self.trace), sizes_of(self.trace)
+        trace, steps, sizes = self.trace, table(self.trace), sizes_of(self.trace)
+        added = self.part.bias(trace.case, trace.inputs)
         return Problem(
             table=steps,
             contract=trace.contract,

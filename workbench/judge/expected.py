@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from workbench.case.box import Box
 from workbench.case.stages import before_attention, shape, stage_of
 from workbench.judge.codes.decoding import attention_of, decoding
-from workbench.judge.expectation import Expectation, Part
+from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import sizes_of, unjudgeable
 from workbench.judge.selection import Index, Selection, chosen, grid
 from workbench.reference.walk import values
@@ -33,7 +34,7 @@ def truth(trace: Trace, name: str, index: Index = ()) -> Selection:
     spans = {axis: _span(indices[axis]) for axis in "bhq"}
     if len(range(trace.case.heads)[spans["h"]]) > 1:
         spans["h"] = slice(0, trace.case.heads)  # a part has one head or whole groups
-    computed = Expectation(attention_of(trace, from_codes=True), {}, Part(**spans)).computed[name]
+    computed = Expectation(attention_of(trace, from_codes=True), {}, Box(**spans)).computed[name]
     within = {axis: [i - spans[axis].start if axis in spans else i for i in one] for axis, one in indices.items()}
     return Selection(name, absolute, None, computed[np.ix_(*within.values())])
 
@@ -48,6 +49,6 @@ def _before_attention(trace: Trace, name: str) -> np.ndarray:
     scale of codes in a window, which holds less than it is of, is the dumped one.
     """
     of_scale = [f"scale_{name[-1]}"]
-    known = {"scale": [], "codes": of_scale if trace.window is not None else [], "lut": of_scale}
+    known = {"scale": [], "codes": of_scale if trace.box is not None else [], "lut": of_scale}
     given = known.get(name.split("_")[0], [*of_scale, f"codes_{name[-1]}"])
     return values(decoding(trace, given), [name])[name]

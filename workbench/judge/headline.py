@@ -22,7 +22,7 @@ def headline(trace: Trace) -> str:
     if case.distribution == GIVEN:
         inputs = [f"inputs {trace.called_with.inputs or GIVEN}"]
     fed = [f"put in: {', '.join(trace.put_in)}"] if trace.called_with.feed else []
-    window = [] if trace.window is None else [f"only {trace.window}"]
+    box = [] if trace.box is None else [f"only {trace.box}"]
     changed = [f"{name} {typed(x)}" for name in ("softcap", "window") if (x := getattr(case, name)) is not None]
-    parts = [shape, mask, *changed, *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *window]
+    parts = [shape, mask, *changed, *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *box]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"

@@ -43,7 +43,7 @@ def unjudgeable(trace: Trace, name: str) -> str:
     """Why a stage cannot be judged however it looks; empty where it can."""
     if name in trace.put_in:
         return "it was put in"
-    if trace.window is not None and name.startswith("scale_"):
+    if trace.box is not None and name.startswith("scale_"):
         return "it is made of more than the window holds"
     codes = name in before_attention(trace.algorithm) and not name.startswith("dequant")
     if codes and trace.case.codes is None:

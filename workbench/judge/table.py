@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from workbench.case.box import Window
+from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.judge.diff import Diff
 from workbench.judge.stage import ORIGIN_VERDICTS
@@ -16,7 +16,7 @@ class Row:
 
     target: str
     case: Case  #: that was run
-    window: Window | None  #: what of the run was judged, where that is not all
+    box: Box | None  #: what of the run was judged, where that is not all
     verdict: str
     origins: tuple[str, ...]
     over_budget: float | None  #: the largest of all stages; None where nothing was judged
@@ -81,4 +81,4 @@ def run_row(diff: Diff) -> Row:
     worst = [element.over_budget for stage in judged for element in stage.worst(1)]
     errors = [error for stage in judged if (error := stage.judged.summary.max_abs) == error]  # none is a number: nan
     largest = max(worst, default=None), max(errors, default=None)
-    return Row(trace.target, trace.case_run, trace.window, diff.verdict, diff.origins, *largest, gates=trace.gates)
+    return Row(trace.target, trace.case_run, trace.box, diff.verdict, diff.origins, *largest, gates=trace.gates)

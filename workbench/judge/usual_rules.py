@@ -11,10 +11,10 @@ from operator import add
 import numpy as np
 from numpy.typing import ArrayLike
 
+from workbench.case.box import Box
 from workbench.case.stages import INPUTS
 from workbench.floats import round_to, to_float64
 from workbench.judge.blocks import parts_of
-from workbench.judge.expectation import Part
 from workbench.trace.trace import Trace
 
 #: rtol and atol of torch.testing.assert_close, by the dtype of what it compares (PyTorch 2.13, torch/testing)
@@ -73,11 +73,12 @@ def usual(trace: Trace, expected: np.ndarray) -> tuple[Rule, ...]:
     return reduce(add, (deviation(trace, part, part.of(expected, "bhqd")) for part in parts_of(trace, "cpu"))).rules
 
 
-def deviation(trace: Trace, part: Part, expected: np.ndarray) -> Deviation:
+def deviation(trace: Trace, part: Box, expected: np.ndarray) -> Deviation:
     """That of a part of `out`, whose float64 is `expected`."""
-    out = part.of(trace.stages["out"], "bhqd")
-    q, k, v = (part.of_input(trace, name, trace.inputs[name]) for name in INPUTS)
-    plain = plain_attention(q, k, v, **trace.case.numbers, mask=part.visible(trace), bias=part.bias(trace))
+    case, inputs, out = trace.case, trace.inputs, part.of(trace.stages["out"], "bhqd")
+    q, k, v = (part.of_input(case, name, inputs[name]) for name in INPUTS)
+    mask, bias = part.visible(case, inputs), part.bias(case, inputs)
+    plain = plain_attention(q, k, v, **case.numbers, mask=mask, bias=bias)
     stored, plain_stored, shifted = flash_attention(out, expected, plain)
     return Deviation(assert_close(out, expected), max_abs(out, expected), stored, plain_stored, shifted)
 

@@ -1,15 +1,11 @@
 """What a quantiser of the three formats should give, in float64, from the definitions: scales, codes and decode tables.
 
-`workbench.cuda.quantize` is what is held against it. Formats of 8 bits, the code c, before the scale:
-
-simulated   (c - 128) / 127 * 448
-e4m3, e5m2  sign, exponent, fraction of OCP's "8-bit floating point specification (OFP8)" 1.0, sections 5.1 and 5.2
+`workbench.cuda.quantize` is what is held against it; `case.formats` has the formats.
 """
-
-from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from workbench.case.formats import FORMATS
 from workbench.floats import unit_roundoff
 
 U = unit_roundoff("float32")
@@ -17,54 +13,20 @@ U = unit_roundoff("float32")
 HALF_SUBNORMAL = 2.0**-150
 
 
-def _simulated(code: int) -> float:
-    return (code - 128) / 127 * 448
-
-
-def _e4m3(code: int) -> float:
-    sign, exponent, fraction = 1 - 2 * (code >> 7), code >> 3 & 0xF, code & 0x7
-    if (exponent, fraction) == (15, 7):
-        return np.nan
-    return sign * (2.0 ** (exponent - 7) * (1 + fraction / 8) if exponent else 2.0**-6 * fraction / 8)
-
-
-def _e5m2(code: int) -> float:
-    sign, exponent, fraction = 1 - 2 * (code >> 7), code >> 2 & 0x1F, code & 0x3
-    if exponent == 31:
-        return np.nan if fraction else sign * np.inf
-    return sign * (2.0 ** (exponent - 15) * (1 + fraction / 4) if exponent else 2.0**-14 * fraction / 4)
-
-
-def _table(value: Callable[[int], float]) -> np.ndarray:
-    return np.array([value(code) for code in range(256)])
-
-
-#: values of the 256 codes before the scale, float64, by format
-VALUES: Mapping[str, np.ndarray] = {
-    "simulated": _table(_simulated),
-    "e4m3": _table(_e4m3),
-    "e5m2": _table(_e5m2),
-}
-#: the size that max|x| is mapped to
-LARGEST: Mapping[str, float] = {"simulated": 448.0, "e4m3": 448.0, "e5m2": 57344.0}
-#: float32 roundings on the way from x to what is rounded to a code, and from a code to its entry in a table
-ENCODE_ROUNDINGS: Mapping[str, int] = {"simulated": 3, "e4m3": 1, "e5m2": 1}
-DECODE_ROUNDINGS: Mapping[str, int] = {"simulated": 3, "e4m3": 1, "e5m2": 1}
-
-
 def scale(x: np.ndarray, kind: str, *, scaling: str = "dynamic") -> np.ndarray:
-    """Scale of every head over all batches, max|x| / LARGEST, [head], of x [batch, head, row, dim]; not yet rounded.
+    """Scale of every head over all batches, max|x| / the largest value of the format, [head], of x [batch, head, row,
+    dim]; not yet rounded.
 
     Half of that where `scaling` is static. 1 for a head without a number of at least 2^-126 in size. NaN stays NaN.
     """
     largest = np.abs(np.asarray(x, np.float64)).max(axis=(0, 2, 3))
     share = {"dynamic": 1.0, "static": 0.5}[scaling]
-    return np.where(largest < 2.0**-126, 1.0, share * largest / LARGEST[kind])
+    return np.where(largest < 2.0**-126, 1.0, share * largest / FORMATS[kind].largest)
 
 
 def table(scale: np.ndarray, kind: str) -> np.ndarray:
     """What each code stands for, [..., 256], given scale [...]."""
-    return np.asarray(scale, np.float64)[..., None] * VALUES[kind]
+    return np.asarray(scale, np.float64)[..., None] * FORMATS[kind].values
 
 
 def decoded(codes: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -96,7 +58,7 @@ def codes_interval(x: np.ndarray, scale: np.ndarray, kind: str, *, reach: float 
     `reach`: the relative error of x / scale beside these.
     """
     wanted = np.asarray(x, np.float64) / np.asarray(scale, np.float64)[:, None, None]
-    reach = (ENCODE_ROUNDINGS[kind] * U + reach) * (1 + 2**-20)  # of products of such errors
+    reach = (FORMATS[kind].encode_roundings * U + reach) * (1 + 2**-20)  # of products of such errors
     away = _nearest(wanted * (1 + reach) + np.copysign(HALF_SUBNORMAL, wanted), kind)
     towards = _nearest(wanted * (1 - reach), kind)  # not through zero, which has the sign of x
     return np.minimum(away, towards), np.maximum(away, towards)
@@ -106,7 +68,7 @@ def _nearest(wanted: np.ndarray, kind: str) -> np.ndarray:
     """Code of the nearest finite value, float64; of float8 by search among all of them, without arithmetic."""
     if kind == "simulated":
         return np.clip(np.rint(wanted * 127 / 448), -127, 127) + 128
-    positive = VALUES[kind][:128]
+    positive = FORMATS[kind].values[:128]
     positive = positive[np.isfinite(positive)]  # ascending, from code 0 on
     size = np.minimum(np.abs(wanted), positive[-1])
     above = np.clip(np.searchsorted(positive, size), 1, len(positive) - 1)

@@ -27,7 +27,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "faults": list(trace.faults),
         "backend": trace.backend,
         "case": number(trace.case_run.as_dict()),
-        "where": None if trace.window is None else dict(zip("bhq", map(list, trace.window), strict=True)),
+        "where": None if trace.box is None else {axis: [*ends] for axis, ends in trace.box.edges().items()},
         "put_in": list(trace.put_in),
         "contract": number(trace.contract.as_dict()),
         "verdict": diff.verdict,

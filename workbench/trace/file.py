@@ -34,8 +34,8 @@ KEY = "workbench"  #: of the manifest in the metadata
 _CHECKSUM, _BLANK = re.compile(r'"checksum":\s*"([0-9a-f]{64})"'), "0" * 64
 #: dtypes of arrays, as safetensors names them
 _FLOATS = ("F16", "BF16", "F32", "F64")
-#: fields of a case that a window changes, which the arrays of one therefore do not tell
-_OF_WINDOW = ("batch", "heads", "kv_heads", "seqlen_q")
+#: fields of a case that a box changes, which the arrays of one therefore do not tell
+_OF_BOX = ("batch", "heads", "kv_heads", "seqlen_q")
 
 
 def save(trace: Trace, path: str | Path) -> None:
@@ -52,7 +52,7 @@ def save(trace: Trace, path: str | Path) -> None:
         "case": trace.case_run.as_dict(),
         "contract": trace.contract.as_dict(),
         "stages": stages,
-        "window": None if trace.window is None else str(trace.window),
+        "window": None if trace.box is None else str(trace.box),
         "requested": list(trace.requested),
         "put_in": list(trace.put_in),
         "sparse": list(trace.sparse),
@@ -148,13 +148,13 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
     promise = _contract(manifest, case, {name: arrays[name] for name in whole}, inputs)
     if "assumed" not in manifest["contract"]:
         case = case.but(block_k=promise.block_k, splits=promise.splits)
-    window = None if manifest["window"] is None else parse(manifest["window"], case)
+    box = None if manifest["window"] is None else parse(manifest["window"], case)
     return Trace(
         target=manifest["target"],
         algorithm=algorithm,
-        case=case if window is None else case_of(case, window),
+        case=case if box is None else case_of(case, box),
         contract=promise,
-        inputs=inputs if window is None else with_causal(inputs, case, window),
+        inputs=inputs if box is None else with_causal(inputs, case, box),
         stages={name: arrays[name] for name in known if name in whole},
         requested=tuple(manifest["requested"]),
         put_in=tuple(manifest["put_in"]),
@@ -166,8 +166,8 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
         notes=tuple(manifest["notes"]),
         gates=tuple(manifest["gates"]),
         provenance=None if manifest["provenance"] is None else provenance_of(manifest["provenance"]),
-        window=window,
-        whole=None if window is None else case,
+        box=box,
+        whole=None if box is None else case,
     )
 
 
@@ -179,7 +179,7 @@ def _case(manifest: Mapping[str, Any], read: Mapping[str, np.ndarray]) -> Case:
     either = [read.get(x, read.get(f"codes_{x}")) for x in INPUTS]
     told = told_by(read) if all(array is not None and array.ndim == 4 for array in either) else {}
     if manifest["window"] is not None:
-        told = {name: value for name, value in told.items() if name not in _OF_WINDOW}
+        told = {name: value for name, value in told.items() if name not in _OF_BOX}
     drawn = {*of_role(DRAWN)} & set(stated)
     case = Case(**{**({} if drawn else {"distribution": GIVEN}), **told, **stated})
     unscaled = case.codes is not None and case.quantiser_scale is None

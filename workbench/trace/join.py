@@ -1,13 +1,13 @@
 """One trace of several files, each of which holds a window on the same run: a head each, or a tile of queries."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from workbench.case.box import AXES, Bounds, Window, bounds
+from workbench.case.box import AXES, Box
 from workbench.case.case import Case
 from workbench.case.masks import spread, visible
 from workbench.case.options import Options
@@ -57,7 +57,7 @@ def joined(traces: Mapping[str, Trace]) -> Trace:
     """
     names, parts = list(traces), list(traces.values())
     for name, part in traces.items():
-        if part.window is None:
+        if part.box is None:
             raise Refusal(f'{name}: one of {len(traces)} files says which "window" of the run it holds; it says none')
     first = parts[0]
     for name, part in traces.items():
@@ -71,7 +71,7 @@ def joined(traces: Mapping[str, Trace]) -> Trace:
     if first.statistics:
         raise Refusal(f"{names[0]}: statistics of {', '.join(first.statistics)} are of a whole run, and no window's")
     case = first.case_run
-    _check_windows(traces, case)
+    _check_boxes(traces, case)
     known = ALGORITHMS[first.algorithm]
 
     def of_stages(what: str) -> dict[str, np.ndarray]:
@@ -83,7 +83,7 @@ def joined(traces: Mapping[str, Trace]) -> Trace:
     made = replace(
         first,
         case=case,
-        window=None,
+        box=None,
         whole=None,
         inputs=_inputs(traces, case),
         stages=of_stages("stages"),
@@ -95,29 +95,31 @@ def joined(traces: Mapping[str, Trace]) -> Trace:
     return check(made, ", ".join(names))
 
 
-def _check_windows(traces: Mapping[str, Trace], case: Case) -> None:
+def _check_boxes(traces: Mapping[str, Trace], case: Case) -> None:
     """Refusal where two windows overlap, or none holds some part."""
-    windows = {name: _window(part) for name, part in traces.items()}
-    for (a, one), (b, other) in itertools.combinations(windows.items(), 2):
-        both = [(max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(one, other, strict=True)]
-        if all(first < end for first, end in both):
-            raise Refusal(f"{a} and {b} overlap: both hold {Window(*both)}")
+    boxes = {name: _box(part) for name, part in traces.items()}
+    for (a, one), (b, other) in itertools.combinations(boxes.items(), 2):
+        if both := _both(one, other):
+            raise Refusal(f"{a} and {b} overlap: both hold {both}")
     edges = [
-        sorted({0, case.sizes[axis], *(edge for window in windows.values() for edge in getattr(window, axis))})
-        for axis in AXES
+        sorted({0, case.sizes[axis], *(edge for box in boxes.values() for edge in box.edges()[axis])}) for axis in AXES
     ]
-    for cell in itertools.product(*(itertools.pairwise(some) for some in edges)):
-        if not any(_holds(window, cell) for window in windows.values()):
-            raise Refusal(f"no file holds {Window(*cell)}; the files hold {'; '.join(map(str, windows.values()))}")
+    for bounds in itertools.product(*(itertools.pairwise(some) for some in edges)):
+        cell = Box(*(slice(*along) for along in bounds))
+        if not any(_both(box, cell) == cell for box in boxes.values()):
+            raise Refusal(f"no file holds {cell}; the files hold {'; '.join(map(str, boxes.values()))}")
 
 
-def _holds(window: Window, cell: Iterable[Bounds]) -> bool:
-    return all(w[0] <= c[0] and c[1] <= w[1] for w, c in zip(window, cell, strict=True))
+def _both(one: Box, other: Box) -> Box | None:
+    """What is in both boxes; None where nothing is."""
+    pairs = zip(one.edges().values(), other.edges().values(), strict=True)
+    found = [slice(max(x[0], y[0]), min(x[1], y[1])) for x, y in pairs]
+    return Box(*found) if all(along.start < along.stop for along in found) else None
 
 
-def _window(part: Trace) -> Window:
-    assert part.window is not None
-    return part.window
+def _box(part: Trace) -> Box:
+    assert part.box is not None
+    return part.box
 
 
 def _whole(traces: Mapping[str, Trace], name: str, axes: str, of_kv: bool, arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -131,11 +133,12 @@ def _whole(traces: Mapping[str, Trace], name: str, axes: str, of_kv: bool, array
     whole = np.zeros(dims, arrays[0].dtype)
     holder = np.full(tuple(sizes[axis] for axis in bounded), -1)  # which file an element is of
     for i, array in enumerate(arrays):
-        within = bounds(case, _window(traces[files[i]]), of_kv)
-        place = tuple(within.get(axis, slice(None)) for axis in axes)
+        box = _box(traces[files[i]])
+        within = box.of_kv(case) if of_kv else box
+        place = tuple(getattr(within, axis) if axis in AXES else slice(None) for axis in axes)
         if array.dtype != whole.dtype or array.shape != whole[place].shape:
             raise Refusal(f"{files[0]} and {files[i]} are not of one run: {name} differs in shape or dtype")
-        held = holder[tuple(within[axis] for axis in bounded)]
+        held = holder[tuple(getattr(within, axis) for axis in bounded)]
         # only what has no axis of queries is held twice; its batches and heads come first
         if (twice := held >= 0).any() and whole[place][twice].tobytes() != array[twice].tobytes():
             other = files[int(held[twice].flat[0])]
@@ -157,7 +160,7 @@ def _inputs(traces: Mapping[str, Trace], case: Case) -> dict[str, np.ndarray]:
             traces, "bias", "bhqk", False, [spread(traces[x].case, y) for x, y in biases.items() if y is not None]
         )
     masks = {file: spread(part.case, visible(part.case, part.inputs)) for file, part in traces.items()}
-    causal = {file: spread(part.case, case.mask()[slice(*_window(part).q)]) for file, part in traces.items()}
+    causal = {file: spread(part.case, case.mask(_box(part).q)) for file, part in traces.items()}
     if not all(np.array_equal(masks[file], causal[file]) for file in traces):
         made["mask"] = _whole(traces, "mask", "bhqk", False, list(masks.values()))
     return made

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from workbench.case.box import Window, bounds, case_of, parse, with_causal
+from workbench.case.box import Box, case_of, parse, with_causal
 from workbench.case.case import Case
 from workbench.case.stages import ALGORITHMS, INPUT_AXES, MASKS, Stage, before_attention
 from workbench.refusal import Refusal
@@ -14,15 +14,15 @@ from workbench.trace.trace import Trace
 
 def first_of(trace: Trace, stage: Stage) -> dict[str, int]:
     """Axis letter -> the first index of a stage of a trace, where that is a window."""
-    if trace.window is None or trace.whole is None:
+    if trace.box is None or trace.whole is None:
         return {}
-    within = bounds(trace.whole, trace.window, stage.of_kv)
-    return {axis: within[axis].start for axis in stage.axes if axis in within}
+    box = trace.box.of_kv(trace.whole) if stage.of_kv else trace.box
+    return {axis: first for axis, (first, _) in box.edges().items() if axis in stage.axes}
 
 
 def narrowed(
     trace: Trace,
-    window: Window | str,
+    window: Box | str,
     *,
     already: Collection[str] = (),
     rerun: Callable[[Case], Trace] | None = None,
@@ -34,24 +34,22 @@ def narrowed(
     """
     case, known = trace.case, ALGORITHMS[trace.algorithm]
     said = str(window)
-    if trace.window is not None:
-        raise Refusal(f"{trace.target} is limited to {trace.window} already")
-    window = parse(window, case) if isinstance(window, str) else window
+    if trace.box is not None:
+        raise Refusal(f"{trace.target} is limited to {trace.box} already")
+    box = parse(window, case) if isinstance(window, str) else window
+    bounds = box.edges()
     if trace.statistics:
         raise Refusal(f"statistics of {', '.join(trace.statistics)} are of the whole run, and tell of no window on it")
-    cut_through = "qkv" if window.b != (0, case.batch) else "q" if window.q != (0, case.seqlen_q) else ""
+    cut_through = "qkv" if bounds["b"] != (0, case.batch) else "q" if bounds["q"] != (0, case.seqlen_q) else ""
     unseen = [name for x in cut_through if (name := f"scale_{x}") not in trace.stages]
     if before_attention(trace.algorithm) and case.codes is not None and unseen:
         raise Refusal(
             f"{trace.target} did not give {', '.join(unseen)}, which are of all batches and rows: a window holds whole "
-            f"heads then; got {window}"
+            f"heads then; got {box}"
         )
 
     def cut(array: np.ndarray, axes: str, of_kv: bool) -> np.ndarray:
-        within = bounds(case, window, of_kv)
-        # a mask of size 1 along an axis is the same along it
-        parts = (within.get(axis) if size > 1 else None for axis, size in zip(axes, array.shape, strict=True))
-        return array[tuple(part or slice(None) for part in parts)]
+        return (box.of_kv(case) if of_kv else box).of(array, axes)
 
     def again(sub: Case) -> Trace:
         assert rerun is not None
@@ -63,10 +61,10 @@ def narrowed(
     inputs |= {name: cut(x, "bhqk"[4 - x.ndim :], False) for name in MASKS if (x := trace.inputs.get(name)) is not None}
     return replace(
         trace,
-        case=case_of(case, window),
-        window=window,
+        case=case_of(case, box),
+        box=box,
         whole=case,
-        inputs=with_causal(inputs, case, window),
+        inputs=with_causal(inputs, case, box),
         called_with=replace(trace.called_with, where=said),
         stages={
             name: stage if name in already else cut(stage, known[name].axes, known[name].of_kv)

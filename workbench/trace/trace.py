@@ -16,7 +16,7 @@ from workbench.floats import DTYPES, to_float64
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
-    from workbench.case.box import Window
+    from workbench.case.box import Box
     from workbench.trace.provenance import Provenance
     from workbench.trace.statistics import Statistics
 
@@ -69,8 +69,8 @@ class Trace:
     gates: tuple[str, ...] = ()
     provenance: "Provenance | None" = None  #: what code ran, of a foreign run
     notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
-    window: "Window | None" = None  #: what of the run this is, where it is not all; the case is then the window's own
-    whole: Case | None = None  #: the case that was run, where this is a window on it
+    box: "Box | None" = None  #: what of the run this is, where it is not all; the case is then the box's own
+    whole: Case | None = None  #: the case that was run, where this is a box on it
     #: options of the run beside the case, as they can be told (`Options.told`); not kept in files
     called_with: Options = field(default=Options(), compare=False)
     #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own

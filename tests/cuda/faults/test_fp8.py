@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from workbench import Case, diff, run
+from workbench.case import formats
 from workbench.case.stages import stages_of
 from workbench.cli.main import commands
 from workbench.cuda.faults.catalogue import CATALOGUE
@@ -131,7 +132,7 @@ def test_faults_of_quantiser_and_kernel_combine():
 def test_without_saturation_float8_overflows(codes):
     case = Case(seqlen=64, head_dim=64, quantiser_scale="static", codes=codes)
     faulty = fp8_run(case, faults=["no-saturation"])
-    values = quantize.VALUES[case.codes][faulty.stages["codes_v"]]
+    values = formats.FORMATS[case.codes].values[faulty.stages["codes_v"]]
     assert np.any(~np.isfinite(values)) and np.any(np.isnan(values)) == (case.codes == "e4m3")
     assert first_difference(faulty, fp8_run(case)) == "codes_q"
 

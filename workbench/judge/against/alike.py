@@ -34,8 +34,8 @@ def check_same_problem(a: Trace, b: Trace) -> None:
     numbers that may be roundings of the same ones.
     """
     where = f"{a.target} against {b.target}"
-    if a.window != b.window:
-        windows = " and ".join("all of it" if trace.window is None else str(trace.window) for trace in (a, b))
+    if a.box != b.box:
+        windows = " and ".join("all of it" if trace.box is None else str(trace.box) for trace in (a, b))
         raise Refusal(f"{where}: both must be the same part of their runs; they are {windows}")
     fields = (*_PROBLEM, "diagonal") if a.case.causal or a.case.window else _PROBLEM
     for name in fields:

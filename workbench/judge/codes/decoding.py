@@ -11,12 +11,12 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.fields import QUANTISED
+from workbench.case.formats import FORMATS
 from workbench.case.stages import ALGORITHMS, INPUTS, before_attention
 from workbench.floats import DTYPES, round_to, to_float64
 from workbench.judge import blocks as parts
 from workbench.judge.elements import Comparison, Elements, compare, summary
 from workbench.judge.judgeable import readable, table, tiling_of
-from workbench.reference import quantize
 from workbench.reference.bound import Budget
 from workbench.reference.graph import direct, nearest_dumped
 from workbench.reference.losses import losses_of
@@ -127,7 +127,7 @@ def _comparison(trace: Trace, name: str, p: Problem) -> Comparison:
         expected = np.clip(actual, low, high)
     elif name.startswith("lut"):
         # the entry of a code that is NaN must be NaN, which equals nothing: 0 stands for it while they are compared
-        is_nan = np.isnan(expected) & np.isnan(quantize.VALUES[str(trace.case.codes)])
+        is_nan = np.isnan(expected) & np.isnan(FORMATS[str(trace.case.codes)].values)
     found = compare(
         np.where(is_nan, np.where(np.isnan(actual), 0.0, np.nan), actual),
         unwritten(stage),

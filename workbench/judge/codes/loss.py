@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case.box import Box
 from workbench.case.stages import INPUTS, QUANTISED_INPUTS
 from workbench.floats import to_float64
 from workbench.judge.blocks import over_parts
 from workbench.judge.codes.decoding import attention_of, by_scale
-from workbench.judge.expectation import Part
 from workbench.reference import dense
 from workbench.reference.walk import values
 from workbench.refusal import Refusal
@@ -46,13 +46,13 @@ def loss(trace: Trace) -> Loss:
         read = {name: of_codes[f"dequant_{name}"] for name in INPUTS}
     wanted, reached = (np.empty(trace.stages["out"].shape) for _ in range(2))
 
-    def one(part: Part) -> None:
-        bias = part.bias(trace)
+    def one(part: Box) -> None:
+        bias = part.bias(trace.case, trace.inputs)
         options: dict[str, Any] = dict(trace.case.numbers)
-        options["mask"] = part.visible(trace)
+        options["mask"] = part.visible(trace.case, trace.inputs)
         options["bias"] = None if bias is None else to_float64(bias)
         for out, arrays in ((wanted, inputs), (reached, read)):
-            of_part = (part.of_input(trace, name, arrays[name]) for name in INPUTS)
+            of_part = (part.of_input(trace.case, name, arrays[name]) for name in INPUTS)
             part.of(out, "bhqd")[...] = dense.attention(*of_part, **options)["out"]
 
     over_parts(trace, "cpu", one, f"what quantisation costs {trace.target}")

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from workbench.case.box import Box
 from workbench.case.stages import ALGORITHMS
 from workbench.floats import ulp
 from workbench.judge.codes.decoding import attention_of
-from workbench.judge.expectation import Expectation, Part
+from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable
 from workbench.judge.stage import Element, StageDiff
 from workbench.reference.losses import alone, without
@@ -35,7 +36,7 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
             return {"what the coarsest 8-bit format loses": 1.0}
         return _of_decoding(worst, codes, comparison.actual.dtype)
     within = {axis: i - stage.first.get(axis, 0) for axis, i in worst.index.items()}
-    part = Part(**{axis: slice(within[axis], within[axis] + 1) for axis in "bhq"})
+    part = Box(**{axis: slice(within[axis], within[axis] + 1) for axis in "bhq"})
     place = tuple(0 if axis in "bhq" else i for axis, i in within.items())
     dumped = readable(trace) if stage.isolated is not None else {}
     expectation = Expectation(trace, dumped, part, statistics=False)

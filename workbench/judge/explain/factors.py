@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from workbench.case.box import Box
 from workbench.case.stages import ALGORITHMS
 from workbench.floats import to_float64, ulp
 from workbench.judge.blocks import AT_ONCE_ON_CPU
 from workbench.judge.codes.decoding import attention_of, scale_of
 from workbench.judge.elements import WRONG, Comparison
-from workbench.judge.expectation import Expectation, Part
+from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable, table
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.reference.graph import unseen_upstream
@@ -183,7 +184,7 @@ class _Queries:
     @cached_property
     def expectation(self) -> Expectation:
         """The queries' stages, from the dumped ones that the wrong one was judged from."""
-        return Expectation(self.trace, readable(self.trace), Part(q=self.rows))
+        return Expectation(self.trace, readable(self.trace), Box(q=self.rows))
 
     def cut(self, array: np.ndarray, name: str) -> np.ndarray:
         """An array of the stage `name` at the queries alone, float64."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from workbench.case.formats import FORMATS
 from workbench.floats import round_to, unit_roundoff
 from workbench.reference import quantize
 from workbench.reference.bound import Bound
@@ -196,7 +197,7 @@ def decoding_error(value: np.ndarray, codes: str, of_scale: float = 0.0) -> np.n
     n rounded products and quotients, of which the last may underflow: g(n) |value| + 2^-150, g(n) = n u / (1 - n u)
     (Higham 2002, lemma 3.1), and the relative error `of_scale`. 0 for NaN and infinities, which are exact.
     """
-    n = quantize.DECODE_ROUNDINGS[codes]
+    n = FORMATS[codes].decode_roundings
     gamma = n * quantize.U / (1 - n * quantize.U)
     relative = gamma + of_scale * (1 + gamma)
     return np.where(np.isfinite(value), relative * np.abs(value) + quantize.HALF_SUBNORMAL, 0.0)
