@@ -221,7 +221,7 @@ def reduced(trace: Trace, probes: str) -> Trace:
         trace,
         stages={name: trace.stages[name] for name in kept},
         requested=kept,
-        rerun=None if again is None else lambda case: reduced(again(case), probes),
+        rerun=None if again is None else lambda case, inputs=None: reduced(again(case, inputs), probes),
     )
 
 

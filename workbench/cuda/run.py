@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,10 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
     memory.copy_back()
     # what was put in belongs to this case alone
     anew = options.inputs is None and not options.feed
-    again = functools.partial(run_kernel, name, options=replace(options, backend=backend), guarded=guarded)
+
+    def again(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
+        return run_kernel(name, case, replace(options, backend=backend, inputs=inputs), guarded=guarded)
+
     rerun = again if anew else None
     trace = _of_launches(made.trace, dumped_by_all) if options.feed else made.trace
     trace = replace(trace, backend=backend, versions=versions(backend), rerun=rerun)

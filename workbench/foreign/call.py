@@ -3,7 +3,6 @@
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +120,11 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     check(trace, name)
     # fed arrays are of this case alone
     anew = options.inputs is None and not any(isinstance(source, np.ndarray | Path) for source in feed.values())
-    rerun = partial(run_foreign, function, options=options, name=name) if anew else None
+
+    def once_more(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
+        return run_foreign(function, case, replace(options, inputs=inputs), name=name)
+
+    rerun = once_more if anew else None
     if options.where is None:
         return replace(trace, rerun=rerun)
     return narrowed(trace, parse(options.where, trace.case), rerun=rerun)

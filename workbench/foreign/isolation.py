@@ -14,9 +14,10 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from workbench.case.box import parse
 from workbench.case.case import Case
@@ -64,7 +65,10 @@ def run_isolated(target: str, case: Case, options: Options, *, limits: Limits) -
     """
     request = {"target": target, "case": case, "options": replace(options, where=None)}
     trace, repeats = _answer(request, limits)
-    again = partial(run_isolated, target, options=options, limits=limits)
+
+    def again(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
+        return run_isolated(target, case, replace(options, inputs=inputs), limits=limits)
+
     trace = replace(trace, called_with=options.told(), rerun=again if repeats else None)
     return trace if options.where is None else narrowed(trace, parse(options.where, trace.case), rerun=trace.rerun)
 

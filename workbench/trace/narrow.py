@@ -1,6 +1,6 @@
 """What of a trace is in a window on its run, as a trace of its own."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +9,7 @@ from workbench.case.box import Box, case_of, parse, with_causal
 from workbench.case.case import Case
 from workbench.case.stages import ALGORITHMS, INPUT_AXES, MASKS, Stage, before_attention
 from workbench.refusal import Refusal
-from workbench.trace.trace import Trace
+from workbench.trace.trace import Rerun, Trace
 
 
 def first_of(trace: Trace, stage: Stage) -> dict[str, int]:
@@ -25,7 +25,7 @@ def narrowed(
     window: Box | str,
     *,
     already: Collection[str] = (),
-    rerun: Callable[[Case], Trace] | None = None,
+    rerun: Rerun | None = None,
 ) -> Trace:
     """What of a trace is in a window, as a trace of its own that knows the whole case; stages `already` hold no more.
 
@@ -51,9 +51,9 @@ def narrowed(
     def cut(array: np.ndarray, axes: str, of_kv: bool) -> np.ndarray:
         return (box.of_kv(case) if of_kv else box).of(array, axes)
 
-    def again(sub: Case) -> Trace:
+    def again(sub: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
         assert rerun is not None
-        return rerun(case.but(seed=sub.seed, distribution=sub.distribution))
+        return rerun(case.but(seed=sub.seed, distribution=sub.distribution), inputs)
 
     inputs = {
         name: cut(trace.inputs[name], axes, name != "q") for name, axes in INPUT_AXES.items() if name in trace.inputs

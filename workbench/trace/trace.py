@@ -1,9 +1,9 @@
 """A trace: every dumped stage of one run, with the case, the contract and where it came from."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -43,6 +43,13 @@ def unwritten(stage: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(stage).view(bits.dtype).reshape(stage.shape) == bits
 
 
+class Rerun(Protocol):
+    """Runs one kernel, as it was run before, on other cases: the one way in which what judges runs what it judges."""
+
+    def __call__(self, case: Case, inputs: Mapping[str, np.ndarray] | None = None, /) -> "Trace":
+        """The trace of the kernel on `case`; on `inputs` by name (q, k, v, mask, bias) in place of the case's own."""
+
+
 @dataclass(frozen=True, repr=False)
 class Trace:
     """What one run of a kernel left behind."""
@@ -73,8 +80,8 @@ class Trace:
     whole: Case | None = None  #: the case that was run, where this is a box on it
     #: options of the run beside the case, as they can be told (`Options.told`); not kept in files
     called_with: Options = field(default=Options(), compare=False)
-    #: runs the same kernel on another case; None for a trace at rest, and where the inputs are not the case's own
-    rerun: "Callable[[Case], Trace] | None" = field(default=None, repr=False, compare=False)
+    #: runs the same kernel again; None for a trace at rest, and where the inputs are not the case's own
+    rerun: "Rerun | None" = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"<Trace of {self.target}: {', '.join(self.stages)}>"

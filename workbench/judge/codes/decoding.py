@@ -20,7 +20,7 @@ from workbench.judge.judgeable import readable, table, tiling_of
 from workbench.reference.bound import Budget
 from workbench.reference.graph import direct, nearest_dumped
 from workbench.reference.losses import losses_of
-from workbench.reference.problem import Codes, Problem
+from workbench.reference.problem import Arrays, Codes, Problem
 from workbench.reference.steps.codes import Interval
 from workbench.reference.tables import attention_of as algorithm_of_attention
 from workbench.reference.walk import budgets, intervals, values
@@ -159,9 +159,9 @@ def attention_of(trace: Trace, *, from_codes: bool = False) -> Trace:
     read = {name: _read(trace, p, name, from_codes) for name in INPUTS}
     rerun, known = trace.rerun, ALGORITHMS[algorithm]
 
-    def again(case: Case) -> Trace:
+    def again(case: Case, inputs: Arrays | None = None) -> Trace:
         assert rerun is not None
-        made = rerun(trace.case.but(seed=case.seed, distribution=case.distribution))
+        made = rerun(trace.case.but(seed=case.seed, distribution=case.distribution), inputs)
         return attention_of(made, from_codes=from_codes)
 
     # one dtype that holds them all
