@@ -17,7 +17,7 @@ from workbench.reference.forward import PLAIN, forward
 from workbench.reference.losses import losses_of
 from workbench.reference.manner import Manner
 from workbench.reference.problem import Codes, Problem
-from workbench.reference.stage import Bounded, Near, Ref, Same, Say, Stage, Table, reads
+from workbench.reference.stage import Bounded, Near, Ref, Same, Stage, Table, reads
 from workbench.reference.steps.cast import Cast
 from workbench.reference.tables import attention_of, definition, edited, inserted, parameter, table_of
 from workbench.reference.walk import budgets, values
@@ -133,8 +133,7 @@ class HeadsInTurn:
     def bound(self, at: Any) -> Bounded:
         return Bounded(at.error(self.of))
 
-    def words(self, say: Say) -> str:
-        return f"{say(self.of)} in turn"
+    words = "{of} in turn"
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,7 @@ class Other:
     def bound(self, at: Any) -> Bounded:
         return Bounded(EXACT)
 
-    def words(self, say: Say) -> str:
-        return f"{self.number}"
+    words = "another scale"
 
 
 @dataclass(frozen=True)
@@ -169,8 +167,7 @@ class Later:
     def bound(self, at: Any) -> Bounded:
         return Bounded(EXACT)
 
-    def words(self, say: Say) -> str:
-        return "mask, one key later"
+    words = "mask, one key later"
 
 
 @dataclass(frozen=True)
@@ -191,8 +188,7 @@ class OfTile:
         of = at.error(self.of)
         return Bounded(EXACT if of is EXACT else Bound(np.max(of.worst, axis=-1), 0.0, 0.0))
 
-    def words(self, say: Say) -> str:
-        return f"max of the tile's {say(self.of)}"
+    words = "max of the tile's {of}"
 
 
 @dataclass(frozen=True)
@@ -213,8 +209,7 @@ class Doubled:
         of = at.error(self.of)
         return Bounded(EXACT if of is EXACT else Bound(*(2 * x for x in of)))
 
-    def words(self, say: Say) -> str:
-        return f"2 {say(self.of)}"
+    words = "2 {of}"
 
 
 def put(table: Table, name: str, step: Any) -> Table:

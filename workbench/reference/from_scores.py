@@ -14,7 +14,7 @@ from array_api_compat import array_namespace
 from workbench.reference.bound import EXACT, Bound, deviations
 from workbench.reference.normaliser import normaliser
 from workbench.reference.problem import Problem
-from workbench.reference.stage import Bounded, Ref, Say
+from workbench.reference.stage import Bounded, Ref
 from workbench.reference.steps.output import largest_value, lse_own, stored_out
 from workbench.reference.steps.sums import SMALLEST_BLOCK_K
 
@@ -216,13 +216,11 @@ class Softmax:
         """As the steps that it stands for computed it."""
         return at.computed[self.part]
 
-    control = value
-
     def bound(self, at: Any) -> Bounded:
         """As this module says; those of out and lse are made together."""
         made = at.once(("from scores", self.scores, self.values), lambda: _bounds(at, self.scores, self.values))
         return Bounded(*made[self.part])
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        return f"{self.part} of softmax({say(self.scores)}) @ {say(self.values)}"
+    @property
+    def words(self) -> str:
+        return f"{self.part} of softmax({{scores}}) @ {{values}}"

@@ -5,7 +5,7 @@ same in a kernel's float32, the sizes of the terms of a sum, the error bound, an
 interprets a table of stages; a change of one step is an edit of the table, which carries its values and bounds along.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, NamedTuple, Protocol
@@ -18,8 +18,6 @@ from workbench.reference.bound import Bound
 Ref = Annotated[str, "read"]
 #: what a kernel may have read in place of something else, which only the bound allows for
 Near = Annotated[str, "near"]
-#: a name as it is said in a definition
-Say = Callable[[str], str]
 
 
 class Bounded(NamedTuple):
@@ -31,26 +29,19 @@ class Bounded(NamedTuple):
 
 
 class Step(Hashable, Protocol):
-    """One kind of operation; `at` is a `walk.At`, which gives what is read at one tile, or at none."""
+    """One kind of operation; `at` is a `walk.At`, which gives what is read at one tile, or at none.
+
+    Most steps have more of these methods: `control(at)`, the result in float32, every operation rounded to nearest, or
+    as `at.manner` says (without it, the value); `bound(at)`, a `Bounded` of a kernel's error, from those of what it
+    reads (without it, exact); `magnitude(at)`, of sums, the sum of the sizes of their terms.
+    """
 
     def value(self, at: Any) -> np.ndarray:
         """The result in float64."""
 
-    def control(self, at: Any) -> np.ndarray:
-        """The result in float32, every operation rounded to nearest, or as `at.manner` says."""
-
-    def bound(self, at: Any) -> Bounded:
-        """Bounds of the error of a kernel's result, from those of what it reads."""
-
-    def words(self, say: Say) -> str:
-        """The definition."""
-
-
-class Sum(Step, Protocol):
-    """A step that adds terms up."""
-
-    def magnitude(self, at: Any) -> np.ndarray:
-        """The sum of the sizes of the terms."""
+    @property
+    def words(self) -> str:
+        """The definition, with the names of its fields in braces for what they name."""
 
 
 @dataclass(frozen=True)
@@ -76,23 +67,22 @@ class Same:
     of: Ref
 
     def value(self, at: Any) -> np.ndarray:
-        """What is read."""
         return at(self.of)
 
-    control = value
-
     def bound(self, at: Any) -> Bounded:
-        """Its bound."""
         return Bounded(at.error(self.of))
 
-    def words(self, say: Say) -> str:
-        """Its name."""
-        return say(self.of)
+    words = "{of}"
+
+
+def named(step: Step, near: bool = True) -> dict[str, str]:
+    """Field -> what it names, of the fields that a step reads; with `near` also of those that its bound looks at."""
+    kinds = (Ref, Near) if near else (Ref,)
+    found = {one.name: getattr(step, one.name) for one in fields(step) if one.type in kinds}  # type: ignore[arg-type]
+    return {name: ref for name, ref in found.items() if ref}
 
 
 @cache
-def reads(step: Hashable, near: bool = False) -> tuple[str, ...]:
+def reads(step: Step, near: bool = False) -> tuple[str, ...]:
     """What a step reads, in order; with `near` also what its bound looks at."""
-    kinds = (Ref, Near) if near else (Ref,)
-    found = (getattr(step, field.name) for field in fields(step) if field.type in kinds)  # type: ignore[arg-type]
-    return tuple(dict.fromkeys(ref.lstrip("-") for ref in found if ref))
+    return tuple(dict.fromkeys(ref.lstrip("-") for ref in named(step, near).values()))

@@ -15,7 +15,7 @@ import numpy as np
 from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS
 from workbench.reference.from_scores import Softmax
 from workbench.reference.graph import direct
-from workbench.reference.stage import Same, Stage, Step, Table
+from workbench.reference.stage import Same, Stage, Step, Table, named
 from workbench.reference.steps.cast import Cast, Either, Last
 from workbench.reference.steps.codes import Coarsest, Decode, DecodeTable, Encode, QuantiserScale
 from workbench.reference.steps.dot import Dot
@@ -122,13 +122,14 @@ def attention_of(algorithm: str) -> str:
 
 
 def definition(table: Table, name: str) -> str:
-    """What a stage is, in float64 and natural units."""
+    """What a stage is, in float64 and natural units: parameters are said by what they are made of."""
+    step = table[name].step
 
-    def say(ref: str) -> str:
+    def said(ref: str) -> str:
         at, earlier = ref.lstrip("-"), "previous " if ref[0] == "-" else ""
-        return earlier + (table[at].step.words(say) if at in table and not table[at].dumped else at)
+        return earlier + (definition(table, at) if at in table and not table[at].dumped else at)
 
-    return table[name].step.words(say)
+    return step.words.format(**{field: said(ref) for field, ref in named(step).items()})
 
 
 def edited(table: Table, name: str, **changes: Any) -> Table:

@@ -20,7 +20,7 @@ from workbench.reference.bound import EXACT, Bound, Budget, part, statistical
 from workbench.reference.graph import upstream
 from workbench.reference.manner import VALUE, Manner
 from workbench.reference.problem import Problem
-from workbench.reference.stage import Same, Table, reads
+from workbench.reference.stage import Bounded, Same, Step, Table, reads
 from workbench.reference.steps.cast import Cast
 
 Made = TypeVar("Made")
@@ -46,7 +46,7 @@ class At:
         """The value of what `ref` names: the dumped one where there is one, at the tile where it has tiles or keys."""
         name, earlier, by_tile = self._resolved(ref)
         if by_tile:
-            return getattr(self.table[name].step, self.manner.method)(self)
+            return self.make(self.table[name].step)
         array = self.whole(name)
         index = self._index(name, earlier)
         if index is None:
@@ -60,14 +60,14 @@ class At:
         if name in self.p.inputs:
             return self.p.inputs[name]
         if name not in self.computed:  # a parameter, or what is asked before its turn
-            self.computed[name] = self._at_none(name, lambda step: getattr(step, self.manner.method)(self))
+            self.computed[name] = self._at_none(name, self.make)
         return self.computed[name]
 
     def error(self, ref: str) -> Bound:
         """The bound of the error of what `ref` names; EXACT where it was dumped, and before the first tile."""
         name, earlier, by_tile = self._resolved(ref)
         if by_tile:
-            return self.table[name].step.bound(self).bound
+            return self.bounded(self.table[name].step).bound
         index = self._index(name, earlier)
         known = EXACT if index is None else self.whole_error(name)
         return part(known, index) if index else known
@@ -80,7 +80,7 @@ class At:
             errors = self.p.input_errors or {}
             return Bound(errors[name], 0.0, errors[name]) if name in errors else EXACT
         if name not in self.bounds:
-            self.bounds[name] = self._at_none(name, lambda step: step.bound(self))
+            self.bounds[name] = self._at_none(name, self.bounded)
         return self.bounds[name].bound
 
     def magnitude(self, name: str) -> Any:
@@ -171,6 +171,15 @@ class At:
         return self._cached[key]
 
     # the walk
+
+    def make(self, step: Step) -> Any:
+        """What the step computes, in the walk's manner."""
+        return getattr(step, self.manner.method, step.value)(self)
+
+    def bounded(self, step: Step) -> Bounded:
+        """What the step's bound tells."""
+        bound = getattr(step, "bound", None)
+        return Bounded(EXACT) if bound is None else bound(self)
 
     @cached_property
     def looped(self) -> frozenset[str]:
@@ -267,7 +276,7 @@ def values(p: Problem, names: Collection[str] | None = None, manner: Manner = VA
     for name in at.looped & needed:
         at.computed[name] = _empty(p, name)
     for name in at.visits(needed):
-        made = getattr(p.table[name].step, manner.method)(at)
+        made = at.make(p.table[name].step)
         if at.tile is None:
             at.computed[name] = made
         else:
@@ -305,7 +314,7 @@ def budgets(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[st
     wanted = {*names, *(x for name in names for x in upstream(table, name, p.given, near=True))}
     wanted = {name for name in wanted if table[name].dumped}
     for name in at.visits(wanted):
-        made = table[name].step.bound(at)
+        made = at.bounded(table[name].step)
         if at.tile is None:
             at.bounds[name] = made
             continue

@@ -8,7 +8,7 @@ from array_api_compat import array_namespace
 
 from workbench.reference.bound import EXACT, Bound, root_of_squares
 from workbench.reference.losses import flip_bound
-from workbench.reference.stage import Bounded, Near, Ref, Say
+from workbench.reference.stage import Bounded, Near, Ref
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,6 @@ class Cast:
         return at.cast(at(self.of), "probs")
 
     def control(self, at: Any) -> np.ndarray:
-        """Rounded."""
         return at.cast_control(at(self.of), "probs")
 
     def bound(self, at: Any) -> Bounded:
@@ -42,9 +41,7 @@ class Cast:
         own = xp.where(probs + of.worst > 0, relative * (probs + of.worst) + absolute, 0.0)
         return Bounded(Bound(of.worst + own, root_of_squares(of.random, own), of.common + 0.0 * own), size)
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        return f"{say(self.of)} rounded as the contract declares"
+    words = "{of} rounded as the contract declares"
 
 
 @dataclass(frozen=True)
@@ -83,10 +80,10 @@ class Last:
         own = array_namespace(value).where(size > 0, relative * size + absolute, 0.0)
         return Bounded(Bound(of.worst + own, root_of_squares(of.random, own), of.common))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
+    @property
+    def words(self) -> str:
         stored = ", as stored" if self.stored else ""
-        return f"{say(self.of)} after the split's last tile{stored}; {self.initial:g} for a split without tiles"
+        return f"{{of}} after the split's last tile{stored}; {self.initial:g} for a split without tiles"
 
 
 @dataclass(frozen=True)
@@ -97,10 +94,7 @@ class Either:
     cast: Near
 
     def value(self, at: Any) -> np.ndarray:
-        """Before."""
         return at(self.of)
-
-    control = value
 
     def bound(self, at: Any) -> Bounded:
         """As far as either may be off."""
@@ -109,9 +103,7 @@ class Either:
         worst = xp.maximum(xp.zeros_like(x) + of.worst, abs(at(self.cast) - x) + of_cast.worst)
         return Bounded(Bound(worst, of.random, of.common))
 
-    def words(self, say: Say) -> str:
-        """Its name."""
-        return say(self.of)
+    words = "{of}"
 
 
 def _flips(at: Any, value: np.ndarray, of: Bound, cast: str) -> Bound:

@@ -15,7 +15,7 @@ from workbench.case.formats import FORMATS
 from workbench.floats import round_to, unit_roundoff
 from workbench.reference import quantize
 from workbench.reference.bound import Bound
-from workbench.reference.stage import Bounded, Near, Ref, Say
+from workbench.reference.stage import Bounded, Near, Ref
 
 
 class Interval(NamedTuple):
@@ -35,21 +35,13 @@ class QuantiserScale:
     of: Ref
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         return quantize.scale(at(self.of), at.p.codes.format, scaling=at.p.codes.scaling)
-
-    control = value
 
     def bound(self, at: Any) -> Bounded:
         """A division, of which the rounding is that of what stores it."""
         return Bounded(Bound(at.own * at.p.codes.slack, 0.0, 0.0))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        x = say(self.of)
-        return (
-            f"max|{x}| of a head in all batches / largest value of a code, half of that where static; 1 for a zero head"
-        )
+    words = "max|{of}| of a head in all batches / largest value of a code, half of that where static; 1 for a zero head"
 
 
 @dataclass(frozen=True)
@@ -60,10 +52,7 @@ class Encode:
     scale: Ref
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         return quantize.codes(at(self.of), at(self.scale), at.p.codes.format)
-
-    control = value
 
     def interval(self, at: Any) -> Interval:
         """Of two codes that a tie may give either is right."""
@@ -75,9 +64,7 @@ class Encode:
         """None: a code is right or wrong."""
         return Bounded(Bound(np.zeros_like(at.own), 0.0, 0.0))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        return f"the code nearest to {say(self.of)} / {say(self.scale)}, saturated"
+    words = "the code nearest to {of} / {scale}, saturated"
 
 
 @dataclass(frozen=True)
@@ -87,18 +74,13 @@ class DecodeTable:
     scale: Ref
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         return quantize.table(at(self.scale), at.p.codes.format)
-
-    control = value
 
     def bound(self, at: Any) -> Bounded:
         """Products and quotients in float32."""
         return Bounded(Bound(decoding_error(at.own, at.p.codes.format, relative_error(at, self.scale)), 0.0, 0.0))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        return f"value of the code * {say(self.scale)}, float32"
+    words = "value of the code * {scale}, float32"
 
 
 @dataclass(frozen=True)
@@ -113,8 +95,6 @@ class Decode:
     def value(self, at: Any) -> np.ndarray:
         """In float64, not rounded to what products read."""
         return quantize.decoded(at(self.codes), self._entries(at))
-
-    control = value
 
     def _entries(self, at: Any) -> np.ndarray:
         return at(self.by) if self._has_table else quantize.table(at(self.by), at.p.codes.format)
@@ -146,9 +126,9 @@ class Decode:
         value, low, high = self.interval(at)
         return Bounded(Bound(np.where(np.isfinite(value), np.maximum(high - value, value - low), 0.0), 0.0, 0.0))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        entry = f"{say(self.by)} of the code" if self._has_table else f"value of the code * {say(self.by)}"
+    @property
+    def words(self) -> str:
+        entry = "{by} of the code" if self._has_table else "value of the code * {by}"
         return f"{entry}, rounded to what products read"
 
 
@@ -167,8 +147,6 @@ class Coarsest:
         """The input."""
         return at(self.of)
 
-    control = value
-
     def interval(self, at: Any) -> Interval:
         """So much more or less."""
         x = at(self.of)
@@ -180,9 +158,7 @@ class Coarsest:
         value, low, high = self.interval(at)
         return Bounded(Bound(np.maximum(high - value, value - low), 0.0, 0.0))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        return f"{say(self.of)}, decoded of codes of unknown format"
+    words = "{of}, decoded of codes of unknown format"
 
 
 def relative_error(at: Any, scale: str) -> float:

@@ -8,7 +8,7 @@ from array_api_compat import array_namespace
 
 from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound
 from workbench.reference.losses import cast_bound
-from workbench.reference.stage import Bounded, Ref, Say
+from workbench.reference.stage import Bounded, Ref
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,6 @@ class Dot:
     b: Ref
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         return at(self.a) @ at(self.b).swapaxes(-1, -2)
 
     def magnitude(self, at: Any) -> np.ndarray:
@@ -72,9 +71,7 @@ class Dot:
             negligible = float(np.divide(NEGLIGIBLE, np.abs(at.p.scale)))  # inf where the scale is 0
         return Bounded(bound, xp.maximum(size, negligible))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        return f"sum_d {say(self.a)} {say(self.b)}, before scale and mask"
+    words = "sum_d {a} {b}, before scale and mask"
 
 
 def maybe_stored(at: Any, bound: Bound, value: np.ndarray) -> Bound:

@@ -7,7 +7,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.reference.bound import EXACT, Bound
-from workbench.reference.stage import Bounded, Ref, Say
+from workbench.reference.stage import Bounded, Ref
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class RunningMax:
         return xp.maximum(previous, xp.max(at(self.of), axis=-1))
 
     def control(self, at: Any) -> np.ndarray:
-        """The same."""
         return np.maximum(at(self.previous), at(self.of).max(axis=-1))
 
     def bound(self, at: Any) -> Bounded:
@@ -49,9 +48,7 @@ class RunningMax:
         likely = end(at.likely(of_before), at.likely(of_s)) if at.statistics else 0.0
         return Bounded(Bound(end(of_before.worst, of_s.worst), 0.0, likely))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        return "running max after tile t"
+    words = "running max after tile t"
 
 
 @dataclass(frozen=True)
@@ -61,10 +58,7 @@ class MaxOver:
     of: Ref
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         return array_namespace(at(self.of)).max(at(self.of), axis=-2)
-
-    control = value
 
     def bound(self, at: Any) -> Bounded:
         """As of a running maximum."""
@@ -74,9 +68,7 @@ class MaxOver:
         likely = bound_of_max(at.own, m, at.likely(of), axis=-2) if at.statistics else 0.0
         return Bounded(Bound(bound_of_max(at.own, m, of.worst, axis=-2), 0.0, likely))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        return "max over splits"
+    words = "max over splits"
 
 
 def bound_of_max(value: np.ndarray, x: np.ndarray, dx: np.ndarray | float, axis: int) -> np.ndarray:

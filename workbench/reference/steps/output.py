@@ -9,7 +9,7 @@ from array_api_compat import array_namespace
 from workbench.reference.bound import Bound, part, root_of_squares, statistical, where
 from workbench.reference.losses import U, cast_bound
 from workbench.reference.normaliser import normaliser
-from workbench.reference.stage import Bounded, Ref, Say
+from workbench.reference.stage import Bounded, Ref
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,6 @@ class Quotient:
     lse: str = "lse"
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         return quotient(at(self.of), at(self.over))
 
     def control(self, at: Any) -> np.ndarray:
@@ -54,10 +53,10 @@ class Quotient:
         bound = where(l != 0, Bound(worst, random + 0.0 * own, common))
         return Bounded(stored_out(at.p, value, bound), xp.broadcast_to(largest_v, value.shape))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
+    @property
+    def words(self) -> str:
         last = " of the last tile" if self.over == "row_sum" else ""
-        return f"{say(self.of)} / {say(self.over)}{last}, cast to the output dtype; 0 where {say(self.over)} is 0"
+        return f"{{of}} / {{over}}{last}, cast to the output dtype; 0 where {{over}} is 0"
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,6 @@ class LogSum:
     scores: str = "scores"  #: which it may have been merged of
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         top, total = at(self.top), at(self.total)
         xp = array_namespace(total)
         return xp.where((total == 0) & ~xp.isnan(top), -np.inf, top + xp.log(total))
@@ -97,10 +95,10 @@ class LogSum:
         likely = end(at.likely(of_top), at.likely(of_total)) if at.statistics else 0.0
         return Bounded(Bound(end(of_top.worst, of_total.worst), 0.0, likely))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
+    @property
+    def words(self) -> str:
         last = " of the last tile" if self.total == "row_sum" else ""
-        return f"{say(self.top)} + log({say(self.total)}){last}; -inf where {say(self.total)} is 0"
+        return f"{{top}} + log({{total}}){last}; -inf where {{total}} is 0"
 
 
 def quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.reference.bound import EXACT, Bound
-from workbench.reference.stage import Bounded, Ref, Say
+from workbench.reference.stage import Bounded, Ref
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,6 @@ class Rows:
         """[b, heads, rows, d] of an input [b, heads or kv_heads, rows, d]."""
         return by_query_head(at(self.of), at.heads)
 
-    control = value
-
     def bound(self, at: Any) -> Bounded:
         """That of the input: nothing is computed."""
         bound = at.error(self.of)
@@ -32,9 +30,7 @@ class Rows:
             return Bounded(EXACT)
         return Bounded(Bound(*(x if isinstance(x, float) else by_query_head(x, at.heads) for x in bound)))
 
-    def words(self, say: Say) -> str:
-        """The input's name."""
-        return say(self.of)
+    words = "{of}"
 
 
 @dataclass(frozen=True)
@@ -47,15 +43,7 @@ class Visible:
         """True where a key is seen."""
         return at(self.of)
 
-    control = value
-
-    def bound(self, at: Any) -> Bounded:
-        """Nothing is computed."""
-        return Bounded(EXACT)
-
-    def words(self, say: Say) -> str:
-        """Its name."""
-        return "mask"
+    words = "mask"
 
 
 @dataclass(frozen=True)
@@ -68,14 +56,8 @@ class Number:
         """The number."""
         return at.p.numbers[self.name]
 
-    control = value
-
-    def bound(self, at: Any) -> Bounded:
-        """It is given; what its rounding loses counts where it is used."""
-        return Bounded(EXACT)
-
-    def words(self, say: Say) -> str:
-        """Its name."""
+    @property
+    def words(self) -> str:
         return self.name
 
 

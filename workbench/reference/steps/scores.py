@@ -8,7 +8,7 @@ from array_api_compat import array_namespace
 
 from workbench.floats import smallest_subnormal, unit_roundoff
 from workbench.reference.bound import NEGLIGIBLE, Bound, root_of_squares, where
-from workbench.reference.stage import Bounded, Ref, Say
+from workbench.reference.stage import Bounded, Ref
 from workbench.reference.steps.dot import maybe_stored
 
 
@@ -22,7 +22,6 @@ class Scores:
     k: str = "k_rows"  #: by whose size a query rounded after its scaling moves a score
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         product = at(self.of) * at(self.scale) if self.scale else at(self.of)
         product = product if at.p.bias is None else product + at.p.bias
         return array_namespace(product).where(at(self.mask), product, -np.inf)
@@ -60,9 +59,9 @@ class Scores:
         size = abs(scale) * (at.magnitude(self.of) + abs(at(self.of))) + (0.0 if p.bias is None else abs(p.bias))
         return Bounded(where(visible, bound), xp.where(visible, xp.maximum(size, NEGLIGIBLE), np.inf))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        return f"{say(self.of)}{f' * {say(self.scale)}' if self.scale else ''}, -inf where masked"
+    @property
+    def words(self) -> str:
+        return f"{{of}}{' * {scale}' if self.scale else ''}, -inf where masked"
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ class SoftCap:
     k: str = "k_rows"
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         cap = at(self.cap)
         return cap * array_namespace(at(self.of)).tanh(at(self.of) * at(self.scale) / cap)
 
@@ -114,9 +112,7 @@ class SoftCap:
         bound = Bound(worst, random, steepest * factor * of.common + own)
         return Bounded(maybe_stored(at, bound, at.own), size)
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        return f"{say(self.cap)} * tanh({say(self.of)} * {say(self.scale)} / {say(self.cap)})"
+    words = "{cap} * tanh({of} * {scale} / {cap})"
 
 
 def _roundings(at: Any) -> int:

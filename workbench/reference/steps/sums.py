@@ -7,7 +7,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound, part
-from workbench.reference.stage import Bounded, Ref, Say
+from workbench.reference.stage import Bounded, Ref
 from workbench.reference.steps.weight import Weight, difference
 
 #: smallest key tile assumed of a kernel that does not tell its own: every tile is one more rescaling, with one more exp
@@ -31,7 +31,6 @@ class RunningSum:
     maxima: str = "row_max"
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         return self._sum(
             at(self.rescale), at(self.previous), at(self.weights), at(self.values) if self.values else None
         )
@@ -148,12 +147,10 @@ class RunningSum:
         extent = xp.where(largest >= smallest, largest - smallest, 0.0)
         return xp.expm1(losses.exp(extent, events) + losses.argument * extent) + losses.sum(2 * events)
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        terms = (
-            f"{say(self.weights)} @ {say(self.values)}" if self.values else f"sum of this tile's {say(self.weights)}"
-        )
-        return f"{say(self.rescale)} * {say(self.previous)} + {terms}"
+    @property
+    def words(self) -> str:
+        terms = "{weights} @ {values}" if self.values else "sum of this tile's {weights}"
+        return f"{{rescale}} * {{previous}} + {terms}"
 
 
 @dataclass(frozen=True)
@@ -167,7 +164,6 @@ class WeightedSum:
     top: Ref = ""  #: where it makes its own weights exp(weight - top), as kernels that merge in one pass do
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         w, x, axis = self._terms(at)
         return array_namespace(x).sum(w * x, axis=axis)
 
@@ -214,10 +210,9 @@ class WeightedSum:
         worst = bound_of_sum(at, total, incoming, losses.sum(n), n)
         return Bounded(Bound(worst, random, common), xp.maximum(total, NEGLIGIBLE))
 
-    def words(self, say: Say) -> str:
-        """The definition."""
-        weight = f"exp({say(self.weight)} - {say(self.top)})" if self.top else say(self.weight)
-        return f"sum_s {weight} * {say(self.of)}"
+    @property
+    def words(self) -> str:
+        return f"sum_s {'exp({weight} - {top})' if self.top else '{weight}'} * {{of}}"
 
 
 def bound_of_sum(at: Any, total: np.ndarray, incoming: np.ndarray | float, added: float, n: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from array_api_compat import array_namespace
 
 from workbench.case.contract import FAST_EXP_ULPS
 from workbench.reference.bound import EXACT, Bound, added, part, root_of_squares, where
-from workbench.reference.stage import Bounded, Ref, Say
+from workbench.reference.stage import Bounded, Ref
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,6 @@ class Weight:
     scores: str = ""  #: of whose maximum the difference of two maxima is made
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64."""
         x, top = at(self.of), self._top(at)
         xp = array_namespace(x)
         return xp.where((x == -np.inf) & ~xp.isnan(top), 0.0, xp.exp(x - top))
@@ -80,10 +79,10 @@ class Weight:
         random, common = xp.where(exact, 0.0, random) + 0.0 * clamped, xp.where(exact, 0.0, common) + clamped
         return Bounded(Bound(worst, random, common), size)
 
-    def words(self, say: Say) -> str:
-        """The definition."""
+    @property
+    def words(self) -> str:
         own_tile = " of the key's own tile" if self.axis == -1 else ""
-        return f"exp({say(self.of)} - {say(self.top)}{own_tile}); 0 where {say(self.of)} is -inf"
+        return f"exp({{of}} - {{top}}{own_tile}); 0 where {{of}} is -inf"
 
     def _top(self, at: Any) -> np.ndarray:
         top = at(self.top)
