@@ -1,6 +1,6 @@
 """A stage held against what it should be: the verdict on every element, and what the elements add up to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -46,16 +46,22 @@ class Elements:
     state: np.ndarray  #: uint8, a State each
 
 
-@dataclass(frozen=True)
-class Worst:
-    """The element with the largest x of budget, of equals the first in C order."""
+@dataclass(frozen=True, repr=False)
+class Element:
+    """One element of a stage."""
 
-    over_budget: float
-    place: tuple[int, ...]  #: index in the whole stage
+    place: tuple[int, ...]  #: index in the whole stage, as it was dumped
     actual: float
     expected: float
     budget: float
+    over_budget: float
     state: State
+    index: Mapping[str, int] = field(default_factory=dict)  #: axis letter -> index in the run, where the axes are told
+
+    def __repr__(self) -> str:
+        place = " ".join(f"{axis}={i}" for axis, i in self.index.items())
+        values = f"actual {self.actual:.9g}, expected {self.expected:.9g}, {self.over_budget:.3g} x of budget"
+        return f"<Element {place}: {values}, {self.state.name.lower()}>"
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,8 @@ class Summary:
     numbers: int  #: how many these are
     max_abs: float  #: largest |error| that is a number; nan where none is
     max_ulp: float  #: the same in ulps of the stage's dtype
-    worst: "Worst | None"  #: the element farthest outside; None where nothing was judged
+    #: the element with the largest x of budget, of equals the first in C order; None where nothing was judged
+    worst: "Element | None"
 
     @property
     def size(self) -> int:
@@ -270,6 +277,18 @@ def _in_full(
     return over, xp.astype(state, xp.uint8)
 
 
+def element(of: "Found | Comparison", place: tuple[int, ...], offset: Sequence[int] = ()) -> Element:
+    """The element at a place of what was compared, which begins at an offset in its stage."""
+    return Element(
+        place=tuple(i + first for i, first in zip(place, offset or (0,) * len(place), strict=True)),
+        actual=float(of.actual[place]),
+        expected=float(of.expected[place]),
+        budget=float(of.budget[place]),
+        over_budget=float(of.over_budget[place]),
+        state=State(int(of.state[place])),
+    )
+
+
 @np.errstate(all="ignore")
 def summary(found: Found, offset: tuple[int, ...]) -> Summary:
     """What a part of a stage adds up to; `offset` is the index of its first element in the whole."""
@@ -296,14 +315,7 @@ def summary(found: Found, offset: tuple[int, ...]) -> Summary:
         place = tuple(int(i) for i in np.unravel_index(flat, tuple(ranked.shape)))
         top = float(ranked[place])
         if top >= 0:
-            worst = Worst(
-                top,
-                tuple(i + first for i, first in zip(place, offset, strict=True)),
-                float(found.actual[place]),
-                float(found.expected[place]),
-                float(found.budget[place]),
-                State(int(found.state[place])),
-            )
+            worst = element(found, place, offset)
     # no bin above the largest is counted
     judged = int(size - states[list(UNJUDGED)].sum())
     below = [int(xp.count_nonzero(over == 0))] if top > 0 else [judged]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import to_float64
-from workbench.judge.elements import Comparison, Elements, State, Worst, whole
+from workbench.judge.elements import Comparison, Element, Elements, element, whole
 from workbench.judge.selection import Index, Selection, chosen, select
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
@@ -16,23 +16,6 @@ from workbench.shown import shown_by
 RIGHT_VERDICTS = ("exact", "rounding")
 #: verdicts of a stage that is wrong on its own inputs
 ORIGIN_VERDICTS = ("missing", "bug")
-
-
-@dataclass(frozen=True, repr=False)
-class Element:
-    """One element of a stage."""
-
-    index: Mapping[str, int]  #: axis letter -> index
-    actual: float
-    expected: float
-    budget: float
-    over_budget: float
-    state: State
-
-    def __repr__(self) -> str:
-        place = " ".join(f"{axis}={i}" for axis, i in self.index.items())
-        values = f"actual {self.actual:.9g}, expected {self.expected:.9g}, {self.over_budget:.3g} x of budget"
-        return f"<Element {place}: {values}, {self.state.name.lower()}>"
 
 
 @dataclass(frozen=True)
@@ -121,19 +104,7 @@ class StageDiff:
         candidates = np.flatnonzero(~np.isnan(over))
         order = candidates[np.argsort(-over[candidates], kind="stable")[:n]]
         places = (tuple(int(i) for i in np.unravel_index(flat, comparison.state.shape)) for flat in order)
-        return [
-            self._element(
-                Worst(
-                    float(comparison.over_budget[place]),
-                    place,
-                    float(to_float64(comparison.actual[place])),
-                    float(comparison.expected[place]),
-                    float(comparison.budget[place]),
-                    State(int(comparison.state[place])),
-                )
-            )
-            for place in places
-        ]
+        return [self._element(element(comparison, place)) for place in places]
 
     def at(self, **index: int) -> "StageDiff":
         """The stage narrowed to the given indices, by axis letter (b h q k d t s); the axes named go away.
@@ -205,6 +176,7 @@ class StageDiff:
     def _repr_html_(self) -> str:
         return shown_by("values.html_stage", self)
 
-    def _element(self, worst: Worst) -> Element:
-        index = {axis: i + self.first.get(axis, 0) for axis, i in zip(self.axes, worst.place, strict=True)}
-        return Element(index, worst.actual, worst.expected, worst.budget, worst.over_budget, worst.state)
+    def _element(self, found: Element) -> Element:
+        """An element with its index in the run."""
+        index = {axis: i + self.first.get(axis, 0) for axis, i in zip(self.axes, found.place, strict=True)}
+        return replace(found, index=index)

@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.text import Text
 
 from workbench.judge.diff import Diff
+from workbench.judge.elements import Element
 from workbench.judge.headline import headline
-from workbench.judge.stage import Element, StageDiff
+from workbench.judge.stage import StageDiff
 from workbench.judge.table import Row
 from workbench.report import tables
 from workbench.report.command import diff_command
