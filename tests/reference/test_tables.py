@@ -150,7 +150,9 @@ class Other:
     def bound(self, at: Any) -> Bounded:
         return Bounded(EXACT)
 
-    words = "another scale"
+    @property
+    def words(self) -> str:
+        return f"{self.number}"
 
 
 @dataclass(frozen=True)
