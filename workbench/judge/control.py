@@ -64,7 +64,7 @@ def control(e: Expectation, contract: Contract | None = None, manner: Manner = P
         losses=p.losses if manner.leans else without(p.losses),
         inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
         numbers={name: np.float32(x) for name, x in p.numbers.items()},  # type: ignore[misc]
-        bias=None if p.bias is None else p.bias.astype(np.float32),
+        attn_bias=None if p.attn_bias is None else p.attn_bias.astype(np.float32),
         given={name: x.astype(np.float32) for name, x in p.given.items()},
     )
     return {name: x for name, x in values(narrow, manner=manner).items() if p.table[name].dumped}
