@@ -10,7 +10,7 @@ import pytest
 from tests.refusals import refusal
 from workbench import Case, Diff, Refusal, diff, load, run, save
 from workbench.case.inputs import by_name, normalised
-from workbench.case.masks import bias
+from workbench.case.masks import attn_bias
 from workbench.trace.inputs import case_of
 from workbench.trace.inputs import load as load_inputs
 
@@ -125,7 +125,7 @@ def test_a_bias_of_one_row_stays_one_row() -> None:
     """It is read for every part of a run, and would take 8 bytes for each score."""
     inputs = dict(zip("qkv", CASE.inputs(), strict=True)) | {"bias": np.ones((1, 30), np.float16)}
     trace = run(lambda q, k, v, *, scale, causal, bias: q, case_of(inputs), inputs=inputs)
-    added = bias(trace.case, trace.inputs)
+    added = attn_bias(trace.case, trace.inputs)
     assert added is not None and added.shape == (CASE.batch, CASE.heads, 20, 30)
     assert np.shares_memory(added, trace.inputs["bias"])
 

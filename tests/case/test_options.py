@@ -58,12 +58,12 @@ def test_what_a_command_line_says() -> None:
         faults=["late"], backend="cuda", isolate=True, timeout=5.0, contract={"block_k": 64, "fast_math": True},
         inputs=(array, array, array), feed={"acc": array, "out": "reference"},
     )  # fmt: skip
-    told = options.told()
+    told = options.printable()
     assert told == Options(timeout=5.0, contract="block_k=64,fast_math=true", feed={"acc": "", "out": "reference"})
     assert told.words() == [
         "--contract", "block_k=64,fast_math=true", "--timeout", "5", "--feed", "out=reference"
     ]  # fmt: skip
-    assert Options(contract={}).told().words() == Options(contract="").told().words() == []
+    assert Options(contract={}).printable().words() == Options(contract="").printable().words() == []
     assert options.given(FOREIGN) == ["isolate", "contract", "timeout"]
 
 

@@ -159,7 +159,7 @@ def test_what_is_excused_is_no_victim() -> None:
 
     judged = diff(run(shared_maximum, CASE.but(dtype="float32")))
     row_max = judged["row_max"]
-    assert row_max.verdict == "suspicious" and row_max.role == "clean" and row_max.told is row_max.isolated
+    assert row_max.verdict == "suspicious" and row_max.role == "clean" and row_max.reported is row_max.isolated
     assert "row_max=upper_bound" in row_max.reason and judged.origins == () and "row_max" not in judged.victims
 
 

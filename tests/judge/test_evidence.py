@@ -59,7 +59,7 @@ def test_a_lane_that_is_off_by_a_little_is_found_and_named() -> None:
     right, wrong = (run(kernel(lane=lane), CASE) for lane in (0.0, 3e-6))
     assert excesses(right, ["acc"]) == {}
     (found,) = excesses(wrong, ["acc"]).values()
-    assert found.lane == 7 and found.told.startswith("errors at d % 32 == 7 are ")
+    assert found.lane == 7 and found.words.startswith("errors at d % 32 == 7 are ")
     judged = diff(wrong)["acc"]
     assert judged.verdict == "bug" and judged.decisive is not None and judged.decisive.summary.outside == 0
 

@@ -32,7 +32,7 @@ def test_against_the_referee(softcap: float, mask: str, biased: bool) -> None:
     case = BASE.but(softcap=softcap, **MASKS[mask])
     q, k, v = (x.astype(np.float64) for x in case.inputs())
     bias = np.random.default_rng(0).standard_normal((case.seqlen_q, case.seqlen_k)) if biased else None
-    options = dict(scale=case.scale, mask=case.mask(), bias=bias, softcap=case.softcap)
+    options = dict(scale=case.scale, mask=case.mask(), attn_bias=bias, softcap=case.softcap)
     expected = dense.attention(q, k, v, **options)
     empty = ~case.mask().any(axis=1)
     assert empty.any() == (mask == "rows without keys")

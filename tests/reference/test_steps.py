@@ -25,7 +25,7 @@ def assert_same(actual, expected):
     assert actual.size > 0 and np.array_equal(actual, expected, equal_nan=True)
 
 
-def made(name, given, *, v=1.0, mask=True, scale=1.0, tiles=1, splits=None, softcap=None, bias=None):
+def made(name, given, *, v=1.0, mask=True, scale=1.0, tiles=1, splits=None, softcap=None, attn_bias=None):
     """What the step of `name` makes of `given`, stages of one batch and head by name, of as many queries as the first
     has, one key a tile, and one dim.
     """
@@ -36,8 +36,8 @@ def made(name, given, *, v=1.0, mask=True, scale=1.0, tiles=1, splits=None, soft
     sizes["q"] = array.shape[stages[first].axes[2:].index("q")]
     q, k = np.zeros((1, 1, sizes["q"], 1)), np.zeros((1, 1, tiles, 1))
     found = forward(
-        algorithm, q, k, np.full_like(k, v), scale=scale, mask=np.broadcast_to(mask, (sizes["q"], tiles)), bias=bias,
-        softcap=softcap, contract=replace(PLAIN, block_k=1, splits=splits),
+        algorithm, q, k, np.full_like(k, v), scale=scale, mask=np.broadcast_to(mask, (sizes["q"], tiles)),
+        attn_bias=attn_bias, softcap=softcap, contract=replace(PLAIN, block_k=1, splits=splits),
         given={other: x.reshape(shape(stages[other], sizes)) for other, x in given.items()},
     )  # fmt: skip
     return found[name][0, 0]
@@ -50,7 +50,7 @@ def test_scores_are_minus_infinity_where_masked_whatever_is_there():
     assert_same(made("scores", {"qk": qk}, scale=0.5, mask=mask, tiles=3), expected)
     bias = np.array([[3.0, NAN, NAN], [0.0, -INF, INF]])
     expected = np.array([[3.5, -INF, -INF], [NAN, -INF, NAN]])
-    assert_same(made("scores", {"qk": qk}, scale=0.5, mask=mask, tiles=3, bias=bias), expected)
+    assert_same(made("scores", {"qk": qk}, scale=0.5, mask=mask, tiles=3, attn_bias=bias), expected)
     # a softcap hides an infinite score, but no NaN, and is no business of a masked one
     capped = np.array([[2 * np.tanh(0.25), NAN, 2.0], [NAN, 2 * np.tanh(0.5), -2.0]])
     assert_same(made("capped", {"qk": qk}, scale=0.5, mask=mask, tiles=3, softcap=2.0), capped)

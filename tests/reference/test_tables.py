@@ -105,7 +105,7 @@ def problem(table: Table, **changes: Any) -> Problem:
     contract = changes.pop("contract", replace(CONTRACT, splits=2 if "merge_sum" in table else None))
     usual: dict[str, Any] = dict(
         table=table, contract=contract, losses=losses_of(contract, SOFTCAP), inputs={"q": Q, "k": K, "v": V, "mask": MASK},
-        numbers={"scale": CASE.scale, "softcap": 2.0}, bias=None, exact_products=False, tiling=contract.tiling(CASE.seqlen_k), given={},
+        numbers={"scale": CASE.scale, "softcap": 2.0}, attn_bias=None, exact_products=False, tiling=contract.tiling(CASE.seqlen_k), given={},
         codes=Codes("e4m3", operands=dict.fromkeys(INPUTS, "float32")),
     )  # fmt: skip
     return Problem(**{**usual, **changes})

@@ -64,7 +64,7 @@ def test_the_overview_shows_them_too(judged):
 
 
 def test_words_say_the_same_numbers(judged):
-    row, lines = text.cells(judged["merge_weight"]), "\n".join(text.said(judged, full=True))
+    row, lines = text.cells(judged["merge_weight"]), "\n".join(text.sentences(judged, full=True))
     outside, size = row["outside"].split("/")
     assert f"outside the budget: {outside} of {size} (" in lines
     assert (

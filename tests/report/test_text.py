@@ -210,14 +210,16 @@ def test_a_later_origin_is_called_wrong_by_itself_only_where_it_was_judged_so():
         found = attention(q, k, v, scale=scale, causal=causal)
         return {"out": found["out"] * 2, "lse": found["lse"] * 2}
 
-    lines = text.said(diff(run(both, CASE)), full=False)
+    lines = text.sentences(diff(run(both, CASE)), full=False)
     assert [line.partition(" =")[0] for line in lines if "wrong" in line] == [
         "first wrong stage: out",
         "also wrong: lse",
     ]
     faults = ["partial-no-masked-tile-guard", FAULT]
     judged = diff(run("split_k", CASE.but(causal=True), faults=faults, backend="emulator"))
-    named = [line.partition(" =")[0] for line in text.said(judged, full=False) if "wrong" in line.partition(" =")[0]]
+    named = [
+        line.partition(" =")[0] for line in text.sentences(judged, full=False) if "wrong" in line.partition(" =")[0]
+    ]
     assert named[0].startswith("first wrong stage: ") and "also wrong, by itself: merge_weight" in named
 
 

@@ -62,9 +62,9 @@ class Box(NamedTuple):
         found = masks.visible(case, inputs, self.q)
         return found if found.ndim == 2 else self._replace(q=slice(None)).of(found, "bhqk")
 
-    def bias(self, case: Case, inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    def attn_bias(self, case: Case, inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
         """What is added to its scores, a view of [b, h, q, k]; None without one."""
-        added = masks.bias(case, inputs)
+        added = masks.attn_bias(case, inputs)
         return None if added is None else self.of(added, "bhqk")
 
 

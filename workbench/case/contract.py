@@ -30,8 +30,8 @@ from workbench.case.promises import (
     ROW_MAXIMA,
     SPLITS,
     TRUTH,
+    clause,
     plain,
-    said,
 )
 from workbench.case.tiling import Tiling, tiling
 from workbench.floats import DTYPES
@@ -58,85 +58,87 @@ TANH = {"exact": 2.5 * 2.0**-23, "approx": 2.0**-11}
 class Contract:
     """Arithmetic of one kernel; arithmetic not named here is float32, rounded to nearest."""
 
-    block_k: int | None = said("keys in a tile; none: unknown, stages with a tile axis cannot be judged", COUNT)
-    splits: int | None = said("splits of whole tiles, ceil(tiles / splits) each; none: no splits, or unknown", SPLITS)
-    scores_dtype: str = said("in which qk and scores are rounded", DTYPE)
-    probs_dtype: str = said("to which probs are cast before they meet v; float32: they are not", PROBS_DTYPE)
-    partials_dtype: str = said("in which partial_O is stored", DTYPE)
-    out_dtype: str = said("in which out is stored; the dtype of out tells it", DTYPE)
-    row_sum_of_cast: bool | None = said("whether row_sum adds the cast probs; none: unknown, it may be either", TRUTH)
-    accumulation: str = said("how qk and acc are summed", one_of(ACCUMULATIONS), "nearest")
-    acc_accumulation: str | None = said("how acc is summed, where that is another way", one_of(ACCUMULATIONS), None)
-    mma_block: int = said("products that a tensor core aligns and adds at once", MMA_BLOCK, 16)
-    mma_extra_bits: int = said(
+    block_k: int | None = clause("keys in a tile; none: unknown, stages with a tile axis cannot be judged", COUNT)
+    splits: int | None = clause("splits of whole tiles, ceil(tiles / splits) each; none: no splits, or unknown", SPLITS)
+    scores_dtype: str = clause("in which qk and scores are rounded", DTYPE)
+    probs_dtype: str = clause("to which probs are cast before they meet v; float32: they are not", PROBS_DTYPE)
+    partials_dtype: str = clause("in which partial_O is stored", DTYPE)
+    out_dtype: str = clause("in which out is stored; the dtype of out tells it", DTYPE)
+    row_sum_of_cast: bool | None = clause("whether row_sum adds the cast probs; none: unknown, it may be either", TRUTH)
+    accumulation: str = clause("how qk and acc are summed", one_of(ACCUMULATIONS), "nearest")
+    acc_accumulation: str | None = clause("how acc is summed, where that is another way", one_of(ACCUMULATIONS), None)
+    mma_block: int = clause("products that a tensor core aligns and adds at once", MMA_BLOCK, 16)
+    mma_extra_bits: int = clause(
         "bits that it keeps below float32's last; negative where its accumulator is narrower", MMA_EXTRA_BITS, 2
     )
-    accumulator_dtype: str = said("in which the sums of qk and acc are rounded after each addition", DTYPE, "float32")
-    input_precision: str = said(
+    accumulator_dtype: str = clause("in which the sums of qk and acc are rounded after each addition", DTYPE, "float32")
+    input_precision: str = clause(
         "how float32 operands of products are rounded, in Triton's words", one_of(INPUT_PRECISIONS), "ieee"
     )
-    scaled_q_dtype: str = said("to which q * scale is rounded before the product; float32: it is not", DTYPE, "float32")
-    exp_ulps: float = said("error of exp, at most ...", AT_LEAST_0, 2.0)
-    exp_ulps_per_x: float = said(
+    scaled_q_dtype: str = clause(
+        "to which q * scale is rounded before the product; float32: it is not", DTYPE, "float32"
+    )
+    exp_ulps: float = clause("error of exp, at most ...", AT_LEAST_0, 2.0)
+    exp_ulps_per_x: float = clause(
         f"... and so much more for each unit of the argument, {FAST_EXP_ULPS_PER_X} of __expf", AT_LEAST_0, 0.0
     )
-    exp_flushes: bool = said("whether exp may turn subnormal results into 0", TRUTH, True)
-    exp_floor: float | None = said(
+    exp_flushes: bool = clause("whether exp may turn subnormal results into 0", TRUTH, True)
+    exp_floor: float | None = clause(
         "least argument of exp2, to which lower ones, those of masked keys included, may be raised; none: it has none",
         FLOOR,
         None,
     )
-    exp_argument: str = said(
+    exp_argument: str = clause(
         "what exp is given: score - max, both rounded; or, as in FlashAttention-2, fma(score, scale * log2(e), "
         "-max_scaled)",
         one_of(EXP_ARGUMENTS),
         "difference",
     )
-    tanh: str = said(
+    tanh: str = clause(
         "how tanh of a softcap is computed: off by at most 2 ulp; or by 2^-11 of the value, as tanh.approx.f32 is",
         one_of(TANH),
         "exact",
         function=("softcap", TANH),
     )
-    fast_math: bool = said("whether division and log are approximate (CUDA's __fdividef, __logf)", TRUTH, False)
-    base2: bool = said("whether scores and maxima are in units of log2: scale * log2(e), exp2 for exp", TRUTH, False)
-    scores_scaled: bool = said(
+    fast_math: bool = clause("whether division and log are approximate (CUDA's __fdividef, __logf)", TRUTH, False)
+    base2: bool = clause("whether scores and maxima are in units of log2: scale * log2(e), exp2 for exp", TRUTH, False)
+    scores_scaled: bool = clause(
         "whether scores and maxima hold the scale; if not, they are masked products of q and k", TRUTH, True
     )
-    row_max: str = said(
+    row_max: str = clause(
         "what row_max and partial_max hold: the running maximum; a number at least as large; or any",
         one_of(ROW_MAXIMA),
         "running",
     )
-    probs_normalised: bool | None = said(
+    probs_normalised: bool | None = clause(
         "whether probs are divided by row_sum before they are cast, as torch's softmax does; none: unknown",
         TRUTH,
         False,
     )
-    normalisation: str = said(
+    normalisation: str = clause(
         "how weights are normalised: by one division; as exp(score - lse) or in merges by lse, without one",
         one_of(NORMALISATIONS),
         "division",
     )
-    split_bounds: tuple[int, ...] | None = said(
+    split_bounds: tuple[int, ...] | None = clause(
         "keys at which splits begin and end, where they are not `splits` of whole tiles", BOUNDS, None
     )
-    tile_order: str | tuple[int, ...] = said("in which a row visits its key tiles", ORDER, "ascending")
-    skips_masked_tiles: bool = said(
+    tile_order: str | tuple[int, ...] = clause("in which a row visits its key tiles", ORDER, "ascending")
+    skips_masked_tiles: bool = clause(
         "whether tiles in which a row sees no key may be skipped, whatever their slots hold", TRUTH, False
     )
-    mask_sentinel: float = said(
+    mask_sentinel: float = clause(
         "what scores and maxima hold in place of -inf; what is at most half of it is masked", NEGATIVE, -math.inf
     )
-    empty_out: float = said("out of a row without keys", NUMBER, 0.0)
-    empty_lse: float = said("lse of a row without keys", NUMBER, -math.inf)
-    probs_rounding: str = said("how the cast of probs rounds", one_of(ROUNDINGS), "nearest")
-    partials_rounding: str = said("how the cast of partial_O rounds", one_of(ROUNDINGS), "nearest")
-    out_rounding: str = said("how the cast of out rounds", one_of(ROUNDINGS), "nearest")
-    operands_dtype: str = said(
+    empty_out: float = clause("out of a row without keys", NUMBER, 0.0)
+    empty_lse: float = clause("lse of a row without keys", NUMBER, -math.inf)
+    probs_rounding: str = clause("how the cast of probs rounds", one_of(ROUNDINGS), "nearest")
+    partials_rounding: str = clause("how the cast of partial_O rounds", one_of(ROUNDINGS), "nearest")
+    out_rounding: str = clause("how the cast of out rounds", one_of(ROUNDINGS), "nearest")
+    operands_dtype: str = clause(
         "to which 8-bit codes are decoded before products read them; float32: not rounded", DTYPE, "float32"
     )
-    saturates: bool = said(
+    saturates: bool = clause(
         "whether casts turn what is too large into the largest value instead of an infinity", TRUTH, False
     )
     assumed: tuple[str, ...] = ()  #: fields that nobody declared

@@ -17,8 +17,8 @@ def visible(case: Case, inputs: Arrays, queries: slice | np.ndarray = slice(None
     return given & case.mask(queries)
 
 
-def bias(case: Case, inputs: Arrays) -> np.ndarray | None:
-    """What is added to scaled scores, a view of [b, h, q, k] in the dtype of the bias; None without one."""
+def attn_bias(case: Case, inputs: Arrays) -> np.ndarray | None:
+    """What is added to scaled scores, a view of [b, h, q, k] in its own dtype; None without one."""
     return spread(case, inputs["bias"]) if "bias" in inputs else None
 
 

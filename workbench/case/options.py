@@ -82,7 +82,7 @@ class Options:
         usual = Options()
         return [name for name in of_role(*roles) if getattr(self, name) != getattr(usual, name)]
 
-    def told(self) -> "Options":
+    def printable(self) -> "Options":
         """What a command line says of them: arrays have no name there, faults and backend are a trace's own."""
         from workbench.case.presets import words
 

@@ -138,15 +138,15 @@ def fields_of(said: str | Mapping[str, Any], case: Case) -> dict[str, Any]:
     }
 
 
-def joined(said: Mapping[str, Any], own: Mapping[str, Any], name: str) -> dict[str, Any]:
+def merged(declared: Mapping[str, Any], own: Mapping[str, Any], name: str) -> dict[str, Any]:
     """What a user says of the kernel `name` and what it says itself (both as of `fields_of`) as one. Refusal where the
     two contradict each other.
     """
-    for field in (field for field in own if field in said):
+    for field in (field for field in own if field in declared):
         # NaN is itself
-        if said[field] != own[field] and not (said[field] != said[field] and own[field] != own[field]):
+        if declared[field] != own[field] and not (declared[field] != declared[field] and own[field] != own[field]):
             raise Refusal(
                 f'{name} says {field}={word(own[field])} in its "contract", and --contract says '
-                f"{field}={word(said[field])}: leave out the one that is wrong"
+                f"{field}={word(declared[field])}: leave out the one that is wrong"
             )
-    return {**said, **own}
+    return {**declared, **own}

@@ -30,7 +30,7 @@ TILE_ORDERS = ("ascending", "descending")
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 
 
-def said(
+def clause(
     meaning: str, rule: Rule, default: Any = MISSING, function: tuple[str, Mapping[str, float]] | None = None
 ) -> Any:
     """A field of a contract, with what it means and what it may say. `function`: of one that says how a function is

@@ -166,24 +166,24 @@ def diff(
         else:
             calls, estimate_s = runs(target, **options)
             if against_trace is not None:
-                calls = [partial(_held_to, call, against_trace) for call in calls]
-            told, verdicts = [], []
+                calls = [partial(_with_changes_since, call, against_trace) for call in calls]
+            printed, verdicts = [], []
             beside = as_json or out is not None or (verbose and len(calls) == 1)
             for i, judged in enumerate(_judged(calls, estimate_s, report=beside)):
                 if out is not None:
                     _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
-                told.append(_told(judged, alone=len(calls) == 1, as_json=as_json))
+                printed.append(_printed(judged, alone=len(calls) == 1, as_json=as_json))
                 verdicts.append(_failing(judged))
         # what a report computes shows its progress too
         if second:
             cli_against.show(pairs, as_json, out)
         else:
-            _print(told, as_json, verbose, out)
+            _print(printed, as_json, verbose, out)
     failing = {*ORIGIN_VERDICTS, "untestable", "gate", "parts", *FAILS_ALSO[fail_on]}
     sys.exit(BUG if failing.intersection(verdicts) else 0)
 
 
-def _held_to(call: Callable[[], "Trace"], previous: str) -> "Trace":
+def _with_changes_since(call: Callable[[], "Trace"], previous: str) -> "Trace":
     """The trace that a call gives, with what changed of its code since an earlier one."""
     from workbench.trace.stale import held_to
 
@@ -214,7 +214,7 @@ def _write(judged: "Diff", folder: Path) -> None:
     save(judged.trace, folder / "trace.safetensors")
 
 
-def _told(judged: "Diff", *, alone: bool, as_json: bool) -> Any:
+def _printed(judged: "Diff", *, alone: bool, as_json: bool) -> Any:
     """What is printed of a run: of one of several no more than its document or its row, so that its trace can go."""
     if as_json:
         from workbench.report.document import diff_document
@@ -225,21 +225,21 @@ def _told(judged: "Diff", *, alone: bool, as_json: bool) -> Any:
     return judged if alone else run_row(judged)
 
 
-def _print(told: list[Any], as_json: bool, verbose: bool, out: Path | None) -> None:
+def _print(printed: list[Any], as_json: bool, verbose: bool, out: Path | None) -> None:
     if as_json:
         from workbench.report.document import diffs_document
 
-        click.echo(json.dumps(told[0] if len(told) == 1 else diffs_document(told)))
+        click.echo(json.dumps(printed[0] if len(printed) == 1 else diffs_document(printed)))
         return
     from workbench.report import text
     from workbench.report.summary import summary
 
     screen = text.console()
     unicode = screen.is_terminal
-    if len(told) == 1:
-        screen.print(text.report(told[0], unicode=unicode, width=screen.width, full=verbose), crop=False)
+    if len(printed) == 1:
+        screen.print(text.report(printed[0], unicode=unicode, width=screen.width, full=verbose), crop=False)
     else:
-        screen.print(summary(told, unicode=unicode))
+        screen.print(summary(printed, unicode=unicode))
     if out is not None:
         screen.print(f"pictures and traces: {out}/", soft_wrap=True)
 

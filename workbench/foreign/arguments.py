@@ -26,7 +26,7 @@ CALLED_AS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Handed:
+class Arguments:
     """The arrays of a call, by name."""
 
     case: Case  #: with what the stages put in were made with
@@ -36,9 +36,9 @@ class Handed:
     put_in: Mapping[str, np.ndarray]  #: those that are stages, with their axes
 
 
-def handed(
+def arguments_of(
     function: Callable[..., Any], case: Case, read: Mapping[str, np.ndarray], feed: Mapping[str, Any], name: str
-) -> Handed:
+) -> Arguments:
     """What `function` is to be called with, of the inputs `read` (`inputs.normalised`).
 
     A function whose parameters name stages reads these: by `feed` (`feed.values`), or what float64 makes of the inputs.
@@ -46,14 +46,14 @@ def handed(
     and v; any other takes these. Refusal for inputs and stages that the function does not take, and for a function that
     cannot be called with them, scale and causal.
     """
-    made = _handed(function, case, read, feed, name)
-    _check_call(function, made, name)
-    return made
+    call = _arguments_of(function, case, read, feed, name)
+    _check_call(function, call, name)
+    return call
 
 
-def _handed(
+def _arguments_of(
     function: Callable[..., Any], case: Case, read: Mapping[str, np.ndarray], feed: Mapping[str, Any], name: str
-) -> Handed:
+) -> Arguments:
     parameters = parameters_of(function)
     anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
     beside = {x: read[x] for x in MASKS if x in read}
@@ -70,7 +70,7 @@ def _handed(
     case, codes = _codes(parameters, case, read, name)
     positional = {x: codes.get(f"codes_{x}", read.get(x)) for x in INPUTS}
     scales = {stage: x for stage, x in codes.items() if stage in SCALES}
-    return Handed(case, positional, scales | beside, options, codes)  # type: ignore[arg-type]
+    return Arguments(case, positional, scales | beside, options, codes)  # type: ignore[arg-type]
 
 
 def _options(parameters: Mapping[str, Any], case: Case, name: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _options(parameters: Mapping[str, Any], case: Case, name: str) -> dict[str, 
     return found
 
 
-def _check_call(function: Callable[..., Any], call: Handed, name: str) -> None:
+def _check_call(function: Callable[..., Any], call: Arguments, name: str) -> None:
     """Refusal where a function's parameters are others than what it is called with, with a wrapper that mends it."""
     try:
         signature = inspect.signature(function)
@@ -139,7 +139,7 @@ def _stages(
     read: Mapping[str, np.ndarray],
     feed: Mapping[str, Any],
     name: str,
-) -> Handed:
+) -> Arguments:
     """The stages that parameters name, and those of the inputs that they name too."""
     wanted = [*named, *(scale for scale in SCALES if scale in parameters)]
     if unread := [stage for stage in feed if stage not in wanted]:
@@ -154,7 +154,7 @@ def _stages(
     sources = {stage: feed.get(stage, given.get(stage, REFERENCE)) for stage in wanted}
     stages = values(algorithm, case, read, sources, name)
     inputs = {x: read[x] for x in (*INPUTS, *MASKS) if x in parameters and x in read}
-    return Handed(case, {}, inputs | stages, {}, stages)
+    return Arguments(case, {}, inputs | stages, {}, stages)
 
 
 def _codes(

@@ -14,10 +14,10 @@ from workbench.case.box import parse
 from workbench.case.case import Case
 from workbench.case.inputs import by_name
 from workbench.case.options import Options
-from workbench.case.presets import fields_of, joined
+from workbench.case.presets import fields_of, merged
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, before_attention
 from workbench.foreign import returned
-from workbench.foreign.arguments import handed
+from workbench.foreign.arguments import arguments_of
 from workbench.foreign.collect import failed, of_run, repeats
 from workbench.foreign.lacking import lacking
 from workbench.foreign.probes import interpreter as triton_interpreter
@@ -58,7 +58,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     read = by_name(case, options.inputs)
     floats = {x: read[x] for x in (*INPUTS, *MASKS) if x in read}
     check_inputs(case, floats, name)
-    call = handed(function, case, read, feed, name)
+    call = arguments_of(function, case, read, feed, name)
     case, put_in = call.case, call.put_in
 
     def over(key: str, x: np.ndarray) -> Any:
@@ -91,13 +91,13 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
         stages["out"] = _swapped(stages["out"])
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
-    declared = joined(said, declared, name)
+    declared = merged(said, declared, name)
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and before_attention(algorithm):
         raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
     measured = {} if options.calibration is None else _measured(options.calibration, case)
     own = {stage: x for stage, x in stages.items() if stage not in put_in}
-    promise = seen.promise_of(measured | _made_with(case, put_in) | dict(declared), own, floats, case)
+    promise = seen.promise_of(measured | _tiling_of(case, put_in) | dict(declared), own, floats, case)
     settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
     for key, given in parts.items():
         stage, what = ALGORITHMS[algorithm][key], f"{name}: {key}"
@@ -115,7 +115,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
         gates=failed(made_by, name),
         notes=(*repeats(made_by), *seen.notes(stages, case)),
         provenance=made_by,
-        called_with=options.told(),
+        called_with=options.printable(),
     )
     check(trace, name)
     # fed arrays are of this case alone
@@ -130,7 +130,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     return narrowed(trace, parse(options.where, trace.case), rerun=rerun)
 
 
-def _made_with(case: Case, put_in: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _tiling_of(case: Case, put_in: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Tiles and splits of what was put in, which the function reads."""
     if not put_in or case.block_k is None:
         return {}

@@ -80,14 +80,14 @@ def _reference(algorithm: str, case: Case, inputs: Mapping[str, np.ndarray], whe
     """Every stage in float64, from q, k and v alone."""
     if missing := [name for name in INPUTS if name not in inputs]:
         raise Refusal(f"{where}: what float64 makes of q, k and v needs them; {', '.join(missing)} was not given")
-    added = mask.bias(case, inputs)
+    added = mask.attn_bias(case, inputs)
     return forward(
         algorithm,
         *(inputs[name] for name in INPUTS),
         scale=case.scale,
         softcap=case.softcap,
         mask=mask.visible(case, inputs),
-        bias=None if added is None else to_float64(added),
+        attn_bias=None if added is None else to_float64(added),
         contract=replace(PLAIN, block_k=case.block_k, splits=case.splits),
         codes=None if case.codes is None else Codes(case.codes, str(case.quantiser_scale)),
     )

@@ -69,7 +69,7 @@ def run_isolated(target: str, case: Case, options: Options, *, limits: Limits) -
     def again(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
         return run_isolated(target, case, replace(options, inputs=inputs), limits=limits)
 
-    trace = replace(trace, called_with=options.told(), rerun=again if repeats else None)
+    trace = replace(trace, called_with=options.printable(), rerun=again if repeats else None)
     return trace if options.where is None else narrowed(trace, parse(options.where, trace.case), rerun=trace.rerun)
 
 
@@ -170,7 +170,7 @@ def main() -> None:
     faulthandler.enable(crash)
     faulthandler.register(signal.SIGUSR1, crash)
     (folder / f"{_CRASH}.part").rename(folder / _CRASH)  # from now on it can be asked where it is
-    answer = _made(pickle.loads((folder / _REQUEST).read_bytes()))
+    answer = _outcome(pickle.loads((folder / _REQUEST).read_bytes()))
     part = folder / f"{_ANSWER}.part"
     with part.open("wb") as file:
         pickle.dump(answer, file, protocol=5)
@@ -187,7 +187,7 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _made(request: Mapping[str, Any]) -> tuple[Any, ...]:
+def _outcome(request: Mapping[str, Any]) -> tuple[Any, ...]:
     """What crosses back: a trace and whether it can be run again, or what came in its place."""
     from workbench.foreign.call import run_foreign
     from workbench.foreign.find import find

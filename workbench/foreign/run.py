@@ -40,12 +40,12 @@ def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> T
     Unavailable for a missing GPU.
     """
     options, found = Options(**given), target_of(target)
-    name, told = found.name, options.told()
+    name, printable = found.name, options.printable()
     if options.inputs is not None:
         options = replace(options, inputs=taken(options.inputs, name))
         codes = fields(options.inputs).get("codes")
         if codes is not None and case.codes not in (None, codes):
-            raise Refusal(f"{told.inputs or name}: codes are {codes}, and the case says {case.codes}")
+            raise Refusal(f"{printable.inputs or name}: codes are {codes}, and the case says {case.codes}")
         case = case.but(distribution=GIVEN, codes=codes or case.codes)
     if found.kernel is not None:
         if foreign := [option for option in given if ROLES[option] == FOREIGN]:
@@ -53,13 +53,13 @@ def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> T
         from workbench.cuda.run import run_kernel
 
         options = replace(options, feed=_fed(found.kernel, case, options))
-        return replace(run_kernel(name, case, options), called_with=told)
+        return replace(run_kernel(name, case, options), called_with=printable)
     _check_foreign(found, case, options)
     if (limits := limits_of(options, name)) is None:
-        return replace(run_foreign(found.function(), case, options, name=name), called_with=told)
+        return replace(run_foreign(found.function(), case, options, name=name), called_with=printable)
     if found.given is not None:
         raise Refusal(f"{name} is a callable, which no other process has: to isolate it, give it as path.py:function")
-    return replace(run_isolated(name, case, options, limits=limits), called_with=told)
+    return replace(run_isolated(name, case, options, limits=limits), called_with=printable)
 
 
 def _fed(kernel: Kernel, case: Case, options: Options) -> Mapping[str, np.ndarray]:

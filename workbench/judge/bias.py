@@ -25,7 +25,7 @@ from workbench.floats import round_to
 from workbench.judge.codes.decoding import attention_of
 from workbench.judge.compare import compared
 from workbench.judge.control import control, sampled
-from workbench.judge.elements import Found, State
+from workbench.judge.elements import Compared, State
 from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable, table
 from workbench.reference.graph import direct, nearest_dumped, unseen_upstream
@@ -173,7 +173,7 @@ def _rounding(trace: Trace, name: str) -> str:
     return casts.get(name, "nearest")
 
 
-def _bias(one: Found, dtype: np.dtype, control: np.ndarray, axes: str) -> Bias | None:
+def _bias(one: Compared, dtype: np.dtype, control: np.ndarray, axes: str) -> Bias | None:
     """The Bias of a stage of `dtype` from its `control`; None without an element to look at."""
     if dtype != np.float32:
         control = round_to(control, dtype)

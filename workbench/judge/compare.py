@@ -11,7 +11,7 @@ from array_api_compat import array_namespace
 from workbench.arrays import in_float64
 from workbench.case.box import Box
 from workbench.case.contract import Contract
-from workbench.judge.elements import Elements, Found, State, Summary, compare, summary
+from workbench.judge.elements import Compared, Elements, State, Summary, compare, summary
 from workbench.judge.expectation import Expectation, in_bool
 from workbench.judge.judgeable import free_maxima
 from workbench.judge.units import in_stored_units, unit
@@ -35,7 +35,7 @@ def summaries(
     for name in names:
         pieces = []
         for rows in _pieces(e, name):
-            one = _held(e, name, bounds[name], rows, at_hand.get(name))
+            one = _compared(e, name, bounds[name], rows, at_hand.get(name))
             piece = e.part.rows(rows)
             if name in stores:
                 _keep(one, stores[name], piece, e.axes(name))
@@ -44,11 +44,11 @@ def summaries(
     return found
 
 
-def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Found]]:
+def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Compared]]:
     """Each stage of `names` over a part of its trace, held against its expectation within its budget."""
     bounds = e.budgets(names)
     for name in names:
-        yield name, _held(e, name, bounds[name], slice(None), e.given.get(name))
+        yield name, _compared(e, name, bounds[name], slice(None), e.given.get(name))
 
 
 def expected_out(e: Expectation) -> np.ndarray:
@@ -68,7 +68,7 @@ def _pieces(e: Expectation, name: str) -> Iterator[slice]:
         yield slice(first, min(first + rows, length))
 
 
-def _held(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.ndarray | None) -> Found:
+def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.ndarray | None) -> Compared:
     """Some queries of a part of a stage, held against their expectation within their budget."""
     cut, axes, contract = Box(q=rows), e.axes(name), e.trace.contract
     dumped = cut.of(e.part.of(e.trace.stages[name], axes), axes)
@@ -117,19 +117,19 @@ def _as_chosen(contract: Contract, actual: np.ndarray, expected: np.ndarray, bud
     return xp.where(right, actual, expected)
 
 
-def _among(one: Found, given: np.ndarray, like: np.ndarray) -> Found:
+def _among(one: Compared, given: np.ndarray, like: np.ndarray) -> Compared:
     """The compared elements `one` at their places `given`, bool of the shape of `like`; the others ABSENT, their values
     NaN.
     """
     xp = array_namespace(like)
-    whole = {field.name: xp.full_like(like, np.nan) for field in fields(Found)}
+    whole = {field.name: xp.full_like(like, np.nan) for field in fields(Compared)}
     whole["state"] = xp.astype(xp.full_like(like, float(State.ABSENT)), xp.uint8)
     for name, array in whole.items():
         array[given] = getattr(one, name)
-    return Found(**whole)
+    return Compared(**whole)
 
 
-def _keep(found: Found, elements: Elements, part: Box, axes: str) -> None:
+def _keep(found: Compared, elements: Elements, part: Box, axes: str) -> None:
     for name in ("expected", "budget", "statistical", "over_budget", "state"):
         values = getattr(found, name)
         target = part.of(getattr(elements, name), axes)

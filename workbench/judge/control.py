@@ -15,7 +15,7 @@ from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.judge.codes.decoding import attention_of
 from workbench.judge.compare import compared
-from workbench.judge.elements import Found
+from workbench.judge.elements import Compared
 from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable
 from workbench.reference.losses import without
@@ -40,7 +40,7 @@ def sampled(case: Case, rows: int = ROWS) -> np.ndarray:
     return np.linspace(0, case.seqlen_q - 1, n).round().astype(int)
 
 
-def at_rows(trace: Trace, names: Collection[str], rows: np.ndarray) -> Iterator[tuple[str, Found]]:
+def at_rows(trace: Trace, names: Collection[str], rows: np.ndarray) -> Iterator[tuple[str, Compared]]:
     """As `held.compared`, those of `names` that are stages of attention (`quantisation.attention_of`), at the queries
     `rows` of every head alone, within their worst case.
     """
@@ -64,7 +64,7 @@ def control(e: Expectation, contract: Contract | None = None, manner: Manner = P
         losses=p.losses if manner.leans else without(p.losses),
         inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
         numbers={name: np.float32(x) for name, x in p.numbers.items()},  # type: ignore[misc]
-        bias=None if p.bias is None else p.bias.astype(np.float32),
+        attn_bias=None if p.attn_bias is None else p.attn_bias.astype(np.float32),
         given={name: x.astype(np.float32) for name, x in p.given.items()},
     )
     return {name: x for name, x in values(narrow, manner=manner).items() if p.table[name].dumped}

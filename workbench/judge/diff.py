@@ -284,7 +284,7 @@ def _with_evidence(trace: Trace, judged: list[StageDiff], second: Callable[[], T
     again = second()
     confirmed = None if again is None else excesses(again, first)
 
-    def told(stage: StageDiff) -> StageDiff:
+    def with_excess(stage: StageDiff) -> StageDiff:
         excess = first.get(stage.name)
         if excess is None:
             return stage
@@ -294,10 +294,10 @@ def _with_evidence(trace: Trace, judged: list[StageDiff], second: Callable[[], T
             why, verdict = f"and on other inputs again (z = {confirmed[stage.name].z:.3g})", "bug"
         else:
             why, verdict = "but not on other inputs", "suspicious"
-        reason = "; ".join(filter(None, (stage.reason, f"{excess.told}, {why}")))
+        reason = "; ".join(filter(None, (stage.reason, f"{excess.words}, {why}")))
         return replace(stage, verdict=max(verdict, stage.verdict, key=SEVERITY.index), reason=reason)
 
-    return [told(stage) for stage in judged]
+    return [with_excess(stage) for stage in judged]
 
 
 def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:

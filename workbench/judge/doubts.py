@@ -17,7 +17,7 @@ import numpy as np
 from workbench.case.assumptions import Choice, alternatives, usual, weaker
 from workbench.case.contract import Contract
 from workbench.judge.control import at_rows, sampled
-from workbench.judge.elements import UNJUDGED, WRONG, Found, Summary
+from workbench.judge.elements import UNJUDGED, WRONG, Compared, Summary
 from workbench.judge.evidence import DOUBTFUL, ROWS, excesses
 from workbench.judge.judgeable import unjudgeable
 from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
@@ -68,7 +68,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         held = compare(replace(trace, contract=choice.contract), [stage.name for stage in wrong])
         return {name for name, found in held.items() if _fails(found)}
 
-    def told(stage: StageDiff) -> StageDiff:
+    def with_doubt(stage: StageDiff) -> StageDiff:
         if stage.name in doubts:
             reason = f"{_deciding(explained[stage.name], promise)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
             return replace(stage, verdict="suspicious", reason=reason)
@@ -84,7 +84,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
             return stage
         return replace(stage, reason="; ".join(filter(None, (stage.reason, _hint(found)))))
 
-    return [told(stage) for stage in judged]
+    return [with_doubt(stage) for stage in judged]
 
 
 def _unit(
@@ -119,7 +119,7 @@ def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], compare: Compare)
     held = compare(strict, right)
     found = {name: Doubt(f"a bug, {_beyond(x)}", False) for name, x in held.items() if _fails(x)}
     rest = [name for name in right if name not in found and held[name].judged]
-    return found | {name: Doubt(excess.told, True) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
+    return found | {name: Doubt(excess.words, True) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
 
 
 def _explained(trace: Trace, stages: Sequence[StageDiff], choices: Sequence[Choice]) -> dict[str, Explaining]:
@@ -154,7 +154,7 @@ def _worst_query(stage: StageDiff) -> int | None:
     return worst.place[stage.axes.index("q")] if worst is not None and "q" in stage.axes else None
 
 
-def _says(found: Found) -> bool:
+def _says(found: Compared) -> bool:
     """Whether a budget rules anything out."""
     return not np.isin(found.state, UNJUDGED).all()
 

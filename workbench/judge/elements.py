@@ -187,7 +187,7 @@ class Comparison:
 
 def whole(elements: Elements) -> Comparison:
     """The comparison of a stage all of whose elements are at hand."""
-    found = Found(
+    found = Compared(
         to_float64(elements.actual), elements.expected, elements.budget, elements.statistical, elements.over_budget,
         elements.state, ulp(elements.expected, elements.actual.dtype),
     )  # fmt: skip
@@ -195,7 +195,7 @@ def whole(elements: Elements) -> Comparison:
 
 
 @dataclass(frozen=True)
-class Found:
+class Compared:
     """A part of a stage compared: as Elements, but all in float64 and on any device."""
 
     actual: np.ndarray
@@ -210,7 +210,7 @@ class Found:
 @np.errstate(all="ignore")
 def compare(
     actual: np.ndarray, unwritten: np.ndarray, expected: np.ndarray, budget: Budget, dtype: Any, saturates: bool = False
-) -> Found:
+) -> Compared:
     """`actual` (float64, of `dtype`) against `expected` within `budget`; arrays of one shape, of NumPy or torch.
 
     Class before size: an unwritten slot, then a NaN expectation (poisoned), then a NaN or another class than expected,
@@ -236,14 +236,14 @@ def compare(
         plain &= (size <= top) | (size == np.inf)
     odd = ~(plain & xp.isfinite(actual)) | unwritten
     if bool(xp.any(odd)):
-        one = Found(actual[odd], expected[odd], bound[odd], likely[odd], over[odd], state[odd], spacing[odd])
+        one = Compared(actual[odd], expected[odd], bound[odd], likely[odd], over[odd], state[odd], spacing[odd])
         reach = (np.inf, np.inf) if isinstance(size, float) else (size[odd], limit[odd])
         over[odd], state[odd] = _in_full(one, unwritten[odd], budget.bound[odd], reach, dtype, saturates)
-    return Found(actual, expected, bound, share, over, state, spacing)
+    return Compared(actual, expected, bound, share, over, state, spacing)
 
 
 def _in_full(
-    found: Found, unwritten: np.ndarray, bare: np.ndarray, reach: tuple[Any, Any], dtype: Any, saturates: bool
+    found: Compared, unwritten: np.ndarray, bare: np.ndarray, reach: tuple[Any, Any], dtype: Any, saturates: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """x of budget and State of elements that may be infinite, NaN, unwritten or without a meaningful budget; `bare` is
     the budget without the half ulp, `reach` what it is measured against, and the same with an ulp at least.
@@ -290,7 +290,7 @@ def element(of: "Found | Comparison", place: tuple[int, ...], offset: Sequence[i
 
 
 @np.errstate(all="ignore")
-def summary(found: Found, offset: tuple[int, ...]) -> Summary:
+def summary(found: Compared, offset: tuple[int, ...]) -> Summary:
     """What a part of a stage adds up to; `offset` is the index of its first element in the whole."""
     xp = array_namespace(found.state)
     states = np.array([int(xp.count_nonzero(found.state == state)) for state in State])

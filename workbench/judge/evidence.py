@@ -21,7 +21,7 @@ from workbench.judge.bias import FEWEST_ROWS, Z, by_row, lean
 from workbench.judge.codes.decoding import attention_of
 from workbench.judge.compare import compared
 from workbench.judge.control import control, has_control, sampled
-from workbench.judge.elements import Found, State
+from workbench.judge.elements import Compared, State
 from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable
 from workbench.judge.units import SCORE_UNITS
@@ -58,7 +58,7 @@ class Excess:
     lane: int | None  #: its index modulo WARP; None: all elements
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         """The excess in words."""
         where = "" if self.lane is None else f" at {self.axis} % {WARP} == {self.lane}"
         return (
@@ -113,7 +113,7 @@ def _manners(contract: Contract) -> Iterator[Manner]:
             yield from (Manner(tensor_core, leans) for leans in (False, True))
 
 
-def _largest(one: Found, controls: Sequence[np.ndarray], dtype: np.dtype, axes: str, beyond: float) -> Excess | None:
+def _largest(one: Compared, controls: Sequence[np.ndarray], dtype: np.dtype, axes: str, beyond: float) -> Excess | None:
     """The excess of all elements, else of the lane with the largest z; None where there is none."""
     if dtype != np.float32:
         controls = [round_to(x, dtype) for x in controls]

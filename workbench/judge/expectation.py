@@ -106,14 +106,14 @@ class Expectation:
     def problem(self) -> Problem:
         """What the stages are computed from."""
         trace, steps, sizes = self.trace, table(self.trace), sizes_of(self.trace)
-        added = self.part.bias(trace.case, trace.inputs)
+        added = self.part.attn_bias(trace.case, trace.inputs)
         return Problem(
             table=steps,
             contract=trace.contract,
             losses=losses_of(trace.contract, trace.case.numbers),
             inputs={**self.inputs, "mask": in_bool(self.visible, self.device)},
             numbers=trace.case.numbers,
-            bias=None if added is None else in_float64(added, self.device),
+            attn_bias=None if added is None else in_float64(added, self.device),
             exact_products=trace.case.dtype != "float32",
             tiling=tiling_of(trace),
             given=self.given,

@@ -73,7 +73,7 @@ class StageDiff:
         return "not judged" if self.decisive is None or self.verdict == "untestable" else "clean"
 
     @property
-    def told(self) -> Comparison | None:
+    def reported(self) -> Comparison | None:
         """The comparison that is shown: of a victim, whose own errors are small, the propagated one."""
         return self.propagated if self.role == "victim" else self.decisive
 
@@ -90,7 +90,7 @@ class StageDiff:
     def _selection(self, index: Index) -> Selection:
         if self.dumped is None:
             raise Refusal(f"stage {self.name} has no values: {self.reason or 'nobody gave them'}")
-        return select(self.name, self.axes, index, self.dumped, self.told, self.first)
+        return select(self.name, self.axes, index, self.dumped, self.reported, self.first)
 
     def worst(self, n: int = 1) -> list[Element]:
         """The n elements farthest outside their budget, the farthest first; fewer where fewer were judged."""

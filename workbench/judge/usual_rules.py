@@ -77,8 +77,8 @@ def deviation(trace: Trace, part: Box, expected: np.ndarray) -> Deviation:
     """That of a part of `out`, whose float64 is `expected`."""
     case, inputs, out = trace.case, trace.inputs, part.of(trace.stages["out"], "bhqd")
     q, k, v = (part.of_input(case, name, inputs[name]) for name in INPUTS)
-    mask, bias = part.visible(case, inputs), part.bias(case, inputs)
-    plain = plain_attention(q, k, v, **case.numbers, mask=mask, bias=bias)
+    mask, attn_bias = part.visible(case, inputs), part.attn_bias(case, inputs)
+    plain = plain_attention(q, k, v, **case.numbers, mask=mask, attn_bias=attn_bias)
     stored, plain_stored, shifted = flash_attention(out, expected, plain)
     return Deviation(assert_close(out, expected), max_abs(out, expected), stored, plain_stored, shifted)
 
@@ -129,7 +129,7 @@ def plain_attention(
     *,
     scale: float,
     mask: np.ndarray,
-    bias: np.ndarray | None = None,
+    attn_bias: np.ndarray | None = None,
     softcap: float | None = None,
 ) -> np.ndarray:
     """Attention with every operation rounded to the dtype of q, k and v, [b, heads, q, d] in that dtype.
@@ -146,8 +146,8 @@ def plain_attention(
         if softcap is not None:
             capped = _rounded(np.tanh(_rounded(scores / np.float32(softcap), dtype)), dtype)
             scores = _rounded(capped * np.float32(softcap), dtype)
-        if bias is not None:
-            scores = _rounded(scores + bias.astype(np.float32), dtype)
+        if attn_bias is not None:
+            scores = _rounded(scores + attn_bias.astype(np.float32), dtype)
         scores = np.where(mask, scores, np.float32(-np.inf))
         largest = scores.max(axis=-1, keepdims=True)
         weights = np.exp(scores - np.where(np.isneginf(largest), np.float32(0), largest))

@@ -14,14 +14,15 @@ def attention(
     *,
     scale: float,
     mask: np.ndarray,
-    bias: np.ndarray | None = None,
+    attn_bias: np.ndarray | None = None,
     softcap: float | None = None,
 ) -> dict[str, np.ndarray]:
     """Softmax attention: "out" [b, heads, q, dim of v] and "lse" [b, heads, q], the natural log of sum_k exp(scores).
 
-    q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and bias, added to scaled
-    scores, [q, k] or [b, heads, q, k]; with a softcap scores are softcap * tanh(scaled / softcap) before the bias. A
-    row that sees no key has out 0 and lse -inf; a NaN or infinity in the inputs comes out as IEEE arithmetic makes it.
+    q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and attn_bias, added to
+    scaled scores, [q, k] or [b, heads, q, k]; with a softcap scores are softcap * tanh(scaled / softcap) before
+    attn_bias. A row that sees no key has out 0 and lse -inf; a NaN or infinity in the inputs comes out as IEEE
+    arithmetic makes it.
     """
     batch, heads, seqlen_q, dim = q.shape
     kv_heads = k.shape[1]
@@ -30,7 +31,7 @@ def attention(
 
     grouped = (batch, kv_heads, heads // kv_heads, seqlen_q, k.shape[2])
     whole = (batch, heads, *grouped[-2:])
-    added = 0.0 if bias is None else np.broadcast_to(bias, whole).reshape(grouped)
+    added = 0.0 if attn_bias is None else np.broadcast_to(attn_bias, whole).reshape(grouped)
     visible = np.broadcast_to(mask, whole).reshape(grouped)
     products = scale * (grouped_q @ keys.swapaxes(-1, -2))
     capped = products if softcap is None else np.tanh(products / softcap) * softcap

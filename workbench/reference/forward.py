@@ -35,7 +35,7 @@ def forward(
     *,
     scale: float,
     mask: np.ndarray,
-    bias: np.ndarray | None = None,
+    attn_bias: np.ndarray | None = None,
     softcap: float | None = None,
     contract: Contract = PLAIN,
     codes: Codes | None = None,
@@ -43,8 +43,8 @@ def forward(
 ) -> dict[str, np.ndarray]:
     """Every stage of an algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
 
-    q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and bias, added to
-    scaled scores, [q, k] or [b, heads, q, k]; scores are softcap * tanh(scaled / softcap) before the bias. `contract`
+    q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and attn_bias, added to
+    scaled scores, [q, k] or [b, heads, q, k]; scores are softcap * tanh(scaled / softcap) before attn_bias. `contract`
     tells tiles and splits and the order in which they are visited, and casts, which are made where it declares them
     (`Problem.predicted_casts`); `codes` how q, k and v are quantised.
 
@@ -68,7 +68,7 @@ def forward(
             losses=losses_of(contract, numbers),
             inputs={"q": to_float64(q), "k": to_float64(k), "v": to_float64(v), "mask": mask},
             numbers=numbers,
-            bias=bias,
+            attn_bias=attn_bias,
             exact_products=False,
             tiling=tiling,
             given=_checked(given, algorithm, sizes),

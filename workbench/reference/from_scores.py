@@ -169,8 +169,8 @@ def _raised(p: Problem, top: np.ndarray) -> np.ndarray:
     longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1)
     longest = xp.repeat(longest, q.shape[1] // longest.shape[1], axis=1)[..., None]
     norms = abs(p.scale) * xp.sqrt(xp.sum(q * q, axis=-1)) * longest
-    if p.bias is not None:
-        norms = norms + xp.max(xp.where(p.bias < np.inf, p.bias, 0.0), axis=-1)
+    if p.attn_bias is not None:
+        norms = norms + xp.max(xp.where(p.attn_bias < np.inf, p.attn_bias, 0.0), axis=-1)
     raised: np.ndarray = xp.maximum(norms - top, 0.0)
     return raised
 

@@ -34,7 +34,7 @@ class Problem:
     #: q [b, h, q, d], k and v [b, kv_heads, k, d], and mask, bool, which keys are seen, [q, k] or [b, h, q, k]
     inputs: Arrays
     numbers: Mapping[str, float]  #: of the case: its scale, and its softcap where it has one
-    bias: np.ndarray | None  #: added to scaled scores, [b, h, q, k] or [q, k]
+    attn_bias: np.ndarray | None  #: added to scaled scores, [b, h, q, k] or [q, k]
     exact_products: bool  #: products of q and k are exact in float32 (inputs of at most 12 bits)
     tiling: Tiling  #: the key tiles, all keys in one where they are not known
     given: Arrays  #: the dumped stages, which others are computed from

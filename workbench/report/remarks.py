@@ -44,9 +44,9 @@ def bit_match(diff: Diff) -> str:
     makes of the same inputs; of a victim, of q, k and v.
     """
     shares = [
-        f"{stage.name} {stage.told.summary.count(State.EXACT) / stage.told.summary.size:.1%}"
+        f"{stage.name} {stage.reported.summary.count(State.EXACT) / stage.reported.summary.size:.1%}"
         for stage in diff.stages
-        if stage.name in ("out", "lse") and stage.told is not None and stage.name not in diff.trace.sparse
+        if stage.name in ("out", "lse") and stage.reported is not None and stage.name not in diff.trace.sparse
     ]
     return f"correctly rounded to the last bit: {', '.join(shares)}" if shares else ""
 

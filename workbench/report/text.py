@@ -68,7 +68,7 @@ def _kind(stage: StageDiff) -> str:
 
 def cells(stage: StageDiff) -> dict[str, str]:
     """The cells of one stage, by the names in COLUMNS without those of `bits lost`."""
-    comparison = stage.told
+    comparison = stage.reported
     if comparison is None:
         return dict.fromkeys(COLUMNS, "") | {"stage": stage.name, "verdict": verdict(stage)}
     found = comparison.summary
@@ -116,7 +116,9 @@ def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> Rend
     """
     table = _table(diff, full).screen(unicode=unicode, width=width)
     fold = width if unicode else None
-    below = [line for text in said(diff, full) for line in wrapped(text, "" if text.startswith(" ") else "bold", fold)]
+    below = [
+        line for text in sentences(diff, full) for line in wrapped(text, "" if text.startswith(" ") else "bold", fold)
+    ]
     parts: list[RenderableType] = [*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), table, *below]
     parts += wrapped(f"repeat: {command}", "dim", None) if (command := diff_command(diff)) else []
     return Group(*parts)
@@ -132,7 +134,7 @@ def wrapped(line: str, style: str, width: int | None) -> list[Text]:
     return [Text(one, style=style, no_wrap=True, overflow="ignore") for one in lines]
 
 
-def said(diff: Diff, full: bool) -> list[str]:
+def sentences(diff: Diff, full: bool) -> list[str]:
     """What stands below the table."""
     return [*notes(diff), *findings(diff, full=full), *(remarks(diff) if full else [])]
 
@@ -169,7 +171,7 @@ def in_full(diff: Diff) -> str:
 def html_table(diff: Diff) -> str:
     """What `report` shows as HTML, for Jupyter; what only the full one has is folded away."""
     above = tables.lines([*(line.plain for line in gates([diff.trace])), headline(diff.trace)])
-    short, full = (_table(diff, full).html() + tables.lines(said(diff, full)) for full in (False, True))
+    short, full = (_table(diff, full).html() + tables.lines(sentences(diff, full)) for full in (False, True))
     return above + short + tables.folded("all that was looked at", full)
 
 

@@ -54,7 +54,7 @@ def report(diff: Diff, stage: StageDiff, selection: Selection, rows: Rows | None
     """Chosen elements of a judged run: what was run, what the stage is, and the elements; `rows` in place of all."""
     verdict = verdict_of(stage) if stage.role == "victim" else stage.verdict
     reason = f" ({stage.reason})" if stage.reason else ""
-    source = f"; expected: float64 from {expected_from(diff, stage)}" if stage.told is not None else ""
+    source = f"; expected: float64 from {expected_from(diff, stage)}" if stage.reported is not None else ""
     lines = [headline(diff.trace), definition(diff.trace, stage.name), f"{verdict}{reason}{source}"]
     return Group(*map(Text, lines), *_elements(selection, rows, screen))
 
@@ -74,7 +74,7 @@ def definition(trace: Trace, name: str) -> str:
 
 def expected_from(diff: Diff, stage: StageDiff) -> str:
     """What the expectations of a judged stage were computed from."""
-    if stage.told is not stage.isolated:
+    if stage.reported is not stage.isolated:
         return beginning(diff.trace)
     read = stage.judged_from or direct(table(diff.trace), stage.name)
     inputs, own = [name for name in read if name in INPUTS], [name for name in read if name not in INPUTS]
@@ -132,10 +132,10 @@ def html_stage(stage: StageDiff) -> str:
     """The judgement of a stage and its worst elements, for Jupyter."""
     role = {"origin": " <- origin", "victim": " (victim)"}.get(stage.role, "")
     title = f"{stage.name} [{' '.join(stage.axes)}]: {stage.verdict}{role}"
-    if stage.told is None:
+    if stage.reported is None:
         return tables.lines([f"{title} ({stage.reason})"])
-    found = stage.told.summary
-    worst = [element for element in stage.worst_of(stage.told, WORST) if element.over_budget > 0]
+    found = stage.reported.summary
+    worst = [element for element in stage.worst_of(stage.reported, WORST) if element.over_budget > 0]
     end = ", end to end" if stage.role == "victim" else ""
     said = f"{title}, {found.outside} of {found.size} elements outside their budget{end}"
     if not worst:

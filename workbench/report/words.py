@@ -131,7 +131,7 @@ def _factor(trace: Trace, name: str) -> str:
     """What a factor is and where it is due."""
     factor, known = FACTORS[name], ALGORITHMS[trace.algorithm]
     due = " and ".join(f"{stage} ({to})" for stage, to in factor.applied.items() if stage in known)
-    return f"{name}, {factor.held}, is applied by {due}"
+    return f"{name}, {factor.meaning}, is applied by {due}"
 
 
 def counts(comparison: Comparison, where: str) -> str:

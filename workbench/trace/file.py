@@ -17,7 +17,7 @@ from workbench.case import contract
 from workbench.case.box import case_of, parse, with_causal
 from workbench.case.case import Case
 from workbench.case.fields import DRAWN, FIELDS, GIVEN, QUANTISED, of_role
-from workbench.case.inputs import fields as told_by
+from workbench.case.inputs import fields as fields_of_inputs
 from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, stages_of
 from workbench.files import write_atomically
@@ -177,7 +177,7 @@ def _case(manifest: Mapping[str, Any], read: Mapping[str, np.ndarray]) -> Case:
     if unknown := sorted(set(stated) - set(FIELDS)):
         raise Refusal(f"the case has unknown fields {', '.join(unknown)}; its fields are {', '.join(FIELDS)}")
     either = [read.get(x, read.get(f"codes_{x}")) for x in INPUTS]
-    told = told_by(read) if all(array is not None and array.ndim == 4 for array in either) else {}
+    told = fields_of_inputs(read) if all(array is not None and array.ndim == 4 for array in either) else {}
     if manifest["window"] is not None:
         told = {name: value for name, value in told.items() if name not in _OF_BOX}
     drawn = {*of_role(DRAWN)} & set(stated)

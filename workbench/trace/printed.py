@@ -178,7 +178,7 @@ def load_log(
             requested=(),
             sparse=sparse,
             notes=_notes(log, by_stage),
-            called_with=Options(values=log.path, contract=promises, inputs=inputs).told(),
+            called_with=Options(values=log.path, contract=promises, inputs=inputs).printable(),
         ),
         log.path,
     )

@@ -26,7 +26,7 @@ def promise_of(declared: Mapping[str, Any], stages: Stages, inputs: Stages, case
     """
     decoded = {str(x.dtype) for name, x in stages.items() if name.startswith("dequant") and x.dtype.itemsize == 2}
     return of_foreign(
-        told_by(stages, inputs, case) | dict(declared), case, decoded.pop() if len(decoded) == 1 else None
+        proven_by(stages, inputs, case) | dict(declared), case, decoded.pop() if len(decoded) == 1 else None
     )
 
 
@@ -38,7 +38,7 @@ def notes(stages: Stages, case: Case) -> tuple[str, ...]:
     return (f"out is {own} in a case of {case.dtype}: it is judged as what {own} can hold",)
 
 
-def told_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:
+def proven_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:
     """Contract fields that the dumped `stages` prove: out has its dtype; a stage in float32 whose values no 16-bit
     dtype has was not rounded to one; and acc and its like are made of probs that were cast before they were normalised.
     """

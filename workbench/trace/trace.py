@@ -78,7 +78,7 @@ class Trace:
     notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
     box: "Box | None" = None  #: what of the run this is, where it is not all; the case is then the box's own
     whole: Case | None = None  #: the case that was run, where this is a box on it
-    #: options of the run beside the case, as they can be told (`Options.told`); not kept in files
+    #: options of the run beside the case, as a command line can say them (`Options.printable`); not kept in files
     called_with: Options = field(default=Options(), compare=False)
     #: runs the same kernel again; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Rerun | None" = field(default=None, repr=False, compare=False)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench.judge.against.stage import Side, held, parting
+from workbench.judge.against.stage import Side, parting, stage_against
 from workbench.judge.elements import State
 
 FLOAT32 = np.dtype(np.float32)
@@ -75,7 +75,7 @@ def test_a_stage_adds_up_its_elements() -> None:
     good = side([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
     bad = side([1.0, 2.25, 7.0], [1.0, 2.0, 3.0])
     bad = replace(bad, state=np.array([[[State.EXACT, State.ROUNDING, State.OUTSIDE]]]))
-    found = held("row_max", "bhq", None, {}, ("scores",), (bad, good), (bad, good))
+    found = stage_against("row_max", "bhq", None, {}, ("scores",), (bad, good), (bad, good))
     assert (found.verdict, found.size, found.judged, found.differing, found.outside) == ("parts", 3, 3, 2, 1)
     assert (found.wrong, found.carried, found.over_budgets) == ((1, 0), 0, 4.0)
     assert (found.max_abs, found.max_own, found.max_ulp) == (4.0, 4.0, 4.0 / 2.0**-22)
@@ -86,7 +86,7 @@ def test_a_stage_adds_up_its_elements() -> None:
 def test_a_victim_is_carried_and_its_worst_element_is_the_one_farthest_apart() -> None:
     a, b = side([9.0, 2.0], [9.0, 2.0]), side([1.0, 2.0], [1.0, 2.0])
     from_inputs = replace(a, expected=b.expected, state=np.array([[[State.OUTSIDE, State.ROUNDING]]]))
-    found = held("out", "bhq", None, {}, (), (a, b), (from_inputs, b))
+    found = stage_against("out", "bhq", None, {}, (), (a, b), (from_inputs, b))
     assert (found.verdict, found.outside, found.carried, found.max_own, found.max_abs) == ("carried", 0, 1, 0.0, 8.0)
     assert found.worst is not None and found.worst.index == {"b": 0, "h": 0, "q": 0}
 
@@ -102,11 +102,11 @@ def test_a_victim_is_carried_and_its_worst_element_is_the_one_farthest_apart() -
     ],
 )
 def test_verdict(a: Side, b: Side, verdict: str) -> None:
-    assert held("row_max", "bhq", None, {}, (), (a, b), (a, b)).verdict == verdict
+    assert stage_against("row_max", "bhq", None, {}, (), (a, b), (a, b)).verdict == verdict
 
 
 def test_an_element_of_some_tiles_keeps_its_place_in_the_whole() -> None:
     a, b = side([1.0, 5.0], [1.0, 1.0], State.OUTSIDE), side([1.0, 1.0], [1.0, 1.0])
     tiles = np.array([True, False, False, True])
-    found = held("row_max", "bht", tiles, {"t": tiles}, (), (a, b), (a, b))
+    found = stage_against("row_max", "bht", tiles, {"t": tiles}, (), (a, b), (a, b))
     assert found.tiles == (0, 3) and found.worst is not None and found.worst.index == {"b": 0, "h": 0, "t": 3}

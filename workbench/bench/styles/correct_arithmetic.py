@@ -5,27 +5,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from workbench.bench.styles.pieces import (
-    F32,
-    LOG2E,
-    by_exp,
-    by_exp2,
-    in_splits,
-    lse_of,
-    lse_of_base2,
-    masked,
-    masked_scores,
-    merged,
-    nearest,
-    online,
-    partials,
-    product,
-    quotient,
-    slots,
-    tiles,
-    visible,
-    widened,
-)
+from workbench.bench.styles import pieces
+from workbench.bench.styles.pieces import F32, LOG2E
 from workbench.bench.styles.style import SIXTEEN, Array, Stages, input_dtype, of_arithmetic
 
 BF16 = ml_dtypes.bfloat16
@@ -35,23 +16,23 @@ def _mma(a: Array, b: Array, start: Array, dtype: object, depth: int) -> Array:
     """a @ b added to `start`, whose sum is rounded to `dtype` after every `depth` products."""
     total = start
     for at in range(0, a.shape[-1], depth):
-        total = nearest(total + a[..., at : at + depth] @ b[..., at : at + depth, :], dtype)
+        total = pieces.nearest(total + a[..., at : at + depth] @ b[..., at : at + depth, :], dtype)
     return total
 
 
 def _narrow(q: Array, k: Array, v: Array, scale: float, causal: bool, dtype: object, depth: int, block: int) -> Stages:
-    q32, k32, v32 = widened(q, k, v)
+    q32, k32, v32 = pieces.widened(q, k, v)
     qk = _mma(q32, np.swapaxes(k32, -1, -2), np.zeros((*q.shape[:3], k.shape[2]), F32), dtype, depth)
-    x = masked(qk * F32(scale), visible(q, k, causal))
-    visits = tiles(k.shape[2], block)
-    dumps = slots(x, v.shape[3], len(visits))
-    m, l, _ = online(x, v32, visits, dumps, cast=q.dtype)
+    x = pieces.masked(qk * F32(scale), pieces.visible(q, k, causal))
+    visits = pieces.tiles(k.shape[2], block)
+    dumps = pieces.slots(x, v.shape[3], len(visits))
+    m, l, _ = pieces.online(x, v32, visits, dumps, cast=q.dtype)
     o = np.zeros(q.shape[:3] + v.shape[3:], F32)
     for t, lo, hi in visits:
-        o = nearest(o * dumps["correction"][..., t, None], dtype)
+        o = pieces.nearest(o * dumps["correction"][..., t, None], dtype)
         o = _mma(dumps["probs_cast"][..., lo:hi], v32[:, :, lo:hi], o, dtype, depth)
         dumps["acc"][..., t, :] = o
-    return {"qk": qk, "scores": x, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    return {"qk": qk, "scores": x, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def float16_accumulators(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -71,43 +52,45 @@ def bfloat16_accumulators(q: Array, k: Array, v: Array, *, scale: float, causal:
 
 def scaled_q(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """q * scale rounded to the dtype of q before the product."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(nearest(q32 * F32(scale), q.dtype), k32), visible(q, k, causal))
-    visits = tiles(k.shape[2], 64)
-    dumps = slots(x, v.shape[3], len(visits))
-    m, l, o = online(x, v32, visits, dumps, cast=q.dtype)
-    return {"scores": x, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    q32, k32, v32 = pieces.widened(q, k, v)
+    x = pieces.masked(pieces.product(pieces.nearest(q32 * F32(scale), q.dtype), k32), pieces.visible(q, k, causal))
+    visits = pieces.tiles(k.shape[2], 64)
+    dumps = pieces.slots(x, v.shape[3], len(visits))
+    m, l, o = pieces.online(x, v32, visits, dumps, cast=q.dtype)
+    return {"scores": x, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def scaled_q_base2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """q * scale * log2(e) rounded to the dtype of q, 4 splits of tiles of 16."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(nearest(q32 * (F32(scale) * LOG2E), q.dtype), k32), visible(q, k, causal))
-    dumps = slots(x, v.shape[3], -(-k.shape[2] // 16))
-    how: dict[str, Any] = {"weigh": by_exp2, "cast": q.dtype}
-    parts = partials([online(x, v32, some, dumps, **how) for some in in_splits(k.shape[2], 16, 4)])
-    merge, o, total = merged(parts, by_exp2)
-    out, lse = quotient(o, total).astype(q.dtype), lse_of_base2(merge["merge_max"], total)
+    q32, k32, v32 = pieces.widened(q, k, v)
+    x = pieces.masked(
+        pieces.product(pieces.nearest(q32 * (F32(scale) * LOG2E), q.dtype), k32), pieces.visible(q, k, causal)
+    )
+    dumps = pieces.slots(x, v.shape[3], -(-k.shape[2] // 16))
+    how: dict[str, Any] = {"weigh": pieces.by_exp2, "cast": q.dtype}
+    parts = pieces.partials([pieces.online(x, v32, some, dumps, **how) for some in pieces.in_splits(k.shape[2], 16, 4)])
+    merge, o, total = pieces.merged(parts, pieces.by_exp2)
+    out, lse = pieces.quotient(o, total).astype(q.dtype), pieces.lse_of_base2(merge["merge_max"], total)
     return {"scores": x, **dumps, **parts, **merge, "out": out, "lse": lse}
 
 
 def scaled_q_one_pass(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """q * scale rounded to its dtype, softmax in one pass, normalised before v; dumps scores alone."""
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(nearest(q32 * F32(scale), q.dtype), k32), visible(q, k, causal))
+    q32, k32, v32 = pieces.widened(q, k, v)
+    x = pieces.masked(pieces.product(pieces.nearest(q32 * F32(scale), q.dtype), k32), pieces.visible(q, k, causal))
     m = x.max(-1)
-    p = by_exp(x, m[..., None])
+    p = pieces.by_exp(x, m[..., None])
     l = p.sum(-1)
-    out = nearest(quotient(p, l), q.dtype) @ v32
-    return {"scores": x, "out": out.astype(q.dtype), "lse": lse_of(m, l)}
+    out = pieces.nearest(pieces.quotient(p, l), q.dtype) @ v32
+    return {"scores": x, "out": out.astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def _narrow_probs(q: Array, k: Array, v: Array, scale: float, causal: bool, dtype: object, block: int) -> Stages:
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    visits = tiles(k.shape[2], block)
-    dumps = slots(x, v.shape[3], len(visits))
-    m, l, o = online(x, v32, visits, dumps, cast=dtype)
-    return {"scores": x, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    visits = pieces.tiles(k.shape[2], block)
+    dumps = pieces.slots(x, v.shape[3], len(visits))
+    m, l, o = pieces.online(x, v32, visits, dumps, cast=dtype)
+    return {"scores": x, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def probs_e4m3(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -127,12 +110,14 @@ def probs_bfloat16(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
 
 def partials_in_16_bits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """partial_O of 4 splits of tiles of 32 stored unnormalised in the dtype of q."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    dumps = slots(x, v.shape[3], -(-k.shape[2] // 32))
-    parts = partials([online(x, v32, some, dumps, cast=q.dtype) for some in in_splits(k.shape[2], 32, 4)])
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    dumps = pieces.slots(x, v.shape[3], -(-k.shape[2] // 32))
+    parts = pieces.partials(
+        [pieces.online(x, v32, some, dumps, cast=q.dtype) for some in pieces.in_splits(k.shape[2], 32, 4)]
+    )
     parts["partial_O"] = parts["partial_O"].astype(q.dtype)
-    merge, o, total = merged(parts)
-    out, lse = quotient(o, total).astype(q.dtype), lse_of(merge["merge_max"], total)
+    merge, o, total = pieces.merged(parts)
+    out, lse = pieces.quotient(o, total).astype(q.dtype), pieces.lse_of(merge["merge_max"], total)
     return {"scores": x, **dumps, **parts, **merge, "out": out, "lse": lse}
 
 
@@ -146,11 +131,11 @@ def _toward_zero(x: Array, dtype: np.dtype) -> Array:
 
 def out_toward_zero(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """out cut off to 16 bits, where others round."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    visits = tiles(k.shape[2], 64)
-    dumps = slots(x, v.shape[3], len(visits))
-    m, l, o = online(x, v32, visits, dumps, cast=q.dtype)
-    return {"scores": x, **dumps, "out": _toward_zero(quotient(o, l), q.dtype), "lse": lse_of(m, l)}
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    visits = pieces.tiles(k.shape[2], 64)
+    dumps = pieces.slots(x, v.shape[3], len(visits))
+    m, l, o = pieces.online(x, v32, visits, dumps, cast=q.dtype)
+    return {"scores": x, **dumps, "out": _toward_zero(pieces.quotient(o, l), q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 STYLES = (

@@ -2,40 +2,23 @@
 
 import numpy as np
 
-from workbench.bench.styles.pieces import (
-    F32,
-    LOG2E,
-    by_exp2,
-    in_splits,
-    lse_of,
-    lse_of_base2,
-    masked,
-    masked_scores,
-    merged,
-    online,
-    partials,
-    product,
-    quotient,
-    slots,
-    tiles,
-    visible,
-    widened,
-)
+from workbench.bench.styles import pieces
+from workbench.bench.styles.pieces import F32, LOG2E
 from workbench.bench.styles.style import ALL, CAST, IEEE, Array, Stages, Style, small_inputs
 
 
 def headroom(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Whenever a score passes the bound, the bound goes 4 above it, so that it seldom has to move again."""
-    scores, v32 = masked_scores(q, k, v, causal, F32(scale))
-    visits = tiles(k.shape[2], 16)
-    dumps = slots(scores, v.shape[3], len(visits))
+    scores, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    visits = pieces.tiles(k.shape[2], 16)
+    dumps = pieces.slots(scores, v.shape[3], len(visits))
 
     def bound(m: Array, x: Array, t: int) -> Array:
         top = x.max(-1)
         return np.where(top > m, top + F32(4), m)
 
-    m, l, o = online(scores, v32, visits, dumps, bound=bound, cast=q.dtype)
-    return {"scores": scores, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    m, l, o = pieces.online(scores, v32, visits, dumps, bound=bound, cast=q.dtype)
+    return {"scores": scores, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def _norms(q: Array, k: Array, scale: float) -> tuple[Array, Array]:
@@ -46,48 +29,57 @@ def _norms(q: Array, k: Array, scale: float) -> tuple[Array, Array]:
 
 def bound_by_norms(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The maximum of a tile is Cauchy and Schwarz's bound, the product of the norms, running over tiles of 32."""
-    q32, k32, v32 = widened(q, k, v)
+    q32, k32, v32 = pieces.widened(q, k, v)
     q_norm, k_norm = _norms(q32, k32, scale)
-    scores = masked(product(q32, k32) * F32(scale), visible(q, k, causal))
-    visits = tiles(k.shape[2], 32)
-    dumps = slots(scores, v.shape[3], len(visits))
+    scores = pieces.masked(pieces.product(q32, k32) * F32(scale), pieces.visible(q, k, causal))
+    visits = pieces.tiles(k.shape[2], 32)
+    dumps = pieces.slots(scores, v.shape[3], len(visits))
 
     def bound(m: Array, x: Array, t: int) -> Array:
         return np.maximum(m, q_norm * k_norm[..., None, 32 * t : 32 * t + 32].max(-1))
 
-    m, l, o = online(scores, v32, visits, dumps, bound=bound)
-    return {"scores": scores, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    m, l, o = pieces.online(scores, v32, visits, dumps, bound=bound)
+    return {"scores": scores, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def bound_by_head(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """One bound for a head, from its longest query and key, over 4 splits: no split ever rescales."""
-    q32, k32, v32 = widened(q, k, v)
+    q32, k32, v32 = pieces.widened(q, k, v)
     q_norm, k_norm = _norms(q32, k32, scale)
     top = q_norm.max(-1) * k_norm.max(-1) * LOG2E * F32(1.00001)
-    scores = masked(product(q32, k32), visible(q, k, causal)) * (F32(scale) * LOG2E)
-    dumps = slots(scores, v.shape[3], -(-k.shape[2] // 16))
+    scores = pieces.masked(pieces.product(q32, k32), pieces.visible(q, k, causal)) * (F32(scale) * LOG2E)
+    dumps = pieces.slots(scores, v.shape[3], -(-k.shape[2] // 16))
 
     def bound(m: Array, x: Array, t: int) -> Array:
         return np.broadcast_to(top[..., None], m.shape)
 
-    visits = in_splits(k.shape[2], 16, 4)
-    parts = partials([online(scores, v32, some, dumps, bound=bound, weigh=by_exp2, cast=q.dtype) for some in visits])
-    merge, o, total = merged(parts, by_exp2)
-    out = quotient(o, total).astype(q.dtype)
-    return {"scores": scores, **dumps, **parts, **merge, "out": out, "lse": lse_of_base2(merge["merge_max"], total)}
+    visits = pieces.in_splits(k.shape[2], 16, 4)
+    parts = pieces.partials(
+        [pieces.online(scores, v32, some, dumps, bound=bound, weigh=pieces.by_exp2, cast=q.dtype) for some in visits]
+    )
+    merge, o, total = pieces.merged(parts, pieces.by_exp2)
+    out = pieces.quotient(o, total).astype(q.dtype)
+    return {
+        "scores": scores,
+        **dumps,
+        **parts,
+        **merge,
+        "out": out,
+        "lse": pieces.lse_of_base2(merge["merge_max"], total),
+    }
 
 
 def bound_over_all_keys(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The maximum over all keys, masked ones too: one reduction before the mask, in one tile."""
-    q32, k32, v32 = widened(q, k, v)
-    qk = product(q32, k32)
+    q32, k32, v32 = pieces.widened(q, k, v)
+    qk = pieces.product(q32, k32)
     top = (qk * F32(scale)).max(-1, keepdims=True)
-    scores = masked(qk * F32(scale), visible(q, k, causal))
+    scores = pieces.masked(qk * F32(scale), pieces.visible(q, k, causal))
     probs = np.exp(scores - top)
     l = probs.sum(-1)
     o = probs @ v32
     per_row = {"row_max": top, "row_sum": l[..., None], "acc": o[..., None, :]}
-    out, lse = quotient(o, l).astype(q.dtype), lse_of(top[..., 0], l)
+    out, lse = pieces.quotient(o, l).astype(q.dtype), pieces.lse_of(top[..., 0], l)
     return {"qk": qk, "scores": scores, "probs": probs, **per_row, "out": out, "lse": lse}
 
 

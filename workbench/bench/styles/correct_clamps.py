@@ -4,102 +4,86 @@ from typing import Any
 
 import numpy as np
 
+from workbench.bench.styles import pieces
 from workbench.bench.styles.correct_polynomials import CUBIC_ULPS, exp2_cubic
-from workbench.bench.styles.pieces import (
-    F32,
-    INF,
-    LN2,
-    LOG2E,
-    by_exp2,
-    finite,
-    fma,
-    in_splits,
-    log2,
-    lse_of_base2,
-    masked_scores,
-    merged,
-    nearest,
-    online,
-    partials,
-    quotient,
-    slots,
-    tiles,
-)
+from workbench.bench.styles.pieces import F32, INF, LN2, LOG2E
 from workbench.bench.styles.style import ALL, BY_EXP2, CAST, SIXTEEN, Array, Stages, Style
 
 
 def _clamped(x: Array, m: Array) -> Array:
     """exp2 of x - m, or of -127 where that is larger."""
-    return np.exp2(np.maximum(x - finite(m), F32(-127)))
+    return np.exp2(np.maximum(x - pieces.finite(m), F32(-127)))
 
 
 def clamped_exp2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Masked keys have probs of 2^-127; rows without keys are told by their maximum."""
-    scores, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
-    visits = tiles(k.shape[2], 64)
-    dumps = slots(scores, v.shape[3], len(visits))
-    m, l, o = online(scores, v32, visits, dumps, weigh=_clamped, correct=by_exp2, cast=q.dtype)
+    scores, v32 = pieces.masked_scores(q, k, v, causal, F32(scale) * LOG2E)
+    visits = pieces.tiles(k.shape[2], 64)
+    dumps = pieces.slots(scores, v.shape[3], len(visits))
+    m, l, o = pieces.online(scores, v32, visits, dumps, weigh=_clamped, correct=pieces.by_exp2, cast=q.dtype)
     l = np.where(m == -INF, F32(0), l)
     o = np.where((m == -INF)[..., None], F32(0), o)
-    return {"scores": scores, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of_base2(m, l)}
+    return {"scores": scores, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of_base2(m, l)}
 
 
 def clamped_splits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The clamp in 4 splits of tiles of 16; weights of the merge are exact, so that an empty split counts nothing."""
-    scores, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
-    dumps = slots(scores, v.shape[3], -(-k.shape[2] // 16))
-    how: dict[str, Any] = {"weigh": _clamped, "correct": by_exp2, "cast": q.dtype}
-    parts = partials([online(scores, v32, some, dumps, **how) for some in in_splits(k.shape[2], 16, 4)])
-    merge, o, total = merged(parts, by_exp2)
-    out, lse = quotient(o, total).astype(q.dtype), lse_of_base2(merge["merge_max"], total)
+    scores, v32 = pieces.masked_scores(q, k, v, causal, F32(scale) * LOG2E)
+    dumps = pieces.slots(scores, v.shape[3], -(-k.shape[2] // 16))
+    how: dict[str, Any] = {"weigh": _clamped, "correct": pieces.by_exp2, "cast": q.dtype}
+    parts = pieces.partials(
+        [pieces.online(scores, v32, some, dumps, **how) for some in pieces.in_splits(k.shape[2], 16, 4)]
+    )
+    merge, o, total = pieces.merged(parts, pieces.by_exp2)
+    out, lse = pieces.quotient(o, total).astype(q.dtype), pieces.lse_of_base2(merge["merge_max"], total)
     return {"scores": scores, **dumps, **parts, **merge, "out": out, "lse": lse}
 
 
 def clamped_quarter(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Of every 16 keys 4 go through the clamped emulation, the others through the hardware's exp2; raw scores, fma."""
     scale_log2 = F32(scale) * LOG2E
-    raw, v32 = masked_scores(q, k, v, causal)
-    visits = tiles(k.shape[2], 128)
-    dumps = slots(raw, v.shape[3], len(visits))
+    raw, v32 = pieces.masked_scores(q, k, v, causal)
+    visits = pieces.tiles(k.shape[2], 128)
+    dumps = pieces.slots(raw, v.shape[3], len(visits))
 
     def weigh(x: Array, m: Array) -> Array:
-        argument = fma(x, scale_log2, -(finite(m) * scale_log2))
+        argument = pieces.fma(x, scale_log2, -(pieces.finite(m) * scale_log2))
         emulated = np.arange(x.shape[-1]) % 16 < 4
         return np.exp2(np.where(emulated, np.maximum(argument, F32(-127)), argument))
 
     def correct(x: Array, m: Array) -> Array:
-        return np.exp2((x - finite(m)) * scale_log2)
+        return np.exp2((x - pieces.finite(m)) * scale_log2)
 
-    m, l, o = online(raw, v32, visits, dumps, weigh=weigh, correct=correct, cast=q.dtype)
+    m, l, o = pieces.online(raw, v32, visits, dumps, weigh=weigh, correct=correct, cast=q.dtype)
     empty = m == -INF
-    out = np.where(empty[..., None], F32(0), quotient(o, l)).astype(q.dtype)
-    lse = np.where(empty, -INF, (finite(m) * scale_log2 + log2(np.where(empty, F32(1), l))) * LN2)
+    out = np.where(empty[..., None], F32(0), pieces.quotient(o, l)).astype(q.dtype)
+    lse = np.where(empty, -INF, (pieces.finite(m) * scale_log2 + pieces.log2(np.where(empty, F32(1), l))) * LN2)
     return {"scores": raw, **dumps, "out": out, "lse": lse}
 
 
 def clamped_cubic(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The clamp together with the polynomial that it is made for."""
-    scores, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
-    visits = tiles(k.shape[2], 32)
-    dumps = slots(scores, v.shape[3], len(visits))
+    scores, v32 = pieces.masked_scores(q, k, v, causal, F32(scale) * LOG2E)
+    visits = pieces.tiles(k.shape[2], 32)
+    dumps = pieces.slots(scores, v.shape[3], len(visits))
 
     def weigh(x: Array, m: Array) -> Array:
-        return exp2_cubic(x - finite(m))
+        return exp2_cubic(x - pieces.finite(m))
 
-    m, l, o = online(scores, v32, visits, dumps, weigh=weigh, correct=by_exp2, cast=q.dtype)
+    m, l, o = pieces.online(scores, v32, visits, dumps, weigh=weigh, correct=pieces.by_exp2, cast=q.dtype)
     empty = m == -INF
-    out = np.where(empty[..., None], F32(0), quotient(o, l)).astype(q.dtype)
-    return {"scores": scores, **dumps, "out": out, "lse": np.where(empty, -INF, lse_of_base2(m, l))}
+    out = np.where(empty[..., None], F32(0), pieces.quotient(o, l)).astype(q.dtype)
+    return {"scores": scores, **dumps, "out": out, "lse": np.where(empty, -INF, pieces.lse_of_base2(m, l))}
 
 
 def clamped_one_pass(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """One pass with the clamp, summing cast probs, in which 2^-127 is 0 in float16 and a subnormal in bfloat16."""
-    scores, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
+    scores, v32 = pieces.masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     m = scores.max(-1)
-    cast = nearest(_clamped(scores, m[..., None]), q.dtype)
+    cast = pieces.nearest(_clamped(scores, m[..., None]), q.dtype)
     l = np.where(m == -INF, F32(0), cast.sum(-1))
-    out = np.where((m == -INF)[..., None], F32(0), quotient(cast @ v32, l)).astype(q.dtype)
-    return {"scores": scores, "row_max": m[..., None], "probs_cast": cast, "out": out, "lse": lse_of_base2(m, l)}
+    out = np.where((m == -INF)[..., None], F32(0), pieces.quotient(cast @ v32, l)).astype(q.dtype)
+    return {"scores": scores, "row_max": m[..., None], "probs_cast": cast, "out": out, "lse": pieces.lse_of_base2(m, l)}
 
 
 _FLOOR = {"exp_floor": -127.0}

@@ -2,21 +2,8 @@
 
 import numpy as np
 
-from workbench.bench.styles.pieces import (
-    F32,
-    INF,
-    LOG2E,
-    by_exp,
-    finite,
-    log,
-    lse_of,
-    masked,
-    nearest,
-    product,
-    quotient,
-    visible,
-    widened,
-)
+from workbench.bench.styles import pieces
+from workbench.bench.styles.pieces import F32, INF, LOG2E
 from workbench.bench.styles.style import ALL, BY_EXP2, CAST, IEEE, SIXTEEN, Array, Stages, Style, input_dtype
 
 
@@ -25,42 +12,48 @@ def torch_eager(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> 
 
     Rows without keys are NaN, their logsumexp is -inf.
     """
-    q32, k32, v32 = widened(q, k, v)
-    qk = product(q32, k32).astype(q.dtype)
-    scores = masked(nearest(qk.astype(F32) * F32(scale), q.dtype), visible(q, k, causal))
+    q32, k32, v32 = pieces.widened(q, k, v)
+    qk = pieces.product(q32, k32).astype(q.dtype)
+    scores = pieces.masked(pieces.nearest(qk.astype(F32) * F32(scale), q.dtype), pieces.visible(q, k, causal))
     m = scores.max(-1)
-    p = by_exp(scores, m[..., None])
+    p = pieces.by_exp(scores, m[..., None])
     l = p.sum(-1)
-    out = np.where((l == 0)[..., None], F32(np.nan), nearest(quotient(p, l), q.dtype) @ v32)
-    return {"qk": qk, "scores": scores.astype(q.dtype), "out": out.astype(q.dtype), "lse": lse_of(m, l)}
+    out = np.where((l == 0)[..., None], F32(np.nan), pieces.nearest(pieces.quotient(p, l), q.dtype) @ v32)
+    return {"qk": qk, "scores": scores.astype(q.dtype), "out": out.astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def sdpa_math(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """q and k each times the root of the scale, in float32; rows without keys are 0, as a safe softmax makes them."""
-    q32, k32, v32 = widened(q, k, v)
+    q32, k32, v32 = pieces.widened(q, k, v)
     root = np.sqrt(F32(scale))
-    scores = masked(product(q32 * root, k32 * root), visible(q, k, causal))
+    scores = pieces.masked(pieces.product(q32 * root, k32 * root), pieces.visible(q, k, causal))
     m = scores.max(-1)
-    p = by_exp(scores, m[..., None])
+    p = pieces.by_exp(scores, m[..., None])
     l = p.sum(-1)
     return {
         "scores": scores,
         "row_max": m[..., None],
-        "out": (quotient(p, l) @ v32).astype(q.dtype),
-        "lse": lse_of(m, l),
+        "out": (pieces.quotient(p, l) @ v32).astype(q.dtype),
+        "lse": pieces.lse_of(m, l),
     }
 
 
 def scaled_query(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """q times the scale in float32 first."""
-    q32, k32, v32 = widened(q, k, v)
-    scores = masked(product(q32 * F32(scale), k32), visible(q, k, causal))
+    q32, k32, v32 = pieces.widened(q, k, v)
+    scores = pieces.masked(pieces.product(q32 * F32(scale), k32), pieces.visible(q, k, causal))
     m = scores.max(-1)
-    p = by_exp(scores, m[..., None])
+    p = pieces.by_exp(scores, m[..., None])
     l = p.sum(-1)
-    o = nearest(p, q.dtype) @ v32
+    o = pieces.nearest(p, q.dtype) @ v32
     per_row = {"row_max": m[..., None], "row_sum": l[..., None], "acc": o[..., None, :]}
-    return {"scores": scores, "probs": p, **per_row, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    return {
+        "scores": scores,
+        "probs": p,
+        **per_row,
+        "out": pieces.quotient(o, l).astype(q.dtype),
+        "lse": pieces.lse_of(m, l),
+    }
 
 
 def grouped_einsum(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -69,30 +62,30 @@ def grouped_einsum(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
     kv = k.shape[1]
     grouped = q.astype(F32).reshape(b, kv, h // kv, rows, dim)
     qk = np.einsum("bcgqd,bckd->bcgqk", grouped, k.astype(F32), optimize=True).reshape(b, h, rows, -1)
-    scores = masked(qk * F32(scale), visible(q, k, causal))
+    scores = pieces.masked(qk * F32(scale), pieces.visible(q, k, causal))
     m = scores.max(-1)
-    p = by_exp(scores, m[..., None])
+    p = pieces.by_exp(scores, m[..., None])
     l = p.sum(-1)
-    weights = nearest(quotient(p, l), q.dtype).reshape(b, kv, h // kv, rows, -1)
+    weights = pieces.nearest(pieces.quotient(p, l), q.dtype).reshape(b, kv, h // kv, rows, -1)
     out = np.einsum("bcgqk,bckd->bcgqd", weights, v.astype(F32), optimize=True).reshape(b, h, rows, -1)
-    return {"qk": qk, "scores": scores, "probs": p, "out": out.astype(q.dtype), "lse": lse_of(m, l)}
+    return {"qk": qk, "scores": scores, "probs": p, "out": out.astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def transposed_scores(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """K @ Q^T and a softmax over columns; exp as exp2 of a multiple of log2(e)."""
-    q32, k32, v32 = widened(q, k, v)
-    columns = masked(product(k32, q32) * F32(scale), visible(q, k, causal).T)
+    q32, k32, v32 = pieces.widened(q, k, v)
+    columns = pieces.masked(pieces.product(k32, q32) * F32(scale), pieces.visible(q, k, causal).T)
     m = columns.max(-2)
-    p = np.exp2((columns - finite(m)[:, :, None]) * LOG2E)
+    p = np.exp2((columns - pieces.finite(m)[:, :, None]) * LOG2E)
     l = p.sum(-2)
-    o = np.swapaxes(np.swapaxes(v32, -1, -2) @ nearest(p, q.dtype), -1, -2)
+    o = np.swapaxes(np.swapaxes(v32, -1, -2) @ pieces.nearest(p, q.dtype), -1, -2)
     stages = {"scores": np.swapaxes(columns, -1, -2), "probs": np.swapaxes(p, -1, -2), "row_max": m[..., None]}
-    return {**stages, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    return {**stages, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def row_by_row(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """A loop over queries, each with the keys that it sees and no mask."""
-    q32, k32, v32 = widened(q, k, v)
+    q32, k32, v32 = pieces.widened(q, k, v)
     out, lse = np.zeros(q.shape[:3] + v.shape[3:], q.dtype), np.full(q.shape[:3], -INF)
     for i in range(q.shape[2]):
         n = min(k.shape[2], i + 1 + k.shape[2] - q.shape[2]) if causal else k.shape[2]
@@ -102,13 +95,13 @@ def row_by_row(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> S
             p = np.exp(s - m[..., None])
             l = p.sum(-1)
             out[:, :, i] = ((p[:, :, None] @ v32[:, :, :n])[:, :, 0] / l[..., None]).astype(q.dtype)
-            lse[:, :, i] = m + log(l)
+            lse[:, :, i] = m + pieces.log(l)
     return {"out": out, "lse": lse}
 
 
 def paged_attention(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Keys in shuffled pages of 16 that a block table finds; 1e-6 is added to the sum before its reciprocal."""
-    q32, k32, v32 = widened(q, k, v)
+    q32, k32, v32 = pieces.widened(q, k, v)
     n = k.shape[2]
     pages = -(-n // 16)
     table = np.random.default_rng(0).permutation(pages)
@@ -117,23 +110,23 @@ def paged_attention(q: Array, k: Array, v: Array, *, scale: float, causal: bool)
         some = slice(16 * page, 16 * page + 16)
         for kind, x in enumerate((k32, v32)):
             cache[kind, place, :, :, : x[:, :, some].shape[2]] = x[:, :, some]
-    logits = np.concatenate([product(q32, cache[0, place]) for place in table], axis=-1)[..., :n] * F32(scale)
-    logits = masked(logits, visible(q, k, causal))
+    logits = np.concatenate([pieces.product(q32, cache[0, place]) for place in table], axis=-1)[..., :n] * F32(scale)
+    logits = pieces.masked(logits, pieces.visible(q, k, causal))
     m = logits.max(-1)
-    p = by_exp(logits, m[..., None])
+    p = pieces.by_exp(logits, m[..., None])
     l = p.sum(-1)
-    weights = nearest(p * (F32(1) / (l + F32(1e-6)))[..., None], q.dtype)
+    weights = pieces.nearest(p * (F32(1) / (l + F32(1e-6)))[..., None], q.dtype)
     out = np.zeros(q.shape[:3] + v.shape[3:], F32)
     for page, place in enumerate(table):
         w = weights[..., 16 * page : 16 * page + 16]
         out += w @ cache[1, place][:, :, : w.shape[-1]]
-    return {"scores": logits, "row_max": m[..., None], "out": out.astype(q.dtype), "lse": lse_of(m, l)}
+    return {"scores": logits, "row_max": m[..., None], "out": out.astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def float64_inside(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Everything in float64, rounded at the end."""
-    q64, k64, v64 = (x.astype(np.float64) for x in widened(q, k, v))
-    scores = np.where(visible(q, k, causal), product(q64, k64) * scale, -np.inf)
+    q64, k64, v64 = (x.astype(np.float64) for x in pieces.widened(q, k, v))
+    scores = np.where(pieces.visible(q, k, causal), pieces.product(q64, k64) * scale, -np.inf)
     m = scores.max(-1)
     p = np.exp(scores - np.where(np.isinf(m), 0, m)[..., None])
     l = p.sum(-1)

@@ -4,99 +4,82 @@ from typing import Any
 
 import numpy as np
 
-from workbench.bench.styles.pieces import (
-    F32,
-    INF,
-    LOG2E,
-    Weigh,
-    by_exp2,
-    finite,
-    fma,
-    in_splits,
-    log,
-    lse_of_base2,
-    masked,
-    masked_scores,
-    merged,
-    online,
-    partials,
-    product,
-    quotient,
-    slots,
-    tiles,
-    visible,
-    widened,
-)
+from workbench.bench.styles import pieces
+from workbench.bench.styles.pieces import F32, INF, LOG2E, Weigh
 from workbench.bench.styles.style import ALL, BY_EXP2, CAST, IEEE, Array, Stages, Style
 
 
 def _by_fma(scale_log2: np.floating) -> Weigh:
     """exp2(fma(x, scale_log2, -max_scaled)), max_scaled rounded first."""
-    return lambda x, m: np.exp2(fma(x, scale_log2, -(finite(m) * scale_log2)))
+    return lambda x, m: np.exp2(pieces.fma(x, scale_log2, -(pieces.finite(m) * scale_log2)))
 
 
 def _by_product(scale_log2: np.floating) -> Weigh:
     """exp2((x - m) * scale_log2), as FlashAttention-2 corrects."""
-    return lambda x, m: np.exp2((x - finite(m)) * scale_log2)
+    return lambda x, m: np.exp2((x - pieces.finite(m)) * scale_log2)
 
 
 def fa2_forward(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Raw products and their maxima; the scale enters in the exponent. Rows without keys have lse +inf."""
-    q32, k32, v32 = widened(q, k, v)
+    q32, k32, v32 = pieces.widened(q, k, v)
     scale_log2 = F32(scale) * LOG2E
-    qk = product(q32, k32)
-    x = masked(qk, visible(q, k, causal))
-    visits = tiles(k.shape[2], 64)
-    dumps = slots(x, v.shape[3], len(visits))
+    qk = pieces.product(q32, k32)
+    x = pieces.masked(qk, pieces.visible(q, k, causal))
+    visits = pieces.tiles(k.shape[2], 64)
+    dumps = pieces.slots(x, v.shape[3], len(visits))
     how: dict[str, Any] = {"weigh": _by_fma(scale_log2), "correct": _by_product(scale_log2)}
-    m, l, o = online(x, v32, visits, dumps, cast=q.dtype, **how)
-    lse = np.where(l == 0, INF, finite(m) * F32(scale) + log(np.where(l == 0, F32(1), l)))
-    return {"qk": qk, "scores": x, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse}
+    m, l, o = pieces.online(x, v32, visits, dumps, cast=q.dtype, **how)
+    lse = np.where(l == 0, INF, pieces.finite(m) * F32(scale) + pieces.log(np.where(l == 0, F32(1), l)))
+    return {"qk": qk, "scores": x, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": lse}
 
 
 def fa2_small_tiles(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The same exponent with tiles of 16, in float32 throughout; dumps the maxima, sums and acc alone."""
     scale_log2 = F32(scale) * LOG2E
-    x, v32 = masked_scores(q, k, v, causal)
-    dumps = slots(x, v.shape[3], -(-k.shape[2] // 16))
-    m, l, o = online(x, v32, tiles(k.shape[2], 16), dumps, weigh=_by_fma(scale_log2), correct=_by_product(scale_log2))
+    x, v32 = pieces.masked_scores(q, k, v, causal)
+    dumps = pieces.slots(x, v.shape[3], -(-k.shape[2] // 16))
+    m, l, o = pieces.online(
+        x, v32, pieces.tiles(k.shape[2], 16), dumps, weigh=_by_fma(scale_log2), correct=_by_product(scale_log2)
+    )
     kept = {name: dumps[name] for name in ("row_max", "correction", "row_sum", "acc")}
-    lse = np.where(l == 0, -INF, finite(m) * F32(scale)) + log(l)
-    return {**kept, "out": quotient(o, l).astype(q.dtype), "lse": lse}
+    lse = np.where(l == 0, -INF, pieces.finite(m) * F32(scale)) + pieces.log(l)
+    return {**kept, "out": pieces.quotient(o, l).astype(q.dtype), "lse": lse}
 
 
 def fa3_base2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Dumps the arguments in units of log2, each rounded, while exp2 sees one fused multiply-add."""
     scale_log2 = F32(scale) * LOG2E
-    raw, v32 = masked_scores(q, k, v, causal)
+    raw, v32 = pieces.masked_scores(q, k, v, causal)
     scores = raw * scale_log2
-    visits = tiles(k.shape[2], 128)
-    dumps = slots(scores, v.shape[3], len(visits))
+    visits = pieces.tiles(k.shape[2], 128)
+    dumps = pieces.slots(scores, v.shape[3], len(visits))
     m = np.full(q.shape[:3], -INF)
     l, o = np.zeros_like(m), np.zeros(q.shape[:3] + v.shape[3:], F32)
     for t, lo, hi in visits:
         above = np.maximum(m, raw[..., lo:hi].max(-1) * scale_log2)
-        scaled = by_exp2(m, above)
-        p = np.exp2(fma(raw[..., lo:hi], scale_log2, -finite(above)[..., None]))
+        scaled = pieces.by_exp2(m, above)
+        p = np.exp2(pieces.fma(raw[..., lo:hi], scale_log2, -pieces.finite(above)[..., None]))
         l = l * scaled + p.sum(-1)
         o = o * scaled[..., None] + p.astype(q.dtype).astype(F32) @ v32[..., lo:hi, :]
         m = above
         dumps["probs"][..., lo:hi], dumps["probs_cast"][..., lo:hi] = p, p.astype(q.dtype).astype(F32)
         for name, value in (("row_max", m), ("correction", scaled), ("row_sum", l), ("acc", o)):
             dumps[name][:, :, :, t] = value
-    return {"scores": scores, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of_base2(m, l)}
+    return {"scores": scores, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of_base2(m, l)}
 
 
 def fa2_split_kv(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """FlashAttention-2's exponent in 5 splits of tiles of 32, merged in units of log2."""
     scale_log2 = F32(scale) * LOG2E
-    raw, v32 = masked_scores(q, k, v, causal)
-    dumps = slots(raw, v.shape[3], -(-k.shape[2] // 32))
+    raw, v32 = pieces.masked_scores(q, k, v, causal)
+    dumps = pieces.slots(raw, v.shape[3], -(-k.shape[2] // 32))
     how: dict[str, Any] = {"weigh": _by_fma(scale_log2), "correct": _by_product(scale_log2), "cast": q.dtype}
-    parts = partials([online(raw, v32, some, dumps, **how) for some in in_splits(k.shape[2], 32, 5)])
-    merge, o, total = merged(parts, _by_product(scale_log2))
-    lse = np.where(total == 0, -INF, finite(merge["merge_max"]) * F32(scale)) + log(total)
-    return {"scores": raw, **dumps, **parts, **merge, "out": quotient(o, total).astype(q.dtype), "lse": lse}
+    parts = pieces.partials(
+        [pieces.online(raw, v32, some, dumps, **how) for some in pieces.in_splits(k.shape[2], 32, 5)]
+    )
+    merge, o, total = pieces.merged(parts, _by_product(scale_log2))
+    lse = np.where(total == 0, -INF, pieces.finite(merge["merge_max"]) * F32(scale)) + pieces.log(total)
+    return {"scores": raw, **dumps, **parts, **merge, "out": pieces.quotient(o, total).astype(q.dtype), "lse": lse}
 
 
 def fa4_lazy_rescale(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -104,19 +87,19 @@ def fa4_lazy_rescale(q: Array, k: Array, v: Array, *, scale: float, causal: bool
 
     Its maxima, probs, sums and acc are all relative to that stale maximum and are therefore not dumped.
     """
-    q32, k32, v32 = widened(q, k, v)
-    x = masked(product(q32, k32), visible(q, k, causal)) * (F32(scale) * LOG2E)
+    q32, k32, v32 = pieces.widened(q, k, v)
+    x = pieces.masked(pieces.product(q32, k32), pieces.visible(q, k, causal)) * (F32(scale) * LOG2E)
     m = np.full(q.shape[:3], -INF)
     l, o = np.zeros_like(m), np.zeros(q.shape[:3] + v.shape[3:], F32)
-    for _, lo, hi in tiles(k.shape[2], 32):
+    for _, lo, hi in pieces.tiles(k.shape[2], 32):
         above = np.maximum(m, x[..., lo:hi].max(-1))
-        above = np.where(above - finite(m) > 8, above, np.where(m == -INF, above, m))
-        scaled = by_exp2(m, above)
-        p = by_exp2(x[..., lo:hi], above[..., None])
+        above = np.where(above - pieces.finite(m) > 8, above, np.where(m == -INF, above, m))
+        scaled = pieces.by_exp2(m, above)
+        p = pieces.by_exp2(x[..., lo:hi], above[..., None])
         l = l * scaled + p.sum(-1)
         o = o * scaled[..., None] + p.astype(q.dtype).astype(F32) @ v32[..., lo:hi, :]
         m = above
-    return {"scores": x, "out": quotient(o, l).astype(q.dtype), "lse": lse_of_base2(m, l)}
+    return {"scores": x, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of_base2(m, l)}
 
 
 _FMA = {"exp_argument": "fma", **BY_EXP2}

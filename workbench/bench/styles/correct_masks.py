@@ -4,27 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from workbench.bench.styles.pieces import (
-    F32,
-    INF,
-    LOG2E,
-    Weigh,
-    by_exp,
-    by_exp2,
-    in_splits,
-    lse_of,
-    lse_of_base2,
-    merged,
-    nearest,
-    online,
-    partials,
-    product,
-    quotient,
-    slots,
-    tiles,
-    visible,
-    widened,
-)
+from workbench.bench.styles import pieces
+from workbench.bench.styles.pieces import F32, INF, LOG2E, Weigh
 from workbench.bench.styles.style import ALL, CAST, IEEE, Array, Stages, Style, every_row_has_keys
 
 LOWEST = float(np.finfo(F32).min)
@@ -39,119 +20,121 @@ def _zeroed(out: Array, lse: Array, seen: Array, dtype: np.dtype) -> Stages:
 def _flash(
     scores: Array, v32: Array, seen: Array, block: int, dtype: np.dtype, weigh: Weigh, end: Callable[..., Array]
 ) -> Stages:
-    dumps = slots(scores, v32.shape[3], -(-v32.shape[2] // block))
-    m, l, o = online(scores, v32, tiles(v32.shape[2], block), dumps, weigh=weigh, cast=dtype)
-    return {"scores": scores, **dumps, **_zeroed(quotient(o, l), end(m, l), seen, dtype)}
+    dumps = pieces.slots(scores, v32.shape[3], -(-v32.shape[2] // block))
+    m, l, o = pieces.online(scores, v32, pieces.tiles(v32.shape[2], block), dumps, weigh=weigh, cast=dtype)
+    return {"scores": scores, **dumps, **_zeroed(pieces.quotient(o, l), end(m, l), seen, dtype)}
 
 
 def triton_tutorial(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """qk * scale_log2 + (0 or -1e6), tiles of 64, base 2. A row without keys would get the mean of v."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    scores = product(q32, k32) * (F32(scale) * LOG2E) + np.where(seen, F32(0), F32(-1e6))
-    dumps = slots(scores, v.shape[3], -(-k.shape[2] // 64))
-    m, l, o = online(scores, v32, tiles(k.shape[2], 64), dumps, weigh=by_exp2, cast=q.dtype)
-    return {"scores": scores, **dumps, "out": (o / l[..., None]).astype(q.dtype), "lse": lse_of_base2(m, l)}
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    scores = pieces.product(q32, k32) * (F32(scale) * LOG2E) + np.where(seen, F32(0), F32(-1e6))
+    dumps = pieces.slots(scores, v.shape[3], -(-k.shape[2] // 64))
+    m, l, o = pieces.online(scores, v32, pieces.tiles(k.shape[2], 64), dumps, weigh=pieces.by_exp2, cast=q.dtype)
+    return {"scores": scores, **dumps, "out": (o / l[..., None]).astype(q.dtype), "lse": pieces.lse_of_base2(m, l)}
 
 
 def bert_minus_1e4(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Eager attention with (1 - mask) * -10000 added, in one pass."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    qk = product(q32, k32)
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    qk = pieces.product(q32, k32)
     scores = qk * F32(scale) + (F32(1) - seen.astype(F32)) * F32(-10000)
     m = scores.max(-1)
     probs = np.exp(scores - m[..., None])
     l = probs.sum(-1)
-    out = nearest(probs / l[..., None], q.dtype) @ v32
+    out = pieces.nearest(probs / l[..., None], q.dtype) @ v32
     return {
         "qk": qk,
         "scores": scores,
         "row_max": m[..., None],
         "probs": probs,
         "row_sum": l[..., None],
-        **_zeroed(out, lse_of(m, l), seen, q.dtype),
+        **_zeroed(out, pieces.lse_of(m, l), seen, q.dtype),
     }
 
 
 def added_1e9_splits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """-1e9 added, 4 splits of tiles of 32: a split that sees nothing has a sum of its own, with weight 0."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    scores = product(q32, k32) * F32(scale) + np.where(seen, F32(0), F32(-1e9))
-    dumps = slots(scores, v.shape[3], -(-k.shape[2] // 32))
-    parts = partials([online(scores, v32, some, dumps, cast=q.dtype) for some in in_splits(k.shape[2], 32, 4)])
-    merge, o, total = merged(parts)
-    ends = _zeroed(quotient(o, total), lse_of(merge["merge_max"], total), seen, q.dtype)
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    scores = pieces.product(q32, k32) * F32(scale) + np.where(seen, F32(0), F32(-1e9))
+    dumps = pieces.slots(scores, v.shape[3], -(-k.shape[2] // 32))
+    parts = pieces.partials(
+        [pieces.online(scores, v32, some, dumps, cast=q.dtype) for some in pieces.in_splits(k.shape[2], 32, 4)]
+    )
+    merge, o, total = pieces.merged(parts)
+    ends = _zeroed(pieces.quotient(o, total), pieces.lse_of(merge["merge_max"], total), seen, q.dtype)
     return {"scores": scores, **dumps, **parts, **merge, **ends}
 
 
 def jax_mask_value(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """0.7 of the lowest float32 in place of masked scores, tiles of 128."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    scores = np.where(seen, product(q32, k32) * F32(scale), F32(0.7 * LOWEST))
-    return _flash(scores, v32, seen, 128, q.dtype, by_exp, lse_of)
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    scores = np.where(seen, pieces.product(q32, k32) * F32(scale), F32(0.7 * LOWEST))
+    return _flash(scores, v32, seen, 128, q.dtype, pieces.by_exp, pieces.lse_of)
 
 
 def half_of_lowest(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Half of the lowest float32 added, so that no sum overflows; tiles of 16."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    scores = product(q32, k32) * F32(scale) + np.where(seen, F32(0), F32(LOWEST / 2))
-    return _flash(scores, v32, seen, 16, q.dtype, by_exp, lse_of)
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    scores = pieces.product(q32, k32) * F32(scale) + np.where(seen, F32(0), F32(LOWEST / 2))
+    return _flash(scores, v32, seen, 16, q.dtype, pieces.by_exp, pieces.lse_of)
 
 
 def minus_30000_float16(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Scores and mask in float16, whose range holds -30000 and what scores may add to it."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    scores = nearest(product(q32, k32) * F32(scale), np.float16) + np.where(seen, F32(0), F32(-30000))
-    scores = nearest(scores, np.float16)
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    scores = pieces.nearest(pieces.product(q32, k32) * F32(scale), np.float16) + np.where(seen, F32(0), F32(-30000))
+    scores = pieces.nearest(scores, np.float16)
     m = scores.max(-1)
     probs = np.exp(scores - m[..., None])
     l = probs.sum(-1)
-    ends = _zeroed(quotient(nearest(probs, q.dtype) @ v32, l), lse_of(m, l), seen, q.dtype)
+    ends = _zeroed(pieces.quotient(pieces.nearest(probs, q.dtype) @ v32, l), pieces.lse_of(m, l), seen, q.dtype)
     return {"scores": scores.astype(np.float16), "row_max": m[..., None], "probs": probs, **ends}
 
 
 def flashinfer_5e4(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """-5e4 for masked scores and for the first maximum, in base 2 with tiles of 32."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    scores = np.where(seen, product(q32, k32) * (F32(scale) * LOG2E), F32(-5e4))
-    return _flash(scores, v32, seen, 32, q.dtype, by_exp2, lse_of_base2)
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    scores = np.where(seen, pieces.product(q32, k32) * (F32(scale) * LOG2E), F32(-5e4))
+    return _flash(scores, v32, seen, 32, q.dtype, pieces.by_exp2, pieces.lse_of_base2)
 
 
 def llama_cpp_half_lowest(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Masked scores are -inf, and the maxima begin at half of the lowest float32, so that no difference is a NaN."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    scores = np.where(seen, product(q32, k32) * F32(scale), -INF)
-    dumps = slots(scores, v.shape[3], -(-k.shape[2] // 32))
-    m, l, o = online(scores, v32, tiles(k.shape[2], 32), dumps, cast=q.dtype, start=LOWEST / 2)
-    return {"scores": scores, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    scores = np.where(seen, pieces.product(q32, k32) * F32(scale), -INF)
+    dumps = pieces.slots(scores, v.shape[3], -(-k.shape[2] // 32))
+    m, l, o = pieces.online(scores, v32, pieces.tiles(k.shape[2], 32), dumps, cast=q.dtype, start=LOWEST / 2)
+    return {"scores": scores, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def opt_clamped(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The lowest float32 added, then the larger of that and the lowest: masked scores are one number."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    scores = np.maximum(product(q32, k32) * F32(scale) + np.where(seen, F32(0), F32(LOWEST)), F32(LOWEST))
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    scores = np.maximum(pieces.product(q32, k32) * F32(scale) + np.where(seen, F32(0), F32(LOWEST)), F32(LOWEST))
     m = scores.max(-1)
     weights = np.exp(scores - m[..., None])
     l = weights.sum(-1)
-    return {"scores": scores, **_zeroed((weights / l[..., None]) @ v32, lse_of(m, l), seen, q.dtype)}
+    return {"scores": scores, **_zeroed((weights / l[..., None]) @ v32, pieces.lse_of(m, l), seen, q.dtype)}
 
 
 def added_1e9_descending(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """-1e9 added, tiles of 64 from the last: what fully masked tiles sum up the first visible key corrects away."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    scores = product(q32, k32) * F32(scale) + np.where(seen, F32(0), F32(-1e9))
-    dumps = slots(scores, v.shape[3], -(-k.shape[2] // 64))
-    m, l, o = online(scores, v32, tiles(k.shape[2], 64)[::-1], dumps, cast=q.dtype)
-    return {"scores": scores, **dumps, **_zeroed(quotient(o, l), lse_of(m, l), seen, q.dtype)}
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    scores = pieces.product(q32, k32) * F32(scale) + np.where(seen, F32(0), F32(-1e9))
+    dumps = pieces.slots(scores, v.shape[3], -(-k.shape[2] // 64))
+    m, l, o = pieces.online(scores, v32, pieces.tiles(k.shape[2], 64)[::-1], dumps, cast=q.dtype)
+    return {"scores": scores, **dumps, **_zeroed(pieces.quotient(o, l), pieces.lse_of(m, l), seen, q.dtype)}
 
 
 def _units(value: float, **others: object) -> dict[str, object]:

@@ -2,31 +2,8 @@
 
 import numpy as np
 
-from workbench.bench.styles.pieces import (
-    F32,
-    INF,
-    LN2,
-    LOG2E,
-    by_exp,
-    by_exp2,
-    finite,
-    in_splits,
-    log,
-    log2,
-    lse_of,
-    lse_of_base2,
-    masked,
-    masked_scores,
-    nearest,
-    online,
-    partials,
-    product,
-    quotient,
-    slots,
-    tiles,
-    visible,
-    widened,
-)
+from workbench.bench.styles import pieces
+from workbench.bench.styles.pieces import F32, INF, LN2, LOG2E
 from workbench.bench.styles.style import ALL, CAST, IEEE, Array, Stages, Style, input_dtype
 
 State = tuple[Array, Array]
@@ -35,80 +12,83 @@ State = tuple[Array, Array]
 def _chunk(x: Array, v: Array, cast: object) -> State:
     """A chunk's normalised output and its lse."""
     m = x.max(-1)
-    p = by_exp(x, m[..., None])
+    p = pieces.by_exp(x, m[..., None])
     l = p.sum(-1)
-    return quotient(nearest(p, cast) @ v, l), lse_of(m, l)
+    return pieces.quotient(pieces.nearest(p, cast) @ v, l), pieces.lse_of(m, l)
 
 
 def _chunks(q: Array, k: Array, v: Array, scale: float, causal: bool, block: int) -> tuple[Array, list[State]]:
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    return x, [_chunk(x[..., lo:hi], v32[:, :, lo:hi], q.dtype) for _, lo, hi in tiles(k.shape[2], block)]
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    return x, [_chunk(x[..., lo:hi], v32[:, :, lo:hi], q.dtype) for _, lo, hi in pieces.tiles(k.shape[2], block)]
 
 
 def flash_decoding(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """4 splits of tiles of 32, each with a normalised output and an lse; weights exp(lse of the split - lse)."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    dumps = slots(x, v.shape[3], -(-k.shape[2] // 32))
-    states = [online(x, v32, some, dumps, cast=q.dtype) for some in in_splits(k.shape[2], 32, 4)]
-    part_lse = np.stack([lse_of(m, l) for m, l, _ in states], axis=2)
-    part_out = np.stack([quotient(o, l) for _, l, o in states], axis=2)
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    dumps = pieces.slots(x, v.shape[3], -(-k.shape[2] // 32))
+    states = [pieces.online(x, v32, some, dumps, cast=q.dtype) for some in pieces.in_splits(k.shape[2], 32, 4)]
+    part_lse = np.stack([pieces.lse_of(m, l) for m, l, _ in states], axis=2)
+    part_out = np.stack([pieces.quotient(o, l) for _, l, o in states], axis=2)
     top = part_lse.max(2)
-    lse = finite(top) + log(by_exp(part_lse, top[:, :, None]).sum(2))
-    weight = by_exp(part_lse, lse[:, :, None])
-    parts = {name: a for name, a in partials(states).items() if name != "partial_O"}
+    lse = pieces.finite(top) + pieces.log(pieces.by_exp(part_lse, top[:, :, None]).sum(2))
+    weight = pieces.by_exp(part_lse, lse[:, :, None])
+    parts = {name: a for name, a in pieces.partials(states).items() if name != "partial_O"}
     out = (weight[..., None] * part_out).sum(2).astype(q.dtype)
     return {"scores": x, **dumps, **parts, "out": out, "lse": lse}
 
 
 def flash_decoding_16(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """16 splits of tiles of 16 in base 2, their outputs stored in the dtype of q; dumps lse and out alone."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
-    dumps = slots(x, v.shape[3], -(-k.shape[2] // 16))
-    states = [online(x, v32, some, dumps, cast=q.dtype, weigh=by_exp2) for some in in_splits(k.shape[2], 16, 16)]
-    part_lse = np.stack([lse_of_base2(m, l) for m, l, _ in states], axis=2)
-    part_out = [nearest(quotient(o, l), q.dtype) for _, l, o in states]
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale) * LOG2E)
+    dumps = pieces.slots(x, v.shape[3], -(-k.shape[2] // 16))
+    states = [
+        pieces.online(x, v32, some, dumps, cast=q.dtype, weigh=pieces.by_exp2)
+        for some in pieces.in_splits(k.shape[2], 16, 16)
+    ]
+    part_lse = np.stack([pieces.lse_of_base2(m, l) for m, l, _ in states], axis=2)
+    part_out = [pieces.nearest(pieces.quotient(o, l), q.dtype) for _, l, o in states]
     top = part_lse.max(2)
-    lse = finite(top) + log(by_exp(part_lse, top[:, :, None]).sum(2))
+    lse = pieces.finite(top) + pieces.log(pieces.by_exp(part_lse, top[:, :, None]).sum(2))
     out = np.zeros_like(part_out[0])
     for s, part in enumerate(part_out):
-        out += by_exp(part_lse[:, :, s], lse)[..., None] * part
+        out += pieces.by_exp(part_lse[:, :, s], lse)[..., None] * part
     return {"scores": x, "out": out.astype(q.dtype), "lse": lse}
 
 
 def two_pass_softmax(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """lse first, then exp(score - lse) @ v."""
-    q32, k32, v32 = widened(q, k, v)
-    qk = product(q32, k32)
-    x = masked(qk * F32(scale), visible(q, k, causal))
+    q32, k32, v32 = pieces.widened(q, k, v)
+    qk = pieces.product(q32, k32)
+    x = pieces.masked(qk * F32(scale), pieces.visible(q, k, causal))
     m = x.max(-1)
-    lse = lse_of(m, by_exp(x, m[..., None]).sum(-1))
-    out = nearest(by_exp(x, lse[..., None]), q.dtype) @ v32
+    lse = pieces.lse_of(m, pieces.by_exp(x, m[..., None]).sum(-1))
+    out = pieces.nearest(pieces.by_exp(x, lse[..., None]), q.dtype) @ v32
     return {"qk": qk, "scores": x, "row_max": m[..., None], "out": out.astype(q.dtype), "lse": lse}
 
 
 def two_pass_online(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The first pass keeps a running lse in base 2 by tiles of 32, the second needs no maximum."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     running = np.full(q.shape[:3], -INF)
-    for _, lo, hi in tiles(k.shape[2], 32):
+    for _, lo, hi in pieces.tiles(k.shape[2], 32):
         top = np.maximum(running, x[..., lo:hi].max(-1))
-        total = by_exp2(running, top) + by_exp2(x[..., lo:hi], top[..., None]).sum(-1)
-        running = finite(top) + log2(total)
+        total = pieces.by_exp2(running, top) + pieces.by_exp2(x[..., lo:hi], top[..., None]).sum(-1)
+        running = pieces.finite(top) + pieces.log2(total)
     o = np.zeros(q.shape[:3] + v.shape[3:], F32)
-    for _, lo, hi in tiles(k.shape[2], 32):
-        o += by_exp2(x[..., lo:hi], running[..., None]) @ v32[:, :, lo:hi]
+    for _, lo, hi in pieces.tiles(k.shape[2], 32):
+        o += pieces.by_exp2(x[..., lo:hi], running[..., None]) @ v32[:, :, lo:hi]
     return {"scores": x, "out": o.astype(q.dtype), "lse": running * LN2}
 
 
 def _logaddexp(a: Array, b: Array) -> Array:
     """log(exp(a) + exp(b)); -inf where both are."""
     top = np.maximum(a, b)
-    return finite(top) + log(by_exp(a, top) + by_exp(b, top))
+    return pieces.finite(top) + pieces.log(pieces.by_exp(a, top) + pieces.by_exp(b, top))
 
 
 def _joined(a: State, b: State) -> State:
     lse = _logaddexp(a[1], b[1])
-    return by_exp(a[1], lse)[..., None] * a[0] + by_exp(b[1], lse)[..., None] * b[0], lse
+    return pieces.by_exp(a[1], lse)[..., None] * a[0] + pieces.by_exp(b[1], lse)[..., None] * b[0], lse
 
 
 def chunks_by_logaddexp(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -134,7 +114,7 @@ def logsumexp_of_stack(q: Array, k: Array, v: Array, *, scale: float, causal: bo
     x, states = _chunks(q, k, v, scale, causal, 100)
     lses = np.stack([lse for _, lse in states])
     lse = np.logaddexp.reduce(lses, axis=0)
-    out = sum(by_exp(part_lse, lse)[..., None] * part for part, part_lse in states)
+    out = sum(pieces.by_exp(part_lse, lse)[..., None] * part for part, part_lse in states)
     return {"scores": x, "out": np.asarray(out).astype(q.dtype), "lse": lse}
 
 
@@ -152,10 +132,10 @@ def _ring(states: list[State]) -> State:
     out, lse = states[0]
     for block_out, block_lse in states[1:]:
         new, old = block_lse != -INF, lse != -INF
-        gap = np.where(new & old, finite(block_lse) - finite(lse), F32(0))
+        gap = np.where(new & old, pieces.finite(block_lse) - pieces.finite(lse), F32(0))
         step = out - _sigmoid(gap)[..., None] * (out - block_out)
         out = np.where((new & old)[..., None], step, np.where(new[..., None], block_out, out))
-        lse = np.where(new & old, finite(lse) - _log_sigmoid(-gap), np.where(new, block_lse, lse))
+        lse = np.where(new & old, pieces.finite(lse) - _log_sigmoid(-gap), np.where(new, block_lse, lse))
     return out, lse
 
 
@@ -170,7 +150,7 @@ def ring_rotated(q: Array, k: Array, v: Array, *, scale: float, causal: bool) ->
     """Chunks of 32 keys from the middle rank on and around the ring; what a rank sends is in the dtype of q."""
     x, states = _chunks(q, k, v, scale, causal, 32)
     at = len(states) // 2
-    out, lse = _ring([(nearest(part, q.dtype), part_lse) for part, part_lse in states[at:] + states[:at]])
+    out, lse = _ring([(pieces.nearest(part, q.dtype), part_lse) for part, part_lse in states[at:] + states[:at]])
     return {"scores": x, "out": out.astype(q.dtype), "lse": lse}
 
 
@@ -184,20 +164,26 @@ def ring_zigzag(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> 
 
 def merge_state_base2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Cascade of a prefix and a suffix, whose (v, s) pairs with s in units of log2 are merged with a division."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     ends = [0, (k.shape[2] + 1) // 2, k.shape[2]]
     pairs = []
     for lo, hi in zip(ends, ends[1:], strict=False):
         if hi > lo:
             m = x[..., lo:hi].max(-1)
-            p = by_exp2(x[..., lo:hi], m[..., None])
+            p = pieces.by_exp2(x[..., lo:hi], m[..., None])
             l = p.sum(-1)
-            pairs.append((quotient(nearest(p, q.dtype) @ v32[:, :, lo:hi], l), finite(m) + log2(l)))
+            pairs.append(
+                (pieces.quotient(pieces.nearest(p, q.dtype) @ v32[:, :, lo:hi], l), pieces.finite(m) + pieces.log2(l))
+            )
     top = np.max([s for _, s in pairs], axis=0)
-    weights = [by_exp2(s, top) for _, s in pairs]
+    weights = [pieces.by_exp2(s, top) for _, s in pairs]
     total = np.sum(weights, axis=0)
     o = sum(w[..., None] * part for w, (part, _) in zip(weights, pairs, strict=True))
-    return {"scores": x, "out": quotient(np.asarray(o), total).astype(q.dtype), "lse": lse_of_base2(top, total)}
+    return {
+        "scores": x,
+        "out": pieces.quotient(np.asarray(o), total).astype(q.dtype),
+        "lse": pieces.lse_of_base2(top, total),
+    }
 
 
 _BY_LSE = {"normalisation": "lse"}

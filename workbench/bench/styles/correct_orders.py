@@ -4,40 +4,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from workbench.bench.styles.pieces import (
-    F32,
-    INF,
-    LOG2E,
-    Tiles,
-    Weigh,
-    by_exp,
-    by_exp2,
-    in_splits,
-    lse_of,
-    lse_of_base2,
-    masked,
-    masked_scores,
-    merged,
-    online,
-    partials,
-    product,
-    quotient,
-    slots,
-    tiles,
-    visible,
-    widened,
-)
+from workbench.bench.styles import pieces
+from workbench.bench.styles.pieces import F32, INF, LOG2E, Tiles, Weigh
 from workbench.bench.styles.style import ALL, CAST, Array, Stages, Style
 
 
 def _in_order(
     q: Array, k: Array, v: Array, scale: float, causal: bool, block: int, order: Callable[[int], list[int]]
 ) -> Stages:
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    visits = tiles(k.shape[2], block)
-    dumps = slots(x, v.shape[3], len(visits))
-    m, l, o = online(x, v32, [visits[t] for t in order(len(visits))], dumps, cast=q.dtype)
-    return {"scores": x, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    visits = pieces.tiles(k.shape[2], block)
+    dumps = pieces.slots(x, v.shape[3], len(visits))
+    m, l, o = pieces.online(x, v32, [visits[t] for t in order(len(visits))], dumps, cast=q.dtype)
+    return {"scores": x, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def descending(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -81,14 +60,14 @@ def _skipping(
     blocks: tuple[int, int],
     fill: float,
     step: int = 1,
-    weigh: Weigh = by_exp,
+    weigh: Weigh = pieces.by_exp,
 ) -> tuple[Stages, Array, Array]:
     """Stages whose slots of tiles that a block of rows does not visit hold `fill`; the last maximum and sum."""
-    q32, k32, v32 = widened(q, k, v)
-    seen = visible(q, k, causal)
-    visits = tiles(k.shape[2], blocks[1])
+    q32, k32, v32 = pieces.widened(q, k, v)
+    seen = pieces.visible(q, k, causal)
+    visits = pieces.tiles(k.shape[2], blocks[1])
     b, h, rows, dim = q.shape
-    dumps = slots(np.empty((b, h, rows, k.shape[2]), F32), dim, len(visits), fill)
+    dumps = pieces.slots(np.empty((b, h, rows, k.shape[2]), F32), dim, len(visits), fill)
     dumps["scores"] = np.full((b, h, rows, k.shape[2]), fill, F32)
     m, l, o = np.empty((b, h, rows), F32), np.empty((b, h, rows), F32), np.empty((b, h, rows, dim), F32)
     for first in range(0, rows, blocks[0]):
@@ -99,49 +78,49 @@ def _skipping(
         near = [x for x in visits if x[1] <= last][::step]
         x = np.full((b, h, *seen[some].shape), -INF)
         for _, lo, hi in near:
-            x[..., lo:hi] = masked(product(q32[:, :, some], k32[:, :, lo:hi]) * scale, seen[some, lo:hi])
+            x[..., lo:hi] = pieces.masked(pieces.product(q32[:, :, some], k32[:, :, lo:hi]) * scale, seen[some, lo:hi])
             dumps["scores"][:, :, some, lo:hi] = x[..., lo:hi]
         views = {name: a[:, :, some] for name, a in dumps.items()}
-        m[:, :, some], l[:, :, some], o[:, :, some] = online(x, v32, near, views, cast=q.dtype, weigh=weigh)
-    return {**dumps, "out": quotient(o, l).astype(q.dtype)}, m, l
+        m[:, :, some], l[:, :, some], o[:, :, some] = pieces.online(x, v32, near, views, cast=q.dtype, weigh=weigh)
+    return {**dumps, "out": pieces.quotient(o, l).astype(q.dtype)}, m, l
 
 
 def skips_to_diagonal(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Blocks of 64 rows stop at their last visible tile of 64; the other slots are NaN. Rows without keys: no tile."""
     stages, m, l = _skipping(q, k, v, F32(scale), causal, (64, 64), np.nan)
     del stages["probs_cast"]
-    return {**stages, "lse": lse_of(m, l)}
+    return {**stages, "lse": pieces.lse_of(m, l)}
 
 
 def skips_stale(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Blocks of 32 rows and tiles of 16 in base 2; slots that are not visited hold what was there before, here 7."""
-    stages, m, l = _skipping(q, k, v, F32(scale) * LOG2E, causal, (32, 16), 7.0, weigh=by_exp2)
+    stages, m, l = _skipping(q, k, v, F32(scale) * LOG2E, causal, (32, 16), 7.0, weigh=pieces.by_exp2)
     del stages["probs_cast"]
-    return {**stages, "lse": lse_of_base2(m, l)}
+    return {**stages, "lse": pieces.lse_of_base2(m, l)}
 
 
 def skips_descending(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Blocks of 128 rows go from their last visible tile of 64 down to the first, as FlashAttention-2 does."""
     stages, m, l = _skipping(q, k, v, F32(scale), causal, (128, 64), np.nan, step=-1)
     kept = ("scores", "row_max", "correction", "row_sum", "acc", "out")
-    return {**{name: stages[name] for name in kept}, "lse": lse_of(m, l)}
+    return {**{name: stages[name] for name in kept}, "lse": pieces.lse_of(m, l)}
 
 
 def skips_short_rows(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Blocks of 8 rows stop at their last visible tile of 32, as decode kernels do; zeros elsewhere."""
     stages, m, l = _skipping(q, k, v, F32(scale), causal, (8, 32), 0.0)
     kept = ("row_max", "row_sum", "acc", "out")
-    return {**{name: stages[name] for name in kept}, "lse": lse_of(m, l)}
+    return {**{name: stages[name] for name in kept}, "lse": pieces.lse_of(m, l)}
 
 
 def splits_descending(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """3 splits of tiles of 32, each from its last tile to its first."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    dumps = slots(x, v.shape[3], -(-k.shape[2] // 32))
-    visits: list[Tiles] = [some[::-1] for some in in_splits(k.shape[2], 32, 3)]
-    parts = partials([online(x, v32, some, dumps, cast=q.dtype) for some in visits])
-    merge, o, total = merged(parts)
-    out, lse = quotient(o, total).astype(q.dtype), lse_of(merge["merge_max"], total)
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    dumps = pieces.slots(x, v.shape[3], -(-k.shape[2] // 32))
+    visits: list[Tiles] = [some[::-1] for some in pieces.in_splits(k.shape[2], 32, 3)]
+    parts = pieces.partials([pieces.online(x, v32, some, dumps, cast=q.dtype) for some in visits])
+    merge, o, total = pieces.merged(parts)
+    out, lse = pieces.quotient(o, total).astype(q.dtype), pieces.lse_of(merge["merge_max"], total)
     return {"scores": x, **dumps, **parts, **merge, "out": out, "lse": lse}
 
 

@@ -5,19 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.bench.styles.pieces import (
-    F32,
-    LOG2E,
-    by_exp2,
-    finite,
-    lse_of,
-    lse_of_base2,
-    masked_scores,
-    online,
-    quotient,
-    slots,
-    tiles,
-)
+from workbench.bench.styles import pieces
+from workbench.bench.styles.pieces import F32, LOG2E
 from workbench.bench.styles.style import ALL, SIXTEEN, Array, Stages, of_arithmetic
 
 # Least squares on 2^f, 0 <= f < 1, weighted until the relative errors alternate: 8.6e-5.
@@ -74,26 +63,26 @@ def quartic_exp2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) ->
 def _polynomial(
     q: Array, k: Array, v: Array, scale: float, causal: bool, exp2: Callable[[Array], Array], block: int
 ) -> Stages:
-    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
-    visits = tiles(k.shape[2], block)
-    dumps = slots(x, v.shape[3], len(visits))
-    how: dict[str, Any] = {"weigh": lambda x, m: exp2(x - finite(m)), "correct": by_exp2, "cast": q.dtype}
-    m, l, o = online(x, v32, visits, dumps, **how)
-    return {"scores": x, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of_base2(m, l)}
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale) * LOG2E)
+    visits = pieces.tiles(k.shape[2], block)
+    dumps = pieces.slots(x, v.shape[3], len(visits))
+    how: dict[str, Any] = {"weigh": lambda x, m: exp2(x - pieces.finite(m)), "correct": pieces.by_exp2, "cast": q.dtype}
+    m, l, o = pieces.online(x, v32, visits, dumps, **how)
+    return {"scores": x, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of_base2(m, l)}
 
 
 def fast_expf(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """exp(x) as exp2 of the rounded x * log2(e), results below 2^-126 flushed to 0, like __expf."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    visits = tiles(k.shape[2], 64)
-    dumps = slots(x, v.shape[3], len(visits))
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    visits = pieces.tiles(k.shape[2], 64)
+    dumps = pieces.slots(x, v.shape[3], len(visits))
 
     def weigh(x: Array, m: Array) -> Array:
-        p = np.exp2((x - finite(m)) * LOG2E)
+        p = np.exp2((x - pieces.finite(m)) * LOG2E)
         return np.where(p < F32(2.0**-126), F32(0), p)
 
-    m, l, o = online(x, v32, visits, dumps, weigh=weigh, cast=q.dtype)
-    return {"scores": x, **dumps, "out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    m, l, o = pieces.online(x, v32, visits, dumps, weigh=weigh, cast=q.dtype)
+    return {"scores": x, **dumps, "out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 STYLES = (

@@ -1,26 +1,7 @@
 """Correct kernels of group exponent whose splits are unequal, by the keys where they begin and end."""
 
-from workbench.bench.styles.pieces import (
-    F32,
-    LOG2E,
-    Tiles,
-    by_exp,
-    by_exp2,
-    lse_of,
-    lse_of_base2,
-    masked,
-    masked_scores,
-    merged,
-    nearest,
-    online,
-    partials,
-    product,
-    quotient,
-    slots,
-    tiles,
-    visible,
-    widened,
-)
+from workbench.bench.styles import pieces
+from workbench.bench.styles.pieces import F32, LOG2E, Tiles
 from workbench.bench.styles.style import ALL, CAST, IEEE, SIXTEEN, Array, Stages, Style
 
 
@@ -49,59 +30,59 @@ def _work_tiles(q: Array, k: Array) -> list[int]:
 def _whole(x: Array, v: Array, cast: object, base2: bool) -> tuple[Array, Array, Array]:
     """A split in one pass: its maximum, sum and unnormalised output."""
     m = x.max(-1)
-    p = (by_exp2 if base2 else by_exp)(x, m[..., None])
-    return m, p.sum(-1), nearest(p, cast) @ v
+    p = (pieces.by_exp2 if base2 else pieces.by_exp)(x, m[..., None])
+    return m, p.sum(-1), pieces.nearest(p, cast) @ v
 
 
 def thirds(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Two splits, of one third and two thirds of the keys, each in one pass."""
-    q32, k32, v32 = widened(q, k, v)
-    qk = product(q32, k32)
-    x = masked(qk * F32(scale), visible(q, k, causal))
+    q32, k32, v32 = pieces.widened(q, k, v)
+    qk = pieces.product(q32, k32)
+    x = pieces.masked(qk * F32(scale), pieces.visible(q, k, causal))
     ends = _thirds(q, k)
     ranges = [slice(lo, hi) for lo, hi in zip(ends, ends[1:], strict=False)]
-    parts = partials([_whole(x[..., s], v32[..., s, :], F32, False) for s in ranges])
-    merge, o, total = merged(parts)
-    out = quotient(o, total).astype(q.dtype)
-    return {"qk": qk, "scores": x, **parts, **merge, "out": out, "lse": lse_of(merge["merge_max"], total)}
+    parts = pieces.partials([_whole(x[..., s], v32[..., s, :], F32, False) for s in ranges])
+    merge, o, total = pieces.merged(parts)
+    out = pieces.quotient(o, total).astype(q.dtype)
+    return {"qk": qk, "scores": x, **parts, **merge, "out": out, "lse": pieces.lse_of(merge["merge_max"], total)}
 
 
 def doubling_splits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Splits of 8, 16, 32, ... keys, in base 2, probs cast."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale) * LOG2E)
     ends = _doubling(q, k)
     ranges = [slice(lo, hi) for lo, hi in zip(ends, ends[1:], strict=False)]
-    parts = partials([_whole(x[..., s], v32[..., s, :], q.dtype, True) for s in ranges])
-    merge, o, total = merged(parts, by_exp2)
-    out = quotient(o, total).astype(q.dtype)
-    return {"scores": x, **parts, **merge, "out": out, "lse": lse_of_base2(merge["merge_max"], total)}
+    parts = pieces.partials([_whole(x[..., s], v32[..., s, :], q.dtype, True) for s in ranges])
+    merge, o, total = pieces.merged(parts, pieces.by_exp2)
+    out = pieces.quotient(o, total).astype(q.dtype)
+    return {"scores": x, **parts, **merge, "out": out, "lse": pieces.lse_of_base2(merge["merge_max"], total)}
 
 
 def _tiles_between(n: int, block: int, ends: list[int]) -> list[Tiles]:
     """The tiles of each split, whose bounds are bounds of tiles."""
-    return [[x for x in tiles(n, block) if lo <= x[1] < hi] for lo, hi in zip(ends, ends[1:], strict=False)]
+    return [[x for x in pieces.tiles(n, block) if lo <= x[1] < hi] for lo, hi in zip(ends, ends[1:], strict=False)]
 
 
 def long_head(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Up to three splits: three quarters of the keys, an eighth, and the rest, at bounds of tiles of 16."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    dumps = slots(x, v.shape[3], -(-k.shape[2] // 16))
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    dumps = pieces.slots(x, v.shape[3], -(-k.shape[2] // 16))
     visits = _tiles_between(k.shape[2], 16, _long_head(q, k))
-    parts = partials([online(x, v32, some, dumps, cast=q.dtype) for some in visits])
-    merge, o, total = merged(parts)
-    out = quotient(o, total).astype(q.dtype)
-    return {"scores": x, **dumps, **parts, **merge, "out": out, "lse": lse_of(merge["merge_max"], total)}
+    parts = pieces.partials([pieces.online(x, v32, some, dumps, cast=q.dtype) for some in visits])
+    merge, o, total = pieces.merged(parts)
+    out = pieces.quotient(o, total).astype(q.dtype)
+    return {"scores": x, **dumps, **parts, **merge, "out": out, "lse": pieces.lse_of(merge["merge_max"], total)}
 
 
 def work_tiles(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Splits that grow, as a scheduler gives late workers more tiles; dumps partials and merge alone."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale) * LOG2E)
-    dumps = slots(x, v.shape[3], -(-k.shape[2] // 32))
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale) * LOG2E)
+    dumps = pieces.slots(x, v.shape[3], -(-k.shape[2] // 32))
     visits = _tiles_between(k.shape[2], 32, _work_tiles(q, k))
-    parts = partials([online(x, v32, some, dumps, cast=q.dtype, weigh=by_exp2) for some in visits])
-    merge, o, total = merged(parts, by_exp2)
-    out = quotient(o, total).astype(q.dtype)
-    return {**parts, **merge, "out": out, "lse": lse_of_base2(merge["merge_max"], total)}
+    parts = pieces.partials([pieces.online(x, v32, some, dumps, cast=q.dtype, weigh=pieces.by_exp2) for some in visits])
+    merge, o, total = pieces.merged(parts, pieces.by_exp2)
+    out = pieces.quotient(o, total).astype(q.dtype)
+    return {**parts, **merge, "out": out, "lse": pieces.lse_of_base2(merge["merge_max"], total)}
 
 
 STYLES = (

@@ -4,19 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from workbench.bench.styles.pieces import (
-    F32,
-    LOG2E,
-    Weigh,
-    by_exp,
-    by_exp2,
-    lse_of,
-    lse_of_base2,
-    masked,
-    tiles,
-    visible,
-    widened,
-)
+from workbench.bench.styles import pieces
+from workbench.bench.styles.pieces import F32, LOG2E, Weigh
 from workbench.bench.styles.style import IEEE, Array, Stages, Style
 
 Matmul = Callable[[Array, Array], Array]
@@ -51,13 +40,13 @@ def _flash(
     q: Array, k: Array, v: Array, scale: np.floating, causal: bool, block: int, matmul: Matmul, weigh: Weigh
 ) -> tuple[Stages, Array, Array]:
     """Stages of an online softmax whose two products are `matmul`; its last maximum and sum."""
-    q32, k32, v32 = widened(q, k, v)
+    q32, k32, v32 = pieces.widened(q, k, v)
     qk = matmul(q32, np.swapaxes(k32, -1, -2))
-    x = masked(qk * scale, visible(q, k, causal))
+    x = pieces.masked(qk * scale, pieces.visible(q, k, causal))
     m = np.full(q.shape[:3], -np.inf, F32)
     l, o = np.zeros_like(m), np.zeros(q.shape[:3] + v.shape[3:], F32)
     maxima, sums, accs, probs = [], [], [], np.zeros_like(x)
-    for _, lo, hi in tiles(k.shape[2], block):
+    for _, lo, hi in pieces.tiles(k.shape[2], block):
         above = np.maximum(m, x[..., lo:hi].max(-1))
         scaled = weigh(m, above)
         probs[..., lo:hi] = weigh(x[..., lo:hi], above[..., None])
@@ -74,32 +63,32 @@ def _flash(
 
 def tf32(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Operands of both products rounded to TF32; tiles of 64."""
-    stages, m, l = _flash(q, k, v, F32(scale), causal, 64, _once, by_exp)
-    return {**stages, "lse": lse_of(m, l)}
+    stages, m, l = _flash(q, k, v, F32(scale), causal, 64, _once, pieces.by_exp)
+    return {**stages, "lse": pieces.lse_of(m, l)}
 
 
 def tf32_cut(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Operands of both products cut off to TF32, twice the error; tiles of 32, base 2."""
-    stages, m, l = _flash(q, k, v, F32(scale) * LOG2E, causal, 32, _cut, by_exp2)
-    return {**stages, "lse": lse_of_base2(m, l)}
+    stages, m, l = _flash(q, k, v, F32(scale) * LOG2E, causal, 32, _cut, pieces.by_exp2)
+    return {**stages, "lse": pieces.lse_of_base2(m, l)}
 
 
 def tf32_lean(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """TF32 in tiles of 128; dumps the scores alone."""
-    stages, m, l = _flash(q, k, v, F32(scale), causal, 128, _once, by_exp)
-    return {"scores": stages["scores"], "out": stages["out"], "lse": lse_of(m, l)}
+    stages, m, l = _flash(q, k, v, F32(scale), causal, 128, _once, pieces.by_exp)
+    return {"scores": stages["scores"], "out": stages["out"], "lse": pieces.lse_of(m, l)}
 
 
 def tf32x3(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Each product as three of TF32, which is as good as float32; tiles of 64."""
-    stages, m, l = _flash(q, k, v, F32(scale), causal, 64, _thrice, by_exp)
-    return {**stages, "lse": lse_of(m, l)}
+    stages, m, l = _flash(q, k, v, F32(scale), causal, 64, _thrice, pieces.by_exp)
+    return {**stages, "lse": pieces.lse_of(m, l)}
 
 
 def tf32x3_base2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The same in tiles of 16 and base 2."""
-    stages, m, l = _flash(q, k, v, F32(scale) * LOG2E, causal, 16, _thrice, by_exp2)
-    return {**stages, "lse": lse_of_base2(m, l)}
+    stages, m, l = _flash(q, k, v, F32(scale) * LOG2E, causal, 16, _thrice, pieces.by_exp2)
+    return {**stages, "lse": pieces.lse_of_base2(m, l)}
 
 
 def _style(function: Callable[..., Stages], units: dict, precision: str, why: str) -> Style:

@@ -5,27 +5,28 @@ from typing import Any
 
 import numpy as np
 
+from workbench.bench.styles import pieces
 from workbench.bench.styles.correct_eager import scaled_query
 from workbench.bench.styles.correct_masks import bert_minus_1e4
 from workbench.bench.styles.fault import Faulty
-from workbench.bench.styles.pieces import F32, by_exp, lse_of, masked, nearest, product, quotient, visible, widened
+from workbench.bench.styles.pieces import F32
 from workbench.bench.styles.style import Array, Stages
 
 Options = Mapping[str, Any]
 
 
 def _scores(q: Array, k: Array, scale: float) -> Array:
-    q32, k32, _ = widened(q, k, k)
-    return product(q32 * F32(scale), k32)
+    q32, k32, _ = pieces.widened(q, k, k)
+    return pieces.product(q32 * F32(scale), k32)
 
 
 def _attended(scores: Array, q: Array, v: Array) -> Stages:
     """The rest of scaled_query, from masked scores."""
-    v32 = widened(q, v, v)[2]
+    v32 = pieces.widened(q, v, v)[2]
     m = scores.max(-1)
-    p = by_exp(scores, m[..., None])
+    p = pieces.by_exp(scores, m[..., None])
     l = p.sum(-1)
-    return {"out": quotient(nearest(p, q.dtype) @ v32, l).astype(q.dtype), "lse": lse_of(m, l)}
+    return {"out": pieces.quotient(pieces.nearest(p, q.dtype) @ v32, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def _shifted(q: Array, k: Array, shift: int) -> Array:
@@ -35,67 +36,67 @@ def _shifted(q: Array, k: Array, shift: int) -> Array:
 
 
 def drops_last_key(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    seen = visible(q, k, causal) & (np.arange(k.shape[2]) < k.shape[2] - 1)
-    return _attended(masked(_scores(q, k, scale), seen), q, v)
+    seen = pieces.visible(q, k, causal) & (np.arange(k.shape[2]) < k.shape[2] - 1)
+    return _attended(pieces.masked(_scores(q, k, scale), seen), q, v)
 
 
 def drops_last_key_of_ragged_tile(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The last key is lost where the last tile of 64 is not full."""
     n = k.shape[2]
-    seen = visible(q, k, causal) & (np.arange(n) < n - (n % 64 != 0))
-    return _attended(masked(_scores(q, k, scale), seen), q, v)
+    seen = pieces.visible(q, k, causal) & (np.arange(n) < n - (n % 64 != 0))
+    return _attended(pieces.masked(_scores(q, k, scale), seen), q, v)
 
 
 def drops_ragged_tile(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The number of tiles of 32 is rounded down."""
     n = k.shape[2]
-    seen = visible(q, k, causal) & (np.arange(n) < max(n // 32 * 32, 1))
-    return _attended(masked(_scores(q, k, scale), seen), q, v)
+    seen = pieces.visible(q, k, causal) & (np.arange(n) < max(n // 32 * 32, 1))
+    return _attended(pieces.masked(_scores(q, k, scale), seen), q, v)
 
 
 def causal_without_diagonal(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    seen = _shifted(q, k, -1) if causal else visible(q, k, causal)
-    return _attended(masked(_scores(q, k, scale), seen), q, v)
+    seen = _shifted(q, k, -1) if causal else pieces.visible(q, k, causal)
+    return _attended(pieces.masked(_scores(q, k, scale), seen), q, v)
 
 
 def causal_one_key_too_many(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
-    seen = _shifted(q, k, 1) if causal else visible(q, k, causal)
-    return _attended(masked(_scores(q, k, scale), seen), q, v)
+    seen = _shifted(q, k, 1) if causal else pieces.visible(q, k, causal)
+    return _attended(pieces.masked(_scores(q, k, scale), seen), q, v)
 
 
 def causal_from_the_top(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The mask is aligned at the first query and key."""
-    seen = _shifted(q, k, q.shape[2] - k.shape[2]) if causal else visible(q, k, causal)
-    return _attended(masked(_scores(q, k, scale), seen), q, v)
+    seen = _shifted(q, k, q.shape[2] - k.shape[2]) if causal else pieces.visible(q, k, causal)
+    return _attended(pieces.masked(_scores(q, k, scale), seen), q, v)
 
 
 def causal_by_tiles(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The tile of 16 on the diagonal is not masked inside."""
-    seen = visible(q, k, causal)
+    seen = pieces.visible(q, k, causal)
     whole = np.repeat(np.maximum.reduceat(seen, np.arange(0, k.shape[2], 16), axis=1), 16, axis=1)[:, : k.shape[2]]
-    return _attended(masked(_scores(q, k, scale), whole), q, v)
+    return _attended(pieces.masked(_scores(q, k, scale), whole), q, v)
 
 
 def window_of_64(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """A sliding window that nobody asked for: keys more than 64 before the query's own are not seen."""
-    seen = visible(q, k, causal) & ~_shifted(q, k, -65)
-    return _attended(masked(_scores(q, k, scale), seen), q, v)
+    seen = pieces.visible(q, k, causal) & ~_shifted(q, k, -65)
+    return _attended(pieces.masked(_scores(q, k, scale), seen), q, v)
 
 
 def weak_mask(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """-10 is added where -10000 should be: masked keys keep a weight."""
-    return _attended(_scores(q, k, scale) + np.where(visible(q, k, causal), F32(0), F32(-10)), q, v)
+    return _attended(_scores(q, k, scale) + np.where(pieces.visible(q, k, causal), F32(0), F32(-10)), q, v)
 
 
 def rows_without_keys_get_the_mean(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """A finite mask, and no care for rows in which all is masked."""
-    return _attended(masked(_scores(q, k, scale), visible(q, k, causal), -1e9), q, v)
+    return _attended(pieces.masked(_scores(q, k, scale), pieces.visible(q, k, causal), -1e9), q, v)
 
 
 def padding_counts(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Keys that pad the last tile of 64 are zeros, whose scores of 0 nobody masks unless the mask is causal."""
     pad = -k.shape[2] % 64
-    x = masked(_scores(q, k, scale), visible(q, k, causal))
+    x = pieces.masked(_scores(q, k, scale), pieces.visible(q, k, causal))
     x = np.pad(x, [(0, 0)] * 3 + [(0, pad)], constant_values=-np.inf if causal else 0.0)
     return _attended(x, q, np.pad(v, [(0, 0), (0, 0), (0, pad), (0, 0)]))
 
@@ -103,7 +104,7 @@ def padding_counts(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
 def nan_in_padding(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """V's padding in the last tile of 64 was never written: 0 * NaN."""
     pad = -k.shape[2] % 64
-    x = masked(_scores(q, k, scale), visible(q, k, causal))
+    x = pieces.masked(_scores(q, k, scale), pieces.visible(q, k, causal))
     x = np.pad(x, [(0, 0)] * 3 + [(0, pad)], constant_values=-np.inf)
     return _attended(x, q, np.pad(v, [(0, 0), (0, 0), (0, pad), (0, 0)], constant_values=np.nan))
 
@@ -111,19 +112,19 @@ def nan_in_padding(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
 def garbage_in_padding(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The sum leaves out the padding of the last tile of 32, the product with V and its old values does not."""
     pad = -k.shape[2] % 32
-    x = masked(_scores(q, k, scale), visible(q, k, causal))
+    x = pieces.masked(_scores(q, k, scale), pieces.visible(q, k, causal))
     m = x.max(-1)
-    p = by_exp(x, m[..., None])
+    p = pieces.by_exp(x, m[..., None])
     garbage = np.pad(v.astype(F32), [(0, 0), (0, 0), (0, pad), (0, 0)], constant_values=0.75).astype(v.dtype)
     padded = np.pad(p, [(0, 0)] * 3 + [(0, pad)], mode="edge")
     l = p.sum(-1)
-    o = nearest(padded, q.dtype) @ widened(q, garbage, garbage)[2]
-    return {"out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    o = pieces.nearest(padded, q.dtype) @ pieces.widened(q, garbage, garbage)[2]
+    return {"out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def _softcapped(q: Array, k: Array, v: Array, scale: float, causal: bool, cap: float) -> Stages:
     x = F32(cap) * np.tanh(_scores(q, k, scale) / F32(cap))
-    return _attended(masked(x, visible(q, k, causal)), q, v)
+    return _attended(pieces.masked(x, pieces.visible(q, k, causal)), q, v)
 
 
 def softcap_30(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -136,7 +137,7 @@ def softcap_50(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> S
 
 def scores_clamped_at_8(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """exp's argument is clamped at -8, so that small probs are too large; masked ones stay 0."""
-    x = masked(_scores(q, k, scale), visible(q, k, causal))
+    x = pieces.masked(_scores(q, k, scale), pieces.visible(q, k, causal))
     m = x.max(-1)
     return _attended(np.where(x == -np.inf, x, np.maximum(x, m[..., None] - F32(8))), q, v)
 

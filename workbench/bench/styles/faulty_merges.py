@@ -5,24 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from workbench.bench.styles import pieces
 from workbench.bench.styles.correct_merges import flash_decoding, ring_sigmoid
 from workbench.bench.styles.fault import Faulty
-from workbench.bench.styles.pieces import (
-    F32,
-    INF,
-    by_exp,
-    finite,
-    in_splits,
-    log,
-    lse_of,
-    masked_scores,
-    nearest,
-    online,
-    partials,
-    quotient,
-    slots,
-    tiles,
-)
+from workbench.bench.styles.pieces import F32, INF
 from workbench.bench.styles.style import Array, Stages
 
 State = tuple[Array, Array]
@@ -34,9 +20,11 @@ def split_kv(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Sta
 
 
 def _parts(q: Array, k: Array, v: Array, scale: float, causal: bool) -> Stages:
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    dumps = slots(x, v.shape[3], -(-k.shape[2] // 16))
-    return partials([online(x, v32, some, dumps, cast=q.dtype) for some in in_splits(k.shape[2], 16, 4)])
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    dumps = pieces.slots(x, v.shape[3], -(-k.shape[2] // 16))
+    return pieces.partials(
+        [pieces.online(x, v32, some, dumps, cast=q.dtype) for some in pieces.in_splits(k.shape[2], 16, 4)]
+    )
 
 
 def _merge(
@@ -45,10 +33,10 @@ def _merge(
     """`in_sum` of a split's weight and sum is what it adds to the total, `in_out` what its output is weighted with."""
     m, l = parts["partial_max"], parts["partial_sum"]
     top = m.max(2)
-    weight = by_exp(m, top[:, :, None])
+    weight = pieces.by_exp(m, top[:, :, None])
     total = in_sum(weight, l).sum(2)
     o = (in_out(weight, l)[..., None] * parts["partial_O"]).sum(2)
-    return {"out": quotient(o, total).astype(q.dtype), "lse": lse_of(top, total)}
+    return {"out": pieces.quotient(o, total).astype(q.dtype), "lse": pieces.lse_of(top, total)}
 
 
 def sum_counted_twice(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -79,7 +67,7 @@ def weights_in_4_bits(q: Array, k: Array, v: Array, *, scale: float, causal: boo
 def last_split_lost(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The merge reads all splits but the last that has keys."""
     parts = _parts(q, k, v, scale, causal)
-    used = sum(len(some) > 0 for some in in_splits(k.shape[2], 16, 4))
+    used = sum(len(some) > 0 for some in pieces.in_splits(k.shape[2], 16, 4))
     return _merge(
         {name: x[:, :, : max(used - 1, 1)] for name, x in parts.items()}, q, lambda w, l: w * l, lambda w, l: w
     )
@@ -97,7 +85,7 @@ def max_of_first_split(q: Array, k: Array, v: Array, *, scale: float, causal: bo
     """lse takes the first split's maximum in place of the merged one."""
     parts = _parts(q, k, v, scale, causal)
     stages = _merge(parts, q, lambda w, l: w * l, lambda w, l: w)
-    wrong = stages["lse"] - finite(parts["partial_max"].max(2)) + finite(parts["partial_max"][:, :, 0])
+    wrong = stages["lse"] - pieces.finite(parts["partial_max"].max(2)) + pieces.finite(parts["partial_max"][:, :, 0])
     return {**stages, "lse": wrong}
 
 
@@ -106,26 +94,26 @@ def mean_of_splits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
     parts = _parts(q, k, v, scale, causal)
     m, l = parts["partial_max"], parts["partial_sum"]
     count = np.maximum((l > 0).sum(2), 1).astype(F32)
-    out = quotient(parts["partial_O"], l).sum(2) / count[..., None]
+    out = pieces.quotient(parts["partial_O"], l).sum(2) / count[..., None]
     top = m.max(2)
-    return {"out": out.astype(q.dtype), "lse": lse_of(top, (by_exp(m, top[:, :, None]) * l).sum(2))}
+    return {"out": out.astype(q.dtype), "lse": pieces.lse_of(top, (pieces.by_exp(m, top[:, :, None]) * l).sum(2))}
 
 
 def _chunk(x: Array, v: Array, cast: object) -> State:
     m = x.max(-1)
-    p = by_exp(x, m[..., None])
+    p = pieces.by_exp(x, m[..., None])
     l = p.sum(-1)
-    return quotient(nearest(p, cast) @ v, l), lse_of(m, l)
+    return pieces.quotient(pieces.nearest(p, cast) @ v, l), pieces.lse_of(m, l)
 
 
 def _joined(q: Array, k: Array, v: Array, scale: float, causal: bool, join: Callable[[State, State], State]) -> Stages:
     """Chunks of 64 keys merged by `join` where both saw a key."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
     out, lse = np.zeros(q.shape[:3] + v.shape[3:], F32), np.full(q.shape[:3], -INF)
-    for _, lo, hi in tiles(k.shape[2], 64):
+    for _, lo, hi in pieces.tiles(k.shape[2], 64):
         new_out, new_lse = _chunk(x[..., lo:hi], v32[:, :, lo:hi], q.dtype)
         old, new = lse != -INF, new_lse != -INF
-        both_out, both_lse = join((out, finite(lse)), (new_out, finite(new_lse)))
+        both_out, both_lse = join((out, pieces.finite(lse)), (new_out, pieces.finite(new_lse)))
         out = np.where((old & new)[..., None], both_out, np.where(new[..., None], new_out, out))
         lse = np.where(old & new, both_lse, np.where(new, new_lse, lse))
     return {"out": out.astype(q.dtype), "lse": lse}
@@ -133,7 +121,7 @@ def _joined(q: Array, k: Array, v: Array, scale: float, causal: bool, join: Call
 
 def _logaddexp(a: Array, b: Array) -> Array:
     top = np.maximum(a, b)
-    return top + log(np.exp(a - top) + np.exp(b - top))
+    return top + pieces.log(np.exp(a - top) + np.exp(b - top))
 
 
 def ring_sign(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:

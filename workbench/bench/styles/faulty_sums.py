@@ -6,24 +6,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from workbench.bench.styles import pieces
 from workbench.bench.styles.correct_arithmetic import out_toward_zero
 from workbench.bench.styles.correct_orders import descending
 from workbench.bench.styles.correct_sequences import one_key_at_a_time
 from workbench.bench.styles.fault import Faulty, ends
-from workbench.bench.styles.pieces import (
-    F32,
-    INF,
-    by_exp,
-    finite,
-    log,
-    lse_of,
-    masked_scores,
-    nearest,
-    online,
-    quotient,
-    slots,
-    tiles,
-)
+from workbench.bench.styles.pieces import F32, INF
 from workbench.bench.styles.style import Array, Stages
 
 Options = Mapping[str, Any]
@@ -36,30 +24,30 @@ def flash(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages
 
 def _loop(q: Array, k: Array, v: Array, scale: float, causal: bool, fault: str, block: int = 32) -> Stages:
     """The online softmax with one statement of it wrong."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
     m, l, o = np.full(q.shape[:3], -INF), np.zeros(q.shape[:3], F32), np.zeros(q.shape[:3] + v.shape[3:], F32)
     added = l
-    for t, lo, hi in tiles(k.shape[2], block):
+    for t, lo, hi in pieces.tiles(k.shape[2], block):
         above = np.maximum(m, x[..., lo:hi].max(-1))
-        scaled = by_exp(m, above)
-        p = by_exp(x[..., lo:hi], above[..., None])
+        scaled = pieces.by_exp(m, above)
+        p = pieces.by_exp(x[..., lo:hi], above[..., None])
         if fault == "stale max in probs" and t:
-            old = finite(np.where(m == -INF, above, m))
+            old = pieces.finite(np.where(m == -INF, above, m))
             p = np.exp(np.minimum(x[..., lo:hi] - old[..., None], F32(11)))  # e^11 is the last that float16 holds
-        cast = nearest(p, ml_dtypes.float8_e4m3fn if fault == "probs in e4m3" else q.dtype)
+        cast = pieces.nearest(p, ml_dtypes.float8_e4m3fn if fault == "probs in e4m3" else q.dtype)
         if fault == "lane":
             cast[..., 31::32] = 0
         added = p.sum(-1)
         l = (l if fault == "sum not rescaled" else l * scaled) + added
         if fault == "sums in bfloat16":
-            l = nearest(l, ml_dtypes.bfloat16)
+            l = pieces.nearest(l, ml_dtypes.bfloat16)
         o = (o if fault == "acc not rescaled" else o * scaled[..., None]) + cast @ v32[:, :, lo:hi]
         if fault == "acc in bfloat16":
-            o = nearest(o, ml_dtypes.bfloat16)
+            o = pieces.nearest(o, ml_dtypes.bfloat16)
         m = above
     if fault == "divided by the last tile's sum":
-        return {"out": quotient(o, added).astype(q.dtype), "lse": lse_of(m, l)}
-    return {"out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l), "acc": o, "max": m, "sum": l}
+        return {"out": pieces.quotient(o, added).astype(q.dtype), "lse": pieces.lse_of(m, l)}
+    return {"out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l), "acc": o, "max": m, "sum": l}
 
 
 def correction_missing(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -111,24 +99,24 @@ def lse_in_log2(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> 
 
 def lse_without_max(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     stages = _loop(q, k, v, scale, causal, "")
-    return {"out": stages["out"], "lse": log(stages["sum"])}
+    return {"out": stages["out"], "lse": pieces.log(stages["sum"])}
 
 
 def lse_of_raw_max(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The maximum of unscaled products goes into lse as it is."""
     stages = _loop(q, k, v, scale, causal, "")
-    return {"out": stages["out"], "lse": lse_of(finite(stages["max"]) / F32(scale), stages["sum"])}
+    return {"out": stages["out"], "lse": pieces.lse_of(pieces.finite(stages["max"]) / F32(scale), stages["sum"])}
 
 
 def _by_base(q: Array, k: Array, v: Array, scale: float, causal: bool, log2e: float) -> Stages:
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
-    dumps = slots(x, v.shape[3], -(-k.shape[2] // 64))
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
+    dumps = pieces.slots(x, v.shape[3], -(-k.shape[2] // 64))
 
     def weigh(x: Array, m: Array) -> Array:
-        return np.exp2((x - finite(m)) * F32(log2e))
+        return np.exp2((x - pieces.finite(m)) * F32(log2e))
 
-    m, l, o = online(x, v32, tiles(k.shape[2], 64), dumps, weigh=weigh, cast=q.dtype)
-    return {"out": quotient(o, l).astype(q.dtype), "lse": lse_of(m, l)}
+    m, l, o = pieces.online(x, v32, pieces.tiles(k.shape[2], 64), dumps, weigh=weigh, cast=q.dtype)
+    return {"out": pieces.quotient(o, l).astype(q.dtype), "lse": pieces.lse_of(m, l)}
 
 
 def log2e_of_5_digits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -148,11 +136,11 @@ def cut_off_undeclared(q: Array, k: Array, v: Array, *, scale: float, causal: bo
 
 def twice_the_first_key(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """The first key is summed before the loop and in it."""
-    x, v32 = masked_scores(q, k, v, causal, F32(scale))
+    x, v32 = pieces.masked_scores(q, k, v, causal, F32(scale))
     x, v32 = np.concatenate([x[..., :1], x], -1), np.concatenate([v32[:, :, :1], v32], 2)
     m = x.max(-1)
-    p = by_exp(x, m[..., None])
-    return {"out": quotient(p @ v32, p.sum(-1)).astype(q.dtype), "lse": lse_of(m, p.sum(-1))}
+    p = pieces.by_exp(x, m[..., None])
+    return {"out": pieces.quotient(p @ v32, p.sum(-1)).astype(q.dtype), "lse": pieces.lse_of(m, p.sum(-1))}
 
 
 def rows_of_a_neighbour(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
@@ -160,7 +148,7 @@ def rows_of_a_neighbour(q: Array, k: Array, v: Array, *, scale: float, causal: b
     stages = _loop(q, k, v, scale, causal, "")
     l = stages["sum"].copy()
     l[..., 31::32] = stages["sum"][..., 30::32][..., : l[..., 31::32].shape[-1]]
-    return {"out": quotient(stages["acc"], l).astype(q.dtype), "lse": stages["lse"]}
+    return {"out": pieces.quotient(stages["acc"], l).astype(q.dtype), "lse": stages["lse"]}
 
 
 def _two_tiles(case: Options) -> bool:

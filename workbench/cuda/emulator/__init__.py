@@ -10,7 +10,7 @@ its next barrier, so a loop that waits for another thread's store never ends. In
 """
 
 from workbench.cuda.emulator.cache import cache_dir
-from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.launch import Emulated, compile
 from workbench.cuda.emulator.memory import Finding, Memory, located, merged
 from workbench.cuda.emulator.program import Program

@@ -17,7 +17,7 @@ from types import ModuleType
 import llvmlite
 import numba
 
-from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.files import cache_folder
 
 atexit.register(gc.freeze)  # half a second: a process that ends would look at millions of numba's objects once more

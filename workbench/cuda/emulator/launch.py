@@ -9,13 +9,13 @@ import numpy as np
 from workbench.cuda.emulator import cache
 from workbench.cuda.emulator.arguments import Parameter, encoded
 from workbench.cuda.emulator.context import Launch, Record
-from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.kinds import FIRST_ALIGNED_KIND
 from workbench.cuda.emulator.memory import Memory, block_of, session
 from workbench.cuda.emulator.module import Entry, entry_of
 from workbench.cuda.emulator.program import Program, program_of
-from workbench.cuda.emulator.report import stuck, waiting
 from workbench.cuda.emulator.source import Source
+from workbench.cuda.emulator.waiting import stuck, waiting
 from workbench.machine import processors
 
 WARP = 32

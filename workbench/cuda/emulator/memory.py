@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from workbench.cuda.emulator import shadow
-from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.program import Program
 from workbench.cuda.emulator.shadow import Common, Found, Region, Watch
 

@@ -7,7 +7,7 @@ from numba.core.errors import NumbaError
 
 from workbench.cuda.emulator import cache
 from workbench.cuda.emulator.arguments import Parameter
-from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.program import Program
 
 _IMPORTS = """\

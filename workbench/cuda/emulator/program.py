@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.cuda.emulator.calls import Array, Site
 from workbench.cuda.emulator.copies import WORDS as COPIES_WORDS
-from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.rewrite import Rewriter, Rewritten
 from workbench.cuda.emulator.source import Source, device_function, kernel_of
 from workbench.cuda.emulator.watcher import Place

@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.cuda.emulator import names
 from workbench.cuda.emulator.calls import array_of, call_of, called
-from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.names import UNKNOWN
 from workbench.cuda.emulator.source import Function, is_function
 from workbench.cuda.emulator.watcher import Watcher

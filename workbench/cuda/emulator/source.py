@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FunctionType
 
-from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 
 from workbench.cuda.emulator.calls import called
-from workbench.cuda.emulator.errors import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.shadow import MAX_PLACES
 
 _ACCESS = "workbench.cuda.emulator.access"

@@ -19,7 +19,7 @@ import numpy as np
 from workbench.case.stages import ALGORITHMS, INPUTS
 from workbench.floats import to_float64
 from workbench.judge.against.alike import ORDER, check_same_problem, shared
-from workbench.judge.against.stage import StageAgainst, held, side
+from workbench.judge.against.stage import StageAgainst, side, stage_against
 from workbench.judge.blocks import placed
 from workbench.judge.codes.decoding import attention_of
 from workbench.judge.diff import Diff, comparisons
@@ -109,7 +109,7 @@ def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:
             for of_a, of_b in zip(compared[0][name], compared[1][name], strict=True)
         )
         stages.append(
-            held(name, axes, tiles, keep, _given(name, found.tiles, in_part, (one, other)), here, from_inputs)
+            stage_against(name, axes, tiles, keep, _given(name, found.tiles, in_part, (one, other)), here, from_inputs)
         )
     return Against(a, b, tuple(stages), found.apart, _moved(one, other))
 

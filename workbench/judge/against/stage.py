@@ -122,7 +122,7 @@ def parting(a: Side, b: Side) -> tuple[np.ndarray, np.ndarray]:
 
 
 @np.errstate(all="ignore")
-def held(
+def stage_against(
     name: str, axes: str, tiles: np.ndarray | None, keep: Mapping[str, np.ndarray], given: Sequence[str],
     here: tuple[Side, Side], from_inputs: tuple[Side, Side],
 ) -> StageAgainst:  # fmt: skip

@@ -47,10 +47,10 @@ def loss(trace: Trace) -> Loss:
     wanted, reached = (np.empty(trace.stages["out"].shape) for _ in range(2))
 
     def one(part: Box) -> None:
-        bias = part.bias(trace.case, trace.inputs)
+        attn_bias = part.attn_bias(trace.case, trace.inputs)
         options: dict[str, Any] = dict(trace.case.numbers)
         options["mask"] = part.visible(trace.case, trace.inputs)
-        options["bias"] = None if bias is None else to_float64(bias)
+        options["attn_bias"] = None if attn_bias is None else to_float64(attn_bias)
         for out, arrays in ((wanted, inputs), (reached, read)):
             of_part = (part.of_input(trace.case, name, arrays[name]) for name in INPUTS)
             part.of(out, "bhqd")[...] = dense.attention(*of_part, **options)["out"]

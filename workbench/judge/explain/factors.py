@@ -40,7 +40,7 @@ SCREENED_ROWS, SCREENED_SHARE = 8, 0.9
 class Factor:
     """What a factor is, and where it is due."""
 
-    held: str  #: what its stage holds
+    meaning: str  #: what its stage holds
     applied: Mapping[str, str]  #: stages that apply it, of all algorithms -> to what
 
 
@@ -131,12 +131,12 @@ class _Matched(NamedTuple):
     """Elements that a trial explains, and those of them that it makes other than 0: zeros alone tell nothing."""
 
     explained: int
-    told: int
+    nonzero: int
 
     @property
     def counted(self) -> int:
         """Those that count."""
-        return self.explained if self.told else 0
+        return self.explained if self.nonzero else 0
 
 
 def _entries(

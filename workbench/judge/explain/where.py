@@ -50,11 +50,11 @@ def _part(wrong: np.ndarray, could: np.ndarray) -> np.ndarray:
     for before, after in zip([None, *hit], [*hit, None], strict=True):
         gap = slice(0 if before is None else before + 1, after)
         beside = [i for i in (before, after) if i is not None]
-        inside[gap] |= not _told(wrong[beside].sum(), could[beside].sum(), could[gap].sum())
+        inside[gap] |= not _significant(wrong[beside].sum(), could[beside].sum(), could[gap].sum())
     return np.flatnonzero(inside)
 
 
-def _told(wrong: int, of: int, right: int) -> bool:
+def _significant(wrong: int, of: int, right: int) -> bool:
     """Whether `right` elements, none of them wrong, are no chance beside `of` elements that are wrong so often."""
     return (1 - int(wrong) / (int(of) + 1)) ** int(right) < BY_CHANCE  # one more: a single element proves nothing
 

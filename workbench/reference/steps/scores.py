@@ -23,7 +23,7 @@ class Scores:
 
     def value(self, at: Any) -> np.ndarray:
         product = at(self.of) * at(self.scale) if self.scale else at(self.of)
-        product = product if at.p.bias is None else product + at.p.bias
+        product = product if at.p.attn_bias is None else product + at.p.attn_bias
         return array_namespace(product).where(at(self.mask), product, -np.inf)
 
     def control(self, at: Any) -> np.ndarray:
@@ -42,12 +42,12 @@ class Scores:
         # capped scores are converted by a rounded log2(e) alone
         roundings = _roundings(at) if self.scale else 2 * p.contract.base2
         own = roundings * losses.products * abs(product)
-        if p.bias is not None:
-            own = own * (1 + losses.sums) + losses.sums * abs(product + p.bias)
+        if p.attn_bias is not None:
+            own = own * (1 + losses.sums) + losses.sums * abs(product + p.attn_bias)
             # log2(e) and the product, the scale and the quotient
             converted = p.contract.base2 or not p.contract.scores_scaled
-            own = own + (2 * losses.products if converted else 0.0) * abs(p.bias)
-            product = product + p.bias
+            own = own + (2 * losses.products if converted else 0.0) * abs(p.attn_bias)
+            product = product + p.attn_bias
         own = own + xp.where(((product != 0) & (roundings > 0)) | (own > 0), losses.floor, 0.0)
         factor = abs(scale) * (1 + 3 * losses.products)
         of_q: np.ndarray | float = 0.0
@@ -56,7 +56,8 @@ class Scores:
         random = root_of_squares(factor * of.random, own) if at.statistics else 0.0
         visible = at.own != -np.inf
         bound = maybe_stored(at, Bound(factor * of.worst + own + of_q, random, factor * of.common + of_q), product)
-        size = abs(scale) * (at.magnitude(self.of) + abs(at(self.of))) + (0.0 if p.bias is None else abs(p.bias))
+        size = abs(scale) * (at.magnitude(self.of) + abs(at(self.of)))
+        size = size if p.attn_bias is None else size + abs(p.attn_bias)
         return Bounded(where(visible, bound), xp.where(visible, xp.maximum(size, NEGLIGIBLE), np.inf))
 
     @property

@@ -17,10 +17,10 @@ MARGIN, ROW, ROWS = 0.5, 0.2, 8  #: inches below the strip and of a batch in it;
 LISTED = 8  #: heads that are listed by number
 
 
-def height(stage: StageDiff, held: Mapping[str, int]) -> float:
-    """Inches that the strip takes; 0 where `held`, the axes that a map does not show, have no head but one."""
+def height(stage: StageDiff, fixed: Mapping[str, int]) -> float:
+    """Inches that the strip takes; 0 where `fixed`, the axes that a map does not show, have no head but one."""
     n = _sizes(stage)
-    return MARGIN + ROW * min(n.get("b", 1), ROWS) if "h" in held and n["h"] > 1 else 0.0
+    return MARGIN + ROW * min(n.get("b", 1), ROWS) if "h" in fixed and n["h"] > 1 else 0.0
 
 
 def worst_shades(stage: StageDiff) -> np.ndarray:
@@ -33,8 +33,8 @@ def worst_shades(stage: StageDiff) -> np.ndarray:
     return np.array([shade(over[i], state[i]).max() for i in np.ndindex(shape)]).reshape(shape)
 
 
-def strip(figure: "Figure", stage: StageDiff, held: Mapping[str, int], *, left: float, width: float) -> None:
-    """Draw the strip at the lower edge of a figure, at `left`, so many inches wide, with a mark at the head `held`."""
+def strip(figure: "Figure", stage: StageDiff, fixed: Mapping[str, int], *, left: float, width: float) -> None:
+    """Draw the strip at the lower edge of a figure, at `left`, so many inches wide, with a mark at the head `fixed`."""
     worst = worst_shades(stage)
     shades, steps = reduced(worst)
     inches = figure.get_size_inches()
@@ -48,7 +48,7 @@ def strip(figure: "Figure", stage: StageDiff, held: Mapping[str, int], *, left: 
     lines: dict[str, Any] = {"color": "white", "lw": 1.0}
     for h in range(1, worst.shape[1]) if worst.shape[1] <= 64 else ():
         axes.axvline(first[1] + h - 0.5, **lines)
-    look.ring(axes, held["h"], held.get("b", 0), size=8)
+    look.ring(axes, fixed["h"], fixed.get("b", 0), size=8)
     axes.set(
         xticks=look.ticks(first[1], worst.shape[1]), yticks=look.ticks(first[0], len(worst)) if len(worst) > 1 else []
     )

@@ -29,11 +29,11 @@ PLURALS = {**AXIS_PLURALS, "t": "key tiles"}
 
 @dataclass(frozen=True)
 class Slice:
-    """The two axes of a stage that are drawn, and where the others are held."""
+    """The two axes of a stage that are drawn, and where the others are fixed."""
 
     rows: str  #: an axis letter; blank for a stage of one axis
     columns: str
-    held: Mapping[str, int]  #: the other axes -> index, at the worst element
+    fixed: Mapping[str, int]  #: the other axes -> index, at the worst element
     corner: tuple[int, int]  #: indices of the first row and column
     worst: tuple[int, int] | None  #: indices of the worst element
     over_budget: np.ndarray  #: [rows, columns]
@@ -50,7 +50,7 @@ def heatmap(stage: StageDiff, *, case: Case, axes: tuple[str, str] | None = None
     """
     cut = slice_at_worst(stage, axes or default_axes(stage.axes))
     shades, steps = reduced(shade(cut.over_budget, cut.state))
-    below = heads_height(stage, cut.held)
+    below = heads_height(stage, cut.fixed)
     height = HEIGHT + below
     figure = look.page(WIDTH, height)
     look.headline(figure, look.title(stage), f"{_place(stage, cut, steps)}\n{look.worst_line(stage)}")
@@ -59,7 +59,7 @@ def heatmap(stage: StageDiff, *, case: Case, axes: tuple[str, str] | None = None
     handles = [*_mark_worst(plot, cut.worst), *_lines(plot, case, cut), *swatches(shades)]
     key(figure, handles, left=5.75, top=0.55 + below + MAP)
     if below:
-        heads_strip(figure, stage, cut.held, left=0.72, width=MAP)
+        heads_strip(figure, stage, cut.fixed, left=0.72, width=MAP)
     return look.signed(figure, stage.run)
 
 
@@ -95,10 +95,10 @@ def slice_at_worst(stage: StageDiff, axes: tuple[str, str]) -> Slice:
     turned = stage.axes.find(rows) > stage.axes.find(columns)
     planes = [np.atleast_2d(array[index]) for array in (comparison.over_budget, comparison.state)]
     over_budget, state = [plane.T if turned else plane for plane in planes]
-    held = {axis: i for axis, i in at.items() if axis not in axes}
+    fixed = {axis: i for axis, i in at.items() if axis not in axes}
     corner = stage.first.get(rows, 0), stage.first.get(columns, 0)
     found = None if worst is None else (at.get(rows, 0), at[columns])
-    return Slice(rows, columns, held, corner, found, over_budget, state)
+    return Slice(rows, columns, fixed, corner, found, over_budget, state)
 
 
 def grid(case: Case, axis: str, size: int, first: int = 0) -> tuple[list[int], list[int]]:
@@ -118,8 +118,8 @@ def grid(case: Case, axis: str, size: int, first: int = 0) -> tuple[list[int], l
 
 def _place(stage: StageDiff, cut: Slice, steps: tuple[int, int]) -> str:
     sizes = dict(zip(stage.axes, look.shown(stage).state.shape, strict=True))
-    several = [f"{sizes[axis]} {PLURALS[axis]}" for axis in cut.held if sizes[axis] > 1]
-    place = " ".join(f"{axis}={i}" for axis, i in cut.held.items())
+    several = [f"{sizes[axis]} {PLURALS[axis]}" for axis in cut.fixed if sizes[axis] > 1]
+    place = " ".join(f"{axis}={i}" for axis, i in cut.fixed.items())
     if several:
         place = f"{'first' if cut.worst is None else 'worst'} of {' x '.join(several)}: {place}"
     cells = f"a cell is the worst of {steps[0]} x {steps[1]} elements" if max(steps) > 1 else ""

@@ -104,7 +104,7 @@ def overview(stages: Sequence[StageDiff], run: str) -> "Figure":
 
 def _row(axes: "Axes", row: int, stage: StageDiff) -> None:
     name = stage.role
-    judged = stage.told
+    judged = stage.reported
     isolated, propagated = _largest(stage.isolated), _largest(stage.propagated)
     axes.axhline(row, color=RULE, lw=0.6, zorder=0.5)
     if isolated is not None:

@@ -32,9 +32,9 @@ def shown(stage: StageDiff) -> Comparison:
     """The comparison that is drawn, as tables show it: of a victim the propagated one, else that on which the verdict
     rests; refuses a stage that has none.
     """
-    if stage.told is None:
+    if stage.reported is None:
         raise Refusal(f"{stage.name} cannot be drawn: {stage.verdict}{f' ({stage.reason})' if stage.reason else ''}")
-    return stage.told
+    return stage.reported
 
 
 def title(stage: StageDiff) -> str:
@@ -63,7 +63,7 @@ def positions(stage: StageDiff, index: Mapping[str, int]) -> dict[str, int]:
 
 def kind(stage: StageDiff) -> str:
     """Which comparison is drawn: isolated or propagated."""
-    return "isolated" if stage.told is stage.isolated else "propagated"
+    return "isolated" if stage.reported is stage.isolated else "propagated"
 
 
 def numbers_line(comparison: Comparison) -> str:
