@@ -104,16 +104,16 @@ assert abs(actual - unweighted) < 1e-5 < abs(actual - weighted)
 # %% [markdown]
 # The reduce forgets to weight the sums, and that is the second line to mend.
 #
-# ## A window on production
+# ## A part of production
 #
 # Production has 2 batches of 8 heads, and 512 keys in 4 splits. The kernel runs whole, but there is no need to dump and
 # judge all of it. The last queries see every tile of keys, so that the first bug cannot touch them:
 
 # %%
 production = case.but(batch=2, heads=8, seqlen=512, splits=4)
-window = diff(run("split_k", production, faults=faults, where="b=1,h=3,q=500:512"))
-assert window.origins == ("merge_sum",)
-window["merge_sum"]
+part = diff(run("split_k", production, faults=faults, where="b=1,h=3,q=500:512"))
+assert part.origins == ("merge_sum",)
+part["merge_sum"]
 
 # %% [markdown]
 # The same line, and the indices are those of the whole run.

@@ -102,7 +102,7 @@ def test_at_rest_and_on_the_command_line(trace: Trace, tmp_path: Path) -> None:
 
 
 def test_they_tell_of_no_window(trace: Trace) -> None:
-    with pytest.raises(Refusal, match="^statistics of acc are of the whole run, and tell of no window on it$"):
+    with pytest.raises(Refusal, match="^statistics of acc are of the whole run, and tell of no part of it$"):
         narrowed(reduced(trace, "acc"), "b=0")
 
 

@@ -1,4 +1,4 @@
-"""A window on a run: it holds what the whole run holds there, is judged as it is, and needs no more memory."""
+"""A part of a run: it holds what the whole run holds there, is judged as it is, and needs no more memory."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ KERNELS: dict[str, Case] = {"flash": CASE, "split_k": CASE.but(splits=2), "fp8":
 
 @pytest.fixture(scope="module", params=KERNELS)
 def runs(request: pytest.FixtureRequest) -> tuple[Trace, Trace]:
-    """A whole run, and a window on it."""
+    """A whole run, and a part of it."""
     case = KERNELS[request.param]
     return tuple(run(request.param, case, where=where, backend="emulator") for where in (None, WHERE))  # type: ignore[return-value]
 
@@ -146,7 +146,7 @@ def test_a_window_does_not_cut_through_a_scale_that_nobody_saw(stage: str) -> No
             ("scale_q, scale_k, scale_v", "b=1:2,h=0:2,q=0:40") if where == "b=1" else ("scale_q", "b=0:2,h=0:2,q=3:9")
         )
         assert str(refused.value) == (
-            f"<lambda> did not give {missing}, which are of all batches and rows: a window holds whole heads then; "
+            f"<lambda> did not give {missing}, which are of all batches and rows: a part holds whole heads then; "
             f"got {window}"
         )
         assert judged(where, "scale_q", "scale_k", "scale_v").verdict in ("exact", "rounding")
@@ -191,12 +191,12 @@ def test_head_by_head_is_one_row_each() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("k=3", "a window is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'k=3'"),
-        ("b=0,b=1", "a window is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'b=1'"),
-        ("q=5:", "a window is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'q=5:'"),
+        ("k=3", "a part of a run is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'k=3'"),
+        ("b=0,b=1", "a part of a run is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'b=1'"),
+        ("q=5:", "a part of a run is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'q=5:'"),
         ("q=70:60", "query q of the case is 0 to 99; got q=70:60"),
         ("h=4", "head h of the case is 0 to 3; got h=4"),
-        ("b=0,h=1:3", "h of a window is whole groups of 2 heads, or within one; got h=1:3"),
+        ("b=0,h=1:3", "h of a part is whole groups of 2 heads, or within one; got h=1:3"),
     ],
 )
 def test_windows_that_are_none_are_refused(text: str, message: str) -> None:

@@ -40,7 +40,7 @@ PATIENCE_S = 3.0  #: the simulator repeats no more once its runs have taken this
 
 # Seconds, measured on 2 cores, for estimates only: to compile a kernel function, to start a process, and what a query
 # and key cost the simulator.
-COMPILE_S, START_S, SIMULATED_PAIR_S = 5.0, 2.0, 1.2e-4
+COMPILE_S, START_S, SIMULATED_PAIR_S = 2.5, 1.0, 1.2e-4
 
 #: text of a kernel -> what takes its place; each row has LANES = 4 threads, whose values two shuffles add as below
 EDITS = {
@@ -93,7 +93,7 @@ def measure(
     found = machine()  # before this run adds its own load
     cases = [(name, Case(causal=True, seqlen=seqlen, **options)) for name in kernels for seqlen in seqlens]
     functions = sum(len(KERNELS[name].functions) for name in kernels)
-    with step("start the emulator in fresh processes", 4 * (COMPILE_S * functions + START_S * len(kernels))):
+    with step("start the emulator in fresh processes", 2 * COMPILE_S * functions + 4 * START_S * len(kernels)):
         starts = [_first_runs(name, seqlens[0], options, watched) for name in kernels for watched in (False, True)]
     with step("run the emulator", 2 * COMPILE_S * functions):
         runs = [_on_emulator(name, case) for name, case in cases]

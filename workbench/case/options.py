@@ -63,7 +63,7 @@ class Options:
     memory_gb: float | None = _option(FOREIGN, "Isolate a foreign kernel, and end it where it takes more", type=float)
     #: stage -> "reference", a file, or an array; what makes these stages alone does not run
     feed: Mapping[str, Any] = _option(ANY, _FEED, default=dict, multiple=True, metavar="STAGE[,...]=SOURCE")
-    where: str | None = _option(ANY, _WHERE, metavar="WINDOW")  #: as of `box.parse`; the kernel runs whole
+    where: str | None = _option(ANY, _WHERE, metavar="PART")  #: as of `box.parse`; the kernel runs whole
     probes: str = _option(OURS, "Stages to dump: all, lean, output, or such as acc,out [all]", default="all")
     limit_gb: float = _option(OURS, "Refuse dumps of more gigabytes [4]", default=LIMIT_GB, type=float)
     inputs: Any = _option(

@@ -21,7 +21,7 @@ def runs(
 ) -> tuple[Calls, float | None]:
     """What to run, one call for each case, and about how many seconds it takes where that is known.
 
-    `target` is as of `target.targets_of`; a trace, whose files may hold windows on one run (`join.files_of`), takes no
+    `target` is as of `target.targets_of`; a trace, whose files may hold parts of one run (`join.files_of`), takes no
     option but `where`. None, where `values` is a log of printed values. `by_head`: a call for each head. `options` are
     those of `options.run_options`.
     """
@@ -80,7 +80,7 @@ def _check_foreign(target: str, options: dict[str, Any]) -> None:
 
 
 def _loaded(target: str, where: str | None) -> "Trace":
-    """The trace that TARGET names, or a window on it."""
+    """The trace that TARGET names, or a part of it."""
     from workbench.trace.join import load_all
     from workbench.trace.narrow import narrowed
 
@@ -89,7 +89,7 @@ def _loaded(target: str, where: str | None) -> "Trace":
 
 
 def _heads(case: "Case") -> list[str]:
-    """A window for each head of each batch."""
+    """A part for each head of each batch."""
     return [f"b={b},h={h}" for b in range(case.batch) for h in range(case.heads)]
 
 

@@ -19,7 +19,7 @@ from workbench.cuda import emulator
 from workbench.cuda.faults.fault import Fault, applied
 from workbench.cuda.kernel import Constants
 
-#: axis -> where its first index in a window is among the int32 that a boxed build takes; its last + 1 is behind it
+#: axis -> where its first index in a box is among the int32 that a boxed build takes; its last + 1 is behind it
 BOX = {"b": 0, "h": 2, "q": 4, "kv_h": 6}
 
 

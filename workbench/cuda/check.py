@@ -25,7 +25,7 @@ from workbench.shown import shown_by
 _STOPPING = ("divergent-barrier", "missing-lanes", "runaway", "misaligned")
 
 # Seconds measured on 2 cores, for estimates only: a cold compile, and each (query, key) pair
-COMPILE_S, ELEMENT_S = 8.0, 2e-6
+COMPILE_S, ELEMENT_S = 4.0, 2e-6
 
 
 @dataclass(frozen=True)

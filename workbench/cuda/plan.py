@@ -165,7 +165,7 @@ def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | Non
             advice = f"--where {smaller} ({size / 1e9:.2g} GB) fits"
             break
     else:
-        advice = "no window fits"
+        advice = "no part fits"
     raise Refusal(
         f"the dumps of this run take {needed / 1e9:.3g} GB, and the limit is {limit_gb:g} GB (--limit-gb); {advice}, "
         "and --by-head dumps one head at a time; fewer stages (--probes) take less"

@@ -30,7 +30,7 @@ BACKENDS = ("auto", "emulator", "cuda")
 
 # Seconds measured on 2 cores, for estimates only: a cold compile on the emulator and for a GPU, a judgement, and what
 # it costs for each (query, key) pair
-COMPILE_S, CUDA_COMPILE_S, JUDGE_S, ELEMENT_S = 4.0, 1.5, 0.03, 1e-6
+COMPILE_S, CUDA_COMPILE_S, JUDGE_S, ELEMENT_S = 2.5, 1.5, 0.03, 1e-6
 
 
 def choose_backend(backend: str) -> str:

@@ -33,7 +33,7 @@ def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> T
     calibration, contract, runs, and isolate, timeout in seconds and memory_gb, each of which has it run in a process of
     its own, for others. `inputs`, instead of the case's own: a file as of `inputs.load`, (q, k, v), or a mapping of
     names to arrays as of `inputs.normalised`; `inputs.case_of` makes a case that fits them. `feed`: stages that are put
-    in, as of `feed.values`; what makes them alone does not run. `where`: a window as of `box.parse`, to which dumps and
+    in, as of `feed.values`; what makes them alone does not run. `where`: as of `box.parse`, to which dumps and
     judgement are limited; the kernel runs whole.
 
     Raises Refusal for an unknown target, an option that the target does not take and inputs that do not fit the case,

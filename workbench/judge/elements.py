@@ -277,7 +277,7 @@ def _in_full(
     return over, xp.astype(state, xp.uint8)
 
 
-def element(of: "Found | Comparison", place: tuple[int, ...], offset: Sequence[int] = ()) -> Element:
+def element(of: "Compared | Comparison", place: tuple[int, ...], offset: Sequence[int] = ()) -> Element:
     """The element at a place of what was compared, which begins at an offset in its stage."""
     return Element(
         place=tuple(i + first for i, first in zip(place, offset or (0,) * len(place), strict=True)),

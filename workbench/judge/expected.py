@@ -46,7 +46,7 @@ def _span(chosen: range) -> slice:
 
 def _before_attention(trace: Trace, name: str) -> np.ndarray:
     """A scale and codes from q, k and v; a table and what is decoded from codes and scales, where they were given. The
-    scale of codes in a window, which holds less than it is of, is the dumped one.
+    scale of codes in a part of a run, which holds less than it is of, is the dumped one.
     """
     of_scale = [f"scale_{name[-1]}"]
     known = {"scale": [], "codes": of_scale if trace.box is not None else [], "lut": of_scale}

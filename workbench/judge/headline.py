@@ -11,7 +11,8 @@ def headline(trace: Trace) -> str:
     # a foreign kernel may not say how it splits the keys, and its tiles of queries do not matter
     tiles = [f"tiles {case.block_q}x{case.block_k}"] if case.block_q and case.block_k else []
     splits = [f"{case.splits} splits"] if case.splits else []
-    mask = f"causal {case.causal_alignment}" if case.causal else "full"
+    unmasked = [] if case.window else ["full"]
+    mask = [f"causal {case.causal_alignment}"] if case.causal else unmasked
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
     backend = "" if trace.backend == "foreign" else f" on {trace.backend}"
     shape = f"{case.dtype} b={case.batch} {heads} q={case.seqlen_q} k={case.seqlen_k} d={case.head_dim}"
@@ -24,5 +25,5 @@ def headline(trace: Trace) -> str:
     fed = [f"put in: {', '.join(trace.put_in)}"] if trace.called_with.feed else []
     box = [] if trace.box is None else [f"only {trace.box}"]
     changed = [f"{name} {typed(x)}" for name in ("softcap", "window") if (x := getattr(case, name)) is not None]
-    parts = [shape, mask, *changed, *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *box]
+    parts = [shape, *mask, *changed, *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *box]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"

@@ -44,7 +44,7 @@ def unjudgeable(trace: Trace, name: str) -> str:
     if name in trace.put_in:
         return "it was put in"
     if trace.box is not None and name.startswith("scale_"):
-        return "it is made of more than the window holds"
+        return "it is made of more than this part of the run holds"
     codes = name in before_attention(trace.algorithm) and not name.startswith("dequant")
     if codes and trace.case.codes is None:
         return "nobody told the format of the codes (--codes)"

@@ -50,7 +50,7 @@ class StageDiff:
     reason: str = ""  #: why the stage is missing, untestable or not judged
     #: as the kernel gave it; None where it did not
     dumped: np.ndarray | None = field(default=None, repr=False, compare=False)
-    #: axis letter -> the first of its indices, where this is a window on a run
+    #: axis letter -> the first of its indices, where this is a part of a run
     first: Mapping[str, int] = field(default_factory=dict)
     #: what was run, in words, for pictures
     run: str = field(default="", repr=False, compare=False)

@@ -47,8 +47,8 @@ def _cells(rows: Rows) -> list[tuple[str, ...]]:
         marks[id(rows.last_passing)] = "<- last passing"
     found: list[tuple[str, ...]] = []
     for row in rows:
-        window = [] if row.box is None else ["--where", str(row.box)]
-        run = " ".join([shlex.quote(row.target), *case_options(row.case, own=False), *window])
+        part = [] if row.box is None else ["--where", str(row.box)]
+        run = " ".join([shlex.quote(row.target), *case_options(row.case, own=False), *part])
         numbers = ratio(row.over_budget), number(row.max_abs)
         found.append((run, row.outcome, ", ".join(row.origins) or "-", *numbers, marks.get(id(row), "")))
     return found

@@ -1,4 +1,4 @@
-"""One trace of several files, each of which holds a window on the same run: a head each, or a tile of queries."""
+"""One trace of several files, each of which holds a part of the same run: a head each, or a tile of queries."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -52,8 +52,8 @@ def load_all(target: str) -> Trace:
 
 
 def joined(traces: Mapping[str, Trace]) -> Trace:
-    """The whole run of which each of `traces`, by the name of its file, holds a window. Refusal for one that is none,
-    for windows that overlap, leave a gap, or are not of one run, and for keys that they read differently.
+    """The whole run of which each of `traces`, by the name of its file, holds a part. Refusal for one that is none,
+    for parts that overlap, leave a gap, or are not of one run, and for keys that they read differently.
     """
     names, parts = list(traces), list(traces.values())
     for name, part in traces.items():
@@ -69,7 +69,7 @@ def joined(traces: Mapping[str, Trace]) -> Trace:
                 other = sorted({*getattr(part, what)} ^ {*getattr(first, what)})
                 raise Refusal(f"{names[0]} and {name} are not of one run: {', '.join(other)} is in one of them alone")
     if first.statistics:
-        raise Refusal(f"{names[0]}: statistics of {', '.join(first.statistics)} are of a whole run, and no window's")
+        raise Refusal(f"{names[0]}: statistics of {', '.join(first.statistics)} are of a whole run, and of no part")
     case = first.case_run
     _check_boxes(traces, case)
     known = ALGORITHMS[first.algorithm]
@@ -96,7 +96,7 @@ def joined(traces: Mapping[str, Trace]) -> Trace:
 
 
 def _check_boxes(traces: Mapping[str, Trace], case: Case) -> None:
-    """Refusal where two windows overlap, or none holds some part."""
+    """Refusal where two boxes overlap, or none holds some part."""
     boxes = {name: _box(part) for name, part in traces.items()}
     for (a, one), (b, other) in itertools.combinations(boxes.items(), 2):
         if both := _both(one, other):
@@ -123,7 +123,7 @@ def _box(part: Trace) -> Box:
 
 
 def _whole(traces: Mapping[str, Trace], name: str, axes: str, of_kv: bool, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """An array of the whole run, of those that the windows hold. What several hold alike, such as the keys of a group,
+    """An array of the whole run, of those that the boxes hold. What several hold alike, such as the keys of a group,
     must be the same in all.
     """
     files, case = list(traces), next(iter(traces.values())).case_run
@@ -149,7 +149,7 @@ def _whole(traces: Mapping[str, Trace], name: str, axes: str, of_kv: bool, array
 
 
 def _inputs(traces: Mapping[str, Trace], case: Case) -> dict[str, np.ndarray]:
-    """What the kernel read. A causal mask, which windows of some queries hold, is the case's again."""
+    """What the kernel read. A causal mask, which parts of some queries hold, is the case's again."""
     made = {}
     for name, axes in INPUT_AXES.items():
         if arrays := _of_all(traces, {file: part.inputs.get(name) for file, part in traces.items()}, name):

@@ -1,4 +1,4 @@
-"""What of a trace is in a window on its run, as a trace of its own."""
+"""What of a trace is in a box, a part of its run, as a trace of its own."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from workbench.trace.trace import Rerun, Trace
 
 
 def first_of(trace: Trace, stage: Stage) -> dict[str, int]:
-    """Axis letter -> the first index of a stage of a trace, where that is a window."""
+    """Axis letter -> the first index of a stage of a trace, where that holds a part of a run."""
     if trace.box is None or trace.whole is None:
         return {}
     box = trace.box.of_kv(trace.whole) if stage.of_kv else trace.box
@@ -22,29 +22,29 @@ def first_of(trace: Trace, stage: Stage) -> dict[str, int]:
 
 def narrowed(
     trace: Trace,
-    window: Box | str,
+    part: Box | str,
     *,
     already: Collection[str] = (),
     rerun: Rerun | None = None,
 ) -> Trace:
-    """What of a trace is in a window, as a trace of its own that knows the whole case; stages `already` hold no more.
+    """What of a trace is in a box, as a trace of its own that knows the whole case; stages `already` hold no more.
 
-    `window` may be words as of `parse`. `rerun` makes such a trace of another whole case. Refusal of a window on a
-    window, and where scales of codes that the kernel did not give are of more than the window holds.
+    `part` is the box, or words as of `parse`. `rerun` makes such a trace of another whole case. Refusal of a part of a
+    part, and where scales of codes that the kernel did not give are of more than the box holds.
     """
     case, known = trace.case, ALGORITHMS[trace.algorithm]
-    said = str(window)
+    said = str(part)
     if trace.box is not None:
         raise Refusal(f"{trace.target} is limited to {trace.box} already")
-    box = parse(window, case) if isinstance(window, str) else window
+    box = parse(part, case) if isinstance(part, str) else part
     bounds = box.edges()
     if trace.statistics:
-        raise Refusal(f"statistics of {', '.join(trace.statistics)} are of the whole run, and tell of no window on it")
+        raise Refusal(f"statistics of {', '.join(trace.statistics)} are of the whole run, and tell of no part of it")
     cut_through = "qkv" if bounds["b"] != (0, case.batch) else "q" if bounds["q"] != (0, case.seqlen_q) else ""
     unseen = [name for x in cut_through if (name := f"scale_{x}") not in trace.stages]
     if before_attention(trace.algorithm) and case.codes is not None and unseen:
         raise Refusal(
-            f"{trace.target} did not give {', '.join(unseen)}, which are of all batches and rows: a window holds whole "
+            f"{trace.target} did not give {', '.join(unseen)}, which are of all batches and rows: a part holds whole "
             f"heads then; got {box}"
         )
 

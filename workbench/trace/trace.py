@@ -88,7 +88,7 @@ class Trace:
 
     @property
     def case_run(self) -> Case:
-        """The case that was run, of which the trace may hold a window."""
+        """The case that was run, of which the trace may hold a part."""
         return self.case if self.whole is None else self.whole
 
 

@@ -35,8 +35,8 @@ def check_same_problem(a: Trace, b: Trace) -> None:
     """
     where = f"{a.target} against {b.target}"
     if a.box != b.box:
-        windows = " and ".join("all of it" if trace.box is None else str(trace.box) for trace in (a, b))
-        raise Refusal(f"{where}: both must be the same part of their runs; they are {windows}")
+        parts = " and ".join("all of it" if trace.box is None else str(trace.box) for trace in (a, b))
+        raise Refusal(f"{where}: both must be the same part of their runs; they are {parts}")
     fields = (*_PROBLEM, "diagonal") if a.case.causal or a.case.window else _PROBLEM
     for name in fields:
         one, other = getattr(a.case, name), getattr(b.case, name)

@@ -86,7 +86,7 @@ def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
     at = look.indices(stage, worst or 0)
     inside, start = look.positions(stage, at), stage.first.get(rows, 0)
     tile_start = at[rows] // block * block
-    first = max(tile_start, start)  # a window may begin within the tile
+    first = max(tile_start, start)  # a part of a run may begin within the tile
     tile = (inside["b"], inside["h"], slice(first - start, tile_start + block - start))
     actual = to_float64(comparison.actual)[tile]
     shades = maps.shade(comparison.over_budget[tile], comparison.state[tile])

@@ -44,7 +44,7 @@ def tensor_core_tile(stage: StageDiff) -> "Figure":
     at = look.indices(stage, worst or 0)
     query, key = at["q"] // SIZE * SIZE, at["k"] // SIZE * SIZE
     inside, start = look.positions(stage, at), stage.first.get("q", 0)
-    first = max(query, start)  # a window may begin within the tile
+    first = max(query, start)  # a part of a run may begin within the tile
     tile = (inside["b"], inside["h"], slice(first - start, query + SIZE - start), slice(key, key + SIZE))
     shades = maps.shade(comparison.over_budget[tile], comparison.state[tile])
     image = maps.colours(shades)

@@ -57,7 +57,7 @@ def indices(stage: StageDiff, flat: int) -> dict[str, int]:
 
 
 def positions(stage: StageDiff, index: Mapping[str, int]) -> dict[str, int]:
-    """Axis letter -> where an index in the run is in the stage's arrays, which may be a window on it."""
+    """Axis letter -> where an index in the run is in the stage's arrays, which may be of a part of it."""
     return {axis: i - stage.first.get(axis, 0) for axis, i in index.items()}
 
 
