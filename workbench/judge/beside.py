@@ -24,7 +24,9 @@ from workbench.trace.trace import Trace
 
 @dataclass(frozen=True)
 class Beside:
-    """What was gathered from the parts of a trace."""
+    """What a report says beside the verdicts, gathered from the parts of a trace: the condition of its sums, and the
+    usual tolerances applied to out.
+    """
 
     bits_lost: dict[str, np.ndarray]  #: as `cancellation.bits_lost` says
     deviations: list[Deviation] = field(default_factory=list)  #: of the parts of out; none where it was not given whole

@@ -46,15 +46,15 @@ DOUBTLESS_Z, DOUBTLESS_DELTA = 12.0, 0.5
 
 @dataclass(frozen=True)
 class Lean:
-    """The mean of signed errors in units of budget, negative toward zero."""
+    """The mean of signed errors in units of budget, negative toward zero: a test statistic and an effect size."""
 
     mean: float
     z: float  #: mean / its standard error, clustered by row; infinite where all rows agree
-    delta: float  #: |mean| / standard deviation of the elements
+    delta: float  #: effect size: |mean| / standard deviation of the elements
 
     @property
     def strong(self) -> bool:
-        """Whether the mean is neither chance nor a trifle."""
+        """Whether the mean is significant (z) and not small (delta)."""
         return abs(self.z) > Z and self.delta > DELTA
 
     @property

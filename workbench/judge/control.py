@@ -41,7 +41,7 @@ def sampled(case: Case, rows: int = ROWS) -> np.ndarray:
 
 
 def at_rows(trace: Trace, names: Collection[str], rows: np.ndarray) -> Iterator[tuple[str, Compared]]:
-    """As `held.compared`, those of `names` that are stages of attention (`quantisation.attention_of`), at the queries
+    """As `compare.compared`, those of `names` that are stages of attention (`decoding.attention_of`), at the queries
     `rows` of every head alone, within their worst case.
     """
     trace = attention_of(trace)

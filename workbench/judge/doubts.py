@@ -65,8 +65,8 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
 
     @cache
     def wrong_under(choice: Choice) -> set[str]:
-        held = compare(replace(trace, contract=choice.contract), [stage.name for stage in wrong])
-        return {name for name, found in held.items() if _fails(found)}
+        summaries = compare(replace(trace, contract=choice.contract), [stage.name for stage in wrong])
+        return {name for name, summary in summaries.items() if _fails(summary)}
 
     def with_doubt(stage: StageDiff) -> StageDiff:
         if stage.name in doubts:
@@ -104,8 +104,8 @@ def _unit(
         return None
     names = [stage.name for stage in judged if stage.decisive is not None]
     for choice in common:
-        held = compare(replace(trace, contract=choice.contract), names)
-        if not any(_fails(found) for found in held.values()):
+        summaries = compare(replace(trace, contract=choice.contract), names)
+        if not any(_fails(summary) for summary in summaries.values()):
             return choice
     return None
 
@@ -116,9 +116,9 @@ def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], compare: Compare)
     strict = replace(trace, contract=usual(trace.contract))
     if strict.contract == trace.contract or not right:
         return {}
-    held = compare(strict, right)
-    found = {name: Doubt(f"a bug, {_beyond(x)}", False) for name, x in held.items() if _fails(x)}
-    rest = [name for name in right if name not in found and held[name].judged]
+    summaries = compare(strict, right)
+    found = {name: Doubt(f"a bug, {_beyond(x)}", False) for name, x in summaries.items() if _fails(x)}
+    rest = [name for name in right if name not in found and summaries[name].judged]
     return found | {name: Doubt(excess.words, True) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
 
 

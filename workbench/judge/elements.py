@@ -36,12 +36,14 @@ BINS = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0, np.finfo(np.float64).max)
 
 @dataclass(frozen=True)
 class Elements:
-    """Every element of a comparison, arrays of the stage's shape."""
+    """A comparison element by element: arrays of the stage's shape, as they are kept and shown. What they add up to is
+    its `Summary`.
+    """
 
     actual: np.ndarray  #: as dumped, in the stage's dtype
     expected: np.ndarray  #: float64
-    budget: np.ndarray  #: float64, the largest |actual - expected| of a kernel that keeps its contract
-    statistical: np.ndarray  #: float32, the statistical budget in units of the budget, at most 1
+    budget: np.ndarray  #: float64, forward error bound: largest |actual - expected| of a kernel that keeps its contract
+    statistical: np.ndarray  #: float32, the probabilistic bound in units of the budget, at most 1
     over_budget: np.ndarray  #: float32, |actual - expected| / budget; inf where NAN or UNWRITTEN, nan where not judged
     state: np.ndarray  #: uint8, a State each
 
@@ -196,7 +198,9 @@ def whole(elements: Elements) -> Comparison:
 
 @dataclass(frozen=True)
 class Compared:
-    """A part of a stage compared: as Elements, but all in float64 and on any device."""
+    """Some elements of a stage compared, on their way to a Summary: as Elements, but all in float64 (`state` as uint8)
+    and on the device on which they are compared.
+    """
 
     actual: np.ndarray
     expected: np.ndarray
@@ -246,7 +250,8 @@ def _in_full(
     found: Compared, unwritten: np.ndarray, bare: np.ndarray, reach: tuple[Any, Any], dtype: Any, saturates: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """x of budget and State of elements that may be infinite, NaN, unwritten or without a meaningful budget; `bare` is
-    the budget without the half ulp, `reach` what it is measured against, and the same with an ulp at least.
+    the budget without the half ulp, `reach` the size from which on it is vacuous (`Budget.size`), and the same with an
+    ulp at least.
     """
     size, limit = reach
     xp = array_namespace(found.actual)

@@ -51,8 +51,10 @@ LARGEST = 100.0
 class Excess:
     """Errors of a stage, or of every WARP-th element of its last axis, that are larger than roundings add up to."""
 
-    times: float  #: root mean square, by that of the controls
-    z: float  #: of the mean square beyond BEYOND times the controls': the mean by its standard error, clustered by row
+    times: float  #: root mean square error, over that of the controls
+    #: test statistic of "the mean square error is at most BEYOND^2 times the controls'": the mean of what is beyond it
+    #: over its standard error, clustered by row
+    z: float
     rows: int
     axis: str  #: letter of the last axis
     lane: int | None  #: its index modulo WARP; None: all elements

@@ -44,7 +44,9 @@ _READ_WHERE_DECLARED = frozenset(("probs_dtype", "probs_rounding", "partials_dty
 
 @dataclass(frozen=True)
 class Expectation:
-    """A part of a trace in float64, and what its stages should be."""
+    """A part of a trace in float64, and what its stages should be: values (`computed`) and forward error bounds
+    (`budgets`), both of the same `problem`.
+    """
 
     trace: Trace
     dumped: Mapping[str, np.ndarray]  #: stages that others are computed from, whole and as dumped
@@ -104,7 +106,9 @@ class Expectation:
 
     @cached_property
     def problem(self) -> Problem:
-        """What the stages are computed from."""
+        """The part as arrays and numbers alone, which is all that the reference takes: inputs and dumped stages in
+        float64 and natural units, the table of steps, and of the contract what each operation may lose.
+        """
         trace, steps, sizes = self.trace, table(self.trace), sizes_of(self.trace)
         added = self.part.attn_bias(trace.case, trace.inputs)
         return Problem(
@@ -128,7 +132,9 @@ class Expectation:
 
     @cached_property
     def computed(self) -> dict[str, np.ndarray]:
-        """Every stage, computed from the dumped ones where there are any."""
+        """Every stage in float64: what exact arithmetic makes of the dumped stages that it reads where there are any,
+        so that an error counts in the stage that made it alone; else of q, k and v.
+        """
         return values(self.problem)
 
     def recomputed(self, instead: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -136,7 +142,7 @@ class Expectation:
         return values(replace(self.problem, given={**self.given, **instead}))
 
     def budgets(self, names: Collection[str]) -> dict[str, Budget]:
-        """The budget of each stage of `names`."""
+        """The forward error bounds of each stage of `names`, about `computed`."""
         return budgets(self.problem, self.computed, names)
 
     def under(self, contract: Contract) -> "Expectation":

@@ -40,12 +40,12 @@ class Selection:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis."""
+        """How many indices were chosen along each axis."""
         return tuple(map(len, self.indices.values()))
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """How many elements were chosen."""
         return int(np.prod(self.shape))
 
     def rows(self) -> list[dict[str, Any]]:

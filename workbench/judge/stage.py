@@ -74,7 +74,9 @@ class StageDiff:
 
     @property
     def reported(self) -> Comparison | None:
-        """The comparison that is shown: of a victim, whose own errors are small, the propagated one."""
+        """The comparison whose errors reports and pictures show: the one that the verdict rests on; of a victim, which
+        adds little to the errors that reach it, the propagated one. None where nothing was compared.
+        """
         return self.propagated if self.role == "victim" else self.decisive
 
     def select(self, **index: Any) -> Selection:

@@ -45,8 +45,8 @@ def widened(trace: Trace, names: Sequence[str]) -> list[Widened]:
 
 def _budgets(trace: Trace, names: Sequence[str], contract: Contract) -> dict[str, np.ndarray]:
     """The budgets of those stages at a few rows."""
-    held = at_rows(replace(trace, contract=contract), names, sampled(trace.case, ROWS))
-    return {name: one.budget for name, one in held}
+    compared = at_rows(replace(trace, contract=contract), names, sampled(trace.case, ROWS))
+    return {name: elements.budget for name, elements in compared}
 
 
 def _times(wide: np.ndarray, narrow: np.ndarray) -> float:

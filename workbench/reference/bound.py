@@ -1,4 +1,4 @@
-"""What is known of the errors of an array: how large they may be, and how large they are all but surely.
+"""Forward error bounds of an array: how large |computed - exact| may be, and how large it is all but surely.
 
 The worst case adds up the bounds of all roundings. The statistical one takes roundings as independent with mean 0, so
 that their bounds add up as squares: |error| <= common + lambda sqrt(sum of squared bounds) but for one array in a
@@ -23,19 +23,25 @@ NEGLIGIBLE = 2.0**-100
 
 @dataclass(frozen=True)
 class Budget:
-    """Bounds of one stage, of |actual - expected|; float64 arrays of the stage's shape, NaN where an input is NaN."""
+    """The forward error bounds of one stage, of |actual - expected|; float64 arrays of the stage's shape, NaN where an
+    input is NaN.
+    """
 
-    bound: np.ndarray  #: never exceeded by a kernel that keeps its contract
-    statistical: np.ndarray  #: all but never exceeded, if roundings are independent; at most `bound`
-    size: np.ndarray | float  #: infinite, or the size beside which `bound` is vacuous where it is as large
+    bound: np.ndarray  #: the worst case, never exceeded by a kernel that keeps its contract
+    statistical: np.ndarray  #: the probabilistic one: all but never exceeded, if roundings are independent
+    #: magnitude of the terms that the stage is made of (of out the largest |v|): a `bound` as large is vacuous, as
+    #: it would pass a 0 too, and the element is not judged; infinite where every bound means something
+    size: np.ndarray | float
 
 
 class Bound(NamedTuple):
-    """Bounds of the errors of an array, float64 arrays of its shape, or a float where all are alike."""
+    """Absolute forward error bounds of an array, as they are carried from stage to stage: float64 arrays of its shape,
+    or a float where all are alike. The statistical bound is common + lambda * random (`deviations`).
+    """
 
-    worst: np.ndarray | float  #: of |error|
-    random: np.ndarray | float  #: square root of the sum of the squared bounds of its independent parts
-    common: np.ndarray | float  #: bound of the parts that are not independent
+    worst: np.ndarray | float  #: of |error|, whatever the roundings
+    random: np.ndarray | float  #: square root of the sum of the squared bounds of its independent roundings
+    common: np.ndarray | float  #: bound of the sum of the roundings that are not independent, such as truncations
 
 
 #: of what was seen; known by identity, since a bound of 0 may also be computed

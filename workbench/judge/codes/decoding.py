@@ -1,7 +1,7 @@
 """A run on 8-bit codes: the stages before attention, and what its attention read.
 
 Scales span batches, so that these stages are computed whole. What q, k and v lost when they were quantised is
-`quantisation.Loss`, and no error of a stage.
+`loss.Loss`, and no error of a stage.
 """
 
 from collections.abc import Iterable, Sequence

@@ -38,7 +38,7 @@ SCREENED_ROWS, SCREENED_SHARE = 8, 0.9
 
 @dataclass(frozen=True)
 class Factor:
-    """What a factor is, and where it is due."""
+    """A factor of normalisation: what it is, and which stages are to be multiplied by it."""
 
     meaning: str  #: what its stage holds
     applied: Mapping[str, str]  #: stages that apply it, of all algorithms -> to what
@@ -135,7 +135,7 @@ class _Matched(NamedTuple):
 
     @property
     def counted(self) -> int:
-        """Those that count."""
+        """Elements that speak for the trial: those that it explains, unless all of them are 0."""
         return self.explained if self.nonzero else 0
 
 
