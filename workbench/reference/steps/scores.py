@@ -80,12 +80,12 @@ class SoftCap:
 
     def control(self, at: Any) -> np.ndarray:
         """Product, quotient, tanh and product, each rounded; tanh off by all that it may lose, to either side by the
-        last bit of its result: what all scores of a row have too much softmax forgives.
+        last bit of its argument: what all scores of a row have too much softmax forgives.
         """
         cap = at(self.cap)
-        tanh = np.tanh(at(self.of) * at(self.scale) / cap)
-        side = 1 - 2 * (tanh.view(np.uint32) & 1).astype(np.float32)
-        capped = cap * (tanh * (1 + at.losses.functions.get("tanh", 0.0) * side))
+        x = at(self.of) * at(self.scale) / cap
+        side = 1 - 2 * (x.view(np.uint32) & 1).astype(np.float32)
+        capped = cap * (np.tanh(x) * (1 + at.losses.functions.get("tanh", 0.0) * side))
         return at.cast_control(capped, "scores")
 
     def magnitude(self, at: Any) -> np.ndarray:
