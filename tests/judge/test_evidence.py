@@ -96,3 +96,21 @@ def test_arithmetic_that_the_control_lacks_is_left_out() -> None:
     for change in changes:
         narrow: Contract = replace(trace.contract, **change)
         assert excesses(trace, ["out"]) and excesses(replace(trace, contract=narrow), ["out"]) == {}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tanh_that_is_off_to_either_side_is_no_excess(seed: int) -> None:
+    """As tanh.approx is; what all scores of a row have too much softmax forgives, so that a control must differ too."""
+
+    def capped(q, k, v, *, scale, causal, softcap):
+        tanh = np.tanh(q @ k.swapaxes(-1, -2) * np.float32(scale) / np.float32(softcap))
+        side = np.where(np.random.default_rng(seed).random(tanh.shape) < 0.5, 1, -1)
+        scores = np.float32(softcap) * (tanh * (1 + np.float32(2.0**-11 * 0.99) * side)).astype(np.float32)
+        top = scores.max(axis=-1, keepdims=True)
+        probs = np.exp(scores - top)
+        total = probs.sum(axis=-1, keepdims=True)
+        return probs @ v / total, (top + np.log(total))[..., 0]
+
+    case = Case(batch=2, heads=2, seqlen_q=80, seqlen_k=40, head_dim=32, softcap=1.0, distribution="large", seed=seed)
+    judged = diff(run(capped, case))
+    assert len(judged.stages) == 2 and judged.verdict == "rounding", [stage.reason for stage in judged]

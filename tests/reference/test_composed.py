@@ -35,7 +35,7 @@ def only(trace: Trace, names: tuple[str, ...]) -> Trace:
 def test_correct_kernels_are_right_whatever_they_leave_behind(kernel: str) -> None:
     random = np.random.default_rng(11)
     judged = 0
-    for _ in range(15):
+    for _ in range(10):
         case = _draw(random, kernel)
         if case.dtype != "float32":
             case = case.but(probs_dtype=case.dtype)
@@ -44,7 +44,7 @@ def test_correct_kernels_are_right_whatever_they_leave_behind(kernel: str) -> No
             found = diff(only(trace, names))
             assert found.verdict in ("exact", "rounding"), (dump, found, case)
             judged += len(found.stages)
-    assert judged > 150
+    assert judged > 100
 
 
 @dataclass(frozen=True, eq=False)
