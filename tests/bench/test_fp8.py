@@ -75,7 +75,7 @@ def test_a_correct_kernel_is_called_right(row, backend):
     found = Called.of(diff(run("fp8", case, backend=backend)))
     assert found.verdict in RIGHT_VERDICTS and found.not_right == ""
     tables_of_it = {"lut_k", "lut_v"} if case.decode == "table" else set()
-    assert {name for name, _, _ in found.stages} == set(stages_of("fp8", softcap=None)) - {
+    assert {name for name, _, _ in found.stages} == set(stages_of("fp8")) - {
         "lut_k",
         "lut_v",
     } | tables_of_it
@@ -106,7 +106,7 @@ def test_the_document_counts_the_verdicts_of_a_variant(results):
     assert row["runs"] == sum(row["verdicts"].values()) == 4 and set(row["verdicts"]) <= set(RIGHT_VERDICTS)
     assert 0.9 < row["over_budget"] <= 1 and row["not_right"] == []
     stages = {row["stage"]: row for row in results["stages"]}
-    assert list(stages) == list(stages_of("fp8", softcap=None))
+    assert list(stages) == list(stages_of("fp8"))
     assert (
         row["over_budget"] == max(row["over_budget"] for row in stages.values()) == stages[row["stage"]]["over_budget"]
     )
@@ -137,7 +137,7 @@ def test_a_warm_run_takes_less_than_3_seconds(results):
 def test_tables_have_equal_columns_and_list_what_is_not_right(results):
     variants, stages, accuracy, times = tables(results)
     assert [row["codes"] for row in variants] == ["simulated", "all"]
-    assert len(stages) == len(stages_of("fp8", softcap=None)) and len(accuracy) == 3 and len(times) == 1
+    assert len(stages) == len(stages_of("fp8")) and len(accuracy) == 3 and len(times) == 1
     for rows in tables(results):
         assert len({tuple(row) for row in rows}) == 1
     total = results["all_variants"] | {"not_right": ["lse bug of a case"]}

@@ -46,19 +46,19 @@ def test_the_algorithms_share_their_tile_stages():
 
 
 def test_stages_that_a_kernel_does_not_have():
-    assert absent(decode="table", softcap=None) == absent(decode=None, softcap=None) == {"capped"}
-    assert absent(decode="direct", softcap=30.0) == {"lut_k", "lut_v"}
-    assert absent(decode="direct", softcap=None) == {"capped", "lut_k", "lut_v"}
-    assert absent(decode="table", softcap=30.0) == set()
+    assert absent(decode="table") == absent() == {"capped"}
+    assert absent(decode="direct", numbers={"softcap"}) == {"lut_k", "lut_v"}
+    assert absent(decode="direct") == {"capped", "lut_k", "lut_v"}
+    assert absent(decode="table", numbers={"softcap"}) == set()
 
 
 def test_the_stages_of_a_kernel_are_those_of_its_softcap():
     for algorithm, stages in ALGORITHMS.items():
-        assert list(stages_of(algorithm, 30.0)) == list(stages)
-        assert list(stages_of(algorithm, None)) == [name for name in stages if name != "capped"]
-    assert stage_of("flash", "capped", "mine", 30.0) == STAGES["capped"]
+        assert list(stages_of(algorithm, {"softcap"})) == list(stages)
+        assert list(stages_of(algorithm)) == [name for name in stages if name != "capped"]
+    assert stage_of("flash", "capped", "mine", {"softcap"}) == STAGES["capped"]
     with pytest.raises(Refusal) as refused:
-        stage_of("flash", "capped", "mine", None)
+        stage_of("flash", "capped", "mine")
     assert str(refused.value) == (
         "mine has no stage 'capped'; its stages: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, out, lse"
     )
@@ -89,10 +89,10 @@ def test_probe_sets_hold_known_stages_in_data_flow_order():
     assert all(set(names) <= known for names in PROBE_SETS.values())
     assert probe_set("flash", "lean") == ("scores", "row_max", "row_sum", "acc", "out", "lse")
     assert probe_set("split_k", "output") == ("out", "lse")
-    assert probe_set("split_k", "all") == tuple(stages_of("split_k", None))
-    assert probe_set("split_k", "all", softcap=30.0) == tuple(ALGORITHMS["split_k"])
-    assert probe_set("flash", "capped,out", softcap=30.0) == ("capped", "out")
-    assert "capped" not in probe_set("flash", "lean", softcap=30.0)
+    assert probe_set("split_k", "all") == tuple(stages_of("split_k"))
+    assert probe_set("split_k", "all", {"softcap"}) == tuple(ALGORITHMS["split_k"])
+    assert probe_set("flash", "capped,out", {"softcap"}) == ("capped", "out")
+    assert "capped" not in probe_set("flash", "lean", {"softcap"})
     assert probe_set("fp8", "output") == (*QUANTISED_INPUTS, "out", "lse")
     assert probe_set("fp8", "lean") == (*QUANTISED_INPUTS, "scores", "row_max", "row_sum", "acc", "out", "lse")
     assert probe_set("split_k", "acc, out,qk") == ("qk", "acc", "out")

@@ -27,7 +27,7 @@ OWN_BUFFERS = {
 
 
 def stages_with_softcap(kernel):
-    lacks = absent(decode=None, softcap=None if kernel.quantised else 30.0)
+    lacks = absent(numbers=() if kernel.quantised else {"softcap"})
     return tuple(name for name in ALGORITHMS[kernel.algorithm] if name not in lacks)
 
 

@@ -20,7 +20,7 @@ from workbench.report.document import diff_document
 from workbench.trace.file import load, save
 from workbench.trace.trace import unwritten
 
-STAGES = tuple(stages_of("fp8", softcap=None))
+STAGES = tuple(stages_of("fp8"))
 
 #: every pair of formats, scores, decoding and probs is in one of them; few builds, of which the first has the defaults
 VARIANTS = {

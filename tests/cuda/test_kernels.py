@@ -15,10 +15,7 @@ from workbench.trace.trace import unwritten
 
 KERNELS = ("flash", "split_k")  # those on floats
 #: stages of a kernel without a softcap; test_softcap_window.py has those with one
-STAGES = {
-    kernel: tuple(stage for stage in ALGORITHMS[kernel] if stage not in absent(decode=None, softcap=None))
-    for kernel in KERNELS
-}
+STAGES = {kernel: tuple(stage for stage in ALGORITHMS[kernel] if stage not in absent()) for kernel in KERNELS}
 
 #: one of each dtype, with ragged tiles, grouped heads and rows that see no key; every build here serves many tests
 CASES = {

@@ -107,7 +107,7 @@ def library_of(function, algorithm, dtype, options):
 def compiled(name, constants, probed, faults=()):
     """The code library of one variant: a kernel function, its constants, all probes or none."""
     kernel, function = FUNCTIONS[name]
-    lacks = absent(decode=None, softcap=30.0 if getattr(constants, "softcap", False) else None)
+    lacks = absent(numbers={"softcap"} if getattr(constants, "softcap", False) else ())
     stages = tuple(stage for stage in ALGORITHMS[kernel.algorithm] if stage not in lacks) if probed else ()
     made = build(kernel.functions[function], function, of_kernel(kernel, constants), stages, faults)
     dtype = None if kernel.quantised else constants.dtype

@@ -18,7 +18,7 @@ from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
 from workbench.cuda.run import choose_backend, estimate_s
 
-UNCAPPED = [stage for stage in ALGORITHMS["split_k"] if stage not in absent(decode=None, softcap=None)]
+UNCAPPED = [stage for stage in ALGORITHMS["split_k"] if stage not in absent()]
 CASE = Case(seqlen=20, heads=2, head_dim=8, block_q=16, block_k=16, causal=True)
 
 

@@ -87,7 +87,7 @@ def kernel(fault: str = "", *, only: tuple[str, ...] = (), declared: Any = None)
     return attention
 
 
-STAGES = list(stages_of("fp8_split_k", None))
+STAGES = list(stages_of("fp8_split_k"))
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -62,7 +62,7 @@ def test_clean_traces_have_no_origin_and_no_victim(flash: Trace, split_k: Trace)
         judged = diff(trace)
         assert outline(judged) == ("rounding", ())
         assert judged.origin is None and judged.victims == () and judged.not_judged == ()
-        assert [stage.name for stage in judged] == list(stages_of(trace.algorithm, None))
+        assert [stage.name for stage in judged] == list(stages_of(trace.algorithm))
 
 
 def test_wrong_stage_is_the_origin_and_what_reads_it_is_not(flash: Trace) -> None:
@@ -191,7 +191,7 @@ def test_unknown_tiles_and_splits_leave_tile_stages_unjudged_but_not_the_merge(s
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    names=st.lists(st.sampled_from(list(stages_of("split_k", None))[8:]), min_size=1, unique=True),
+    names=st.lists(st.sampled_from(list(stages_of("split_k"))[8:]), min_size=1, unique=True),
     fields=st.sampled_from([("block_k", "splits"), ("block_k",), ("splits",)]),
 )
 def test_stages_of_splits_of_unknown_keys_are_read_together(

@@ -13,7 +13,7 @@ CASE = Case(seqlen_q=20, seqlen_k=37, heads=4, kv_heads=2, head_dim=8, block_q=1
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
 def test_every_stage_is_what_the_propagated_comparison_expects(kernel: str) -> None:
     judged = diff(run(kernel, CASE, backend="emulator"))
-    for name, stage in stages_of(kernel, None).items():
+    for name, stage in stages_of(kernel).items():
         found = judged[name].propagated
         assert found is not None and np.array_equal(truth(judged.trace, name).expected, found.expected, equal_nan=True)
         for index in ({"h": slice(1, 3), "q": slice(None, None, -7)}, {"h": -1, "q": 3}):
@@ -26,7 +26,7 @@ def test_every_stage_is_what_the_propagated_comparison_expects(kernel: str) -> N
 
 def test_stages_of_a_quantised_kernel() -> None:
     judged = diff(run("fp8", Case(seqlen=20, heads=2), backend="emulator"))
-    for name in stages_of("fp8", None):
+    for name in stages_of("fp8"):
         stage = judged[name].propagated
         assert stage is not None
         found, wanted = truth(judged.trace, name).expected, stage.expected
@@ -47,7 +47,7 @@ def test_a_stage_that_nobody_dumped_and_what_is_refused() -> None:
     )
     for name, message in (
         ("row_max", "stage row_max of kernel: the contract does not tell block_k, so its key tiles are unknown"),
-        ("merge_sum", f"kernel has no stage 'merge_sum'; its stages: {', '.join(stages_of('flash', None))}"),
+        ("merge_sum", f"kernel has no stage 'merge_sum'; its stages: {', '.join(stages_of('flash'))}"),
     ):
         with pytest.raises(Refusal) as refused:
             truth(trace, name)

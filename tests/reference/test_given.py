@@ -25,7 +25,9 @@ SOFTCAP = 2.0
 #: every algorithm, and some with a softcap, with its stages
 RUNS = {
     f"{algorithm}{' capped' if softcap else ''}": {
-        name: stage for name, stage in stages.items() if name not in absent(decode="table", softcap=softcap)
+        name: stage
+        for name, stage in stages.items()
+        if name not in absent(decode="table", numbers=() if softcap is None else {"softcap"})
     }
     for algorithm, stages in ALGORITHMS.items()
     for softcap in ((None, SOFTCAP) if algorithm in ("flash", "fp8_split_k") else (None,))

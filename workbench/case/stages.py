@@ -4,8 +4,8 @@ What a stage is made of, its value, bounds and definition are its step in `refer
 stages. Axes: b batch, h head, q query, k key, d dim, t key tile (counted over the whole row), s split, c 8-bit code.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from workbench.refusal import Refusal
 
@@ -27,6 +27,7 @@ class Stage:
     name: str
     axes: str  #: one letter an axis, outermost first
     of_kv: bool = False  #: whether h is the kv head; else it is the query head
+    due: str = ""  #: the number of a case (`Case.numbers`) without which a kernel has no such stage
 
 
 def _stages(axes: Mapping[str, str], of_kv: Iterable[str] = ()) -> dict[str, Stage]:
@@ -55,6 +56,7 @@ _TILES = _stages(
         "acc": "bhqtd",
     }
 )
+_TILES["capped"] = replace(_TILES["capped"], due="softcap")
 _PARTIALS = _stages({"partial_max": "bhsq", "partial_sum": "bhsq", "partial_O": "bhsqd"})
 _MERGE = _stages({"merge_max": "bhq", "merge_weight": "bhsq", "merge_sum": "bhq"})
 _RESULTS = _stages({"out": "bhqd", "lse": "bhq"})
@@ -82,20 +84,17 @@ PROBE_SETS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def absent(*, decode: str | None, softcap: float | None) -> frozenset[str]:
+def absent(*, decode: str | None = None, numbers: Collection[str] = ()) -> frozenset[str]:
     """Stages that a kernel does not have: tables where it decodes without (`decode` direct; None: nobody told of a
-    foreign one), the capped scores without a softcap.
+    foreign one), and those due to numbers that its case (`Case.numbers`) does not have.
     """
-    return frozenset(
-        [*(("lut_k", "lut_v") if decode == "direct" else ()), *(() if softcap is not None else ("capped",))]
-    )
+    tables = ("lut_k", "lut_v") if decode == "direct" else ()
+    return frozenset([*tables, *(name for name, stage in STAGES.items() if stage.due and stage.due not in numbers)])
 
 
-def stages_of(algorithm: str, softcap: float | None) -> dict[str, Stage]:
-    """The stages that a kernel may have, in data-flow order: those of its algorithm, with the capped scores where there
-    is a softcap.
-    """
-    lacks = absent(decode=None, softcap=softcap)
+def stages_of(algorithm: str, numbers: Collection[str] = ()) -> dict[str, Stage]:
+    """The stages that a kernel may have on a case with these `numbers`, in data-flow order."""
+    lacks = absent(numbers=numbers)
     return {name: stage for name, stage in ALGORITHMS[algorithm].items() if name not in lacks}
 
 
@@ -113,16 +112,16 @@ def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> 
     return next(key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out)
 
 
-def stage_of(algorithm: str, name: str, target: str, softcap: float | None) -> Stage:
+def stage_of(algorithm: str, name: str, target: str, numbers: Collection[str] = ()) -> Stage:
     """The stage `name` of a kernel `target`; Refusal where it can have none of that name."""
-    if name not in (known := stages_of(algorithm, softcap)):
+    if name not in (known := stages_of(algorithm, numbers)):
         raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(known)}")
     return known[name]
 
 
-def probe_set(algorithm: str, probes: str, softcap: float | None = None) -> tuple[str, ...]:
+def probe_set(algorithm: str, probes: str, numbers: Collection[str] = ()) -> tuple[str, ...]:
     """Stages that `probes` asks of `algorithm`, in data-flow order: a probe set, or stages separated by commas."""
-    stages = stages_of(algorithm, softcap)
+    stages = stages_of(algorithm, numbers)
     if probes in PROBE_SETS:
         return tuple(name for name in stages if name in PROBE_SETS[probes])
     asked = [name.strip() for name in probes.split(",")]

@@ -174,7 +174,7 @@ def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | Non
 
 def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
     """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
-    wanted, lacks = probe_set(kernel.algorithm, probes, case.softcap), absent(decode=case.decode, softcap=case.softcap)
+    wanted, lacks = probe_set(kernel.algorithm, probes, case.numbers), absent(decode=case.decode, numbers=case.numbers)
     if probes not in PROBE_SETS and (named := [stage for stage in wanted if stage in lacks]):
         raise Refusal(f"{kernel.name} with decode={case.decode} has no stage {', '.join(named)}; got probes={probes}")
     return tuple(stage for stage in wanted if stage not in lacks)

@@ -44,7 +44,7 @@ def values(
     array. `case` is settled: it tells tiles and splits. Refusal for what is no stage of `algorithm`, and for an array
     or a file that does not fit; `where` names the run in messages.
     """
-    known = stages_of(algorithm, case.softcap)
+    known = stages_of(algorithm, case.numbers)
     if unknown := [name for name in feed if name not in known]:
         raise Refusal(f"{where}: stages of {algorithm} are {', '.join(known)}; got {', '.join(unknown)}")
     made: dict[str, np.ndarray] = {}
@@ -84,8 +84,7 @@ def _reference(algorithm: str, case: Case, inputs: Mapping[str, np.ndarray], whe
     return forward(
         algorithm,
         *(inputs[name] for name in INPUTS),
-        scale=case.scale,
-        softcap=case.softcap,
+        **case.numbers,  # type: ignore[arg-type]  # which has neither a mask nor a bias
         mask=mask.visible(case, inputs),
         attn_bias=None if added is None else to_float64(added),
         contract=replace(PLAIN, block_k=case.block_k, splits=case.splits),

@@ -78,7 +78,7 @@ class Diff:
         return tuple(stage.name for stage in self.stages if stage.role == "victim")
 
     def __getitem__(self, name: str) -> StageDiff:
-        stage_of(self.trace.algorithm, name, self.trace.target, self.trace.case.softcap)
+        stage_of(self.trace.algorithm, name, self.trace.target, self.trace.case.numbers)
         found = {stage.name: stage for stage in (*self.stages, *self.not_judged)}
         if name not in found:
             decode = self.trace.case.decode

@@ -21,7 +21,7 @@ def truth(trace: Trace, name: str, index: Index = ()) -> Selection:
     Only the batches, heads and queries that were chosen are computed. Refusal for a stage that the kernel does not
     have, and where its contract does not tell the keys that belong to it.
     """
-    stage = stage_of(trace.algorithm, name, trace.target, trace.case.softcap)
+    stage = stage_of(trace.algorithm, name, trace.target, trace.case.numbers)
     if why := unjudgeable(trace, name):
         raise Refusal(f"stage {name} of {trace.target}: {why}")
     first = first_of(trace, stage)

@@ -1,6 +1,6 @@
 """What was run, in a line: tables begin with it, pictures end with it."""
 
-from workbench.case.fields import GIVEN, typed
+from workbench.case.fields import GIVEN, KEYWORDS, typed
 from workbench.trace.trace import Trace
 
 
@@ -24,6 +24,6 @@ def headline(trace: Trace) -> str:
         inputs = [f"inputs {trace.called_with.inputs or GIVEN}"]
     fed = [f"put in: {', '.join(trace.put_in)}"] if trace.called_with.feed else []
     box = [] if trace.box is None else [f"only {trace.box}"]
-    changed = [f"{name} {typed(x)}" for name in ("softcap", "window") if (x := getattr(case, name)) is not None]
+    changed = [f"{name} {typed(x)}" for name in KEYWORDS if (x := getattr(case, name)) is not None]
     parts = [shape, *mask, *changed, *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *box]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"

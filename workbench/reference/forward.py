@@ -33,18 +33,17 @@ def forward(
     k: np.ndarray,
     v: np.ndarray,
     *,
-    scale: float,
     mask: np.ndarray,
     attn_bias: np.ndarray | None = None,
-    softcap: float | None = None,
     contract: Contract = PLAIN,
     codes: Codes | None = None,
     given: Arrays = NOTHING,
+    **numbers: float | None,
 ) -> dict[str, np.ndarray]:
     """Every stage of an algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
 
     q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and attn_bias, added to
-    scaled scores, [q, k] or [b, heads, q, k]; scores are softcap * tanh(scaled / softcap) before attn_bias. `contract`
+    scaled scores, [q, k] or [b, heads, q, k]; `numbers` as of `Case.numbers`, scale among them. `contract`
     tells tiles and splits and the order in which they are visited, and casts, which are made where it declares them
     (`Problem.predicted_casts`); `codes` how q, k and v are quantised.
 
@@ -52,7 +51,7 @@ def forward(
     returned is still computed, from the given or computed inputs. Refusal for a name that is no stage of the algorithm
     and for a shape that is not its own: an array of size 1 on some axis would broadcast.
     """
-    numbers = {"scale": scale} | ({} if softcap is None else {"softcap": softcap})
+    known = {name: x for name, x in numbers.items() if x is not None}
     tiling = contract.tiling(k.shape[2])
     d = {"d": v.shape[3], "t": len(tiling.keys), "s": len(tiling.splits)}
     sizes = axis_sizes(q.shape, k.shape) | d
@@ -60,14 +59,14 @@ def forward(
         Problem(
             table=table_of(
                 algorithm,
-                numbers=frozenset(numbers),
+                numbers=frozenset(known),
                 row_sum_of_cast=contract.row_sum_of_cast,
                 row_max=contract.row_max,
             ),
             contract=contract,
-            losses=losses_of(contract, numbers),
+            losses=losses_of(contract, known),
             inputs={"q": to_float64(q), "k": to_float64(k), "v": to_float64(v), "mask": mask},
-            numbers=numbers,
+            numbers=known,
             attn_bias=attn_bias,
             exact_products=False,
             tiling=tiling,

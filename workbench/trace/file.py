@@ -198,7 +198,7 @@ def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:
         return algorithm_of(names, codes=case.codes is not None, splits=splits)
     if stated not in ALGORITHMS:
         raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {stated!r}")
-    known = stages_of(stated, case.softcap)
+    known = stages_of(stated, case.numbers)
     if unknown := [name for name in names if name not in known]:
         raise Refusal(f"unknown stage {unknown[0]!r}; stages of {stated}: {', '.join(known)}")
     return stated

@@ -151,7 +151,7 @@ def load_log(
     log = read(Path(path))
     split = case.splits is not None or any(line.stage not in ALGORITHMS["flash"] for line in log.printed)
     algorithm = "split_k" if split else "flash"
-    known = stages_of(algorithm, case.softcap)
+    known = stages_of(algorithm, case.numbers)
     by_stage: dict[str, dict[tuple[int, ...], list[Printed]]] = {}
     for line in log.printed:
         stage = known.get(line.stage)

@@ -137,7 +137,7 @@ def check(trace: Trace, where: str) -> Trace:
         if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
             raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
     check_inputs(trace.case, trace.inputs, where)
-    known = stages_of(trace.algorithm, trace.case.softcap)
+    known = stages_of(trace.algorithm, trace.case.numbers)
     if "merge_weight" not in known and trace.contract.splits not in (None, 1):
         splitting = next(name for name, stages in ALGORITHMS.items() if {*known, "merge_weight"} <= {*stages})
         raise Refusal(

@@ -18,7 +18,7 @@ from workbench.judge.explain.factors import ledger
 from workbench.reference import quantize
 from workbench.report.words import findings
 
-STAGES = tuple(stages_of("fp8", softcap=None))
+STAGES = tuple(stages_of("fp8"))
 FAULTS = [fault for fault in CATALOGUE.values() if fault.kernel == "fp8"]
 #: the faults that are a factor too many or too few: origin, factor, power
 FACTORS = {"scale-not-applied": [("lut_k", "scale_k", -1)], "rescale-per-lane": [("acc", "correction", -1)]}

@@ -29,7 +29,7 @@ def test_every_stage_has_its_place_in_the_order() -> None:
 
 def test_two_runs_of_one_kernel_share_everything() -> None:
     found = shared(trace("split_k", splits=2), trace("split_k", splits=2))
-    assert list(found.tiles) == list(stages_of("split_k", None)) and not found.apart
+    assert list(found.tiles) == list(stages_of("split_k")) and not found.apart
     assert all(tiles is None for tiles in found.tiles.values())
 
 

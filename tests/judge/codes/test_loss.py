@@ -15,7 +15,7 @@ from workbench.judge.codes.loss import loss
 from workbench.reference import dense
 from workbench.trace.trace import Trace
 
-ALL = tuple(stages_of("flash", None))
+ALL = tuple(stages_of("flash"))
 CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=70, head_dim=64, causal=True)
 
 

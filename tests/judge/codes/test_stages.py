@@ -71,7 +71,7 @@ def dumping(probes: str, case: Case, **options: Any) -> Trace:
 def test_a_right_run_has_every_stage_in_data_flow_order(trace: Trace) -> None:
     judged = diff(trace)
     assert (judged.verdict, judged.origins, judged.victims) == ("rounding", (), ())
-    assert [stage.name for stage in judged] == list(stages_of("fp8", None))
+    assert [stage.name for stage in judged] == list(stages_of("fp8"))
     assert all(stage.isolated is not None and stage.propagated is not None for stage in judged)
     exact = [stage.name for stage in judged if stage.verdict == "exact"]
     # dumped tables leave dequant_k and dequant_v one rounding
@@ -125,7 +125,7 @@ def test_what_a_wrong_decoding_does_to_later_stages_makes_them_victims(trace: Tr
     assert judged.origins == ("lut_k",)
     assert judged.victims == (
         "dequant_k",
-        *(name for name in stages_of("fp8", None) if name not in before_attention("fp8")),
+        *(name for name in stages_of("fp8") if name not in before_attention("fp8")),
     )
     assert judged["lut_v"].role == judged["dequant_q"].role == "clean"
     text = shown(judged)

@@ -155,7 +155,8 @@ def hand_over(
         names = " and ".join(splitting)
         raise Refusal(f"splits is for {names}, which need it; got algorithm {algorithm!r} and splits={splits}")
     sizes = axis_sizes(q.shape, k.shape, block_k, splits or 1)
-    known, wanted = stages_of(algorithm, softcap), probe_set(algorithm, stages, softcap)
+    numbers = () if softcap is None else ("softcap",)
+    known, wanted = stages_of(algorithm, numbers), probe_set(algorithm, stages, numbers)
     pointer = _pointer(code)
     words, slots = {}, np.zeros(len(known), SLOTS)
     for slot, (name, stage) in zip(slots, known.items(), strict=True):
