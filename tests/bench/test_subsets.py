@@ -14,7 +14,7 @@ def results():
         chosen = ("reduce-double-counts-sum", "partial-acc-uninitialised", "flash-causal-off-by-one")
         known = bench_subsets.CATALOGUE
         patch.setattr(bench_subsets, "CATALOGUE", {name: known[name] for name in chosen})
-        return measure(all_up_to=1, random=6)
+        return measure(all_up_to=1, random=12)
 
 
 def test_no_subset_of_stages_hides_a_fault(results):
