@@ -5,7 +5,7 @@ stages. Axes: b batch, h head, q query, k key, d dim, t key tile (counted over t
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from workbench.refusal import Refusal
 
@@ -30,8 +30,10 @@ class Stage:
     due: str = ""  #: the number of a case (`Case.numbers`) without which a kernel has no such stage
 
 
-def _stages(axes: Mapping[str, str], of_kv: Iterable[str] = ()) -> dict[str, Stage]:
-    return {name: Stage(name, letters, name in {*of_kv}) for name, letters in axes.items()}
+def _stages(
+    axes: Mapping[str, str], of_kv: Collection[str] = (), due: Mapping[str, str] | None = None
+) -> dict[str, Stage]:
+    return {name: Stage(name, letters, name in of_kv, (due or {}).get(name, "")) for name, letters in axes.items()}
 
 
 _OF_KV = [f"{what}_{x}" for what in ("scale", "codes", "lut", "dequant") for x in "kv"]
@@ -54,9 +56,9 @@ _TILES = _stages(
         "probs_cast": "bhqk",
         "row_sum": "bhqt",
         "acc": "bhqtd",
-    }
+    },
+    due={"capped": "softcap"},
 )
-_TILES["capped"] = replace(_TILES["capped"], due="softcap")
 _PARTIALS = _stages({"partial_max": "bhsq", "partial_sum": "bhsq", "partial_O": "bhsqd"})
 _MERGE = _stages({"merge_max": "bhq", "merge_weight": "bhsq", "merge_sum": "bhq"})
 _RESULTS = _stages({"out": "bhqd", "lse": "bhq"})

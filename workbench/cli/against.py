@@ -96,16 +96,6 @@ class _Side:
         """The kernel of ours that it is."""
         return self.target.kernel
 
-    @property
-    def is_trace(self) -> bool:
-        """Whether it is a trace at rest."""
-        return self.target.kind is self.target.kind.AT_REST
-
-    @property
-    def is_log(self) -> bool:
-        """Whether it is a log of printed values."""
-        return self.target.kind is self.target.kind.PRINTED
-
     def takes(self, name: str, other: "_Side") -> bool:
         """Whether a field of a case is for it, and not for the `other` side alone."""
         if self.kernel is None:
@@ -135,10 +125,10 @@ class _Side:
         from workbench.foreign.run import run
 
         name = self.target.name
-        if self.is_trace:
+        if self.target.is_trace:
             return runs(name, where=options["where"], faults=())[0][0]
         asked = self.options(other, options)
-        if self.is_log:
+        if self.target.is_log:
             if options["contract"] is not None:
                 asked["contract"] = options["contract"]
             of_case = {name: options[name] for name in _CASE}
@@ -190,7 +180,7 @@ def _cases(pair: tuple[_Side, _Side], options: dict[str, Any]) -> tuple[list["Ca
     """The cases of a pair, and their inputs where they are not drawn: those of a trace among the two."""
     from workbench.trace.join import load_all
 
-    if (trace := next((side.target.name for side in pair if side.is_trace), None)) is not None:
+    if (trace := next((side.target.name for side in pair if side.target.is_trace), None)) is not None:
         return [load_all(trace).case], trace
     return cases_of({**options, **needs_of(options["faults"], options)}), options["inputs"]
 
@@ -203,7 +193,7 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
     if options["by_head"]:
         raise Refusal("--by-head judges one run after the other, and keeps none; two are compared in part with --where")
     flags = [flag(f"against_{name}") for name in b.settings]
-    if (a.is_trace or a.is_log) and not named:
+    if (a.target.is_trace or a.target.is_log) and not named:
         what = a.target.kind.value
         raise Refusal(f"{flags[0]} runs TARGET again, and {what} cannot be run; name a kernel: --against KERNEL")
     name = b.target.name
@@ -213,11 +203,11 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
     if "splits" in b.settings and not (b.kernel and b.kernel.splits):
         splitting = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.splits)
         raise Refusal(f"--against-splits is for kernels that split the keys ({splitting}); {name} does not")
-    if not (a.is_trace or b.is_trace):
+    if not (a.target.is_trace or b.target.is_trace):
         return
     asked = [name for name in _CASE if options[name] not in (None, False)]
-    asked += given(options, FOREIGN, OURS) if a.is_trace and b.is_trace else []
-    asked += [name for name, value in a.own.items() if a.is_trace and value and name not in asked]
+    asked += given(options, FOREIGN, OURS) if a.target.is_trace and b.target.is_trace else []
+    asked += [name for name, value in a.own.items() if a.target.is_trace and value and name not in asked]
     if asked:
         listed = ", ".join(map(flag_of, asked))
         raise Refusal(f"a trace brings its own case; {a.target.name} against {name} takes no {listed}")

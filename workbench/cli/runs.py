@@ -32,10 +32,10 @@ def runs(
         return [_printed(values, target, asked, options)], None
     if target is None:
         raise Refusal("diff takes a TARGET, or --values LOG")
-    from workbench.foreign.target import Kind, targets_of
+    from workbench.foreign.target import targets_of
 
     targets = targets_of(target)
-    if targets[0].kind is Kind.AT_REST:
+    if targets[0].is_trace:
         of_case = {name: True for name in (*CASE_OPTIONS, "causal", "full") if options.get(name)}
         if others := [flag_of(name) for name in {**of_case, **asked} if name != "where"]:
             raise Refusal(f"a trace brings its own case and takes no option but --where; got {', '.join(others)}")

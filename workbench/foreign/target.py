@@ -42,6 +42,16 @@ class Target:
         """Whether it is run, and no kernel of ours."""
         return self.kind in (Kind.FUNCTION, Kind.INSTALLED)
 
+    @property
+    def is_trace(self) -> bool:
+        """Whether it is a trace at rest."""
+        return self.kind is Kind.AT_REST
+
+    @property
+    def is_log(self) -> bool:
+        """Whether it is a log of printed values."""
+        return self.kind is Kind.PRINTED
+
     def function(self) -> Function:
         """The foreign function that it is; Refusal for what cannot be called."""
         function = find(self.name) if self.given is None else self.given

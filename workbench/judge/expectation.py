@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 
 from workbench.arrays import in_float64
-from workbench.case import masks as mask
 from workbench.case.box import WHOLE, Box
 from workbench.case.contract import Contract
 from workbench.case.stages import ALGORITHMS, INPUTS
@@ -94,9 +93,8 @@ class Expectation:
     @cached_property
     def _slots(self) -> Slots:
         visible = self.visible if self.visible.ndim == 4 else self.visible[None, None]
-        if "bias" in self.trace.inputs:
-            bias = self.part.of(mask.spread(self.trace.case, self.trace.inputs["bias"]), "bhqk")
-            visible = visible & (bias != -np.inf)
+        if (added := self.part.attn_bias(self.trace.case, self.trace.inputs)) is not None:
+            visible = visible & (added != -np.inf)
         return Slots(self.trace.contract, tiling_of(self.trace), visible)
 
     @property

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from array_api_compat import array_namespace, device
 
+from workbench.case.stages import INPUT_AXES
 from workbench.floats import round_to
 from workbench.reference.bound import EXACT, Bound, Budget, part, statistical
 from workbench.reference.graph import upstream
@@ -34,7 +35,7 @@ class At:
         self.table, self.contract, self.losses, self.tiling = p.table, p.contract, p.losses, p.tiling
         self.statistics, self.splits = p.statistics, p.splits
         self.computed = {} if computed is None else computed
-        self.bounds: dict[str, Any] = {}
+        self.bounds: dict[str, Bounded] = {}
         self.name = ""  #: of the stage that is visited
         self.tile: tuple[int, int | None] | None = None  #: the tile and the one before it
         self._cached: dict[Any, Any] = {}
@@ -257,7 +258,7 @@ class At:
 
 
 #: axes of what is no stage; h is the query head of q and the kv head of k and v
-_INPUTS: Mapping[str, str] = {"q": "bhqd", "k": "bhkd", "v": "bhkd", "mask": "bhqk"}
+_INPUTS: Mapping[str, str] = {**INPUT_AXES, "mask": "bhqk"}
 
 
 @np.errstate(all="ignore")
@@ -336,14 +337,14 @@ def intervals(p: Problem, names: Collection[str]) -> dict[str, Any]:
     return {name: at.interval(name) for name in names}
 
 
-def _room(value: np.ndarray, made: Any, statistics: bool, given: bool) -> Any:
+def _room(value: np.ndarray, made: Bounded, statistics: bool, given: bool) -> Bounded:
     """Room for the bounds of all tiles of a stage; of a given one nobody reads more than the worst case and the
     statistical bound.
     """
     xp = array_namespace(value)
     kept = (True, statistics and not given, statistics)
     bound = Bound(*(xp.empty_like(value) if wanted else 0.0 for wanted in kept))
-    return type(made)(bound, np.inf if isinstance(made.size, float) else xp.empty_like(value))
+    return Bounded(bound, np.inf if isinstance(made.size, float) else xp.empty_like(value))
 
 
 def _may_fuse(p: Problem, name: str) -> bool:

@@ -28,18 +28,12 @@ class Cast:
         """Exact where dumped probs are rounded as declared, else a flip to the next value where an error takes probs
         over a rounding boundary; where the cast is not declared, one more rounding that may happen or not.
         """
-        probs, of = at(self.of), at.error(self.of)
-        xp = array_namespace(probs)
-        size = xp.maximum(probs, 1 - probs)
-        if at.casts("probs"):
-            return Bounded(_flips(at, probs, of, "probs"), size)
-        if at.losses.probs_dtype == "float32":
-            return Bounded(of, size)
-        relative, absolute = at.losses.cast(at.losses.probs_dtype, at.contract.probs_rounding)
-        if at.p.casts_normalised:  # what was lost is then as many times larger as row_sum is, a key 1 at most
-            absolute = absolute * at.p.keys
-        own = xp.where(probs + of.worst > 0, relative * (probs + of.worst) + absolute, 0.0)
-        return Bounded(Bound(of.worst + own, root_of_squares(of.random, own), of.common + 0.0 * own), size)
+        probs = at(self.of)
+        # what was lost before a normalisation is then as many times larger as row_sum is, a key 1 at most
+        grown = at.p.keys if at.p.casts_normalised else 1
+        return Bounded(
+            _cast(at, probs, at.error(self.of), "probs", grown), array_namespace(probs).maximum(probs, 1 - probs)
+        )
 
     words = "{of} rounded as the contract declares"
 
@@ -64,21 +58,12 @@ class Last:
 
     def bound(self, at: Any) -> Bounded:
         """That of the state, and of a cast where it is stored in fewer bits."""
-        of, contract = at.whole_error(self.of), at.contract
+        of = at.whole_error(self.of)
         if of is not EXACT:
             of = Bound(*(x if isinstance(x, float) else last_states(x, at.tiling.splits, 0.0) for x in of))
-        dtype = contract.partials_dtype
-        if not self.stored or dtype == "float32":
+        if not self.stored or at.contract.partials_dtype == "float32":
             return Bounded(of)
-        value = last_states(at.whole(self.of), at.tiling.splits, 0.0)
-        if at.casts("partials"):
-            return Bounded(_flips(at, value, of, "partials"))
-        if at.losses.partials_dtype == "float32":
-            return Bounded(of)
-        relative, absolute = at.losses.cast(dtype, contract.partials_rounding)
-        size = abs(value) + of.worst
-        own = array_namespace(value).where(size > 0, relative * size + absolute, 0.0)
-        return Bounded(Bound(of.worst + own, root_of_squares(of.random, own), of.common))
+        return Bounded(_cast(at, last_states(at.whole(self.of), at.tiling.splits, 0.0), of, "partials"))
 
     @property
     def words(self) -> str:
@@ -106,13 +91,23 @@ class Either:
     words = "{of}"
 
 
-def _flips(at: Any, value: np.ndarray, of: Bound, cast: str) -> Bound:
-    """The bound of a cast that is predicted: 0 unless an error takes the value over a rounding boundary."""
-    if of is EXACT:
-        return EXACT
-    dtype, rounding = getattr(at.contract, f"{cast}_dtype"), getattr(at.contract, f"{cast}_rounding")
-    likely = flip_bound(value, at.likely(of), dtype, rounding) if at.statistics else 0.0
-    return Bound(flip_bound(value, of.worst, dtype, rounding), likely, 0.0)
+def _cast(at: Any, value: np.ndarray, of: Bound, cast: str, grown: int = 1) -> Bound:
+    """The bound of a value after the cast of `probs` or `partials`: of one that is predicted, 0 unless an error takes
+    the value over a rounding boundary; of another, one rounding more, where what is lost to underflow may have `grown`.
+    """
+    rounding = getattr(at.contract, f"{cast}_rounding")
+    if at.casts(cast):
+        if of is EXACT:
+            return EXACT
+        dtype = getattr(at.contract, f"{cast}_dtype")
+        likely = flip_bound(value, at.likely(of), dtype, rounding) if at.statistics else 0.0
+        return Bound(flip_bound(value, of.worst, dtype, rounding), likely, 0.0)
+    if (dtype := getattr(at.losses, f"{cast}_dtype")) == "float32":
+        return of
+    relative, absolute = at.losses.cast(dtype, rounding)
+    size = abs(value) + of.worst
+    own = array_namespace(value).where(size > 0, relative * size + absolute * grown, 0.0)
+    return Bound(of.worst + own, root_of_squares(of.random, own), of.common + 0.0 * own)
 
 
 def last_states(state: np.ndarray, splits: tuple[tuple[int, ...], ...], initial: float) -> np.ndarray:

@@ -109,7 +109,7 @@ class Decode:
         where they were dumped, else from what its quantiser may have made of the input.
         """
         entries = self._entries(at)
-        value = low = high = quantize.decoded(at(self.codes), entries)
+        value = low = high = at.own
         if not at.given(self.codes):
             _, *ends = at.interval(self.codes)
             one, other = (quantize.decoded(codes, entries) for codes in ends)
@@ -122,7 +122,7 @@ class Decode:
         return Interval(value, *as_operands(low, high, at.p.codes.operands[self.of]))
 
     def bound(self, at: Any) -> Bounded:
-        """The farther end."""
+        """The farther end; NaN and infinities are exact."""
         value, low, high = self.interval(at)
         return Bounded(Bound(np.where(np.isfinite(value), np.maximum(high - value, value - low), 0.0), 0.0, 0.0))
 
