@@ -9,8 +9,9 @@ Notation of Higham, Accuracy and Stability of Numerical Algorithms (2002), chapt
 roundoff; g(n) = n u / (1 - n u) bounds the relative error of n rounded operations, sums in any order.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -68,6 +69,19 @@ def statistical(bound: Bound, elements: int | None) -> np.ndarray | float:
 def part(bound: Bound, index: tuple) -> Bound:
     """The part of an array's bounds at `index`."""
     return bound if bound is EXACT else Bound(*(x if isinstance(x, float) else x[index] for x in bound))
+
+
+def changed(at: Any, x: np.ndarray, bound: Bound, change: Callable[[Any, Any], Any]) -> Bound:
+    """The bounds of `change(at, x)` for an x known to `bound`: the farther end of its interval counts, and all of it as
+    common, since nothing is known of what a change does to independent errors.
+    """
+    if bound is EXACT:
+        return EXACT
+    y = change(at, x)
+    ends = [change(at, x + sign * bound.worst) for sign in (1, -1)]
+    farther = np.maximum(*(np.where(end == y, 0.0, abs(end - y)) for end in ends))
+    worst = np.where(np.isnan(farther), np.where(np.isnan(y), 0.0, np.inf), farther)
+    return Bound(worst, 0.0, worst)
 
 
 def where(kept: np.ndarray, bound: Bound) -> Bound:

@@ -79,7 +79,9 @@ def named(step: Step, near: bool = True) -> dict[str, str]:
     """Field -> what it names, of the fields that a step reads; with `near` also of those that its bound looks at."""
     kinds = (Ref, Near) if near else (Ref,)
     found = {one.name: getattr(step, one.name) for one in fields(step) if one.type in kinds}  # type: ignore[arg-type]
-    return {name: ref for name, ref in found.items() if ref}
+    changed = named(step.step, near) if hasattr(step, "step") else {}
+    also = {f"also {ref}": ref for ref in getattr(step, "also", ())}
+    return {name: ref for name, ref in (changed | also | found).items() if ref}
 
 
 @cache

@@ -7,6 +7,7 @@ the step names; else what IEEE arithmetic gives (inf - inf and 0 * inf are NaN).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
@@ -17,7 +18,7 @@ from array_api_compat import array_namespace, device
 
 from workbench.case.stages import INPUT_AXES
 from workbench.floats import round_to
-from workbench.reference.bound import EXACT, Bound, Budget, part, statistical
+from workbench.reference.bound import EXACT, Bound, Budget, changed, part, statistical
 from workbench.reference.graph import upstream
 from workbench.reference.manner import VALUE, Manner
 from workbench.reference.problem import Problem
@@ -25,6 +26,10 @@ from workbench.reference.stage import Bounded, Same, Step, Table, reads
 from workbench.reference.steps.cast import Cast
 
 Made = TypeVar("Made")
+
+
+#: what a value becomes, of At and the value
+Change = Callable[["At", Any], Any]
 
 
 class At:
@@ -39,12 +44,18 @@ class At:
         self.name = ""  #: of the stage that is visited
         self.tile: tuple[int, int | None] | None = None  #: the tile and the one before it
         self._cached: dict[Any, Any] = {}
+        self._own: Any = None  # of a step that is changed, in place of what the stage holds
+        self._readings: dict[str, Change] = {}  # of what is read as something else
         self._refs: dict[str, tuple[str, bool, bool]] = {}
 
     # what it reads
 
     def __call__(self, ref: str) -> Any:
         """The value of what `ref` names: the dumped one where there is one, at the tile where it has tiles or keys."""
+        if ref in self._readings:
+            change = self._readings[ref]
+            with self.reading(ref, None):
+                return change(self, self(ref))
         name, earlier, by_tile = self._resolved(ref)
         if by_tile:
             return self.make(self.table[name].step)
@@ -66,9 +77,14 @@ class At:
 
     def error(self, ref: str) -> Bound:
         """The bound of the error of what `ref` names; EXACT where it was dumped, and before the first tile."""
+        if ref in self._readings:
+            change = self._readings[ref]
+            with self.reading(ref, None):
+                return changed(self, self(ref), self.error(ref), change)
         name, earlier, by_tile = self._resolved(ref)
         if by_tile:
-            return self.bounded(self.table[name].step).bound
+            with self.owning(None):
+                return self.bounded(self.table[name].step).bound
         index = self._index(name, earlier)
         known = EXACT if index is None else self.whole_error(name)
         return part(known, index) if index else known
@@ -86,7 +102,8 @@ class At:
 
     def magnitude(self, name: str) -> Any:
         """The sum of the sizes of the terms of a stage that is no running sum."""
-        return self.once(("magnitude", name), lambda: self._at_none(name, lambda step: step.magnitude(self)))
+        key = ("magnitude", name, self.owns)
+        return self.once(key, lambda: self._at_none(name, lambda step: step.magnitude(self)))
 
     def terms(self, name: str) -> Any:
         """What the results that are put together in a stage add up to in size: its own where it was dumped by tiles."""
@@ -110,8 +127,34 @@ class At:
     @property
     def own(self) -> Any:
         """Its value, as it was computed where it was dumped; made now where bounds alone look at it."""
+        if self._own is not None:
+            return self._own
         array = self.computed[self.name] if self.name in self.computed else self.whole(self.name)
         return array[self._index(self.name, False)]
+
+    @property
+    def owns(self) -> bool:
+        """Whether its own value is that before a change."""
+        return self._own is not None
+
+    @contextmanager
+    def owning(self, value: Any | None) -> Iterator[None]:
+        """With another value as its own: of a step that is changed, the value before the change."""
+        before, self._own = self._own, value
+        try:
+            yield
+        finally:
+            self._own = before
+
+    @contextmanager
+    def reading(self, ref: str, change: Change | None) -> Iterator[None]:
+        """With `change(at, x)` in place of x, the value of `ref`; None: with x itself."""
+        before = self._readings
+        self._readings = {name: one for name, one in before.items() if name != ref} | ({ref: change} if change else {})
+        try:
+            yield
+        finally:
+            self._readings = before
 
     def computed_before(self) -> Any:
         """Its value after the previous tile, whatever was dumped."""

@@ -1,0 +1,79 @@
+"""Causes: what is wrong in a kernel, in words, with what proves it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.case.case import Case
+from workbench.judge.explain.fit import Fit
+from workbench.judge.explain.hypothesis import Hypothesis
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A prediction on a fresh case, and what the kernel did there."""
+
+    case: Case
+    predicted: str  #: in words
+    seen: str
+    held: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Cause:
+    """Hypotheses that no run tells apart, and that reproduce a kernel's wrong numbers."""
+
+    members: tuple[Hypothesis, ...]  #: the plainest first
+    fit: Fit  #: of the plainest
+    rivals: tuple[str, ...] = ()  #: other formulas that fit this run as well, in words
+    decided_by: Case | None = None  #: the case that told them apart
+    trial: Trial | None = None  #: the falsifier's; None where the kernel cannot be run again
+    runner_up: tuple[str, float] | None = field(default=None)  #: what came next, and the share that it leaves
+
+    @property
+    def id(self) -> str:
+        """Of its plainest hypothesis."""
+        return self.members[0].id
+
+    @property
+    def text(self) -> str:
+        """In one sentence."""
+        return self.members[0].text
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All sentences of the class, the plainest first."""
+        return tuple(dict.fromkeys(one.text for one in self.members))
+
+    @property
+    def stage(self) -> str:
+        """The first wrong stage that it reproduces."""
+        return self.fit.stages[0]
+
+    @property
+    def proved(self) -> bool:
+        """Whether every wrong number is reproduced, by no rival as well, and no trial failed."""
+        return self.fit.proved and not self.rivals and (self.trial is None or self.trial.held)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As in `workbench.explain/1`, of plain Python values."""
+        trial = self.trial
+        return {
+            "id": self.id,
+            "names": list(self.names),
+            "stage": self.stage,
+            "stages": list(self.fit.stages),
+            "text": self.text,
+            "edits": list(self.members[0].stages),
+            "over_budget": self.fit.over_budget,
+            "unexplained": self.fit.unexplained,
+            "reproduced": {"elements": self.fit.of - self.fit.off, "of": self.fit.of, "wrong": self.fit.values},
+            "proved": self.proved,
+            "rivals": list(self.rivals),
+            "decided_by": None if self.decided_by is None else self.decided_by.as_dict(),
+            "runner_up": None
+            if self.runner_up is None
+            else dict(zip(("text", "unexplained"), self.runner_up, strict=True)),
+            "falsifier": None
+            if trial is None
+            else {"case": trial.case.as_dict(), "predicted": trial.predicted, "seen": trial.seen, "held": trial.held},
+        }

@@ -1,0 +1,145 @@
+"""From a judged run to causes: the search, what tells rivals apart, the falsifier."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from workbench.case.stages import before_attention
+from workbench.judge.explain.cause import Cause
+from workbench.judge.explain.coded import Coded
+from workbench.judge.explain.fit import UNEXPLAINED, Fit
+from workbench.judge.explain.imagine import Imagined, cases, classes
+from workbench.judge.explain.scene import Scene
+from workbench.judge.explain.search import Search, pairs, singles
+from workbench.judge.explain.trial import Run, nowhere, runner, separated, tried
+from workbench.judge.stage import StageDiff
+from workbench.trace.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """What explains a wrong run."""
+
+    causes: tuple[Cause, ...]  #: one for each fault, in data-flow order; none where nothing fits
+    unexplained: tuple[str, ...]  #: wrong stages that no cause reproduces
+    withdrawn: tuple[Cause, ...]  #: fitted the run, and failed on a fresh case
+    tried: int  #: hypotheses, and pairs of them
+    complete: bool  #: whether time was enough
+    seconds: float
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The causes as in `workbench.explain/1`, the best first."""
+        return [cause.as_dict() for cause in self.causes]
+
+
+@np.errstate(all="ignore")
+def explain(trace: Trace, stages: Sequence[StageDiff], *, seconds: float, alone: bool = False) -> Explained:
+    """The causes of what is wrong in a judged trace: none for a right one.
+
+    `seconds`: for the search; what is found is tried afterwards. `alone`: single hypotheses only, and no runs.
+    """
+    begun = time.monotonic()
+    until = begun + seconds
+    origins = [stage for stage in stages if stage.role == "origin"]
+    run = runner(trace) if not alone else nowhere
+    causes: list[Cause] = []
+    withdrawn: list[Cause] = []
+    count, complete = 0, True
+    with threadpool_limits(1, "blas"):
+        for scene in _scenes(trace, origins):
+            wrong = _wrong(scene, origins)
+            found = singles(scene, wrong, until)
+            chosen, left = _cover(found, wrong)
+            count, complete = count + found.tried, complete and found.complete
+            if left and not alone:
+                rest = {name: wrong[name] for name in left}
+                more = pairs(scene, rest, _narrowed(found, scene, rest), until)
+                also, _ = _cover(more, rest)
+                chosen, count, complete = [*chosen, *also], count + more.tried, complete and more.complete
+            for fits in chosen:
+                cause = _cause(scene, fits, found, run)
+                (withdrawn if cause.trial is not None and not cause.trial.held else causes).append(cause)
+    order = [stage.name for stage in origins]
+    causes.sort(key=lambda cause: order.index(cause.stage))
+    explained = {name for cause in causes for name in cause.fit.stages}
+    open_ = tuple(name for name in order if name not in explained)
+    return Explained(tuple(causes), open_, tuple(withdrawn), count, complete, time.monotonic() - begun)
+
+
+def _scenes(trace: Trace, origins: Sequence[StageDiff]) -> Iterator[Scene | Coded]:
+    """The parts of a trace that have a wrong stage."""
+    before = before_attention(trace.algorithm)
+    if any(stage.name in before for stage in origins) and trace.case.codes is not None:
+        yield Coded.of(trace)
+    if any(stage.name not in before for stage in origins):
+        yield Scene.of(trace)
+
+
+def _wrong(scene: Scene | Coded, origins: Sequence[StageDiff]) -> dict[str, np.ndarray]:
+    """The wrong stages of a part, and which of their elements."""
+    masks = {stage.name: stage.decisive.outside for stage in origins if stage.decisive is not None}
+    return {name: mask for name, mask in masks.items() if name in scene.names and mask.any()}
+
+
+def _cover(found: Search, wrong: Mapping[str, np.ndarray]) -> tuple[list[list[Fit]], list[str]]:
+    """Fits that together reproduce as many wrong stages as they can, each with its rivals; and the stages left."""
+    left = list(wrong)
+    chosen: list[list[Fit]] = []
+    fits = list(found.fits)
+    while left:
+        useful = [one for one in fits if {*one.stages} & {*left} and {*one.stages} <= {*left}]
+        if not useful:
+            break
+        most = max(len(one.stages) for one in useful)
+        best = [
+            one
+            for one in useful
+            if len(one.stages) == most and one.stages == next(x.stages for x in useful if len(x.stages) == most)
+        ]
+        exact = [one for one in best if one.off == best[0].off or one.off == 0] or best
+        nearest = min(one.residual for one in exact)
+        chosen.append([one for one in exact if one.residual <= 4 * nearest + 0.02])
+        left = [name for name in left if name not in best[0].stages]
+    return chosen, left
+
+
+def _narrowed(found: Search, scene: Scene | Coded, wrong: Mapping[str, np.ndarray]) -> Search:
+    """The single hypotheses that touch one of the stages that are left."""
+    near = tuple(one for one in found.near if {*scene.touched(one.hypothesis)} & {*wrong})
+    return replace(found, fits=(), near=near)
+
+
+def _cause(scene: Scene | Coded, fits: Sequence[Fit], found: Search, run: Run) -> Cause:
+    """The cause that fits of the same stages amount to: one class, where a run or the formulas tell."""
+    names = fits[0].stages
+    where = [Imagined(scene, case) for case in cases(scene.trace.case)]
+    groups = classes([one.hypothesis for one in fits], where, names)
+    decided = None
+    left = list(fits)
+    if len(groups) > 1:
+        left, decided = separated(fits, where, names, run)
+        kept = {id(one.hypothesis) for one in left}
+        groups = [group for group in ([h for h in group if id(h) in kept] for group in groups) if group]
+    first = groups[0]
+    best = next(one for one in left if one.hypothesis is first[0])
+    fitted = {id(one.hypothesis) for one in fits}
+    after = next(
+        (
+            (one.hypothesis.text, one.left)
+            for one in found.near
+            if id(one.hypothesis) not in fitted and one.left > UNEXPLAINED
+        ),
+        None,
+    )
+    return Cause(
+        tuple(first),
+        best,
+        tuple(group[0].text for group in groups[1:]),
+        decided,
+        tried(first[0], where, names, run, decided),
+        after,
+    )

@@ -1,0 +1,106 @@
+"""Whether a hypothesis reproduces a kernel's wrong numbers: coarsely for all of them, and within error budgets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.judge.elements import Compared, State
+from workbench.judge.explain.coded import Coded
+from workbench.judge.explain.hypothesis import Hypothesis
+from workbench.judge.explain.scene import Arrays, Scene, mismatched
+from workbench.judge.units import unit
+
+#: of what was wrong this share may be left unexplained, beside what storing rounds: what changes nothing leaves all
+UNEXPLAINED = 0.1
+#: share of elements that may be off where a narrow cast turned the other way
+FLIPS = 0.005
+#: reproduced values that make a proof: fewer fit by coincidence
+PROOF = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A hypothesis that was held against the stages that it touches."""
+
+    hypothesis: Hypothesis
+    stages: tuple[str, ...]  #: wrong stages that it reproduces
+    predicted: Arrays  #: of these
+    over_budget: float  #: the largest x of budget, of what is reproduced
+    residual: float  #: root mean square of x of budget: how near
+    unexplained: float  #: share of the error that is left
+    off: int  #: elements that are not as predicted, of `of`
+    of: int
+    values: int  #: elements that the fault moves and the prediction hits
+
+    @property
+    def proved(self) -> bool:
+        """Whether every number is reproduced within its budget, and numbers enough."""
+        return self.off == 0 and self.values >= PROOF
+
+
+def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: np.ndarray) -> float:
+    """Share of the error of a stage, at its wrong elements, that a prediction leaves: ||actual - predicted|| over
+    ||actual - expected||, less what storing rounds. 1 or more where NaN and infinities are elsewhere.
+    """
+    actual, expected = scene.actual[name][wrong], scene.expected[name][wrong]
+    y = predicted[wrong]
+    finite = np.isfinite(actual) & np.isfinite(y)
+    agree = finite | (np.isnan(actual) & np.isnan(y)) | (actual == y)
+    if not wrong.any() or (~agree).sum() > FLIPS * agree.size:
+        return 1.0
+    both = finite & np.isfinite(expected)
+    if not both.any():
+        return 0.0
+    left, error = abs(actual[both] - y[both]), abs(actual[both] - expected[both])
+    # products of large numbers must not overflow
+    size = max(float(error.max()), np.finfo(np.float64).tiny)
+    rest = _norm(np.maximum(left - scene.stored[name][wrong][both], 0.0) / size)
+    return float(rest / max(_norm(error / size), np.finfo(np.float64).tiny))
+
+
+def _norm(x: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(x * x)))
+
+
+def fit(scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.ndarray]) -> Fit | None:
+    """The hypothesis held against every stage that it touches, within the budgets of a kernel with this fault: None
+    where it reproduces no wrong stage, or not all that it touches, or breaks one that is right.
+
+    `wrong`: wrong stages -> which of their elements.
+    """
+    touched = scene.touched(hypothesis)
+    comparisons = scene.compared(hypothesis, touched)
+    if comparisons is None:
+        return None
+    hits: list[str] = []
+    off = of = hit = 0
+    largest, squares, numbers, rest = 0.0, 0.0, 0, 0.0
+    for name, one in comparisons.items():
+        bad = mismatched(one)
+        judged = ~np.isin(one.state, (State.VACUOUS, State.ABSENT))
+        if name not in wrong:
+            if bad.sum() > FLIPS * max(judged.sum(), 1):
+                return None
+            continue
+        un = _left(scene, name, one, wrong[name])
+        told = judged[wrong[name]].mean()
+        if bad.sum() > FLIPS * judged.sum() or un > UNEXPLAINED or told < 0.5:
+            return None
+        hits.append(name)
+        off, of = off + int(bad.sum()), of + int(judged.sum())
+        hit += int((wrong[name] & judged & ~bad).sum())
+        ratio = one.over_budget[np.isfinite(one.over_budget) & ~bad]
+        largest = max(largest, float(ratio.max(initial=0.0)))
+        squares, numbers = squares + float((ratio**2).sum()), numbers + ratio.size
+        rest = max(rest, un)
+    if not hits:
+        return None
+    predicted = {name: np.asarray(comparisons[name].expected) for name in hits}
+    residual = float(np.sqrt(squares / max(numbers, 1)))
+    return Fit(hypothesis, tuple(hits), predicted, largest, residual, rest, off, of, hit)
+
+
+def _left(scene: Scene | Coded, name: str, one: Compared, wrong: np.ndarray) -> float:
+    """As `unexplained`, of what was compared in the kernel's own units."""
+    return unexplained(scene, name, one.expected / unit(scene.trace, name), wrong)

@@ -1,0 +1,111 @@
+"""Cases that nobody ran: what hypotheses predict there tells which of them are one, and which run would part them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.case.fields import GIVEN
+from workbench.judge.explain.coded import Coded
+from workbench.judge.explain.hypothesis import Hypothesis
+from workbench.judge.explain.scene import Arrays, Scene, predicted
+from workbench.reference.problem import Problem
+from workbench.reference.walk import values
+
+#: largest length of such a case: a few tiles
+LENGTH = 320
+
+
+@dataclass(frozen=True, eq=False)
+class Imagined:
+    """A correct run of the same kernel on another case, as far as a trace holds what it dumped."""
+
+    scene: Scene | Coded
+    case: Case
+
+    @cached_property
+    def _whole(self) -> tuple[Problem, Arrays]:
+        problem = self.scene.elsewhere(self.case)
+        return problem, values(problem)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """With what a correct kernel would have dumped as given."""
+        problem, found = self._whole
+        dumped = {name: x for name, x in found.items() if name in self.scene.problem.given}
+        return replace(problem, given=dumped)
+
+    @cached_property
+    def expected(self) -> Arrays:
+        """All stages of a correct kernel."""
+        return self._whole[1]
+
+    def predicted(self, hypothesis: Hypothesis, names: Sequence[str]) -> Arrays | None:
+        """As of a scene."""
+        return predicted(self.problem, self.expected, hypothesis, names)
+
+
+def cases(case: Case) -> Iterator[Case]:
+    """Cases on which formulas part that are one on `case`: with scales other than the usual one, ragged tiles, more
+    than two of them, several heads and batches. Tiles, head_dim and dtype stay, so that nothing is compiled anew.
+    """
+    block = case.block_k or 64
+    drawn = {} if case.distribution != GIVEN else {"distribution": "normal"}
+    scale = abs(case.scale) or case.head_dim**-0.5
+    longer = min(LENGTH, 2 * block + block // 2 + 5)
+    group = case.heads // case.kv_heads
+    yield case.but(seqlen_q=longer - 7, seqlen_k=longer, scale=scale * 1.37, seed=case.seed + 1, **drawn)
+    yield case.but(
+        batch=3, heads=2 * max(group, 2), kv_heads=2, seqlen_q=27, seqlen_k=block + block // 4 + 3,
+        scale=scale * 0.61, seed=case.seed + 2, **drawn,
+    )  # fmt: skip
+    yield case.but(
+        seqlen_q=min(longer, 40), seqlen_k=min(LENGTH, 4 * block + 3), scale=scale * 2.2, seed=case.seed + 3, **drawn
+    )
+    yield case.but(seqlen_q=block, seqlen_k=2 * block, seed=case.seed + 4, **drawn)
+    yield case.but(
+        seqlen_q=longer - 1, seqlen_k=longer - 20, heads=3, kv_heads=1, scale=scale * 0.8, seed=case.seed + 5, **drawn
+    )
+
+
+def same(one: Arrays, other: Arrays) -> bool:
+    """Whether two predictions are one, but for roundings of float64."""
+    return all(alike(one[name], other[name]) for name in one)
+
+
+def alike(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether two arrays are one, but for roundings of float64."""
+    finite = np.isfinite(x) & np.isfinite(y)
+    if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+        return False
+    size = np.sqrt(np.mean(x[finite] ** 2)) if finite.any() else 0.0
+    return bool(np.all(abs(x[finite] - y[finite]) <= 1e-7 * (abs(x[finite]) + size)))
+
+
+def classes(
+    hypotheses: Sequence[Hypothesis], where: Sequence[Imagined], names: Sequence[str]
+) -> list[list[Hypothesis]]:
+    """The hypotheses by what they predict of the stages `names` on every case: those that no run tells apart are
+    together, in their order.
+    """
+    found: list[tuple[list[Arrays | None], list[Hypothesis]]] = []
+    for one in hypotheses:
+        mine = [there.predicted(one, names) for there in where]
+        for theirs, members in found:
+            if all(_agree(a, b) for a, b in zip(mine, theirs, strict=True)):
+                members.append(one)
+                break
+        else:
+            found.append((mine, [one]))
+    return [members for _, members in found]
+
+
+def _agree(one: Arrays | None, other: Arrays | None) -> bool:
+    return one is None and other is None or (one is not None and other is not None and same(one, other))
+
+
+def parted(hypotheses: Sequence[Hypothesis], there: Imagined, names: Sequence[str]) -> int:
+    """How many different predictions the hypotheses make on a case; those that change nothing there count as one."""
+    return len(classes(hypotheses, [there], names))

@@ -1,0 +1,28 @@
+"""The library of hypotheses: what may be wrong in an attention kernel, family by family, the plainest first.
+
+It is written from the definitions and from what is reported of kernels, and knows no kernel of ours.
+"""
+
+from functools import cache
+
+from workbench.judge.explain.hypothesis import Hypothesis
+from workbench.judge.explain.library import codes, factor, layout, mask, merge, output, precision, scale, softmax
+
+#: the families, the plainest first
+FAMILIES = {
+    "mask": mask.hypotheses,
+    "scale": scale.hypotheses,
+    "softmax": softmax.hypotheses,
+    "merge": merge.hypotheses,
+    "output": output.hypotheses,
+    "factor": factor.hypotheses,
+    "layout": layout.hypotheses,
+    "precision": precision.hypotheses,
+    "codes": codes.hypotheses,
+}
+
+
+@cache
+def library() -> tuple[Hypothesis, ...]:
+    """Every hypothesis."""
+    return tuple(one for hypotheses in FAMILIES.values() for one in hypotheses())

@@ -1,0 +1,117 @@
+"""Wrong indices: maps from where an element belongs to where a faulty kernel reads it, for rows, dims and heads."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+#: indices 0 .. n-1 of an axis, and n -> the indices that are read in their place
+Map = Callable[[np.ndarray, int], np.ndarray]
+
+#: sizes of tiles, fragments and vectors in kernels
+BLOCKS = (2, 4, 8, 16, 32, 64, 128)
+
+
+class Indexing(NamedTuple):
+    """A wrong way to count."""
+
+    id: str
+    text: str  #: behind "rows of k are read "
+    map: Map
+
+
+def permutations() -> Iterator[Indexing]:
+    """Index maps of rows and dims, the plainest first."""
+    yield Indexing("next", "one too far", lambda i, n: np.minimum(i + 1, n - 1))
+    yield Indexing("previous", "one too early", lambda i, n: np.maximum(i - 1, 0))
+    yield Indexing("next-around", "one too far, the last one from the start", lambda i, n: (i + 1) % n)
+    yield Indexing("previous-around", "one too early, the first one from the end", lambda i, n: (i - 1) % n)
+    yield Indexing("first", "all from index 0", lambda i, n: 0 * i)
+    yield Indexing("reversed", "in reverse order", lambda i, n: n - 1 - i)
+    yield Indexing("halves", "with both halves swapped", lambda i, n: (i + n // 2) % n)
+    yield Indexing("evens-first", "the even ones first", lambda i, n: np.concatenate([i[::2], i[1::2]]))
+    yield Indexing("interleaved", "both halves interleaved", lambda i, n: _interleaved(i, n))
+    yield Indexing("doubled", "two apart", lambda i, n: (2 * i) % n)
+    yield Indexing("pairs", "each even one twice", lambda i, n: i // 2 * 2)
+    for b in (1, 2, 4, 8, 16, 32, 64):
+        words = "swapped in pairs" if b == 1 else f"with neighbouring blocks of {b} swapped"
+        yield Indexing(f"xor-{b}", words, lambda i, n, b=b: _inside(i ^ b, i, n))
+    for b in BLOCKS[1:]:
+        yield Indexing(f"block-next-{b}", f"a block of {b} too far", lambda i, n, b=b: _inside(i + b, i, n))
+        yield Indexing(f"block-previous-{b}", f"a block of {b} too early", lambda i, n, b=b: np.where(i < b, i, i - b))
+        yield Indexing(f"block-first-{b}", f"all from the first block of {b}", lambda i, n, b=b: i % b)
+        yield Indexing(f"block-start-{b}", f"all from the start of their block of {b}", lambda i, n, b=b: i // b * b)
+        yield Indexing(
+            f"block-rolled-{b}",
+            f"one too far in each block of {b}, its last from its start",
+            lambda i, n, b=b: _inside(i // b * b + (i + 1) % b, i, n),
+        )
+        yield Indexing(
+            f"block-rolled-back-{b}",
+            f"one too early in each block of {b}, its first from its end",
+            lambda i, n, b=b: _inside(i // b * b + (i - 1) % b, i, n),
+        )
+        yield Indexing(
+            f"block-cut-{b}",
+            f"one too far in each block of {b}, its last as 0",
+            lambda i, n, b=b: np.where((i % b == b - 1) | (i == n - 1), -1, i + 1),
+        )
+        yield Indexing(
+            f"block-cut-back-{b}",
+            f"one too early in each block of {b}, its first as 0",
+            lambda i, n, b=b: np.where(i % b == 0, -1, i - 1),
+        )
+        yield Indexing(
+            f"block-reversed-{b}",
+            f"in reverse order in each block of {b}",
+            lambda i, n, b=b: _inside(i // b * b + b - 1 - i % b, i, n),
+        )
+    for b, m in ((8, 2), (8, 4), (16, 2), (16, 4), (16, 8), (32, 2), (32, 4), (32, 8), (32, 16)):
+        yield Indexing(
+            f"transposed-{b // m}x{m}",
+            f"with each block of {b} transposed as {b // m} by {m}",
+            lambda i, n, b=b, m=m: _inside(i // b * b + i % b % m * (b // m) + i % b // m, i, n),
+        )
+
+
+def heads() -> Iterator[Indexing]:
+    """Maps of a query head to a kv head among n: `i` are the query heads, as many as there are."""
+    yield Indexing("modulo", "h % kv_heads in place of h // group", lambda i, n: i % n)
+    yield Indexing("zero", "head 0 for all", lambda i, n: 0 * i)
+    yield Indexing("clamped", "min(h, kv_heads - 1) in place of h // group", lambda i, n: np.minimum(i, n - 1))
+    yield Indexing("next", "the next head", lambda i, n: (i // max(len(i) // n, 1) + 1) % n)
+    yield Indexing("previous", "the previous head", lambda i, n: (i // max(len(i) // n, 1) - 1) % n)
+    yield Indexing("reversed", "heads in reverse order", lambda i, n: n - 1 - i // max(len(i) // n, 1))
+    yield Indexing("group-too-large", "h // (group + 1)", lambda i, n: i // (len(i) // n + 1))
+    yield Indexing("group-too-small", "h // (group - 1)", lambda i, n: np.minimum(i // max(len(i) // n - 1, 1), n - 1))
+    yield Indexing("first-of-pair", "h // 2", lambda i, n: np.minimum(i // 2, n - 1))
+
+
+def others() -> Iterator[Indexing]:
+    """Maps of an index among few, such as batches, heads of q and of out, and splits."""
+    yield Indexing("zero", "index 0 for all", lambda i, n: 0 * i)
+    yield Indexing("next", "the next one", lambda i, n: (i + 1) % n)
+    yield Indexing("previous", "the previous one", lambda i, n: (i - 1) % n)
+    yield Indexing("reversed", "in reverse order", lambda i, n: n - 1 - i)
+    yield Indexing("last", "the last one for all", lambda i, n: 0 * i + n - 1)
+
+
+def taken(x: np.ndarray, indexing: Indexing, axis: int) -> np.ndarray:
+    """x with its elements along an axis read as the map says; 0 where it says -1."""
+    n = x.shape[axis]
+    places = indexing.map(np.arange(n), n)
+    found = np.take(x, np.maximum(places, 0), axis=axis)
+    if (places >= 0).all():
+        return found
+    kept = (places >= 0).reshape(-1, *[1] * (-axis - 1 if axis < 0 else x.ndim - axis - 1))
+    return np.where(kept, found, 0.0)
+
+
+def _inside(wanted: np.ndarray, i: np.ndarray, n: int) -> np.ndarray:
+    """Where a block has no partner, what is there stays."""
+    return np.where((wanted >= 0) & (wanted < n), wanted, i)
+
+
+def _interleaved(i: np.ndarray, n: int) -> np.ndarray:
+    half = (n + 1) // 2
+    return np.where(i % 2 == 0, i // 2, np.minimum(half + i // 2, n - 1))

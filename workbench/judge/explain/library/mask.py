@@ -1,0 +1,246 @@
+"""Masks: which keys a query sees, and what becomes of those that it does not see."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.explain.hypothesis import Change, Hypothesis, altered
+
+#: what kernels put in the place of -inf
+SENTINELS = (-1e4, -5e4, -65504.0, -1e5, -1e6, -1e9, -1e30, float(np.finfo(np.float32).min), 0.0)
+BLOCKS = (4, 8, 16, 32, 64, 128)
+
+#: first and last key that each query sees, int [..., q], last < first where it sees none, and the number of keys
+Ends = Callable[[np.ndarray, np.ndarray, int, int], tuple[np.ndarray, np.ndarray]]
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of the family, the plainest first."""
+    yield _of("none", "no key is masked", lambda at, seen: np.ones_like(seen))
+    for name, text, ends in _ends():
+        yield _of(name, text, lambda at, seen, ends=ends: _between(seen, ends))
+    for b in BLOCKS[2:]:
+        text = f"the mask is not applied in tiles that a block of {b} queries visits"
+        yield _of(f"none-in-visited-{b}", text, lambda at, seen, b=b: seen | _visited(at, seen, b))
+    yield _of("inverted", "keys that should be seen are masked, and the other way round", lambda at, seen: ~seen)
+    yield _of("transposed", "the mask is transposed", lambda at, seen: _transposed(seen))
+    yield _of("first-batch", "the mask of batch 0 is taken for all", lambda at, seen: _of_first(seen, 0))
+    yield _of("first-head", "the mask of head 0 is taken for all", lambda at, seen: _of_first(seen, 1))
+    yield from _lost()
+    yield from _filled()
+    yield from _tails()
+
+
+def _of(name: str, text: str, change: Change) -> Hypothesis:
+    return Hypothesis(f"mask.{name}", text, (altered("visible", change),))
+
+
+def _ends() -> Iterator[tuple[str, str, Ends]]:
+    for n in (1, -1, 2, -2):
+        keys = "a key" if abs(n) == 1 else f"{abs(n)} keys"
+        more = "more" if n > 0 else "less"
+        yield f"right-{n:+}", f"each query sees {keys} {more} to the right", lambda f, l, q, k, n=n: (f, l + n)
+        yield f"left-{n:+}", f"each query sees {keys} {more} to the left", lambda f, l, q, k, n=n: (f - n, l)
+    yield "shift+1", "the mask is shifted by one key to the right", lambda f, l, q, k: (f + (f > 0), l + 1)
+    yield "shift-1", "the mask is shifted by one key to the left", lambda f, l, q, k: (f - 1, l - (l < k - 1))
+    yield "no-right", "keys to the right (causal) are not masked", lambda f, l, q, k: (f, 0 * l + k - 1)
+    yield "no-left", "keys to the left (the window) are not masked", lambda f, l, q, k: (0 * f, l)
+    for name, text, sign in (
+        ("top-left", "the mask is aligned to the top left, not to the bottom right", -1),
+        ("bottom-right", "the mask is aligned to the bottom right, not to the top left", 1),
+    ):
+        yield name, text, lambda f, l, q, k, s=sign: (np.where(f > 0, f + s * (k - q), f), l + s * (k - q))
+    for b in BLOCKS:
+        yield (
+            f"right-up-{b}",
+            f"the right edge of the mask is rounded up to blocks of {b} keys",
+            lambda f, l, q, k, b=b: (f, l // b * b + b - 1),
+        )
+        yield (
+            f"right-down-{b}",
+            f"blocks of {b} keys that the right edge of the mask crosses are skipped",
+            lambda f, l, q, k, b=b: (f, np.where(l < k - 1, (l + 1) // b * b - 1, l)),
+        )
+        yield (
+            f"left-down-{b}",
+            f"the left edge of the mask is rounded down to blocks of {b} keys",
+            lambda f, l, q, k, b=b: (f // b * b, l),
+        )
+        yield (
+            f"left-up-{b}",
+            f"blocks of {b} keys that the left edge of the mask crosses are skipped",
+            lambda f, l, q, k, b=b: (-(-f // b) * b, l),
+        )
+        yield (
+            f"row-start-{b}",
+            f"the mask of the first row of each block of {b} queries is taken for all of its rows",
+            lambda f, l, q, k, b=b: tuple(x[..., np.arange(q) // b * b] for x in (f, l)),
+        )
+        yield (
+            f"row-end-{b}",
+            f"the mask of the last row of each block of {b} queries is taken for all of its rows",
+            lambda f, l, q, k, b=b: tuple(x[..., np.minimum(np.arange(q) // b * b + b - 1, q - 1)] for x in (f, l)),
+        )
+
+
+def _between(seen: np.ndarray, ends: Ends) -> np.ndarray:
+    """The mask with other ends of each row's run of keys; a mask with holes keeps them inside."""
+    q, k = seen.shape[-2:]
+    any_seen = np.asarray(seen.any(-1))
+    first = np.where(any_seen, seen.argmax(-1), 0)
+    last = np.where(any_seen, k - 1 - seen[..., ::-1].argmax(-1), -1)
+    if (~any_seen).any() and any_seen.any():
+        first, last = _continued(first, any_seen), _continued(last, any_seen)
+    keys = np.arange(k)
+    run = (keys >= first[..., None]) & (keys <= last[..., None])
+    holes = run & ~seen & any_seen[..., None]
+    new_first, new_last = ends(first, last, q, k)
+    return (keys >= new_first[..., None]) & (keys <= new_last[..., None]) & ~holes
+
+
+def _continued(x: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """An edge in rows that see no key: one key more for each row from the nearest one that sees some."""
+    rows = np.arange(x.shape[-1])
+    first, last = known.argmax(-1)[..., None], x.shape[-1] - 1 - known[..., ::-1].argmax(-1)[..., None]
+    nearest = np.clip(rows, first, last)
+    edge = np.take_along_axis(x, nearest, -1)
+    return np.where(known, x, edge + rows - nearest)
+
+
+def _lost() -> Iterator[Hypothesis]:
+    """Keys that no query sees."""
+
+    def hidden(name: str, text: str, which: Callable[[Any, np.ndarray, int], np.ndarray]) -> Hypothesis:
+        return _of(name, text, lambda at, seen: seen & ~which(at, np.arange(seen.shape[-1]), seen.shape[-1]))
+
+    yield hidden("last-key", "the last key is never seen", lambda at, j, k: j == k - 1)
+    yield hidden("first-key", "the first key is never seen", lambda at, j, k: j == 0)
+    yield hidden("last-tile", "the last key tile is never visited", lambda at, j, k: _in_tiles(at, j, [-1]))
+    yield hidden("first-tile", "the first key tile is never visited", lambda at, j, k: _in_tiles(at, j, [0]))
+    yield hidden("odd-tiles", "every second key tile is skipped", lambda at, j, k: _odd(at, j))
+    yield hidden("last-of-tile", "the last key of each tile is skipped", lambda at, j, k: _edges(at, j, -1))
+    yield hidden("first-of-tile", "the first key of each tile is skipped", lambda at, j, k: _edges(at, j, 0))
+    yield hidden("split-start", "the first key of each split but the first is lost", lambda at, j, k: _cuts(at, j, 0))
+    yield hidden("split-end", "the last key of each split but the last is lost", lambda at, j, k: _cuts(at, j, -1))
+    for b in BLOCKS:
+        yield hidden(
+            f"whole-{b}",
+            f"keys behind the last whole block of {b} are lost",
+            lambda at, j, k, b=b: (j >= k // b * b) & (k >= b),
+        )
+    for name, place, words in (("first", 0, "first"), ("last", -1, "last")):
+        yield hidden(f"{name}-split", f"the {words} split is lost", lambda at, j, k, p=place: _in_split(at, j, p))
+    yield _of(
+        "keys-as-queries",
+        "as many keys are visited as there are queries",
+        lambda at, s: s & (np.arange(s.shape[-1]) < s.shape[-2]),
+    )
+
+
+def _filled() -> Iterator[Hypothesis]:
+    """What masked scores become."""
+    for b in (None, *BLOCKS[2:]):
+        tiles = "" if b is None else f" in tiles that a block of {b} queries visits"
+        place = "" if b is None else f"-in-visited-{b}"
+        for value in SENTINELS:
+            fill = altered("scores", lambda at, x, v=value, b=b: np.where(_hidden(at, b), v, x), "visible")
+            yield Hypothesis(f"mask.filled-{value:g}{place}", f"masked scores are {value:g}, not -inf{tiles}", (fill,))
+        capped = altered("scores", lambda at, x, b=b: np.where(_hidden(at, b), -_cap(at), x), "visible")
+        at_cap = altered("capped", lambda at, x, b=b: np.where(_hidden(at, b), -_cap(at), x), "visible")
+        text = f"scores are capped after they are masked: masked ones are -softcap{tiles}"
+        yield Hypothesis(f"mask.before-cap{place}", text, (at_cap, capped))
+        yield Hypothesis(f"mask.before-cap-in-scores{place}", text, (capped,))
+    leak = altered(
+        "probs",
+        lambda at, x: np.where(at("visible"), x, np.exp(_unmasked(at) - at("subtracted")[..., None])),
+        "qk",
+        "scale",
+        "visible",
+    )
+    yield Hypothesis("mask.not-in-probs", "the mask is used for the maximum and not for probs", (leak,))
+    top = altered("row_max", lambda at, x: np.maximum(at("-row_max"), _unmasked(at).max(-1)), "qk", "scale")
+    yield Hypothesis("mask.not-in-max", "the maximum is taken over masked keys too", (top,))
+
+
+def _cap(at: Any) -> float:
+    return float(at.p.numbers.get("softcap", np.inf))
+
+
+def _hidden(at: Any, b: int | None) -> np.ndarray:
+    """Keys that are masked, all or those in tiles that a block of b queries visits."""
+    seen: np.ndarray = at("visible")
+    return ~seen if b is None else ~seen & _visited(at, seen, b)
+
+
+def _visited(at: Any, seen: np.ndarray, b: int) -> np.ndarray:
+    """Which scores lie in a tile of which a block of b queries sees a key."""
+    found = np.zeros_like(seen)
+    for keys in at.tiling.keys:
+        for first in range(0, seen.shape[-2], b):
+            rows = slice(first, first + b)
+            found[..., rows, keys] = seen[..., rows, keys].any((-1, -2), keepdims=True)
+    return found
+
+
+def _tails() -> Iterator[Hypothesis]:
+    """Padding behind the last key, whose rows of k and v are 0: what it adds stands nowhere but in sums."""
+    for b in (16, 32, 64, 128):
+
+        def pads(at: Any, b: int = b) -> int:
+            here = at.tiling.keys[at.tile[0]]
+            return (-here.stop) % b if here.stop == at.p.keys else 0
+
+        top = altered("row_max", lambda at, x, pads=pads: np.maximum(x, 0.0) if pads(at) else x)
+        total = altered(
+            "row_sum",
+            lambda at, x, pads=pads: x + pads(at) * np.exp(np.minimum(0.0 - at("subtracted"), 700.0)),
+            "subtracted",
+        )
+        text = f"padding behind the last key, up to a whole tile of {b}, is not masked"
+        yield Hypothesis(f"mask.tail-{b}", text, (top, total))
+        yield Hypothesis(f"mask.tail-in-sum-{b}", f"{text} in row_sum", (total,))
+        yield Hypothesis(f"mask.tail-in-max-{b}", f"{text} in row_max", (top,))
+
+
+def _unmasked(at: Any) -> np.ndarray:
+    """The scores before the mask."""
+    x: np.ndarray = at("capped") if "capped" in at.table else at("qk") * at("scale")
+    bias = at.p.attn_bias
+    if bias is None:
+        return x
+    return x + (bias if at.tile is None else bias[..., at.tiling.keys[at.tile[0]]])
+
+
+def _in_tiles(at: Any, keys: np.ndarray, tiles: list[int]) -> np.ndarray:
+    found = np.zeros(len(keys), bool)
+    for t in tiles:
+        found[at.tiling.keys[t]] = True
+    return found
+
+
+def _odd(at: Any, keys: np.ndarray) -> np.ndarray:
+    return _in_tiles(at, keys, list(range(1, len(at.tiling.keys), 2)))
+
+
+def _edges(at: Any, keys: np.ndarray, end: int) -> np.ndarray:
+    return np.isin(keys, [range(len(keys))[tile][end] for tile in at.tiling.keys])
+
+
+def _in_split(at: Any, keys: np.ndarray, place: int) -> np.ndarray:
+    visited = [split for split in at.tiling.splits if split]
+    return _in_tiles(at, keys, list(visited[place])) if len(visited) > 1 else np.zeros(len(keys), bool)
+
+
+def _cuts(at: Any, keys: np.ndarray, end: int) -> np.ndarray:
+    """Keys on either side of the cuts between splits: behind them (0) or before them (-1)."""
+    starts = sorted(min(at.tiling.keys[t].start for t in split) for split in at.tiling.splits if split)[1:]
+    return np.isin(keys, [start + end for start in starts])
+
+
+def _transposed(seen: np.ndarray) -> np.ndarray:
+    return seen.swapaxes(-1, -2) if seen.shape[-1] == seen.shape[-2] else seen
+
+
+def _of_first(seen: np.ndarray, axis: int) -> np.ndarray:
+    return seen if seen.ndim < 4 else np.broadcast_to(seen.take([0], axis=axis), seen.shape)

@@ -1,0 +1,217 @@
+"""Merging of splits: partial results, their weights, what is summed."""
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, read_as
+from workbench.judge.explain.library import indices
+from workbench.judge.explain.library.indices import taken
+from workbench.judge.explain.library.scale import LN2, LOG2E
+from workbench.reference.steps.cast import last_states
+
+#: partial results -> where their splits and rows lie
+_PARTIALS = {"partial_max": -2, "partial_sum": -2, "partial_O": -3}
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of the family, the plainest first."""
+    yield from _weights()
+    yield from _stored()
+    yield from _read()
+    yield from _lacking()
+    yield from _maxima()
+
+
+def _of(name: str, text: str, *edits: Edit) -> Hypothesis:
+    return Hypothesis(f"merge.{name}", text, edits)
+
+
+def _sum_of(weight: Callable[[Any, np.ndarray], np.ndarray]) -> Edit:
+    """merge_sum with other weights in the place of exp(partial_max - merge_max)."""
+
+    def change(at: Any, x: np.ndarray) -> np.ndarray:
+        w = np.exp(np.where(at("partial_max") == -np.inf, -np.inf, at("partial_max") - at("merge_max")[:, :, None]))
+        total: np.ndarray = (weight(at, w) * at("partial_sum")).sum(-2)
+        return total
+
+    return altered("merge_sum", change, "partial_max", "merge_max", "partial_sum")
+
+
+def _weights() -> Iterator[Hypothesis]:
+    forms: dict[str, tuple[str, Change]] = {
+        "one": ("1 for each split", lambda at, w: np.where(at("partial_sum") > 0, 1.0, 0.0)),
+        "times-sum": ("multiplied by partial_sum, which partial_O holds already", lambda at, w: w * at("partial_sum")),
+        "over-sum": ("divided by partial_sum", lambda at, w: _over(w, at("partial_sum"))),
+        "inverted": ("exp(merge_max - partial_max)", lambda at, w: _over(1.0, w)),
+        "squared": ("applied twice", lambda at, w: w * w),
+        "no-log2e": ("exp2 without log2(e)", lambda at, w: w**LN2),
+        "log2e": ("exp of what log2(e) is in already", lambda at, w: w**LOG2E),
+        "no-max": ("exp(partial_max), without merge_max", lambda at, w: np.exp(at("partial_max"))),
+        "scaled": ("of maxima that are scaled once more", lambda at, w: w ** at("scale")),
+        "unscaled": ("of maxima without the scale", lambda at, w: w ** (1 / at("scale"))),
+        "half": ("half as large", lambda at, w: w / 2),
+    }
+    for name, (text, change) in forms.items():
+        also = ("partial_sum",) if "sum" in name or name == "one" else ("partial_max",) if name == "no-max" else ()
+        of_out, of_sum = altered("merge_weight", change, *also), _sum_of(change)
+        yield _of(f"weight-{name}", f"weights of partial_O are {text}", of_out)
+        yield _of(f"weight-{name}-in-sum", f"weights in merge_sum are {text}", of_sum)
+        yield _of(f"weight-{name}-in-both", f"weights are {text}", of_out, of_sum)
+        used = read_as("numerator", "merge_weight", change, *also)
+        yield _of(f"weight-{name}-in-out", f"weights are {text} where out sums partial_O", used)
+    unguarded = lambda at, w: np.where(at("partial_max") == -np.inf, np.nan, w)  # noqa: E731
+    empty = altered("merge_weight", unguarded, "partial_max")
+    yield _of("unguarded-split", "a split without keys has the weight NaN", empty, _sum_of(unguarded))
+    yield _of("unguarded-split-in-out", "a split without keys has the weight NaN in out", empty)
+    no_row = lambda at, w: np.where((at("merge_max") == -np.inf)[:, :, None], np.nan, w)  # noqa: E731
+    edits = altered("merge_weight", no_row, "merge_max"), _sum_of(no_row)
+    yield _of("unguarded-row", "in a row without keys -inf - (-inf) makes NaN of the weights", *edits)
+    yield _of("unguarded-row-in-out", "in a row without keys -inf - (-inf) makes NaN of the weights of out", edits[0])
+
+
+def _stored() -> Iterator[Hypothesis]:
+    """Partial results at another split, row or dim, and of another tile."""
+    for count in (1, 3, 2):
+        for names in combinations(_PARTIALS, count):
+            words = ", ".join(names) if count < 3 else "partial results"
+            for one in indices.others():
+                edits = [altered(x, lambda at, v, one=one, axis=_PARTIALS[x]: taken(v, one, axis)) for x in names]
+                text = f"splits of {words} are stored wrong: {one.text}"
+                yield _of(f"split-{one.id}-{'-'.join(names)}", text, *edits)
+            edits = [altered(x, lambda at, v, x=x: _unfinished(at, v, x), _STATE[x]) for x in names]
+            yield _of(f"before-last-tile-{'-'.join(names)}", f"{words} are stored before a split's last tile", *edits)
+    for one in indices.permutations():
+        for x, axis in _PARTIALS.items():
+            row = axis + 1
+            edit = altered(x, lambda at, v, one=one, row=row: taken(v, one, row))
+            yield _of(f"row-{one.id}-{x}", f"rows of {x} are stored wrong: {one.text}", edit)
+        edit = altered("partial_O", lambda at, v, one=one: taken(v, one, -1))
+        yield _of(f"dim-{one.id}-partial_O", f"dims of partial_O are stored wrong: {one.text}", edit)
+    empty = {
+        "partial_max": altered("partial_max", lambda at, m: np.where(m == -np.inf, np.nan, m)),
+        "partial_sum": altered("partial_sum", lambda at, l: np.where(l == 0, np.nan, l)),
+        "partial_O": altered(
+            "partial_O", lambda at, o: np.where((_last(at, "row_sum") == 0)[..., None], np.nan, o), "row_sum"
+        ),
+    }
+    for count in (3, 2, 1):
+        for names in combinations(empty, count):
+            text = f"a split in which a row sees no key never writes {', '.join(names)}"
+            yield _of(f"empty-unwritten-{'-'.join(names)}", text, *(empty[x] for x in names))
+    over = lambda at, x: _over(x, at("partial_sum")[..., None])  # noqa: E731
+    yield _of("normalised", "partial_O is divided by partial_sum already", altered("partial_O", over, "partial_sum"))
+    log = lambda at, x: np.log(x) + at("partial_max")  # noqa: E731
+    yield _of("lse-for-sum", "partial_sum holds a split's lse", altered("partial_sum", log, "partial_max"))
+
+
+_STATE = {"partial_max": "row_max", "partial_sum": "row_sum", "partial_O": "acc"}
+
+
+def _unfinished(at: Any, x: np.ndarray, name: str) -> np.ndarray:
+    """A split's state before its last tile; as it is in a split of one tile."""
+    state = at.whole(_STATE[name])
+    y = x.copy()
+    for s, tiles in enumerate(at.tiling.splits):
+        if len(tiles) > 1:
+            y[:, :, s] = state[:, :, :, tiles[-2]]
+    return y
+
+
+def _last(at: Any, state: str) -> np.ndarray:
+    return last_states(at.whole(state), at.tiling.splits, 0.0)
+
+
+def _read() -> Iterator[Hypothesis]:
+    """Partial results that the merge reads at another split or row."""
+    for stage in ("merge_weight", "merge_sum", "numerator", "merge_max"):
+        for ref in ("partial_max", "partial_sum", "partial_O", "merge_weight", "merge_max"):
+            for one in indices.others():
+                axis = -1 if ref == "merge_max" else -3 if ref == "partial_O" else -2
+                if ref == "merge_max":
+                    continue
+                edit = read_as(stage, ref, lambda at, v, one=one, axis=axis: taken(v, one, axis))
+                yield _of(
+                    f"split-{one.id}-of-{ref}-in-{stage}", f"{stage} reads {ref} of another split: {one.text}", edit
+                )
+            for one in indices.permutations():
+                axis = -2 if ref == "partial_O" else -1
+                edit = read_as(stage, ref, lambda at, v, one=one, axis=axis: taken(v, one, axis))
+                yield _of(f"row-{one.id}-of-{ref}-in-{stage}", f"{stage} reads {ref} of another row: {one.text}", edit)
+
+
+def _lacking() -> Iterator[Hypothesis]:
+    """Splits that the merge leaves out, or counts twice."""
+    places: dict[str, tuple[str, Callable[[int], list[int]]]] = {
+        "last": ("the last split", lambda n: [n - 1]),
+        "first": ("the first split", lambda n: [0]),
+        "odd": ("every second split", lambda n: list(range(1, n, 2))),
+        "but-first": ("all splits but the first", lambda n: list(range(1, n))),
+        "last-of-4": ("splits behind the last whole four", lambda n: list(range(n // 4 * 4, n))),
+        "last-of-2": ("splits behind the last whole pair", lambda n: list(range(n // 2 * 2, n))),
+    }
+    for name, (words, which) in places.items():
+        for factor, verb in ((0.0, "leaves out"), (2.0, "counts twice")):
+            if factor and name not in ("last", "first"):
+                continue
+
+            def weighed(at: Any, w: np.ndarray, which: Any = which, factor: float = factor) -> np.ndarray:
+                n = w.shape[2]
+                some = which(n) if n > 1 else []
+                kept = np.ones(n)
+                kept[some] = factor
+                return w * kept[:, None]
+
+            def lowered(at: Any, m: np.ndarray, which: Any = which) -> np.ndarray:
+                n = m.shape[2]
+                y = m.copy()
+                if n > 1:
+                    y[:, :, which(n)] = -np.inf
+                return y
+
+            of_out = read_as("numerator", "merge_weight", weighed)
+            of_sum = _sum_of(weighed)
+            of_max = read_as("merge_max", "partial_max", lowered)
+            id_ = f"{name}-{'lost' if not factor else 'twice'}"
+            yield _of(f"{id_}-in-out", f"the sum of partial_O {verb} {words}", of_out)
+            yield _of(f"{id_}-in-sum", f"merge_sum {verb} {words}", of_sum)
+            yield _of(f"{id_}-in-both", f"the merge {verb} {words}", of_out, of_sum)
+            weight = altered("merge_weight", weighed)
+            yield _of(f"{id_}-weight", f"the weights of {words} are {'0' if not factor else 'doubled'}", weight)
+            if not factor:
+                yield _of(f"{id_}-in-max", f"merge_max {verb} {words}", of_max)
+                yield _of(f"{id_}-everywhere", f"the whole merge {verb} {words}", of_max, of_out, of_sum)
+                yield _of(f"{id_}-weights-too", f"the whole merge {verb} {words}", of_max, weight, of_sum)
+
+
+def _maxima() -> Iterator[Hypothesis]:
+    forms: dict[str, tuple[str, Change]] = {
+        "first": ("is that of the first split", lambda at, m: at("partial_max")[:, :, 0]),
+        "last": ("is that of the last split", lambda at, m: at("partial_max")[:, :, -1]),
+        "zero": ("is 0", lambda at, m: np.zeros_like(m)),
+        "min": ("is the minimum", lambda at, m: at("partial_max").min(2)),
+        "sum": ("is the sum", lambda at, m: at("partial_max").sum(2)),
+        "mean": ("is the mean", lambda at, m: at("partial_max").mean(2)),
+        "never-below-0": ("starts at 0", lambda at, m: np.maximum(m, 0.0)),
+        "scaled": ("is scaled once more", lambda at, m: m * at("scale")),
+        "unscaled": ("lacks the scale", lambda at, m: m / at("scale")),
+        "no-log2e": ("lacks log2(e)", lambda at, m: m * LN2),
+        "log2e": ("holds log2(e) once too often", lambda at, m: m * LOG2E),
+    }
+    for name, (text, change) in forms.items():
+        yield _of(f"max-{name}", f"merge_max {text}", altered("merge_max", change, "partial_max"))
+    sums: dict[str, tuple[str, Change]] = {
+        "max": ("is the largest partial_sum", lambda at, x: at("partial_sum").max(2)),
+        "first": ("is that of the first split", lambda at, x: at("partial_sum")[:, :, 0]),
+        "mean": ("is the mean over the splits", lambda at, x: x / at.splits),
+        "plus-1": ("starts at 1", lambda at, x: x + 1),
+    }
+    for name, (text, change) in sums.items():
+        yield _of(f"sum-{name}", f"merge_sum {text}", altered("merge_sum", change, "partial_sum"))
+
+
+def _over(x: Any, y: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.where(y == 0, 0.0, x / np.where(y == 0, 1.0, y))

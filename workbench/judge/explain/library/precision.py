@@ -1,0 +1,95 @@
+"""Precision at the wrong place: casts, truncation, flushes, saturation, overflow."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from workbench.floats import round_to
+from workbench.judge.explain.hypothesis import Edit, Hypothesis, altered
+from workbench.reference.stage import Step
+from workbench.reference.steps.altered import Altered
+from workbench.reference.steps.cast import Cast
+
+#: what is cast, in words
+_WHERE = {
+    "q_rows": "q", "k_rows": "k", "v_rows": "v", "qk": "qk", "capped": "capped scores", "scores": "scores",
+    "row_max": "row_max", "subtracted": "the max that probs subtract", "correction": "the correction",
+    "probs": "probs", "probs_cast": "probs as they meet v", "summed": "probs as row_sum adds them",
+    "row_sum": "row_sum", "acc": "acc", "partial_max": "partial_max", "partial_sum": "partial_sum",
+    "partial_O": "partial_O", "merge_max": "merge_max", "merge_weight": "merge_weight", "merge_sum": "merge_sum",
+    "out": "out", "lse": "lse",
+}  # fmt: skip
+_DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+#: fractions that products of tensor cores keep: of tf32, and of the operands of some accumulators
+_BITS = {"tf32": 10, "13 bits": 13}
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of the family, the plainest first."""
+    for stage, words in _WHERE.items():
+        for dtype in _DTYPES:
+            for toward_zero in (False, True):
+                how = "truncated" if toward_zero else "rounded"
+                cast = Edit(stage, lambda step, d=dtype, z=toward_zero: _cast(step, d, z))
+                text = f"{words} {_verb(words)} {how} to {dtype}"
+                yield Hypothesis(f"precision.{stage}-{dtype}{'-cut' if toward_zero else ''}", text, (cast,))
+        for name, bits in _BITS.items():
+            for toward_zero in (False, True):
+                how = "truncated" if toward_zero else "rounded"
+                cut = lambda at, x, n=bits, z=toward_zero: _to_bits(x, n, z)  # noqa: E731
+                text = f"{words} {_verb(words)} {how} to {name}"
+                yield Hypothesis(
+                    f"precision.{stage}-{name}{'-cut' if toward_zero else ''}", text, (altered(stage, cut),)
+                )
+    uncast = altered("probs_cast", lambda at, x: at("probs"), "probs")
+    yield Hypothesis("precision.probs_cast-none", "probs are not cast before they meet v", (uncast,))
+    yield from _limits()
+
+
+def _cast(step: Step, dtype: str, toward_zero: bool) -> Step:
+    """The result of a step in another dtype; of a cast, what it casts in another dtype than it should be."""
+    if isinstance(step, Cast):
+        return Altered(step, lambda at, x: _rounded(at(step.of), dtype, toward_zero), (step.of,))
+    return Altered(step, lambda at, x: _rounded(x, dtype, toward_zero))
+
+
+def _verb(words: str) -> str:
+    return "are" if words.endswith("s") or "probs" in words else "is"
+
+
+def _limits() -> Iterator[Hypothesis]:
+    forms: dict[str, tuple[str, Callable[[Any, np.ndarray], np.ndarray]]] = {
+        "saturates-65504": ("saturate at 65504", lambda at, x: np.clip(x, -65504.0, 65504.0)),
+        "overflows": ("overflow beyond 65504", lambda at, x: np.where(abs(x) > 65504.0, np.copysign(np.inf, x), x)),
+        "saturates-448": ("saturate at 448", lambda at, x: np.clip(x, -448.0, 448.0)),
+        "saturates-240": ("saturate at 240", lambda at, x: np.clip(x, -240.0, 240.0)),
+        "no-subnormals-16": ("below 2^-14 are flushed to 0", lambda at, x: np.where(abs(x) < 2.0**-14, 0.0, x)),
+        "flushed-1e-3": ("below 2^-10 are flushed to 0", lambda at, x: np.where(abs(x) < 2.0**-10, 0.0, x)),
+        "clamped-30": ("are clamped to +-30", lambda at, x: np.clip(x, -30.0, 30.0)),
+        "clamped-80": ("are clamped to +-80", lambda at, x: np.clip(x, -80.0, 80.0)),
+        "clamped-88": ("are clamped to +-88", lambda at, x: np.clip(x, -88.0, 88.0)),
+        "clamped-11": ("are clamped to +-11", lambda at, x: np.clip(x, -11.0, 11.0)),
+        "whole": ("are rounded to whole numbers", lambda at, x: np.rint(x)),
+        "absolute": ("lose their sign", lambda at, x: abs(x)),
+        "relu": ("below 0 are 0", lambda at, x: np.where(x < 0, 0.0, x)),
+    }
+    for stage in _WHERE:
+        for name, (text, change) in forms.items():
+            yield Hypothesis(
+                f"precision.{stage}-{name}", f"values of {_WHERE[stage]} {text}", (altered(stage, change),)
+            )
+
+
+def _rounded(x: np.ndarray, dtype: str, toward_zero: bool) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return round_to(np.asarray(x, np.float64), dtype, toward_zero=toward_zero)
+
+
+def _to_bits(x: np.ndarray, bits: int, toward_zero: bool) -> np.ndarray:
+    """x with so many bits of fraction behind the leading one."""
+    with np.errstate(all="ignore"):
+        fraction, exponent = np.frexp(x)
+        scaled = np.ldexp(fraction, bits + 1)
+        cut = np.trunc(scaled) if toward_zero else np.rint(scaled)
+        return np.where(np.isfinite(x), np.ldexp(cut, exponent - bits - 1), x)

@@ -1,0 +1,116 @@
+"""Scale, softcap and bias: factors of the scores."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from workbench.floats import round_to
+from workbench.judge.explain.hypothesis import Hypothesis, altered
+
+LN2, LOG2E = math.log(2), 1 / math.log(2)
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of the family, the plainest first."""
+    for name, text, change in _scales():
+        edit = altered("scale", lambda at, s, change=change: change(at, float(s)))
+        yield Hypothesis(f"scale.{name}", text, (edit,))
+    yield from _caps()
+    yield from _biases()
+
+
+def _dim(at: Any) -> int:
+    return int(at.p.inputs["q"].shape[-1])
+
+
+def _scales() -> Iterator[tuple[str, str, Callable[[Any, float], float]]]:
+    yield "one", "the scale is not applied to the dot products", lambda at, s: 1.0
+    yield "twice", "the scale is applied twice", lambda at, s: s * s
+    yield "usual", "the scale is 1/sqrt(head_dim), whatever was asked for", lambda at, s: _dim(at) ** -0.5
+    yield "root", "the scale is its square root", lambda at, s: math.copysign(math.sqrt(abs(s)), s)
+    yield "inverse", "the scores are divided by the scale", lambda at, s: 1 / s if s else s
+    yield "times-usual", "the scale and 1/sqrt(head_dim) are both applied", lambda at, s: s * _dim(at) ** -0.5
+    yield "of-dim", "the scale is 1/head_dim", lambda at, s: 1 / _dim(at)
+    yield "root-of-dim", "the scores are multiplied by sqrt(head_dim)", lambda at, s: math.sqrt(_dim(at))
+    yield "no-log2e", "exp2 without log2(e): all scores are smaller by ln 2", lambda at, s: s * LN2
+    yield "log2e", "log2(e) once too often: all scores are larger by it", lambda at, s: s * LOG2E
+    yield "negative", "the scale has the wrong sign", lambda at, s: -s
+    yield "double", "the scale is twice as large", lambda at, s: 2 * s
+    yield "half", "the scale is half as large", lambda at, s: s / 2
+    yield "of-heads", "the scale is 1/sqrt(head_dim * heads)", lambda at, s: (_dim(at) * at.heads) ** -0.5
+    for dtype in ("float16", "bfloat16"):
+        for cut in (False, True):
+            words = f"the scale is {'truncated' if cut else 'rounded'} to {dtype}"
+            yield (
+                f"{dtype}{'-cut' if cut else ''}",
+                words,
+                lambda at, s, d=dtype, z=cut: float(round_to(np.float64(s), d, toward_zero=z)),
+            )
+    for b in (16, 32, 64, 128, 256):
+        words = f"the scale is 1/sqrt of head_dim rounded up to {b}"
+        yield f"padded-{b}", words, lambda at, s, b=b: (-(-_dim(at) // b) * b) ** -0.5
+    for n in (32, 64, 128, 256):
+        yield f"of-{n}", f"the scale is that of head_dim {n}, whatever it is", lambda at, s, n=n: n**-0.5
+    for value in (0.5, 0.125):
+        yield f"constant-{value:g}", f"the scale is {value:g}, whatever was asked for", lambda at, s, v=value: v
+
+
+def _caps() -> Iterator[Hypothesis]:
+    """What may be wrong in cap * tanh(s / cap)."""
+
+    def s(at: Any) -> np.ndarray:
+        x: np.ndarray = at("qk") * at("scale")
+        return x
+
+    forms: dict[str, tuple[str, Callable[[Any, Any], np.ndarray]]] = {
+        "none": ("scores are not capped", lambda at, x: s(at)),
+        "argument": (
+            "capped scores are (s / cap) * tanh(s / cap)",
+            lambda at, x: s(at) / at("cap") * np.tanh(s(at) / at("cap")),
+        ),
+        "no-product": ("capped scores are tanh(s / cap), without the product with cap", lambda at, x: x / at("cap")),
+        "no-quotient": (
+            "capped scores are cap * tanh(s), without the quotient",
+            lambda at, x: at("cap") * np.tanh(s(at)),
+        ),
+        "twice": ("scores are capped twice", lambda at, x: at("cap") * np.tanh(x / at("cap"))),
+        "before-scale": (
+            "dot products are capped before they are scaled",
+            lambda at, x: at("scale") * at("cap") * np.tanh(at("qk") / at("cap")),
+        ),
+        "scale-after": ("capped scores are scaled once more", lambda at, x: x * at("scale")),
+        "clamped": ("scores are clamped at the cap", lambda at, x: np.clip(s(at), -at("cap"), at("cap"))),
+    }
+    for name, (text, change) in forms.items():
+        edit = altered("capped", change, "qk", "scale", "cap")
+        yield Hypothesis(f"scale.cap-{name}", text, (edit,))
+
+
+def _biases() -> Iterator[Hypothesis]:
+    """What may be wrong with what is added to scaled scores."""
+    for name, text, change in (
+        ("none", "the bias is not added", lambda at, x, bias: x - bias),
+        ("twice", "the bias is added twice", lambda at, x, bias: x + bias),
+        ("subtracted", "the bias is subtracted", lambda at, x, bias: x - 2 * bias),
+        ("scaled", "the bias is scaled with the dot products", lambda at, x, bias: x + (at("scale") - 1) * bias),
+        ("of-first-row", "the bias of row 0 is added to all rows", lambda at, x, bias: x - bias + bias[..., :1, :]),
+        ("of-next-row", "the bias of the next row is added", lambda at, x, bias: x - bias + np.roll(bias, -1, -2)),
+        ("of-next-key", "the bias of the next key is added", lambda at, x, bias: x - bias + np.roll(bias, -1, -1)),
+        ("transposed", "the bias is added transposed", lambda at, x, bias: x - bias + bias.swapaxes(-1, -2)),
+    ):
+
+        def moved(at: Any, x: np.ndarray, change: Any = change) -> np.ndarray:
+            bias = at.p.attn_bias
+            if bias is None:
+                return x
+            bias = np.where(np.isfinite(bias), bias, 0.0)
+            if bias.ndim >= 2 and bias.shape[-2:] != x.shape[-2:]:
+                bias = np.broadcast_to(bias, (*bias.shape[:-2], *x.shape[-2:]))
+            if change(at, np.zeros(x.shape[-2:]), np.zeros(x.shape[-2:])).shape != x.shape[-2:]:
+                return x
+            y = change(at, np.where(np.isfinite(x), x, 0.0), bias)
+            return np.where(np.isfinite(x), y, x)
+
+        yield Hypothesis(f"scale.bias-{name}", text, (altered("scores", moved, "scale"),))

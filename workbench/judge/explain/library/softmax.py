@@ -1,0 +1,324 @@
+"""Softmax and its recurrence over tiles: maxima, corrections, probs, row_sum, acc."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, read_as
+from workbench.judge.explain.library import indices
+from workbench.judge.explain.library.indices import taken
+from workbench.judge.explain.library.scale import LN2, LOG2E
+
+_SUMS = ("row_sum", "acc")
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of the family, the plainest first."""
+    yield from _started()
+    yield from _corrections()
+    yield from _maxima()
+    yield from _subtracted()
+    yield from _probs()
+    yield from _sums()
+    yield from _padding()
+    yield from _rows()
+
+
+def _of(name: str, text: str, *edits: Edit) -> Hypothesis:
+    return Hypothesis(f"softmax.{name}", text, edits)
+
+
+def _corrections() -> Iterator[Hypothesis]:
+    forms: dict[str, tuple[str, Change]] = {
+        "missing": ("is not applied", lambda at, c: np.ones_like(c)),
+        "inverted": ("is inverted: exp(new max - old max)", lambda at, c: _inverse(c)),
+        "twice": ("is applied twice", lambda at, c: c * c),
+        "root": ("is its square root", lambda at, c: np.sqrt(c)),
+        "zero": ("is 0: what was summed before the tile is lost", lambda at, c: np.zeros_like(c)),
+        "no-log2e": ("is exp2 of the difference, without log2(e)", lambda at, c: c**LN2),
+        "log2e": ("is exp of a difference that log2(e) is in already", lambda at, c: c**LOG2E),
+        "difference": ("is the difference of the maxima, without exp", lambda at, c: np.log(c)),
+        "linear": ("is the quotient of the maxima, without exp", lambda at, c: _quotient(at)),
+    }
+    for name, (text, change) in forms.items():
+        also = ("-row_max", "row_max") if name == "linear" else ()
+        yield _of(f"correction-{name}", f"the correction {text}", altered("correction", change, *also))
+        for stage in _SUMS:
+            words = f"in {stage} the correction {text}"
+            yield _of(f"correction-{name}-in-{stage}", words, read_as(stage, "correction", change, *also))
+    own = altered("correction", lambda at, c: _exp(at("-row_max") - at("scores").max(-1)), "-row_max", "scores")
+    yield _of("correction-of-tile", "the correction is exp(old max - this tile's own max)", own)
+    unguarded = lambda at, c: np.where(at("row_max") == -np.inf, np.nan, c)  # noqa: E731
+    in_probs = lambda at, p: np.where((at("subtracted") == -np.inf)[..., None], np.nan, p)  # noqa: E731
+    edits = altered("correction", unguarded, "row_max"), altered("probs", in_probs, "subtracted")
+    yield _of("unguarded", "where no key was seen yet, -inf - (-inf) makes NaN", *edits)
+    yield _of("unguarded-correction", "where no key was seen yet, the correction is NaN", edits[0])
+    yield _of("unguarded-probs", "where no key was seen yet, probs are NaN", edits[1])
+    for name, words, kept in _parts():
+
+        def partly(at: Any, x: np.ndarray, kept: Any = kept) -> np.ndarray:
+            lost = ~kept(np.arange(x.shape[-1]), x.shape[-1])
+            return x + lost * ((1 - at("correction"))[..., None] * at("-acc"))
+
+        text = f"acc is rescaled in {words} alone"
+        yield _of(f"correction-in-{name}-of-acc", text, altered("acc", partly, "correction", "-acc"))
+    for stage in _SUMS:
+
+        def after(at: Any, x: np.ndarray, stage: str = stage) -> np.ndarray:
+            c, before = at("correction"), at(f"-{stage}")
+            c = c if stage == "row_sum" else c[..., None]
+            return x + (c - 1) * (x - c * before)
+
+        text = f"{stage} is rescaled after the tile is added, and the tile with it"
+        yield _of(f"rescaled-after-{stage}", text, altered(stage, after, "correction", f"-{stage}"))
+
+
+def _maxima() -> Iterator[Hypothesis]:
+    forms: dict[str, tuple[str, Change]] = {
+        "of-tile": ("is this tile's own", lambda at, m: at("scores").max(-1)),
+        "stale": ("is not updated by this tile", lambda at, m: _known(at("-row_max"), m)),
+        "never-below-0": ("starts at 0", lambda at, m: np.maximum(m, 0.0)),
+        "without-last": ("leaves out the last column of each tile", lambda at, m: _max(at, slice(None, -1))),
+        "without-first": ("leaves out the first column of each tile", lambda at, m: _max(at, slice(1, None))),
+        "first-half": ("is taken over the first half of each tile", lambda at, m: _max(at, _half(at, 0))),
+        "second-half": ("is taken over the second half of each tile", lambda at, m: _max(at, _half(at, 1))),
+        "even": ("is taken over every second column", lambda at, m: _max(at, slice(None, None, 2))),
+        "first-tile": (
+            "stays that of the first tile",
+            lambda at, m: np.where(at("-row_max") > -np.inf, at("-row_max"), m),
+        ),
+        "min": ("is the minimum", lambda at, m: np.minimum(_known(at("-row_max"), np.inf), _finite_min(at))),
+        "of-size": (
+            "is that of the sizes",
+            lambda at, m: np.maximum(at("-row_max"), _finite(abs(at("scores"))).max(-1)),
+        ),
+        "zero": ("is 0", lambda at, m: np.zeros_like(m)),
+        "finite": ("starts at a finite number, -1e4", lambda at, m: np.maximum(m, -1e4)),
+        "mean": ("is the mean of the tile", lambda at, m: np.maximum(at("-row_max"), at("scores").mean(-1))),
+        "lower": ("falls where the tile's own is lower", lambda at, m: at("scores").max(-1)),
+    }
+    for b in (4, 8, 16, 32):
+        forms[f"first-{b}"] = (
+            f"is taken over the first {b} columns of each tile",
+            lambda at, m, b=b: _max(at, slice(b)),
+        )
+    for n in (4, 8, 16, 32):
+        every = lambda at, m, n=n: _max(at, slice(None, None, n))  # noqa: E731
+        forms[f"every-{n}"] = (f"is taken over every {n}th column", every)
+        own = lambda at, m, n=n: _of_lanes(at, n)  # noqa: E731
+        forms[f"of-lane-{n}"] = (f"is taken over the columns of one lane of {n}, another for each row", own)
+    for name, (text, change) in forms.items():
+        yield _of(f"max-{name}", f"the running max {text}", altered("row_max", change, "scores", "-row_max"))
+    of_qk = altered(
+        "row_max",
+        lambda at, m: np.maximum(at("-row_max"), np.where(at("visible"), at("qk"), -np.inf).max(-1)),
+        "qk",
+        "-row_max",
+    )
+    yield _of("max-unscaled", "the running max is that of the dot products before the scale", of_qk)
+
+
+def _subtracted() -> Iterator[Hypothesis]:
+    forms: dict[str, tuple[str, Change, tuple[str, ...]]] = {
+        "stale": (
+            "the max before this tile, once there is one",
+            lambda at, m: _known(at("-row_max"), m),
+            ("-row_max",),
+        ),
+        "nothing": ("no max at all", lambda at, m: np.zeros_like(m), ()),
+        "own": ("this tile's own max", lambda at, m: at("scores").max(-1), ("scores",)),
+        "scaled": ("the max, scaled once more", lambda at, m: m * at("scale"), ()),
+        "unscaled": ("the max before the scale", lambda at, m: m / at("scale"), ()),
+        "no-log2e": ("the max without log2(e)", lambda at, m: m * LN2, ()),
+        "log2e": ("the max times log2(e)", lambda at, m: m * LOG2E, ()),
+        "never-below-0": ("no max below 0", lambda at, m: np.maximum(m, 0.0), ()),
+        "negative": ("the max with the wrong sign", lambda at, m: -m, ()),
+    }
+    for name, (text, change, also) in forms.items():
+        yield _of(f"subtracts-{name}", f"probs subtract {text}", altered("subtracted", change, *also))
+
+
+def _probs() -> Iterator[Hypothesis]:
+    powers = {
+        "no-log2e": ("exp2 without log2(e)", LN2),
+        "log2e": ("exp of what log2(e) is in already", LOG2E),
+        "half": ("exp of half the difference", 0.5),
+        "double": ("exp of twice the difference", 2.0),
+    }
+    for name, (text, power) in powers.items():
+        edit = altered("probs", lambda at, p, n=power: p**n)
+        yield _of(f"probs-{name}", f"probs are {text}", edit)
+        both = altered("correction", lambda at, c, n=power: c**n)
+        yield _of(f"exp-{name}", f"probs and correction are {text}", edit, both)
+    forms: dict[str, tuple[str, Change, tuple[str, ...]]] = {
+        "unexponentiated": (
+            "the differences, without exp",
+            lambda at, p: at("scores") - at("subtracted")[..., None],
+            ("scores", "subtracted"),
+        ),
+        "normalised": ("divided by the running row_sum", lambda at, p: p / p.sum(-1, keepdims=True), ()),
+        "at-most-1": ("clamped at 1", lambda at, p: np.minimum(p, 1.0), ()),
+        "shifted": ("of the next column", lambda at, p: np.concatenate([p[..., 1:], p[..., -1:]], -1), ()),
+        "next-row": ("of the next row", lambda at, p: np.concatenate([p[..., 1:, :], p[..., -1:, :]], -2), ()),
+        "linear": (
+            "1 + the difference, without exp",
+            lambda at, p: 1 + at("scores") - at("subtracted")[..., None],
+            ("scores", "subtracted"),
+        ),
+    }
+    for name, (text, change, also) in forms.items():
+        yield _of(f"probs-{name}", f"probs are {text}", altered("probs", change, *also))
+    for name, words, kept in _columns():
+        zeroed = altered("probs", lambda at, p, kept=kept: p * kept(np.arange(p.shape[-1]), p.shape[-1]))
+        yield _of(f"probs-{name}", f"probs are 0 but for {words} of each tile", zeroed)
+
+
+def _sums() -> Iterator[Hypothesis]:
+    for name, words, kept in _columns():
+        for stage, ref in (("row_sum", "summed"), ("acc", "probs_cast")):
+            edit = read_as(stage, ref, lambda at, p, kept=kept: p * kept(np.arange(p.shape[-1]), p.shape[-1]))
+            yield _of(f"{stage}-{name}", f"{stage} adds {words} of each tile alone", edit)
+    terms: dict[str, tuple[str, Change]] = {
+        "twice": ("twice", lambda at, p: 2 * p),
+        "squared": ("squared", lambda at, p: p * p),
+        "nothing": ("not at all", lambda at, p: 0 * p),
+        "half": ("by half", lambda at, p: p / 2),
+    }
+    for stage, ref in (("row_sum", "summed"), ("acc", "probs_cast")):
+        for name, (text, change) in terms.items():
+            yield _of(f"{stage}-{name}", f"{stage} adds probs {text}", read_as(stage, ref, change))
+        for name, text, before in (
+            ("first-twice", "what the first tile added counts twice", lambda at, x: 2 * x),
+            ("before-half", "what was summed before counts half", lambda at, x: x / 2),
+        ):
+            yield _of(f"{stage}-{name}", f"in {stage} {text}", read_as(stage, f"-{stage}", before))
+    for ref, words in (("probs", "before their cast"), ("probs_cast", "after their cast")):
+        edit = altered("summed", lambda at, p, ref=ref: at(ref), ref)
+        yield _of(f"row_sum-of-{ref}", f"row_sum adds probs {words}", edit)
+    for name, text, value in (("one", "1", 1.0), ("sink", "exp(-max), a sink of 0 that no key is", None)):
+
+        def started(at: Any, x: np.ndarray, value: float | None = value) -> np.ndarray:
+            first = at.tile[1] is None
+            return x if not first else x + (np.exp(-at("row_max")) if value is None else value)
+
+        yield _of(f"row_sum-starts-{name}", f"row_sum starts at {text}", altered("row_sum", started, "row_max"))
+    before = lambda at, v: np.concatenate([v[..., 1:, :], v[..., -1:, :]], -2)  # noqa: E731
+    yield _of(
+        "acc-rows-of-v", "acc multiplies probs with the next row of v in each tile", read_as("acc", "v_rows", before)
+    )
+
+
+def _started() -> Iterator[Hypothesis]:
+    """States that do not begin at 0."""
+    for name, text, start in (
+        ("uninitialised", "acc is not set to 0 before the first tile", np.nan),
+        ("starts-1", "acc starts at 1", 1.0),
+    ):
+
+        def begun(at: Any, x: np.ndarray, start: float = start) -> np.ndarray:
+            return x + start if at.tile[1] is None else x
+
+        yield _of(f"acc-{name}", text, altered("acc", begun))
+    yield _of(
+        "row_sum-uninitialised",
+        "row_sum is not set to 0 before the first tile",
+        altered("row_sum", lambda at, x: x + np.nan if at.tile[1] is None else x),
+    )
+
+
+def _padding() -> Iterator[Hypothesis]:
+    """What lies behind the last key of a tile that is not full, where v is not set to 0: 0 * NaN is NaN."""
+
+    def ragged(at: Any, x: np.ndarray) -> np.ndarray:
+        here, first = (at.tiling.keys[t] for t in (at.tile[0], 0))
+        return x + np.nan if here.stop - here.start < first.stop - first.start else x
+
+    text = "behind the last key, in a tile that is not full, v holds what was there before: 0 * NaN"
+    yield _of("acc-of-padding", text, altered("acc", ragged))
+
+
+def _rows() -> Iterator[Hypothesis]:
+    """A number of each row that another row's stands in for."""
+    for one in indices.permutations():
+        for stage, ref, words in (
+            ("acc", "correction", "the correction of acc"),
+            ("row_sum", "correction", "the correction of row_sum"),
+            ("probs", "subtracted", "the max that probs subtract"),
+        ):
+            edit = read_as(stage, ref, lambda at, x, one=one: taken(x, one, -1))
+            yield _of(f"{ref}-row-{one.id}-in-{stage}", f"{words} is of another row: {one.text}", edit)
+
+
+def _parts() -> Iterator[tuple[str, str, Callable[[np.ndarray, int], np.ndarray]]]:
+    """Dims that some lanes or fragments hold."""
+    for n in (2, 4, 8, 16, 32):
+        for lane in {0, 1, n - 1}:
+            yield f"lane-{lane}-of-{n}", f"dims d % {n} == {lane}", lambda d, D, n=n, r=lane: d % n == r
+        for m in (2, 4, 8):
+            if 2 * m <= n:
+                words = f"the first {m} of every {n} dims"
+                yield f"lane-of-{m}-of-{n}", words, lambda d, D, n=n, m=m: d % n < m
+        yield f"high-{n}", f"the last {n} of every {2 * n} dims", lambda d, D, n=n: d % (2 * n) >= n
+        yield f"first-{n}", f"the first {n} dims", lambda d, D, n=n: d < n
+    yield "first-half", "the first half of the dims", lambda d, D: d < D // 2
+
+
+def _columns() -> Iterator[tuple[str, str, Callable[[np.ndarray, int], np.ndarray]]]:
+    yield "without-last", "all columns but the last", lambda j, n: j < n - 1
+    yield "without-first", "all columns but the first", lambda j, n: j > 0
+    yield "even", "the even columns", lambda j, n: j % 2 == 0
+    yield "first-half", "the first half", lambda j, n: j < n // 2
+    yield "second-half", "the second half", lambda j, n: j >= n // 2
+    for b in (4, 8, 16, 32):
+        yield f"first-{b}", f"the first {b} columns", lambda j, n, b=b: j < b
+        yield f"low-{b}", f"the first {b} of every {2 * b} columns", lambda j, n, b=b: j % (2 * b) < b
+        yield f"high-{b}", f"the last {b} of every {2 * b} columns", lambda j, n, b=b: j % (2 * b) >= b
+        yield f"whole-{b}", f"the columns of whole blocks of {b}", lambda j, n, b=b: j < n // b * b
+
+
+def _max(at: Any, columns: slice) -> np.ndarray:
+    some = at("scores")[..., columns]
+    before: np.ndarray = at("-row_max")
+    return np.maximum(before, some.max(-1)) if some.shape[-1] else before
+
+
+def _of_lanes(at: Any, n: int) -> np.ndarray:
+    """The maximum over the columns that the lane of a row has, of n."""
+    s = at("scores")
+    rows, columns = np.arange(s.shape[-2])[:, None], np.arange(s.shape[-1])
+    own = np.where(columns % n == rows % n, s, -np.inf).max(-1)
+    return np.maximum(at("-row_max"), own)
+
+
+def _half(at: Any, which: int) -> slice:
+    n = at("scores").shape[-1]
+    return slice(0, n // 2) if which == 0 else slice(n // 2, n)
+
+
+def _known(x: np.ndarray, otherwise: Any) -> np.ndarray:
+    return np.where(x > -np.inf, x, otherwise)
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(x), x, -np.inf)
+
+
+def _finite_min(at: Any) -> np.ndarray:
+    s = at("scores")
+    least: np.ndarray = np.where(np.isfinite(s), s, np.inf).min(-1)
+    return least
+
+
+def _inverse(c: np.ndarray) -> np.ndarray:
+    return np.where(c > 0, 1 / c, np.where(np.isnan(c), c, 0.0))
+
+
+def _quotient(at: Any) -> np.ndarray:
+    x: np.ndarray = at("-row_max") / at("row_max")
+    return np.where(np.isfinite(x), x, 0.0)
+
+
+def _exp(x: np.ndarray) -> np.ndarray:
+    return np.where(x == -np.inf, 0.0, np.exp(np.minimum(x, math.log(np.finfo(np.float64).max))))

@@ -1,0 +1,162 @@
+"""A run as hypotheses see it: what a kernel dumped, what it should have dumped, and what it would have with a fault."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.case.stages import INPUTS
+from workbench.floats import ulp
+from workbench.judge.codes.decoding import attention_of, decoding
+from workbench.judge.compare import compared
+from workbench.judge.elements import Compared, State
+from workbench.judge.expectation import Expectation
+from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited
+from workbench.judge.judgeable import readable, unjudgeable
+from workbench.judge.units import unit
+from workbench.reference.graph import upstream
+from workbench.reference.problem import Codes, Problem
+from workbench.reference.walk import values
+from workbench.trace.trace import Trace
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A trace of attention with its expectation, whole."""
+
+    trace: Trace
+    decoded: Arrays = field(default_factory=dict)  #: scales and codes of its inputs, where it reads these
+    codes: Codes | None = None
+
+    @staticmethod
+    def of(trace: Trace) -> "Scene":
+        """Of any trace; of a kernel on 8-bit codes from what it decoded on."""
+        attention = attention_of(trace)
+        if attention is trace or trace.case.codes is None:
+            return Scene(attention)
+        # what a fault in the decoding that nobody saw would make of them
+        p = decoding(trace)
+        made = values(p, [f"{what}_{x}" for what in ("scale", "codes") for x in INPUTS])
+        return Scene(attention, {**made, **p.given}, p.codes)
+
+    @cached_property
+    def expectation(self) -> Expectation:
+        """What the stages should be, from the dumped ones."""
+        found = Expectation(self.trace, readable(self.trace), statistics=False)
+        if self.decoded:
+            problem = replace(found.problem, inputs={**self.decoded, **found.problem.inputs}, codes=self.codes)
+            vars(found).update(problem=problem)
+        return found
+
+    @property
+    def problem(self) -> Problem:
+        """The run in float64 and natural units."""
+        return self.expectation.problem
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The dumped stages that can be judged whole."""
+        kept = {name for name in self.trace.stages if name not in self.trace.sparse}
+        return tuple(x for x in self.problem.table if x in kept and not unjudgeable(self.trace, x))
+
+    @cached_property
+    def actual(self) -> Arrays:
+        """What the kernel dumped, in float64 and natural units."""
+        return {name: self.expectation.value(name) for name in self.names}
+
+    @property
+    def expected(self) -> Arrays:
+        """What it should have dumped, given what it dumped before."""
+        return self.expectation.computed
+
+    @cached_property
+    def stored(self) -> Arrays:
+        """Half an ulp of what stores each stage, in natural units."""
+        with np.errstate(all="ignore"):
+            return {
+                name: np.nan_to_num(ulp(self.expected[name] * unit(self.trace, name), self.trace.stages[name].dtype))
+                / (2 * abs(unit(self.trace, name)))
+                for name in self.names
+            }
+
+    def touched(self, hypothesis: Hypothesis) -> tuple[str, ...]:
+        """The dumped stages that a fault may show in: those that it changes, and those made of what it changes and
+        nobody saw.
+        """
+        table = self.problem.table
+        return tuple(x for x in self.names if {x, *self._unseen[x]} & {*hypothesis.stages} and x in table)
+
+    @cached_property
+    def _unseen(self) -> Mapping[str, set[str]]:
+        """Dumped stage -> what it is made of and nobody saw."""
+        return {name: upstream(self.problem.table, name, self.problem.given) for name in self.names}
+
+    def predicted(self, hypothesis: Hypothesis, names: Collection[str]) -> Arrays | None:
+        """The stages `names` of a kernel with this fault; None where it cannot have it."""
+        return predicted(self.problem, self.expected, hypothesis, names)
+
+    @cached_property
+    def wrong(self) -> Mapping[str, np.ndarray]:
+        """Stages that are not what they should be -> which of their elements."""
+        masks = {name: mismatched(one) for name, one in compared(self.expectation, self.names)}
+        return {name: mask for name, mask in masks.items() if mask.any()}
+
+    def compared(self, hypothesis: Hypothesis, names: Sequence[str]) -> dict[str, Compared] | None:
+        """The stages `names` held against what a kernel with this fault should have, within the budget that it has;
+        None where it cannot have it.
+        """
+        table = edited(self.problem.table, hypothesis)
+        if table is None:
+            return None
+        problem = replace(self.problem, table=table)
+        other = replace(self.expectation)
+        try:
+            vars(other).update(problem=problem, computed=values(problem), given=self.expectation.given)
+            return dict(compared(other, names))
+        except Unfit:
+            return None
+
+    def allowed(self, name: str) -> np.ndarray:
+        """How far a right kernel may be from what a stage should be, in natural units."""
+        found: np.ndarray = self.expectation.budgets([name])[name].bound + self.stored[name]
+        return found
+
+    def elsewhere(self, case: Case) -> Problem:
+        """The same kernel on another case, of which nothing was dumped."""
+        trace = replace(
+            self.trace,
+            case=case,
+            inputs=dict(zip(INPUTS, case.inputs(), strict=True)),
+            stages={}, sparse={}, statistics={}, input_errors={}, requested=(), put_in=(), rerun=None, box=None,
+        )  # fmt: skip
+        return Expectation(trace, {}, statistics=False).problem
+
+
+def predicted(p: Problem, expected: Arrays, hypothesis: Hypothesis, names: Collection[str]) -> Arrays | None:
+    """The stages `names` of a kernel with this fault; None where it cannot have it. `expected`: all stages without it,
+    of which those before the fault are not made again.
+    """
+    table = edited(p.table, hypothesis)
+    if table is None:
+        return None
+    changed = {*hypothesis.stages}
+    kept = {
+        x: value for x, value in expected.items() if table[x].dumped and not changed & {x, *upstream(table, x, p.given)}
+    }
+    try:
+        found = values(replace(p, table=table, given=kept | {**p.given}), names)
+    except Unfit:
+        return None
+    return {name: found[name] for name in names}
+
+
+def mismatched(found: Compared) -> np.ndarray:
+    """Which elements are not as predicted: outside their budget, and NaN on one side alone."""
+    poisoned = found.state == State.POISONED
+    outside = (found.state == State.OUTSIDE) | (found.state == State.NAN)
+    unwritten = found.state == State.UNWRITTEN
+    return outside | (poisoned & ~np.isnan(found.actual)) | (unwritten & ~np.isnan(found.expected))

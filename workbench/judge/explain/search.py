@@ -1,0 +1,155 @@
+"""The search for hypotheses that reproduce a kernel's wrong numbers: one alone, or two together."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from workbench.judge.explain.coded import Coded
+from workbench.judge.explain.fit import UNEXPLAINED, Fit, fit, unexplained
+from workbench.judge.explain.hypothesis import Hypothesis, edited, together
+from workbench.judge.explain.library import library
+from workbench.judge.explain.scene import Arrays, Scene, predicted
+from workbench.reference.problem import Problem
+
+Wrong = Mapping[str, np.ndarray]
+#: hypotheses that come nearest by themselves, each of which is tried with all others
+BEAM = 16
+#: hypotheses that are held against budgets, at most, of each search
+HELD = 48
+#: elements of a stage by which predictions are told apart
+SAMPLE = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Near:
+    """A hypothesis with the share of the error that it leaves, of the wrong stage that it explains best."""
+
+    left: float
+    order: int
+    hypothesis: Hypothesis
+    print: bytes = field(repr=False)  #: of what it predicts
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What was found."""
+
+    fits: tuple[Fit, ...]  #: the best first
+    near: tuple[Near, ...]  #: every single hypothesis, the nearest first
+    tried: int
+    complete: bool  #: whether all was tried that was asked for
+
+
+def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis] | None = None) -> Search:
+    """Hypotheses that reproduce wrong stages by themselves and break no right one; `until` on `time.monotonic`."""
+    every = library() if among is None else among
+    near, complete = [], True
+    for order, one in enumerate(every):
+        if time.monotonic() > until:
+            complete = False
+            break
+        if (found := _near(scene, one, order, wrong)) is not None:
+            near.append(found)
+    tried = len(near)
+    near.sort(key=lambda x: (x.left, x.order))
+    return Search(tuple(_held(scene, near, wrong, until)), tuple(near), tried, complete)
+
+
+def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Search:
+    """Two hypotheses together: each of those that come nearest with every other, then all others, until time is up."""
+    unlike = list({one.print: one for one in reversed(found.near)}.values())[::-1]
+    first = [*unlike[:BEAM], *unlike[BEAM:]]
+    near: list[Near] = []
+    tried, complete = 0, True
+    seen: set[frozenset[int]] = set()
+    for i, one in enumerate(first):
+        base = _after(scene, one.hypothesis)
+        if base is None:
+            continue
+        for other in unlike:
+            key = frozenset((one.order, other.order))
+            if other is one or key in seen:
+                continue
+            seen.add(key)
+            if time.monotonic() > until:
+                complete = False
+                break
+            tried += 1
+            left = _left(scene, base, one.hypothesis, other.hypothesis, wrong)
+            if left is not None and left < 2 * UNEXPLAINED:
+                near.append(Near(left, one.order + other.order, together(one.hypothesis, other.hypothesis), b""))
+        if not complete or (i >= BEAM and near):
+            break
+        if near and i + 1 >= BEAM:
+            break
+    near.sort(key=lambda x: (x.left, x.order))
+    return Search(tuple(_held(scene, near, wrong, until + 2)), found.near, tried, complete)
+
+
+def _near(scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong) -> Near | None:
+    names = [name for name in scene.touched(hypothesis) if name in wrong]
+    if not names:
+        return None
+    found = scene.predicted(hypothesis, names)
+    if found is None:
+        return None
+    print_ = _print(found)
+    if print_ == _print({name: scene.expected[name] for name in names}):
+        return None  # it changes nothing here
+    left = max(unexplained(scene, name, found[name], wrong[name]) for name in names)
+    return Near(left, order, hypothesis, print_)
+
+
+def _print(found: Arrays) -> bytes:
+    """Six digits of some elements."""
+    parts = []
+    for name, x in found.items():
+        flat = x.ravel()[:: max(1, x.size // SAMPLE)]
+        size = np.sqrt(np.mean(np.nan_to_num(flat, posinf=0.0, neginf=0.0) ** 2)) or 1.0
+        parts.append(f"{name} {size:.5g}".encode() + np.round(flat / size, 6).tobytes())
+    return b"".join(parts)
+
+
+def _held(scene: Scene | Coded, near: Sequence[Near], wrong: Wrong, until: float) -> Iterator[Fit]:
+    """Those of the nearest that hold within budgets, in the order in which they are to be believed."""
+    fits: list[tuple[Fit, int]] = []
+    for one in near[:HELD]:
+        if one.left > 2 * UNEXPLAINED or time.monotonic() > until:
+            break
+        if (found := fit(scene, one.hypothesis, wrong)) is not None:
+            fits.append((found, one.order))
+    best = min((one.residual for one, _ in fits), default=0.0)
+    # what is within its budget and yet much farther off than another is so by chance
+    fits.sort(key=lambda x: (-len(x[0].stages), x[0].off > 0, x[0].residual > 4 * best + 0.02, x[1]))
+    yield from (one for one, _ in fits)
+
+
+@dataclass(frozen=True, eq=False)
+class _Faulty:
+    """What a kernel with one fault makes, to which another is added."""
+
+    problem: Problem
+    expected: Arrays
+
+
+def _after(scene: Scene | Coded, hypothesis: Hypothesis) -> _Faulty | None:
+    table = edited(scene.problem.table, hypothesis)
+    if table is None:
+        return None
+    names = [name for name in scene.expected if table[name].dumped]
+    found = predicted(scene.problem, scene.expected, hypothesis, names)
+    return None if found is None else _Faulty(replace(scene.problem, table=table), found)
+
+
+def _left(scene: Scene | Coded, base: _Faulty, first: Hypothesis, second: Hypothesis, wrong: Wrong) -> float | None:
+    """The share of the error that both leave, of the wrong stage that they explain worst."""
+    touched = {*scene.touched(first), *scene.touched(second)}
+    names = [name for name in wrong if name in touched]
+    of_second = [name for name in scene.touched(second) if name in wrong]
+    found = predicted(base.problem, base.expected, second, of_second)
+    if found is None or not names:
+        return None
+    both = {name: found.get(name, base.expected[name]) for name in names}
+    return max(unexplained(scene, name, both[name], wrong[name]) for name in names)
