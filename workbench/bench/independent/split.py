@@ -23,6 +23,7 @@ from workbench.bench.independent.shape import (
 SPLITS = 6
 SPLIT_BLOCK_K = 16
 CHUNK = 40
+READ = 16
 Partials = tuple[Array, Array, Array]
 
 
@@ -88,10 +89,10 @@ def chunks(
     v: Array,
     scale: float,
     causal: bool,
-    chunk: Callable[[Array, int], Array] = lambda j, seqlen_k: j,
+    end: Callable[[Array, int], int] = lambda j, seqlen_k: int(j[-1]) + 1,
     merge: Merge | None = None,
 ) -> Stages:
-    """Chunks of 40 keys without tiles inside; `chunk` says which keys a chunk reads, of those that are its own."""
+    """Chunks of 40 keys, read in rows of 16; `end` says of a chunk's own keys where those end that it does not mask."""
     shape = Shape.of(q, k, causal)
     dtype = q.dtype
     q, k, v = float32(q, np.repeat(k, shape.group, 1), np.repeat(v, shape.group, 1))
@@ -100,9 +101,10 @@ def chunks(
     scores = unwritten(shape.batch, shape.heads, shape.seqlen_q, shape.seqlen_k)
     maxima, sums, partials = unwritten(*rows), unwritten(*rows), unwritten(*rows, shape.head_dim)
     for n, j in enumerate(own):
-        read = chunk(j, shape.seqlen_k)
+        read = np.arange(j[0], min(j[0] + cdiv(len(j), READ) * READ, shape.seqlen_k))
         s = q @ np.swapaxes(k[:, :, read], 2, 3) * np.float32(scale)
-        s = np.where(shape.visible(np.arange(shape.seqlen_q), read), s, NO_KEY)
+        within = read < end(j, shape.seqlen_k)
+        s = np.where(shape.visible(np.arange(shape.seqlen_q), read) & within, s, NO_KEY)
         maxima[:, :, n] = s.max(-1)
         p = np.exp(shifted(s, maxima[:, :, n]))
         scores[..., j], sums[:, :, n], partials[:, :, n] = s[..., : len(j)], p.sum(-1), p @ v[:, :, read]
