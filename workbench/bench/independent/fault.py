@@ -76,6 +76,11 @@ def queries(more_than: int) -> Callable[[Options], bool]:
     return lambda options: bool(options["seqlen_q"] > more_than)
 
 
+def enough(seqlen_q: int, seqlen_k: int) -> Callable[[Options], bool]:
+    """Cases of at least so many queries and keys, so that what depends on values happens in some row."""
+    return lambda options: bool(options["seqlen_q"] >= seqlen_q and options["seqlen_k"] >= seqlen_k)
+
+
 def visible_keys(options: Options, query: int) -> int:
     """How many keys a query sees; less than 0 counts what is missing to the first."""
     if not causal(options):

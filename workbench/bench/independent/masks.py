@@ -120,7 +120,8 @@ def padding_in_the_sum(q: Array, k: Array, v: Array, *, scale: float, causal: bo
     """Without a causal mask the zeros behind the last key are scores of 0 to the row sum."""
 
     def tile_sum(p: Array, m: Array, tile: Tile) -> Array:
-        padding = 0 if tile.shape.causal else BLOCK_K - len(tile.j)
-        return np.asarray(p.sum(-1) + np.float32(padding) * np.exp(-m))
+        if tile.shape.causal:
+            return np.asarray(p.sum(-1))
+        return np.asarray(p.sum(-1) + np.float32(BLOCK_K - len(tile.j)) * np.exp(-m))
 
     return one_run(q, k, v, scale, causal, Steps(tile_sum=tile_sum))

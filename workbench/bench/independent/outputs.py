@@ -11,8 +11,8 @@ from workbench.bench.independent.fault import (
     Options,
     always,
     causal,
+    enough,
     grouped,
-    keys,
     recorded,
     rows_without_keys,
     visible_keys,
@@ -64,11 +64,15 @@ def lse_not_written(q: Array, k: Array, v: Array, *, scale: float, causal: bool)
     return stages | {"lse": np.zeros_like(stages["lse"])}
 
 
-@recorded(FAULTS, flash, "lse", keys(BLOCK_K), "flash-attn 2f78d484")
+def last_tile_has_maxima(options: Options) -> bool:
+    return enough(8, BLOCK_K + 1)(options) and (options["seqlen_k"] - 1) % BLOCK_K >= BLOCK_K // 2
+
+
+@recorded(FAULTS, flash, "lse", last_tile_has_maxima, "flash-attn 2f78d484")
 def lse_of_the_maximum_before(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """lse adds the maximum that was stored before the last tile to the logarithm of the sum after it."""
     stages = flash(q, k, v, scale=scale, causal=causal)
-    before = stages["row_max"][..., max(stages["row_max"].shape[-1] - 2, 0)]
+    before = stages["row_max"][..., -2:][..., 0]
     return stages | {"lse": log_sum(before, stages["row_sum"][..., -1])}
 
 
@@ -122,13 +126,18 @@ def correction_of_a_kv_head(q: Array, k: Array, v: Array, *, scale: float, causa
     return smooth(q, k, v, scale, causal, np.repeat(of_kv_heads, q.shape[1] // k.shape[1], 1))
 
 
-@recorded(FAULTS, flash, "out", lambda o: o["seqlen_q"] > 4 and o["head_dim"] % 16 == 0, "flash-attn eeca63a7", False)
+def toggled_rows(options: Options) -> bool:
+    return options["seqlen_q"] > 4 and visible_keys(options, 4) > 0 and options["head_dim"] % 16 == 0
+
+
+@recorded(FAULTS, flash, "out", toggled_rows, "flash-attn eeca63a7", known=False)
 def columns_swizzled(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Four of every eight rows are stored with halves of each 16 columns exchanged, which the reader does not undo."""
     stages = flash(q, k, v, scale=scale, causal=causal)
     toggled = (np.arange(q.shape[2]) >> 2 & 1).astype(bool)
-    out = stages["out"].copy()
-    out[:, :, toggled] = out[:, :, toggled][..., np.arange(out.shape[3]) ^ 8]
+    out, d = stages["out"].copy(), np.arange(q.shape[3])
+    exchanged = np.where(d < len(d) // 16 * 16, d ^ 8, d)
+    out[:, :, toggled] = out[:, :, toggled][..., exchanged]
     return stages | {"out": out}
 
 

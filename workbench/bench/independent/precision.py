@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from workbench.bench.independent.fault import Independent, always, causal, half, keys, recorded
+from workbench.bench.independent.fault import Independent, always, causal, enough, half, keys, recorded
 from workbench.bench.independent.online import BLOCK_K, Steps, flash, one_run
 from workbench.bench.independent.packed import Packed, base_two, packed
 from workbench.bench.independent.rounding import BFLOAT16, chopped, e4m3, rounded, toward_zero
@@ -46,7 +46,7 @@ def product_stored_in_half(q: Array, k: Array, v: Array, *, scale: float, causal
     return one_run(q, k, v, scale, causal, Steps(score=score))
 
 
-@recorded(FAULTS, flash, "acc", keys(BLOCK_K), "vllm-gaudi#1419")
+@recorded(FAULTS, flash, "acc", enough(8, 2 * BLOCK_K), "vllm-gaudi#1419")
 def rescale_in_eight_bits(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """acc is rescaled by an e4m3 number, where row_sum has the factor in full."""
 
@@ -85,7 +85,7 @@ def maxima_in_bfloat16(q: Array, k: Array, v: Array, *, scale: float, causal: bo
     return chunks(q, k, v, scale, causal, merge=merge)
 
 
-@recorded(FAULTS, packed, "probs", lambda o: not causal(o), "flash-attn#2595")
+@recorded(FAULTS, packed, "probs", lambda o: keys(1)(o) and not causal(o), "flash-attn#2595")
 def short_polynomial(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """In tiles without a mask exp2 is a polynomial of degree 2, and elsewhere the function."""
 
@@ -107,7 +107,7 @@ def out_through_eight_bits(q: Array, k: Array, v: Array, *, scale: float, causal
     return stages | {"out": e4m3(stages["out"].astype(np.float32)).astype(q.dtype)}
 
 
-@recorded(FAULTS, flash, "probs_cast", half, "FreeToken#103")
+@recorded(FAULTS, flash, "probs_cast", lambda o: half(o) and keys(7)(o), "FreeToken#103")
 def probabilities_truncated(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Probabilities lose the bits that float16 has no room for, instead of being rounded to the nearest."""
     return one_run(q, k, v, scale, causal, Steps(cast=toward_zero))
