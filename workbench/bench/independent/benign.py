@@ -66,12 +66,6 @@ def whole_scores(q: Array, k: Array, scale: float, causal: bool) -> Array:
     return np.where(shape.visible(np.arange(shape.seqlen_q), np.arange(shape.seqlen_k)), scores, NO_KEY)
 
 
-def without_tiles() -> dict[str, object]:
-    told = contract(1, "float32")
-    del told["block_k"]
-    return told
-
-
 def weights_by_lse(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:
     """Attention whose weights are exp(score - lse), without a division."""
     q32, k32, v32 = float32(q, k, v)
@@ -79,7 +73,7 @@ def weights_by_lse(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
     highest = scores.max(-1)
     lse = log_sum(highest, np.exp(shifted(scores, highest)).sum(-1))
     out = np.exp(shifted(scores, lse)) @ np.repeat(v32, q.shape[1] // k.shape[1], 1)
-    told = without_tiles() | {"normalisation": "lse"}
+    told = contract(None, "float32") | {"normalisation": "lse"}
     return {"scores": scores, "out": out.astype(q.dtype), "lse": lse, "contract": told}
 
 
@@ -92,7 +86,11 @@ def smooth(q: Array, k: Array, v: Array, scale: float, causal: bool, correction:
     probs = np.exp(shifted(scores, highest))
     total = probs.sum(-1)
     lse = log_sum(highest, total) + correction
-    return {"out": divided(probs @ np.repeat(v, group, 1), total, dtype), "lse": lse, "contract": without_tiles()}
+    return {
+        "out": divided(probs @ np.repeat(v, group, 1), total, dtype),
+        "lse": lse,
+        "contract": contract(None, "float32"),
+    }
 
 
 def smoothed(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Stages:

@@ -97,9 +97,10 @@ def sweep(
     return pairs | rows | {"acc": accs} | left
 
 
-def contract(block_k: int, probs_dtype: str) -> dict[str, object]:
-    return {
-        "block_k": block_k,
+def contract(block_k: int | None, probs_dtype: str) -> dict[str, object]:
+    """What the kernels promise of their arithmetic; without `block_k` they have no tiles of equal size."""
+    tiles: dict[str, object] = {} if block_k is None else {"block_k": block_k}
+    return tiles | {
         "scores_dtype": "float32",
         "probs_dtype": probs_dtype,
         "probs_rounding": "nearest",

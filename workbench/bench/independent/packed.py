@@ -69,8 +69,8 @@ def base_two(q: Array, k: Array, v: Array, scale: float, causal: bool, lines: Pa
                 rows[name][b, h, r, t] = part
             accs[b, h, r, t] = acc
         maxima[b, h, r], sums[b, h, r], last[b, h, r] = m, l, acc
-    lse = np.where(sums > 0, log_sum(maxima * LN2, sums), NO_KEY)
-    stages = pairs | rows | {"acc": accs, "out": divided(last, sums, dtype), "lse": lse}
+    out = {"out": divided(last, sums, dtype), "lse": log_sum(maxima * LN2, sums)}
+    stages = pairs | rows | {"acc": accs} | out
     told = contract(BLOCK_N, str(dtype)) | {"base2": True, "skips_masked_tiles": True}
     return {name: unpacked(part, shape) for name, part in stages.items()} | {"contract": told}
 

@@ -108,8 +108,7 @@ def chunks(
         maxima[:, :, n] = s.max(-1)
         p = np.exp(shifted(s, maxima[:, :, n]))
         scores[..., j], sums[:, :, n], partials[:, :, n] = s[..., : len(j)], p.sum(-1), p @ v[:, :, read]
-    told = contract(CHUNK, "float32") | {"split_bounds": [0, *(int(j[-1]) + 1 for j in own)]}
-    del told["block_k"]  # a chunk has no tiles of equal size
+    told = contract(None, "float32") | {"split_bounds": [0, *(int(j[-1]) + 1 for j in own)]}
     return {"scores": scores} | merged((maxima, sums, partials), dtype, merge or Merge()) | {"contract": told}
 
 
