@@ -1,0 +1,1 @@
+"""Attention kernels in five styles, and faults of public bug reports in them."""
