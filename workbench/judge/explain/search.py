@@ -20,6 +20,8 @@ BEAM = 16
 HELD = 48
 #: elements of a stage by which predictions are told apart
 SAMPLE = 2048
+#: 2^32 over the golden ratio, odd: multiples of it spread evenly (Knuth, volume 3, section 6.4)
+GOLDEN = 2654435769
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +108,9 @@ def _print(found: Arrays) -> bytes:
     """Six digits of some elements."""
     parts = []
     for name, x in found.items():
-        flat = x.ravel()[:: max(1, x.size // SAMPLE)]
+        # spread without a period, as lanes and tiles have one
+        places = np.arange(min(SAMPLE, x.size)) * GOLDEN % x.size if x.size > SAMPLE else slice(None)
+        flat = x.ravel()[places]
         size = np.sqrt(np.mean(np.nan_to_num(flat, posinf=0.0, neginf=0.0) ** 2)) or 1.0
         parts.append(f"{name} {size:.5g}".encode() + np.round(flat / size, 6).tobytes())
     return b"".join(parts)

@@ -9,7 +9,7 @@ import numpy as np
 from workbench.case.formats import FORMATS
 from workbench.case.stages import INPUTS
 from workbench.floats import round_to
-from workbench.judge.explain.hypothesis import Hypothesis, altered
+from workbench.judge.explain.hypothesis import Hypothesis, Unfit, altered
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.indices import taken
 from workbench.reference import quantize
@@ -44,6 +44,8 @@ def _decoded(name: str, text: str, entries: Entries) -> Iterator[Hypothesis]:
             return quantize.decoded(at.whole(f"codes_{of}"), in_table(at, x, of))
 
         def in_rows(at: Any, x: np.ndarray, of: str) -> np.ndarray:
+            if at.p.codes is None:
+                raise Unfit
             made = quantize.decoded(at.whole(f"codes_{of}"), in_table(at, x, of))
             return by_query_head(round_to(made, at.p.codes.operands[of] or "float16"), at.heads)
 
