@@ -22,6 +22,7 @@ from workbench.cli.commands import Commands
 from workbench.cli.completion import complete
 from workbench.cli.contract import contract
 from workbench.cli.exits import BUG, DEFECT, ENVIRONMENT, USAGE
+from workbench.cli.explain import explain
 from workbench.cli.inputs import inputs
 from workbench.cli.lists import faults, kernels
 from workbench.cli.options import json_option, one_target, run_options
@@ -88,7 +89,7 @@ def commands(context: click.Context) -> None:
     context.with_resource(command())
 
 
-for command in (bench, check, contract, faults, inputs, kernels, show):
+for command in (bench, check, contract, explain, faults, inputs, kernels, show):
     commands.add_command(command)
 
 

@@ -29,6 +29,7 @@ from workbench.judge.elements import Comparison, State, Summary
 from workbench.judge.evidence import excesses
 from workbench.judge.expectation import Expectation
 from workbench.judge.expected import truth
+from workbench.judge.explain.explain import Explained, explain
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.headline import headline
 from workbench.judge.judgeable import readable, table, unjudgeable
@@ -44,6 +45,8 @@ from workbench.trace.trace import Trace, check
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
 SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing", "bug")
+#: seconds that a report spends on causes, at most
+QUICK_S = 2.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,6 +100,17 @@ class Diff:
     @cached_property
     def _explained(self) -> dict[str, Explanation]:
         return {}
+
+    def explain(self, seconds: float = 30.0) -> Explained:
+        """What explains what is wrong: named faults, one and two at a time, searched for so many seconds; what is found
+        is tried on fresh cases, where the kernel can be run.
+        """
+        return explain(self.trace, self.stages, seconds=seconds)
+
+    @cached_property
+    def explained(self) -> Explained:
+        """The same of single faults alone, without a run, in QUICK_S at most: for reports."""
+        return explain(self.trace, self.stages, seconds=QUICK_S, alone=True)
 
     @cached_property
     def beside(self) -> Beside:

@@ -24,7 +24,7 @@ class Codes:
     operands: Mapping[str, str | None] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: it holds arrays
 class Problem:
     """One run's values, all in float64 (or all in float32, for a control); -inf and NaN are allowed in stages."""
 

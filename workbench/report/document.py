@@ -11,6 +11,7 @@ from workbench.judge.cancellation import GOOD_BITS, ill_conditioned
 from workbench.judge.codes.loss import Loss
 from workbench.judge.diff import Diff
 from workbench.judge.elements import BINS, Comparison, State
+from workbench.judge.explain.explain import Explained
 from workbench.judge.stage import StageDiff
 from workbench.records import number
 
@@ -42,13 +43,37 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in diff.rules],
         "bits_lost": {name: _bits_lost(bits) for name, bits in diff.bits_lost.items()},
         "quantisation": None if diff.loss is None else _loss(diff.loss),
-        "explanations": [],
+        "explanations": number(diff.explained.as_dicts()),
     }
 
 
 def diffs_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The document `workbench.diffs/1` of the documents of several runs."""
     return {"schema": "workbench.diffs/1", "runs": list(runs)}
+
+
+def explained_document(diff: Diff, found: Explained) -> dict[str, Any]:
+    """The document `workbench.explain/1` of one judged run and what explains it."""
+    trace = diff.trace
+    return {
+        "schema": "workbench.explain/1",
+        "target": trace.target,
+        "faults": list(trace.faults),
+        "case": number(trace.case_run.as_dict()),
+        "verdict": diff.verdict,
+        "origins": list(diff.origins),
+        "explanations": number(found.as_dicts()),
+        "withdrawn": number([cause.as_dict() for cause in found.withdrawn]),
+        "unknown": number(found.unknown()),
+        "tried": found.tried,
+        "complete": found.complete,
+        "seconds": found.seconds,
+    }
+
+
+def explaineds_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The document `workbench.explains/1` of the documents of several runs."""
+    return {"schema": "workbench.explains/1", "runs": list(runs)}
 
 
 def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
@@ -63,7 +88,6 @@ def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
         "budget_terms": dict(known.budget_shares),
-        "ledger": [asdict(entry) for entry in known.factors],
     }
 
 

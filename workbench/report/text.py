@@ -11,10 +11,12 @@ from rich.text import Text
 
 from workbench.judge.diff import Diff
 from workbench.judge.elements import Element
+from workbench.judge.explain.explain import Explained
 from workbench.judge.headline import headline
 from workbench.judge.stage import StageDiff
 from workbench.judge.table import Row
 from workbench.report import tables
+from workbench.report.causes import lines as causes
 from workbench.report.command import diff_command
 from workbench.report.document import largest
 from workbench.report.numbers import number, ratio, value
@@ -122,6 +124,13 @@ def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> Rend
     parts: list[RenderableType] = [*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), table, *below]
     parts += wrapped(f"repeat: {command}", "dim", None) if (command := diff_command(diff)) else []
     return Group(*parts)
+
+
+def explained(diff: Diff, found: Explained, *, unicode: bool, width: int) -> RenderableType:
+    """What explains a wrong run, below what was run."""
+    fold = width if unicode else None
+    below = [x for line in causes(diff, found) for x in wrapped(line, "" if line.startswith(" ") else "bold", fold)]
+    return Group(*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), *below)
 
 
 def wrapped(line: str, style: str, width: int | None) -> list[Text]:

@@ -2,12 +2,12 @@
 
 from dataclasses import fields
 
-from workbench.case.stages import ALGORITHMS, AXIS_NAMES, QUANTISED_INPUTS, before_attention
+from workbench.case.stages import AXIS_NAMES, QUANTISED_INPUTS, before_attention
 from workbench.judge.diff import Diff
 from workbench.judge.elements import BINS, Comparison, State
 from workbench.judge.explain.explanation import Explanation
-from workbench.judge.explain.factors import FACTORS, Entry
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
+from workbench.report.causes import in_a_line
 from workbench.report.numbers import number, ratio, value
 from workbench.trace.trace import Trace
 
@@ -84,12 +84,11 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     )
     if full:
         lines += [bins(stage.decisive), *budget_terms(known)]
-    lines += [_equation(stage, entry) for entry in known.factors]
-    lines += [_factor(diff.trace, name) for name in dict.fromkeys(entry.factor for entry in known.factors)]
-    return lines + _causes(known)
+    lines += [in_a_line(cause) for cause in diff.explained.causes if stage.name in cause.fit.stages]
+    return lines + _judged_from(known)
 
 
-def _causes(known: Explanation) -> list[str]:
+def _judged_from(known: Explanation) -> list[str]:
     """From what a wrong stage was judged, where that is not what it read, and in which stages the cause can be."""
     lines, stage = [], known.stage
     if stage.isolated is None:
@@ -113,25 +112,6 @@ def _unseen(known: Explanation) -> list[str]:
         f"{found.right} is right, which rules out {', '.join(found.cleared)}",
         f"left: {', '.join(_DOES.get(name, name) for name in found.left)}; and {found.blind}",
     ]
-
-
-def _equation(stage: StageDiff, entry: Entry) -> str:
-    """What a factor explains: of the whole stage, or of the term that the stage sums."""
-    product = f"{'*' if entry.power == 1 else '/'} {entry.factor}"
-    if entry.term == stage.name:
-        how = product
-    elif entry.term == entry.factor and entry.power == -1:
-        how = f"without {entry.factor}"
-    else:
-        how = f"with {entry.term} {product}"
-    return f"actual = expected {how} at {entry.matched} of {entry.of} elements outside the budget"
-
-
-def _factor(trace: Trace, name: str) -> str:
-    """What a factor is and where it is due."""
-    factor, known = FACTORS[name], ALGORITHMS[trace.algorithm]
-    due = " and ".join(f"{stage} ({to})" for stage, to in factor.applied.items() if stage in known)
-    return f"{name}, {factor.meaning}, is applied by {due}"
 
 
 def counts(comparison: Comparison, where: str) -> str:

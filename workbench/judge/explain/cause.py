@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.case.case import Case
-from workbench.judge.explain.fit import Fit
+from workbench.judge.explain.fit import PROOF, Fit
 from workbench.judge.explain.hypothesis import Hypothesis
 
 
@@ -16,6 +16,7 @@ class Trial:
     predicted: str  #: in words
     seen: str
     held: bool
+    values: int = 0  #: elements that the fault moves and the prediction hits
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,13 @@ class Cause:
     @property
     def proved(self) -> bool:
         """Whether every wrong number is reproduced, by no rival as well, and no trial failed."""
-        return self.fit.proved and not self.rivals and (self.trial is None or self.trial.held)
+        tried = self.trial is None or self.trial.held
+        return self.fit.off == 0 and self.evidence >= PROOF and not self.rivals and tried
+
+    @property
+    def evidence(self) -> int:
+        """Elements that the fault moves and the prediction hits, in this run and on the fresh case."""
+        return self.fit.values + (0 if self.trial is None else self.trial.values)
 
     def as_dict(self) -> dict[str, Any]:
         """As in `workbench.explain/1`, of plain Python values."""

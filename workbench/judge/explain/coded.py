@@ -12,10 +12,9 @@ from workbench.floats import to_float64, ulp
 from workbench.judge.codes.decoding import decoding
 from workbench.judge.elements import Compared, compare
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited
-from workbench.judge.explain.scene import Arrays, mismatched, predicted
+from workbench.judge.explain.scene import Arrays, behind, mismatched, predicted
 from workbench.judge.judgeable import unjudgeable
 from workbench.reference.bound import Budget
-from workbench.reference.graph import upstream
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Table
 from workbench.reference.walk import budgets, values
@@ -67,11 +66,15 @@ class Coded:
         masks = {name: mismatched(one) for name, one in self._compared(self.problem.table, self.names).items()}
         return {name: mask for name, mask in masks.items() if mask.any()}
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Families of the library that may have something to say."""
+        return ("codes",)
+
     def touched(self, hypothesis: Hypothesis) -> tuple[str, ...]:
         """The dumped stages that a fault may show in."""
-        table, given = self.problem.table, self.problem.given
-        changed = {*hypothesis.stages}
-        return tuple(x for x in self.names if changed & {x, *upstream(table, x, given)})
+        after = {x for changed in hypothesis.stages for x in behind(self.problem, changed)}
+        return tuple(x for x in self.names if x in after)
 
     def predicted(self, hypothesis: Hypothesis, names: Collection[str]) -> Arrays | None:
         """The stages `names` of a kernel with this fault; None where it cannot have it."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,18 @@ class Explained:
     tried: int  #: hypotheses, and pairs of them
     complete: bool  #: whether time was enough
     seconds: float
+
+    #: wrong stages that no cause reproduces -> which of their elements are wrong, and how
+    patterns: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    formulas: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def unknown(self) -> dict[str, Any]:
+        """Patterns and formulas as in `workbench.explain/1`."""
+        return {
+            "stages": list(self.unexplained),
+            "patterns": [{"stage": name, **asdict(one)} for name, some in self.patterns.items() for one in some],
+            "formulas": [{"stage": name, **asdict(one)} for name, some in self.formulas.items() for one in some],
+        }
 
     def as_dicts(self) -> list[dict[str, Any]]:
         """The causes as in `workbench.explain/1`, the best first."""

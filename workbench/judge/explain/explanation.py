@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from workbench.judge.explain.budget_shares import terms
-from workbench.judge.explain.factors import Entry, ledger
 from workbench.judge.explain.suspects import Suspects, suspects
 from workbench.judge.explain.where import pattern
 from workbench.judge.judgeable import table
@@ -37,11 +36,6 @@ class Explanation:
     def budget_shares(self) -> Mapping[str, float]:
         """Sources of error -> their share of the budget at the worst element, as `budget_shares.terms` says."""
         return terms(self.trace, self.stage)
-
-    @cached_property
-    def factors(self) -> tuple[Entry, ...]:
-        """Factors that are there once too often, or lacking, as `factors.ledger` says."""
-        return ledger(self.trace, self.stage)
 
     @cached_property
     def suspects(self) -> Suspects | None:

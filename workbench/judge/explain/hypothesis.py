@@ -6,10 +6,11 @@ predicts every stage that a kernel with this fault has, and how far it may be fr
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from workbench.reference.graph import upstream
-from workbench.reference.stage import Stage, Step, Table, named, reads
+from workbench.reference.stage import Step, Table, named, reads
 from workbench.reference.steps.altered import Altered, Reading
 
 #: what a step's result becomes, of `walk.At` and the result, at one tile or at none
@@ -37,7 +38,7 @@ class Hypothesis:
         """Of the library."""
         return self.id.split(".")[0]
 
-    @property
+    @cached_property
     def stages(self) -> tuple[str, ...]:
         """Stages and parameters that it changes."""
         return tuple(dict.fromkeys(edit.stage for edit in self.edits))
@@ -87,10 +88,7 @@ def edited(table: Table, hypothesis: Hypothesis) -> Table | None:
         except Unfit:
             return None
     changed = {*hypothesis.stages}
-    return {name: _without_fused(found, name, stage, changed) for name, stage in found.items()}
-
-
-def _without_fused(table: Table, name: str, stage: Stage, changed: set[str]) -> Stage:
-    if stage.fused is None or not changed & {name, *upstream(table, name, reads(stage.fused))}:
-        return stage
-    return replace(stage, fused=None)
+    for name, stage in found.items():
+        if stage.fused is not None and changed & {name, *upstream(found, name, reads(stage.fused))}:
+            found[name] = replace(stage, fused=None)
+    return found

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from workbench.judge.compare import compared
 from workbench.judge.elements import Compared, State
 from workbench.judge.expectation import Expectation
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited
+from workbench.judge.explain.library import FAMILIES
 from workbench.judge.judgeable import readable, unjudgeable
 from workbench.judge.units import unit
 from workbench.reference.graph import upstream
@@ -83,17 +85,18 @@ class Scene:
                 for name in self.names
             }
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Families of the library that may have something to say."""
+        lacks = {"merge": not self.problem.merges, "codes": self.codes is None}
+        return tuple(name for name in FAMILIES if not lacks.get(name))
+
     def touched(self, hypothesis: Hypothesis) -> tuple[str, ...]:
         """The dumped stages that a fault may show in: those that it changes, and those made of what it changes and
         nobody saw.
         """
-        table = self.problem.table
-        return tuple(x for x in self.names if {x, *self._unseen[x]} & {*hypothesis.stages} and x in table)
-
-    @cached_property
-    def _unseen(self) -> Mapping[str, set[str]]:
-        """Dumped stage -> what it is made of and nobody saw."""
-        return {name: upstream(self.problem.table, name, self.problem.given) for name in self.names}
+        after = {x for changed in hypothesis.stages for x in behind(self.problem, changed)}
+        return tuple(x for x in self.names if x in after)
 
     def predicted(self, hypothesis: Hypothesis, names: Collection[str]) -> Arrays | None:
         """The stages `names` of a kernel with this fault; None where it cannot have it."""
@@ -143,15 +146,25 @@ def predicted(p: Problem, expected: Arrays, hypothesis: Hypothesis, names: Colle
     table = edited(p.table, hypothesis)
     if table is None:
         return None
-    changed = {*hypothesis.stages}
-    kept = {
-        x: value for x, value in expected.items() if table[x].dumped and not changed & {x, *upstream(table, x, p.given)}
-    }
+    after = {x for changed in hypothesis.stages for x in behind(p, changed)}
+    kept = {x: value for x, value in expected.items() if table[x].dumped and x not in after}
     try:
         found = values(replace(p, table=table, given=kept | {**p.given}), names)
     except Unfit:
         return None
     return {name: found[name] for name in names}
+
+
+def behind(p: Problem, changed: str) -> frozenset[str]:
+    """Stages and parameters that are made of one that changes, itself among them; what was dumped ends it."""
+    known = _BEHIND.setdefault(p, {})
+    if changed not in known:
+        known[changed] = frozenset(x for x in p.table if changed == x or changed in upstream(p.table, x, p.given))
+    return known[changed]
+
+
+#: problem -> stage -> what is made of it: asked thousands of times of one problem
+_BEHIND: "WeakKeyDictionary[Problem, dict[str, frozenset[str]]]" = WeakKeyDictionary()
 
 
 def mismatched(found: Compared) -> np.ndarray:

@@ -46,13 +46,14 @@ class Search:
 
 def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis] | None = None) -> Search:
     """Hypotheses that reproduce wrong stages by themselves and break no right one; `until` on `time.monotonic`."""
-    every = library() if among is None else among
+    every = library(scene.families) if among is None else among
+    right: dict[tuple[str, ...], bytes] = {}
     near, complete = [], True
     for order, one in enumerate(every):
         if time.monotonic() > until:
             complete = False
             break
-        if (found := _near(scene, one, order, wrong)) is not None:
+        if (found := _near(scene, one, order, wrong, right)) is not None:
             near.append(found)
     tried = len(near)
     near.sort(key=lambda x: (x.left, x.order))
@@ -90,15 +91,19 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Se
     return Search(tuple(_held(scene, near, wrong, until + 2)), found.near, tried, complete)
 
 
-def _near(scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong) -> Near | None:
-    names = [name for name in scene.touched(hypothesis) if name in wrong]
+def _near(
+    scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong, right: dict[tuple[str, ...], bytes]
+) -> Near | None:
+    names = tuple(name for name in scene.touched(hypothesis) if name in wrong)
     if not names:
         return None
     found = scene.predicted(hypothesis, names)
     if found is None:
         return None
     print_ = _print(found)
-    if print_ == _print({name: scene.expected[name] for name in names}):
+    if names not in right:
+        right[names] = _print({name: scene.expected[name] for name in names})
+    if print_ == right[names]:
         return None  # it changes nothing here
     left = max(unexplained(scene, name, found[name], wrong[name]) for name in names)
     return Near(left, order, hypothesis, print_)

@@ -15,9 +15,6 @@ from workbench.judge.explain.scene import Scene
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Trace
 
-#: a prediction is worth a run where it moves this share of a stage's elements, at least
-MOVED = 0.002
-
 #: the kernel on another case, as the part of a trace that is looked at; None where it cannot be run
 Run = Callable[[Scene | Coded, Case], Scene | Coded | None]
 
@@ -70,24 +67,27 @@ def separated(
 def tried(
     hypothesis: Hypothesis, where: Sequence[Imagined], names: Sequence[str], run: Run, beside: Case | None
 ) -> Trial | None:
-    """The hypothesis on the first of the cases on which it moves something, `beside` apart; None where none could be
-    run.
-    """
+    """The hypothesis on the first of the cases on which it shows, `beside` apart; None where none could be run."""
     for there in where:
-        if there.case == beside:
-            continue
-        moved = _moved(hypothesis, there, names)
-        if not moved:
+        if there.case == beside or not _moves(hypothesis, there, names):
             continue
         scene = run(there.scene, there.case)
         if scene is None:
             continue
-        name, share = next(iter(moved.items()))
-        held = _holds(scene, hypothesis)
-        found = {x: float(np.mean(mask)) for x, mask in scene.wrong.items()}
-        seen = ", ".join(f"{x} {part:.1%}" for x, part in found.items() if x in names) or "nothing wrong"
-        words = "as predicted" if held else "not as predicted"
-        return Trial(there.case, f"{name} moves at {share:.1%} of its elements", f"{seen} outside, {words}", bool(held))
+        visible = _visible(scene, hypothesis, names)
+        if not visible:
+            continue
+        name, share = next(iter(visible.items()))
+        touched = scene.touched(hypothesis)
+        again = fit(scene, hypothesis, {x: mask for x, mask in scene.wrong.items() if x in touched})
+        seen = float(np.mean(scene.wrong[name])) if name in scene.wrong else 0.0
+        return Trial(
+            there.case,
+            f"{share:.1%} of {name} wrong",
+            f"{seen:.1%}{', as predicted' if again is not None else ''}",
+            again is not None,
+            0 if again is None else again.values,
+        )
     return None
 
 
@@ -95,44 +95,26 @@ def _holds(scene: Scene | Coded, hypothesis: Hypothesis) -> bool | None:
     """Whether a run is as the hypothesis predicts; None where it predicts nothing there that could be seen."""
     touched = scene.touched(hypothesis)
     wrong = {name: mask for name, mask in scene.wrong.items() if name in touched}
-    if not wrong:
-        found = scene.predicted(hypothesis, touched)
-        moved = found is not None and any(not alike(found[name], scene.expected[name]) for name in touched)
-        comparisons = scene.compared(hypothesis, touched) if moved else None
-        if comparisons is None:
-            return None
-        # right within its budget, and as wrong as predicted too: nothing is said
-        return None if fit(scene, hypothesis, {}) is None and not _visible(scene, hypothesis, touched) else False
-    return fit(scene, hypothesis, wrong) is not None
+    if wrong:
+        return fit(scene, hypothesis, wrong) is not None
+    return False if _visible(scene, hypothesis, touched) else None
 
 
-def _visible(scene: Scene | Coded, hypothesis: Hypothesis, touched: Sequence[str]) -> bool:
-    """Whether what the hypothesis predicts is outside the budget of a right kernel."""
-    found = scene.predicted(hypothesis, touched)
-    if found is None:
-        return False
-    for name in touched:
-        allowed = scene.allowed(name)
-        off = abs(found[name] - scene.expected[name])
-        if np.any(off > 2 * allowed) or np.any(np.isnan(off) & ~np.isnan(scene.expected[name])):
-            return True
-    return False
-
-
-def _moved(hypothesis: Hypothesis, there: Imagined, names: Sequence[str]) -> dict[str, float]:
-    """Stage -> share of its elements that the hypothesis moves by more than a thousandth of the stage's size."""
-    found = there.predicted(hypothesis, names)
-    if found is None:
-        return {}
+def _visible(scene: Scene | Coded, hypothesis: Hypothesis, names: Sequence[str]) -> dict[str, float]:
+    """Stage -> share of its elements that the hypothesis takes out of the budget of a right kernel."""
+    found = scene.predicted(hypothesis, [name for name in names if name in scene.names])
     shares = {}
-    for name, x in found.items():
-        right = there.expected[name]
-        finite = np.isfinite(x) & np.isfinite(right)
-        size = np.sqrt(np.mean(right[finite] ** 2)) if finite.any() else 0.0
-        with np.errstate(all="ignore"):
-            moved = np.where(
-                finite, abs(x - right) > 1e-3 * (abs(right) + size), ~(np.isnan(x) & np.isnan(right)) & (x != right)
-            )
-        if (share := float(np.mean(moved))) > MOVED:
+    for name, x in (found or {}).items():
+        right = scene.expected[name]
+        known = np.isfinite(x) & np.isfinite(right)
+        off = abs(np.where(known, x, 0.0) - np.where(known, right, 0.0)) > scene.allowed(name)
+        other = ~known & ~((x == right) | (np.isnan(x) & np.isnan(right)))
+        if share := float(np.mean(off | other)):
             shares[name] = share
     return shares
+
+
+def _moves(hypothesis: Hypothesis, there: Imagined, names: Sequence[str]) -> bool:
+    """Whether the hypothesis changes one of the stages on a case."""
+    found = there.predicted(hypothesis, names)
+    return found is not None and any(not alike(x, there.expected[name]) for name, x in found.items())

@@ -3,6 +3,7 @@
 It is written from the definitions and from what is reported of kernels, and knows no kernel of ours.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 from workbench.judge.explain.hypothesis import Hypothesis
@@ -23,6 +24,11 @@ FAMILIES = {
 
 
 @cache
-def library() -> tuple[Hypothesis, ...]:
-    """Every hypothesis."""
-    return tuple(one for hypotheses in FAMILIES.values() for one in hypotheses())
+def family(name: str) -> tuple[Hypothesis, ...]:
+    """The hypotheses of one family."""
+    return tuple(FAMILIES[name]())
+
+
+def library(families: Sequence[str] = tuple(FAMILIES)) -> tuple[Hypothesis, ...]:
+    """The hypotheses of some families, of all where none are named."""
+    return tuple(one for name in families for one in family(name))

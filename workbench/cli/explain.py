@@ -1,0 +1,71 @@
+"""The command line's `explain`, which searches for causes."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from workbench.cli.commands import Command
+from workbench.cli.completion import complete
+from workbench.cli.exits import BUG
+from workbench.cli.options import json_option, one_target, run_options
+
+if TYPE_CHECKING:
+    from workbench.judge.diff import Diff
+    from workbench.judge.explain.explain import Explained
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
+@run_options
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=30.0, help="For the search, pairs of faults included [30]"
+)
+@click.option(
+    "--symptoms",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Instead of a TARGET: a table of largest errors, FILE.json, which is all that was written down",
+)
+@json_option
+def explain(target: str | None, seconds: float, symptoms: Path | None, as_json: bool, **options: Any) -> None:
+    """Name what is wrong in TARGET, and prove it by reproducing its wrong numbers.
+
+    TARGET and options are those of `workbench diff`. Thousands of named faults are put into the float64 reference, one
+    and two at a time; a cause is one that gives the kernel's wrong numbers within the error budget, and gives them
+    again on a fresh case where the kernel can be run. Exits as `diff` does.
+    """
+    from workbench.cli.runs import runs
+    from workbench.judge.diff import diff
+    from workbench.judge.stage import ORIGIN_VERDICTS
+    from workbench.progress import shown
+
+    if symptoms is not None:
+        return _symptoms(target, symptoms, as_json, options)
+    found: list[tuple[Diff, Explained]] = []
+    with shown():
+        calls, _ = runs(target, **options)
+        for call in calls:
+            judged = diff(call())
+            found.append((judged, judged.explain(seconds)))
+    if as_json:
+        from workbench.report.document import explained_document, explaineds_document
+
+        documents = [explained_document(*one) for one in found]
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else explaineds_document(documents)))
+    else:
+        from workbench.report import text
+
+        screen = text.console()
+        for one in found:
+            screen.print(text.explained(*one, unicode=screen.is_terminal, width=screen.width), crop=False)
+    wrong = any(judged.verdict in (*ORIGIN_VERDICTS, "untestable") or judged.trace.gates for judged, _ in found)
+    sys.exit(BUG if wrong else 0)
+
+
+def _symptoms(target: str | None, path: Path, as_json: bool, options: dict[str, Any]) -> None:
+    """Explain a table of largest errors."""
+    from workbench.refusal import Refusal
+
+    raise Refusal(f"--symptoms {path}: not yet")

@@ -1,0 +1,96 @@
+"""Causes in words, as a kernel engineer tells a colleague: what, the proof, the falsifier's result, what is unknown."""
+
+from collections.abc import Iterator
+
+from workbench.case.fields import FIELDS, flag, typed
+from workbench.judge.diff import Diff
+from workbench.judge.explain.cause import Cause
+from workbench.judge.explain.explain import Explained
+from workbench.judge.explain.fit import PROOF
+from workbench.report.numbers import ratio
+
+#: names of a class that are listed
+LISTED = 4
+
+
+def in_a_line(cause: Cause) -> str:
+    """A cause with its proof, in one line."""
+    if cause.rivals:
+        return f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} (workbench explain tells them apart)"
+    return f"cause: {cause.text}; reproduces {_reproduced(cause)}"
+
+
+def lines(judged: Diff, found: Explained) -> list[str]:
+    """All that was found, a line each."""
+    if not judged.origins:
+        return ["nothing to explain: no stage is wrong by itself"]
+    lines: list[str] = []
+    for cause in found.causes:
+        stages = ", ".join(cause.fit.stages)
+        lines += [f"{stages}: {cause.text}", *(f"  {line}" for line in _proof(judged, cause))]
+    for name in found.unexplained:
+        lines.append(f"{name}: cause unknown: none of {found.tried} hypotheses reproduces it")
+        lines += [f"  {line}" for line in _unknown(found, name)]
+    for cause in found.withdrawn:
+        lines.append(f"withdrawn: {cause.text}: it fits this run, and fails on another: {_trial(judged, cause)}")
+    time = "" if found.complete else "; time was up before all were tried: --seconds gives more"
+    lines.append(f"{found.tried} hypotheses tried in {found.seconds:.1f} s{time}")
+    return lines
+
+
+def _proof(judged: Diff, cause: Cause) -> Iterator[str]:
+    if len(cause.names) > 1:
+        others = cause.names[1 : LISTED + 1]
+        more = f", and {len(cause.names) - 1 - len(others)} more" if len(cause.names) - 1 > len(others) else ""
+        yield f"the same, in other words: {'; '.join(others)}{more}"
+    if cause.proved:
+        yield f"proof: it reproduces {_reproduced(cause)}"
+    else:
+        yield f"it reproduces {_reproduced(cause)}{_doubt(cause)}"
+    if cause.runner_up is not None:
+        text, left = cause.runner_up
+        yield f"the next best, {text!r}, leaves {min(left, 1):.0%} of the error"
+    if cause.decided_by is not None:
+        yield f"told from others that fit by a run with {_changes(judged, cause.decided_by)}"
+    for rival in cause.rivals[:LISTED]:
+        yield f"fits this run as well: {rival}"
+    if len(cause.rivals) > LISTED:
+        yield f"and {len(cause.rivals) - LISTED} more"
+    if cause.trial is not None:
+        yield f"tried on a fresh case, {_trial(judged, cause)}"
+    elif judged.trace.rerun is None:
+        yield "not tried on a fresh case, since a trace cannot be run again"
+
+
+def _unknown(found: Explained, name: str) -> Iterator[str]:
+    pattern, formula = found.patterns.get(name, ()), found.formulas.get(name, ())
+    yield from (f"pattern: {one.text}" for one in pattern)
+    yield from (f"formula: {one.text}" for one in formula)
+
+
+def _reproduced(cause: Cause) -> str:
+    fit = cause.fit
+    flips = f" ({fit.off} turned the other way by a rounding)" if fit.off else ""
+    return f"{fit.of - fit.off} of {fit.of} elements within their budgets, {ratio(fit.over_budget)} x at most{flips}"
+
+
+def _doubt(cause: Cause) -> str:
+    """Why it is not proved."""
+    if cause.rivals:
+        return "; not proved, since others do, too"
+    if cause.evidence < PROOF:
+        return f"; not proved: it moves {cause.evidence} elements, and fewer than {PROOF} may fit by chance"
+    return "; not proved"
+
+
+def _trial(judged: Diff, cause: Cause) -> str:
+    trial = cause.trial
+    assert trial is not None
+    return f"{_changes(judged, trial.case)}: predicted {trial.predicted}, seen {trial.seen}"
+
+
+def _changes(judged: Diff, case: object) -> str:
+    """The options of another case that differ from this one's."""
+    ours = judged.trace.case
+    differing = [name for name in FIELDS if getattr(case, name) != getattr(ours, name)]
+    return " ".join(f"{flag(name)} {typed(getattr(case, name))}" for name in differing) or "the same options"
