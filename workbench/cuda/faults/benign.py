@@ -52,7 +52,6 @@ BENIGN: Mapping[str, Fault] = {
             "for tile in range(tiles - 1, first_tile - 1, -1):",
             shows=several_tiles,
             promises=lambda case: {"tile_order": "descending"},
-            source="flash-attention 2.x",
         ),
         Fault(
             "merge-descending",

@@ -70,6 +70,16 @@ FAULTS: tuple[Fault, ...] = (
         needs=_TABLE,
         source="vllm#48016",
     ),
+    Fault(
+        "v-scales-permuted",
+        "fp8",
+        "the scales of V are read in another order than they were stored in",
+        "v_scale = scale_v[kv_h]",
+        "v_scale = scale_v[scale_v.shape[0] - 1 - kv_h]",
+        ("lut_v", "dequant_v"),
+        shows=several_kv_heads,
+        source="vllm#46329",
+    ),
     # values of codes
     Fault(
         "codes-read-as-signed",

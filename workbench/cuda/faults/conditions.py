@@ -43,6 +43,11 @@ def fewer_tiles_of_queries(case: Case) -> bool:
     return -(-case.seqlen_q // _block_k(case)) < _tiles(case)
 
 
+def beyond_limit(case: Case) -> bool:
+    """Whether there are more keys than the 64 that stand for what fits in an integer."""
+    return case.seqlen_k > 64
+
+
 def several_splits(case: Case) -> bool:
     """Whether the keys are cut into more than one split."""
     return (case.splits or 1) > 1

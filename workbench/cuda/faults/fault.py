@@ -17,6 +17,8 @@ from workbench.refusal import Refusal
 
 #: where the partial kernel of split_k is
 PARTIAL = "flash.py"
+#: what a tile that is never visited leaves unwritten
+UNVISITED = ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: `needs` is a dict

@@ -78,7 +78,7 @@ FAULTS: tuple[Fault, ...] = (
         "    return first, pair(s_q, upper + 8, upper + 9), second, pair(s_q, lower + 8, lower + 9)\n",
         ("qk",),
         needs=_MMA,
-        source="vllm#46329",
+        source="synthetic",
     ),
     Fault(
         "mma-begins-anew",

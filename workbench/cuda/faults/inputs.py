@@ -2,6 +2,7 @@
 
 from workbench.cuda.faults.conditions import (
     batched,
+    beyond_limit,
     fewer_tiles_of_queries,
     grouped,
     ragged,
@@ -9,7 +10,7 @@ from workbench.cuda.faults.conditions import (
     several_kv_heads,
     several_tiles,
 )
-from workbench.cuda.faults.fault import PARTIAL, Fault
+from workbench.cuda.faults.fault import PARTIAL, UNVISITED, Fault
 
 FAULTS: tuple[Fault, ...] = (
     # heads and batches
@@ -122,7 +123,7 @@ FAULTS: tuple[Fault, ...] = (
         "load_tile(s_q, q, b, h, cuda.blockIdx.x * BLOCK_Q, seqlen_q, head_dim)",
         "load_tile(s_q, q, b, h, cuda.blockIdx.x * BLOCK_Q + 1, seqlen_q, head_dim)",
         ("qk",),
-        source="flashinfer#4382",
+        source="synthetic",
     ),
     Fault(
         "flash-k-tile-of-block-q",
@@ -146,12 +147,33 @@ FAULTS: tuple[Fault, ...] = (
         source="aiter#3498",
     ),
     Fault(
+        "flash-k-offset-wraps",
+        "flash",
+        "the offset of a row of K is an integer with too few bits, here so that it wraps after 64 rows",
+        "load_tile(s_kv, k, b, kv_h, first_key, seqlen_k, head_dim)",
+        "load_tile(s_kv, k, b, kv_h, first_key % 64, seqlen_k, head_dim)",
+        ("qk",),
+        shows=beyond_limit,
+        source="pytorch#187225, xformers 471569b4",
+    ),
+    Fault(
+        "partial-v-zero-past-limit",
+        "split_k",
+        "the offset of a row of V overflows, here after 64 rows, and the guard of the bounds loads 0",
+        "load_tile(s_kv, v, b, kv_h, first_key, seqlen_k, head_dim)",
+        "load_tile(s_kv, v, b, kv_h, first_key, min(seqlen_k, 64), head_dim)",
+        ("acc",),
+        shows=beyond_limit,
+        file=PARTIAL,
+        source="aiter#4774",
+    ),
+    Fault(
         "flash-tiles-floor",
         "flash",
         "the number of key tiles is rounded down, so that the last keys are never visited",
         "first_tile, tiles = 0, (seqlen_k + BLOCK_K - 1) // BLOCK_K",
         "first_tile, tiles = 0, seqlen_k // BLOCK_K",
-        ("qk", "row_max"),
+        UNVISITED,
         shows=ragged,
         source="flash-attention#2745, flashinfer#1148",
     ),
@@ -161,7 +183,7 @@ FAULTS: tuple[Fault, ...] = (
         "the number of key tiles is that of the queries",
         "first_tile, tiles = 0, (seqlen_k + BLOCK_K - 1) // BLOCK_K",
         "first_tile, tiles = 0, (min(seqlen_q, seqlen_k) + BLOCK_K - 1) // BLOCK_K",
-        ("qk", "row_max"),
+        UNVISITED,
         shows=fewer_tiles_of_queries,
         source="jax bd9a10e4eb",
     ),

@@ -1,6 +1,6 @@
 """Faults of the mask: causal, of a window, and of keys behind the last one, which no stage of scores holds."""
 
-from workbench.cuda.faults.conditions import hides_keys, rectangular, sees_past_end, several_query_tiles
+from workbench.cuda.faults.conditions import beyond_limit, hides_keys, rectangular, sees_past_end, several_query_tiles
 from workbench.cuda.faults.fault import PARTIAL, Fault
 
 FAULTS: tuple[Fault, ...] = (
@@ -70,7 +70,7 @@ FAULTS: tuple[Fault, ...] = (
         ("scores",),
         needs={"causal": True},
         shows=hides_keys,
-        source="lattice#361, onnxruntime#28904",
+        source="ohdearquant/lattice#361, onnxruntime#28904",
     ),
     Fault(
         "partial-mask-added",
@@ -78,11 +78,23 @@ FAULTS: tuple[Fault, ...] = (
         "the mask adds -50000 to a score instead of replacing it",
         "(causal and key > row + diagonal):\n                s = NEG_INF\n",
         "(causal and key > row + diagonal):\n                s = s - float32(50000)\n",
-        ("scores",),
+        ("scores", "row_sum"),
         needs={"causal": True},
         shows=hides_keys,
         file=PARTIAL,
         source="flashinfer 91a64ede6",
+    ),
+    Fault(
+        "partial-mask-positions-narrow",
+        "split_k",
+        "the mask compares positions of keys in too few bits, here 6",
+        "(causal and key > row + diagonal)",
+        "(causal and key % 64 > row + diagonal)",
+        ("scores",),
+        needs={"causal": True},
+        shows=lambda case: hides_keys(case) and beyond_limit(case),
+        file=PARTIAL,
+        source="mlx#3361",
     ),
     # the window
     Fault(

@@ -41,7 +41,7 @@ FAULTS: tuple[Fault, ...] = (
         "out[b, h, row, d] = STORE(",
         "out[b, h, (row + 1) % seqlen_q, d] = STORE(",
         ("out",),
-        source="flashinfer#4382",
+        source="synthetic",
     ),
     Fault(
         "flash-out-small-flushed",

@@ -1,7 +1,7 @@
 """Faults of the splits of the keys, and of the partial results that they leave."""
 
 from workbench.cuda.faults.conditions import empty_split, several_splits, tiles_left_over
-from workbench.cuda.faults.fault import PARTIAL, Fault
+from workbench.cuda.faults.fault import PARTIAL, UNVISITED, Fault
 
 FAULTS: tuple[Fault, ...] = (
     # which keys a split has
@@ -11,7 +11,7 @@ FAULTS: tuple[Fault, ...] = (
         "the tiles of a split are rounded down, so that no split takes those that are left",
         "tiles_per_split = (tiles + splits - 1) // splits",
         "tiles_per_split = max(tiles // splits, 1)",
-        ("qk", "row_max"),
+        (*UNVISITED, "partial_max", "partial_sum", "partial_O"),
         shows=tiles_left_over,
         file=PARTIAL,
         source="flashinfer#1614",
@@ -22,7 +22,7 @@ FAULTS: tuple[Fault, ...] = (
         "every split but the last ends one tile early",
         "min((split + 1) * tiles_per_split, tiles)",
         "min((split + 1) * tiles_per_split - (split < splits - 1), tiles)",
-        ("qk", "row_max"),
+        UNVISITED,
         shows=several_splits,
         file=PARTIAL,
         source="synthetic",
@@ -69,7 +69,7 @@ FAULTS: tuple[Fault, ...] = (
         "partial_O[b, h, split, (row + 1) % seqlen_q, d] = acc[i]",
         ("partial_O",),
         file=PARTIAL,
-        source="flashinfer#4382",
+        source="synthetic",
     ),
     Fault(
         "partial-O-normalised",
@@ -134,6 +134,6 @@ FAULTS: tuple[Fault, ...] = (
         "partial_O[b, h, 0, row, d] += acc[i]",
         finding="race",
         file=PARTIAL,
-        source="flashinfer#58",
+        source="synthetic",
     ),
 )

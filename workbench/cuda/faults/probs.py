@@ -1,6 +1,6 @@
 """Faults of probs, and of the running sum of them."""
 
-from workbench.cuda.faults.conditions import hides_keys, several_tiles
+from workbench.cuda.faults.conditions import hides_keys, ragged, several_tiles
 from workbench.cuda.faults.fault import PARTIAL, Fault
 
 FAULTS: tuple[Fault, ...] = (
@@ -50,7 +50,17 @@ FAULTS: tuple[Fault, ...] = (
         "p = math.exp(s_p[r, c] - m_safe)",
         "p = math.exp(s_p[r, c] - float32(10))",
         ("probs",),
-        source="vllm-fork#275",
+        source="HabanaAI vllm-fork#275",
+    ),
+    Fault(
+        "flash-mask-for-max-only",
+        "flash",
+        "the max leaves masked keys out, probs do not",
+        "            s_p[r, c] = s\n",
+        "            s_p[r, c] = libdevice.fmul_rn(dot, scale)\n",
+        ("probs", "row_sum"),  # the last of keys behind the last one
+        shows=lambda case: hides_keys(case) or ragged(case),
+        source="NNkernels.jl#16",
     ),
     Fault(
         "flash-max-not-subtracted-in-last-tile",
@@ -130,7 +140,7 @@ FAULTS: tuple[Fault, ...] = (
         "the reduction of a row's sum ends one shuffle early",
         "l = l * correction + row_sum_of(tile_sum)",
         "l = l * correction + tile_sum + cuda.shfl_xor_sync(0xFFFFFFFF, tile_sum, 1)",
-        ("row_sum",),
+        ("row_sum", "out"),  # the lanes of a row divide by a sum each
         source="llama.cpp#24451",
     ),
     Fault(

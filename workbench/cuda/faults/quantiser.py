@@ -50,6 +50,16 @@ FAULTS: tuple[Fault, ...] = (
         file=QUANTISER,
         source="humming#39",
     ),
+    Fault(
+        "quantiser-scale-float16",
+        "fp8",
+        "the scale is rounded to float16, and may be less than what the largest value needs",
+        "scale = largest / KINDS[kind].largest",
+        "scale = xp.asarray(xp.asarray(largest / KINDS[kind].largest, dtype=xp.float16), dtype=xp.float32)",
+        _SCALES,
+        file=QUANTISER,
+        source="burn#5261",
+    ),
     # codes
     Fault(
         "no-saturation",
@@ -102,7 +112,7 @@ FAULTS: tuple[Fault, ...] = (
         "code = steps + (exponent",
         "code = steps * (size >= 2.0**form.smallest_exponent) + (exponent",
         _CODES,
-        needs={"codes": "e4m3"},
+        needs={"codes": "e4m3", "distribution": "outlier-channels"},
         file=QUANTISER,
         source="vllm#55696",
     ),

@@ -1,5 +1,7 @@
 """Faults of q @ k^T, its scale and its softcap."""
 
+import numpy as np
+
 from workbench.cuda.faults.conditions import hides_keys, own_scale, ragged, scaled
 from workbench.cuda.faults.fault import PARTIAL, Fault
 
@@ -82,6 +84,7 @@ FAULTS: tuple[Fault, ...] = (
         "s = libdevice.fmul_rn(dot, libdevice.half2float(libdevice.float2half_rn(scale)))",
         ("scores",),
         needs={"head_dim": 32},
+        shows=lambda case: float(np.float16(case.scale)) != case.scale,
         source="mlx#3119",
     ),
     Fault(
