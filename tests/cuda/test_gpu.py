@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from workbench import Case, diff, run
+from workbench.bench.showing import showing
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS as ALL_KERNELS
 from workbench.floats import DTYPES, to_float64
@@ -13,7 +14,6 @@ pytestmark = pytest.mark.gpu
 KERNELS = {name: kernel for name, kernel in ALL_KERNELS.items() if not kernel.quantised}
 
 SHAPES = [(4, 4), (64, 64), (65, 64), (128, 64), (192, 64), (256, 64), (512, 64)]
-CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True)
 
 
 @pytest.mark.parametrize("kernel", list(KERNELS))
@@ -44,8 +44,7 @@ def test_probes_do_not_change_a_bit_of_the_output(kernel: str, dtype: str) -> No
 )
 def test_each_fault_has_the_same_origins_as_on_the_emulator(fault: str) -> None:
     kernel = CATALOGUE[fault].kernel
-    case = CASE.but(seqlen_k=64) if fault == "flash-no-masked-tile-guard" else CASE
-    case = case.but(splits=3 if KERNELS[kernel].splits else None, **CATALOGUE[fault].needs)
+    case = showing(CATALOGUE[fault], np.random.default_rng(0))
     on_gpu, on_emulator = (diff(run(kernel, case, faults=[fault], backend=backend)) for backend in ("cuda", "emulator"))
     assert on_gpu.verdict in ("bug", "missing") and on_gpu.origin in CATALOGUE[fault].stages
     assert on_gpu.origins == on_emulator.origins

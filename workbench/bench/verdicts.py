@@ -14,6 +14,7 @@ import numpy as np
 
 from workbench.bench import tally
 from workbench.bench.harness import gathered, spread
+from workbench.bench.showing import showing
 from workbench.bench.tally import LIMITS, RULES, Called, Tally, counted, expected_out
 from workbench.case.case import Case
 from workbench.case.distributions import DISTRIBUTIONS
@@ -39,8 +40,6 @@ BUILDS = (
     (64, 64, 33, 64, "float16"),
     (32, 32, 65, 128, "float32"),
 )
-#: the build of every fault, with the dtype that it needs
-FAULT_BUILD = {"block_q": 32, "block_k": 32, "head_dim": 32}
 #: the kernels on floats: those on codes take no dtype, and have variants of their own
 MEASURED = tuple(kernel.name for kernel in KERNELS.values() if not kernel.quantised)
 #: the faults that numbers show
@@ -179,7 +178,7 @@ def _truncating_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
     (stage,) = fault.biased
     verdicts: Counter[str] = Counter()
     for _ in range(runs):
-        case = _fault_case(fault, random)
+        case = showing(fault, random)
         faulty, sound = (run(fault.kernel, case, faults=some, backend="emulator") for some in ([fault.id], []))
         if faulty.stages[stage].tobytes() != sound.stages[stage].tobytes():
             verdicts[diff(faulty)[stage].verdict] += 1
@@ -190,27 +189,11 @@ def effective_runs(fault: Fault, runs: int, seed: int) -> Iterator[Trace]:
     """Of so many random runs of a fault, with a full dump, those in which it changes a bit of out or lse."""
     random = np.random.default_rng(seed)
     for _ in range(runs):
-        case = _fault_case(fault, random)
+        case = showing(fault, random)
         faulty = run(fault.kernel, case, faults=[fault.id], backend="emulator")
         sound = run(fault.kernel, case, probes="output", backend="emulator")
         if any(faulty.stages[name].tobytes() != sound.stages[name].tobytes() for name in ("out", "lse")):
             yield faulty
-
-
-def _fault_case(fault: Fault, random: np.random.Generator) -> Case:
-    """A case in which the fault can show: several tiles, and rows without keys where it is about those."""
-    length = int(random.integers(65, 129))
-    options: dict[str, Any] = {
-        **FAULT_BUILD,
-        "heads": int(random.integers(1, 4)),
-        "seqlen_q": length,
-        "seqlen_k": length - int(random.integers(1, 33)) if fault.id == "flash-no-masked-tile-guard" else length,
-        "causal": bool(random.integers(2)) or "causal" in fault.needs,
-        "splits": int(random.integers(2, 5)) if KERNELS[fault.kernel].splits else None,
-        "seed": int(random.integers(2**32)),
-        "distribution": str(random.choice(["normal", "uniform", "outlier-channels", "peaked"])),
-    }
-    return _case(options | dict(fault.needs))
 
 
 def reduced(trace: Trace, probes: str) -> Trace:

@@ -99,6 +99,19 @@ def verdicts(
 
 
 @bench.command()
+@click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each fault [5]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
+@json_option
+def faults(per_fault: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Check, by bits, that every fault shows where it says, and judge changes that are none; 1 where not all holds."""
+    from workbench.bench import bits as bench_bits
+
+    results = _measured(bench_bits, as_json, per_fault, seed, jobs)
+    sys.exit(BUG if bench_bits.wrong(results) else 0)
+
+
+@bench.command()
 @click.argument("target", metavar="TARGET")
 @fault_option
 @case_options

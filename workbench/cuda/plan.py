@@ -99,7 +99,7 @@ def plan(name: str, case: Case, options: Options) -> Plan:
         target=name,
         algorithm=kernel.algorithm,
         case=case,
-        contract=kernel.contract(case),
+        contract=replace(kernel.contract(case), **{k: x for fault in chosen for k, x in fault.promises(case).items()}),
         inputs=read,
         stages={**codes, **feed},
         requested=wanted,

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from workbench import Case, diff, run
+from workbench.bench.showing import showing
 from workbench.case import formats
 from workbench.case.stages import stages_of
 from workbench.cli.main import commands
@@ -19,7 +20,7 @@ from workbench.reference import quantize
 from workbench.report.words import findings
 
 STAGES = tuple(stages_of("fp8"))
-FAULTS = [fault for fault in CATALOGUE.values() if fault.kernel == "fp8"]
+FAULTS = ("scale-not-applied", "rescale-per-lane", "fragment-rows-swapped", "quantiser-zero-scale")
 #: the faults that are a factor too many or too few: origin, factor, power
 FACTORS = {"scale-not-applied": [("lut_k", "scale_k", -1)], "rescale-per-lane": [("acc", "correction", -1)]}
 CASE = Case(heads=4, seqlen=128, head_dim=64)
@@ -37,8 +38,9 @@ def first_difference(faulty, sound):
     return next(name for name in STAGES if faulty.stages[name].tobytes() != sound.stages[name].tobytes())
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=[fault.id for fault in FAULTS])
-def test_each_fault_begins_at_its_own_stage(fault):
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_begins_at_its_own_stage(fault):
+    fault = CATALOGUE[fault]
     case = CASE.but(**fault.needs)
     faulty, sound = fp8_run(case, faults=[fault.id]), fp8_run(case)
     assert diff(sound).verdict in ("exact", "rounding")
@@ -153,12 +155,10 @@ def test_a_stage_moved_by_one_bit_is_outside_somewhere():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("fault", FAULTS, ids=[fault.id for fault in FAULTS])
+@pytest.mark.parametrize(
+    "fault", [fault.id for fault in CATALOGUE.values() if fault.kernel == "fp8" and not fault.unwritten_memory]
+)
 def test_gpu_shows_each_fault_where_the_emulator_does(fault):
-    if fault.unwritten_memory:
-        pytest.skip("reads memory that nobody wrote")
-    on_gpu, on_emulator = (
-        origins(fp8_run(CASE.but(**fault.needs), faults=[fault.id], backend=backend))
-        for backend in ("cuda", "emulator")
-    )
+    case = showing(CATALOGUE[fault], np.random.default_rng(0))
+    on_gpu, on_emulator = (origins(fp8_run(case, faults=[fault], backend=backend)) for backend in ("cuda", "emulator"))
     assert on_gpu and on_gpu == on_emulator

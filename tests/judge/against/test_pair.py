@@ -9,7 +9,6 @@ import pytest
 from workbench import Against, Case, Diff, Refusal, Trace, against, diff, run
 from workbench.bench.verdicts import BUILDS
 from workbench.case.distributions import DISTRIBUTIONS
-from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.judge.codes.decoding import attention_of
 
 CASE = Case(seqlen=128, head_dim=32, causal=True, block_q=32, block_k=32)
@@ -37,13 +36,6 @@ PARTS_AT = {
     "partial-O-float16": "out",
     "partial-split-unwritten": "out",
 }
-
-
-def test_every_fault_of_split_k_is_asked() -> None:
-    """But for a max that is not the largest, which leaves out right; and of a softcap, which the case has not."""
-    of_split_k = [fault for fault in CATALOGUE.values() if fault.kernel == "split_k" and "softcap" not in fault.needs]
-    shown = {fault.id for fault in of_split_k if fault.stages}
-    assert shown == {*PARTS_AT, "reduce-max-first-split"}
 
 
 @pytest.mark.parametrize(("fault", "stage"), PARTS_AT.items())

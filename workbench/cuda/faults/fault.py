@@ -7,11 +7,18 @@ and replaced by `after`, which has as many lines, so that line numbers survive. 
 as they do not overlap.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.case.case import Case
+from workbench.cuda.faults.conditions import always
 from workbench.refusal import Refusal
+
+#: where the partial kernel of split_k is
+PARTIAL = "flash.py"
+#: what a tile that is never visited leaves unwritten
+UNVISITED = ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: `needs` is a dict
@@ -27,11 +34,13 @@ class Fault:
     finding: str = ""  #: the kind under which `workbench check` reports it; "" where it finds nothing
     biased: tuple[str, ...] = ()  #: stages whose errors it makes lean to one side, inside their budgets or not by far
     needs: Mapping[str, Any] = field(default_factory=dict)  #: case options without which it cannot show
+    shows: Callable[[Case], bool] = always  #: of the settled cases with these, those in which it can show
+    promises: Callable[[Case], Mapping[str, Any]] = lambda case: {}  #: fields of the contract that it changes
     file: str = ""  #: name of the source that it changes, where that is not the kernel's own
     seqlen: int | None = None  #: length at which it shows, taken where the user gives none
     leaves_arrays: bool = False  #: whether it reads beyond the end of its inputs
     unwritten_memory: bool = False  #: whether it shows only when unwritten memory does not happen to hold zeros
-    source: str = ""  #: a public report of the same mistake
+    source: str = ""  #: a public report of the same mistake; "synthetic" where none is known
 
 
 def of_file(faults: Sequence[Fault], file: str) -> tuple[Fault, ...]:

@@ -1,124 +1,15 @@
-"""The faults of the kernel on 8-bit codes and of its quantiser."""
+"""Faults of attention in the kernel on 8-bit codes: fragments of tensor cores, and the softmax in shared memory."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from workbench.cuda.faults.conditions import hides_keys, several_tiles
 from workbench.cuda.faults.fault import Fault
 
-QUANTISER = "quantize.py"
-
-
-def _fault(id: str, summary: str, before: str, after: str, stages: tuple[str, ...], **more: Any) -> Fault:
-    return Fault(id, "fp8", summary, before, after, stages, **more)
-
-
-_SCALES, _CODES = ("scale_q", "scale_k", "scale_v"), ("codes_q", "codes_k", "codes_v")
-_MMA: Mapping[str, Any] = {"scores": "mma"}
-_TABLE: Mapping[str, Any] = {"decode": "table"}
-_SIMULATED_TABLE: Mapping[str, Any] = {"codes": "simulated", "decode": "table"}
+_MMA = {"scores": "mma"}
 
 FAULTS: tuple[Fault, ...] = (
-    # the quantiser
-    _fault(
-        "quantiser-zero-scale",
-        "a head of zeros gets a tiny scale, not 1",
-        "return xp.where(largest < SMALLEST_NORMAL, xp.ones_like(scale), scale)",
-        "return xp.clip(scale, 1e-12, None)",
-        _SCALES,
-        needs={"distribution": "zero-head"},
-        file=QUANTISER,
-        source="lmdeploy#3652, vllm#53339",
-    ),
-    _fault(
-        "quantiser-amax-without-abs",
-        "the scale is that of the largest value, not of the largest in size",
-        "size = xp.abs(x)",
-        "size = x",
-        _SCALES,
-        file=QUANTISER,
-        source="LightLLM#943",
-    ),
-    _fault(
-        "no-saturation",
-        "values beyond the largest one wrap around, or become NaN or infinity",
-        "        y = xp.clip(y, -form.largest, form.largest)",
-        "        pass",
-        _CODES,
-        needs={"quantiser_scale": "static"},
-        file=QUANTISER,
-        source="ml_dtypes#400, pytorch#160957",
-    ),
-    # decoding
-    _fault(
-        "scale-of-head-0",
-        "every head of K is decoded with the scale of head 0",
-        "k_scale = scale_k[kv_h]",
-        "k_scale = scale_k[0]",
-        ("lut_k", "dequant_k"),
-        source="rocm-libraries#10474",
-    ),
-    _fault(
-        "v-uses-k-scale",
-        "V is decoded with the scale of K",
-        "v_scale = scale_v[kv_h]",
-        "v_scale = scale_k[kv_h]",
-        ("lut_v", "dequant_v"),
-        source="sglang#26852",
-    ),
-    _fault(
-        "scale-not-applied",
-        "the table of K leaves out the scale",
-        "s_lut_k[c] = decoded(c, k_scale)",
-        "s_lut_k[c] = decoded(c, float32(1))",
-        ("lut_k",),
-        needs=_TABLE,
-        source="vllm#42580, flashinfer#1416",
-    ),
-    _fault(
-        "codes-read-as-signed",
-        "the tables take codes for signed numbers: those from 128 on stand for 256 less",
-        "            s_lut_k[c] = decoded(c, k_scale)\n            s_lut_v[c] = decoded(c, v_scale)\n",
-        "            s_lut_k[c] = decoded(c - c // 128 * 256, k_scale)\n"
-        "            s_lut_v[c] = decoded(c - c // 128 * 256, v_scale)\n",
-        ("lut_k", "lut_v"),
-        needs=_SIMULATED_TABLE,
-    ),
-    _fault(
-        "zero-point-127",
-        "the table of K has zero point 127: all scores of a row shift alike, and out stays right",
-        "s_lut_k[c] = decoded(c, k_scale)",
-        "s_lut_k[c] = decoded(c + 1, k_scale)",
-        ("lut_k",),
-        needs=_SIMULATED_TABLE,
-    ),
-    _fault(
-        "e5m2-read-as-e4m3",
-        "codes with 5 exponent bits are decoded as codes with 4",
-        "float8(code, FRACTION_BITS)",
-        "float8(code, 3)",
-        ("lut_k", "lut_v", "dequant_q", "dequant_k", "dequant_v"),
-        needs={"codes": "e5m2"},
-        source="vllm#45720",
-    ),
-    _fault(
-        "v-tile-row-shift",
-        "every row of a V tile holds the next key",
-        "decode_tile(s_kv, codes_v, s_lut_v, v_scale, b, kv_h, first_key, keys, head_dim)",
-        "decode_tile(s_kv, codes_v, s_lut_v, v_scale, b, kv_h, first_key + 1, keys - 1, head_dim)",
-        ("dequant_v",),
-    ),
-    _fault(
-        "partial-tile-codes-not-zeroed",
-        "the last tile, where it is not full, keeps the codes of another tile beyond its last key",
-        "            tile[i] = 0\n",
-        "            pass\n",
-        ("acc",),
-        needs={"block_k": 48},
-        source="flashinfer#1029",
-    ),
     # scores
-    _fault(
+    Fault(
         "b-fragment-row-major",
+        "fp8",
         "K is read as if its transpose lay in memory",
         "    first = (key + half + g) * LD + d + 2 * t\n"
         "    return pair(s_k, first, first + 1), pair(s_k, first + 8, first + 9)\n",
@@ -126,43 +17,95 @@ FAULTS: tuple[Fault, ...] = (
         "    return pair(s_k, first, first + LD), pair(s_k, first + 8 * LD, first + 9 * LD)\n",
         ("qk",),
         needs=_MMA,
+        source="flashinfer#2689",
     ),
-    _fault(
+    Fault(
         "b-leading-dimension",
+        "fp8",
         "K is read as if its rows lay side by side, without the padding between them",
         "first = (key + half + g) * LD + d + 2 * t",
         "first = (key + half + g) * HEAD_DIM + d + 2 * t",
         ("qk",),
         needs=_MMA,
+        source="flash-attention eeca63a7",
     ),
-    _fault(
+    Fault(
         "fragment-rows-swapped",
+        "fp8",
         "rows g and g + 8 of Q are swapped",
         "    lower = upper + 8 * LD\n    first, second = pair(s_q, upper, upper + 1), pair(s_q, lower, lower + 1)\n",
         "    lower = upper + 8 * LD\n    second, first = pair(s_q, upper, upper + 1), pair(s_q, lower, lower + 1)\n",
         ("qk",),
         needs=_MMA,
+        source="synthetic",
     ),
-    _fault(
+    Fault(
         "scores-tile-store-leading-dimension",
+        "fp8",
         "a 16x16 tile of products is stored as if the whole were 16 columns wide",
         "s_p[(row + g + i // 2 * 8) * BLOCK_K + key + half + 2 * t + i % 2]",
         "s_p[row * BLOCK_K + (g + i // 2 * 8) * 16 + key + half + 2 * t + i % 2]",
         ("qk",),
         needs=_MMA,
         unwritten_memory=True,
+        source="synthetic",
     ),
-    _fault(
+    Fault(
         "scores-tile-store-transposed",
+        "fp8",
         "each 16x16 tile of products is stored transposed",
         "s_p[(row + g + i // 2 * 8) * BLOCK_K + key + half + 2 * t + i % 2]",
         "s_p[(row + half + 2 * t + i % 2) * BLOCK_K + key + g + i // 2 * 8]",
         ("qk",),
         needs=_MMA,
+        source="synthetic",
+    ),
+    Fault(
+        "b-fragment-lower-dims-twice",
+        "fp8",
+        "the upper 8 dims of a fragment of K hold the lower 8",
+        "    return pair(s_k, first, first + 1), pair(s_k, first + 8, first + 9)\n",
+        "    return pair(s_k, first, first + 1), pair(s_k, first, first + 1)\n",
+        ("qk",),
+        needs=_MMA,
+        source="flashinfer#2689",
+    ),
+    Fault(
+        "a-fragment-registers-swapped",
+        "fp8",
+        "the registers of rows g + 8 and of dims 8 to 15 of Q are swapped",
+        "    return first, second, pair(s_q, upper + 8, upper + 9), pair(s_q, lower + 8, lower + 9)\n",
+        "    return first, pair(s_q, upper + 8, upper + 9), second, pair(s_q, lower + 8, lower + 9)\n",
+        ("qk",),
+        needs=_MMA,
+        source="synthetic",
+    ),
+    Fault(
+        "mma-begins-anew",
+        "fp8",
+        "the right half of a tile is accumulated on 0 at each 16 dims, so that the last 16 alone count",
+        "right = ptx.mma_m16n8k16_f16(a, b_fragment(s_k, key, 8, d), right)",
+        "right = ptx.mma_m16n8k16_f16(a, b_fragment(s_k, key, 8, d), (float32(0), float32(0), float32(0), float32(0)))",
+        ("qk",),
+        needs=_MMA,
+        shows=lambda case: case.head_dim > 16,
+        source="flashinfer#448",
+    ),
+    Fault(
+        "causal-mask-granular",
+        "fp8",
+        "the causal mask is that of the last of 16 rows for all of them",
+        "if causal and first_key + c > row + diagonal:",
+        "if causal and first_key + c > row // 16 * 16 + 15 + diagonal:",
+        ("scores",),
+        needs={"causal": True},
+        shows=hides_keys,
+        source="pytorch#196678",
     ),
     # softmax
-    _fault(
+    Fault(
         "scores-loaded-by-one-lane",
+        "fp8",
         "each lane takes the max of a row of its own, of which it has loaded a quarter",
         "        tile_max = NEG_INF\n"
         "        for c in range(lane, keys, LANES):\n"
@@ -177,20 +120,83 @@ FAULTS: tuple[Fault, ...] = (
         ("row_max", "probs", "acc"),  # the lanes of a row go on with a max each
         finding="uninitialised-read",
         unwritten_memory=True,
+        source="llama.cpp#24451",
     ),
-    _fault(
+    Fault(
         "probs-flush-subnormal",
+        "fp8",
         "probs below float16's smallest normal number are cast to 0",
         "p_cast = CAST(p)",
         "p_cast = CAST(p) if p >= float32(2.0**-14) else float32(0)",
         ("probs_cast",),
         needs={"distribution": "peaked", "probs_dtype": "float16"},
+        source="synthetic",
     ),
-    _fault(
+    Fault(
+        "probs-saturate",
+        "fp8",
+        "probs are scaled so far for their cast that the largest ones saturate, and row_sum counts them in full",
+        "p_cast = CAST(p)",
+        "p_cast = min(CAST(p), float32(0.875))",
+        ("probs_cast",),
+        source="flash-attention#2717",
+    ),
+    Fault(
+        "correction-float16",
+        "fp8",
+        "the correction is rounded to float16",
+        "correction = math.exp(m_prev - m_safe)",
+        "correction = libdevice.half2float(libdevice.float2half_rn(math.exp(m_prev - m_safe)))",
+        ("correction",),
+        shows=several_tiles,
+        source="vllm-gaudi#1419",
+    ),
+    Fault(
+        "row-sum-float16",
+        "fp8",
+        "the running sum is kept in float16",
+        "l = s_sum[r] * correction + row_sum_of(tile_sum)",
+        "l = libdevice.half2float(libdevice.float2half_rn(s_sum[r] * correction + row_sum_of(tile_sum)))",
+        ("row_sum",),
+        source="pytorch#174945",
+    ),
+    # the accumulator
+    Fault(
         "rescale-per-lane",
+        "fp8",
         "the first lane alone applies the correction to its dims of the accumulator",
         "s_acc[r, d] = s_acc[r, d] * correction",
         "s_acc[r, d] = s_acc[r, d] * (correction if lane == 0 else float32(1))",
         ("acc",),
+        shows=several_tiles,
+        source="synthetic",
+    ),
+    Fault(
+        "acc-13-bits",
+        "fp8",
+        "the accumulator keeps 13 bits of its fraction from tile to tile, as that of Hopper's FP8 tensor cores",
+        "            s_acc[r, d] = acc\n",
+        "            s_acc[r, d] = libdevice.int_as_float(int32(libdevice.float_as_int(acc) & -1024))\n",
+        ("acc",),
+        source="flash-attention#2250, vllm#23813",
+    ),
+    # out and lse
+    Fault(
+        "v-scale-applied-to-out-too",
+        "fp8",
+        "out is multiplied by the scale of V, which the decoded V holds already",
+        "out[b, h, row, d] = s_acc[r, d] / l if",
+        "out[b, h, row, d] = s_acc[r, d] / l * v_scale if",
+        ("out",),
+        source="vllm#48016",
+    ),
+    Fault(
+        "lse-keeps-offset",
+        "fp8",
+        "lse keeps the logarithm of the largest code, by which probs were scaled up",
+        "lse[b, h, row] = m + math.log(l) if",
+        "lse[b, h, row] = m + math.log(l * float32(448)) if",
+        ("lse",),
+        source="SageAttention 3ec1f13",
     ),
 )

@@ -1,0 +1,65 @@
+"""Faults of barriers, shuffles and unwritten memory, which numbers may not show."""
+
+from workbench.cuda.faults.fault import Fault
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "flash-no-barrier-before-load",
+        "flash",
+        "no barrier before K overwrites the tile in which other threads still read V",
+        "        cuda.syncthreads()  # protects V of the previous tile",
+        "        pass  # protects V of the previous tile",
+        finding="race",
+        source="llama.cpp#13438",
+    ),
+    Fault(
+        "flash-no-barrier-after-load",
+        "flash",
+        "no barrier between the load of K and its use",
+        "        cuda.syncthreads()  # s_q and K are complete",
+        "        pass  # s_q and K are complete",
+        finding="race",
+        source="llama.cpp#13438",
+    ),
+    Fault(
+        "flash-tile-partly-written",
+        "flash",
+        "the rows of a tile beyond the last key are not zeroed",
+        "            tile[r, d] = float32(0)",
+        "            pass",
+        finding="uninitialised-read",
+        seqlen=100,
+        source="flashinfer#1029",
+    ),
+    Fault(
+        "flash-reads-past-keys",
+        "flash",
+        "the last tile reads keys beyond the end of K, and masks them afterwards: out is right",
+        "load_tile(s_kv, k, b, kv_h, first_key, seqlen_k, head_dim)",
+        "load_tile(s_kv, k, b, kv_h, first_key, first_key + BLOCK_K, head_dim)",
+        finding="out-of-bounds",
+        seqlen=100,
+        leaves_arrays=True,
+        source="pytorch#169222",
+    ),
+    Fault(
+        "flash-barrier-in-branch",
+        "flash",
+        "only threads whose query exists wait for V",
+        "        cuda.syncthreads()  # V is complete",
+        "        if row < seqlen_q: cuda.syncthreads()  # V is complete",
+        finding="divergent-barrier",
+        seqlen=100,
+        source="llama.cpp#13469",
+    ),
+    Fault(
+        "flash-shuffle-in-branch",
+        "flash",
+        "only threads whose query exists take part in the reduction of the row's max",
+        "m = max(m_prev, row_max_of(tile_max))",
+        "m = max(m_prev, row_max_of(tile_max)) if row < seqlen_q else m_prev",
+        finding="missing-lanes",
+        seqlen=100,
+        source="flashinfer 6c6417903",
+    ),
+)
