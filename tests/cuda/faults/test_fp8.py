@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from workbench.judge.explain.factors import ledger
 
 from workbench import Case, diff, run
 from workbench.bench.showing import showing
@@ -15,7 +16,6 @@ from workbench.cli.main import commands
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fault import Fault
 from workbench.floats import to_float64
-from workbench.judge.explain.factors import ledger
 from workbench.reference import quantize
 from workbench.report.words import findings
 

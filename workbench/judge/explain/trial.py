@@ -58,7 +58,7 @@ def separated(
         scene = run(there.scene, there.case)
         if scene is None:
             continue
-        kept = [one for one in left if _holds(scene, one.hypothesis) is not False]
+        kept = [one for one in left if holds(scene, one.hypothesis) is not False]
         if 0 < len(kept) < len(left):
             left, decided = kept, there.case
     return left, decided
@@ -91,7 +91,7 @@ def tried(
     return None
 
 
-def _holds(scene: Scene | Coded, hypothesis: Hypothesis) -> bool | None:
+def holds(scene: Scene | Coded, hypothesis: Hypothesis) -> bool | None:
     """Whether a run is as the hypothesis predicts; None where it predicts nothing there that could be seen."""
     touched = scene.touched(hypothesis)
     wrong = {name: mask for name, mask in scene.wrong.items() if name in touched}

@@ -1,0 +1,222 @@
+"""How far the causes that `explain` names can be trusted: every fault at random cases, with all that is known and less.
+
+Whether a name is right is not looked up: it is, where the named fault of the library reproduces the faulty kernel on
+fresh cases that the search has not seen. So a formula that is the same under another name counts as right, and nothing
+has to say which hypothesis belongs to which fault.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from workbench.bench.foreign import unknown
+from workbench.bench.harness import gathered, spread
+from workbench.bench.showing import showing
+from workbench.bench.verdicts import reduced
+from workbench.case.stages import before_attention
+from workbench.cuda.faults.benign import BENIGN
+from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.cuda.faults.fault import Fault
+from workbench.foreign.run import run
+from workbench.judge.diff import diff
+from workbench.judge.explain.cause import Cause
+from workbench.judge.explain.coded import Coded
+from workbench.judge.explain.explain import explain
+from workbench.judge.explain.scene import Scene
+from workbench.judge.explain.trial import holds
+from workbench.judge.stage import ORIGIN_VERDICTS
+from workbench.trace.trace import Trace
+
+SCHEMA = "workbench.score/1"
+#: faults that numbers show, and can be told by them
+FAULTS = tuple(fault.id for fault in CATALOGUE.values() if fault.stages)
+#: what is known of a run -> the trace as it would be then
+KNOWN: Mapping[str, Callable[[Trace], Trace]] = {
+    "full": lambda trace: trace,
+    "lean": lambda trace: reduced(trace, "lean"),
+    "out and lse": lambda trace: reduced(trace, "output"),
+    "out alone": lambda trace: _alone(trace),
+}
+#: seconds of a search, by what is known
+SECONDS = {"full": 2.0, "lean": 5.0, "out and lse": 20.0, "out alone": 30.0}
+#: fresh cases on which a name must hold
+FRESH = 2
+COUNTS = ("runs", "effective", "visible", "detected", "origin", "named", "right", "wrong", "unknown")
+# seconds of a run with its search, measured on 2 cores, for an estimate only
+RUN_S, BUILD_S = 8.0, 5.0
+
+
+def measure(per_fault: int = 5, seed: int = 0, jobs: int = 1, faults: Sequence[str] = FAULTS) -> dict[str, Any]:
+    """The JSON document of one campaign on the emulator, the same for any number of `jobs` (processes) where no search
+    runs out of time.
+
+    `faults`: a row for each with, by what is known (KNOWN), of so many `runs`: `effective`, in which a dumped bit
+    differs from the clean kernel's; `visible`, those whose error is twice the clean kernel's; `detected`; `origin`, at
+    the fault's own stage; `named`; `right` and `wrong`, whether the name holds on fresh cases; `unknown`; and the
+    `seconds` of the longest search. `benign` and `correct`: runs, and those that were explained.
+    """
+    estimate_s = (BUILD_S + RUN_S * per_fault) / jobs
+    rows = spread(partial(fault_row, runs=per_fault, seed=seed), list(faults), jobs)
+    found = gathered(f"explain {per_fault} runs of each of {len(faults)} faults", estimate_s * len(faults), rows, _said)
+    quiet = spread(partial(_quiet_row, runs=per_fault, seed=seed), [*BENIGN, "flash", "split_k", "fp8"], jobs)
+    benign = gathered("explain what is right", estimate_s * (len(BENIGN) + 3), quiet)
+    return {"schema": SCHEMA, "seed": seed, "faults": found, "all_faults": _total(found), "right": benign}
+
+
+def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The document as tables for a screen: rows of equal columns."""
+    total = [{"known": known, **_shares(counts)} for known, counts in results["all_faults"].items()]
+    poor = [
+        {
+            "fault": row["fault"],
+            "known": known,
+            **{key: counts[key] for key in COUNTS},
+            "names": "; ".join(counts["names"]),
+        }
+        for row in results["faults"]
+        for known, counts in row["known"].items()
+        if counts["right"] < counts["detected"] or counts["origin"] < counts["detected"]
+    ]
+    quiet = [{"of": row["of"], "runs": row["runs"], "explained": row["explained"]} for row in results["right"]]
+    return [total, *([poor] if poor else []), quiet]
+
+
+def _shares(counts: Mapping[str, Any]) -> dict[str, Any]:
+    def share(a: str, b: str) -> str:
+        return f"{counts[a]}/{counts[b]} ({counts[a] / max(counts[b], 1):.1%})"
+
+    return {
+        "runs": counts["runs"],
+        "effective": counts["effective"],
+        "detected": share("detected", "effective"),
+        "of visible": share("detected_visible", "visible"),
+        "origin": share("origin", "detected"),
+        "right": share("right", "detected"),
+        "wrong names": share("wrong", "detected"),
+        "unknown": share("unknown", "detected"),
+        "seconds": f"{counts['seconds']:.1f}",
+    }
+
+
+def _said(rows: Sequence[dict[str, Any]]) -> str:
+    full = [row["known"]["full"] for row in rows]
+    return f", {sum(x['right'] for x in full)} of {sum(x['detected'] for x in full)} named right"
+
+
+def _total(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    keys = (*COUNTS, "detected_visible")
+    return {
+        known: {key: sum(row["known"][known][key] for row in rows) for key in keys}
+        | {"seconds": max((row["known"][known]["seconds"] for row in rows), default=0.0)}
+        for known in KNOWN
+    }
+
+
+def fault_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
+    """A row of `faults`."""
+    fault, random = CATALOGUE[fault_id], np.random.default_rng(seed)
+    cases = [showing(fault, random) for _ in range(runs + FRESH)]
+    faulty = [run(fault.kernel, case, faults=[fault.id], backend="emulator") for case in cases]
+    clean = [run(fault.kernel, case, backend="emulator") for case in cases[:runs]]
+    known = {
+        name: counted(
+            name,
+            [view(x) for x in faulty[:runs]],
+            [view(x) for x in clean],
+            [view(x) for x in faulty[runs:]],
+            _origins(fault),
+        )
+        for name, view in KNOWN.items()
+    }
+    return {"fault": fault.id, "kernel": fault.kernel, "known": known}
+
+
+def _origins(fault: Fault) -> tuple[str, ...]:
+    return (*fault.stages, *fault.biased)
+
+
+def counted(
+    known: str, faulty: Sequence[Trace], clean: Sequence[Trace], fresh: Sequence[Trace], stages: Sequence[str]
+) -> dict[str, Any]:
+    """What is counted of the runs of one fault with as much `known`; `fresh`: runs on which a name must hold."""
+    counts: dict[str, Any] = dict.fromkeys((*COUNTS, "detected_visible"), 0) | {"names": [], "seconds": 0.0}
+    for one, sound in zip(faulty, clean, strict=True):
+        counts["runs"] += 1
+        if all(
+            stage.tobytes() == sound.stages[name].tobytes()
+            for name, stage in one.stages.items()
+            if name in sound.stages
+        ):
+            continue
+        counts["effective"] += 1
+        visible = _visible(one, sound)
+        counts["visible"] += visible
+        judged = diff(one)
+        if judged.verdict not in ORIGIN_VERDICTS:
+            continue
+        counts["detected"] += 1
+        counts["detected_visible"] += visible
+        counts["origin"] += known != "full" or judged.origin in stages
+        found = explain(one, judged.stages, seconds=SECONDS[known])
+        counts["seconds"] = max(counts["seconds"], found.seconds)
+        if not found.causes:
+            counts["unknown"] += 1
+            continue
+        counts["named"] += 1
+        right = all(is_right(cause, fresh) for cause in found.causes)
+        counts["right" if right else "wrong"] += 1
+        name = " + ".join(cause.id for cause in found.causes)
+        if not right and name not in counts["names"]:
+            counts["names"].append(name)
+    return counts
+
+
+def is_right(cause: Cause, fresh: Sequence[Trace]) -> bool:
+    """Whether a cause reproduces a kernel on runs that the search has not seen."""
+    scene: type[Scene | Coded]
+    for trace in fresh:
+        scene = Coded if cause.stage in before_attention(trace.algorithm) else Scene
+        if holds(scene.of(trace), cause.members[0]) is False:
+            return False
+    return True
+
+
+def _visible(one: Trace, sound: Trace) -> bool:
+    """Whether a fault moves out or lse by more than twice what the clean kernel is off by itself, or at all where
+    something is no number.
+    """
+    expectation = Scene.of(replace(sound, stages={x: sound.stages[x] for x in ("out", "lse") if x in sound.stages}))
+    for name in ("out", "lse"):
+        if name not in one.stages or name not in sound.stages:
+            continue
+        actual, right = one.stages[name].astype(np.float64), sound.stages[name].astype(np.float64)
+        own = np.nanmax(abs(np.nan_to_num(right - expectation.expected[name], posinf=0.0, neginf=0.0)), initial=0.0)
+        both = np.isfinite(actual) & np.isfinite(right)
+        if np.any(np.isfinite(actual) != np.isfinite(right)) or abs(actual - right)[both].max(initial=0.0) > 2 * own:
+            return True
+    return False
+
+
+def _alone(trace: Trace) -> Trace:
+    """out alone, of a kernel that tells nothing."""
+    again = trace.rerun
+    found = unknown(trace, ("out",))
+    return replace(found, rerun=None if again is None else lambda case, inputs=None: _alone(again(case, inputs)))
+
+
+def _quiet_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:
+    """Runs of a benign change, or of a clean kernel, and those that were explained."""
+    random = np.random.default_rng(seed)
+    change = BENIGN[name] if name in BENIGN else None
+    like = change or next(fault for fault in CATALOGUE.values() if fault.kernel == name and not fault.needs)
+    explained = 0
+    for _ in range(runs):
+        case = showing(like, random)
+        trace = run(like.kernel, case, faults=[name] if change else [], backend="emulator")
+        for view in KNOWN.values():
+            judged = diff(view(trace))
+            explained += bool(explain(judged.trace, judged.stages, seconds=2.0).causes)
+    return {"of": name, "runs": runs * len(KNOWN), "explained": explained}
