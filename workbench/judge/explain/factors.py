@@ -115,7 +115,7 @@ def ledger(trace: Trace, stage: StageDiff) -> tuple[Entry, ...]:
 def _scaled(trace: Trace, stage: StageDiff, comparison: Comparison, power: int) -> Entry:
     """How many wrong decoded values the scale of their head explains."""
     name = f"scale_{stage.name[-1]}"
-    factor = _aligned(scale_of(trace, stage.name[-1]) ** power, "h", stage.axes)
+    factor = aligned(scale_of(trace, stage.name[-1]) ** power, "h", stage.axes)
     right, bound, actual = (to_float64(x) for x in (comparison.expected, comparison.budget, comparison.actual))
     found = _matched(actual, right, bound, comparison.outside, right * factor, factor, comparison.actual.dtype)
     return Entry(name, power, stage.name, found.counted, int(comparison.outside.sum()))
@@ -223,18 +223,18 @@ class _Queries:
         factor, letters = self.factor(trial.factor, self.axes(term))
         power = factor**trial.power
         if term == name:
-            tried = right * _aligned(power, letters, axes)
+            tried = right * aligned(power, letters, axes)
         else:
             summed = self.value(term)
             # a split without keys adds nothing, whatever its factor
-            product = np.where(summed == 0, 0.0, summed * _aligned(power, letters, self.axes(term)))
+            product = np.where(summed == 0, 0.0, summed * aligned(power, letters, self.axes(term)))
             if term == trial.factor and trial.power == -1:
                 product = np.ones_like(product)  # a factor that is not applied, also where it is 0
             tried = self.expectation.recomputed({term: product})[name]
         # a sum grows by no more than the largest factor of its terms
         gone = tuple(i for i, letter in enumerate(letters) if letter not in axes)
         kept = "".join(letter for letter in letters if letter in axes)
-        growth = _aligned(np.where(np.isfinite(power), np.abs(power), 0.0).max(axis=gone), kept, axes)
+        growth = aligned(np.where(np.isfinite(power), np.abs(power), 0.0).max(axis=gone), kept, axes)
         return _matched(actual, right, bound, self.outside, tried, growth, self.comparison.actual.dtype)
 
 
@@ -250,7 +250,7 @@ def _matched(
     return _Matched(int(explained.sum()), int((explained & (tried != 0)).sum()))
 
 
-def _aligned(array: np.ndarray, letters: str, axes: str) -> np.ndarray:
+def aligned(array: np.ndarray, letters: str, axes: str) -> np.ndarray:
     """`array` with the axes `letters` as one that broadcasts against a stage with the axes `axes`."""
     order = sorted(range(len(letters)), key=lambda i: axes.index(letters[i]))
     sizes = dict(zip(letters, array.shape, strict=True))
