@@ -154,8 +154,8 @@ def test_random_masks_and_values_are_told_by_nothing():
 
 def test_the_guard_against_chance_is_needed(monkeypatch):
     """With rules that save nothing, random masks are told by some."""
-    monkeypatch.setattr("workbench.judge.explain.patterns.SAVED", -1.0)
-    monkeypatch.setattr("workbench.judge.explain.patterns.NO_CHANCE", -1e9)
-    monkeypatch.setattr("workbench.judge.explain.patterns.PRECISION", 0.0)
+    monkeypatch.setattr("workbench.judge.explain.unknown.mining.SAVED", -1.0)
+    monkeypatch.setattr("workbench.judge.explain.unknown.mining.NO_CHANCE", -1e9)
+    monkeypatch.setattr("workbench.judge.explain.unknown.mining.PRECISION", 0.0)
     found = [patterns(right().trace, at_random(stage, seed)) for seed, stage in enumerate(right())]
     assert any(found)

@@ -79,8 +79,8 @@ def of_stage(stage: StageDiff) -> Difference:
     return Difference(stage.name, stage.axes, found.actual, expected, found.budget, wrong, could, sizes, stage.first)
 
 
-def of_operand(name: str, axes: str, actual: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> Difference:
-    """An operand as it must have been read, known within `bound`."""
+def of_operand(name: str, axes: str, actual: np.ndarray, bound: np.ndarray, expected: np.ndarray) -> Difference:
+    """An operand as it must have been read, which is known within `bound`."""
     wrong = ~(np.abs(actual - expected) <= bound)
     sizes = dict(zip(axes, wrong.shape, strict=True))
     return Difference(name, axes, actual, expected, bound, wrong, wrong | (expected != 0), sizes)

@@ -106,6 +106,13 @@ def _diagonal(found: Difference, around: Tensors) -> Labels:
     return Labels(over, len(found.axes), after - low, high - low + 1, say)
 
 
+#: which of no key, some and all, in words
+_SEEN = {
+    (0,): "no key", (1,): "some keys and not all", (2,): "all keys",
+    (0, 1): "not all keys", (1, 2): "a key", (0, 2): "no key or all keys",
+}  # fmt: skip
+
+
 def _seen(found: Difference, around: Tensors, block: int, name: str) -> Labels:
     """Whether the queries of a block see no key of a tile, some, or each all of them."""
     case, tiles = around.trace.case, tiling_of(around.trace).keys
@@ -122,7 +129,7 @@ def _seen(found: Difference, around: Tensors, block: int, name: str) -> Labels:
         labels = np.repeat(labels, [keys.stop - keys.start for keys in tiles], axis=1)
 
     def say(part: np.ndarray, could: np.ndarray) -> str:
-        how = " or ".join(("no key", "some keys and not all", "all keys")[i] for i in part)
+        how = _SEEN[tuple(int(i) for i in part)]
         return f"key tiles of which the {name} sees {how}"
 
     return Labels((found.axes.index("q"), found.axes.index(column)), len(found.axes), labels, 3, say)

@@ -23,11 +23,11 @@ class Formula:
     text: str  #: "actual = expected * 2"
     residual: float  #: largest |actual - formula| of these, in units of the budget times the formula's factor
     of: int  #: elements that it reproduces
-    wrong: int  #: wrong elements
+    wrong: int  #: wrong elements of the array that it speaks of: the stage, or an operand
     unexplained: float  #: ||actual - formula|| / ||actual - expected||, over the elements that the formula speaks of
 
     def __str__(self) -> str:
-        return f"{self.text}, at {self.of} of {self.wrong} elements outside the budget, to {self.residual:.2g} x of it"
+        return f"{self.text}, at {self.of} of {self.wrong} wrong elements, residual {self.residual:.2g} x of budget"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Places:
 
 
 def places(found: Difference, few: bool = False) -> Places:
-    """The wrong elements of an array but for NaN and infinities, of which no formula speaks; with `few` at most TRIED."""
+    """The wrong elements of an array but for NaN and infinities, of which no formula speaks; of `few` TRIED."""
     where = np.nonzero(found.wrong & np.isfinite(found.actual))
     if few and len(where[0]) > TRIED:
         some = np.sort(np.random.default_rng(SEED).choice(len(where[0]), TRIED, replace=False))
@@ -84,7 +84,7 @@ def holds(text: str, some: Places, tried: np.ndarray, growth: np.ndarray | float
     fresh = explained & ~some.learned
     if not 2 * said.sum() > len(said) or not explained.sum() >= SHARE * said.sum():
         return None
-    if not (fresh.sum() >= SHARE * (said & ~some.learned).sum() and len(np.unique(tried[fresh])) >= INDEPENDENT):
+    if not (fresh.sum() >= SHARE * (said & ~some.learned).sum() and _independent(some, tried, fresh) >= INDEPENDENT):
         return None
     known = said & np.isfinite(some.expected)
     left, all_ = (np.linalg.norm((some.actual - x)[known]) for x in (tried, some.expected))
@@ -94,3 +94,8 @@ def holds(text: str, some: Places, tried: np.ndarray, growth: np.ndarray | float
     over = (error / tolerance)[explained & (error > 0)]
     count = int(some.found.wrong.sum())
     return Formula(text, float(over.max(initial=0.0)), int(explained.sum()), count, unexplained)
+
+
+def _independent(some: Places, tried: np.ndarray, fresh: np.ndarray) -> int:
+    """Different numbers among those that the formula makes, or of a constant among those that it makes them of."""
+    return max(len(np.unique(tried[fresh])), len(np.unique(some.expected[fresh])))

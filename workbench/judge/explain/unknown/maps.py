@@ -15,7 +15,7 @@ from workbench.judge.explain.unknown.formula import Formula, holds, places
 from workbench.judge.explain.unknown.parts import LISTED, of_axis
 
 #: columns on which slices are compared, and how many of those must be numbers and equal
-COLUMNS, COMPARED, EQUAL = 64, 6, 0.95
+COLUMNS, COMPARED, EQUAL = 32, 6, 0.95
 #: longest axis whose slices are all compared with each other, of which so many numbers at once
 LONGEST, AT_ONCE = 4096, 2**23
 #: sides of tiles whose elements may be transposed: of fragments and of shared memory
@@ -26,7 +26,7 @@ def mapped(found: Difference) -> list[Formula]:
     """The formulas that say at which other indices the values of a wrong array are expected."""
     some = places(found)
     made = []
-    for words, expected, bound in _trials(found):
+    for words, expected, bound in trials(found):
         moved = some.of(expected)
         growth = some.of(bound) / some.bound
         if (formula := holds(words, some, moved, growth)) is not None:
@@ -34,7 +34,7 @@ def mapped(found: Difference) -> list[Formula]:
     return made
 
 
-def _trials(found: Difference) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def trials(found: Difference) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Words, and what is expected and its bound where the map leads to; NaN where it leads nowhere."""
     for axis in found.axes:
         source = learned(found, axis)
@@ -53,11 +53,11 @@ def _trials(found: Difference) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 @np.errstate(all="ignore")
 def learned(found: Difference, axis: str) -> np.ndarray | None:
     """At which index of an axis the values of each index are expected, int, -1 where at none or nobody knows; None
-    where the axis is too long or too short, or where all are at their own.
+    where the axis is too long or the only one, or where all are at their own.
     """
     i = found.axes.index(axis)
     size = found.wrong.shape[i]
-    if not 2 <= size <= LONGEST:
+    if len(found.axes) < 2 or not 2 <= size <= LONGEST:
         return None
     wrong = np.moveaxis(found.wrong, i, 0)
     often = wrong.sum(axis=0).ravel()

@@ -42,13 +42,22 @@ def related(found: Difference, around: Tensors) -> list[Formula]:
     if len(few.where[0]) < INDEPENDENT:
         return []
     everywhere, known = places(found), numbers(around)
-    plain = [partial(_held, Form(how), known) for how in ("number", "product", "plus")]
-    for trials in (plain, _with_others(around, known)):
+    for trials in (_plain(known), _with_others(around, known)):
         made = [formula for trial in trials if trial(few) and (formula := trial(everywhere))]
         if made:
             return made
     grouped = (formula for trial in _grouped(found) if trial(few) and (formula := trial(everywhere)))
     return [*islice(grouped, 1)]
+
+
+@np.errstate(all="ignore")
+def plain(some: Places, around: Tensors) -> list[Formula]:
+    """The formulas with a factor, a constant or something added alone that hold."""
+    return [formula for trial in _plain(numbers(around)) if (formula := trial(some))]
+
+
+def _plain(known: Mapping[str, float]) -> list[Trial]:
+    return [partial(_held, Form(how), known) for how in ("number", "product", "plus")]
 
 
 def numbers(around: Tensors) -> Mapping[str, float]:
@@ -77,9 +86,10 @@ def _held(form: Form, known: Mapping[str, float], some: Places) -> Formula | Non
     ratio = (some.actual - offset) / base
     error = some.bound / np.abs(base * ratio)
     usable = some.learned & np.isfinite(ratio) & np.isfinite(error)
-    if 2 * usable.sum() < some.learned.sum():
-        zero = form.how == "number" and (some.actual == 0).all()
-        return holds("actual = 0", some, offset) if zero else None
+    if form.how == "number" and np.median(np.abs(some.actual) / some.bound) <= 1:
+        return holds("actual = 0", some, offset)
+    if 2 * usable.sum() < INDEPENDENT:
+        return None
     sharp = usable & (error <= np.quantile(error[usable], 0.25))
     number, off = float(np.median(ratio[sharp])), max(NEAR, float(np.median(error[sharp])))
     name = next((words for words, value in known.items() if abs(number / value - 1) <= off), "")

@@ -15,6 +15,7 @@ from workbench.judge.judgeable import readable
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import direct, upstream
 from workbench.reference.problem import Problem
+from workbench.reference.tables import definition
 from workbench.reference.walk import values
 from workbench.trace.trace import Trace
 
@@ -57,10 +58,24 @@ class Tensors:
 
     def value(self, name: str) -> np.ndarray:
         """A stage or an input, as the wrong stage met it."""
-        for known in (self.problem.given, self.problem.inputs):
+        for known in (self.problem.given, self.problem.inputs, self._computed):
             if name in known:
                 return known[name]
-        return self._computed[name]
+        return values(self.problem, [name])[name]  # a parameter
+
+    def last(self, name: str) -> np.ndarray:
+        """A value, of a running state that after the last tile."""
+        value, axes = self.value(name), self.axes(name)
+        return value.take(self.problem.tiling.last, axis=axes.index("t")) if "t" in axes else value
+
+    def words(self, name: str) -> str:
+        """The name of a stage; what a parameter is made of."""
+        table = self.problem.table
+        return name if name not in table or table[name].dumped else definition(table, name)
+
+    def axes(self, name: str) -> str:
+        """The axes of a stage or a parameter."""
+        return self.problem.table[name].axes
 
     def _fitting(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Those of `names` that broadcast against the stage, and have as many heads; what has splits beside
