@@ -72,19 +72,18 @@ def places(found: Difference, few: bool = False) -> Places:
 def holds(text: str, some: Places, tried: np.ndarray, growth: np.ndarray | float = 1.0) -> Formula | None:
     """The formula where it reproduces what is wrong; None where it does not. `tried`: what it makes of the elements,
     NaN of those that it does not speak of, of which there are fewer than half. `growth`: by how much it makes their
-    budgets larger. An element is reproduced within its budget, and nearer to the formula than to its expectation by
-    half.
+    budgets larger.
     """
     tried = np.broadcast_to(tried, some.actual.shape)
     said = np.isfinite(tried)
     tolerance = some.bound * np.maximum(growth, 1.0) + ulp(tried, some.found.actual.dtype) / 2
     error = np.abs(some.actual - tried)
-    before = np.abs(some.actual - some.expected)
-    explained = said & (error <= tolerance) & ~(error > before / 2)  # NaN: what should be infinite
-    fresh = explained & ~some.learned
-    if not 2 * said.sum() > len(said) or not explained.sum() >= SHARE * said.sum():
+    explained, halves = said & (error <= tolerance), (some.learned, ~some.learned)
+    if not 2 * said.sum() > len(said):
         return None
-    if not (fresh.sum() >= SHARE * (said & ~some.learned).sum() and _independent(some, tried, fresh) >= INDEPENDENT):
+    if not all((explained & half).sum() >= SHARE * (said & half).sum() for half in halves):
+        return None
+    if not _independent(some, tried, explained & ~some.learned) >= INDEPENDENT:
         return None
     known = said & np.isfinite(some.expected)
     left, all_ = (np.linalg.norm((some.actual - x)[known]) for x in (tried, some.expected))
