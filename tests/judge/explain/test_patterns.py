@@ -6,8 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from tests.numpy_kernels import Style, kernel
 from tests.odd_kernels import CASE, SPLITS, judged, right, scaled, scaled_where
-from workbench import diff
+from workbench import diff, run
 from workbench.judge.elements import State, whole
 from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.patterns import patterns
@@ -43,6 +44,20 @@ def test_places(name, mask, text):
 def test_a_split_is_told_by_its_keys():
     found = patterns(*judged("qk", scaled_where(lambda b, h, q, k: (k >= 32) & (k < 64)), SPLITS))
     assert found[0].text == "split 1 of 3"
+
+
+def test_a_part_of_a_run_counts_from_where_it_begins():
+    """Queries 7 to 69: the diagonal and the tiles of the whole run tell, not those of the part."""
+    names = ("qk", "scores")
+    trace = run(kernel(Style(), {"block_k": 16}, names), CASE, where="q=7:70")
+    q, k = np.arange(7, 70)[:, None], np.arange(96)
+    for wrong, text in (
+        (k == q, "k - q == 0, the diagonal"),
+        ((q % 16 == 5) & (k == k), "queries with q % 16 == 5 of 63"),
+    ):
+        scores = trace.stages["scores"] * np.where(wrong, 1.5, 1).astype(np.float32)
+        broken = replace(trace, stages={**trace.stages, "scores": scores})
+        assert patterns(broken, diff(broken)["scores"])[0].text == text
 
 
 def test_exceptions_are_counted():

@@ -98,7 +98,7 @@ def _diagonal(found: Difference, around: Tensors) -> Labels:
         if more:
             return f"k - q in {listed(runs_of(part), low)}" if len(more) < LISTED else ""
         if first == last:
-            return f"k - q == {first}" + (", the diagonal" if first == around.trace.case.diagonal else "")
+            return f"k - q == {first}" + (", the diagonal" if first == around.trace.case_run.diagonal else "")
         if last == seen.max():
             return f"k - q >= {first}"
         return f"k - q <= {last}" if first == seen.min() else f"k - q from {first} to {last}"
@@ -115,7 +115,7 @@ _SEEN = {
 
 def _seen(found: Difference, around: Tensors, block: int, name: str) -> Labels:
     """Whether the queries of a block see no key of a tile, some, or each all of them."""
-    case, tiles = around.trace.case, tiling_of(around.trace).keys
+    case, tiles = around.trace.case_run, tiling_of(around.trace).keys
     of_block = (found.index("q") + found.first.get("q", 0)) // block
     visible = case.mask()
     first = np.arange(0, len(visible), block)
