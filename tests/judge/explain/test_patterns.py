@@ -74,6 +74,23 @@ def test_exceptions_are_counted():
     assert str(found) == f"{found.text}, with {found.exceptions} exceptions"
 
 
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        ("qk", lambda x: np.arange(96)[:, None] % 4 == 1),
+        ("probs", lambda x: (x["scores"] > 1) & (np.arange(4) == 1)[:, None, None]),
+        ("row_sum", lambda x: np.arange(96)[:, None] >= 64),
+    ],
+)
+def test_rules_that_are_found_on_some_rows_are_counted_on_all(name, mask, monkeypatch):
+    trace, stage = judged(name, scaled(mask))
+    whole = patterns(trace, stage)
+    monkeypatch.setattr("workbench.judge.explain.unknown.difference.AT_ONCE", stage.judged.outside.size // 3)
+    in_part = patterns(trace, stage)
+    assert whole[0].exceptions == in_part[0].exceptions == 0
+    assert (whole[0].text, whole[0].recall) == (in_part[0].text, in_part[0].recall)
+
+
 def test_a_wrong_rule_in_most_elements_is_none():
     """Half of the keys, and 1 in 10 of the others."""
     noise = np.random.default_rng(0).random((1, 4, 96, 96))

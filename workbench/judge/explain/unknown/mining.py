@@ -33,7 +33,7 @@ NO_CHANCE = -log2(parts.BY_CHANCE)
 class Pattern:
     """A rule that tells the elements outside their budget from the others that could be."""
 
-    text: str  #: "head 1 of 4 and dims with d % 8 == 3 of 64"
+    text: str  #: "head 1 of 4; dims with d % 8 == 3 of 64"
     precision: float  #: of the elements in the rule that could be wrong, those that are
     recall: float  #: of the wrong ones, those in the rule
     exceptions: int  #: elements that are wrong outside the rule, or right inside
