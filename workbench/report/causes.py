@@ -64,8 +64,8 @@ def _proof(judged: Diff, cause: Cause) -> Iterator[str]:
 
 def _unknown(found: Explained, name: str) -> Iterator[str]:
     pattern, formula = found.patterns.get(name, ()), found.formulas.get(name, ())
-    yield from (f"pattern: {one.text}" for one in pattern)
-    yield from (f"formula: {one.text}" for one in formula)
+    yield from (f"pattern: {one}" for one in pattern)
+    yield from (f"formula: {one}" for one in formula)
 
 
 def _reproduced(cause: Cause) -> str:

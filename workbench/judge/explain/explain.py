@@ -12,10 +12,14 @@ from workbench.case.stages import before_attention
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import UNEXPLAINED, Fit
+from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.imagine import Imagined, cases, classes
+from workbench.judge.explain.patterns import patterns
 from workbench.judge.explain.scene import Scene
 from workbench.judge.explain.search import Search, pairs, singles
 from workbench.judge.explain.trial import Run, nowhere, runner, separated, tried
+from workbench.judge.explain.unknown.formula import Formula
+from workbench.judge.explain.unknown.mining import Pattern
 from workbench.judge.stage import StageDiff
 from workbench.trace.trace import Trace
 
@@ -32,8 +36,8 @@ class Explained:
     seconds: float
 
     #: wrong stages that no cause reproduces -> which of their elements are wrong, and how
-    patterns: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    formulas: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    patterns: Mapping[str, tuple[Pattern, ...]] = field(default_factory=dict)
+    formulas: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
 
     def unknown(self) -> dict[str, Any]:
         """Patterns and formulas as in `workbench.explain/1`."""
@@ -78,8 +82,18 @@ def explain(trace: Trace, stages: Sequence[StageDiff], *, seconds: float, alone:
     order = [stage.name for stage in origins]
     causes.sort(key=lambda cause: order.index(cause.stage))
     explained = {name for cause in causes for name in cause.fit.stages}
-    open_ = tuple(name for name in order if name not in explained)
-    return Explained(tuple(causes), open_, tuple(withdrawn), count, complete, time.monotonic() - begun)
+    left_over = [stage for stage in origins if stage.name not in explained]
+    known = [stage for stage in left_over if stage.decisive is not None and not alone]
+    return Explained(
+        tuple(causes),
+        tuple(stage.name for stage in left_over),
+        tuple(withdrawn),
+        count,
+        complete,
+        time.monotonic() - begun,
+        {stage.name: patterns(trace, stage) for stage in known},
+        {stage.name: formulas(trace, stage) for stage in known},
+    )
 
 
 def _scenes(trace: Trace, origins: Sequence[StageDiff]) -> Iterator[Scene | Coded]:

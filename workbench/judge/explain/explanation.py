@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from workbench.judge.explain.budget_shares import terms
+from workbench.judge.explain.patterns import where
 from workbench.judge.explain.suspects import Suspects, suspects
-from workbench.judge.explain.where import pattern
 from workbench.judge.judgeable import table
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import unseen_upstream
@@ -30,7 +30,7 @@ class Explanation:
     @cached_property
     def where(self) -> str:
         """The part of one axis that holds all that is wrong, in words; "" where there is none."""
-        return pattern(self.stage)
+        return where(self.stage)
 
     @cached_property
     def budget_shares(self) -> Mapping[str, float]:

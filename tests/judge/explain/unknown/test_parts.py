@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workbench import Case, diff, run
 from workbench.judge.elements import Elements, State, whole
-from workbench.judge.explain.where import pattern
+from workbench.judge.explain.patterns import where
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
 from workbench.report.words import findings
@@ -60,7 +60,7 @@ def test_faults_whose_errors_lie_in_a_part_of_an_axis(kernel, fault, name, words
     case = CASE.but(splits=3) if kernel == "split_k" else CASE
     judged = diff(run(kernel, case, faults=[fault], backend="emulator"))
     assert judged[name].role == "origin"
-    assert pattern(judged[name]) == words
+    assert where(judged[name]) == words
     lines = findings(judged)
     start = next(i for i, line in enumerate(lines) if f": {name} = " in line)
     line = next(line for line in lines[start:] if line.startswith("  outside the budget:"))
@@ -97,7 +97,7 @@ def test_faults_whose_errors_lie_in_a_part_of_an_axis(kernel, fault, name, words
     ],
 )
 def test_words(index, words):
-    assert pattern(stage(wrong(*index))) == words
+    assert where(stage(wrong(*index))) == words
 
 
 @pytest.mark.parametrize(
@@ -113,20 +113,20 @@ def test_words(index, words):
 )
 def test_heads_that_are_right_are_not_named(heads, size, words):
     found = wrong(0, heads, shape=(1, size, 16, 8))
-    assert pattern(stage(found)) == words
+    assert where(stage(found)) == words
 
 
 def test_a_long_axis_with_many_runs_is_told_at_once():
     found = wrong(0, 0, np.random.default_rng(0).random(20000) < 0.3, shape=(1, 1, 20000, 4))
-    assert pattern(stage(found)) == ""
-    assert pattern(stage(wrong(*np.s_[:, :, 7::32], shape=(1, 1, 20000, 4)))) == "queries with q % 32 == 7 of 20000"
+    assert where(stage(found)) == ""
+    assert where(stage(wrong(*np.s_[:, :, 7::32], shape=(1, 1, 20000, 4)))) == "queries with q % 32 == 7 of 20000"
 
 
 def test_a_window_counts_from_its_first_index():
     found = replace(stage(wrong(0, [1, 4, 7], shape=(1, 9, 16, 8))), first={"h": 2})
-    assert pattern(found) == "heads with h % 3 == 0 of 9"
+    assert where(found) == "heads with h % 3 == 0 of 9"
     found = replace(stage(wrong(0, [1, 4], shape=(1, 6, 16, 8))), first={"h": 2})
-    assert pattern(found) == "heads 3 and 6 of 6"
+    assert where(found) == "heads 3 and 6 of 6"
 
 
 def test_an_index_without_errors_among_many_with_few_is_chance_and_is_counted():
@@ -134,29 +134,29 @@ def test_an_index_without_errors_among_many_with_few_is_chance_and_is_counted():
     found = wrong(0, 0, [*range(48, 55), *range(56, 64)], 0, shape=(1, 1, 64, 8))
     found[0, 0, 48:55, 1::3] = True
     found[0, 0, 56:, 2::4] = True
-    assert pattern(stage(found[..., ::-1])) == "the last 16 of 64 queries, from 48 on (15 of them)"
+    assert where(stage(found[..., ::-1])) == "the last 16 of 64 queries, from 48 on (15 of them)"
 
 
 def test_two_elements_anywhere_are_no_set():
-    assert pattern(stage(wrong(0, 0, [3, 40], [5, 20], shape=(1, 1, 64, 32)))) == ""
+    assert where(stage(wrong(0, 0, [3, 40], [5, 20], shape=(1, 1, 64, 32)))) == ""
 
 
 def test_of_equal_shares_the_shortest_axis_is_named():
     found = np.zeros((1, 1, 48, 3, 4), bool)
     found[:, :, 16:, 1] = found[:, :, 32:, 2] = True
-    assert pattern(stage(found, "bhqtd")) == "the last 2 of 3 tiles, from 1 on"
+    assert where(stage(found, "bhqtd")) == "the last 2 of 3 tiles, from 1 on"
 
 
 def test_one_wrong_element_is_no_pattern_and_two_of_a_row_are():
-    assert pattern(stage(wrong(0, 1, 7, 5))) == ""
-    assert pattern(stage(wrong(0, 1, 7, [5, 20]))) == "query 7 of 64"
+    assert where(stage(wrong(0, 1, 7, 5))) == ""
+    assert where(stage(wrong(0, 1, 7, [5, 20]))) == "query 7 of 64"
 
 
 @given(st.data())
 def test_what_is_named_holds_all_that_is_wrong(data):
     places = data.draw(st.lists(st.tuples(st.integers(0, 63), st.integers(0, 31)), max_size=40))
     found = wrong(0, 0, [q for q, _ in places], [d for _, d in places])
-    words = pattern(stage(found))
+    words = where(stage(found))
     if part := re.fullmatch(r"(?:queries (\d+) to (\d+)|query (\d+)) of 64", words):
         first, last = (int(part[i] or part[3]) for i in (1, 2))
         assert not found[:, :, :first].any() and not found[:, :, last + 1 :].any()
@@ -166,13 +166,13 @@ def test_what_is_named_holds_all_that_is_wrong(data):
 
 def test_what_a_mask_makes_0_tells_nothing():
     """Queries before 60 see nothing of this split: that they are right explains nothing."""
-    assert pattern(stage(wrong(*np.s_[:, :, 60:]))) == "the last 4 of 64 queries, from 60 on"
+    assert where(stage(wrong(*np.s_[:, :, 60:]))) == "the last 4 of 64 queries, from 60 on"
     masked = np.where(np.arange(64) < 60, 0.0, 1.0)[:, None]
-    assert pattern(stage(wrong(*np.s_[:, :, 60:]), expected=masked)) == ""
-    assert pattern(stage(wrong(*np.s_[:, :, 60:]), expected=np.where(masked == 0, -np.inf, masked))) == ""
+    assert where(stage(wrong(*np.s_[:, :, 60:]), expected=masked)) == ""
+    assert where(stage(wrong(*np.s_[:, :, 60:]), expected=np.where(masked == 0, -np.inf, masked))) == ""
 
 
 def test_a_stage_that_was_not_judged_is_refused():
     with pytest.raises(Refusal) as refusal:
-        pattern(StageDiff("acc", "bhqtd", "not judged", None, None, reason="not given"))
+        where(StageDiff("acc", "bhqtd", "not judged", None, None, reason="not given"))
     assert str(refusal.value) == "stage acc was not judged: not given"
