@@ -41,7 +41,7 @@ KNOWN: Mapping[str, Callable[[Trace], Trace]] = {
     "out alone": lambda trace: _alone(trace),
 }
 #: seconds of a search, by what is known
-SECONDS = {"full": 2.0, "lean": 5.0, "out and lse": 20.0, "out alone": 30.0}
+SECONDS = {"full": 10.0, "lean": 10.0, "out and lse": 30.0, "out alone": 30.0}
 #: fresh cases on which a name must hold
 FRESH = 2
 COUNTS = ("runs", "effective", "visible", "detected", "origin", "named", "right", "wrong", "unknown")

@@ -19,6 +19,9 @@ from workbench.reference.steps.parameters import by_query_head
 _LARGEST = (127.0, 128.0, 224.0, 240.0, 255.0, 256.0, 448.0, 480.0, 57344.0)
 _FORMATS = tuple(FORMATS)
 
+#: numbers with the sign of each code of a float8
+_SIGN = 127.5 - np.arange(256)
+
 #: entries of a table [head, 256], of `walk.At`, the name of the input, its scales [head] and the format
 Entries = Callable[[Any, str, np.ndarray, str], np.ndarray]
 
@@ -30,6 +33,23 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _scales()
     yield from _encoded()
     yield from _rows()
+    yield from _in_attention()
+
+
+def _in_attention() -> Iterator[Hypothesis]:
+    """Scales once too often, or lacking, behind the decoded rows."""
+    for stage in ("qk", "scores", "acc", "out"):
+        for x in INPUTS:
+            for power, verb in ((1, "multiplied"), (-1, "divided")):
+
+                def times(at: Any, value: np.ndarray, x: str = x, power: int = power) -> np.ndarray:
+                    if at.p.codes is None:
+                        raise Unfit
+                    s = np.repeat(at.whole(f"scale_{x}"), at.heads // len(at.whole(f"scale_{x}")))
+                    return value * (s**power).reshape(-1, *[1] * (value.ndim - 2))
+
+                text = f"{stage} is {verb} by the scale of {x}"
+                yield Hypothesis(f"codes.{stage}-{verb}-by-scale-of-{x}", text, (altered(stage, times),))
 
 
 def _decoded(name: str, text: str, entries: Entries) -> Iterator[Hypothesis]:
@@ -115,11 +135,13 @@ def _values() -> Iterator[tuple[str, str, Entries]]:
         yield f"zero-point{shift:+}", f"the zero point is off by {-shift}", valued(linear)
     yield "flushed", "subnormal codes are 0", valued(lambda v, f: np.where(abs(v) < _normal(v, f), 0.0, v))
     yield "implicit-one", "subnormal codes are read with an implicit leading 1", valued(_implicit)
+    leading = lambda v, f: np.where(abs(v) < _normal(v, f), v + np.copysign(_normal(v, f), _SIGN), v)  # noqa: E731
+    yield "leading-one", "subnormal codes and zeros get the leading 1 of normal ones", valued(leading)
     yield "low-bits", "the lowest bit of codes is lost", valued(lambda v, f: v[np.arange(256) // 2 * 2])
     yield "seven-bits", "the highest bit of codes is lost", valued(lambda v, f: v[np.arange(256) % 128])
     yield "first-half", "the upper half of the table is 0", valued(lambda v, f: np.where(np.arange(256) < 128, v, 0.0))
     yield "nan-zero", "codes of NaN are 0", valued(lambda v, f: np.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0))
-    top = lambda v, f: np.where(np.isfinite(v), v, np.copysign(480.0, np.arange(256) * -1.0 + 127.5))  # noqa: E731
+    top = lambda v, f: np.where(np.isfinite(v), v, np.copysign(480.0, _SIGN))  # noqa: E731
     yield "nan-480", "codes of NaN are +-480", valued(top)
     swapped = lambda v, f: v[(np.arange(256) % 16) * 16 + np.arange(256) // 16]  # noqa: E731
     yield "nibbles", "the halves of codes are swapped", valued(swapped)
@@ -133,7 +155,7 @@ def _normal(values: np.ndarray, kind: str) -> float:
 def _implicit(values: np.ndarray, kind: str) -> np.ndarray:
     least = _normal(values, kind)
     small = abs(values) < least
-    return np.where(small, np.copysign(least / 2 + abs(values) / 2, np.arange(256) * -1.0 + 127.5), values)
+    return np.where(small, np.copysign(least / 2 + abs(values) / 2, _SIGN), values)
 
 
 def _scales() -> Iterator[Hypothesis]:
@@ -219,10 +241,20 @@ def _encoded() -> Iterator[Hypothesis]:
             yield Hypothesis(f"codes.{name}-{operands}", f"{text} ({', '.join(operands)})", edits)
 
     nearest = lambda at, wanted: quantize.codes(wanted, np.ones(wanted.shape[1]), at.p.codes.format)  # noqa: E731
+
+    def nearest_value(at: Any, wanted: np.ndarray) -> np.ndarray:
+        found: np.ndarray = FORMATS[at.p.codes.format].values[nearest(at, wanted).astype(np.int64)]
+        return found
+
     for how in ("toward-zero", "up", "down", "away", "half-up"):
         yield from of(
             f"rounded-{how}", f"codes are rounded {how}", lambda at, w, x, how=how: _encode(w, at.p.codes.format, how)
         )
+    small = lambda at, w: abs(w) < _normal(w, at.p.codes.format)  # noqa: E731
+    flushed = lambda at, w, x: nearest(at, np.where(small(at, w), 0.0 * w, w))  # noqa: E731
+    yield from of("flushed-codes", "values below the smallest normal one are encoded as 0", flushed)
+    late = lambda at, w, x: nearest(at, np.where(small(at, nearest_value(at, w)), 0.0 * w, w))  # noqa: E731
+    yield from of("subnormal-codes-lost", "codes of subnormal numbers become 0", late)
     yield from of(
         "unsaturated",
         "codes beyond the largest value do not saturate",

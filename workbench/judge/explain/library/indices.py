@@ -66,6 +66,12 @@ def permutations() -> Iterator[Indexing]:
             f"in reverse order in each block of {b}",
             lambda i, n, b=b: _inside(i // b * b + b - 1 - i % b, i, n),
         )
+        yield Indexing(
+            f"low-twice-{b}", f"the lower half of each {2 * b} twice", lambda i, n, b=b: i // (2 * b) * 2 * b + i % b
+        )
+        high = lambda i, n, b=b: _inside(i // (2 * b) * 2 * b + b + i % b, i, n)  # noqa: E731
+        yield Indexing(f"high-twice-{b}", f"the upper half of each {2 * b} twice", high)
+        yield Indexing(f"until-{b}", f"as 0 from {b} on", lambda i, n, b=b: np.where(i < b, i, -1))
     for b, m in ((8, 2), (8, 4), (16, 2), (16, 4), (16, 8), (32, 2), (32, 4), (32, 8), (32, 16)):
         yield Indexing(
             f"transposed-{b // m}x{m}",

@@ -25,6 +25,7 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _memory()
     yield from _products()
     yield from _blocks()
+    yield from _pitches()
 
 
 def _rows(operands: str, change: Callable[[Any, np.ndarray, str], np.ndarray]) -> tuple[Edit, ...]:
@@ -37,7 +38,12 @@ def _swapped() -> Iterator[Hypothesis]:
 
         def read(at: Any, rows: np.ndarray, x: str, other: str = other) -> np.ndarray:
             instead = by_query_head(at(other), at.heads)
-            return instead if instead.shape == rows.shape else rows
+            if instead.shape[1] != rows.shape[1] or instead.shape[-1] != rows.shape[-1]:
+                return rows
+            read = np.zeros_like(rows)  # behind the last row lies nothing
+            n = min(rows.shape[-2], instead.shape[-2])
+            read[..., :n, :] = instead[..., :n, :]
+            return read
 
         yield Hypothesis(f"layout.{other}-for-{x}", f"{other} is read in place of {x}", _rows(x, read))
 
@@ -183,6 +189,77 @@ def _blocks() -> Iterator[Hypothesis]:
 
                 words_ = f"tiles of {size} rows of {words}, which lie {pad} elements apart, are read as if they did not"
                 yield Hypothesis(f"layout.unpadded-{pad}-{size}-{operands}", words_, _rows(operands, unpadded))
+
+
+def _pitches() -> Iterator[Hypothesis]:
+    """Whole arrays with rows another way apart, tiles at other keys, quadrants of fragments at each other's place."""
+    pitches: dict[str, tuple[str, Callable[[int], int]]] = {
+        **{f"up-{n}": (f"head_dim rounded up to {n}", lambda d, n=n: -(-d // n) * n) for n in (16, 32, 64, 128)},
+        "d+1": ("head_dim + 1", lambda d: d + 1),
+        "d-1": ("head_dim - 1", lambda d: d - 1),
+        "d+8": ("head_dim + 8", lambda d: d + 8),
+        "2d": ("2 * head_dim", lambda d: 2 * d),
+    }
+    for name, (text, pitch) in pitches.items():
+        for operands, words in _OPERANDS_TOO.items():
+
+            def apart(at: Any, rows: np.ndarray, x: str, pitch: Any = pitch) -> np.ndarray:
+                n, d = rows.shape[-2:]
+                flat = rows.reshape(*rows.shape[:-2], n * d)
+                place = (np.arange(n)[:, None] * pitch(d) + np.arange(d)) % (n * d)
+                return flat[..., place]
+
+            yield Hypothesis(
+                f"layout.pitch-{name}-{operands}", f"rows of {words} are read {text} apart", _rows(operands, apart)
+            )
+    for b in (16, 32, 64, 128):
+        for operands in ("k", "v", "kv"):
+
+            def begun(at: Any, rows: np.ndarray, x: str, b: int = b) -> np.ndarray:
+                n, read = rows.shape[-2], np.zeros_like(rows)
+                for t, keys in enumerate(at.tiling.keys):
+                    places = t * b + np.arange(keys.stop - keys.start)
+                    inside = places < n
+                    read[..., keys, :][..., inside, :] = rows[..., places[inside], :]
+                return read
+
+            text = f"tiles of {_OPERANDS[operands]} are read {b} keys apart"
+            yield Hypothesis(f"layout.tiles-apart-{b}-{operands}", text, _rows(operands, begun))
+    for b in (2, 4, 8, 16):
+        for operands, words in _OPERANDS.items():
+
+            def quadrants(at: Any, rows: np.ndarray, x: str, b: int = b) -> np.ndarray:
+                return _quadrants(rows, b)
+
+            text = (
+                f"in each {2 * b} by {2 * b} block of {words} the upper right and the lower left {b} by {b} are swapped"
+            )
+            yield Hypothesis(f"layout.quadrants-{b}-{operands}", text, _rows(operands, quadrants))
+    for b in (4, 8, 16):
+        for m in (8, 16, 32):
+            for low in (True, False):
+
+                def anew(at: Any, x: np.ndarray, b: int = b, m: int = m, low: bool = low) -> np.ndarray:
+                    q, k = at("q_rows"), at("k_rows")
+                    last = q[..., -m:] @ k[..., -m:].swapaxes(-1, -2)
+                    return np.where((np.arange(x.shape[-1]) % (2 * b) < b) == low, last, x)
+
+                columns = f"the {'first' if low else 'last'} {b} of every {2 * b} keys"
+                text = f"in {columns} the dot products are of the last {m} dims alone"
+                edit = altered("qk", anew, "q_rows", "k_rows")
+                yield Hypothesis(f"layout.anew-{m}-{'low' if low else 'high'}-{b}", text, (edit,))
+
+
+def _quadrants(x: np.ndarray, b: int) -> np.ndarray:
+    """Both off-diagonal quadrants of each 2b by 2b block swapped; behind the ends of x lie zeros."""
+    n, m = x.shape[-2:]
+    rows, cols = -(-n // (2 * b)) * 2, -(-m // (2 * b)) * 2
+    padded = np.zeros((*x.shape[:-2], rows * b, cols * b))
+    padded[..., :n, :m] = x
+    parts = padded.reshape(*x.shape[:-2], rows // 2, 2, b, cols // 2, 2, b)
+    y = parts.copy()
+    y[..., :, 0, :, :, 1, :], y[..., :, 1, :, :, 0, :] = parts[..., :, 1, :, :, 0, :], parts[..., :, 0, :, :, 1, :]
+    return y.reshape(padded.shape)[..., :n, :m]
 
 
 def _blocks_transposed(x: np.ndarray, b: int) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Change, Hypothesis, altered
+from workbench.judge.explain.library import indices
 
 #: what kernels put in the place of -inf
 SENTINELS = (-1e4, -5e4, -65504.0, -1e5, -1e6, -1e9, -1e30, float(np.finfo(np.float32).min), 0.0)
@@ -25,11 +26,16 @@ def hypotheses() -> Iterator[Hypothesis]:
         yield _of(f"none-in-visited-{b}", text, lambda at, seen, b=b: seen | _visited(at, seen, b))
     yield _of("inverted", "keys that should be seen are masked, and the other way round", lambda at, seen: ~seen)
     yield _of("transposed", "the mask is transposed", lambda at, seen: _transposed(seen))
+    for one in indices.permutations():
+        for axis, named in ((-2, "row"), (-1, "column")):
+            text = f"the mask of another {named} is taken: {one.text}"
+            yield _of(f"{named}-{one.id}", text, lambda at, seen, one=one, axis=axis: _taken(seen, one, axis))
     yield _of("first-batch", "the mask of batch 0 is taken for all", lambda at, seen: _of_first(seen, 0))
     yield _of("first-head", "the mask of head 0 is taken for all", lambda at, seen: _of_first(seen, 1))
     yield from _lost()
     yield from _filled()
     yield from _tails()
+    yield from _unvisited()
 
 
 def _of(name: str, text: str, change: Change) -> Hypothesis:
@@ -151,14 +157,11 @@ def _filled() -> Iterator[Hypothesis]:
         text = f"scores are capped after they are masked: masked ones are -softcap{tiles}"
         yield Hypothesis(f"mask.before-cap{place}", text, (at_cap, capped))
         yield Hypothesis(f"mask.before-cap-in-scores{place}", text, (capped,))
-    leak = altered(
-        "probs",
-        lambda at, x: np.where(at("visible"), x, np.exp(_unmasked(at) - at("subtracted")[..., None])),
-        "qk",
-        "scale",
-        "visible",
-    )
+    leak = altered("probs", _leaking, "qk", "scale", "visible")
     yield Hypothesis("mask.not-in-probs", "the mask is used for the maximum and not for probs", (leak,))
+    for value in SENTINELS[:-1]:
+        added = altered("scores", lambda at, x, v=value: np.where(at("visible"), x, _unmasked(at) + v), "qk", "scale")
+        yield Hypothesis(f"mask.added-{value:g}", f"the mask adds {value:g} to scores in place of -inf", (added,))
     top = altered("row_max", lambda at, x: np.maximum(at("-row_max"), _unmasked(at).max(-1)), "qk", "scale")
     yield Hypothesis("mask.not-in-max", "the maximum is taken over masked keys too", (top,))
 
@@ -185,22 +188,72 @@ def _visited(at: Any, seen: np.ndarray, b: int) -> np.ndarray:
 
 def _tails() -> Iterator[Hypothesis]:
     """Padding behind the last key, whose rows of k and v are 0: what it adds stands nowhere but in sums."""
-    for b in (16, 32, 64, 128):
 
-        def pads(at: Any, b: int = b) -> int:
-            here = at.tiling.keys[at.tile[0]]
-            return (-here.stop) % b if here.stop == at.p.keys else 0
+    def pads(at: Any) -> int:
+        here, first = (at.tiling.keys[t] for t in (at.tile[0], 0))
+        return (first.stop - first.start) - (here.stop - here.start) if here.stop == at.p.keys else 0
 
-        top = altered("row_max", lambda at, x, pads=pads: np.maximum(x, 0.0) if pads(at) else x)
-        total = altered(
-            "row_sum",
-            lambda at, x, pads=pads: x + pads(at) * np.exp(np.minimum(0.0 - at("subtracted"), 700.0)),
-            "subtracted",
-        )
-        text = f"padding behind the last key, up to a whole tile of {b}, is not masked"
-        yield Hypothesis(f"mask.tail-{b}", text, (top, total))
-        yield Hypothesis(f"mask.tail-in-sum-{b}", f"{text} in row_sum", (total,))
-        yield Hypothesis(f"mask.tail-in-max-{b}", f"{text} in row_max", (top,))
+    top = altered("row_max", lambda at, x: np.maximum(x, 0.0) if pads(at) else x)
+    total = altered(
+        "row_sum", lambda at, x: x + pads(at) * np.exp(np.minimum(0.0 - at("subtracted"), 700.0)), "subtracted"
+    )
+    text = "padding behind the last key, up to a whole tile, is not masked"
+    yield Hypothesis("mask.tail", text, (top, total))
+    yield Hypothesis("mask.tail-in-sum", f"{text} in row_sum", (total,))
+    yield Hypothesis("mask.tail-in-max", f"{text} in row_max", (top,))
+    leak = altered("probs", _leaking, "qk", "scale", "visible")
+    words = "the mask is used for the maximum and not for probs, nor is padding masked there"
+    yield Hypothesis("mask.not-in-probs-nor-tail", words, (leak, total))
+
+
+def _leaking(at: Any, p: np.ndarray) -> np.ndarray:
+    """probs whose masked keys weigh what they would without the mask."""
+    return np.where(at("visible"), p, np.exp(np.minimum(_unmasked(at) - at("subtracted")[..., None], 700.0)))
+
+
+def _unvisited() -> Iterator[Hypothesis]:
+    """Tiles that are never visited: what they have of each stage is never written."""
+    which: dict[str, tuple[str, Callable[[Any], set[int]]]] = {
+        "ragged": ("the last tile, which is not full", _ragged),
+        "of-queries": ("tiles behind as many as the queries have", lambda at: _behind(at, at.p.inputs["q"].shape[-2])),
+        "last": ("the last tile", lambda at: {len(at.tiling.keys) - 1} if len(at.tiling.keys) > 1 else set()),
+        "first": ("the first tile", lambda at: {0} if len(at.tiling.keys) > 1 else set()),
+        "ends": ("the last tile of each split but the last", lambda at: {s[-1] for s in at.tiling.splits[:-1] if s}),
+        "all-ends": ("the last tile of each split", lambda at: {s[-1] for s in at.tiling.splits if len(s) > 1}),
+        "left-over": ("tiles that are left where their number is divided by that of the splits", _left_over),
+    }
+    for name, (text, tiles) in which.items():
+
+        def hidden(at: Any, seen: np.ndarray, tiles: Any = tiles) -> np.ndarray:
+            return seen & ~_in_tiles(at, np.arange(seen.shape[-1]), sorted(tiles(at)))
+
+        def columns(at: Any, x: np.ndarray, tiles: Any = tiles) -> np.ndarray:
+            if at.tile is not None:
+                return x + np.nan if at.tile[0] in tiles(at) else x
+            return np.where(_in_tiles(at, np.arange(x.shape[-1]), sorted(tiles(at))), np.nan, x)
+
+        def state(at: Any, x: np.ndarray, tiles: Any = tiles) -> np.ndarray:
+            return x + np.nan if at.tile[0] in tiles(at) else x
+
+        never = [altered(x, columns) for x in ("qk", "scores", "probs", "probs_cast")]
+        never += [altered(x, state) for x in ("row_max", "correction", "row_sum", "acc")]
+        yield Hypothesis(f"mask.unvisited-{name}", f"{text}: never visited", tuple(never))
+        yield _of(f"unvisited-{name}-hidden", f"{text}: never visited", hidden)
+
+
+def _ragged(at: Any) -> set[int]:
+    first, last = at.tiling.keys[0], at.tiling.keys[-1]
+    return {len(at.tiling.keys) - 1} if last.stop - last.start < first.stop - first.start else set()
+
+
+def _behind(at: Any, rows: int) -> set[int]:
+    width = at.tiling.keys[0].stop
+    return set(range(-(-min(rows, at.p.keys) // width), len(at.tiling.keys)))
+
+
+def _left_over(at: Any) -> set[int]:
+    tiles, splits = len(at.tiling.keys), len(at.tiling.splits)
+    return set(range(max(tiles // splits, 1) * splits, tiles))
 
 
 def _unmasked(at: Any) -> np.ndarray:
@@ -236,6 +289,10 @@ def _cuts(at: Any, keys: np.ndarray, end: int) -> np.ndarray:
     """Keys on either side of the cuts between splits: behind them (0) or before them (-1)."""
     starts = sorted(min(at.tiling.keys[t].start for t in split) for split in at.tiling.splits if split)[1:]
     return np.isin(keys, [start + end for start in starts])
+
+
+def _taken(seen: np.ndarray, one: indices.Indexing, axis: int) -> np.ndarray:
+    return indices.taken(seen, one, axis).astype(bool)
 
 
 def _transposed(seen: np.ndarray) -> np.ndarray:

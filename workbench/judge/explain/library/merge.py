@@ -90,6 +90,15 @@ def _stored() -> Iterator[Hypothesis]:
             yield _of(f"row-{one.id}-{x}", f"rows of {x} are stored wrong: {one.text}", edit)
         edit = altered("partial_O", lambda at, v, one=one: taken(v, one, -1))
         yield _of(f"dim-{one.id}-partial_O", f"dims of partial_O are stored wrong: {one.text}", edit)
+    zero = altered("partial_max", lambda at, m: np.where(m == -np.inf, 0.0, m))
+    yield _of("empty-max-0", "a split in which a row sees no key stores 0 as its max", zero)
+    for names in (("partial_sum",), ("partial_max",), ("partial_O",), ("partial_max", "partial_sum"), tuple(_PARTIALS)):
+        for back in (False, True):
+            ways = ("[split, query]", "[query, split]")
+            stored, read = ways[::-1] if back else ways
+            edits = [altered(x, lambda at, v, back=back: _query_first(v, back)) for x in names]
+            text = f"{', '.join(names)}: {stored} in memory is read as {read}"
+            yield _of(f"query-first-{'back-' if back else ''}{'-'.join(names)}", text, *edits)
     empty = {
         "partial_max": altered("partial_max", lambda at, m: np.where(m == -np.inf, np.nan, m)),
         "partial_sum": altered("partial_sum", lambda at, l: np.where(l == 0, np.nan, l)),
@@ -118,6 +127,14 @@ def _unfinished(at: Any, x: np.ndarray, name: str) -> np.ndarray:
         if len(tiles) > 1:
             y[:, :, s] = state[:, :, :, tiles[-2]]
     return y
+
+
+def _query_first(x: np.ndarray, back: bool) -> np.ndarray:
+    """[b, h, s, q, ...] with the memory of [b, h, q, s, ...], or the other way round."""
+    if not back:
+        return x.swapaxes(2, 3).reshape(x.shape)
+    b, h, s, q, *d = x.shape
+    return x.reshape(b, h, q, s, *d).swapaxes(2, 3)
 
 
 def _last(at: Any, state: str) -> np.ndarray:
@@ -177,6 +194,12 @@ def _lacking() -> Iterator[Hypothesis]:
             id_ = f"{name}-{'lost' if not factor else 'twice'}"
             yield _of(f"{id_}-in-out", f"the sum of partial_O {verb} {words}", of_out)
             yield _of(f"{id_}-in-sum", f"merge_sum {verb} {words}", of_sum)
+            if not factor:
+                nan = lambda at, w, which=which: _unweighed(w, which)  # noqa: E731
+                whole = read_as("numerator", "merge_weight", lambda at, w: np.nan_to_num(w, posinf=np.inf))
+                never = altered("merge_weight", nan), whole
+                yield _of(f"{id_}-unwritten", f"the loop over splits {verb} {words}", *never)
+                yield _of(f"{id_}-unwritten-in-both", f"all of the merge {verb} {words}", *never, of_sum)
             yield _of(f"{id_}-in-both", f"the merge {verb} {words}", of_out, of_sum)
             weight = altered("merge_weight", weighed)
             yield _of(f"{id_}-weight", f"the weights of {words} are {'0' if not factor else 'doubled'}", weight)
@@ -184,6 +207,14 @@ def _lacking() -> Iterator[Hypothesis]:
                 yield _of(f"{id_}-in-max", f"merge_max {verb} {words}", of_max)
                 yield _of(f"{id_}-everywhere", f"the whole merge {verb} {words}", of_max, of_out, of_sum)
                 yield _of(f"{id_}-weights-too", f"the whole merge {verb} {words}", of_max, weight, of_sum)
+
+
+def _unweighed(w: np.ndarray, which: Callable[[int], list[int]]) -> np.ndarray:
+    """Weights of which some are never written."""
+    y = w.copy()
+    if w.shape[2] > 1:
+        y[:, :, which(w.shape[2])] = np.nan
+    return y
 
 
 def _maxima() -> Iterator[Hypothesis]:
@@ -200,8 +231,11 @@ def _maxima() -> Iterator[Hypothesis]:
         "no-log2e": ("lacks log2(e)", lambda at, m: m * LN2),
         "log2e": ("holds log2(e) once too often", lambda at, m: m * LOG2E),
     }
+    forms["times-usual"] = ("is multiplied by 1/sqrt(head_dim)", lambda at, m: m * at.p.inputs["q"].shape[-1] ** -0.5)
     for name, (text, change) in forms.items():
         yield _of(f"max-{name}", f"merge_max {text}", altered("merge_max", change, "partial_max"))
+        read = [read_as(x, "merge_max", change, "partial_max") for x in ("merge_weight", "merge_sum")]
+        yield _of(f"max-{name}-in-weights", f"where weights subtract it, merge_max {text}", *read)
     sums: dict[str, tuple[str, Change]] = {
         "max": ("is the largest partial_sum", lambda at, x: at("partial_sum").max(2)),
         "first": ("is that of the first split", lambda at, x: at("partial_sum")[:, :, 0]),

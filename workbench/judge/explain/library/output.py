@@ -166,8 +166,14 @@ def _lse() -> Iterator[Hypothesis]:
         "empty-inf": ("+inf in rows without keys", lambda at, x, m, l: np.where(l == 0, np.inf, x)),
         "empty-nan": ("NaN in rows without keys", lambda at, x, m, l: np.where(l == 0, np.nan, x)),
     }
+    for value in (2.0, 127.0, 240.0, 256.0, 448.0, 57344.0, 65536.0):
+        for sign, verb in ((1, "more"), (-1, "less")):
+            offset = lambda at, x, m, l, v=value, sign=sign: x + sign * math.log(v)  # noqa: E731
+            forms[f"{verb}-by-log-{value:g}"] = (f"{verb} by log({value:g})", offset)
+    forms["keys"] = ("more by log(number of keys)", lambda at, x, m, l: x + math.log(at.p.keys))
     for name, (text, change) in forms.items():
-        yield _of(f"lse-{name}", f"lse is {text}", _of_lse(change))
+        kept = change if name.startswith(("empty", "unwritten")) else _where_keys(change)
+        yield _of(f"lse-{name}", f"lse is {text}", _of_lse(kept))
     for n in (1, 2):
         for field, words in (("total", "sum"), ("top", "max")):
             state = "row_sum" if field == "total" else "row_max"
@@ -194,6 +200,13 @@ def _lse() -> Iterator[Hypothesis]:
             return at("partial_max")[:, :, place] + _log(at("partial_sum")[:, :, place])
 
         yield _of(f"lse-of-{tiles}-split", f"lse is that of the {tiles} split", _of_lse(of_split))
+
+
+def _where_keys(
+    change: Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray],
+) -> Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+    """The change in rows that see a key: what is guarded for others stays so."""
+    return lambda at, x, m, l: np.where(l == 0, x, change(at, x, m, l))
 
 
 def _whole(x: np.ndarray, axis: int, b: int, value: float) -> np.ndarray:

@@ -12,6 +12,12 @@ from workbench.judge.explain.library.indices import taken
 from workbench.judge.explain.library.scale import LN2, LOG2E
 
 _SUMS = ("row_sum", "acc")
+#: distance -> the map of a row to the one that it is taken for
+_PARTNERS = {n: one for one in indices.permutations() for n in (1, 2, 4, 8, 16) if one.id == f"xor-{n}"}
+#: numbers that stand in for a maximum
+_FIXED = (1.0, 2.0, 4.0, 5.0, 8.0, 10.0, 16.0, 20.0, 32.0, 50.0, 64.0, 100.0)
+#: sizes from which on a correction is taken for 1
+_NEAR_1 = (2.0**-8, 0.1, 0.5, 0.9, 0.99)
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -30,6 +36,18 @@ def _of(name: str, text: str, *edits: Edit) -> Hypothesis:
     return Hypothesis(f"softmax.{name}", text, edits)
 
 
+def _is_last(at: Any) -> bool:
+    return bool(at.tile[0] in {split[-1] for split in at.tiling.splits if split})
+
+
+#: tiles in which alone a fault is
+_PLACES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("last", "the last tile", _is_last),
+    ("first", "the first tile", lambda at: at.tile[1] is None),
+    ("others", "all tiles but the first", lambda at: at.tile[1] is not None),
+)
+
+
 def _corrections() -> Iterator[Hypothesis]:
     forms: dict[str, tuple[str, Change]] = {
         "missing": ("is not applied", lambda at, c: np.ones_like(c)),
@@ -42,12 +60,24 @@ def _corrections() -> Iterator[Hypothesis]:
         "difference": ("is the difference of the maxima, without exp", lambda at, c: np.log(c)),
         "linear": ("is the quotient of the maxima, without exp", lambda at, c: _quotient(at)),
     }
+    for value in (-1e4, -5e4, -65504.0, -1e5, -1e6, -1e9, -1e30):
+        floor = lambda at, m, v=value: np.maximum(m, v)  # noqa: E731
+        first = lambda at, c, v=value: _exp(np.maximum(at("-row_max"), v) - np.maximum(at("row_max"), v))  # noqa: E731
+        edits = altered("row_max", floor), altered("correction", first, "-row_max", "row_max")
+        text = f"the running max begins at {value:g}, not at -inf"
+        yield _of(f"max-begins-{value:g}", text, *edits)
+        yield _of(f"max-begins-{value:g}-stored", text, *edits, altered("partial_max", floor))
     for name, (text, change) in forms.items():
         also = ("-row_max", "row_max") if name == "linear" else ()
         yield _of(f"correction-{name}", f"the correction {text}", altered("correction", change, *also))
         for stage in _SUMS:
             words = f"in {stage} the correction {text}"
             yield _of(f"correction-{name}-in-{stage}", words, read_as(stage, "correction", change, *also))
+    for limit in _NEAR_1:
+        for stage in _SUMS:
+            skipped = read_as(stage, "correction", lambda at, c, n=limit: np.where(c < n, c, 1.0))
+            text = f"{stage} is rescaled only where the correction is below {limit:g}"
+            yield _of(f"correction-below-{limit:g}-in-{stage}", text, skipped)
     own = altered("correction", lambda at, c: _exp(at("-row_max") - at("scores").max(-1)), "-row_max", "scores")
     yield _of("correction-of-tile", "the correction is exp(old max - this tile's own max)", own)
     unguarded = lambda at, c: np.where(at("row_max") == -np.inf, np.nan, c)  # noqa: E731
@@ -80,7 +110,8 @@ def _maxima() -> Iterator[Hypothesis]:
         "of-tile": ("is this tile's own", lambda at, m: at("scores").max(-1)),
         "stale": ("is not updated by this tile", lambda at, m: _known(at("-row_max"), m)),
         "never-below-0": ("starts at 0", lambda at, m: np.maximum(m, 0.0)),
-        "without-last": ("leaves out the last column of each tile", lambda at, m: _max(at, slice(None, -1))),
+        "without-last": ("leaves out the last column of whole tiles", lambda at, m: _max(at, slice(_width(at) - 1))),
+        "without-last-key": ("leaves out the last column of each tile", lambda at, m: _max(at, slice(None, -1))),
         "without-first": ("leaves out the first column of each tile", lambda at, m: _max(at, slice(1, None))),
         "first-half": ("is taken over the first half of each tile", lambda at, m: _max(at, _half(at, 0))),
         "second-half": ("is taken over the second half of each tile", lambda at, m: _max(at, _half(at, 1))),
@@ -104,6 +135,10 @@ def _maxima() -> Iterator[Hypothesis]:
             f"is taken over the first {b} columns of each tile",
             lambda at, m, b=b: _max(at, slice(b)),
         )
+    for n in (1, 2, 4, 8, 16):
+        pair = lambda at, m, n=n: np.maximum(m, taken(m, _PARTNERS[n], -1))  # noqa: E731
+        forms[f"of-two-rows-{n}"] = (f"is that of two rows, {n} apart", pair)
+    forms["none-0"] = ("is 0 where no key was seen", lambda at, m: np.where(m == -np.inf, 0.0, m))
     for n in (4, 8, 16, 32):
         every = lambda at, m, n=n: _max(at, slice(None, None, n))  # noqa: E731
         forms[f"every-{n}"] = (f"is taken over every {n}th column", every)
@@ -136,8 +171,14 @@ def _subtracted() -> Iterator[Hypothesis]:
         "never-below-0": ("no max below 0", lambda at, m: np.maximum(m, 0.0), ()),
         "negative": ("the max with the wrong sign", lambda at, m: -m, ()),
     }
+    for value in _FIXED:
+        forms[f"{value:g}"] = (f"{value:g}, whatever the max is", lambda at, m, v=value: 0 * m + v, ())
     for name, (text, change, also) in forms.items():
         yield _of(f"subtracts-{name}", f"probs subtract {text}", altered("subtracted", change, *also))
+        for place, words, here in _PLACES:
+            some = lambda at, m, change=change, here=here: change(at, m) if here(at) else m  # noqa: E731
+            edit = altered("subtracted", some, *also)
+            yield _of(f"subtracts-{name}-in-{place}", f"in {words} probs subtract {text}", edit)
 
 
 def _probs() -> Iterator[Hypothesis]:
@@ -152,6 +193,12 @@ def _probs() -> Iterator[Hypothesis]:
         yield _of(f"probs-{name}", f"probs are {text}", edit)
         both = altered("correction", lambda at, c, n=power: c**n)
         yield _of(f"exp-{name}", f"probs and correction are {text}", edit, both)
+    for value in (-10.0, -20.0, -50.0, -80.0, -87.0, -88.0, -104.0):
+        clamped = altered("probs", lambda at, p, v=value: np.maximum(p, math.exp(v)))
+        text = f"the argument of exp is at least {value:g}, so that masked keys weigh its exp"
+        yield _of(f"exp-above{value:g}", text, clamped)
+        top = altered("correction", lambda at, c, v=value: np.maximum(c, math.exp(v)))
+        yield _of(f"exp-above{value:g}-in-both", f"{text}, in the correction too", clamped, top)
     forms: dict[str, tuple[str, Change, tuple[str, ...]]] = {
         "unexponentiated": (
             "the differences, without exp",
@@ -171,14 +218,14 @@ def _probs() -> Iterator[Hypothesis]:
     for name, (text, change, also) in forms.items():
         yield _of(f"probs-{name}", f"probs are {text}", altered("probs", change, *also))
     for name, words, kept in _columns():
-        zeroed = altered("probs", lambda at, p, kept=kept: p * kept(np.arange(p.shape[-1]), p.shape[-1]))
+        zeroed = altered("probs", lambda at, p, kept=kept: p * kept(np.arange(p.shape[-1]), _width(at)))
         yield _of(f"probs-{name}", f"probs are 0 but for {words} of each tile", zeroed)
 
 
 def _sums() -> Iterator[Hypothesis]:
     for name, words, kept in _columns():
         for stage, ref in (("row_sum", "summed"), ("acc", "probs_cast")):
-            edit = read_as(stage, ref, lambda at, p, kept=kept: p * kept(np.arange(p.shape[-1]), p.shape[-1]))
+            edit = read_as(stage, ref, lambda at, p, kept=kept: p * kept(np.arange(p.shape[-1]), _width(at)))
             yield _of(f"{stage}-{name}", f"{stage} adds {words} of each tile alone", edit)
     terms: dict[str, tuple[str, Change]] = {
         "twice": ("twice", lambda at, p: 2 * p),
@@ -266,16 +313,23 @@ def _parts() -> Iterator[tuple[str, str, Callable[[np.ndarray, int], np.ndarray]
 
 
 def _columns() -> Iterator[tuple[str, str, Callable[[np.ndarray, int], np.ndarray]]]:
-    yield "without-last", "all columns but the last", lambda j, n: j < n - 1
+    yield "without-last", "all columns but the last of a whole tile", lambda j, n: j < n - 1
+    yield "without-last-key", "all columns but the last", lambda j, n: j < len(j) - 1
     yield "without-first", "all columns but the first", lambda j, n: j > 0
     yield "even", "the even columns", lambda j, n: j % 2 == 0
     yield "first-half", "the first half", lambda j, n: j < n // 2
     yield "second-half", "the second half", lambda j, n: j >= n // 2
-    for b in (4, 8, 16, 32):
+    for b in (1, 2, 4, 8, 16, 32):
         yield f"first-{b}", f"the first {b} columns", lambda j, n, b=b: j < b
         yield f"low-{b}", f"the first {b} of every {2 * b} columns", lambda j, n, b=b: j % (2 * b) < b
         yield f"high-{b}", f"the last {b} of every {2 * b} columns", lambda j, n, b=b: j % (2 * b) >= b
         yield f"whole-{b}", f"the columns of whole blocks of {b}", lambda j, n, b=b: j < n // b * b
+
+
+def _width(at: Any) -> int:
+    """Keys of a whole tile."""
+    first = at.tiling.keys[0]
+    return int(first.stop - first.start)
 
 
 def _max(at: Any, columns: slice) -> np.ndarray:
