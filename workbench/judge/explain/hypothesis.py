@@ -4,7 +4,7 @@ An edit changes one step, and a table with changed steps is computed and bounded
 predicts every stage that a kernel with this fault has, and how far it may be from that by rounding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -32,6 +32,7 @@ class Hypothesis:
     id: str  #: family.what, with the parameters of loops behind it
     text: str  #: of a sentence "<text>": what the kernel does instead of what it should
     edits: tuple[Edit, ...]
+    across: bool = False  #: whether it mixes batches or heads, so that a part of them cannot show it
 
     @property
     def family(self) -> str:
@@ -64,12 +65,18 @@ class Unfit(Exception):
     """Raised by an edit of a step of another kind."""
 
 
+def across(hypotheses: Iterable[Hypothesis]) -> Iterator[Hypothesis]:
+    """Hypotheses that mix batches or heads."""
+    return (replace(one, across=True) for one in hypotheses)
+
+
 def together(*hypotheses: Hypothesis) -> Hypothesis:
     """All of them at once, the edits of the later ones on top."""
     return Hypothesis(
         " + ".join(one.id for one in hypotheses),
         ", and ".join(one.text for one in hypotheses),
         tuple(edit for one in hypotheses for edit in one.edits),
+        any(one.across for one in hypotheses),
     )
 
 

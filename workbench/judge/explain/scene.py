@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.stages import INPUTS
 from workbench.floats import ulp
@@ -21,6 +22,7 @@ from workbench.judge.units import unit
 from workbench.reference.graph import upstream
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.walk import values
+from workbench.trace.narrow import narrowed
 from workbench.trace.trace import Trace
 
 Arrays = Mapping[str, np.ndarray]
@@ -84,6 +86,23 @@ class Scene:
                 / (2 * abs(unit(self.trace, name)))
                 for name in self.names
             }
+
+    def group(self, wrong: Mapping[str, np.ndarray]) -> "Scene | None":
+        """A batch and a group of heads that share a kv head, the one in which most is wrong; None where there is no
+        other, or it cannot be told apart.
+        """
+        case = self.trace.case
+        if case.batch * case.kv_heads == 1 or self.trace.box is not None or self.trace.statistics or self.decoded:
+            return None
+        size = case.heads // case.kv_heads
+        count = np.zeros((case.batch, case.kv_heads))
+        for mask in wrong.values():
+            of_heads = mask.reshape(case.batch, case.kv_heads, -1) if mask.shape[1] == case.heads else None
+            count += 0 if of_heads is None else of_heads.mean(-1)
+        b, h = np.unravel_index(int(count.argmax()), count.shape)
+        heads = slice(int(h) * size, (int(h) + 1) * size)
+        found = Scene(narrowed(self.trace, Box(slice(int(b), int(b) + 1), heads, slice(0, case.seqlen_q))))
+        return found if {*found.wrong} >= {*wrong} else None
 
     @property
     def families(self) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ Wrong = Mapping[str, np.ndarray]
 BEAM = 16
 #: hypotheses that are held against budgets, at most, of each search
 HELD = 48
+#: share of the error that a hypothesis may leave in one head to be looked at in all
+WORTH = 0.6
 #: elements of a stage by which predictions are told apart
 SAMPLE = 2048
 #: 2^32 over the golden ratio, odd: multiples of it spread evenly (Knuth, volume 3, section 6.4)
@@ -47,13 +49,18 @@ class Search:
 def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis] | None = None) -> Search:
     """Hypotheses that reproduce wrong stages by themselves and break no right one; `until` on `time.monotonic`."""
     every = library(scene.families) if among is None else among
-    right: dict[tuple[str, ...], bytes] = {}
+    small = scene.group(wrong) if isinstance(scene, Scene) else None
     near, complete = [], True
     for order, one in enumerate(every):
         if time.monotonic() > until:
             complete = False
             break
-        if (found := _near(scene, one, order, wrong, right)) is not None:
+        # most hypotheses do nothing of the kind, and one head is as good as all to see it
+        in_part = small is not None and not one.across
+        found = _near(small, one, order, small.wrong) if small is not None and in_part else None
+        if not in_part or (found is not None and found.left < WORTH):
+            found = _near(scene, one, order, wrong)
+        if found is not None:
             near.append(found)
     tried = len(near)
     near.sort(key=lambda x: (x.left, x.order))
@@ -91,9 +98,7 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Se
     return Search(tuple(_held(scene, near, wrong, until + 2)), found.near, tried, complete)
 
 
-def _near(
-    scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong, right: dict[tuple[str, ...], bytes]
-) -> Near | None:
+def _near(scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong) -> Near | None:
     names = tuple(name for name in scene.touched(hypothesis) if name in wrong)
     if not names:
         return None
@@ -101,11 +106,9 @@ def _near(
     if found is None:
         return None
     print_ = _print(found)
-    if names not in right:
-        right[names] = _print({name: scene.expected[name] for name in names})
-    if print_ == right[names]:
-        return None  # it changes nothing here
     left = max(unexplained(scene, name, found[name], wrong[name]) for name in names)
+    if left >= 1 and print_ == _print({name: scene.expected[name] for name in names}):
+        return None  # it changes nothing here
     return Near(left, order, hypothesis, print_)
 
 

@@ -10,8 +10,8 @@ from workbench.floats import unit_roundoff
 from workbench.reference.bound import EXACT, Bound, changed
 from workbench.reference.stage import Bounded, Step
 
-#: roundings of float32 that a change may cost on its own: a product or two, and a factor that was rounded before
-ROUNDINGS = 4
+#: roundings of float32 that a change may cost on its own: a few products, or exp of an argument of some tens
+ROUNDINGS = 32
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Altered:
                     with at.reading(ref, lambda at, value, off=sign * of_ref.worst: value + off):
                         moved = abs(self.change(at, x) - y)
                     worst = worst + np.where(np.isnan(moved), 0.0, moved) / 2
-        # what does not read x loses as much as the step did, for its size
+        # what does not read x loses as much as the step did, in all and for its size
         own = (ROUNDINGS * unit_roundoff("float32") + _relative(made.bound, x)) * np.where(np.isfinite(y), abs(y), 0.0)
-        worst = np.where(y == x, np.maximum(worst, made.bound.worst), worst + own)
+        worst = worst + np.where(y == x, 0.0, own) + made.bound.worst
         return Bounded(Bound(worst, 0.0, worst))
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 from workbench.case.formats import FORMATS
 from workbench.case.stages import INPUTS
 from workbench.floats import round_to
-from workbench.judge.explain.hypothesis import Hypothesis, Unfit, altered
+from workbench.judge.explain.hypothesis import Hypothesis, Unfit, across, altered, read_as
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.indices import taken
 from workbench.reference import quantize
@@ -27,7 +27,11 @@ Entries = Callable[[Any, str, np.ndarray, str], np.ndarray]
 
 
 def hypotheses() -> Iterator[Hypothesis]:
-    """All of the family, the plainest first."""
+    """All of the family, the plainest first. Scales are of all batches, so that a part of them shows nothing."""
+    return across(_hypotheses())
+
+
+def _hypotheses() -> Iterator[Hypothesis]:
     for name, text, entries in _tables():
         yield from _decoded(name, text, entries)
     yield from _scales()
@@ -93,6 +97,7 @@ def _tables() -> Iterator[tuple[str, str, Entries]]:
     for one in indices.others():
         words = f"codes are decoded with the scale of another head: {one.text}"
         yield f"scale-of-{one.id}", words, scaled(lambda at, of, s, one=one: taken(s, one, 0))
+    yield "scale-of-kv-head", "codes of q are decoded with the scale of their kv head's index", scaled(_of_kv_head)
     for other in INPUTS:
         words = f"codes are decoded with the scale of {other}"
         yield f"scale-of-{other}", words, scaled(lambda at, of, s, o=other: _fitting(at.whole(f"scale_{o}"), len(s)))
@@ -113,6 +118,12 @@ def _tables() -> Iterator[tuple[str, str, Entries]]:
         words = f"codes are decoded as of a largest value of {top:g} in place of {right:g}"
         yield f"largest-{top:g}-{right:g}", words, scaled(lambda at, of, s, x=top / right: s * x)
     yield from _values()
+
+
+def _of_kv_head(at: Any, of: str, scales: np.ndarray) -> np.ndarray:
+    group = max(len(scales) // len(at.whole("scale_k")), 1)
+    found: np.ndarray = scales[np.arange(len(scales)) // group]
+    return found
 
 
 def _values() -> Iterator[tuple[str, str, Entries]]:
@@ -314,6 +325,15 @@ def _rows() -> Iterator[Hypothesis]:
                     )
                     text = f"{named} of codes of {', '.join(operands)} are taken wrong: {one.text}"
                     yield Hypothesis(f"codes.{stage}-{named}-{one.id}-{operands}", text, edits)
+    for one in indices.others():
+        for operands in ("q", "k", "v", "kv"):
+            for axis, named in ((1, "head"), (0, "batch")):
+                read = lambda at, c, one=one, axis=axis: taken(c, one, axis)  # noqa: E731
+                edits = tuple(read_as(f"dequant_{x}", f"codes_{x}", read) for x in operands)
+                text = (
+                    f"codes of {', '.join(operands)} are read of another {named}, and decoded by their own: {one.text}"
+                )
+                yield Hypothesis(f"codes.read-{named}-{one.id}-{operands}", text, edits)
     for x, y in ("kv", "vk", "qk", "kq"):
         swapped = altered(f"dequant_{x}", lambda at, rows, y=y: _shaped(at.whole(f"dequant_{y}"), rows))
         yield Hypothesis(f"codes.dequant-{y}-for-{x}", f"{y} is decoded in place of {x}", (swapped,))

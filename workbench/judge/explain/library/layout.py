@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Edit, Hypothesis, altered
+from workbench.judge.explain.hypothesis import Edit, Hypothesis, across, altered
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.indices import Indexing, taken
 from workbench.reference.steps.parameters import by_query_head
@@ -18,11 +18,11 @@ _OPERANDS_TOO = _OPERANDS | {"qk": "q and k", "qkv": "q, k and v"}
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     yield from _swapped()
-    yield from _heads()
+    yield from across(_heads())
     yield from _along(-2, "rows")
     yield from _along(-1, "dims")
     yield from _lacking()
-    yield from _memory()
+    yield from across(_memory())
     yield from _products()
     yield from _blocks()
     yield from _pitches()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Change, Hypothesis, altered
+from workbench.judge.explain.hypothesis import Change, Hypothesis, across, altered
 from workbench.judge.explain.library import indices
 
 #: what kernels put in the place of -inf
@@ -19,6 +19,10 @@ Ends = Callable[[np.ndarray, np.ndarray, int, int], tuple[np.ndarray, np.ndarray
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     yield _of("none", "no key is masked", lambda at, seen: np.ones_like(seen))
+    for name, words, more in (("more", "more", True), ("less", "less", False)):
+        text = f"no key is masked where there are {words} queries than keys"
+        here = lambda at, seen, more=more: seen | ((seen.shape[-2] > seen.shape[-1]) == more)  # noqa: E731
+        yield _of(f"none-if-{name}-queries", text, here)
     for name, text, ends in _ends():
         yield _of(name, text, lambda at, seen, ends=ends: _between(seen, ends))
     for b in BLOCKS[2:]:
@@ -30,8 +34,12 @@ def hypotheses() -> Iterator[Hypothesis]:
         for axis, named in ((-2, "row"), (-1, "column")):
             text = f"the mask of another {named} is taken: {one.text}"
             yield _of(f"{named}-{one.id}", text, lambda at, seen, one=one, axis=axis: _taken(seen, one, axis))
-    yield _of("first-batch", "the mask of batch 0 is taken for all", lambda at, seen: _of_first(seen, 0))
-    yield _of("first-head", "the mask of head 0 is taken for all", lambda at, seen: _of_first(seen, 1))
+    yield from across(
+        [
+            _of("first-batch", "the mask of batch 0 is taken for all", lambda at, seen: _of_first(seen, 0)),
+            _of("first-head", "the mask of head 0 is taken for all", lambda at, seen: _of_first(seen, 1)),
+        ]
+    )
     yield from _lost()
     yield from _filled()
     yield from _tails()
@@ -195,7 +203,7 @@ def _tails() -> Iterator[Hypothesis]:
 
     top = altered("row_max", lambda at, x: np.maximum(x, 0.0) if pads(at) else x)
     total = altered(
-        "row_sum", lambda at, x: x + pads(at) * np.exp(np.minimum(0.0 - at("subtracted"), 700.0)), "subtracted"
+        "row_sum", lambda at, x: x + pads(at) * np.exp(np.minimum(0.0 - _subtracted(at), 700.0)), "subtracted"
     )
     text = "padding behind the last key, up to a whole tile, is not masked"
     yield Hypothesis("mask.tail", text, (top, total))
@@ -208,7 +216,13 @@ def _tails() -> Iterator[Hypothesis]:
 
 def _leaking(at: Any, p: np.ndarray) -> np.ndarray:
     """probs whose masked keys weigh what they would without the mask."""
-    return np.where(at("visible"), p, np.exp(np.minimum(_unmasked(at) - at("subtracted")[..., None], 700.0)))
+    return np.where(at("visible"), p, np.exp(np.minimum(_unmasked(at) - _subtracted(at)[..., None], 700.0)))
+
+
+def _subtracted(at: Any) -> np.ndarray:
+    """What probs subtract: 0 where no key was seen yet, as kernels do."""
+    top: np.ndarray = at("subtracted")
+    return np.where(top == -np.inf, 0.0, top)
 
 
 def _unvisited() -> Iterator[Hypothesis]:

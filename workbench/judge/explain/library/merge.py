@@ -112,6 +112,9 @@ def _stored() -> Iterator[Hypothesis]:
             yield _of(f"empty-unwritten-{'-'.join(names)}", text, *(empty[x] for x in names))
     over = lambda at, x: _over(x, at("partial_sum")[..., None])  # noqa: E731
     yield _of("normalised", "partial_O is divided by partial_sum already", altered("partial_O", over, "partial_sum"))
+    bare = lambda at, x: x / at("partial_sum")[..., None]  # noqa: E731
+    text = "partial_O is divided by partial_sum already, 0 by 0 where a split sees no key"
+    yield _of("normalised-unguarded", text, altered("partial_O", bare, "partial_sum"))
     log = lambda at, x: np.log(x) + at("partial_max")  # noqa: E731
     yield _of("lse-for-sum", "partial_sum holds a split's lse", altered("partial_sum", log, "partial_max"))
 

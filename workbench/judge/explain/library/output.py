@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, altered, read_as
+from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered, read_as
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.indices import taken
 from workbench.judge.explain.library.scale import LN2, LOG2E
@@ -19,6 +19,7 @@ def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     yield from _division()
     yield from _stored()
+    yield from across(_elsewhere())
     yield from _lse()
 
 
@@ -109,6 +110,16 @@ def _stored() -> Iterator[Hypothesis]:
             f"rows of lse are stored wrong: {one.text}",
             altered("lse", lambda at, x, one=one: taken(x, one, -1)),
         )
+    for b in (2, 4, 8, 16, 32, 64):
+        for value, verb in ((np.nan, "never written"), (0.0, "0")):
+            tail = altered("out", lambda at, x, b=b, v=value: _whole(x, -2, b, v))
+            yield _of(f"tail-{b}-{value:g}", f"rows of out behind the last whole block of {b} are {verb}", tail)
+            dims = altered("out", lambda at, x, b=b, v=value: _whole(x, -1, b, v))
+            yield _of(f"dims-tail-{b}-{value:g}", f"dims of out behind the last whole block of {b} are {verb}", dims)
+
+
+def _elsewhere() -> Iterator[Hypothesis]:
+    """Heads and batches of what is stored."""
     for one in indices.others():
         for axis, named in ((1, "heads"), (0, "batches")):
             of_out = altered("out", lambda at, x, one=one, axis=axis: taken(x, one, axis))
@@ -130,12 +141,6 @@ def _stored() -> Iterator[Hypothesis]:
 
         yield _of(f"{stage}-strides", f"{stage}: {words}", altered(stage, one_way))
         yield _of(f"{stage}-strides-back", f"{stage}: {words}, the other way round", altered(stage, other_way))
-    for b in (2, 4, 8, 16, 32, 64):
-        for value, verb in ((np.nan, "never written"), (0.0, "0")):
-            tail = altered("out", lambda at, x, b=b, v=value: _whole(x, -2, b, v))
-            yield _of(f"tail-{b}-{value:g}", f"rows of out behind the last whole block of {b} are {verb}", tail)
-            dims = altered("out", lambda at, x, b=b, v=value: _whole(x, -1, b, v))
-            yield _of(f"dims-tail-{b}-{value:g}", f"dims of out behind the last whole block of {b} are {verb}", dims)
 
 
 def _lse() -> Iterator[Hypothesis]:

@@ -172,7 +172,7 @@ def _subtracted() -> Iterator[Hypothesis]:
         "negative": ("the max with the wrong sign", lambda at, m: -m, ()),
     }
     for value in _FIXED:
-        forms[f"{value:g}"] = (f"{value:g}, whatever the max is", lambda at, m, v=value: 0 * m + v, ())
+        forms[f"{value:g}"] = (f"{value:g}, whatever the max is", lambda at, m, v=value: np.full_like(m, v), ())
     for name, (text, change, also) in forms.items():
         yield _of(f"subtracts-{name}", f"probs subtract {text}", altered("subtracted", change, *also))
         for place, words, here in _PLACES:
