@@ -176,10 +176,12 @@ def counted(
 
 def is_right(cause: Cause, fresh: Sequence[Trace]) -> bool:
     """Whether a cause reproduces a kernel on runs that the search has not seen."""
-    scene: type[Scene | Coded]
     for trace in fresh:
-        scene = Coded if cause.stage in before_attention(trace.algorithm) else Scene
-        if holds(scene.of(trace), cause.members[0]) is False:
+        coded = cause.stage in before_attention(trace.algorithm)
+        if cause.supposed is not None:
+            trace = cause.supposed.of(trace)
+        scene: Scene | Coded = Coded.of(trace) if coded else Scene.of(trace)
+        if holds(scene, cause.members[0]) is False:
             return False
     return True
 
@@ -202,9 +204,11 @@ def _visible(one: Trace, sound: Trace) -> bool:
 
 def _alone(trace: Trace) -> Trace:
     """out alone, of a kernel that tells nothing."""
-    again = trace.rerun
-    found = unknown(trace, ("out",))
-    return replace(found, rerun=None if again is None else lambda case, inputs=None: _alone(again(case, inputs)))
+    again, found = trace.rerun, unknown(trace, ("out",))
+    if again is None:
+        return found
+    cut = {name: getattr(trace.case, name) for name in of_role(TILES, ARITHMETIC)}
+    return replace(found, rerun=lambda case, inputs=None: _alone(again(case.but(**cut), inputs)))
 
 
 def _quiet_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:

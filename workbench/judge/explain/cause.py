@@ -1,11 +1,12 @@
 """Causes: what is wrong in a kernel, in words, with what proves it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from workbench.case.case import Case
 from workbench.judge.explain.fit import PROOF, Fit
 from workbench.judge.explain.hypothesis import Hypothesis
+from workbench.judge.explain.scene import Supposed
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Cause:
     rivals: tuple[str, ...] = ()  #: other formulas that fit this run as well, in words
     decided_by: Case | None = None  #: the case that told them apart
     trial: Trial | None = None  #: the falsifier's; None where the kernel cannot be run again
-    runner_up: tuple[str, float] | None = field(default=None)  #: what came next, and the share that it leaves
+    runner_up: tuple[str, float] | None = None  #: what came next, and the share that it leaves
+    supposed: Supposed | None = None  #: how the kernel must cut the keys for it, where nobody told
 
     @property
     def id(self) -> str:
@@ -38,7 +40,7 @@ class Cause:
     @property
     def text(self) -> str:
         """In one sentence."""
-        return self.members[0].text
+        return self.members[0].text + (f" ({self.supposed})" if self.supposed else "")
 
     @property
     def names(self) -> tuple[str, ...]:

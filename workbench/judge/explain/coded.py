@@ -32,6 +32,10 @@ class Coded:
         """Of a trace of a kernel on 8-bit codes of a known format."""
         return Coded(trace)
 
+    def like(self, trace: Trace) -> "Coded":
+        """The scene of another run of the same kernel."""
+        return Coded(trace)
+
     @cached_property
     def problem(self) -> Problem:
         """From the dumped stages."""

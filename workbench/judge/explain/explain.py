@@ -14,14 +14,22 @@ from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import UNEXPLAINED, Fit
 from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.imagine import Imagined, cases, classes
+from workbench.judge.explain.library import library
 from workbench.judge.explain.patterns import patterns
-from workbench.judge.explain.scene import Scene
+from workbench.judge.explain.scene import Scene, Supposed
 from workbench.judge.explain.search import Search, pairs, singles
 from workbench.judge.explain.trial import Run, nowhere, runner, separated, tried
 from workbench.judge.explain.unknown.formula import Formula
 from workbench.judge.explain.unknown.mining import Pattern
 from workbench.judge.stage import StageDiff
 from workbench.trace.trace import Trace
+
+#: how keys may be cut where nobody told, and the families for which that matters
+SUPPOSED = (
+    Supposed(64), Supposed(32), Supposed(128), Supposed(16),
+    Supposed(64, 2), Supposed(64, 4), Supposed(32, 2), Supposed(32, 4), Supposed(64, 8),
+)  # fmt: skip
+OF_TILES = ("mask", "softmax", "merge", "factor")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +76,18 @@ def explain(trace: Trace, stages: Sequence[StageDiff], *, seconds: float, alone:
     with threadpool_limits(1, "blas"):
         for scene in _scenes(trace, origins):
             wrong = _wrong(scene, origins)
-            found = singles(scene, wrong, until)
-            chosen, left = _cover(found, wrong)
-            count, complete = count + found.tried, complete and found.complete
-            if left and not alone:
-                rest = {name: wrong[name] for name in left}
-                more = pairs(scene, rest, _narrowed(found, scene, rest), until)
-                also, _ = _cover(more, rest)
-                chosen, count, complete = [*chosen, *also], count + more.tried, complete and more.complete
+            chosen, tried = _searched(scene, wrong, until, alone)
+            count, complete = count + tried.tried, complete and tried.complete
+            if not chosen and not alone and isinstance(scene, Scene) and trace.contract.block_k is None:
+                for supposed in SUPPOSED:
+                    other = Scene(supposed.of(scene.trace), supposed=supposed)
+                    found = singles(other, wrong, until, library(OF_TILES))
+                    count, complete = count + found.tried, complete and found.complete
+                    if chosen := _cover(found, wrong)[0]:
+                        scene, tried = other, found
+                        break
             for fits in chosen:
-                cause = _cause(scene, fits, found, run)
+                cause = _cause(scene, fits, tried, run)
                 (withdrawn if cause.trial is not None and not cause.trial.held else causes).append(cause)
     order = [stage.name for stage in origins]
     causes.sort(key=lambda cause: order.index(cause.stage))
@@ -109,6 +119,22 @@ def _wrong(scene: Scene | Coded, origins: Sequence[StageDiff]) -> dict[str, np.n
     """The wrong stages of a part, and which of their elements."""
     masks = {stage.name: stage.decisive.outside for stage in origins if stage.decisive is not None}
     return {name: mask for name, mask in masks.items() if name in scene.names and mask.any()}
+
+
+def _searched(
+    scene: Scene | Coded, wrong: Mapping[str, np.ndarray], until: float, alone: bool
+) -> tuple[list[list[Fit]], Search]:
+    """Fits, each with its rivals, for as many wrong stages as can be; and what was tried."""
+    found = singles(scene, wrong, until)
+    chosen, left = _cover(found, wrong)
+    unknown_tiles = isinstance(scene, Scene) and scene.trace.contract.block_k is None
+    if not left or alone or (unknown_tiles and not chosen):
+        return chosen, found
+    rest = {name: wrong[name] for name in left}
+    more = pairs(scene, rest, _narrowed(found, scene, rest), until)
+    also, _ = _cover(more, rest)
+    whole = replace(found, tried=found.tried + more.tried, complete=found.complete and more.complete)
+    return [*chosen, *also], whole
 
 
 def _cover(found: Search, wrong: Mapping[str, np.ndarray]) -> tuple[list[list[Fit]], list[str]]:
@@ -168,4 +194,5 @@ def _cause(scene: Scene | Coded, fits: Sequence[Fit], found: Search, run: Run) -
         decided,
         tried(first[0], where, names, run, decided),
         after,
+        scene.supposed if isinstance(scene, Scene) else None,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,6 +29,28 @@ from workbench.trace.trace import Trace
 Arrays = Mapping[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class Supposed:
+    """How a kernel that does not tell it may cut the keys."""
+
+    block_k: int
+    splits: int = 1
+
+    def of(self, trace: Trace) -> Trace:
+        """The trace of a kernel that tells so."""
+        told: dict[str, Any] = {"block_k": self.block_k} | ({"splits": self.splits} if self.splits > 1 else {})
+        assumed = tuple(name for name in trace.contract.assumed if name not in told)
+        return replace(
+            trace,
+            algorithm="split_k" if self.splits > 1 else trace.algorithm,
+            contract=replace(trace.contract, assumed=assumed, **told),
+            case=trace.case.but(**told),
+        )
+
+    def __str__(self) -> str:
+        return (f"{self.splits} splits, " if self.splits > 1 else "") + f"tiles of {self.block_k} keys"
+
+
 @dataclass(frozen=True, eq=False)
 class Scene:
     """A trace of attention with its expectation, whole."""
@@ -35,6 +58,11 @@ class Scene:
     trace: Trace
     decoded: Arrays = field(default_factory=dict)  #: scales and codes of its inputs, where it reads these
     codes: Codes | None = None
+    supposed: Supposed | None = None
+
+    def like(self, trace: Trace) -> "Scene":
+        """The scene of another run of the same kernel, cut as this one is supposed to be."""
+        return Scene.of(trace) if self.supposed is None else Scene(self.supposed.of(trace), supposed=self.supposed)
 
     @staticmethod
     def of(trace: Trace) -> "Scene":

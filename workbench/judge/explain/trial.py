@@ -39,7 +39,7 @@ def runner(trace: Trace) -> Run:
             except (Refusal, Unavailable):  # a case that this kernel does not take
                 made[whole] = None
         again = made[whole]
-        return None if again is None else type(scene).of(again)
+        return None if again is None else scene.like(again)
 
     return run
 
