@@ -16,6 +16,7 @@ from workbench.bench.foreign import unknown
 from workbench.bench.harness import gathered, spread
 from workbench.bench.showing import showing
 from workbench.bench.verdicts import reduced
+from workbench.case.fields import ARITHMETIC, TILES, of_role
 from workbench.case.stages import before_attention
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.catalogue import CATALOGUE
