@@ -125,16 +125,29 @@ def _searched(
     scene: Scene | Coded, wrong: Mapping[str, np.ndarray], until: float, alone: bool
 ) -> tuple[list[list[Fit]], Search]:
     """Fits, each with its rivals, for as many wrong stages as can be; and what was tried."""
-    found = singles(scene, wrong, until)
+    found = _sound(scene, singles(scene, wrong, until))
     chosen, left = _cover(found, wrong)
     unknown_tiles = isinstance(scene, Scene) and scene.trace.contract.block_k is None
     if not left or alone or (unknown_tiles and not chosen):
         return chosen, found
     rest = {name: wrong[name] for name in left}
-    more = pairs(scene, rest, _narrowed(found, scene, rest), until)
+    more = _sound(scene, pairs(scene, rest, _narrowed(found, scene, rest), until))
     also, _ = _cover(more, rest)
     whole = replace(found, tried=found.tried + more.tried, complete=found.complete and more.complete)
     return [*chosen, *also], whole
+
+
+def _sound(scene: Scene | Coded, found: Search) -> Search:
+    """The search without fits that hit nothing but NaN and make none themselves: NaN that is read comes out as NaN,
+    whatever the formula.
+    """
+    if all(one.numbers for one in found.fits):
+        return found
+    where = [Imagined(scene, case) for case in cases(scene.trace.case)]
+    kept = [
+        one for one in found.fits if one.numbers or any(there.makes_nan(one.hypothesis, one.stages) for there in where)
+    ]
+    return replace(found, fits=tuple(kept))
 
 
 def _cover(found: Search, wrong: Mapping[str, np.ndarray]) -> tuple[list[list[Fit]], list[str]]:

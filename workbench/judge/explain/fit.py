@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.floats import largest
 from workbench.judge.elements import Compared, State
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.hypothesis import Hypothesis
@@ -32,6 +33,7 @@ class Fit:
     off: int  #: elements that are not as predicted, of `of`
     of: int
     values: int  #: elements that the fault moves and the prediction hits
+    numbers: int  #: of these, those that are numbers
 
     @property
     def proved(self) -> bool:
@@ -45,6 +47,9 @@ def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: n
     """
     actual, expected = scene.actual[name][wrong], scene.expected[name][wrong]
     y = predicted[wrong]
+    top = largest(scene.trace.stages[name].dtype)
+    y = np.where(abs(y) > top, np.copysign(np.inf, y), y)  # what the kernel's own dtype cannot hold
+    actual = np.where(abs(actual) >= top, np.copysign(np.inf, actual), actual)
     finite = np.isfinite(actual) & np.isfinite(y)
     agree = finite | (np.isnan(actual) & np.isnan(y)) | (actual == y)
     if not wrong.any() or (~agree).sum() > FLIPS * agree.size:
@@ -74,8 +79,8 @@ def fit(scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.nda
     if comparisons is None:
         return None
     hits: list[str] = []
-    off = of = hit = 0
-    largest, squares, numbers, rest = 0.0, 0.0, 0, 0.0
+    off = of = hit = finite = 0
+    farthest, squares, numbers, rest = 0.0, 0.0, 0, 0.0
     for name, one in comparisons.items():
         bad = mismatched(one)
         judged = ~np.isin(one.state, (State.VACUOUS, State.ABSENT))
@@ -89,16 +94,17 @@ def fit(scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.nda
             return None
         hits.append(name)
         off, of = off + int(bad.sum()), of + int(judged.sum())
-        hit += int((wrong[name] & judged & ~bad).sum())
+        moved = wrong[name] & judged & ~bad
+        hit, finite = hit + int(moved.sum()), finite + int((moved & np.isfinite(one.actual)).sum())
         ratio = one.over_budget[np.isfinite(one.over_budget) & ~bad]
-        largest = max(largest, float(ratio.max(initial=0.0)))
+        farthest = max(farthest, float(ratio.max(initial=0.0)))
         squares, numbers = squares + float((ratio**2).sum()), numbers + ratio.size
         rest = max(rest, un)
     if not hits:
         return None
     predicted = {name: np.asarray(comparisons[name].expected) for name in hits}
     residual = float(np.sqrt(squares / max(numbers, 1)))
-    return Fit(hypothesis, tuple(hits), predicted, largest, residual, rest, off, of, hit)
+    return Fit(hypothesis, tuple(hits), predicted, farthest, residual, rest, off, of, hit, finite)
 
 
 def _left(scene: Scene | Coded, name: str, one: Compared, wrong: np.ndarray) -> float:

@@ -46,6 +46,11 @@ class Imagined:
         """As of a scene."""
         return predicted(self.problem, self.expected, hypothesis, names)
 
+    def makes_nan(self, hypothesis: Hypothesis, names: Sequence[str]) -> bool:
+        """Whether a kernel with this fault makes NaN of what are numbers in a correct one."""
+        found = self.predicted(hypothesis, names) or {}
+        return any(bool(np.any(np.isnan(x) & ~np.isnan(self.expected[name]))) for name, x in found.items())
+
 
 def cases(case: Case) -> Iterator[Case]:
     """Cases on which formulas part that are one on `case`: with scales other than the usual one, ragged tiles, more
@@ -64,6 +69,10 @@ def cases(case: Case) -> Iterator[Case]:
     yield case.but(
         seqlen_q=min(longer, 40), seqlen_k=min(LENGTH, 4 * block + 3), scale=scale * 2.2, seed=case.seed + 3, **drawn
     )
+    if case.splits is not None and case.splits > 1:
+        yield case.but(
+            splits=case.splits + 1, seqlen_q=37, seqlen_k=min(LENGTH, 4 * block + 3), seed=case.seed + 6, **drawn
+        )
     yield case.but(seqlen_q=block, seqlen_k=2 * block, seed=case.seed + 4, **drawn)
     yield case.but(
         seqlen_q=longer - 1, seqlen_k=longer - 20, heads=3, kv_heads=1, scale=scale * 0.8, seed=case.seed + 5, **drawn

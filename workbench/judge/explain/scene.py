@@ -177,9 +177,13 @@ class Scene:
 
     def elsewhere(self, case: Case) -> Problem:
         """The same kernel on another case, of which nothing was dumped."""
+        told = self.trace.contract
+        if case.splits != self.trace.case.splits and told.split_bounds is None:
+            told = replace(told, splits=case.splits)
         trace = replace(
             self.trace,
             case=case,
+            contract=told,
             inputs=dict(zip(INPUTS, case.inputs(), strict=True)),
             stages={}, sparse={}, statistics={}, input_errors={}, requested=(), put_in=(), rerun=None, box=None,
         )  # fmt: skip

@@ -21,6 +21,7 @@ class Altered:
     step: Step
     change: Callable[[Any, Any], Any]
     also: tuple[str, ...] = ()
+    slack: float = 0.0  #: relative error of a rounding that the change makes and that may turn either way
 
     def value(self, at: Any) -> Any:
         return self.change(at, self.step.value(at))
@@ -49,7 +50,9 @@ class Altered:
                         moved = abs(self.change(at, x) - y)
                     worst = worst + np.where(np.isnan(moved), 0.0, moved) / 2
         # what does not read x loses as much as the step did, in all and for its size
-        own = (ROUNDINGS * unit_roundoff("float32") + _relative(made.bound, x)) * np.where(np.isfinite(y), abs(y), 0.0)
+        own = (ROUNDINGS * unit_roundoff("float32") + self.slack + _relative(made.bound, x)) * np.where(
+            np.isfinite(y), abs(y), 0.0
+        )
         worst = worst + np.where(y == x, 0.0, own) + made.bound.worst
         return Bounded(Bound(worst, 0.0, worst))
 

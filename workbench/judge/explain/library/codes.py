@@ -9,10 +9,11 @@ import numpy as np
 from workbench.case.formats import FORMATS
 from workbench.case.stages import INPUTS
 from workbench.floats import round_to
-from workbench.judge.explain.hypothesis import Hypothesis, Unfit, across, altered, read_as
+from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered, read_as
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.indices import taken
 from workbench.reference import quantize
+from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.parameters import by_query_head
 
 #: largest values that formats of 8 bits have, or are taken to have
@@ -82,7 +83,11 @@ def _decoded(name: str, text: str, entries: Entries) -> Iterator[Hypothesis]:
             tables = tuple(altered(f"lut_{of}", lambda at, x, of=of: in_table(at, x, of)) for of in "kv")
             q = altered("dequant_q", lambda at, x: in_dequant(at, x, "q"))
             yield Hypothesis(f"codes.{name}-{operands}-table", words, (*tables, q))
-        hidden = tuple(altered(f"{of}_rows", lambda at, x, of=of: in_rows(at, x, of)) for of in operands)
+        # a cast to 16 bits that an error of the entries may turn the other way
+        hidden = tuple(
+            Edit(f"{of}_rows", lambda step, of=of: Altered(step, lambda at, x: in_rows(at, x, of), slack=2.0**-11))
+            for of in operands
+        )
         yield Hypothesis(f"codes.{name}-{operands}-rows", words, hidden)
 
 
