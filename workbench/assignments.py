@@ -106,15 +106,19 @@ def callee(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
+def blocks(statement: ast.stmt | ast.Module) -> list[list[ast.stmt]]:
+    """The statements that stand in another one, by the branch of it in which they do."""
+    found: list[list[ast.stmt]] = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
+    return found + [one.body for name in ("handlers", "cases") for one in getattr(statement, name, [])]
+
+
 def _places(body: list[ast.stmt], branches: frozenset[tuple[int, int]]) -> Iterator[Place]:
     for statement in body:
         yield Place(statement, branches)
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        blocks: list[list[ast.stmt]] = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
-        blocks += [one.body for name in ("handlers", "cases") for one in getattr(statement, name, [])]
         forks = isinstance(statement, ast.If | ast.Try | ast.Match)
-        for i, block in enumerate(blocks):
+        for i, block in enumerate(blocks(statement)):
             yield from _places(block, branches | {(id(statement), i)} if forks else branches)
 
 

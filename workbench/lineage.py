@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from workbench.assignments import Function, Place, Write, callee, plain
+from workbench.assignments import Function, Place, Write, blocks, callee, plain
 
 #: what hands on the value that it is given, at most rounded
 _METHODS = frozenset(
@@ -130,9 +130,17 @@ class File:
         return self.functions[named.pop()] if len(named) == 1 else None
 
 
-def file_of(tree: ast.AST) -> File:
+def file_of(tree: ast.Module) -> File:
     """The functions of a module, those inside of others among them."""
-    return File(tuple(Function(node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)))
+    return File(tuple(_functions(tree)))
+
+
+def _functions(within: ast.stmt | ast.Module) -> Iterator[Function]:
+    for block in blocks(within):
+        for statement in block:
+            if isinstance(statement, ast.FunctionDef):
+                yield Function(statement)
+            yield from _functions(statement)
 
 
 def agreed(places: Iterable[Node | None]) -> Node | None:

@@ -189,11 +189,11 @@ def _with_probes(path: str, ran: Provenance) -> list[tuple[str, list[str]]]:
     """The lines of the files of a run in which probes of the function in `path` may be: those that it names, and these,
     and the sources beside it where it uses probes in CUDA C++ and names none; without what has changed since.
     """
-    texts = {one.path: text for one in ran.files if not one.is_object and (text := _unchanged(one)) is not None}
+    texts = {one.path: _unchanged(one) for one in ran.files if not one.is_object}
     found = [path] if path in texts else []
     for one in found:
         found += [other for other in texts if other not in found and _named(other, texts[one])]
-    sources = [one.path for one in ran.files if not one.loaded and one.path in texts]
+    sources = [one.path for one in ran.files if not one.loaded]
     if not {*found} & {*sources} and any(_CUDA in texts[one] for one in found):
         found += sources
     return [(one, texts[one].splitlines()) for one in found]
@@ -205,13 +205,13 @@ def _named(path: str, text: str) -> bool:
     return re.search(rf"\b{re.escape(file.stem if file.suffix == '.py' else file.name)}\b", text) is not None
 
 
-def _unchanged(file: SourceFile) -> str | None:
-    """The text of a file, where that is the one that ran."""
+def _unchanged(file: SourceFile) -> str:
+    """The text of a file; none of one that is not what ran."""
     try:
         content = Path(file.path).read_bytes()
     except OSError:
-        return None
-    return content.decode(errors="replace") if hashlib.sha256(content).hexdigest() == file.sha256 else None
+        return ""
+    return content.decode(errors="replace") if hashlib.sha256(content).hexdigest() == file.sha256 else ""
 
 
 def _probes(sources: Sequence[tuple[str, list[str]]], stage: str) -> Iterator[Line]:
