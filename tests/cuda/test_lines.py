@@ -122,3 +122,9 @@ def test_what_was_put_in_has_no_line() -> None:
     fed = {name: "reference" for name in ("partial_O", "partial_max", "partial_sum")}
     trace = run("split_k", SMALL, feed=fed, backend="emulator")
     assert {*fed} <= {*trace.put_in} and {*trace.lines} == {*trace.stages} - {*fed}
+
+
+def test_codes_that_were_put_in_have_no_line() -> None:
+    fed = dict.fromkeys(QUANTISED_INPUTS, "reference")
+    trace = run("fp8", Case(seqlen=16, head_dim=16), feed=fed, backend="emulator")
+    assert {*trace.put_in} == {*fed} <= {*trace.stages} and {*trace.lines} == {*trace.stages} - {*fed}

@@ -125,8 +125,12 @@ def test_what_has_no_source() -> None:
 
 def test_a_file_that_changed_since_it_was_loaded(mine: Path) -> None:
     function = find(f"{mine}:attention")
-    mine.write_text("# one line more\n" + NUMPY)
-    assert texts(function) == {}
+    for other in (
+        "# one line more\n" + NUMPY,
+        NUMPY.replace("    if causal:", "    scores = scores + 0\n    if causal:", 1),
+    ):
+        mine.write_text(other)
+        assert texts(function) == {}
     mine.write_text("def attention(:")
     assert texts(function) == {}
 
