@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from workbench.judge.explain.factors import ledger
 
 from workbench import Case, Refusal, diff, run
 from workbench.case import formats
 from workbench.case.stages import QUANTISED_INPUTS
 from workbench.cuda.quantize import quantize
-from workbench.judge.explain.factors import ledger
 from workbench.report.remarks import notes
 
 CASE = Case(heads=4, kv_heads=2, seqlen=40, head_dim=32)

@@ -127,6 +127,11 @@ def below(lines):
     return [line for line in lines[last + 1 :] if line]
 
 
+def over_budget_of_cause(judged):
+    (cause,) = judged.explained.causes
+    return cause.fit.over_budget
+
+
 def test_short(judged):
     lines = below(shown(text.report(judged["fault"], unicode=False, width=200), 200, False))
     worst, merged = judged["fault"]["merge_weight"].worst(1)[0], judged["fault"]["merge_weight"].isolated
@@ -138,9 +143,9 @@ def test_short(judged):
         f"  outside the budget: {n} of {merged.summary.size} ({n / merged.summary.size:.1%})",
         f"  worst at {place}: actual {worst.actual:.6g}, expected {worst.expected:.6g}, "
         f"allowed error {worst.budget:.3g}, {worst.over_budget:.3g} x of budget",
-        f"  actual = expected * partial_sum at {n} of {n} elements outside the budget",
-        "  partial_sum, a split's denominator, which partial_O holds already, is applied by merge_sum (to each split's "
-        "weight)",
+        "  cause: weights of partial_O are multiplied by partial_sum, which partial_O holds already; "
+        f"reproduces {n} of {n} elements within their budgets, {over_budget_of_cause(judged['fault']):.3g} x at most",
+        f"  look at: {judged['fault'].trace.lines['merge_weight']}",
         "victim: out (right from what it read; a victim's row shows the error from q, k and v)",
         f"effect on out: {out.outside} of {out.size} elements outside the budget from q, k and v, "
         f"largest error {out.max_abs:.3g}",
@@ -221,6 +226,19 @@ def test_a_later_origin_is_called_wrong_by_itself_only_where_it_was_judged_so():
         line.partition(" =")[0] for line in text.sentences(judged, full=False) if "wrong" in line.partition(" =")[0]
     ]
     assert named[0].startswith("first wrong stage: ") and "also wrong, by itself: merge_weight" in named
+
+
+def test_a_stage_whose_line_is_not_known_says_none(judged):
+    lines = {name: [x for x in text.sentences(one, full=False) if "look at: " in x] for name, one in judged.items()}
+    assert {name: len(found) for name, found in lines.items()} == {"fault": 1, "right": 0, "foreign": 1, "fp8": 0}
+    at_rest = diff(replace(judged["fault"].trace, find_lines=dict))
+    assert not [line for line in text.sentences(at_rest, full=True) if "look at: " in line]
+    documents = (judged["fault"].as_dict()["stages"], at_rest.as_dict()["stages"])
+    named = ({stage["name"]: stage["line"] for stage in stages} for stages in documents)
+    given, absent = named
+    assert given["merge_weight"]["path"].endswith("workbench/cuda/split_k.py") and given["merge_weight"]["line"] > 0
+    assert given["merge_weight"]["text"] == judged["fault"].trace.lines["merge_weight"].text
+    assert set(absent.values()) == {None} and None not in given.values()
 
 
 def test_ranges_of_x_of_budget_can_be_read():

@@ -40,6 +40,7 @@ def test_what_is_saved_comes_back(trace: Trace, tmp_path: Path) -> None:
             for name in before
         )
     assert diff(again).origins == diff(trace).origins == ("merge_weight",)
+    assert {*again.lines} == {*trace.stages} and again.lines == trace.lines
 
 
 def test_unwritten_slots_survive_the_file(trace: Trace, tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 FIELDS = (
     "target, checksum, stages, algorithm, case, contract, window, requested, put_in, sparse, backend, faults, versions, notes, "
-    "gates, provenance"
+    "gates, provenance, lines"
 )
 
 
@@ -235,6 +236,11 @@ FIELDS = (
             lambda m: m.update(provenance={"files": []}),
             "FILE: the manifest's 'provenance' has the fields files, device, driver, versions, runs, identical, "
             "plain_agrees, its files path, sha256, modified, loaded; got {'files': []}",
+        ),
+        (
+            lambda m: m.update(lines={"qk": {"path": "a.cu", "line": "7", "text": ""}}),
+            """FILE: the manifest's 'lines' must be an object of stage -> {"path": text, "line": number, "text": text}; """
+            "got STAGES",
         ),
     ],
 )

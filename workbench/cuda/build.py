@@ -28,6 +28,7 @@ class Build:
     """A kernel function with its constants bound and the wanted probes in place."""
 
     source: emulator.Source
+    text: str  #: of its file, with the faults put in
     parameters: tuple[str, ...]  #: arguments of the function by name
     probes: tuple[str, ...]  #: stages dumped; each is an argument behind those, in this order
 
@@ -125,7 +126,7 @@ def _in_box(node: ast.Assign, target: ast.Subscript, stage: Stage) -> ast.stmt:
 
 
 @functools.cache
-def _parsed(file: Path, faults: tuple[Fault, ...]) -> str:
+def _text(file: Path, faults: tuple[Fault, ...]) -> str:
     return applied(file.read_text(), faults, file.name)
 
 
@@ -143,7 +144,8 @@ def build(
 
     Raises Refusal for a fault whose text no longer matches.
     """
-    tree = ast.parse(_parsed(file, faults), str(file))
+    text = _text(file, faults)
+    tree = ast.parse(text, str(file))
     (kernel,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
     _switched(kernel, constants.names())
     transformer = _Probes(probes, boxed)
@@ -156,7 +158,7 @@ def build(
     ast.fix_missing_locations(tree)
     namespace: dict[str, Any] = {"__name__": f"workbench.cuda.{file.stem}", **constants.names()}
     exec(compile(tree, str(file), "exec"), namespace)
-    return Build(emulator.Source(function, tree, namespace, str(file)), parameters, found)
+    return Build(emulator.Source(function, tree, namespace, str(file)), text, parameters, found)
 
 
 def _is_device_code(node: ast.stmt) -> bool:

@@ -19,6 +19,7 @@ from workbench.cuda.faults.fault import Fault
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernel import Constants, Kernel
 from workbench.cuda.kernels import KERNELS
+from workbench.cuda.lines import lines_of
 from workbench.cuda.plan import OWN_BUFFERS, launches, plan, requested, settle
 from workbench.cuda.quiet import quiet
 from workbench.machine import versions as versions_of
@@ -57,12 +58,12 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
     backend = choose_backend(options.backend)
     memory = Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
-    dumped_by_all: list[str] = []
+    builds: list[Build] = []
     for function, grid, _ in launches(made.trace.case, made.kernel, made.trace.put_in):
         boxed = made.box is not None
         faults = made.kernel.faults_of(made.kernel.functions[function], made.faults)
         built, launch = _launcher(made.kernel, function, made.constants, wanted, faults, backend, boxed)
-        dumped_by_all += built.probes
+        builds.append(built)
         try:
             launch(grid, made.constants.threads, made.arguments(built, memory.arrays))
         except emulator.EmulatorError as error:
@@ -80,13 +81,15 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
         return run_kernel(name, case, replace(options, backend=backend, inputs=inputs), guarded=guarded)
 
     rerun = again if anew else None
-    trace = _of_launches(made.trace, dumped_by_all) if options.feed else made.trace
-    trace = replace(trace, backend=backend, versions=versions(backend), rerun=rerun)
+    trace = _of_launches(made.trace, builds) if options.feed else made.trace
+    lines = functools.partial(lines_of, builds, [x for x in trace.stages if x not in trace.put_in], made.faults)
+    trace = replace(trace, backend=backend, versions=versions(backend), rerun=rerun, find_lines=lines)
     return trace if made.box is None else narrowed(trace, made.box, already=made.boxed, rerun=rerun)
 
 
-def _of_launches(trace: Trace, dumped: Sequence[str]) -> Trace:
+def _of_launches(trace: Trace, builds: Sequence[Build]) -> Trace:
     """The trace without the stages of a launch that did not run, as its results were put in."""
+    dumped = {stage for built in builds for stage in built.probes}
     known = {*dumped, *trace.put_in, *OWN_BUFFERS, *QUANTISED_INPUTS}
     return replace(
         trace,

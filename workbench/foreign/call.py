@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from workbench.foreign import returned
 from workbench.foreign.arguments import arguments_of
 from workbench.foreign.collect import failed, of_run, repeats
 from workbench.foreign.lacking import lacking
+from workbench.foreign.lines import lines_of
 from workbench.foreign.probes import interpreter as triton_interpreter
 from workbench.foreign.repeats import repeated
 from workbench.foreign.user_code import Function, running
@@ -116,6 +118,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
         notes=(*repeats(made_by), *seen.notes(stages, case)),
         provenance=made_by,
         called_with=options.printable(),
+        find_lines=partial(lines_of, function, [stage for stage in stages if stage not in put_in], made_by),
     )
     check(trace, name)
     # fed arrays are of this case alone

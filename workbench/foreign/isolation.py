@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,4 +200,4 @@ def _outcome(request: Mapping[str, Any]) -> tuple[Any, ...]:
         return type(error).__name__, str(error)
     except BaseException:
         return "defect", traceback.format_exc()
-    return "trace", replace(trace, rerun=None), trace.rerun is not None
+    return "trace", replace(trace, rerun=None, find_lines=partial(dict, trace.lines)), trace.rerun is not None

@@ -13,6 +13,7 @@ from workbench.judge.diff import Diff
 from workbench.judge.elements import BINS, Comparison, State
 from workbench.judge.explain.explain import Explained
 from workbench.judge.stage import StageDiff
+from workbench.line import Line, near
 from workbench.records import number
 
 #: bins of x of budget, as Summary counts them
@@ -85,10 +86,15 @@ def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
         "reason": stage.reason,
         "judged_from": list(stage.judged_from),
         "upstream": list(stage.upstream),
+        "line": _line(diff.trace.lines.get(stage.name)),
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
         "budget_terms": dict(known.budget_shares),
     }
+
+
+def _line(line: Line | None) -> dict[str, Any] | None:
+    return None if line is None else {"path": near(line.path), "line": line.line, "text": line.text}
 
 
 def _loss(loss: Loss) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Findings of watched runs as text and as JSON documents."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from io import StringIO
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from workbench.line import near
 from workbench.records import number
 from workbench.report.command import check_command
 
@@ -78,12 +78,6 @@ def _scope(checked: "Checked") -> str:
     return where + (f", {len(checked.schedules)} schedules" if len(checked.schedules) > 1 else "")
 
 
-def _short(file: str) -> str:
-    """A file of this folder without the folder's name."""
-    relative = os.path.relpath(file)
-    return file if relative.startswith("..") else relative
-
-
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
 
@@ -96,7 +90,7 @@ def _paragraph(checked: "Checked", finding: "Finding") -> Text:
     places = [(finding.file, finding.line), (finding.other_file, finding.other_line)]
     for file, line in places:
         if file is not None and line is not None:
-            text.append(f"  {_short(file)}:{line}", style="cyan")
+            text.append(f"  {near(file)}:{line}", style="cyan")
             text.append(f"  {checked.line(file, line)}\n")
     for line in more:
         text.append(f"{line}\n", style="dim")

@@ -72,8 +72,9 @@ def _which(stage: StageDiff, first: bool) -> str:
 
 def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     stage = known.stage
+    made_at = [f"look at: {line}"] if (line := diff.trace.lines.get(stage.name)) is not None else []
     if stage.decisive is None:
-        return [stage.reason, *_unseen(known)]
+        return [stage.reason, *made_at, *_unseen(known)]
     lines = [stage.reason] if stage.reason else []
     lines.append(counts(stage.decisive, known.where))
     worst = stage.worst(1)[0]
@@ -85,7 +86,7 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     if full:
         lines += [bins(stage.decisive), *budget_terms(known)]
     lines += [in_a_line(cause) for cause in diff.explained.causes if stage.name in cause.fit.stages]
-    return lines + _judged_from(known)
+    return lines + made_at + _judged_from(known)
 
 
 def _judged_from(known: Explanation) -> list[str]:

@@ -7,7 +7,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from workbench.case.inputs import fields as fields_of_inputs
 from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, stages_of
 from workbench.files import write_atomically
+from workbench.line import Line
 from workbench.refusal import Refusal
 from workbench.trace.manifest import checked
 from workbench.trace.provenance import of_dict as provenance_of
@@ -62,6 +64,7 @@ def save(trace: Trace, path: str | Path) -> None:
         "notes": list(trace.notes),
         "gates": list(trace.gates),
         "provenance": None if trace.provenance is None else trace.provenance.as_dict(),
+        "lines": {name: asdict(line) for name, line in trace.lines.items()},
     }
     sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
     arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
@@ -166,6 +169,7 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
         notes=tuple(manifest["notes"]),
         gates=tuple(manifest["gates"]),
         provenance=None if manifest["provenance"] is None else provenance_of(manifest["provenance"]),
+        find_lines=partial(dict, {name: Line(**line) for name, line in manifest["lines"].items()}),
         box=box,
         whole=None if box is None else case,
     )

@@ -33,6 +33,13 @@ def _versions(x: Any) -> bool:
     return isinstance(x, dict) and all(isinstance(one, str) for one in x.values())
 
 
+def _lines(x: Any) -> bool:
+    kinds = {"path": str, "line": int, "text": str}
+    return isinstance(x, dict) and all(
+        isinstance(one, dict) and {name: type(value) for name, value in one.items()} == kinds for one in x.values()
+    )
+
+
 _NAMES, _TEXTS = _list("a list of stages"), _list("a list of texts")
 _HASH = Rule("64 hexadecimal digits", lambda x: isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x) is not None)
 
@@ -54,6 +61,7 @@ _FIELDS: Mapping[str, tuple[Any, Rule]] = {
     "notes": ([], _TEXTS),
     "gates": ([], _TEXTS),
     "provenance": (None, _of(dict, "an object")),
+    "lines": ({}, Rule('an object of stage -> {"path": text, "line": number, "text": text}', _lines)),
 }
 
 

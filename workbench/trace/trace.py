@@ -1,8 +1,9 @@
 """A trace: every dumped stage of one run, with the case, the contract and where it came from."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import ml_dtypes
@@ -13,6 +14,7 @@ from workbench.case.contract import Contract
 from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape, stages_of
 from workbench.floats import DTYPES, to_float64
+from workbench.line import Line
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -82,6 +84,13 @@ class Trace:
     called_with: Options = field(default=Options(), compare=False)
     #: runs the same kernel again; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Rerun | None" = field(default=None, repr=False, compare=False)
+    #: tells `lines`, which cost milliseconds that a right run does without
+    find_lines: Callable[[], Mapping[str, Line]] = field(default=dict, repr=False, compare=False)
+
+    @cached_property
+    def lines(self) -> Mapping[str, Line]:
+        """Stage -> the line of source that computes it, of those of which that is clear."""
+        return self.find_lines()
 
     def __repr__(self) -> str:
         return f"<Trace of {self.target}: {', '.join(self.stages)}>"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from workbench.judge.explain.factors import ledger
 
 from workbench import Case, Diff, Trace, diff, run
 from workbench.bench.verdicts import reduced
@@ -18,7 +19,6 @@ from workbench.judge.bias import second_case
 from workbench.judge.codes.decoding import attention_of
 from workbench.judge.elements import State
 from workbench.judge.explain.budget_shares import terms
-from workbench.judge.explain.factors import ledger
 from workbench.reference import quantize
 from workbench.report.document import diff_document
 from workbench.report.text import html_table, report
