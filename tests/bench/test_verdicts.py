@@ -4,14 +4,25 @@ import json
 
 import pytest
 
+from tests.builds import FEW_BUILDS
 from workbench import Case, diff, run
+from workbench.bench import verdicts as bench_verdicts
 from workbench.bench.tally import LIMITS
-from workbench.bench.verdicts import FAULTS, TRUNCATING, measure, reduced, tables
+from workbench.bench.verdicts import TRUNCATING, measure, reduced, tables
+
+#: a few, each a compile: of each kernel, some that the usual rules find and some that they miss; the command takes all
+FAULTS = (
+    *("reduce-double-counts-sum", "partial-offset-wrong-split", "flash-stale-max", "flash-causal-off-by-one"),
+    *("flash-probs-truncated", "flash-scale-float16", "flash-exp-bfloat16", "flash-lse-base-2"),
+)
 
 
 @pytest.fixture(scope="module")
 def results():
-    return measure(correct=200, per_fault=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench_verdicts, "BUILDS", FEW_BUILDS)
+        patch.setattr(bench_verdicts, "FAULTS", FAULTS)
+        return measure(correct=200, per_fault=1)
 
 
 def test_correct_kernels_are_not_called_wrong_more_often_than_allowed(results):
@@ -26,9 +37,9 @@ def test_correct_kernels_are_not_called_wrong_more_often_than_allowed(results):
 def test_faults_are_bugs_at_their_stage_with_a_full_and_a_lean_dump(results):
     assert [row["fault"] for row in results["faults"]] == list(FAULTS)
     sums = results["all_faults"]
-    assert sums["effective"] >= 0.9 * sums["runs"] >= 18
+    assert sums["effective"] == sums["runs"] == len(FAULTS)
     for dump in ("full", "lean"):
-        assert sums[dump]["bug"] >= 0.95 * sums["effective"]
+        assert sums[dump]["bug"] == sums["effective"]
         assert sums[dump]["origin"] == sums[dump]["bug"], "a flagged run names the faulty stage first"
     assert sums["rules"]["atol 1e-2"] < sums["full"]["bug"]
 
