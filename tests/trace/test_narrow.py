@@ -132,7 +132,7 @@ def test_foreign_kernels_and_masks_are_narrowed_too() -> None:
 @pytest.mark.parametrize("stage", ["out", "codes_k", "dequant_v", "scores"])
 def test_a_window_does_not_cut_through_a_scale_that_nobody_saw(stage: str) -> None:
     """What is in the window has another max|x|, by which a right kernel would be called wrong."""
-    case = Case(batch=2, heads=2, seqlen=40, codes="e4m3", probs_dtype="float32")
+    case = Case(batch=2, heads=2, seqlen=40, codes="simulated")
     told = run("fp8", case, backend="emulator").stages
 
     def judged(where: str, *names: str) -> Diff:
