@@ -4,24 +4,23 @@ import json
 
 import pytest
 
+from tests.builds import FEW_BUILDS
 from workbench import Case, diff, run
 from workbench.bench import verdicts as bench_verdicts
 from workbench.bench.tally import LIMITS
 from workbench.bench.verdicts import TRUNCATING, measure, reduced, tables
 
-#: a few of each kernel and of all parts of it
+#: a few, each a compile: of each kernel, some that the usual rules find and some that they miss; the command takes all
 FAULTS = (
-    *("flash-bshd-strides", "flash-scale-twice", "flash-causal-off-by-one", "flash-softcap-times-argument"),
-    *("flash-stale-max", "flash-no-correction", "flash-row-sum-no-correction", "flash-v-tile-stale"),
-    *("partial-softcap-dropped", "partial-no-masked-tile-guard", "partial-offset-wrong-split", "partial-O-float16"),
-    *("reduce-double-counts-sum", "reduce-sum-unweighted", "reduce-max-not-subtracted", "flash-out-not-normalised"),
-    *("flash-lse-base-2", "flash-lse-no-log"),
+    *("reduce-double-counts-sum", "partial-offset-wrong-split", "flash-stale-max", "flash-causal-off-by-one"),
+    *("flash-probs-truncated", "flash-scale-float16", "flash-exp-bfloat16", "flash-lse-base-2"),
 )
 
 
 @pytest.fixture(scope="module")
 def results():
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench_verdicts, "BUILDS", FEW_BUILDS)
         patch.setattr(bench_verdicts, "FAULTS", FAULTS)
         return measure(correct=200, per_fault=1)
 
@@ -38,9 +37,9 @@ def test_correct_kernels_are_not_called_wrong_more_often_than_allowed(results):
 def test_faults_are_bugs_at_their_stage_with_a_full_and_a_lean_dump(results):
     assert [row["fault"] for row in results["faults"]] == list(FAULTS)
     sums = results["all_faults"]
-    assert sums["runs"] == len(FAULTS) and sums["effective"] >= 0.9 * sums["runs"]
+    assert sums["runs"] == len(FAULTS) and sums["effective"] >= 0.8 * sums["runs"]
     for dump in ("full", "lean"):
-        assert sums[dump]["bug"] >= 0.95 * sums["effective"]
+        assert sums[dump]["bug"] == sums["effective"]
         assert sums[dump]["origin"] == sums[dump]["bug"], "a flagged run names the faulty stage first"
     assert sums["rules"]["atol 1e-2"] < sums["full"]["bug"]
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.builds import FEW_BUILDS
 from workbench import Case, Trace, diff, run
-from workbench.bench.verdicts import _draw
+from workbench.bench import verdicts
 from workbench.judge.elements import State
 from workbench.judge.expectation import Expectation
 from workbench.reference.bound import Bound
@@ -32,11 +33,12 @@ def only(trace: Trace, names: tuple[str, ...]) -> Trace:
 
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
-def test_correct_kernels_are_right_whatever_they_leave_behind(kernel: str) -> None:
+def test_correct_kernels_are_right_whatever_they_leave_behind(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "BUILDS", FEW_BUILDS)
     random = np.random.default_rng(11)
     judged = 0
-    for _ in range(10):
-        case = _draw(random, kernel)
+    for _ in range(6):
+        case = verdicts._draw(random, kernel)
         if case.dtype != "float32":
             case = case.but(probs_dtype=case.dtype)
         trace = run(kernel, case, backend="emulator")
@@ -44,7 +46,7 @@ def test_correct_kernels_are_right_whatever_they_leave_behind(kernel: str) -> No
             found = diff(only(trace, names))
             assert found.verdict in ("exact", "rounding"), (dump, found, case)
             judged += len(found.stages)
-    assert judged > 100
+    assert judged > 80
 
 
 @dataclass(frozen=True, eq=False)

@@ -221,13 +221,19 @@ def test_qk_and_acc_are_accumulated_each_as_declared(of_qk: str, of_acc: str | N
 
 
 @pytest.mark.parametrize(
-    ("codes", "bits", "verdict"), [("e4m3", -10, "suspicious"), ("e5m2", -10, "suspicious"), ("simulated", 0, "bug")]
+    ("options", "bits", "verdict"),  # builds of other tests; what is said of qk asks for none
+    [
+        ({"codes": "e4m3", "probs_dtype": "float32"}, -10, "suspicious"),
+        ({"codes": "e5m2", "scores": "scalar"}, -10, "suspicious"),
+        ({"codes": "simulated"}, 0, "bug"),
+    ],
+    ids=["e4m3", "e5m2", "simulated"],
 )
-def test_float8_operands_may_meet_in_13_bits(codes: str, bits: int, verdict: str) -> None:
+def test_float8_operands_may_meet_in_13_bits(options: dict[str, str], bits: int, verdict: str) -> None:
     """As on Hopper, whose wgmma takes 32 of them at once; simulated codes have to be decoded first. It is suspicious until
     it is declared.
     """
-    case = Case(seqlen=40, head_dim=64, codes=codes)
+    case = Case(seqlen=40, head_dim=64, **options)
     trace = run("fp8", case, backend="emulator")
     promise = of_foreign({"out_dtype": "float16"}, trace.case)
     assert (promise.accumulation, promise.mma_block, promise.mma_extra_bits) == ("any", 4, bits)

@@ -99,9 +99,9 @@ def test_scores_of_all_units_and_both_arguments_of_exp(units: str, argument: str
         is_right(judged(style, case, **PLAIN | said | {"exp_argument": argument}))
         is_right(judged(style, case, block_k=16, **said))
         is_right(judged(style, case, ENDS))
-    trace = traced(style, block_k=16)
-    assert explained(trace) == {"natural": explained(trace), "log2": {"base2"}, "raw": {"scores_scaled"}}[units]
-    assert ("usual" in explained(trace)) == (units == "natural")
+    found = explained(traced(style, block_k=16))
+    assert found == {"natural": found, "log2": {"base2"}, "raw": {"scores_scaled"}}[units]
+    assert ("usual" in found) == (units == "natural")
 
 
 def test_an_fma_is_no_difference() -> None:
@@ -204,7 +204,8 @@ def test_rows_visit_tiles_in_the_order_that_is_declared(order: Any) -> None:
         if order == "descending":
             is_of(judged(Style(tile_order=order), case, **PLAIN), "tile_order=descending", "row_max")
         is_right(judged(Style(tile_order=order, splits=2), case, **PLAIN | {"tile_order": order, "splits": 2}))
-    assert explained(traced(Style(tile_order="descending"), CAUSAL, block_k=16)) == {"tile_order"}
+    if order == "descending":
+        assert explained(traced(Style(tile_order=order), CAUSAL, block_k=16)) == {"tile_order"}
 
 
 @pytest.mark.parametrize("style", [Style(skips=True), Style(skips=True, tile_order="descending")])
@@ -242,15 +243,13 @@ def test_splits_without_a_visible_key_may_be_skipped() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_sum_of_either_probs_where_it_is_not_declared(dtype: str) -> None:
     cast = {"probs_dtype": dtype, "probs_rounding": "nearest"}
-    for case in (CASE, CASES[2]):
-        narrow = case.but(dtype=dtype)
-        for of_cast in (False, True):
-            style = Style(probs_dtype=dtype, row_sum_of_cast=of_cast)
-            is_right(judged(style, narrow, **PLAIN | cast | {"row_sum_of_cast": of_cast}))
-            is_right(judged(style, narrow, **{k: x for k, x in (PLAIN | cast).items() if k != "row_sum_of_cast"}))
-            is_right(judged(style, narrow, block_k=16))
-            for names in (ENDS, ("row_sum", "lse"), ("out",)):  # scores in 16 bits say nothing of peaked weights
-                is_right(judged(style, narrow, names, block_k=16, scores_dtype="float32"))
+    for of_cast, case in ((False, CASE), (True, CASE), (True, CASES[2])):
+        style, narrow = Style(probs_dtype=dtype, row_sum_of_cast=of_cast), case.but(dtype=dtype)
+        is_right(judged(style, narrow, **PLAIN | cast | {"row_sum_of_cast": of_cast}))
+        is_right(judged(style, narrow, **{k: x for k, x in (PLAIN | cast).items() if k != "row_sum_of_cast"}))
+        is_right(judged(style, narrow, block_k=16))
+        for names in (ENDS, ("row_sum", "lse"), ("out",)):  # scores in 16 bits say nothing of peaked weights
+            is_right(judged(style, narrow, names, block_k=16, scores_dtype="float32"))
     wrong = traced(Style(probs_dtype=dtype, row_sum_of_cast=True), CASE.but(dtype=dtype), block_k=16)
     assert explained(wrong) == {"row_sum_of_cast"}
 
@@ -284,8 +283,17 @@ def test_half_a_sentinel_is_masked_and_less_is_not() -> None:
     assert diff(replace(trace, stages={**trace.stages, "scores": scores}, rerun=None)).origins[0] == "scores"
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("what", ["scale", "q", "k", "v"])
+@pytest.mark.parametrize(
+    ("what", "dtype"),
+    [
+        ("scale", "float16"),
+        ("scale", "float32"),
+        ("q", "bfloat16"),
+        ("k", "float32"),
+        ("v", "float16"),
+        ("v", "float32"),
+    ],
+)
 def test_zeros_are_testable(what: str, dtype: str) -> None:
     case = CASE.but(dtype=dtype, **({"scale": 0.0} if what == "scale" else {}))
     inputs = [x * 0 if name == what else x for name, x in zip("qkv", case.inputs(), strict=True)]

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import os
 import platform
 import sys
 import sysconfig
@@ -48,12 +49,10 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
     paths = {
         name: vars(module).get("__file__") for name, module in [*sys.modules.items()] if hasattr(module, "__dict__")
     }
-    modules = {
-        _resolved(path)
-        for name, path in paths.items()
-        if path and Path(path).is_file() and name.partition(".")[0] != "workbench"
-    }
-    own = {path for path in modules if folder and path.is_relative_to(folder) and not of_python(path)}
+    modules = {_resolved(path) for name, path in paths.items() if path and name.partition(".")[0] != "workbench"}
+    # as text: every run asks this of a thousand modules
+    near = {path for path in modules if folder and str(path).startswith(os.path.join(folder, ""))}
+    own = {path for path in near if path.is_file() and not of_python(path)}
     for path in sorted({*own, *([source] if source else [])}):
         if not is_object(str(path)):
             yield _file(path, loaded=True)
@@ -89,6 +88,7 @@ def _mapped() -> dict[Path, bool]:
     return {Path(path): deleted for path, deleted in found.items() if is_object(path)}
 
 
+@cache
 def _foreign_object(path: Path) -> bool:
     """Whether a shared object is neither the system's, nor Python's or the workbench's, a framework's, or made by one
     at run time.
@@ -104,6 +104,7 @@ def _foreign_object(path: Path) -> bool:
     return not of_python(path)
 
 
+@cache  # sysconfig makes up its paths anew at every call, and every run asks this of each shared object
 def of_python(path: Path) -> bool:
     """Whether a file is of Python's installation or environment."""
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]

@@ -4,9 +4,9 @@ several threads, and need no more memory than they have.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from operator import add
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -137,11 +137,9 @@ def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str
     """What `one` makes of every part of a trace, in order, on several threads where `device` is the cpu; `what` names
     it where progress is shown.
     """
-    from threadpoolctl import threadpool_limits
-
     parts = list(parts_of(trace, device))
     # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
-    with threadpool_limits(1, "blas"):
+    with _libraries().limit(limits=1, user_api="blas"):
         if len(parts) == 1:
             return [one(parts[0])]
         keep_heap()
@@ -151,6 +149,14 @@ def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str
                 found.append(of_part)
                 tick(f"{len(found)} of {len(parts)} parts")
     return found
+
+
+@cache
+def _libraries() -> Any:
+    """The libraries with threads that this process has, NumPy's BLAS among them: to look for them takes 3 ms."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def _any_given(trace: Trace, name: str, part: Box) -> bool:

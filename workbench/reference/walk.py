@@ -413,7 +413,10 @@ def _budget(at: At, name: str) -> Budget:
     at.name, value, (bound, size) = name, at.computed[name], at.bounds[name]
     xp = array_namespace(value)
     worst = xp.full_like(value, bound.worst) if isinstance(bound.worst, float) else bound.worst
-    likely = at.likely(Bound(worst, *bound[1:])) if at.statistics else worst
+    likely = worst
+    if at.statistics:
+        made_by_tiles = name in at.p.given and name in at.looped
+        likely = bound.common if made_by_tiles else at.likely(Bound(worst, *bound[1:]))
     return Budget(
         worst, xp.broadcast_to(xp.asarray(likely), worst.shape) if isinstance(likely, float) else likely, size
     )

@@ -144,10 +144,11 @@ def _sound(scene: Scene | Coded, found: Search) -> Search:
     if all(one.numbers for one in found.fits):
         return found
     where = [Imagined(scene, case) for case in cases(scene.trace.case)]
-    kept = [
-        one for one in found.fits if one.numbers or any(there.makes_nan(one.hypothesis, one.stages) for there in where)
-    ]
-    return replace(found, fits=tuple(kept))
+
+    def makes_nan(one: Fit) -> bool:
+        return any(there.makes_nan(one.hypothesis, one.stages) for there in where)
+
+    return replace(found, fits=tuple(one for one in found.fits if one.numbers or makes_nan(one)))
 
 
 def _cover(found: Search, wrong: Mapping[str, np.ndarray]) -> tuple[list[list[Fit]], list[str]]:

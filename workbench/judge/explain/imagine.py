@@ -70,9 +70,8 @@ def cases(case: Case) -> Iterator[Case]:
         seqlen_q=min(longer, 40), seqlen_k=min(LENGTH, 4 * block + 3), scale=scale * 2.2, seed=case.seed + 3, **drawn
     )
     if case.splits is not None and case.splits > 1:
-        yield case.but(
-            splits=case.splits + 1, seqlen_q=37, seqlen_k=min(LENGTH, 4 * block + 3), seed=case.seed + 6, **drawn
-        )
+        keys = min(LENGTH, 4 * block + 3)
+        yield case.but(splits=case.splits + 1, seqlen_q=37, seqlen_k=keys, seed=case.seed + 6, **drawn)
     yield case.but(seqlen_q=block, seqlen_k=2 * block, seed=case.seed + 4, **drawn)
     yield case.but(
         seqlen_q=longer - 1, seqlen_k=longer - 20, heads=3, kv_heads=1, scale=scale * 0.8, seed=case.seed + 5, **drawn

@@ -50,9 +50,8 @@ class Altered:
                         moved = abs(self.change(at, x) - y)
                     worst = worst + np.where(np.isnan(moved), 0.0, moved) / 2
         # what does not read x loses as much as the step did, in all and for its size
-        own = (ROUNDINGS * unit_roundoff("float32") + self.slack + _relative(made.bound, x)) * np.where(
-            np.isfinite(y), abs(y), 0.0
-        )
+        relative = ROUNDINGS * unit_roundoff("float32") + self.slack + _relative(made.bound, x)
+        own = relative * np.where(np.isfinite(y), abs(y), 0.0)
         worst = worst + np.where(y == x, 0.0, own) + made.bound.worst
         return Bounded(Bound(worst, 0.0, worst))
 
