@@ -66,15 +66,18 @@ def explain(trace: Trace, stages: Sequence[StageDiff], *, seconds: float, alone:
 
     `seconds`: for the search; what is found is tried afterwards. `alone`: single hypotheses only, and no runs.
     """
-    begun = time.monotonic()
-    until = begun + seconds
     origins = [stage for stage in stages if stage.role == "origin"]
     run = runner(trace) if not alone else nowhere
+    scenes = list(_scenes(trace, origins))
+    for scene in scenes:
+        library(scene.families)  # made once in a process, in about a second
+    begun = time.monotonic()
+    until = begun + seconds
     causes: list[Cause] = []
     withdrawn: list[Cause] = []
     count, complete = 0, True
     with threadpool_limits(1, "blas"):
-        for scene in _scenes(trace, origins):
+        for scene in scenes:
             wrong = _wrong(scene, origins)
             chosen, tried = _searched(scene, wrong, until, alone)
             count, complete = count + tried.tried, complete and tried.complete

@@ -144,22 +144,24 @@ def _last(at: Any, state: str) -> np.ndarray:
     return last_states(at.whole(state), at.tiling.splits, 0.0)
 
 
+#: what the merge reads, with the axis of splits
+_READ = (
+    ("merge_max", "partial_max", -2), ("merge_weight", "partial_max", -2), ("merge_sum", "partial_max", -2),
+    ("merge_sum", "partial_sum", -2), ("numerator", "merge_weight", -2), ("numerator", "partial_O", -3),
+)  # fmt: skip
+
+
 def _read() -> Iterator[Hypothesis]:
     """Partial results that the merge reads at another split or row."""
-    for stage in ("merge_weight", "merge_sum", "numerator", "merge_max"):
-        for ref in ("partial_max", "partial_sum", "partial_O", "merge_weight", "merge_max"):
-            for one in indices.others():
-                axis = -1 if ref == "merge_max" else -3 if ref == "partial_O" else -2
-                if ref == "merge_max":
-                    continue
-                edit = read_as(stage, ref, lambda at, v, one=one, axis=axis: taken(v, one, axis))
-                yield _of(
-                    f"split-{one.id}-of-{ref}-in-{stage}", f"{stage} reads {ref} of another split: {one.text}", edit
-                )
-            for one in indices.permutations():
-                axis = -2 if ref == "partial_O" else -1
-                edit = read_as(stage, ref, lambda at, v, one=one, axis=axis: taken(v, one, axis))
-                yield _of(f"row-{one.id}-of-{ref}-in-{stage}", f"{stage} reads {ref} of another row: {one.text}", edit)
+    for stage, ref, axis in _READ:
+        for one in indices.others():
+            edit = read_as(stage, ref, lambda at, v, one=one, axis=axis: taken(v, one, axis))
+            text = f"{stage} reads {ref} of another split: {one.text}"
+            yield _of(f"split-{one.id}-of-{ref}-in-{stage}", text, edit)
+        for one in indices.permutations():
+            edit = read_as(stage, ref, lambda at, v, one=one, axis=axis: taken(v, one, axis + 1))
+            text = f"{stage} reads {ref} of another row: {one.text}"
+            yield _of(f"row-{one.id}-of-{ref}-in-{stage}", text, edit)
 
 
 def _lacking() -> Iterator[Hypothesis]:
