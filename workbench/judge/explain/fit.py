@@ -33,7 +33,7 @@ class Fit:
     off: int  #: elements that are not as predicted, of `of`
     of: int
     values: int  #: elements that the fault moves and the prediction hits
-    numbers: int  #: of these, those that are numbers
+    numbers: int  #: of these, those that are no NaN
 
     @property
     def proved(self) -> bool:
@@ -95,7 +95,7 @@ def fit(scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.nda
         hits.append(name)
         off, of = off + int(bad.sum()), of + int(judged.sum())
         moved = wrong[name] & judged & ~bad
-        hit, finite = hit + int(moved.sum()), finite + int((moved & np.isfinite(one.actual)).sum())
+        hit, finite = hit + int(moved.sum()), finite + int((moved & ~np.isnan(one.actual)).sum())
         ratio = one.over_budget[np.isfinite(one.over_budget) & ~bad]
         farthest = max(farthest, float(ratio.max(initial=0.0)))
         squares, numbers = squares + float((ratio**2).sum()), numbers + ratio.size

@@ -18,6 +18,8 @@ Wrong = Mapping[str, np.ndarray]
 BEAM = 16
 #: hypotheses that are held against budgets, at most, of each search
 HELD = 48
+#: share of the error that a pair leaves that needs no other beside it
+CLEAR = 1e-3
 #: share of the error that a hypothesis may leave in one head to be looked at in all
 WORTH = 0.6
 #: elements of a stage by which predictions are told apart
@@ -28,9 +30,10 @@ GOLDEN = 2654435769
 
 @dataclass(frozen=True, eq=False)
 class Near:
-    """A hypothesis with the share of the error that it leaves, of the wrong stage that it explains best."""
+    """A hypothesis with the share of the error that it leaves."""
 
-    left: float
+    left: float  #: of the wrong stage that it explains worst
+    best: float  #: of the one that it explains best
     order: int
     hypothesis: Hypothesis
     print: bytes = field(repr=False)  #: of what it predicts
@@ -69,12 +72,12 @@ def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hy
 
 def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Search:
     """Two hypotheses together: each of those that come nearest with every other, then all others, until time is up."""
-    unlike = list({one.print: one for one in reversed(found.near)}.values())[::-1]
-    first = [*unlike[:BEAM], *unlike[BEAM:]]
+    likely = sorted(found.near, key=lambda x: (x.best, x.order))
+    unlike = list({one.print: one for one in reversed(likely)}.values())[::-1]
     near: list[Near] = []
     tried, complete = 0, True
     seen: set[frozenset[int]] = set()
-    for i, one in enumerate(first):
+    for i, one in enumerate(unlike):
         base = _after(scene, one.hypothesis)
         if base is None:
             continue
@@ -89,10 +92,9 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Se
             tried += 1
             left = _left(scene, base, one.hypothesis, other.hypothesis, wrong)
             if left is not None and left < 2 * UNEXPLAINED:
-                near.append(Near(left, one.order + other.order, together(one.hypothesis, other.hypothesis), b""))
-        if not complete or (i >= BEAM and near):
-            break
-        if near and i + 1 >= BEAM:
+                near.append(Near(left, left, one.order + other.order, together(one.hypothesis, other.hypothesis), b""))
+        found_it = near and (i + 1 >= BEAM or min(one.left for one in near) < CLEAR)
+        if not complete or found_it:
             break
     near.sort(key=lambda x: (x.left, x.order))
     return Search(tuple(_held(scene, near, wrong, until + 2)), found.near, tried, complete)
@@ -106,10 +108,10 @@ def _near(scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong
     if found is None:
         return None
     print_ = _print(found)
-    left = max(unexplained(scene, name, found[name], wrong[name]) for name in names)
-    if left >= 1 and print_ == _print({name: scene.expected[name] for name in names}):
+    rest = [unexplained(scene, name, found[name], wrong[name]) for name in names]
+    if min(rest) >= 1 and print_ == _print({name: scene.expected[name] for name in names}):
         return None  # it changes nothing here
-    return Near(left, order, hypothesis, print_)
+    return Near(max(rest), min(rest), order, hypothesis, print_)
 
 
 def _print(found: Arrays) -> bytes:

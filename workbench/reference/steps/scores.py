@@ -7,7 +7,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.floats import smallest_subnormal, unit_roundoff
-from workbench.reference.bound import NEGLIGIBLE, Bound, root_of_squares, where
+from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound, root_of_squares, where
 from workbench.reference.stage import Bounded, Ref
 from workbench.reference.steps.dot import maybe_stored
 
@@ -42,6 +42,8 @@ class Scores:
         # capped scores are converted by a rounded log2(e) alone
         roundings = _roundings(at) if self.scale else 2 * p.contract.base2
         own = roundings * losses.products * abs(product)
+        if self.scale and (of_scale := at.error(self.scale)) is not EXACT:  # of a kernel with another
+            own = own + of_scale.worst * abs(at(self.of))
         if p.attn_bias is not None:
             own = own * (1 + losses.sums) + losses.sums * abs(product + p.attn_bias)
             # log2(e) and the product, the scale and the quotient
@@ -106,6 +108,8 @@ class SoftCap:
         if losses.scaled_q_dtype != "float32":
             argument = argument + of_scaled_q(at, self.of, scale, at(self.k))
         factor = abs(scale) * (1 + 4 * losses.products)
+        if (of_scale := at.error(self.scale)) is not EXACT:
+            argument = argument + of_scale.worst * abs(at(self.of))
         moved = factor * of.worst + argument
         steepest = 1 / xp.cosh(xp.maximum(abs(x) - moved, 0.0) / cap) ** 2
         own = abs(at.own) * (tanh + losses.products * (1 + tanh)) + losses.floor

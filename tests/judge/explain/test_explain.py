@@ -1,0 +1,127 @@
+"""Causes: what is named, on what proof, and what is not."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.judge.explain.kernels import attention
+from workbench import Case, Diff, diff, run
+from workbench.judge.explain.explain import Explained, explain
+
+CASE = Case(heads=2, kv_heads=1, seqlen_q=60, seqlen_k=71, head_dim=16, causal=True, scale=0.4)
+GROUPED = CASE.but(heads=4, kv_heads=2)
+
+
+def judged(bugs: tuple[str, ...], case: Case = CASE, *, dump: bool = True) -> Diff:
+    return diff(run(attention(bugs, dump), case))
+
+
+def ids(found: Explained) -> list[set[str]]:
+    return [{one.id for one in cause.members} for cause in found.causes]
+
+
+NAMED = [
+    ("scale-twice", CASE, "scale.twice", "scores"),
+    ("causal-off", CASE, "mask.right--1", "scores"),
+    ("head-modulo", GROUPED, "layout.head-modulo-kv", "qk"),
+    ("stale-max", CASE, "softmax.subtracts-stale", "probs"),
+    ("sum-not-rescaled", CASE, "softmax.correction-missing-in-row_sum", "row_sum"),
+    ("lse-base-2", CASE, "output.lse-base-2", "lse"),
+]
+
+
+@pytest.mark.parametrize(("bug", "case", "cause", "stage"), NAMED, ids=[row[0] for row in NAMED])
+def test_a_bug_is_named_at_its_stage_and_proved(bug: str, case: Case, cause: str, stage: str) -> None:
+    found = judged((bug,), case).explain(20)
+    first = found.causes[0]
+    assert cause in ids(found)[0] and first.stage == stage and first.proved and not found.withdrawn
+    assert first.fit.off == 0 and 0 < first.fit.over_budget <= 1 and first.fit.unexplained <= 0.01
+    assert first.trial is not None and first.trial.held and first.trial.case != case
+
+
+@pytest.mark.parametrize("bug", ["scale-twice", "stale-max", "sum-not-rescaled"])
+def test_a_bug_is_named_from_out_and_lse_alone(bug: str) -> None:
+    (cause,) = judged((bug,), dump=False).explain(60).causes
+    assert next(row[2] for row in NAMED if row[0] == bug) in {one.id for one in cause.members} and cause.proved
+
+
+def test_a_right_kernel_has_no_cause() -> None:
+    for dump in (True, False):
+        found = judged((), dump=dump).explain(5)
+        assert found.causes == found.unexplained == found.withdrawn == () and found.tried == 0
+
+
+def test_two_bugs_are_named_each_at_its_stage() -> None:
+    found = judged(("scale-twice", "sum-not-rescaled")).explain(20)
+    assert [cause.stage for cause in found.causes] == ["scores", "row_sum"]
+    assert "scale.twice" in ids(found)[0] and "softmax.correction-missing-in-row_sum" in ids(found)[1]
+
+
+def test_two_bugs_are_named_together_from_out_and_lse() -> None:
+    small = CASE.but(heads=1, kv_heads=1, seqlen_q=24, seqlen_k=36)
+    (cause,) = judged(("scale-twice", "lse-base-2"), small, dump=False).explain(120).causes
+    assert {"scale.twice", "output.lse-base-2"} == {*cause.id.split(" + ")}
+
+
+def test_a_bug_of_no_family_is_unknown_and_gets_its_formula() -> None:
+    found = judged(("neighbour",), CASE.but(seqlen_q=64, seqlen_k=64, causal=False)).explain(5)
+    assert found.causes == () and found.unexplained == ("row_sum",)
+    (formula, *_) = found.formulas["row_sum"]
+    assert "query q + 1" in formula.text and formula.unexplained < 0.01
+
+
+def test_a_bug_of_no_family_is_never_named() -> None:
+    found = judged(("wave",), CASE.but(seqlen_q=24, seqlen_k=24)).explain(5)
+    assert found.causes == () and found.unexplained == ("out",)
+
+
+def test_what_fails_on_a_fresh_case_is_withdrawn() -> None:
+    found = judged(("scale-at-64",), CASE.but(seqlen_q=64, seqlen_k=64)).explain(20)
+    assert found.causes == () and [cause.id for cause in found.withdrawn] == ["scale.twice"]
+    trial = found.withdrawn[0].trial
+    assert trial is not None and not trial.held and trial.case.seqlen_k != 64
+
+
+def test_formulas_that_are_one_here_are_told_apart_by_a_run() -> None:
+    """With the usual scale, twice is 1 / head_dim."""
+    usual = CASE.but(scale=CASE.head_dim**-0.5)
+    (cause,) = judged(("scale-twice",), usual).explain(20).causes
+    assert cause.id == "scale.twice" and cause.decided_by is not None and cause.decided_by.scale != usual.scale
+
+
+def test_a_trace_at_rest_keeps_its_rivals() -> None:
+    from dataclasses import replace
+
+    usual = CASE.but(scale=CASE.head_dim**-0.5)
+    d = judged(("scale-twice",), usual)
+    (cause,) = explain(replace(d.trace, rerun=None), d.stages, seconds=20).causes
+    assert cause.rivals and not cause.proved and cause.trial is None
+
+
+def test_a_report_takes_single_bugs_without_a_run() -> None:
+    d = judged(("stale-max",))
+    (cause,) = d.explained.causes
+    assert cause.id == "softmax.subtracts-stale" and cause.trial is None and d.explained is d.explained
+
+
+def test_the_document() -> None:
+    found = judged(("scale-twice",)).explain(20)
+    (one,) = found.as_dicts()
+    assert {"id", "names", "stage", "text", "edits", "over_budget", "unexplained", "proved", "falsifier"} <= one.keys()
+    assert one["id"] == "scale.twice" and one["edits"] == ["scale"] and one["proved"] is True
+    assert one["falsifier"]["held"] is True and one["falsifier"]["case"]["seqlen_k"] != CASE.seqlen_k
+    assert found.unknown() == {"stages": [], "patterns": [], "formulas": []}
+
+
+def test_an_effect_within_rounding_fits_nothing() -> None:
+    """An error of a little more than its budget is near to what a hypothesis gives that changes next to nothing."""
+
+    def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> dict[str, Any]:
+        found = attention()(q, k, v, scale=scale, causal=causal)
+        scores = found["scores"]
+        found["scores"] = np.where(np.isfinite(scores), scores * np.float32(1 + 2.0**-20), scores)
+        return {"scores": found["scores"], "qk": found["qk"], "contract": found["contract"]}
+
+    d = diff(run(kernel, CASE))
+    assert d.origins == ("scores",) and d.explain(5).causes == ()
