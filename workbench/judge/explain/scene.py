@@ -120,7 +120,8 @@ class Scene:
         other, or it cannot be told apart.
         """
         case = self.trace.case
-        if case.batch * case.kv_heads == 1 or self.trace.box is not None or self.trace.statistics or self.decoded:
+        trace = self.trace
+        if case.batch * case.kv_heads == 1 or self.decoded or trace.box or trace.statistics or trace.input_errors:
             return None
         size = case.heads // case.kv_heads
         count = np.zeros((case.batch, case.kv_heads))
