@@ -78,11 +78,16 @@ class Search:
         return tuple((s, b) for s in splits for b in blocks)
 
     @cached_property
-    def by_case(self) -> Mapping[int, Sequence[Entry]]:
+    def _told(self) -> Mapping[int, Sequence[Entry]]:
         """Index of a case -> its entries, of those that have some, the smallest case first."""
         size = {i: case.seqlen_q * case.seqlen_k * case.heads * case.batch for i, case in enumerate(self.table.cases)}
         entries = {i: [one for one in self.table.entries if one.case == i] for i in sorted(size, key=size.__getitem__)}
         return {i: some for i, some in entries.items() if some}
+
+    @cached_property
+    def by_case(self) -> Mapping[int, Sequence[Entry]]:
+        """The same, first the cases that are wrong with whatever values: these rule out most hypotheses."""
+        return dict(sorted(self._told.items(), key=lambda one: bool(self._within[one[0]].any())))
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -101,7 +106,7 @@ class Search:
         return Draws(self.table.kernel, self.table.stage, made, rows)
 
     def _draws(self, i: int, t: int, stds: Sequence[int], seeds: int) -> Draws:
-        rows = [entry.row for entry in self.by_case[i]]
+        rows = [entry.row for entry in self._told[i]]
         return self.drawn(self.table.cases[i], [self.valued(t, s) for s in stds], seeds, rows)
 
     def _cuts(self, i: int) -> list[list[int]]:
@@ -115,14 +120,20 @@ class Search:
 
     def correct(self) -> tuple[Values, ...]:
         """The values of the unknowns with which all entries are what a kernel without a fault may have."""
-        within = np.ones((len(self.tiles), len(self.stds)), bool)
-        for i, entries in self.by_case.items():
+        every = np.logical_and.reduce([*self._within.values()])
+        return tuple(self.valued(t, s) for t, s in np.argwhere(every))
+
+    @cached_property
+    def _within(self) -> Mapping[int, np.ndarray]:
+        """Index of a case -> the values with which its entries are that, bool [tiles, stds]."""
+        found = {}
+        for i, entries in self._told.items():
             given = np.array([one.value - one.half_unit for one in entries])
+            found[i] = np.zeros((len(self.tiles), len(self.stds)), bool)
             for some in self._cuts(i):
-                if within[some].any():
-                    _, high, _ = ranges(self._draws(i, some[0], range(len(self.stds)), 1).correct, 1)
-                    within[some] &= (given <= high).all(1)  # NaN is not
-        return tuple(self.valued(t, s) for t, s in np.argwhere(within))
+                _, high, _ = ranges(self._draws(i, some[0], range(len(self.stds)), 1).correct, 1)
+                found[i][some] = (given <= high).all(1)  # NaN is not
+        return found
 
     def applicable(self) -> Alive:
         """Hypotheses of which the kernel has all that they change, with all values."""
@@ -131,7 +142,7 @@ class Search:
         return {one: every for one in library() if {*one.stages} <= known}
 
     def screened(self, alive: Alive, tick: Tick) -> Alive:
-        """Those that come near the smallest case, in one draw and then in some; all where inputs are known."""
+        """Those that come near the first case, in one draw and then in some; all where inputs are known."""
         i, entries = next(iter(self.by_case.items()))
         for one in () if self.table.seeded else PASSES:
             slack = self.limit + np.array([one.largest if entry.row is None else one.row for entry in entries])
@@ -177,7 +188,7 @@ class Search:
                     yield one, tiles, stds, found
 
     def scored(self, alive: Alive, tick: Tick) -> list[Plausible]:
-        """Those that come near every entry, the smallest case first, each with the values with which it comes nearest;
+        """Those that come near every entry, case by case, each with the values with which it comes nearest;
         the nearest first.
         """
         scores: dict[Hypothesis, list[_Scores]] = {}
@@ -235,7 +246,7 @@ class Search:
 
     def elsewhere(self) -> list[Case]:
         """Cases of a measurement: those of the table, and others of the same kernel."""
-        largest = self.table.cases[[*self.by_case][-1]]
+        largest = self.table.cases[[*self._told][-1]]
         return [*dict.fromkeys(self.table.cases), *cases(largest)]
 
 
