@@ -117,6 +117,14 @@ def test_nan_is_explained_by_nan_alone(tmp_path):
     assert found.verdict == "no change of the source explains it"
 
 
+@pytest.mark.parametrize(("value", "kept"), [(np.nan, False), (np.inf, True), (2.0, True)])
+def test_what_changes_nothing_where_a_case_is_wrong_is_out_at_once(tmp_path, value, kept):
+    search = Search(read(written(tmp_path, lambda case: np.full(case.seqlen_q, value), block_k=16)))
+    left = {one.id for one in search._acting(search.applicable(), 0, lambda text: None)}
+    assert ("mask.none" in left, "scale.negative" in left) == (False, False)  # right in the last row, and in the first
+    assert ("mask.inverted" in left) is kept
+
+
 def test_what_takes_another_batch_is_no_cause_where_there_is_one(tmp_path):
     search = Search(read(written(tmp_path, errors, block_k=16)))
     before = search.applicable()

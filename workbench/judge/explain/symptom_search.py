@@ -128,7 +128,7 @@ class Search:
         """Index of a case -> the values with which its entries are that, bool [tiles, stds]."""
         found = {}
         for i, entries in self._told.items():
-            given = np.array([one.value - one.half_unit for one in entries])
+            given = np.array([one.least for one in entries])
             found[i] = np.zeros((len(self.tiles), len(self.stds)), bool)
             for some in self._cuts(i):
                 _, high, _ = ranges(self._draws(i, some[0], range(len(self.stds)), 1).correct, 1)
@@ -143,15 +143,36 @@ class Search:
 
     def screened(self, alive: Alive, tick: Tick) -> Alive:
         """Those that come near the first case, in one draw and then in some; all where inputs are known."""
+        if self.table.seeded:
+            return alive
         i, entries = next(iter(self.by_case.items()))
-        for one in () if self.table.seeded else PASSES:
+        alive = self._acting(alive, i, tick)
+        for one in PASSES:
             slack = self.limit + np.array([one.largest if entry.row is None else one.row for entry in entries])
             left: Alive = {}
-            for hypothesis, t, stds, found in self._predicted(alive, i, one.seeds, tick):
+            for hypothesis, t, stds, found in self._predicted(alive, i, one.seeds, self._groups(one.seeds), tick):
                 off = deviations(found, one.seeds, entries, self.table.finest)
                 _mark(left, hypothesis, alive[hypothesis], t, stds, off <= slack)
             alive = {x: left[x] for x in alive if x in left}
-        return self._of_one_batch(alive, i) if not self.table.seeded else alive
+        return self._of_one_batch(alive, i)
+
+    def _acting(self, alive: Alive, i: int, tick: Tick) -> Alive:
+        """Those that change something wherever a case is wrong, and make NaN where it has NaN, in a draw with the
+        largest input_std: what changes nothing there, such as a clamp, changes nothing with smaller inputs.
+        """
+        given = np.array([one.least for one in self.by_case[i]])
+        left: Alive = {}
+        largest = len(self.stds) - 1
+        for one, tiles, _, found in self._predicted(alive, i, 1, [[largest]], tick):
+            nan = np.isnan(found.size)
+            acts = np.where(np.isnan(given), nan, nan | (found.size > found.rounding) | (given <= found.rounding))
+            _mark(left, one, alive[one], tiles, range(len(self.stds)), acts)
+        return {x: left[x] for x in alive if x in left}
+
+    def _groups(self, seeds: int) -> list[list[int]]:
+        """The stds that are drawn at once: all of them where little is drawn, else one by one."""
+        every = list(range(len(self.stds)))
+        return [every] if seeds == 1 else [[s] for s in every]
 
     def _of_one_batch(self, alive: Alive, i: int) -> Alive:
         """Without those that take numbers of another batch, of which a case has one and its draws together several."""
@@ -164,13 +185,10 @@ class Search:
         }
 
     def _predicted(
-        self, alive: Alive, i: int, seeds: int, tick: Tick
+        self, alive: Alive, i: int, seeds: int, groups: Sequence[list[int]], tick: Tick
     ) -> Iterator[tuple[Hypothesis, list[int], list[int], Errors]]:
-        """What hypotheses predict on a case, with tiles that cut its keys alike, and some stds: all of them at once
-        where little is drawn, else one by one.
-        """
-        every = list(range(len(self.stds)))
-        for stds in [every] if seeds == 1 else [[s] for s in every]:
+        """What hypotheses predict on a case, with tiles that cut its keys alike, and with each group of stds."""
+        for stds in groups:
             asked = {one: where for one, where in alive.items() if where[:, stds].any()}
             known: dict[Hypothesis, list[Errors]] = {one: [] for one in asked}
             for tiles in self._cuts(i) if asked else []:
@@ -195,7 +213,7 @@ class Search:
         for i, entries in self.by_case.items():
             left: Alive = {}
             now: dict[Hypothesis, _Scores] = {}
-            for one, tiles, stds, found in self._predicted(alive, i, self.seeds, tick):
+            for one, tiles, stds, found in self._predicted(alive, i, self.seeds, self._groups(self.seeds), tick):
                 off = deviations(found, self.seeds, entries, self.table.finest)
                 _mark(left, one, alive[one], tiles, stds, off <= self.limit)
                 if one not in left:

@@ -40,6 +40,11 @@ class Entry:
     value: float  #: largest |kernel - reference|; NaN and inf are what a difference with such numbers gives
     half_unit: float  #: of its last printed digit: the number that was rounded is no farther from `value`
 
+    @property
+    def least(self) -> float:
+        """The least number that was printed so."""
+        return self.value - self.half_unit if math.isfinite(self.value) else self.value
+
 
 @dataclass(frozen=True)
 class SymptomTable:
