@@ -78,6 +78,12 @@ def test_known_inputs_lead_to_the_one_cause(tmp_path):
     assert document["schema"] == "workbench.symptoms-explained/1" and document["plausible"][0]["id"] == "mask.right--1"
 
 
+def test_known_inputs_of_an_unknown_size_lead_to_both(tmp_path):
+    found = symptoms(written(tmp_path, lambda case: errors(case, off_by_one), seed=3, block_k=16))
+    assert [*found.table.unknown] == ["input_std"] and found.plausible[0].id == "mask.right--1"
+    assert found.plausible[0].values == ({"input_std": 1.0},) and not any("batch" in one for one in ids(found))
+
+
 def test_one_number_that_is_off_by_a_hundredth_speaks_against_it(tmp_path):
     path = written(tmp_path, lambda case: errors(case, off_by_one), **KNOWN)
     document = json.loads(path.read_text())

@@ -170,9 +170,9 @@ class Search:
         return {x: left[x] for x in alive if x in left}
 
     def _groups(self, seeds: int) -> list[list[int]]:
-        """The stds that are drawn at once: all of them where little is drawn, else one by one."""
+        """The stds that are drawn at once: all of them to screen, else one by one."""
         every = list(range(len(self.stds)))
-        return [every] if seeds == 1 else [[s] for s in every]
+        return [every] if seeds == 1 and not self.table.seeded else [[s] for s in every]
 
     def _of_one_batch(self, alive: Alive, i: int) -> Alive:
         """Without those that take numbers of another batch, of which a case has one and its draws together several."""
