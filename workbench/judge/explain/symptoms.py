@@ -1,0 +1,78 @@
+"""What explains a table of largest errors: the set of plausible causes, with values of what the table leaves open.
+
+A table holds too little for a proof. A cause is plausible where it predicts every number of the table, and the set is
+told with what would decide among its members.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from workbench.judge.explain.measurement import Measurement, deciding
+from workbench.judge.explain.plausible import Plausible, Values
+from workbench.judge.explain.symptom_search import Search
+from workbench.judge.explain.symptom_table import SymptomTable, read
+from workbench.progress import step
+
+SCHEMA = "workbench.symptoms-explained/1"
+# seconds, measured on 2 cores: of a table without seed in which all is open, and of one of which all is known
+OPEN_S, KNOWN_S = 40.0, 8.0
+
+
+@dataclass(frozen=True, eq=False)
+class Symptoms:
+    """What explains a table of largest errors."""
+
+    table: SymptomTable
+    rounding: tuple[Values, ...]  #: values of the unknowns with which a kernel without a fault has such errors
+    plausible: tuple[Plausible, ...]  #: the best first
+    measurement: Measurement | None  #: None where one cause is left, and where no measurement parts them
+    tried: int  #: hypotheses
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.rounding:
+            return "nothing to explain"
+        return "plausible causes" if self.plausible else "no change of the source explains it"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As in `workbench.symptoms-explained/1`, of plain Python values."""
+        return {
+            "schema": SCHEMA,
+            "verdict": self.verdict,
+            "kernel": self.table.kernel,
+            "stage": self.table.stage,
+            "unknown": {name: list(tried) for name, tried in self.table.unknown.items()},
+            "within_rounding": [dict(one) for one in self.rounding],
+            "plausible": [one.as_dict() for one in self.plausible],
+            "measurement": None if self.measurement is None else self.measurement.as_dict(),
+            "tried": self.tried,
+            "seconds": self.seconds,
+        }
+
+
+def symptoms(path: Path) -> Symptoms:
+    """What explains the table in a file of `workbench.symptoms/1`; Refusal as of `symptom_table.read`."""
+    return explained(read(path))
+
+
+@np.errstate(all="ignore")
+def explained(table: SymptomTable) -> Symptoms:
+    """What explains a table."""
+    begun = time.monotonic()
+    search = Search(table)
+    estimate_s = KNOWN_S if table.seeded and not table.unknown else OPEN_S
+    with threadpool_limits(1, "blas"), step("explain the table", estimate_s) as tick:
+        if rounding := search.correct():
+            return Symptoms(table, rounding, (), None, 0, time.monotonic() - begun)
+        every = search.applicable()
+        found = search.classes(search.scored(search.screened(every, tick), tick))
+        tick("look for the measurement that decides")
+        measurement = deciding(found, search.elsewhere(), search.drawn) if len(found) > 1 else None
+    return Symptoms(table, (), tuple(found), measurement, len(every), time.monotonic() - begun)
