@@ -14,8 +14,11 @@ import numpy as np
 
 from workbench.bench.foreign import unknown
 from workbench.bench.harness import gathered, spread
+from workbench.bench.independent import catalogue as independent
 from workbench.bench.showing import showing
+from workbench.bench.styles.style import drawn
 from workbench.bench.verdicts import reduced
+from workbench.case.case import Case
 from workbench.case.fields import ARITHMETIC, TILES, of_role
 from workbench.case.stages import before_attention
 from workbench.cuda.faults.benign import BENIGN
@@ -43,6 +46,8 @@ KNOWN: Mapping[str, Callable[[Trace], Trace]] = {
 }
 #: seconds of a search, by what is known
 SECONDS = {"full": 10.0, "lean": 10.0, "out and lse": 30.0, "out alone": 30.0}
+#: dtypes of kernels in NumPy
+SIXTEEN_OR_MORE = ("float16", "float32")
 #: fresh cases on which a name must hold
 FRESH = 2
 #: names of a class that are read, at most
@@ -69,6 +74,27 @@ def measure(per_fault: int = 5, seed: int = 0, jobs: int = 1, faults: Sequence[s
     return {"schema": SCHEMA, "seed": seed, "faults": found, "all_faults": _total(found), "right": benign}
 
 
+def measure_independent(per_fault: int = 5, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
+    """As `measure`, of faults that were written as functions in NumPy from reports alone (`independent.catalogue`)."""
+    names = list(independent.FAULTS)
+    rows = spread(partial(independent_row, runs=per_fault, seed=seed), names, jobs)
+    estimate_s = RUN_S * per_fault * len(names) / jobs
+    found = gathered(f"explain {per_fault} runs of each of {len(names)} faults", estimate_s, rows)
+    return {"schema": SCHEMA, "seed": seed, "faults": found, "all_faults": _total(found), "right": []}
+
+
+def independent_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:
+    """A row of `measure_independent`."""
+    fault = independent.FAULTS[name]
+    cases = [Case(**options) for options in drawn(SIXTEEN_OR_MORE, fault.shows, runs + FRESH, seed)]
+    faulty, clean = ([run(function, case) for case in cases] for function in (fault.function, fault.correct))
+    known = {}
+    for one in ("full", "out and lse"):
+        wrong, right = ([trace if one == "full" else _ends(trace) for trace in some] for some in (faulty, clean))
+        known[one] = counted(one, wrong[:runs], right[:runs], wrong[runs:], fault.stages)
+    return {"fault": name, "kernel": fault.function.__name__, "known": known}
+
+
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """The document as tables for a screen: rows of equal columns."""
     total = [{"known": known, **_shares(counts)} for known, counts in results["all_faults"].items()]
@@ -84,7 +110,7 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
         if counts["right"] < counts["detected"] or counts["origin"] < counts["detected"]
     ]
     quiet = [{"of": row["of"], "runs": row["runs"], "explained": row["explained"]} for row in results["right"]]
-    return [total, *([poor] if poor else []), quiet]
+    return [table for table in (total, poor, quiet) if table]
 
 
 def _shares(counts: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,8 +131,8 @@ def _shares(counts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _said(rows: Sequence[dict[str, Any]]) -> str:
-    full = [row["known"]["full"] for row in rows]
-    return f", {sum(x['right'] for x in full)} of {sum(x['detected'] for x in full)} named right"
+    found = [counts for row in rows for counts in row["known"].values()]
+    return f", {sum(x['right'] for x in found)} of {sum(x['detected'] for x in found)} named right"
 
 
 def _total(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -114,7 +140,7 @@ def _total(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
         known: {key: sum(row["known"][known][key] for row in rows) for key in keys}
         | {"seconds": max((row["known"][known]["seconds"] for row in rows), default=0.0)}
-        for known in KNOWN
+        for known in (rows[0]["known"] if rows else KNOWN)
     }
 
 
@@ -213,6 +239,16 @@ def _alone(trace: Trace) -> Trace:
         return found
     cut = {name: getattr(trace.case, name) for name in of_role(TILES, ARITHMETIC)}
     return replace(found, rerun=lambda case, inputs=None: _alone(again(case.but(**cut), inputs)))
+
+
+def _ends(trace: Trace) -> Trace:
+    """out and lse of a function's run."""
+    again = trace.rerun
+    return replace(
+        trace,
+        stages={name: trace.stages[name] for name in ("out", "lse") if name in trace.stages},
+        rerun=None if again is None else lambda case, inputs=None: _ends(again(case, inputs)),
+    )
 
 
 def _quiet_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:

@@ -65,7 +65,18 @@ def explain(target: str | None, seconds: float, symptoms: Path | None, as_json: 
 
 
 def _symptoms(target: str | None, path: Path, as_json: bool, options: dict[str, Any]) -> None:
-    """Explain a table of largest errors."""
+    """Explain a table of largest errors, which takes no target and none of its options."""
+    from workbench.cli.options import given
+    from workbench.judge.explain.symptoms import symptoms
+    from workbench.progress import shown
     from workbench.refusal import Refusal
+    from workbench.report.symptoms import lines
 
-    raise Refusal(f"--symptoms {path}: not yet")
+    if target is not None or given(options):
+        raise Refusal(f"--symptoms {path} holds all that is known of a kernel, and takes no TARGET and no other option")
+    with shown():
+        found = symptoms(path)
+    if as_json:
+        return click.echo(json.dumps(found.as_dict()))
+    for line in lines(found):
+        click.echo(line)

@@ -26,6 +26,7 @@ from workbench.cli.explain import explain
 from workbench.cli.inputs import inputs
 from workbench.cli.lists import faults, kernels
 from workbench.cli.options import json_option, one_target, run_options
+from workbench.cli.score import score
 from workbench.cli.show import show
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def commands(context: click.Context) -> None:
     context.with_resource(command())
 
 
-for command in (bench, check, contract, explain, faults, inputs, kernels, show):
+for command in (bench, check, contract, explain, faults, inputs, kernels, score, show):
     commands.add_command(command)
 
 

@@ -29,12 +29,12 @@ def lines(judged: Diff, found: Explained) -> list[str]:
         stages = ", ".join(cause.fit.stages)
         lines += [f"{stages}: {cause.text}", *(f"  {line}" for line in _proof(judged, cause))]
     for name in found.unexplained:
-        lines.append(f"{name}: cause unknown: none of {found.tried} hypotheses reproduces it")
+        lines.append(f"{name}: cause unknown: no hypothesis reproduces it")
         lines += [f"  {line}" for line in _unknown(found, name)]
     for cause in found.withdrawn:
         lines.append(f"withdrawn: {cause.text}: it fits this run, and fails on another: {_trial(judged, cause)}")
     time = "" if found.complete else "; time was up before all were tried: --seconds gives more"
-    lines.append(f"{found.tried} hypotheses tried in {found.seconds:.1f} s{time}")
+    lines.append(f"{found.tried} hypotheses tried{time}")
     return lines
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from workbench.judge.explain.factors import ledger
 
 from workbench import Case, Diff, Trace, diff, run
 from workbench.bench.verdicts import reduced
@@ -263,14 +262,15 @@ def test_a_decoding_that_nobody_saw_is_a_term_of_the_budget() -> None:
     assert all("nobody saw" not in words for stage in judged for words in terms(judged.trace, stage))
 
 
-def test_the_ledger_names_scales_before_attention_and_factors_of_attention_in_it() -> None:
+def test_causes_are_named_before_attention_and_in_it() -> None:
     judged = diff(run("fp8", CASE, faults=["scale-not-applied"], backend="emulator"))
-    assert [(entry.factor, entry.power) for entry in ledger(judged.trace, judged["lut_k"])] == [("scale_k", -1)]
-    said = shown(judged)
-    assert "actual = expected / scale_k at" in said and "applied by lut_k (to the code's value" in said
+    (cause,) = judged.explained.causes
+    assert cause.id == "codes.unscaled-k-table" and cause.stage == "lut_k"
+    assert "cause: codes are decoded without their scale (k); reproduces" in shown(judged)
     sound = run("fp8", CASE, backend="emulator")
     wrong = diff(replace(sound, stages={**sound.stages, "scores": sound.stages["scores"] * np.float32(CASE.scale)}))
-    assert [(entry.factor, entry.power) for entry in ledger(wrong.trace, wrong["scores"])] == [("scale", 1)]
+    cause = wrong.explained.causes[0]
+    assert "scale.twice" in {one.id for one in cause.members} and cause.stage == "scores"
 
 
 def test_attention_is_run_again_with_another_seed(trace: Trace) -> None:

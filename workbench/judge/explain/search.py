@@ -22,6 +22,8 @@ HELD = 48
 CLEAR = 1e-3
 #: share of the error that a hypothesis may leave in one head to be looked at in all
 WORTH = 0.6
+#: seconds that what came near may take to be held against budgets, whatever the search took
+HOLDING_S = 2.0
 #: elements of a stage by which predictions are told apart
 SAMPLE = 2048
 #: 2^32 over the golden ratio, odd: multiples of it spread evenly (Knuth, volume 3, section 6.4)
@@ -67,7 +69,8 @@ def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hy
             near.append(found)
     tried = len(near)
     near.sort(key=lambda x: (x.left, x.order))
-    return Search(tuple(_held(scene, near, wrong, until)), tuple(near), tried, complete)
+    held = _held(scene, near, wrong, max(until, time.monotonic() + HOLDING_S))
+    return Search(tuple(held), tuple(near), tried, complete)
 
 
 def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Search:
@@ -97,7 +100,8 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Se
         if not complete or found_it:
             break
     near.sort(key=lambda x: (x.left, x.order))
-    return Search(tuple(_held(scene, near, wrong, until + 2)), found.near, tried, complete)
+    held = _held(scene, near, wrong, max(until, time.monotonic() + HOLDING_S))
+    return Search(tuple(held), found.near, tried, complete)
 
 
 def _near(scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong) -> Near | None:
