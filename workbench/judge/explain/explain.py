@@ -72,7 +72,7 @@ def explain(trace: Trace, stages: Sequence[StageDiff], *, seconds: float, alone:
     for scene in scenes:
         library(scene.families)  # made once in a process, in about a second
     begun = time.monotonic()
-    until = begun + seconds
+    until = time.thread_time() + seconds
     causes: list[Cause] = []
     withdrawn: list[Cause] = []
     count, complete = 0, True

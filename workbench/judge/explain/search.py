@@ -52,12 +52,14 @@ class Search:
 
 
 def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis] | None = None) -> Search:
-    """Hypotheses that reproduce wrong stages by themselves and break no right one; `until` on `time.monotonic`."""
+    """Hypotheses that reproduce wrong stages by themselves and break no right one; `until` on `time.thread_time`, which
+    no other process shortens.
+    """
     every = library(scene.families) if among is None else among
     small = scene.group(wrong) if isinstance(scene, Scene) else None
     near, complete = [], True
     for order, one in enumerate(every):
-        if time.monotonic() > until:
+        if time.thread_time() > until:
             complete = False
             break
         # most hypotheses do nothing of the kind, and one head is as good as all to see it
@@ -69,7 +71,7 @@ def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hy
             near.append(found)
     tried = len(near)
     near.sort(key=lambda x: (x.left, x.order))
-    held = _held(scene, near, wrong, max(until, time.monotonic() + HOLDING_S))
+    held = _held(scene, near, wrong, max(until, time.thread_time() + HOLDING_S))
     return Search(tuple(held), tuple(near), tried, complete)
 
 
@@ -89,7 +91,7 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Se
             if other is one or key in seen:
                 continue
             seen.add(key)
-            if time.monotonic() > until:
+            if time.thread_time() > until:
                 complete = False
                 break
             tried += 1
@@ -100,7 +102,7 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Se
         if not complete or found_it:
             break
     near.sort(key=lambda x: (x.left, x.order))
-    held = _held(scene, near, wrong, max(until, time.monotonic() + HOLDING_S))
+    held = _held(scene, near, wrong, max(until, time.thread_time() + HOLDING_S))
     return Search(tuple(held), found.near, tried, complete)
 
 
@@ -134,7 +136,7 @@ def _held(scene: Scene | Coded, near: Sequence[Near], wrong: Wrong, until: float
     """Those of the nearest that hold within budgets, in the order in which they are to be believed."""
     fits: list[tuple[Fit, int]] = []
     for one in near[:HELD]:
-        if one.left > 2 * UNEXPLAINED or time.monotonic() > until:
+        if one.left > 2 * UNEXPLAINED or time.thread_time() > until:
             break
         if (found := fit(scene, one.hypothesis, wrong)) is not None:
             fits.append((found, one.order))
