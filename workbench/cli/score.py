@@ -13,20 +13,38 @@ from workbench.cli.options import json_option
 @click.option("--seed", default=0, help="Seed of the cases [0]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
 @click.option("--independent", is_flag=True, help="Instead, kernels whose bugs were written without a look at this one")
+@click.option("--pairs", type=click.IntRange(min=1), help="Instead, so many random pairs of faults at once")
+@click.option(
+    "--left-out", is_flag=True, help="Instead, each fault without the family of its cause: it must be unknown"
+)
 @json_option
-def score(per_fault: int, seed: int, jobs: int, independent: bool, as_json: bool) -> None:
+def score(
+    per_fault: int, seed: int, jobs: int, independent: bool, pairs: int | None, left_out: bool, as_json: bool
+) -> None:
     """Measure how far the causes that `explain` names can be trusted, with all stages dumped and with fewer.
 
     A name is right where it reproduces the faulty kernel on fresh cases. Right kernels must have no cause.
     """
+    from workbench.bench import left_out as bench_left_out
+    from workbench.bench import pairs as bench_pairs
     from workbench.bench import score as bench_score
     from workbench.progress import shown
+    from workbench.refusal import Refusal
     from workbench.report.text import show
 
+    if independent + left_out + (pairs is not None) > 1:
+        raise Refusal("--independent, --pairs and --left-out are campaigns of their own; got several")
+    tables = bench_score.tables
     with shown():
-        measure = bench_score.measure_independent if independent else bench_score.measure
-        results = measure(per_fault, seed, jobs)
+        if pairs is not None:
+            results, tables = bench_pairs.measure(pairs, seed, jobs), bench_pairs.tables
+        elif left_out:
+            results, tables = bench_left_out.measure(per_fault, seed, jobs), bench_left_out.tables
+        elif independent:
+            results = bench_score.measure_independent(per_fault, seed, jobs)
+        else:
+            results = bench_score.measure(per_fault, seed, jobs)
     if as_json:
         return click.echo(json.dumps(results))
-    for rows in bench_score.tables(results):
+    for rows in tables(results):
         show(rows, tuple(rows[0]))

@@ -61,10 +61,13 @@ class Explained:
 
 
 @np.errstate(all="ignore")
-def explain(trace: Trace, stages: Sequence[StageDiff], *, seconds: float, alone: bool = False) -> Explained:
+def explain(
+    trace: Trace, stages: Sequence[StageDiff], *, seconds: float, alone: bool = False, without: str = ""
+) -> Explained:
     """The causes of what is wrong in a judged trace: none for a right one.
 
     `seconds`: for the search; what is found is tried afterwards. `alone`: single hypotheses only, and no runs.
+    `without`: a family that is not searched, to see what is said where the cause is in no family.
     """
     origins = [stage for stage in stages if stage.role == "origin"]
     run = runner(trace) if not alone else nowhere
@@ -79,12 +82,12 @@ def explain(trace: Trace, stages: Sequence[StageDiff], *, seconds: float, alone:
     with threadpool_limits(1, "blas"):
         for scene in scenes:
             wrong = _wrong(scene, origins)
-            chosen, tried = _searched(scene, wrong, until, alone)
+            chosen, tried = _searched(scene, wrong, until, alone, without)
             count, complete = count + tried.tried, complete and tried.complete
             if not chosen and not alone and isinstance(scene, Scene) and trace.contract.block_k is None:
                 for supposed in SUPPOSED:
                     other = Scene(supposed.of(scene.trace), supposed=supposed)
-                    found = singles(other, wrong, until, library(OF_TILES))
+                    found = singles(other, wrong, until, library([name for name in OF_TILES if name != without]))
                     count, complete = count + found.tried, complete and found.complete
                     if chosen := _cover(found, wrong)[0]:
                         scene, tried = other, found
@@ -125,10 +128,11 @@ def _wrong(scene: Scene | Coded, origins: Sequence[StageDiff]) -> dict[str, np.n
 
 
 def _searched(
-    scene: Scene | Coded, wrong: Mapping[str, np.ndarray], until: float, alone: bool
+    scene: Scene | Coded, wrong: Mapping[str, np.ndarray], until: float, alone: bool, without: str
 ) -> tuple[list[list[Fit]], Search]:
     """Fits, each with its rivals, for as many wrong stages as can be; and what was tried."""
-    found = _sound(scene, singles(scene, wrong, until))
+    among = library([name for name in scene.families if name != without])
+    found = _sound(scene, singles(scene, wrong, until, among))
     chosen, left = _cover(found, wrong)
     unknown_tiles = isinstance(scene, Scene) and scene.trace.contract.block_k is None
     if not left or alone or (unknown_tiles and not chosen):
