@@ -21,8 +21,8 @@ KNOWN = ("full", "out and lse")
 
 
 def measure(pairs: int = 50, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
-    """The JSON document of one campaign: of so many random pairs, by what is known (KNOWN), whether all that is wrong is
-    named `right`, the `causes`, and the `seconds` of the search.
+    """The JSON document of one campaign: of so many random pairs, by what is known (KNOWN), whether all that is wrong
+    is named `right`, the `causes`, and the `seconds` of the search.
     """
     random = np.random.default_rng(seed)
     some = [pair for _ in range(pairs) if (pair := _drawn_pair(random))]
