@@ -125,3 +125,17 @@ def test_an_effect_within_rounding_fits_nothing() -> None:
 
     d = diff(run(kernel, CASE))
     assert d.origins == ("scores",) and d.explain(5).causes == ()
+
+
+def test_a_run_that_is_too_large_is_not_searched_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from workbench.report.causes import lines
+
+    for module in ("workbench.judge.explain.explain", "workbench.report.causes"):
+        monkeypatch.setattr(f"{module}.LARGEST", 1000)
+    d = judged(("scale-twice",))
+    found = d.explain(5)
+    assert found.causes == () and not found.complete and found.tried == 0
+    size = CASE.heads * CASE.seqlen_q * CASE.seqlen_k
+    assert lines(d, found) == [
+        f"not searched: a run of {size} scores is too large, 1000 are searched; take a smaller case"
+    ]

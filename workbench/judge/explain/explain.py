@@ -24,6 +24,8 @@ from workbench.judge.explain.unknown.mining import Pattern
 from workbench.judge.stage import StageDiff
 from workbench.trace.trace import Trace
 
+#: scores of a run that is searched, at most: some dozen arrays of them in float64, 1.5 GB
+LARGEST = 2**24
 #: how keys may be cut where nobody told, and the families for which that matters
 SUPPOSED = (
     Supposed(64), Supposed(32), Supposed(128), Supposed(16),
@@ -70,15 +72,15 @@ def explain(
     `without`: a family that is not searched, to see what is said where the cause is in no family.
     """
     origins = [stage for stage in stages if stage.role == "origin"]
-    run = runner(trace) if not alone else nowhere
-    scenes = list(_scenes(trace, origins))
+    run = nowhere if alone or trace.box is not None else runner(trace)
+    scenes = list(_scenes(trace, origins)) if scores_of(trace) <= LARGEST else []
     for scene in scenes:
         library(scene.families)  # made once in a process, in about a second
     begun = time.monotonic()
     until = time.thread_time() + seconds
     causes: list[Cause] = []
     withdrawn: list[Cause] = []
-    count, complete = 0, True
+    count, complete = 0, bool(scenes) or not origins
     with threadpool_limits(1, "blas"):
         for scene in scenes:
             wrong = _wrong(scene, origins)
@@ -99,7 +101,7 @@ def explain(
     causes.sort(key=lambda cause: order.index(cause.stage))
     explained = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in origins if stage.name not in explained]
-    known = [stage for stage in left_over if stage.decisive is not None and not alone]
+    known = [stage for stage in left_over if stage.decisive is not None and not alone and scenes]
     return Explained(
         tuple(causes),
         tuple(stage.name for stage in left_over),
@@ -110,6 +112,12 @@ def explain(
         {stage.name: patterns(trace, stage) for stage in known},
         {stage.name: formulas(trace, stage) for stage in known},
     )
+
+
+def scores_of(trace: Trace) -> int:
+    """How many scores a run has."""
+    case = trace.case
+    return case.batch * case.heads * case.seqlen_q * case.seqlen_k
 
 
 def _scenes(trace: Trace, origins: Sequence[StageDiff]) -> Iterator[Scene | Coded]:
