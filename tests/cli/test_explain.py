@@ -1,0 +1,60 @@
+"""The command `explain`: exit codes, documents, refusals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from workbench.cli.main import commands
+
+KERNEL = """
+import numpy as np
+
+def attention(q, k, v, *, scale, causal):
+    scores = q @ np.swapaxes(k, -1, -2) * np.float32(scale)
+    top = scores.max(-1)
+    probs = np.exp(scores - top[..., None])
+    total = probs.sum(-1)
+    return {"scores": scores, "out": probs @ v / total[..., None], "lse": (top + np.log(total)) * np.float32(FACTOR)}
+"""
+
+
+def explained(folder: Path, factor: str, *words: str) -> Any:
+    (folder / "mine.py").write_text(KERNEL.replace("FACTOR", factor))
+    return CliRunner().invoke(
+        commands,
+        ["explain", f"{folder}/mine.py:attention", "--seqlen", "64", "--head-dim", "16", "--heads", "2", *words],
+    )
+
+
+def test_a_cause_is_printed_with_its_proof_and_exits_with_1(tmp_path: Path) -> None:
+    result = explained(tmp_path, "1.4426950408889634", "--seconds", "5")
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 1 and "lse: lse is in base 2, not in base e" in lines
+    assert any(line.startswith("  proof: it reproduces 128 of 128 elements within their budgets") for line in lines)
+    assert any("tried on a fresh case" in line and line.endswith("as predicted") for line in lines)
+
+
+def test_a_right_kernel_has_nothing_to_explain_and_exits_with_0(tmp_path: Path) -> None:
+    result = explained(tmp_path, "1")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1:] == ["nothing to explain: no stage is wrong by itself"]
+
+
+def test_the_document_names_its_schema_and_the_cause(tmp_path: Path) -> None:
+    document = json.loads(explained(tmp_path, "1.4426950408889634", "--seconds", "5", "--json").stdout)
+    assert document["schema"] == "workbench.explain/1" and document["origins"] == ["lse"]
+    (cause,) = document["explanations"]
+    assert cause["id"] == "output.lse-base-2" and cause["proved"] and cause["falsifier"]["held"]
+    assert document["unknown"] == {"stages": [], "patterns": [], "formulas": []} and document["complete"]
+
+
+def test_a_table_of_symptoms_takes_no_target(tmp_path: Path) -> None:
+    from workbench.refusal import Refusal
+
+    result = CliRunner().invoke(commands, ["explain", "flash", "--symptoms", "largest.json"])
+    assert isinstance(result.exception, Refusal)
+    assert str(result.exception) == (
+        "--symptoms largest.json holds all that is known of a kernel, and takes no TARGET and no other option"
+    )
