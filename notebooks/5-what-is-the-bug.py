@@ -78,3 +78,9 @@ d = diff(run(leaking, Case(seqlen=96, head_dim=32, heads=2)))
 found = d.explain(5)
 assert found.causes == () and found.formulas["row_sum"]
 print("\n".join(lines(d, found)))
+
+# %% [markdown]
+# Every row of the sum is off, and by as much as its neighbour is large:
+
+# %%
+d.heatmap("row_sum")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 #: characters of a line's text that are shown
 SHOWN = 100
@@ -26,6 +27,11 @@ def line_of(path: str, lines: Sequence[str], number: int) -> Line:
 
 
 def near(path: str) -> str:
-    """A path as seen from the current folder, where it leads into that; else as it is."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
+    """A path as seen from the current folder where it leads into that, and from the package's where it leads into that;
+    else as it is.
+    """
+    for folder in (os.curdir, Path(__file__).parent.parent):
+        relative = os.path.relpath(path, folder)
+        if not relative.startswith(".."):
+            return relative
+    return path
