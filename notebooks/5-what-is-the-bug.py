@@ -24,6 +24,12 @@ from workbench.report.causes import lines
 
 case = Case(seqlen=96, head_dim=32, heads=2, block_q=32, block_k=32, splits=2, causal=True)
 d = diff(run("split_k", case, faults=["reduce-double-counts-sum"]))
+d
+
+# %% [markdown]
+# `merge_weight` is wrong on its own inputs. What is wrong in it?
+
+# %%
 found = d.explain()
 assert found.causes[0].id == "merge.weight-times-sum" and found.causes[0].proved
 print("\n".join(lines(d, found)))
