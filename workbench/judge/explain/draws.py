@@ -66,7 +66,7 @@ class Draws:
     @cached_property
     def correct(self) -> Errors:
         """What a kernel without a fault makes: nothing but rounding."""
-        return self._joined([run.errors(run.expected[self.stage], self.rows) for run in self._runs])
+        return self._joined([run.errors(run.stored(run.expected), self.rows) for run in self._runs])
 
     def errors(self, hypothesis: Hypothesis) -> Errors | None:
         """What a kernel with this fault makes; None where it cannot have it."""
@@ -118,16 +118,19 @@ class _Run:
         name = self.stage
         bound = self._expectation.budgets([name])[name].bound
         with np.errstate(all="ignore"):
-            return bound + np.nan_to_num(ulp(self.expected[name], self._stored) / 2)
+            return bound + np.nan_to_num(ulp(self.expected[name], self._dtype) / 2)
 
     @property
-    def _stored(self) -> np.dtype:
+    def _dtype(self) -> np.dtype:
         return DTYPES[self.cases[0].dtype if self.stage == "out" else "float32"]
 
+    def stored(self, found: Arrays) -> np.ndarray:
+        """The stage as it is stored, so that what is too large is infinite."""
+        return round_to(found[self.stage], self._dtype)
+
     def predicted(self, hypothesis: Hypothesis) -> np.ndarray | None:
-        """As it is stored, so that what is too large is infinite."""
         found = predicted(self.problem, self.expected, hypothesis, [self.stage])
-        return None if found is None else round_to(found[self.stage], self._stored)
+        return None if found is None else self.stored(found)
 
     def errors(self, found: np.ndarray, rows: Rows) -> Errors:
         """How far a stage is from what it should be. What is larger than it should be is rounded as much more."""

@@ -101,10 +101,12 @@ def ranges(found: Errors, seeds: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 @np.errstate(all="ignore")
 def deviations(found: Errors, seeds: int, entries: Sequence[Entry], finest: float) -> np.ndarray:
-    """How far each entry is from what several draws predict, [other draws, entries], in factors of two: 0 inside,
+    """How far each entry is from what several draws predict, [other draws, entries], in factors of two: 0 within the
+    range of the draws, widened by their standard deviation, since a row that sees two keys may have next to no error;
     infinite where NaN or infinities stand against numbers. An entry of 0 is anything below `finest`.
     """
     low, high, nan = ranges(found, seeds)
+    _, spread, _ = _logs(found, seeds, finest)
     columns = []
     for j, entry in enumerate(entries):
         below, above, x = low[:, j], high[:, j], entry.value
@@ -116,7 +118,7 @@ def deviations(found: Errors, seeds: int, entries: Sequence[Entry], finest: floa
             half = finest if x == 0 else entry.half_unit
             too_large = np.log2(below / (x + half))
             too_small = np.log2(max(x - half, _TINY) / np.maximum(above, _TINY))
-            off = np.maximum(np.maximum(too_large, too_small), 0.0)
+            off = np.maximum(np.maximum(too_large, too_small) - np.nan_to_num(spread[:, j]), 0.0)
         columns.append(off)
     return np.stack(columns, -1)
 
@@ -127,13 +129,19 @@ def surprises(found: Errors, seeds: int, entries: Sequence[Entry], finest: float
     of the draws being normal, with half a factor of two beside their own deviation. Sizes below `finest`, or below
     what rounds, count as that.
     """
-    size, rounding = (x.reshape(-1, seeds, x.shape[-1]) for x in found)
-    floor = np.maximum(rounding.max(1), finest)
+    mean, spread, floor = _logs(found, seeds, finest)
     given = np.array([entry.value for entry in entries])
-    known = ~np.isnan(size)
-    logs = np.where(known, np.log2(np.maximum(size, floor[:, None])), 0.0)
-    count = known.sum(1)
-    mean = logs.sum(1) / count
-    deviation = np.sqrt((known * (logs - mean[:, None]) ** 2).sum(1) / count + 0.25)
+    deviation = np.sqrt(spread**2 + 0.25)
     off = (np.log2(np.maximum(given, floor)) - mean) / deviation
     return np.nan_to_num(off * off / 2 + np.log(deviation), nan=0.0, posinf=0.0)
+
+
+def _logs(found: Errors, seeds: int, finest: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean and standard deviation of log2 of the draws that are no NaN, and the least size that counts."""
+    size, rounding = (x.reshape(-1, seeds, x.shape[-1]) for x in found)
+    floor = np.maximum(rounding.max(1), finest)
+    known = ~np.isnan(size)
+    logs = np.where(known, np.log2(np.maximum(size, floor[:, None])), 0.0)
+    mean = logs.sum(1) / known.sum(1)
+    variance = (known * (logs - mean[:, None]) ** 2).sum(1) / known.sum(1)
+    return mean, np.sqrt(variance), floor

@@ -157,16 +157,18 @@ class Search:
         return self._of_one_batch(alive, i)
 
     def _acting(self, alive: Alive, i: int, tick: Tick) -> Alive:
-        """Those that change something wherever a case is wrong, and make NaN where it has NaN, in a draw with the
-        largest input_std: what changes nothing there, such as a clamp, changes nothing with smaller inputs.
+        """Those that move something wherever a case is wrong, and make NaN where it has NaN, in a draw with the largest
+        input_std, whose scores reach every clamp, or with the least, in which every key has weight.
         """
-        given = np.array([one.least for one in self.by_case[i]])
+        ends = [*{0, len(self.stds) - 1}]
+        right = self._draws(i, 0, ends, 1).correct
+        wrong = np.array([one.least for one in self.by_case[i]]) > right.rounding.max(0)
+        nan = np.array([np.isnan(one.value) for one in self.by_case[i]])
         left: Alive = {}
-        largest = len(self.stds) - 1
-        for one, tiles, _, found in self._predicted(alive, i, 1, [[largest]], tick):
-            nan = np.isnan(found.size)
-            acts = np.where(np.isnan(given), nan, nan | (found.size > found.rounding) | (given <= found.rounding))
-            _mark(left, one, alive[one], tiles, range(len(self.stds)), acts)
+        for one, tiles, _, found in self._predicted(alive, i, 1, [ends], tick):
+            moved = (abs(found.size - right.size) > 1e-6 * right.rounding).any(0)
+            acts = np.isnan(found.size).any(0) | (~nan & (moved | ~wrong))
+            _mark(left, one, alive[one], tiles, range(len(self.stds)), acts[None])
         return {x: left[x] for x in alive if x in left}
 
     def _groups(self, seeds: int) -> list[list[int]]:
