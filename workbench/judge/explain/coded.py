@@ -12,7 +12,7 @@ from workbench.floats import to_float64, ulp
 from workbench.judge.codes.decoding import decoding
 from workbench.judge.elements import Compared, compare
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited
-from workbench.judge.explain.scene import Arrays, behind, mismatched, predicted
+from workbench.judge.explain.scene import Arrays, mismatched, predicted, touched
 from workbench.judge.judgeable import unjudgeable
 from workbench.reference.bound import Budget
 from workbench.reference.problem import Problem
@@ -77,8 +77,7 @@ class Coded:
 
     def touched(self, hypothesis: Hypothesis) -> tuple[str, ...]:
         """The dumped stages that a fault may show in."""
-        after = {x for changed in hypothesis.stages for x in behind(self.problem, changed)}
-        return tuple(x for x in self.names if x in after)
+        return touched(self.problem, self.names, hypothesis)
 
     def predicted(self, hypothesis: Hypothesis, names: Collection[str]) -> Arrays | None:
         """The stages `names` of a kernel with this fault; None where it cannot have it."""

@@ -13,7 +13,8 @@ from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import UNEXPLAINED, Fit
 from workbench.judge.explain.formulas import formulas
-from workbench.judge.explain.imagine import Imagined, cases, classes
+from workbench.judge.explain.hypothesis import Hypothesis
+from workbench.judge.explain.imagine import Imagined, classes, imagined
 from workbench.judge.explain.library import library
 from workbench.judge.explain.patterns import patterns
 from workbench.judge.explain.scene import Scene, Supposed
@@ -74,17 +75,17 @@ def explain(
     origins = [stage for stage in stages if stage.role == "origin"]
     run = nowhere if alone or trace.box is not None else runner(trace)
     scenes = list(_scenes(trace, origins)) if scores_of(trace) <= LARGEST else []
-    for scene in scenes:
-        library(scene.families)  # made once in a process, in about a second
+    # made before the clock starts: once in a process it takes about a second
+    searched = [library([name for name in scene.families if name != without]) for scene in scenes]
     begun = time.monotonic()
     until = time.thread_time() + seconds
     causes: list[Cause] = []
     withdrawn: list[Cause] = []
     count, complete = 0, bool(scenes) or not origins
     with threadpool_limits(1, "blas"):
-        for scene in scenes:
-            wrong = _wrong(scene, origins)
-            chosen, tried = _searched(scene, wrong, until, alone, without)
+        for scene, among in zip(scenes, searched, strict=True):
+            wrong, where = _wrong(scene, origins), imagined(scene)
+            chosen, tried = _searched(scene, where, wrong, until, alone, among)
             count, complete = count + tried.tried, complete and tried.complete
             if not chosen and not alone and isinstance(scene, Scene) and trace.contract.block_k is None:
                 for supposed in SUPPOSED:
@@ -92,10 +93,10 @@ def explain(
                     found = singles(other, wrong, until, library([name for name in OF_TILES if name != without]))
                     count, complete = count + found.tried, complete and found.complete
                     if chosen := _cover(found, wrong)[0]:
-                        scene, tried = other, found
+                        scene, where, tried = other, imagined(other), found
                         break
             for fits in chosen:
-                cause = _cause(scene, fits, tried, run)
+                cause = _cause(scene, where, fits, tried, run)
                 (withdrawn if cause.trial is not None and not cause.trial.held else causes).append(cause)
     order = [stage.name for stage in origins]
     causes.sort(key=lambda cause: order.index(cause.stage))
@@ -136,29 +137,32 @@ def _wrong(scene: Scene | Coded, origins: Sequence[StageDiff]) -> dict[str, np.n
 
 
 def _searched(
-    scene: Scene | Coded, wrong: Mapping[str, np.ndarray], until: float, alone: bool, without: str
+    scene: Scene | Coded,
+    where: Sequence[Imagined],
+    wrong: Mapping[str, np.ndarray],
+    until: float,
+    alone: bool,
+    among: Sequence[Hypothesis],
 ) -> tuple[list[list[Fit]], Search]:
     """Fits, each with its rivals, for as many wrong stages as can be; and what was tried."""
-    among = library([name for name in scene.families if name != without])
-    found = _sound(scene, singles(scene, wrong, until, among))
+    found = _sound(where, singles(scene, wrong, until, among))
     chosen, left = _cover(found, wrong)
     unknown_tiles = isinstance(scene, Scene) and scene.trace.contract.block_k is None
     if not left or alone or (unknown_tiles and not chosen):
         return chosen, found
     rest = {name: wrong[name] for name in left}
-    more = _sound(scene, pairs(scene, rest, _narrowed(found, scene, rest), until))
+    more = _sound(where, pairs(scene, rest, _narrowed(found, scene, rest), until))
     also, _ = _cover(more, rest)
     whole = replace(found, tried=found.tried + more.tried, complete=found.complete and more.complete)
     return [*chosen, *also], whole
 
 
-def _sound(scene: Scene | Coded, found: Search) -> Search:
+def _sound(where: Sequence[Imagined], found: Search) -> Search:
     """The search without fits that hit nothing but NaN and make none themselves: NaN that is read comes out as NaN,
     whatever the formula.
     """
     if all(one.numbers for one in found.fits):
         return found
-    where = [Imagined(scene, case) for case in cases(scene.trace.case)]
 
     def makes_nan(one: Fit) -> bool:
         return any(there.makes_nan(one.hypothesis, one.stages) for there in where)
@@ -170,21 +174,13 @@ def _cover(found: Search, wrong: Mapping[str, np.ndarray]) -> tuple[list[list[Fi
     """Fits that together reproduce as many wrong stages as they can, each with its rivals; and the stages left."""
     left = list(wrong)
     chosen: list[list[Fit]] = []
-    fits = list(found.fits)
-    while left:
-        useful = [one for one in fits if {*one.stages} & {*left} and {*one.stages} <= {*left}]
-        if not useful:
-            break
-        most = max(len(one.stages) for one in useful)
-        best = [
-            one
-            for one in useful
-            if len(one.stages) == most and one.stages == next(x.stages for x in useful if len(x.stages) == most)
-        ]
-        exact = [one for one in best if one.off == best[0].off or one.off == 0] or best
+    # those of most stages come first
+    while useful := [one for one in found.fits if {*one.stages} <= {*left}]:
+        first = useful[0]
+        exact = [one for one in useful if one.stages == first.stages and one.off in (0, first.off)]
         nearest = min(one.residual for one in exact)
         chosen.append([one for one in exact if one.residual <= 4 * nearest + 0.02])
-        left = [name for name in left if name not in best[0].stages]
+        left = [name for name in left if name not in first.stages]
     return chosen, left
 
 
@@ -194,10 +190,9 @@ def _narrowed(found: Search, scene: Scene | Coded, wrong: Mapping[str, np.ndarra
     return replace(found, fits=(), near=near)
 
 
-def _cause(scene: Scene | Coded, fits: Sequence[Fit], found: Search, run: Run) -> Cause:
+def _cause(scene: Scene | Coded, where: Sequence[Imagined], fits: Sequence[Fit], found: Search, run: Run) -> Cause:
     """The cause that fits of the same stages amount to: one class, where a run or the formulas tell."""
     names = fits[0].stages
-    where = [Imagined(scene, case) for case in cases(scene.trace.case)]
     groups = classes([one.hypothesis for one in fits], where, names)
     decided = None
     left = list(fits)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.floats import largest
-from workbench.judge.elements import Compared, State
+from workbench.judge.elements import State
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.hypothesis import Hypothesis
-from workbench.judge.explain.scene import Arrays, Scene, mismatched
+from workbench.judge.explain.scene import Scene, mismatched
 from workbench.judge.units import unit
 
 #: of what was wrong this share may be left unexplained, beside what storing rounds: what changes nothing leaves all
@@ -26,7 +26,6 @@ class Fit:
 
     hypothesis: Hypothesis
     stages: tuple[str, ...]  #: wrong stages that it reproduces
-    predicted: Arrays  #: of these
     over_budget: float  #: the largest x of budget, of what is reproduced
     residual: float  #: root mean square of x of budget: how near
     unexplained: float  #: share of the error that is left
@@ -34,11 +33,6 @@ class Fit:
     of: int
     values: int  #: elements that the fault moves and the prediction hits
     numbers: int  #: of these, those that are no NaN
-
-    @property
-    def proved(self) -> bool:
-        """Whether every number is reproduced within its budget, and numbers enough."""
-        return self.off == 0 and self.values >= PROOF
 
 
 def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: np.ndarray) -> float:
@@ -88,7 +82,7 @@ def fit(scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.nda
             if bad.sum() > FLIPS * max(judged.sum(), 1):
                 return None
             continue
-        un = _left(scene, name, one, wrong[name])
+        un = unexplained(scene, name, one.expected / unit(scene.trace, name), wrong[name])
         told = judged[wrong[name]].mean()
         if bad.sum() > FLIPS * judged.sum() or un > UNEXPLAINED or told < 0.5:
             return None
@@ -102,11 +96,5 @@ def fit(scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.nda
         rest = max(rest, un)
     if not hits:
         return None
-    predicted = {name: np.asarray(comparisons[name].expected) for name in hits}
     residual = float(np.sqrt(squares / max(numbers, 1)))
-    return Fit(hypothesis, tuple(hits), predicted, farthest, residual, rest, off, of, hit, finite)
-
-
-def _left(scene: Scene | Coded, name: str, one: Compared, wrong: np.ndarray) -> float:
-    """As `unexplained`, of what was compared in the kernel's own units."""
-    return unexplained(scene, name, one.expected / unit(scene.trace, name), wrong)
+    return Fit(hypothesis, tuple(hits), farthest, residual, rest, off, of, hit, finite)

@@ -1,8 +1,9 @@
 """Cases that nobody ran: what hypotheses predict there tells which of them are one, and which run would part them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.scene import Arrays, Scene, predicted
 from workbench.reference.problem import Problem
 from workbench.reference.walk import values
+
+#: arrays that a hypothesis predicts on a case; None where it cannot be
+Prediction = Sequence[np.ndarray] | None
+Item = TypeVar("Item")
 
 #: largest length of such a case: a few tiles
 LENGTH = 320
@@ -52,6 +57,11 @@ class Imagined:
         return any(bool(np.any(np.isnan(x) & ~np.isnan(self.expected[name]))) for name, x in found.items())
 
 
+def imagined(scene: Scene | Coded) -> list[Imagined]:
+    """The kernel of a scene on all `cases`."""
+    return [Imagined(scene, case) for case in cases(scene.trace.case)]
+
+
 def cases(case: Case) -> Iterator[Case]:
     """Cases on which formulas part that are one on `case`: with scales other than the usual one, ragged tiles, more
     than two of them, several heads and batches. Tiles, head_dim and dtype stay, so that nothing is compiled anew.
@@ -78,11 +88,6 @@ def cases(case: Case) -> Iterator[Case]:
     )
 
 
-def same(one: Arrays, other: Arrays) -> bool:
-    """Whether two predictions are one, but for roundings of float64."""
-    return all(alike(one[name], other[name]) for name in one)
-
-
 def alike(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether two arrays are one, but for roundings of float64."""
     finite = np.isfinite(x) & np.isfinite(y)
@@ -98,9 +103,19 @@ def classes(
     """The hypotheses by what they predict of the stages `names` on every case: those that no run tells apart are
     together, in their order.
     """
-    found: list[tuple[list[Arrays | None], list[Hypothesis]]] = []
-    for one in hypotheses:
-        mine = [there.predicted(one, names) for there in where]
+
+    def predicted(one: Hypothesis) -> list[Prediction]:
+        found = (there.predicted(one, names) for there in where)
+        return [None if x is None else [x[name] for name in names] for x in found]
+
+    return grouped(hypotheses, predicted)
+
+
+def grouped(items: Sequence[Item], predicted: Callable[[Item], Sequence[Prediction]]) -> list[list[Item]]:
+    """Items of which all predictions are alike together, in their order."""
+    found: list[tuple[Sequence[Prediction], list[Item]]] = []
+    for one in items:
+        mine = predicted(one)
         for theirs, members in found:
             if all(_agree(a, b) for a, b in zip(mine, theirs, strict=True)):
                 members.append(one)
@@ -110,10 +125,7 @@ def classes(
     return [members for _, members in found]
 
 
-def _agree(one: Arrays | None, other: Arrays | None) -> bool:
-    return one is None and other is None or (one is not None and other is not None and same(one, other))
-
-
-def parted(hypotheses: Sequence[Hypothesis], there: Imagined, names: Sequence[str]) -> int:
-    """How many different predictions the hypotheses make on a case; those that change nothing there count as one."""
-    return len(classes(hypotheses, [there], names))
+def _agree(one: Prediction, other: Prediction) -> bool:
+    if one is None or other is None:
+        return one is other
+    return all(alike(a, b) for a, b in zip(one, other, strict=True))

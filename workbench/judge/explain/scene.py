@@ -1,6 +1,6 @@
 """A run as hypotheses see it: what a kernel dumped, what it should have dumped, and what it would have with a fault."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -119,8 +119,7 @@ class Scene:
         """A batch and a group of heads that share a kv head, the one in which most is wrong; None where there is no
         other, or it cannot be told apart.
         """
-        case = self.trace.case
-        trace = self.trace
+        trace, case = self.trace, self.trace.case
         if case.batch * case.kv_heads == 1 or self.decoded or trace.box or trace.statistics or trace.input_errors:
             return None
         size = case.heads // case.kv_heads
@@ -130,7 +129,7 @@ class Scene:
             count += 0 if of_heads is None else of_heads.mean(-1)
         b, h = np.unravel_index(int(count.argmax()), count.shape)
         heads = slice(int(h) * size, (int(h) + 1) * size)
-        found = Scene(narrowed(self.trace, Box(slice(int(b), int(b) + 1), heads, slice(0, case.seqlen_q))))
+        found = Scene(narrowed(trace, Box(slice(int(b), int(b) + 1), heads, slice(0, case.seqlen_q))))
         return found if {*found.wrong} >= {*wrong} else None
 
     @property
@@ -143,8 +142,7 @@ class Scene:
         """The dumped stages that a fault may show in: those that it changes, and those made of what it changes and
         nobody saw.
         """
-        after = {x for changed in hypothesis.stages for x in behind(self.problem, changed)}
-        return tuple(x for x in self.names if x in after)
+        return touched(self.problem, self.names, hypothesis)
 
     def predicted(self, hypothesis: Hypothesis, names: Collection[str]) -> Arrays | None:
         """The stages `names` of a kernel with this fault; None where it cannot have it."""
@@ -198,7 +196,7 @@ def predicted(p: Problem, expected: Arrays, hypothesis: Hypothesis, names: Colle
     table = edited(p.table, hypothesis)
     if table is None:
         return None
-    after = {x for changed in hypothesis.stages for x in behind(p, changed)}
+    after = _after(p, hypothesis)
     kept = {x: value for x, value in expected.items() if table[x].dumped and x not in after}
     try:
         found = values(replace(p, table=table, given=kept | {**p.given}), names)
@@ -207,12 +205,19 @@ def predicted(p: Problem, expected: Arrays, hypothesis: Hypothesis, names: Colle
     return {name: found[name] for name in names}
 
 
-def behind(p: Problem, changed: str) -> frozenset[str]:
-    """Stages and parameters that are made of one that changes, itself among them; what was dumped ends it."""
+def touched(p: Problem, names: Iterable[str], hypothesis: Hypothesis) -> tuple[str, ...]:
+    """Those of the stages `names` that a fault may show in, in their order."""
+    after = _after(p, hypothesis)
+    return tuple(name for name in names if name in after)
+
+
+def _after(p: Problem, hypothesis: Hypothesis) -> set[str]:
+    """Stages and parameters that are made of what a hypothesis changes, that among them; what was dumped ends it."""
     known = _BEHIND.setdefault(p, {})
-    if changed not in known:
-        known[changed] = frozenset(x for x in p.table if changed == x or changed in upstream(p.table, x, p.given))
-    return known[changed]
+    for changed in hypothesis.stages:
+        if changed not in known:
+            known[changed] = frozenset(x for x in p.table if changed == x or changed in upstream(p.table, x, p.given))
+    return {x for changed in hypothesis.stages for x in known[changed]}
 
 
 #: problem -> stage -> what is made of it: asked thousands of times of one problem

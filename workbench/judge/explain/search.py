@@ -9,7 +9,6 @@ import numpy as np
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import UNEXPLAINED, Fit, fit, unexplained
 from workbench.judge.explain.hypothesis import Hypothesis, edited, together
-from workbench.judge.explain.library import library
 from workbench.judge.explain.scene import Arrays, Scene, predicted
 from workbench.reference.problem import Problem
 
@@ -51,14 +50,13 @@ class Search:
     complete: bool  #: whether all was tried that was asked for
 
 
-def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis] | None = None) -> Search:
-    """Hypotheses that reproduce wrong stages by themselves and break no right one; `until` on `time.thread_time`, which
-    no other process shortens.
+def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis]) -> Search:
+    """Those `among` hypotheses that reproduce wrong stages by themselves and break no right one; `until` on
+    `time.thread_time`, which no other process shortens.
     """
-    every = library(scene.families) if among is None else among
     small = scene.group(wrong) if isinstance(scene, Scene) else None
     near, complete = [], True
-    for order, one in enumerate(every):
+    for order, one in enumerate(among):
         if time.thread_time() > until:
             complete = False
             break

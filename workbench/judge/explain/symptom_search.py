@@ -12,7 +12,7 @@ from workbench.case.case import Case
 from workbench.case.tiling import tiling
 from workbench.judge.explain.draws import Draws, Errors
 from workbench.judge.explain.hypothesis import Hypothesis
-from workbench.judge.explain.imagine import alike, cases
+from workbench.judge.explain.imagine import alike, cases, grouped
 from workbench.judge.explain.library import library
 from workbench.judge.explain.plausible import Against, Plausible, Range, Values, deviations, ranges, surprises
 from workbench.judge.explain.symptom_table import Entry, SymptomTable
@@ -253,16 +253,8 @@ class Search:
     def classes(self, near: Sequence[Plausible]) -> list[Plausible]:
         """Those of which no run tells one from the other as one, in their order."""
         where = [self.drawn(case, [near[0].best], 1, ()) for case in self.elsewhere()] if near else []
-        found: list[tuple[list[Any], list[Plausible]]] = []
-        for one in near:
-            mine = [there.predicted(one.members[0]) for there in where]
-            for theirs, members in found:
-                if all(_agree(a, b) for a, b in zip(mine, theirs, strict=True)):
-                    members.append(one)
-                    break
-            else:
-                found.append((mine, [one]))
-        return [replace(members[0], members=tuple(x.members[0] for x in members)) for _, members in found]
+        together = grouped(near, lambda one: [there.predicted(one.members[0]) for there in where])
+        return [replace(some[0], members=tuple(x.members[0] for x in some)) for some in together]
 
     def elsewhere(self) -> list[Case]:
         """Cases of a measurement: those of the table, and others of the same kernel."""
@@ -297,12 +289,6 @@ def _likely(alive: Alive, scores: Mapping[Hypothesis, Sequence[_Scores]]) -> Ali
     }
     limit = min((total.min() for total in totals.values()), default=0.0) + LIKELY
     return {one: total <= limit for one, total in totals.items() if (total <= limit).any()}
-
-
-def _agree(one: list[np.ndarray] | None, other: list[np.ndarray] | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return all(alike(a, b) for a, b in zip(one, other, strict=True))
 
 
 def _named(case: Case, drawn: Case) -> str:

@@ -26,6 +26,7 @@ def nowhere(scene: Scene | Coded, case: Case) -> None:
 def runner(trace: Trace) -> Run:
     """Runs the kernel of a trace on other cases, each once."""
     made: dict[Case, Trace | None] = {}
+    looked_at: dict[tuple[Scene | Coded, Case], Scene | Coded] = {}
 
     def run(scene: Scene | Coded, case: Case) -> Scene | Coded | None:
         if trace.rerun is None:
@@ -39,7 +40,9 @@ def runner(trace: Trace) -> Run:
             except (Refusal, Unavailable):  # a case that this kernel does not take
                 made[whole] = None
         again = made[whole]
-        return None if again is None else scene.like(again)
+        if again is not None and (scene, whole) not in looked_at:
+            looked_at[scene, whole] = scene.like(again)
+        return looked_at.get((scene, whole))
 
     return run
 
@@ -78,8 +81,7 @@ def tried(
         if not visible:
             continue
         name, share = next(iter(visible.items()))
-        touched = scene.touched(hypothesis)
-        again = fit(scene, hypothesis, {x: mask for x, mask in scene.wrong.items() if x in touched})
+        again = fit(scene, hypothesis, _wrong(scene, hypothesis))
         seen = float(np.mean(scene.wrong[name])) if name in scene.wrong else 0.0
         return Trial(
             there.case,
@@ -93,11 +95,15 @@ def tried(
 
 def holds(scene: Scene | Coded, hypothesis: Hypothesis) -> bool | None:
     """Whether a run is as the hypothesis predicts; None where it predicts nothing there that could be seen."""
-    touched = scene.touched(hypothesis)
-    wrong = {name: mask for name, mask in scene.wrong.items() if name in touched}
-    if wrong:
+    if wrong := _wrong(scene, hypothesis):
         return fit(scene, hypothesis, wrong) is not None
-    return False if _visible(scene, hypothesis, touched) else None
+    return False if _visible(scene, hypothesis, scene.touched(hypothesis)) else None
+
+
+def _wrong(scene: Scene | Coded, hypothesis: Hypothesis) -> dict[str, np.ndarray]:
+    """The wrong stages that the hypothesis touches, and which of their elements."""
+    touched = scene.touched(hypothesis)
+    return {name: mask for name, mask in scene.wrong.items() if name in touched}
 
 
 def _visible(scene: Scene | Coded, hypothesis: Hypothesis, names: Sequence[str]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Change, Hypothesis, across, altered
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, across, altered
 from workbench.judge.explain.library import indices
 
 #: what kernels put in the place of -inf
@@ -197,30 +197,28 @@ def _visited(at: Any, seen: np.ndarray, b: int) -> np.ndarray:
 def _tails() -> Iterator[Hypothesis]:
     """Padding behind the last key, whose rows of k and v are 0: what it adds stands nowhere but in sums."""
 
-    def pads(at: Any, b: int | None = None) -> int:
+    def pads(at: Any, b: int | None) -> int:
         """Columns behind the last key, up to a whole tile or a whole block of it."""
         here, first = (at.tiling.keys[t] for t in (at.tile[0], 0))
         width, own = first.stop - first.start, here.stop - here.start
         return 0 if here.stop < at.p.keys or (b or 0) > width else (-own) % (b or width)
 
+    def summed(b: int | None) -> Edit:
+        """row_sum with what the padding adds."""
+        return altered(
+            "row_sum", lambda at, x: x + pads(at, b) * np.exp(np.minimum(0.0 - _subtracted(at), 700.0)), "subtracted"
+        )
+
     for b in (None, 4, 8, 16, 32, 64):
         top = altered("row_max", lambda at, x, b=b: np.maximum(x, 0.0) if pads(at, b) else x)
-        total = altered(
-            "row_sum",
-            lambda at, x, b=b: x + pads(at, b) * np.exp(np.minimum(0.0 - _subtracted(at), 700.0)),
-            "subtracted",
-        )
         text = f"padding behind the last key, up to a whole {'tile' if b is None else f'block of {b}'}, is not masked"
         id_ = "mask.tail" if b is None else f"mask.tail-{b}"
-        yield Hypothesis(id_, text, (top, total))
-        yield Hypothesis(f"{id_}-in-sum", f"{text} in row_sum", (total,))
+        yield Hypothesis(id_, text, (top, summed(b)))
+        yield Hypothesis(f"{id_}-in-sum", f"{text} in row_sum", (summed(b),))
         yield Hypothesis(f"{id_}-in-max", f"{text} in row_max", (top,))
-    total = altered(
-        "row_sum", lambda at, x: x + pads(at) * np.exp(np.minimum(0.0 - _subtracted(at), 700.0)), "subtracted"
-    )
     leak = altered("probs", _leaking, "qk", "scale", "visible")
     words = "the mask is used for the maximum and not for probs, nor is padding masked there"
-    yield Hypothesis("mask.not-in-probs-nor-tail", words, (leak, total))
+    yield Hypothesis("mask.not-in-probs-nor-tail", words, (leak, summed(None)))
 
 
 def _leaking(at: Any, p: np.ndarray) -> np.ndarray:

@@ -8,8 +8,8 @@ import numpy as np
 
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, read_as
 from workbench.judge.explain.library import indices
+from workbench.judge.explain.library.arithmetic import LN2, LOG2E, over
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.scale import LN2, LOG2E
 from workbench.reference.steps.cast import last_states
 
 #: partial results -> where their splits and rows lie
@@ -44,8 +44,8 @@ def _weights() -> Iterator[Hypothesis]:
     forms: dict[str, tuple[str, Change]] = {
         "one": ("1 for each split", lambda at, w: np.where(at("partial_sum") > 0, 1.0, 0.0)),
         "times-sum": ("multiplied by partial_sum, which partial_O holds already", lambda at, w: w * at("partial_sum")),
-        "over-sum": ("divided by partial_sum", lambda at, w: _over(w, at("partial_sum"))),
-        "inverted": ("exp(merge_max - partial_max)", lambda at, w: _over(1.0, w)),
+        "over-sum": ("divided by partial_sum", lambda at, w: over(w, at("partial_sum"))),
+        "inverted": ("exp(merge_max - partial_max)", lambda at, w: over(1.0, w)),
         "squared": ("applied twice", lambda at, w: w * w),
         "no-log2e": ("exp2 without log2(e)", lambda at, w: w**LN2),
         "log2e": ("exp of what log2(e) is in already", lambda at, w: w**LOG2E),
@@ -110,8 +110,8 @@ def _stored() -> Iterator[Hypothesis]:
         for names in combinations(empty, count):
             text = f"a split in which a row sees no key never writes {', '.join(names)}"
             yield _of(f"empty-unwritten-{'-'.join(names)}", text, *(empty[x] for x in names))
-    over = lambda at, x: _over(x, at("partial_sum")[..., None])  # noqa: E731
-    yield _of("normalised", "partial_O is divided by partial_sum already", altered("partial_O", over, "partial_sum"))
+    guarded = lambda at, x: over(x, at("partial_sum")[..., None])  # noqa: E731
+    yield _of("normalised", "partial_O is divided by partial_sum already", altered("partial_O", guarded, "partial_sum"))
     bare = lambda at, x: x / at("partial_sum")[..., None]  # noqa: E731
     text = "partial_O is divided by partial_sum already, 0 by 0 where a split sees no key"
     yield _of("normalised-unguarded", text, altered("partial_O", bare, "partial_sum"))
@@ -249,8 +249,3 @@ def _maxima() -> Iterator[Hypothesis]:
     }
     for name, (text, change) in sums.items():
         yield _of(f"sum-{name}", f"merge_sum {text}", altered("merge_sum", change, "partial_sum"))
-
-
-def _over(x: Any, y: np.ndarray) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.where(y == 0, 0.0, x / np.where(y == 0, 1.0, y))

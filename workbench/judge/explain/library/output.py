@@ -8,8 +8,8 @@ import numpy as np
 
 from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered, read_as
 from workbench.judge.explain.library import indices
+from workbench.judge.explain.library.arithmetic import LN2, LOG2E, over
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.scale import LN2, LOG2E
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.output import LogSum, Quotient
@@ -70,15 +70,15 @@ def _division() -> Iterator[Hypothesis]:
         _out(lambda at, x, n, l: np.full_like(x, np.nan)),
     )
     yield _of("undivided", "out is not divided by the row's sum", _out(lambda at, x, n, l: n))
-    yield _of("divided-twice", "out is divided twice", _out(lambda at, x, n, l: _over(x, l)))
+    yield _of("divided-twice", "out is divided twice", _out(lambda at, x, n, l: over(x, l)))
     yield _of("multiplied", "out is multiplied by the row's sum", _out(lambda at, x, n, l: n * l))
     yield _of(
-        "divided-by-root", "out is divided by the root of the row's sum", _out(lambda at, x, n, l: _over(n, np.sqrt(l)))
+        "divided-by-root", "out is divided by the root of the row's sum", _out(lambda at, x, n, l: over(n, np.sqrt(l)))
     )
     yield _of("unguarded", "out of a row without keys is 0 / 0", _out(lambda at, x, n, l: np.where(l == 0, np.nan, x)))
     mean = _out(lambda at, x, n, l: np.where(l == 0, at("v_rows").mean(-2, keepdims=True), x))
     yield _of("empty-mean", "out of a row without keys is the mean of v", mean)
-    yield _of("divided-by-1-more", "out is divided by 1 + the row's sum", _out(lambda at, x, n, l: _over(n, l + 1)))
+    yield _of("divided-by-1-more", "out is divided by 1 + the row's sum", _out(lambda at, x, n, l: over(n, l + 1)))
     for n in (1, 2):
         before = _read(Quotient, "over", lambda at, l, n=n: _earlier(at, l, n))("out")
         yield _of(f"sum-before-{n}", f"out is divided by row_sum {n} tiles before the last", before)
@@ -103,8 +103,8 @@ def _stored() -> Iterator[Hypothesis]:
             f"dims of out are stored wrong: {one.text}",
             altered("out", lambda at, x, one=one: taken(x, one, -1)),
         )
-        over = _read(Quotient, "over", lambda at, l, one=one: taken(l, one, -1))("out")
-        yield _of(f"sum-of-row-{one.id}", f"out is divided by another row's sum: {one.text}", over)
+        divided = _read(Quotient, "over", lambda at, l, one=one: taken(l, one, -1))("out")
+        yield _of(f"sum-of-row-{one.id}", f"out is divided by another row's sum: {one.text}", divided)
         yield _of(
             f"lse-rows-{one.id}",
             f"rows of lse are stored wrong: {one.text}",
@@ -224,8 +224,3 @@ def _whole(x: np.ndarray, axis: int, b: int, value: float) -> np.ndarray:
 def _log(x: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         return np.log(x)
-
-
-def _over(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.where(y == 0, 0.0, x / y)

@@ -8,8 +8,7 @@ import numpy as np
 
 from workbench.floats import round_to
 from workbench.judge.explain.hypothesis import Hypothesis, altered
-
-LN2, LOG2E = math.log(2), 1 / math.log(2)
+from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 
 
 def hypotheses() -> Iterator[Hypothesis]:

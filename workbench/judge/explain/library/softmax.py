@@ -8,8 +8,8 @@ import numpy as np
 
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, read_as
 from workbench.judge.explain.library import indices
+from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.scale import LN2, LOG2E
 
 _SUMS = ("row_sum", "acc")
 #: distance -> the map of a row to the one that it is taken for

@@ -1,0 +1,14 @@
+"""Numbers and quotients that several families take."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+LN2, LOG2E = math.log(2), 1 / math.log(2)
+
+
+def over(x: Any, y: np.ndarray) -> np.ndarray:
+    """x / y, and 0 where y is 0, as a kernel guards it."""
+    with np.errstate(all="ignore"):
+        return np.where(y == 0, 0.0, x / np.where(y == 0, 1.0, y))
