@@ -1,6 +1,5 @@
 """Two faults at once: how often both are named."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.explain.explain import explain
+from workbench.judge.stage import ORIGIN_VERDICTS
 from workbench.refusal import Refusal
 
 #: what is known of a run
@@ -21,12 +21,13 @@ KNOWN = ("full", "out and lse")
 
 
 def measure(pairs: int = 50, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
-    """The JSON document of one campaign: of so many random pairs, by what is known (KNOWN), whether all that is wrong
-    is named `right`, the `causes`, and the `seconds` of the search.
+    """The JSON document of one campaign: of so many random pairs, each on a case of its own, by what is known (KNOWN),
+    whether each of the two, by itself, `shows` there; whether all that is wrong is named `right`, the `causes`, and the
+    `seconds` of the search.
     """
     random = np.random.default_rng(seed)
-    some = [pair for _ in range(pairs) if (pair := _drawn_pair(random))]
-    rows = spread(partial(_pair_row, seed=seed), some, jobs)
+    some = [(*pair, seed + i) for i in range(pairs) if (pair := _drawn_pair(random))]
+    rows = spread(pair_row, some, jobs)
     found = gathered(f"explain {pairs} pairs of faults", RUN_S * pairs / jobs, rows)
     return {"schema": SCHEMA, "seed": seed, "pairs": found}
 
@@ -35,14 +36,19 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """The document as tables for a screen: rows of equal columns."""
     found = [row for row in results["pairs"] if KNOWN[0] in row]
     total = [
-        {"known": known, "pairs": len(found), "both named": sum(row[known]["right"] for row in found)}
+        {
+            "known": known,
+            "pairs": len(found),
+            "both show": sum(row[known]["shows"] for row in found),
+            "both named": sum(row[known]["right"] for row in found if row[known]["shows"]),
+        }
         for known in KNOWN
     ]
     missed = [
         {"known": known, "pair": " + ".join(row["pair"]), "causes": "; ".join(row[known]["causes"])}
         for row in found
         for known in KNOWN
-        if not row[known]["right"]
+        if row[known]["shows"] and not row[known]["right"]
     ]
     return [table for table in (total, missed) if table]
 
@@ -56,23 +62,34 @@ def _drawn_pair(random: np.random.Generator) -> tuple[str, str] | None:
     return None
 
 
-def _pair_row(pair: tuple[str, str], *, seed: int) -> dict[str, Any]:
-    """A row of `measure`: whether the causes, together, reproduce each wrong stage on fresh cases."""
+def pair_row(drawn: tuple[str, str, int]) -> dict[str, Any]:
+    """A row of `measure`, of two faults and a seed: whether the causes, together, reproduce each wrong stage on fresh
+    cases.
+    """
+    *pair, seed = drawn
     one, other = (CATALOGUE[name] for name in pair)
     random = np.random.default_rng(seed)
-    row: dict[str, Any] = {"pair": list(pair)}
+    row: dict[str, Any] = {"pair": pair, "seed": seed}
     cases: list[Case] = []
     while len(cases) < 1 + FRESH:
         case = showing(one, random)
         cases += [case] if other.shows(case) else []
     try:
-        traces = [run(one.kernel, case, faults=list(pair), backend="emulator") for case in cases]
+        traces = [run(one.kernel, case, faults=pair, backend="emulator") for case in cases]
     except Refusal:  # both change the same lines
         return row
+    singly = [run(one.kernel, cases[0], faults=[name], backend="emulator") for name in pair]
     for known in KNOWN:
-        first, *fresh = (VIEWS[known](trace) for trace in traces)
+        view = VIEWS[known]
+        first, *fresh = (view(trace) for trace in traces)
         judged = diff(first)
         found = explain(first, judged.stages, seconds=SECONDS[known])
-        right = bool(found.causes) and not found.unexplained and all(is_right(cause, fresh) for cause in found.causes)
-        row[known] = {"right": right, "causes": [cause.id for cause in found.causes], "seconds": found.seconds}
+        row[known] = {
+            "shows": all(diff(view(trace)).verdict in ORIGIN_VERDICTS for trace in singly),
+            "right": bool(found.causes)
+            and not found.unexplained
+            and all(is_right(cause, fresh) for cause in found.causes),
+            "causes": [cause.id for cause in found.causes],
+            "seconds": found.seconds,
+        }
     return row

@@ -86,13 +86,24 @@ def measure_independent(per_fault: int = 5, seed: int = 0, jobs: int = 1) -> dic
 def independent_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:
     """A row of `measure_independent`."""
     fault = independent.FAULTS[name]
-    cases = [Case(**options) for options in drawn(SIXTEEN_OR_MORE, fault.shows, runs + FRESH, seed)]
+    cases = _scaled_cases(fault.shows, runs + FRESH, seed)
     faulty, clean = ([run(function, case) for case in cases] for function in (fault.function, fault.correct))
     known = {}
     for one in ("full", "out and lse"):
         wrong, right = ([trace if one == "full" else _ends(trace) for trace in some] for some in (faulty, clean))
         known[one] = counted(one, wrong[:runs], right[:runs], wrong[runs:], fault.stages)
     return {"fault": name, "kernel": fault.function.__name__, "known": known}
+
+
+def _scaled_cases(shows: Callable[[Mapping[str, Any]], bool], count: int, seed: int) -> list[Case]:
+    """Cases that show a fault, half of them with a scale of their own."""
+
+    def scaled(options: Mapping[str, Any]) -> dict[str, Any]:
+        usual = options["head_dim"] ** -0.5
+        return {**options, "scale": 1.7 * usual if options["seed"] % 2 else usual}
+
+    found = drawn(SIXTEEN_OR_MORE, lambda options: shows(scaled(options)), count, seed)
+    return [Case(**scaled(options)) for options in found]
 
 
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:

@@ -1,4 +1,5 @@
-"""How a control computes: a table of stages in plain float32, which errors are held against where a bound is too wide.
+"""How a table is computed: in float64 by the definition; or as a control, in plain float32, which errors are held
+against where a bound is too wide.
 
 What structured data do to rounding errors (terms that are nearly equal share one, a large sum absorbs small terms) they
 do to the control's as well.
@@ -21,6 +22,7 @@ class Manner:
     #: that may truncate do
     leans: bool = False
     method: str = "control"  #: of a step: its value in float64, or its float32 control
+    float32_range: bool = False  #: whether what float32 cannot hold becomes infinite, or 0, where it is made
 
     def add_products(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray, contract: Contract) -> np.ndarray:
         """start + a @ b over the last axis of a, float32; a [b, h, q, n], b [b, h, n, m]."""
@@ -29,6 +31,8 @@ class Manner:
 
 #: float64, by the definition
 VALUE = Manner(method="value")
+#: the same with float32's range: what a faulty kernel makes may be large enough to overflow, and small enough for 0
+FLOAT32_RANGE = Manner(method="value", float32_range=True)
 #: float32, one product after the other, in the order of dims, keys or splits: of all orders this absorbs the most
 PLAIN = Manner()
 

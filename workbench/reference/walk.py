@@ -17,7 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from workbench.case.stages import INPUT_AXES
-from workbench.floats import round_to
+from workbench.floats import largest, round_to, smallest_subnormal
 from workbench.reference.bound import EXACT, Bound, Budget, changed, part, statistical
 from workbench.reference.graph import upstream
 from workbench.reference.manner import VALUE, Manner
@@ -26,7 +26,7 @@ from workbench.reference.stage import Bounded, Same, Step, Table, reads
 from workbench.reference.steps.cast import Cast
 
 Made = TypeVar("Made")
-
+LARGEST_FLOAT32, SMALLEST_FLOAT32 = largest("float32"), smallest_subnormal("float32")
 
 #: what a value becomes, of At and the value
 Change = Callable[["At", Any], Any]
@@ -218,7 +218,8 @@ class At:
 
     def make(self, step: Step) -> Any:
         """What the step computes, in the walk's manner."""
-        return getattr(step, self.manner.method, step.value)(self)
+        made = getattr(step, self.manner.method, step.value)(self)
+        return _in_float32_range(made) if self.manner.float32_range else made
 
     def bounded(self, step: Step) -> Bounded:
         """What the step's bound tells."""
@@ -378,6 +379,17 @@ def intervals(p: Problem, names: Collection[str]) -> dict[str, Any]:
     """What a correct kernel may have as each of the stages `names`, decoded rows and codes: `steps.codes.Interval`."""
     at = At(p, values(p, names))
     return {name: at.interval(name) for name in names}
+
+
+def _in_float32_range(x: Any) -> Any:
+    """x, infinite where float32 cannot hold it and 0 where it rounds to that."""
+    if not isinstance(x, np.ndarray) or x.dtype != np.float64:
+        return x
+    size = abs(x)
+    y = np.where(size < SMALLEST_FLOAT32 / 2, 0.0, x)
+    return (
+        y if size.max(initial=0.0) <= LARGEST_FLOAT32 else np.where(size > LARGEST_FLOAT32, np.copysign(np.inf, x), y)
+    )
 
 
 def _room(value: np.ndarray, made: Bounded, statistics: bool, given: bool) -> Bounded:

@@ -150,11 +150,25 @@ def _searched(
     unknown_tiles = isinstance(scene, Scene) and scene.trace.contract.block_k is None
     if not left or alone or (unknown_tiles and not chosen):
         return chosen, found
+    whole = found
+    if chosen and _meet(scene, found, left):
+        # two faults that make all that is wrong are simpler than one that makes a part of it and two more
+        now = time.thread_time()
+        both = _sound(where, pairs(scene, wrong, found, now + (until - now) / 2))
+        whole = replace(whole, tried=whole.tried + both.tried)
+        together, still = _cover(both, wrong)
+        if not still:
+            return together, whole
     rest = {name: wrong[name] for name in left}
     more = _sound(where, pairs(scene, rest, _narrowed(found, scene, rest), until))
-    also, _ = _cover(more, rest)
-    whole = replace(found, tried=found.tried + more.tried, complete=found.complete and more.complete)
-    return [*chosen, *also], whole
+    whole = replace(whole, tried=whole.tried + more.tried, complete=whole.complete and more.complete)
+    return [*chosen, *_cover(more, rest)[0]], whole
+
+
+def _meet(scene: Scene | Coded, found: Search, left: Sequence[str]) -> bool:
+    """Whether one fault can show both in a stage that is `left` and in one that is not."""
+    touched = ({*scene.touched(one.hypothesis)} & {*scene.wrong} for one in found.near)
+    return any(names & {*left} and names - {*left} for names in touched)
 
 
 def _sound(where: Sequence[Imagined], found: Search) -> Search:

@@ -83,7 +83,9 @@ def fit(scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.nda
                 return None
             continue
         un = unexplained(scene, name, one.expected / unit(scene.trace, name), wrong[name])
-        told = judged[wrong[name]].mean()
+        # where float32 overflows no budget is finite, and an infinity that was predicted tells as much
+        infinite = np.isinf(one.expected) & (one.actual == one.expected)
+        told = (judged | infinite)[wrong[name]].mean()
         if bad.sum() > FLIPS * judged.sum() or un > UNEXPLAINED or told < 0.5:
             return None
         hits.append(name)

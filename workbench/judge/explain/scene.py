@@ -21,6 +21,7 @@ from workbench.judge.explain.library import FAMILIES
 from workbench.judge.judgeable import readable, unjudgeable
 from workbench.judge.units import unit
 from workbench.reference.graph import upstream
+from workbench.reference.manner import FLOAT32_RANGE
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.walk import values
 from workbench.trace.narrow import narrowed
@@ -164,7 +165,8 @@ class Scene:
         problem = replace(self.problem, table=table)
         other = replace(self.expectation)
         try:
-            vars(other).update(problem=problem, computed=values(problem), given=self.expectation.given)
+            computed = values(problem, manner=FLOAT32_RANGE)
+            vars(other).update(problem=problem, computed=computed, given=self.expectation.given)
             return dict(compared(other, names))
         except Unfit:
             return None
@@ -176,9 +178,13 @@ class Scene:
 
     def elsewhere(self, case: Case) -> Problem:
         """The same kernel on another case, of which nothing was dumped."""
-        told = self.trace.contract
-        if case.splits != self.trace.case.splits and told.split_bounds is None:
+        told, keys = self.trace.contract, self.trace.case.seqlen_k
+        if told.split_bounds is not None:
+            told = replace(told, split_bounds=tuple(one * case.seqlen_k // keys for one in told.split_bounds))
+        elif case.splits != self.trace.case.splits:
             told = replace(told, splits=case.splits)
+        if case.seqlen_k != keys and not isinstance(told.tile_order, str):
+            told = replace(told, tile_order="ascending")  # theirs is of as many tiles as there were
         trace = replace(
             self.trace,
             case=case,
@@ -199,7 +205,7 @@ def predicted(p: Problem, expected: Arrays, hypothesis: Hypothesis, names: Colle
     after = _after(p, hypothesis)
     kept = {x: value for x, value in expected.items() if table[x].dumped and x not in after}
     try:
-        found = values(replace(p, table=table, given=kept | {**p.given}), names)
+        found = values(replace(p, table=table, given=kept | {**p.given}), names, FLOAT32_RANGE)
     except Unfit:
         return None
     return {name: found[name] for name in names}

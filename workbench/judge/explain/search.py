@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, product
 
 import numpy as np
 
@@ -21,6 +22,8 @@ HELD = 48
 CLEAR = 1e-3
 #: share of the error that a hypothesis may leave in one head to be looked at in all
 WORTH = 0.6
+#: names of a pair whose members have others that predict the same by themselves, at most
+TWINS = 12
 #: seconds that what came near may take to be held against budgets, whatever the search took
 HOLDING_S = 2.0
 #: elements of a stage by which predictions are told apart
@@ -76,8 +79,12 @@ def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hy
 def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Search:
     """Two hypotheses together: each of those that come nearest with every other, then all others, until time is up."""
     likely = sorted(found.near, key=lambda x: (x.best, x.order))
-    unlike = list({one.print: one for one in reversed(likely)}.values())[::-1]
+    twins: dict[bytes, list[Near]] = {}
+    for one in likely:
+        twins.setdefault(one.print, []).append(one)
+    unlike = [some[0] for some in twins.values()]
     near: list[Near] = []
+    held: list[Fit] = []
     tried, complete = 0, True
     seen: set[frozenset[int]] = set()
     for i, one in enumerate(unlike):
@@ -95,12 +102,16 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Se
             tried += 1
             left = _left(scene, base, one.hypothesis, other.hypothesis, wrong)
             if left is not None and left < 2 * UNEXPLAINED:
-                near.append(Near(left, left, one.order + other.order, together(one.hypothesis, other.hypothesis), b""))
-        found_it = near and (i + 1 >= BEAM or min(one.left for one in near) < CLEAR)
-        if not complete or found_it:
+                near += [
+                    Near(left, left, a.order + b.order, together(a.hypothesis, b.hypothesis), b"")
+                    for a, b in islice(product(twins[one.print], twins[other.print]), TWINS)
+                ]
+        if near and (not complete or i + 1 >= BEAM or min(one.left for one in near) < CLEAR):
+            near.sort(key=lambda x: (x.left, x.order))
+            held = list(_held(scene, near, wrong, max(until, time.thread_time() + HOLDING_S)))
+            near = []  # what came near and does not hold is not asked again
+        if held or not complete:
             break
-    near.sort(key=lambda x: (x.left, x.order))
-    held = _held(scene, near, wrong, max(until, time.thread_time() + HOLDING_S))
     return Search(tuple(held), found.near, tried, complete)
 
 

@@ -60,10 +60,11 @@ class Altered:
         return self.step.words
 
 
-def _relative(bound: Bound, x: np.ndarray) -> float:
-    """The bound of an array over its size, on the whole."""
+def _relative(bound: Bound, x: Any) -> float:
+    """The bound of a number or an array over its size, on the whole."""
     if bound is EXACT:
         return 0.0
+    x = np.asarray(x)
     known = np.isfinite(x) & np.isfinite(bound.worst)
     size = float(abs(x)[known].sum())
     return float((np.zeros_like(x) + bound.worst)[known].sum()) / size if size else 0.0
