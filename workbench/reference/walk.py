@@ -17,8 +17,8 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from workbench.case.stages import INPUT_AXES
-from workbench.floats import largest, round_to, smallest_subnormal
-from workbench.reference.bound import EXACT, Bound, Budget, changed, part, statistical
+from workbench.floats import largest, round_to, smallest_subnormal, unit_roundoff
+from workbench.reference.bound import EXACT, Bound, Budget, added, changed, part, statistical
 from workbench.reference.graph import upstream
 from workbench.reference.manner import VALUE, Manner
 from workbench.reference.problem import Problem
@@ -26,6 +26,8 @@ from workbench.reference.stage import Bounded, Same, Step, Table, reads
 from workbench.reference.steps.cast import Cast
 
 Made = TypeVar("Made")
+#: roundings of float32 that a change of what is read may cost: a product with a factor that is rounded itself
+CHANGE_ROUNDINGS = 2
 LARGEST_FLOAT32, SMALLEST_FLOAT32 = largest("float32"), smallest_subnormal("float32")
 
 #: what a value becomes, of At and the value
@@ -80,7 +82,10 @@ class At:
         if ref in self._readings:
             change = self._readings[ref]
             with self.reading(ref, None):
-                return changed(self, self(ref), self.error(ref), change)
+                x = self(ref)
+                y = change(self, x)
+                own = np.where(np.isfinite(y), CHANGE_ROUNDINGS * unit_roundoff("float32") * abs(y), 0.0)
+                return added(changed(self, x, self.error(ref), change), Bound(own, 0.0, own))
         name, earlier, by_tile = self._resolved(ref)
         if by_tile:
             with self.owning(None):

@@ -124,7 +124,9 @@ def _near(scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong
         return None
     print_ = _print(found)
     rest = [unexplained(scene, name, found[name], wrong[name]) for name in names]
-    if min(rest) >= 1 and print_ == _print({name: scene.expected[name] for name in names}):
+    # where nothing but NaN is wrong, whatever reads NaN fits
+    no_number = all(np.isnan(scene.actual[name][wrong[name]]).all() for name in names)
+    if (min(rest) >= 1 or no_number) and print_ == _print({name: scene.expected[name] for name in names}):
         return None  # it changes nothing here
     return Near(max(rest), min(rest), order, hypothesis, print_)
 

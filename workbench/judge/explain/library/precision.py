@@ -28,8 +28,9 @@ _READ = {
     "merge_sum": ("partial_sum", "partial_max"),
 }  # fmt: skip
 _DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-#: fractions that products of tensor cores keep: of tf32, and of the operands of some accumulators
-_BITS = {"tf32": 10, "13 bits": 13}
+#: fractions that products of tensor cores keep, of tf32 and in some accumulators; and those of 8-bit floats, which a
+#: kernel that cuts bits off has without their range
+_BITS = {"tf32": 10, "13 bits": 13, "3 bits": 3, "2 bits": 2}
 
 
 def hypotheses() -> Iterator[Hypothesis]:

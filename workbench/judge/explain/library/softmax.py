@@ -78,8 +78,11 @@ def _corrections() -> Iterator[Hypothesis]:
             skipped = read_as(stage, "correction", lambda at, c, n=limit: np.where(c < n, c, 1.0))
             text = f"{stage} is rescaled only where the correction is below {limit:g}"
             yield _of(f"correction-below-{limit:g}-in-{stage}", text, skipped)
-    own = altered("correction", lambda at, c: _exp(at("-row_max") - at("scores").max(-1)), "-row_max", "scores")
-    yield _of("correction-of-tile", "the correction is exp(old max - this tile's own max)", own)
+    for guarded in (True, False):
+        own = lambda at, c, g=guarded: _exp(at("-row_max") - _guarded(at("scores").max(-1), g))  # noqa: E731
+        id_ = f"correction-of-tile{'' if guarded else '-unguarded'}"
+        text = f"the correction is exp(old max - this tile's own max{', 0 without a key' if guarded else ''})"
+        yield _of(id_, text, altered("correction", own, "-row_max", "scores"))
     unguarded = lambda at, c: np.where(at("row_max") == -np.inf, np.nan, c)  # noqa: E731
     in_probs = lambda at, p: np.where((at("subtracted") == -np.inf)[..., None], np.nan, p)  # noqa: E731
     edits = altered("correction", unguarded, "row_max"), altered("probs", in_probs, "subtracted")
@@ -349,6 +352,11 @@ def _of_lanes(at: Any, n: int) -> np.ndarray:
 def _half(at: Any, which: int) -> slice:
     n = at("scores").shape[-1]
     return slice(0, n // 2) if which == 0 else slice(n // 2, n)
+
+
+def _guarded(m: np.ndarray, guarded: bool) -> np.ndarray:
+    """A max, 0 in place of that of a row without a key where it is guarded."""
+    return np.where(m == -np.inf, 0.0, m) if guarded else m
 
 
 def _known(x: np.ndarray, otherwise: Any) -> np.ndarray:
