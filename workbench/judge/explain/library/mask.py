@@ -5,8 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from workbench.floats import unit_roundoff
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, across, altered
 from workbench.judge.explain.library import indices
+from workbench.reference.stage import Step
+from workbench.reference.steps.altered import Altered
 
 #: what kernels put in the place of -inf
 SENTINELS = (-1e4, -5e4, -65504.0, -1e5, -1e6, -1e9, -1e30, float(np.finfo(np.float32).min), 0.0)
@@ -165,7 +168,7 @@ def _filled() -> Iterator[Hypothesis]:
         text = f"scores are capped after they are masked: masked ones are -softcap{tiles}"
         yield Hypothesis(f"mask.before-cap{place}", text, (at_cap, capped))
         yield Hypothesis(f"mask.before-cap-in-scores{place}", text, (capped,))
-    leak = altered("probs", _leaking, "qk", "scale", "visible")
+    leak = Edit("probs", _leak)
     yield Hypothesis("mask.not-in-probs", "the mask is used for the maximum and not for probs", (leak,))
     for value in SENTINELS[:-1]:
         added = altered("scores", lambda at, x, v=value: np.where(at("visible"), x, _unmasked(at) + v), "qk", "scale")
@@ -216,9 +219,14 @@ def _tails() -> Iterator[Hypothesis]:
         yield Hypothesis(id_, text, (top, summed(b)))
         yield Hypothesis(f"{id_}-in-sum", f"{text} in row_sum", (summed(b),))
         yield Hypothesis(f"{id_}-in-max", f"{text} in row_max", (top,))
-    leak = altered("probs", _leaking, "qk", "scale", "visible")
+    leak = Edit("probs", _leak)
     words = "the mask is used for the maximum and not for probs, nor is padding masked there"
     yield Hypothesis("mask.not-in-probs-nor-tail", words, (leak, summed(None)))
+
+
+def _leak(step: Step) -> Step:
+    # masked scores are no smaller than others: exp of one of some hundreds turns a rounding of it into as many
+    return Altered(step, _leaking, ("qk", "scale", "visible"), slack=512 * unit_roundoff("float32"))
 
 
 def _leaking(at: Any, p: np.ndarray) -> np.ndarray:
@@ -240,6 +248,7 @@ def _unvisited() -> Iterator[Hypothesis]:
         "last": ("the last tile", lambda at: {len(at.tiling.keys) - 1} if len(at.tiling.keys) > 1 else set()),
         "first": ("the first tile", lambda at: {0} if len(at.tiling.keys) > 1 else set()),
         "ends": ("the last tile of each split but the last", lambda at: {s[-1] for s in at.tiling.splits[:-1] if s}),
+        "full-ends": ("the last tile of each split that has as many as the first", _full_ends),
         "all-ends": ("the last tile of each split", lambda at: {s[-1] for s in at.tiling.splits if len(s) > 1}),
         "left-over": ("tiles that are left where their number is divided by that of the splits", _left_over),
     }
@@ -260,6 +269,11 @@ def _unvisited() -> Iterator[Hypothesis]:
         never += [altered(x, state) for x in ("row_max", "correction", "row_sum", "acc")]
         yield Hypothesis(f"mask.unvisited-{name}", f"{text}: never visited", tuple(never))
         yield _of(f"unvisited-{name}-hidden", f"{text}: never visited", hidden)
+
+
+def _full_ends(at: Any) -> set[int]:
+    first, *_ = splits = at.tiling.splits
+    return {s[-1] for s in splits[:-1] if s and len(s) == len(first)}
 
 
 def _ragged(at: Any) -> set[int]:
