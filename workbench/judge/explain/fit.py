@@ -41,7 +41,8 @@ def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: n
     """
     actual, expected = scene.actual[name][wrong], scene.expected[name][wrong]
     y = predicted[wrong]
-    top = largest(scene.trace.stages[name].dtype)
+    dtype = scene.trace.stages[name].dtype
+    top = np.inf if dtype == np.uint8 else largest(dtype)  # every code is one
     y = np.where(abs(y) > top, np.copysign(np.inf, y), y)  # what the kernel's own dtype cannot hold
     actual = np.where(abs(actual) >= top, np.copysign(np.inf, actual), actual)
     finite = np.isfinite(actual) & np.isfinite(y)

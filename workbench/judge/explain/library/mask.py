@@ -7,16 +7,13 @@ import numpy as np
 
 from workbench.floats import unit_roundoff
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, across, altered
-from workbench.judge.explain.library import indices
+from workbench.judge.explain.library import edges, indices
+from workbench.judge.explain.library.edges import BLOCKS
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
 
 #: what kernels put in the place of -inf
 SENTINELS = (-1e4, -5e4, -65504.0, -1e5, -1e6, -1e9, -1e30, float(np.finfo(np.float32).min), 0.0)
-BLOCKS = (4, 8, 16, 32, 64, 128)
-
-#: first and last key that each query sees, int [..., q], last < first where it sees none, and the number of keys
-Ends = Callable[[np.ndarray, np.ndarray, int, int], tuple[np.ndarray, np.ndarray]]
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -26,8 +23,8 @@ def hypotheses() -> Iterator[Hypothesis]:
         text = f"no key is masked where there are {words} queries than keys"
         here = lambda at, seen, more=more: seen | ((seen.shape[-2] > seen.shape[-1]) == more)  # noqa: E731
         yield _of(f"none-if-{name}-queries", text, here)
-    for name, text, ends in _ends():
-        yield _of(name, text, lambda at, seen, ends=ends: _between(seen, ends))
+    for name, text, ends in edges.moved():
+        yield _of(name, text, lambda at, seen, ends=ends: edges.between(seen, ends))
     for b in BLOCKS[2:]:
         text = f"the mask is not applied in tiles that a block of {b} queries visits"
         yield _of(f"none-in-visited-{b}", text, lambda at, seen, b=b: seen | _visited(at, seen, b))
@@ -51,78 +48,6 @@ def hypotheses() -> Iterator[Hypothesis]:
 
 def _of(name: str, text: str, change: Change) -> Hypothesis:
     return Hypothesis(f"mask.{name}", text, (altered("visible", change),))
-
-
-def _ends() -> Iterator[tuple[str, str, Ends]]:
-    for n in (1, -1, 2, -2):
-        keys = "a key" if abs(n) == 1 else f"{abs(n)} keys"
-        more = "more" if n > 0 else "less"
-        yield f"right-{n:+}", f"each query sees {keys} {more} to the right", lambda f, l, q, k, n=n: (f, l + n)
-        yield f"left-{n:+}", f"each query sees {keys} {more} to the left", lambda f, l, q, k, n=n: (f - n, l)
-    yield "shift+1", "the mask is shifted by one key to the right", lambda f, l, q, k: (f + (f > 0), l + 1)
-    yield "shift-1", "the mask is shifted by one key to the left", lambda f, l, q, k: (f - 1, l - (l < k - 1))
-    yield "no-right", "keys to the right (causal) are not masked", lambda f, l, q, k: (f, 0 * l + k - 1)
-    yield "no-left", "keys to the left (the window) are not masked", lambda f, l, q, k: (0 * f, l)
-    for name, text, sign in (
-        ("top-left", "the mask is aligned to the top left, not to the bottom right", -1),
-        ("bottom-right", "the mask is aligned to the bottom right, not to the top left", 1),
-    ):
-        yield name, text, lambda f, l, q, k, s=sign: (np.where(f > 0, f + s * (k - q), f), l + s * (k - q))
-    for b in BLOCKS:
-        yield (
-            f"right-up-{b}",
-            f"the right edge of the mask is rounded up to blocks of {b} keys",
-            lambda f, l, q, k, b=b: (f, l // b * b + b - 1),
-        )
-        yield (
-            f"right-down-{b}",
-            f"blocks of {b} keys that the right edge of the mask crosses are skipped",
-            lambda f, l, q, k, b=b: (f, np.where(l < k - 1, (l + 1) // b * b - 1, l)),
-        )
-        yield (
-            f"left-down-{b}",
-            f"the left edge of the mask is rounded down to blocks of {b} keys",
-            lambda f, l, q, k, b=b: (f // b * b, l),
-        )
-        yield (
-            f"left-up-{b}",
-            f"blocks of {b} keys that the left edge of the mask crosses are skipped",
-            lambda f, l, q, k, b=b: (-(-f // b) * b, l),
-        )
-        yield (
-            f"row-start-{b}",
-            f"the mask of the first row of each block of {b} queries is taken for all of its rows",
-            lambda f, l, q, k, b=b: tuple(x[..., np.arange(q) // b * b] for x in (f, l)),
-        )
-        yield (
-            f"row-end-{b}",
-            f"the mask of the last row of each block of {b} queries is taken for all of its rows",
-            lambda f, l, q, k, b=b: tuple(x[..., np.minimum(np.arange(q) // b * b + b - 1, q - 1)] for x in (f, l)),
-        )
-
-
-def _between(seen: np.ndarray, ends: Ends) -> np.ndarray:
-    """The mask with other ends of each row's run of keys; a mask with holes keeps them inside."""
-    q, k = seen.shape[-2:]
-    any_seen = np.asarray(seen.any(-1))
-    first = np.where(any_seen, seen.argmax(-1), 0)
-    last = np.where(any_seen, k - 1 - seen[..., ::-1].argmax(-1), -1)
-    if (~any_seen).any() and any_seen.any():
-        first, last = _continued(first, any_seen), _continued(last, any_seen)
-    keys = np.arange(k)
-    run = (keys >= first[..., None]) & (keys <= last[..., None])
-    holes = run & ~seen & any_seen[..., None]
-    new_first, new_last = ends(first, last, q, k)
-    return (keys >= new_first[..., None]) & (keys <= new_last[..., None]) & ~holes
-
-
-def _continued(x: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """An edge in rows that see no key: one key more for each row from the nearest one that sees some."""
-    rows = np.arange(x.shape[-1])
-    first, last = known.argmax(-1)[..., None], x.shape[-1] - 1 - known[..., ::-1].argmax(-1)[..., None]
-    nearest = np.clip(rows, first, last)
-    edge = np.take_along_axis(x, nearest, -1)
-    return np.where(known, x, edge + rows - nearest)
 
 
 def _lost() -> Iterator[Hypothesis]:
@@ -163,11 +88,9 @@ def _filled() -> Iterator[Hypothesis]:
         for value in SENTINELS:
             fill = altered("scores", lambda at, x, v=value, b=b: np.where(_hidden(at, b), v, x), "visible")
             yield Hypothesis(f"mask.filled-{value:g}{place}", f"masked scores are {value:g}, not -inf{tiles}", (fill,))
-        capped = altered("scores", lambda at, x, b=b: np.where(_hidden(at, b), -_cap(at), x), "visible")
-        at_cap = altered("capped", lambda at, x, b=b: np.where(_hidden(at, b), -_cap(at), x), "visible")
         text = f"scores are capped after they are masked: masked ones are -softcap{tiles}"
-        yield Hypothesis(f"mask.before-cap{place}", text, (at_cap, capped))
-        yield Hypothesis(f"mask.before-cap-in-scores{place}", text, (capped,))
+        yield Hypothesis(f"mask.before-cap{place}", text, _capped_masks(b))
+        yield Hypothesis(f"mask.before-cap-in-scores{place}", text, _capped_masks(b)[1:])
     leak = Edit("probs", _leak)
     yield Hypothesis("mask.not-in-probs", "the mask is used for the maximum and not for probs", (leak,))
     for value in SENTINELS[:-1]:
@@ -175,6 +98,12 @@ def _filled() -> Iterator[Hypothesis]:
         yield Hypothesis(f"mask.added-{value:g}", f"the mask adds {value:g} to scores in place of -inf", (added,))
     top = altered("row_max", lambda at, x: np.maximum(at("-row_max"), _unmasked(at).max(-1)), "qk", "scale")
     yield Hypothesis("mask.not-in-max", "the maximum is taken over masked keys too", (top,))
+
+
+def _capped_masks(b: int | None) -> tuple[Edit, Edit]:
+    """Capped scores, and scores, of a kernel that caps what it masked."""
+    change = lambda at, x: np.where(_hidden(at, b), -_cap(at), x)  # noqa: E731
+    return altered("capped", change, "visible"), altered("scores", change, "visible")
 
 
 def _cap(at: Any) -> float:
@@ -206,14 +135,20 @@ def _tails() -> Iterator[Hypothesis]:
         width, own = first.stop - first.start, here.stop - here.start
         return 0 if here.stop < at.p.keys or (b or 0) > width else (-own) % (b or width)
 
-    def summed(b: int | None) -> Edit:
+    def summed(b: int | None, score: Callable[[Any], float] = lambda at: 0.0) -> Edit:
         """row_sum with what the padding adds."""
-        return altered(
-            "row_sum", lambda at, x: x + pads(at, b) * np.exp(np.minimum(0.0 - _subtracted(at), 700.0)), "subtracted"
-        )
+
+        def changed(at: Any, x: np.ndarray) -> np.ndarray:
+            return x + pads(at, b) * np.exp(np.minimum(score(at) - _subtracted(at), 700.0))
+
+        return altered("row_sum", changed, "subtracted")
+
+    def highest(b: int | None, score: Callable[[Any], float] = lambda at: 0.0) -> Edit:
+        """row_max with the padding."""
+        return altered("row_max", lambda at, x: np.maximum(x, score(at)) if pads(at, b) else x)
 
     for b in (None, 4, 8, 16, 32, 64):
-        top = altered("row_max", lambda at, x, b=b: np.maximum(x, 0.0) if pads(at, b) else x)
+        top = highest(b)
         text = f"padding behind the last key, up to a whole {'tile' if b is None else f'block of {b}'}, is not masked"
         id_ = "mask.tail" if b is None else f"mask.tail-{b}"
         yield Hypothesis(id_, text, (top, summed(b)))
@@ -222,6 +157,13 @@ def _tails() -> Iterator[Hypothesis]:
     leak = Edit("probs", _leak)
     words = "the mask is used for the maximum and not for probs, nor is padding masked there"
     yield Hypothesis("mask.not-in-probs-nor-tail", words, (leak, summed(None)))
+    at_cap = lambda at: -_cap(at)  # noqa: E731
+    for b in (None, *BLOCKS[2:]):
+        place, tiles = ("", "") if b is None else (f"-in-visited-{b}", f" in tiles that a block of {b} queries visits")
+        words = f"scores are capped after they and padding are masked: masked ones are -softcap{tiles}"
+        yield Hypothesis(
+            f"mask.before-cap-and-tail{place}", words, (*_capped_masks(b), highest(None, at_cap), summed(None, at_cap))
+        )
 
 
 def _leak(step: Step) -> Step:

@@ -29,6 +29,8 @@ def regression(found: Difference, around: Tensors) -> list[Formula]:
         return []
     columns = {name: some.of(term.value) for name, term in known.items()}
     names = [name for name, column in columns.items() if 2 * np.isfinite(column).sum() > len(column)]
+    if not names:
+        return []
     own = {name: term.factor for name, term in known.items() if term.factor}
     right = sum((factor * columns[name] for name, factor in own.items()), np.zeros(len(some.actual)))
     learned = some.learned & np.isfinite(right)

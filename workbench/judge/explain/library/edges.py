@@ -1,0 +1,88 @@
+"""Edges of a mask that lie elsewhere: causal, of a window, of either at blocks."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+BLOCKS = (4, 8, 16, 32, 64, 128)
+#: first and last key that each query sees, int [..., q], last < first where it sees none, and the number of keys
+Ends = Callable[[np.ndarray, np.ndarray, int, int], tuple[np.ndarray, np.ndarray]]
+
+
+def moved() -> Iterator[tuple[str, str, Ends]]:
+    """Name, words, and where the edges are then."""
+    for n in (1, -1, 2, -2):
+        keys = "a key" if abs(n) == 1 else f"{abs(n)} keys"
+        more = "more" if n > 0 else "less"
+        yield f"right-{n:+}", f"each query sees {keys} {more} to the right", lambda f, l, q, k, n=n: (f, l + n)
+        yield f"left-{n:+}", f"each query sees {keys} {more} to the left", lambda f, l, q, k, n=n: (f - n, l)
+    yield "shift+1", "the mask is shifted by one key to the right", lambda f, l, q, k: (f + 1, l + 1)
+    yield "shift-1", "the mask is shifted by one key to the left", lambda f, l, q, k: (f - 1, l - 1)
+    yield "no-right", "keys to the right (causal) are not masked", lambda f, l, q, k: (f, 0 * l + k - 1)
+    yield "no-left", "keys to the left (the window) are not masked", lambda f, l, q, k: (0 * f, l)
+    for name, text, sign in (
+        ("top-left", "the mask is aligned to the top left, not to the bottom right", -1),
+        ("bottom-right", "the mask is aligned to the bottom right, not to the top left", 1),
+    ):
+        yield name, text, lambda f, l, q, k, s=sign: (f + s * (k - q), l + s * (k - q))
+    for b in BLOCKS:
+        yield (
+            f"right-up-{b}",
+            f"the right edge of the mask is rounded up to blocks of {b} keys",
+            lambda f, l, q, k, b=b: (f, l // b * b + b - 1),
+        )
+        yield (
+            f"right-down-{b}",
+            f"blocks of {b} keys that the right edge of the mask crosses are skipped",
+            lambda f, l, q, k, b=b: (f, np.where(l < k - 1, (l + 1) // b * b - 1, l)),
+        )
+        yield (
+            f"left-down-{b}",
+            f"the left edge of the mask is rounded down to blocks of {b} keys",
+            lambda f, l, q, k, b=b: (f // b * b, l),
+        )
+        yield (
+            f"left-up-{b}",
+            f"blocks of {b} keys that the left edge of the mask crosses are skipped",
+            lambda f, l, q, k, b=b: (-(-f // b) * b, l),
+        )
+        yield (
+            f"row-start-{b}",
+            f"the mask of the first row of each block of {b} queries is taken for all of its rows",
+            lambda f, l, q, k, b=b: tuple(x[..., np.arange(q) // b * b] for x in (f, l)),
+        )
+        yield (
+            f"row-end-{b}",
+            f"the mask of the last row of each block of {b} queries is taken for all of its rows",
+            lambda f, l, q, k, b=b: tuple(x[..., np.minimum(np.arange(q) // b * b + b - 1, q - 1)] for x in (f, l)),
+        )
+
+
+def between(seen: np.ndarray, ends: Ends) -> np.ndarray:
+    """The mask with other ends of each row's run of keys; a mask with holes keeps them inside."""
+    q, k = seen.shape[-2:]
+    any_seen = np.asarray(seen.any(-1))
+    first = np.where(any_seen, seen.argmax(-1), 0)
+    last = np.where(any_seen, k - 1 - seen[..., ::-1].argmax(-1), -1)
+    keys = np.arange(k)
+    run = (keys >= first[..., None]) & (keys <= last[..., None])
+    holes = run & ~seen & any_seen[..., None]
+    # an edge that lies at the end of the keys was cut there
+    first = _continued(first, any_seen & ((first > 0) | (q == 1)), any_seen, np.minimum, 0, -q - k)
+    last = _continued(last, any_seen & ((last < k - 1) | (q == 1)), any_seen, np.maximum, k - 1, q + 2 * k)
+    new_first, new_last = ends(first, last, q, k)
+    return (keys >= new_first[..., None]) & (keys <= new_last[..., None]) & ~holes
+
+
+def _continued(
+    x: np.ndarray, known: np.ndarray, seen: np.ndarray, farther: Callable[..., np.ndarray], end: int, nowhere: int
+) -> np.ndarray:
+    """An edge in rows in which it is not known: one key more for each row from the nearest one in which it is, and
+    where a row sees keys at the `end` or `farther`; `nowhere` near where no row knows it.
+    """
+    rows = np.arange(x.shape[-1])
+    first, last = known.argmax(-1)[..., None], x.shape[-1] - 1 - known[..., ::-1].argmax(-1)[..., None]
+    nearest = np.clip(rows, first, last)
+    edge = np.take_along_axis(x, nearest, -1) + rows - nearest
+    edge = np.where(seen, farther(edge, end), edge)
+    return np.where(known, x, np.where(np.any(known, -1, keepdims=True), edge, nowhere))
