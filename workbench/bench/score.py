@@ -224,7 +224,7 @@ def is_right(cause: Cause, fresh: Sequence[Trace]) -> bool:
             scenes.append(Scene.of(cause.supposed.of(trace)))
         else:
             scenes.append(Scene.of(trace))
-    return any(all(holds(scene, one) is not False for scene in scenes) for one in cause.members[:NAMES])
+    return any(all(holds(scene, one, elsewhere=True) is not False for scene in scenes) for one in cause.members[:NAMES])
 
 
 def _visible(one: Trace, sound: Trace) -> bool:

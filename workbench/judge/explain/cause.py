@@ -55,8 +55,12 @@ class Cause:
     @property
     def proved(self) -> bool:
         """Whether every wrong number is reproduced, by no rival as well, and no trial failed."""
-        tried = self.trial is None or self.trial.held
-        return self.fit.off == 0 and self.evidence >= PROOF and not self.rivals and tried
+        return self.fit.off == 0 and self.evidence >= PROOF and not self.rivals and self.stands
+
+    @property
+    def stands(self) -> bool:
+        """Whether it failed no fresh case."""
+        return self.trial is None or self.trial.held
 
     @property
     def evidence(self) -> int:

@@ -1,7 +1,7 @@
 """From a judged run to causes: the search, what tells rivals apart, the falsifier."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ SUPPOSED = (
     Supposed(64), Supposed(32), Supposed(128), Supposed(16),
     Supposed(64, 2), Supposed(64, 4), Supposed(32, 2), Supposed(32, 4), Supposed(64, 8),
 )  # fmt: skip
+#: causes that are tried for what is wrong, one after the other, as each fails on a fresh case
+IN_TURN = 4
 OF_TILES = ("mask", "softmax", "merge", "factor")
 
 
@@ -92,12 +94,13 @@ def explain(
                     other = Scene(supposed.of(scene.trace), supposed=supposed)
                     found = singles(other, wrong, until, library([name for name in OF_TILES if name != without]))
                     count, complete = count + found.tried, complete and found.complete
-                    if chosen := _cover(found, wrong)[0]:
+                    if chosen := _cover(found.fits, wrong)[0]:
                         scene, where, tried = other, imagined(other), found
                         break
             for fits in chosen:
-                cause = _cause(scene, where, fits, tried, run)
-                (withdrawn if cause.trial is not None and not cause.trial.held else causes).append(cause)
+                *failed, last = _tried_in_turn(scene, where, fits, tried, run)
+                withdrawn += failed
+                (causes if last.stands else withdrawn).append(last)
     order = [stage.name for stage in origins]
     causes.sort(key=lambda cause: order.index(cause.stage))
     explained = {name for cause in causes for name in cause.fit.stages}
@@ -146,7 +149,7 @@ def _searched(
 ) -> tuple[list[list[Fit]], Search]:
     """Fits, each with its rivals, for as many wrong stages as can be; and what was tried."""
     found = _sound(where, singles(scene, wrong, until, among))
-    chosen, left = _cover(found, wrong)
+    chosen, left = _cover(found.fits, wrong)
     unknown_tiles = isinstance(scene, Scene) and scene.trace.contract.block_k is None
     if not left or alone or (unknown_tiles and not chosen):
         return chosen, found
@@ -155,14 +158,19 @@ def _searched(
         # two faults that make all that is wrong are simpler than one that makes a part of it and two more
         now = time.thread_time()
         both = _sound(where, pairs(scene, wrong, found, now + (until - now) / 2))
-        whole = replace(whole, tried=whole.tried + both.tried)
-        together, still = _cover(both, wrong)
+        whole = replace(whole, tried=whole.tried + both.tried, fits=(*whole.fits, *both.fits))
+        together, still = _cover(both.fits, wrong)
         if not still:
             return together, whole
     rest = {name: wrong[name] for name in left}
     more = _sound(where, pairs(scene, rest, _narrowed(found, scene, rest), until))
-    whole = replace(whole, tried=whole.tried + more.tried, complete=whole.complete and more.complete)
-    return [*chosen, *_cover(more, rest)[0]], whole
+    whole = replace(
+        whole,
+        tried=whole.tried + more.tried,
+        fits=(*whole.fits, *more.fits),
+        complete=whole.complete and more.complete,
+    )
+    return [*chosen, *_cover(more.fits, rest)[0]], whole
 
 
 def _meet(scene: Scene | Coded, found: Search, left: Sequence[str]) -> bool:
@@ -184,12 +192,12 @@ def _sound(where: Sequence[Imagined], found: Search) -> Search:
     return replace(found, fits=tuple(one for one in found.fits if one.numbers or makes_nan(one)))
 
 
-def _cover(found: Search, wrong: Mapping[str, np.ndarray]) -> tuple[list[list[Fit]], list[str]]:
+def _cover(fits: Sequence[Fit], wrong: Iterable[str]) -> tuple[list[list[Fit]], list[str]]:
     """Fits that together reproduce as many wrong stages as they can, each with its rivals; and the stages left."""
     left = list(wrong)
     chosen: list[list[Fit]] = []
     # those of most stages come first
-    while useful := [one for one in found.fits if {*one.stages} <= {*left}]:
+    while useful := [one for one in fits if {*one.stages} <= {*left}]:
         first = useful[0]
         exact = [one for one in useful if one.stages == first.stages and one.off in (0, first.off)]
         nearest = min(one.residual for one in exact)
@@ -202,6 +210,20 @@ def _narrowed(found: Search, scene: Scene | Coded, wrong: Mapping[str, np.ndarra
     """The single hypotheses that touch one of the stages that are left."""
     near = tuple(one for one in found.near if {*scene.touched(one.hypothesis)} & {*wrong})
     return replace(found, fits=(), near=near)
+
+
+def _tried_in_turn(
+    scene: Scene | Coded, where: Sequence[Imagined], fits: Sequence[Fit], found: Search, run: Run
+) -> Iterator[Cause]:
+    """The cause that the fits amount to; where it fails a fresh case, that of those that come next, and so on."""
+    stages, left = fits[0].stages, list(found.fits)
+    for _ in range(IN_TURN):
+        cause = _cause(scene, where, fits, found, run)
+        yield cause
+        left = [one for one in left if one.stages == stages and one not in fits]
+        if cause.stands or not left:
+            return
+        fits = _cover(left, stages)[0][0]
 
 
 def _cause(scene: Scene | Coded, where: Sequence[Imagined], fits: Sequence[Fit], found: Search, run: Run) -> Cause:

@@ -14,6 +14,9 @@ from workbench.judge.units import unit
 
 #: of what was wrong this share may be left unexplained, beside what storing rounds: what changes nothing leaves all
 UNEXPLAINED = 0.2
+#: the same on another run, where one hypothesis is asked and not thousands: a cast that turns the other way in a large
+#: score moves a row by as much as the fault does
+LEFT_ELSEWHERE = 0.5
 #: share of elements that may be off where a narrow cast turned the other way
 FLIPS = 0.005
 #: reproduced values that make a proof: fewer fit by coincidence
@@ -63,11 +66,14 @@ def _norm(x: np.ndarray) -> float:
     return float(np.sqrt(np.mean(x * x)))
 
 
-def fit(scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.ndarray]) -> Fit | None:
+def fit(
+    scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.ndarray], *, elsewhere: bool = False
+) -> Fit | None:
     """The hypothesis held against every stage that it touches, within the budgets of a kernel with this fault: None
     where it reproduces no wrong stage, or not all that it touches, or breaks one that is right.
 
-    `wrong`: wrong stages -> which of their elements.
+    `wrong`: wrong stages -> which of their elements. `elsewhere`: of a hypothesis that was found in another run, of
+    which less is asked; budgets that would pass anything count neither for it nor against it there.
     """
     touched = scene.touched(hypothesis)
     comparisons = scene.compared(hypothesis, touched)
@@ -87,7 +93,9 @@ def fit(scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.nda
         # where float32 overflows no budget is finite, and an infinity that was predicted tells as much
         infinite = np.isinf(one.expected) & (one.actual == one.expected)
         told = (judged | infinite)[wrong[name]].mean()
-        if bad.sum() > FLIPS * judged.sum() or un > UNEXPLAINED or told < 0.5:
+        if bad.sum() > FLIPS * judged.sum() or un > (LEFT_ELSEWHERE if elsewhere else UNEXPLAINED):
+            return None
+        if told < 0.5 and not elsewhere:
             return None
         hits.append(name)
         off, of = off + int(bad.sum()), of + int(judged.sum())

@@ -64,20 +64,22 @@ def imagined(scene: Scene | Coded) -> list[Imagined]:
 
 def cases(case: Case) -> Iterator[Case]:
     """Cases on which formulas part that are one on `case`: with scales other than the usual one, ragged tiles, more
-    than two of them, several heads and batches. Tiles, head_dim and dtype stay, so that nothing is compiled anew.
+    than two of them, several heads and batches, and normal numbers. Tiles, head_dim and dtype stay, so that nothing is
+    compiled anew.
     """
     block = case.block_k or 64
-    drawn = {} if case.distribution != GIVEN else {"distribution": "normal"}
+    plain = {"distribution": "normal"}
+    drawn = {} if case.distribution != GIVEN else plain
     scale = abs(case.scale) or case.head_dim**-0.5
     longer = min(LENGTH, 2 * block + block // 2 + 5)
     group = case.heads // case.kv_heads
     yield case.but(seqlen_q=longer - 7, seqlen_k=longer, scale=scale * 1.37, seed=case.seed + 1, **drawn)
     yield case.but(
         batch=3, heads=2 * max(group, 2), kv_heads=2, seqlen_q=27, seqlen_k=block + block // 4 + 3,
-        scale=scale * 0.61, seed=case.seed + 2, **drawn,
+        scale=scale * 0.61, seed=case.seed + 2, **plain,
     )  # fmt: skip
     yield case.but(
-        seqlen_q=min(longer, 40), seqlen_k=min(LENGTH, 4 * block + 3), scale=scale * 2.2, seed=case.seed + 3, **drawn
+        seqlen_q=min(longer, 40), seqlen_k=min(LENGTH, 4 * block + 3), scale=scale * 5, seed=case.seed + 3, **plain
     )
     if case.splits is not None and case.splits > 1:
         keys = min(LENGTH, 4 * block + 3)

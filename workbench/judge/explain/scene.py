@@ -1,7 +1,7 @@
 """A run as hypotheses see it: what a kernel dumped, what it should have dumped, and what it would have with a fault."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -60,6 +60,7 @@ class Scene:
     decoded: Arrays = field(default_factory=dict)  #: scales and codes of its inputs, where it reads these
     codes: Codes | None = None
     supposed: Supposed | None = None
+    quantised: Trace | None = None  #: the trace of a kernel on 8-bit codes, of which `trace` is the attention
 
     def like(self, trace: Trace) -> "Scene":
         """The scene of another run of the same kernel, cut as this one is supposed to be."""
@@ -74,7 +75,7 @@ class Scene:
         # what a fault in the decoding that nobody saw would make of them
         p = decoding(trace)
         made = values(p, [f"{what}_{x}" for what in ("scale", "codes") for x in INPUTS])
-        return Scene(attention, {**made, **p.given}, p.codes)
+        return Scene(attention, {**made, **p.given}, p.codes, quantised=trace)
 
     @cached_property
     def expectation(self) -> Expectation:
@@ -178,7 +179,8 @@ class Scene:
 
     def elsewhere(self, case: Case) -> Problem:
         """The same kernel on another case, of which nothing was dumped."""
-        told, keys = self.trace.contract, self.trace.case.seqlen_k
+        whole = self.trace if self.quantised is None else self.quantised
+        told, keys = whole.contract, whole.case.seqlen_k
         if told.split_bounds is not None:
             told = replace(told, split_bounds=tuple(one * case.seqlen_k // keys for one in told.split_bounds))
         elif case.splits != self.trace.case.splits:
@@ -186,13 +188,18 @@ class Scene:
         if case.seqlen_k != keys and not isinstance(told.tile_order, str):
             told = replace(told, tile_order="ascending")  # theirs is of as many tiles as there were
         trace = replace(
-            self.trace,
-            case=case,
+            whole,
+            case=carried(self.trace.case, case, whole.case),
             contract=told,
             inputs=dict(zip(INPUTS, case.inputs(), strict=True)),
             stages={}, sparse={}, statistics={}, input_errors={}, requested=(), put_in=(), rerun=None, box=None,
         )  # fmt: skip
-        return Expectation(trace, {}, statistics=False).problem
+        return Scene.of(trace).problem
+
+
+def carried(one: Case, other: Case, to: Case) -> Case:
+    """The case `to` with what is another in `other` than in `one`: attention on decoded rows has a case of its own."""
+    return to.but(**{x.name: y for x in fields(Case) if (y := getattr(other, x.name)) != getattr(one, x.name)})
 
 
 def predicted(p: Problem, expected: Arrays, hypothesis: Hypothesis, names: Collection[str]) -> Arrays | None:

@@ -1,7 +1,6 @@
 """Trials: the kernel run on cases on which hypotheses differ, and on one on which a cause must show again."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import Fit, fit
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.imagine import Imagined, alike, classes
-from workbench.judge.explain.scene import Scene
+from workbench.judge.explain.scene import Scene, carried
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Trace
 
@@ -33,9 +32,7 @@ def runner(trace: Trace) -> Run:
     def run(scene: Scene | Coded, case: Case) -> Scene | Coded | None:
         if trace.rerun is None:
             return None
-        # attention on decoded rows has a case of its own
-        changed = {x.name: y for x in fields(case) if (y := getattr(case, x.name)) != getattr(scene.trace.case, x.name)}
-        whole = trace.case.but(**changed)
+        whole = carried(scene.trace.case, case, trace.case)
         if whole not in made:
             try:
                 made[whole] = trace.rerun(whole)
@@ -84,7 +81,7 @@ def tried(
         if scene is None or not visible:
             continue
         name, share = next(iter(visible.items()))
-        again = fit(scene, hypothesis, _wrong(scene, hypothesis))
+        again = fit(scene, hypothesis, _wrong(scene, hypothesis), elsewhere=True)
         seen = float(np.mean(scene.wrong[name])) if name in scene.wrong else 0.0
         trials.append(
             Trial(
@@ -100,10 +97,12 @@ def tried(
     return min(trials, key=lambda one: one.held, default=None)
 
 
-def holds(scene: Scene | Coded, hypothesis: Hypothesis) -> bool | None:
-    """Whether a run is as the hypothesis predicts; None where it predicts nothing there that could be seen."""
+def holds(scene: Scene | Coded, hypothesis: Hypothesis, *, elsewhere: bool = False) -> bool | None:
+    """Whether a run is as the hypothesis predicts; None where it predicts nothing there that could be seen.
+    `elsewhere`: as of `fit`.
+    """
     if wrong := _wrong(scene, hypothesis):
-        return fit(scene, hypothesis, wrong) is not None
+        return fit(scene, hypothesis, wrong, elsewhere=elsewhere) is not None
     return False if _visible(scene, hypothesis, scene.touched(hypothesis)) else None
 
 
