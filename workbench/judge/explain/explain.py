@@ -154,10 +154,10 @@ def _searched(
     if not left or alone or (unknown_tiles and not chosen):
         return chosen, found
     whole = found
-    if chosen and _meet(scene, found, left):
+    if len(wrong) > 1 and any(len({*scene.touched(one.hypothesis)} & {*wrong}) > 1 for one in found.near):
         # two faults that make all that is wrong are simpler than one that makes a part of it and two more
         now = time.thread_time()
-        both = _sound(where, pairs(scene, wrong, found, now + (until - now) / 2))
+        both = _sound(where, pairs(scene, wrong, found, now + (until - now) / 2, all_of_it=True))
         whole = replace(whole, tried=whole.tried + both.tried, fits=(*whole.fits, *both.fits))
         together, still = _cover(both.fits, wrong)
         if not still:
@@ -171,12 +171,6 @@ def _searched(
         complete=whole.complete and more.complete,
     )
     return [*chosen, *_cover(more.fits, rest)[0]], whole
-
-
-def _meet(scene: Scene | Coded, found: Search, left: Sequence[str]) -> bool:
-    """Whether one fault can show both in a stage that is `left` and in one that is not."""
-    touched = ({*scene.touched(one.hypothesis)} & {*scene.wrong} for one in found.near)
-    return any(names & {*left} and names - {*left} for names in touched)
 
 
 def _sound(where: Sequence[Imagined], found: Search) -> Search:

@@ -19,6 +19,8 @@ UNEXPLAINED = 0.2
 LEFT_ELSEWHERE = 0.5
 #: share of elements that may be off where a narrow cast turned the other way
 FLIPS = 0.005
+#: relative error of a number that is as predicted where the budget would pass anything
+CLOSE = 1e-4
 #: reproduced values that make a proof: fewer fit by coincidence
 PROOF = 100
 
@@ -62,6 +64,13 @@ def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: n
     return float(rest / max(_norm(error / size), np.finfo(np.float64).tiny))
 
 
+def missed(scene: Scene | Coded, name: str, predicted: np.ndarray, allowed: np.ndarray) -> float:
+    """Share of the elements of a stage that a prediction does not hit to some digits; `allowed`: of a right kernel."""
+    actual = scene.actual[name]
+    hit = abs(actual - predicted) <= allowed + CLOSE * abs(predicted)
+    return float(np.mean(~(hit | (actual == predicted) | (np.isnan(actual) & np.isnan(predicted)))))
+
+
 def _norm(x: np.ndarray) -> float:
     return float(np.sqrt(np.mean(x * x)))
 
@@ -90,9 +99,9 @@ def fit(
                 return None
             continue
         un = unexplained(scene, name, one.expected / unit(scene.trace, name), wrong[name])
-        # where float32 overflows no budget is finite, and an infinity that was predicted tells as much
-        infinite = np.isinf(one.expected) & (one.actual == one.expected)
-        told = (judged | infinite)[wrong[name]].mean()
+        # where no budget tells, a number that is hit to some digits does, and an infinity that was predicted
+        near = abs(one.actual - one.expected) <= CLOSE * abs(one.expected)
+        told = (judged | near | (one.actual == one.expected))[wrong[name]].mean()
         if bad.sum() > FLIPS * judged.sum() or un > (LEFT_ELSEWHERE if elsewhere else UNEXPLAINED):
             return None
         if told < 0.5 and not elsewhere:

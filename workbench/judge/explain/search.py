@@ -3,14 +3,14 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from itertools import product
 
 import numpy as np
 
 from workbench.judge.explain.coded import Coded
-from workbench.judge.explain.fit import UNEXPLAINED, Fit, fit, unexplained
+from workbench.judge.explain.fit import UNEXPLAINED, Fit, fit, missed, unexplained
 from workbench.judge.explain.hypothesis import Hypothesis, edited, together
-from workbench.judge.explain.scene import Arrays, Scene, predicted
+from workbench.judge.explain.scene import Arrays, Scene, predicted, touched
 from workbench.reference.problem import Problem
 
 Wrong = Mapping[str, np.ndarray]
@@ -23,7 +23,7 @@ CLEAR = 1e-3
 #: share of the error that a hypothesis may leave in one head to be looked at in all
 WORTH = 0.6
 #: names of a pair whose members have others that predict the same by themselves, at most
-TWINS = 12
+TWINS = 16
 #: seconds that what came near may take to be held against budgets, whatever the search took
 HOLDING_S = 2.0
 #: elements of a stage by which predictions are told apart
@@ -76,20 +76,25 @@ def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hy
     return Search(tuple(held), tuple(near), tried, complete)
 
 
-def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Search:
-    """Two hypotheses together: each of those that come nearest with every other, then all others, until time is up."""
+def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, all_of_it: bool = False) -> Search:
+    """Two hypotheses together: each of those that come nearest with every other, then all others, until time is up.
+    `all_of_it`: only those that touch every wrong stage.
+    """
     likely = sorted(found.near, key=lambda x: (x.best, x.order))
     twins: dict[bytes, list[Near]] = {}
     for one in likely:
         twins.setdefault(one.print, []).append(one)
     unlike = [some[0] for some in twins.values()]
-    near: list[Near] = []
+    allowed = {name: scene.allowed(name) for name in wrong}
+    small = scene.group(wrong) if isinstance(scene, Scene) else None
+    near: list[tuple[float, Near]] = []
     held: list[Fit] = []
     tried, complete = 0, True
     seen: set[frozenset[int]] = set()
     for i, one in enumerate(unlike):
-        base = _after(scene, one.hypothesis)
-        if base is None:
+        with_one = _Faulty.of(scene, one.hypothesis)
+        in_part = None if small is None or one.hypothesis.across else _Faulty.of(small, one.hypothesis)
+        if with_one is None:
             continue
         for other in unlike:
             key = frozenset((one.order, other.order))
@@ -99,16 +104,26 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float) -> Se
             if time.thread_time() > until:
                 complete = False
                 break
+            names = [name for name in wrong if name in with_one.touched or name in scene.touched(other.hypothesis)]
+            if not names or (all_of_it and len(names) < len(wrong)):
+                continue
             tried += 1
-            left = _left(scene, base, one.hypothesis, other.hypothesis, wrong)
-            if left is not None and left < 2 * UNEXPLAINED:
-                near += [
-                    Near(left, left, a.order + b.order, together(a.hypothesis, b.hypothesis), b"")
-                    for a, b in islice(product(twins[one.print], twins[other.print]), TWINS)
-                ]
-        if near and (not complete or i + 1 >= BEAM or min(one.left for one in near) < CLEAR):
-            near.sort(key=lambda x: (x.left, x.order))
-            held = list(_held(scene, near, wrong, max(until, time.thread_time() + HOLDING_S)))
+            if in_part is not None and small is not None and not other.hypothesis.across:
+                part = in_part.and_(other.hypothesis, names)
+                if part is None or _worst(small, part, small.wrong) >= WORTH:
+                    continue
+            both = with_one.and_(other.hypothesis, names)
+            if both is None or (left := _worst(scene, both, wrong)) >= 2 * UNEXPLAINED:
+                continue
+            off = max(missed(scene, name, x, allowed[name]) for name, x in both.items())
+            near += [
+                (off, Near(left, left, a.order + b.order, together(a.hypothesis, b.hypothesis), b""))
+                for a, b in _diagonally(twins[one.print], twins[other.print])
+            ]
+        if near and (not complete or i + 1 >= BEAM or min(pair.left for _, pair in near) < CLEAR):
+            # beside a large fault a small one is no large part of the error, and moves many elements
+            near.sort(key=lambda x: (round(x[0], 2), x[1].left, x[1].order))
+            held = list(_held(scene, [pair for _, pair in near], wrong, max(until, time.thread_time() + HOLDING_S)))
             near = []  # what came near and does not hold is not asked again
         if held or not complete:
             break
@@ -157,30 +172,38 @@ def _held(scene: Scene | Coded, near: Sequence[Near], wrong: Wrong, until: float
     yield from (one for one, _ in fits)
 
 
+def _diagonally(some: Sequence[Near], others: Sequence[Near]) -> list[tuple[Near, Near]]:
+    """The first pairs of two lists, the first of both before the later ones of either."""
+    places = sorted(product(range(min(len(some), TWINS)), range(min(len(others), TWINS))), key=lambda x: (sum(x), x))
+    return [(some[i], others[j]) for i, j in places[:TWINS]]
+
+
+def _worst(scene: Scene | Coded, found: Arrays, wrong: Wrong) -> float:
+    """The share of the error that is left of the stage that is explained worst."""
+    return max(unexplained(scene, name, x, wrong[name]) for name, x in found.items())
+
+
 @dataclass(frozen=True, eq=False)
 class _Faulty:
     """What a kernel with one fault makes, to which another is added."""
 
     problem: Problem
     expected: Arrays
+    touched: frozenset[str]  #: stages in which the fault may show
 
+    @staticmethod
+    def of(scene: Scene | Coded, hypothesis: Hypothesis) -> "_Faulty | None":
+        """None where the kernel cannot have the fault."""
+        table = edited(scene.problem.table, hypothesis)
+        if table is None:
+            return None
+        names = [name for name in scene.expected if table[name].dumped]
+        found = predicted(scene.problem, scene.expected, hypothesis, names)
+        if found is None:
+            return None
+        return _Faulty(replace(scene.problem, table=table), found, frozenset(scene.touched(hypothesis)))
 
-def _after(scene: Scene | Coded, hypothesis: Hypothesis) -> _Faulty | None:
-    table = edited(scene.problem.table, hypothesis)
-    if table is None:
-        return None
-    names = [name for name in scene.expected if table[name].dumped]
-    found = predicted(scene.problem, scene.expected, hypothesis, names)
-    return None if found is None else _Faulty(replace(scene.problem, table=table), found)
-
-
-def _left(scene: Scene | Coded, base: _Faulty, first: Hypothesis, second: Hypothesis, wrong: Wrong) -> float | None:
-    """The share of the error that both leave, of the wrong stage that they explain worst."""
-    touched = {*scene.touched(first), *scene.touched(second)}
-    names = [name for name in wrong if name in touched]
-    of_second = [name for name in scene.touched(second) if name in wrong]
-    found = predicted(base.problem, base.expected, second, of_second)
-    if found is None or not names:
-        return None
-    both = {name: found.get(name, base.expected[name]) for name in names}
-    return max(unexplained(scene, name, both[name], wrong[name]) for name in names)
+    def and_(self, other: Hypothesis, names: Sequence[str]) -> Arrays | None:
+        """The stages `names` of a kernel that has the other fault too; None where it cannot."""
+        found = predicted(self.problem, self.expected, other, touched(self.problem, names, other))
+        return None if found is None else {name: found.get(name, self.expected[name]) for name in names}
