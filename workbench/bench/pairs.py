@@ -10,20 +10,24 @@ from workbench.bench.score import KNOWN as VIEWS
 from workbench.bench.showing import showing
 from workbench.case.case import Case
 from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.floats import to_float64
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.explain.explain import explain
 from workbench.judge.stage import ORIGIN_VERDICTS
 from workbench.refusal import Refusal
+from workbench.trace.trace import Trace
 
 #: what is known of a run
 KNOWN = ("full", "out and lse")
+#: change of a number, of the root mean square of its stage, that no float32 rounding makes
+MOVED = 1e-4
 
 
 def measure(pairs: int = 50, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
     """The JSON document of one campaign: of so many random pairs, each on a case of its own, by what is known (KNOWN),
-    whether each of the two, by itself, `shows` there; whether all that is wrong is named `right`, the `causes`, and the
-    `seconds` of the search.
+    whether both show there: each by itself, and beside the other, whose NaN may hide it (`shows`); whether all that is
+    wrong is named `right`, the `causes`, and the `seconds` of the search.
     """
     random = np.random.default_rng(seed)
     some = [(*pair, seed + i) for i in range(pairs) if (pair := _drawn_pair(random))]
@@ -85,7 +89,7 @@ def pair_row(drawn: tuple[str, str, int]) -> dict[str, Any]:
         judged = diff(first)
         found = explain(first, judged.stages, seconds=SECONDS[known])
         row[known] = {
-            "shows": all(diff(view(trace)).verdict in ORIGIN_VERDICTS for trace in singly),
+            "shows": all(diff(view(x)).verdict in ORIGIN_VERDICTS and _moved(view(x), first) for x in singly),
             "right": bool(found.causes)
             and not found.unexplained
             and all(is_right(cause, fresh) for cause in found.causes),
@@ -93,3 +97,14 @@ def pair_row(drawn: tuple[str, str, int]) -> dict[str, Any]:
             "seconds": found.seconds,
         }
     return row
+
+
+def _moved(one: Trace, both: Trace) -> bool:
+    """Whether a run with two faults has other numbers than one with one of them, by more than float32 rounds."""
+    for name, stage in both.stages.items():
+        x, y = to_float64(one.stages[name]), to_float64(stage)
+        finite = np.isfinite(x) & np.isfinite(y)
+        size = np.sqrt(np.mean(x[finite] ** 2)) if finite.any() else 0.0
+        if np.any(np.isfinite(x) != np.isfinite(y)) or np.any(abs(x - y)[finite] > MOVED * size):
+            return True
+    return False

@@ -87,11 +87,14 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
     unlike = [some[0] for some in twins.values()]
     allowed = {name: scene.allowed(name) for name in wrong}
     small = scene.group(wrong) if isinstance(scene, Scene) else None
-    near: list[tuple[float, Near]] = []
+    near: list[tuple[float, Near, Near]] = []
     held: list[Fit] = []
     tried, complete = 0, True
     seen: set[frozenset[int]] = set()
-    for i, one in enumerate(unlike):
+    first, bases = 0, [*unlike]
+    while bases and complete and not held:
+        one = bases.pop(0)
+        first += 1
         with_one = _Faulty.of(scene, one.hypothesis)
         in_part = None if small is None or one.hypothesis.across else _Faulty.of(small, one.hypothesis)
         if with_one is None:
@@ -117,16 +120,18 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
                 continue
             off = max(missed(scene, name, x, allowed[name]) for name, x in both.items())
             near += [
-                (off, Near(left, left, a.order + b.order, together(a.hypothesis, b.hypothesis), b""))
+                (off, Near(left, left, a.order + b.order, together(a.hypothesis, b.hypothesis), b""), other)
                 for a, b in _diagonally(twins[one.print], twins[other.print])
             ]
-        if near and (not complete or i + 1 >= BEAM or min(pair.left for _, pair in near) < CLEAR):
-            # beside a large fault a small one is no large part of the error, and moves many elements
-            near.sort(key=lambda x: (round(x[0], 2), x[1].left, x[1].order))
-            held = list(_held(scene, [pair for _, pair in near], wrong, max(until, time.thread_time() + HOLDING_S)))
+        # beside a large fault a small one is no large part of the error, and moves many elements
+        near.sort(key=lambda x: (round(x[0], 2), x[1].left, x[1].order))
+        clear = bool(near) and near[0][1].left < CLEAR
+        if clear and complete and first < BEAM:
+            # what may be in the place of the first of them
+            first, bases = BEAM, [near[0][2], *bases]
+        elif near and (clear or not complete or first >= BEAM):
+            held = list(_held(scene, [x[1] for x in near], wrong, max(until, time.thread_time() + HOLDING_S)))
             near = []  # what came near and does not hold is not asked again
-        if held or not complete:
-            break
     return Search(tuple(held), found.near, tried, complete)
 
 
