@@ -64,7 +64,8 @@ class Scene:
 
     def like(self, trace: Trace) -> "Scene":
         """The scene of another run of the same kernel, cut as this one is supposed to be."""
-        return Scene.of(trace) if self.supposed is None else Scene(self.supposed.of(trace), supposed=self.supposed)
+        found = Scene.of(trace)
+        return found if self.supposed is None else Scene(self.supposed.of(found.trace), supposed=self.supposed)
 
     @staticmethod
     def of(trace: Trace) -> "Scene":
