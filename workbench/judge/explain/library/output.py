@@ -69,6 +69,11 @@ def _division() -> Iterator[Hypothesis]:
         "the sum that out is made of does not start at 0",
         _out(lambda at, x, n, l: np.full_like(x, np.nan)),
     )
+    yield _of(
+        "uninitialised-but-empty",
+        "the sum that out is made of does not start at 0, and rows without keys do not read it",
+        _out(lambda at, x, n, l: np.where(l == 0, x, np.nan)),
+    )
     yield _of("undivided", "out is not divided by the row's sum", _out(lambda at, x, n, l: n))
     yield _of("divided-twice", "out is divided twice", _out(lambda at, x, n, l: over(x, l)))
     yield _of("multiplied", "out is multiplied by the row's sum", _out(lambda at, x, n, l: n * l))
