@@ -206,7 +206,7 @@ def counted(
             counts["unknown"] += 1
             continue
         counts["named"] += 1
-        right = all(is_right(cause, fresh) for cause in found.causes)
+        right = all(is_right(cause, _as_tried(cause, one, fresh)) for cause in found.causes)
         counts["right" if right else "wrong"] += 1
         name = " + ".join(cause.id for cause in found.causes)
         if not right and name not in counts["names"]:
@@ -225,6 +225,13 @@ def is_right(cause: Cause, fresh: Sequence[Trace]) -> bool:
         else:
             scenes.append(Scene.of(trace))
     return any(all(holds(scene, one, elsewhere=True) is not False for scene in scenes) for one in cause.members[:NAMES])
+
+
+def _as_tried(cause: Cause, one: Trace, fresh: Sequence[Trace]) -> Sequence[Trace]:
+    """The fresh runs, of a cause that supposes how keys are cut with the cuts of the run that it was found in."""
+    if cause.supposed is None or one.rerun is None:
+        return fresh
+    return [one.rerun(trace.case) for trace in fresh]
 
 
 def _visible(one: Trace, sound: Trace) -> bool:

@@ -102,13 +102,15 @@ def fit(
         # where no budget tells, a number that is hit to some digits does, and an infinity that was predicted
         near = abs(one.actual - one.expected) <= CLOSE * abs(one.expected)
         told = (judged | near | (one.actual == one.expected))[wrong[name]].mean()
-        if bad.sum() > FLIPS * judged.sum() or un > (LEFT_ELSEWHERE if elsewhere else UNEXPLAINED):
+        moved = wrong[name] & judged & ~bad
+        # few values must be hit the better: of thousands of hypotheses one comes near a dozen of them by chance
+        most = LEFT_ELSEWHERE if elsewhere else UNEXPLAINED * min(1.0, np.sqrt(moved.sum() / PROOF))
+        if bad.sum() > FLIPS * judged.sum() or un > most:
             return None
         if told < 0.5 and not elsewhere:
             return None
         hits.append(name)
         off, of = off + int(bad.sum()), of + int(judged.sum())
-        moved = wrong[name] & judged & ~bad
         hit, finite = hit + int(moved.sum()), finite + int((moved & ~np.isnan(one.actual)).sum())
         ratio = one.over_budget[np.isfinite(one.over_budget) & ~bad]
         farthest = max(farthest, float(ratio.max(initial=0.0)))
