@@ -20,11 +20,25 @@ def moved() -> Iterator[tuple[str, str, Ends]]:
     yield "shift-1", "the mask is shifted by one key to the left", lambda f, l, q, k: (f - 1, l - 1)
     yield "no-right", "keys to the right (causal) are not masked", lambda f, l, q, k: (f, 0 * l + k - 1)
     yield "no-left", "keys to the left (the window) are not masked", lambda f, l, q, k: (0 * f, l)
-    for name, text, sign in (
-        ("top-left", "the mask is aligned to the top left, not to the bottom right", -1),
-        ("bottom-right", "the mask is aligned to the bottom right, not to the top left", 1),
+    for name, corner, sign in (
+        ("top-left", "the top left, not to the bottom right", -1),
+        ("bottom-right", "the bottom right, not to the top left", 1),
     ):
-        yield name, text, lambda f, l, q, k, s=sign: (f + s * (k - q), l + s * (k - q))
+        yield (
+            name,
+            f"the mask is aligned to {corner}",
+            lambda f, l, q, k, s=sign: (f + s * (k - q), l + s * (k - q)),
+        )
+        yield (
+            f"left-{name}",
+            f"the left edge of the mask (the window) is aligned to {corner}",
+            lambda f, l, q, k, s=sign: (f + s * (k - q), l),
+        )
+        yield (
+            f"window-{name}",
+            f"the window is aligned to {corner}, and the causal mask is right",
+            lambda f, l, q, k, s=sign: (f + s * (k - q), np.minimum(l, l + s * (k - q))),
+        )
     for b in BLOCKS:
         yield (
             f"right-up-{b}",

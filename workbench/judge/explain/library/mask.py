@@ -9,6 +9,7 @@ from workbench.floats import unit_roundoff
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, across, altered
 from workbench.judge.explain.library import edges, indices
 from workbench.judge.explain.library.edges import BLOCKS
+from workbench.judge.explain.library.tiles import tile_width
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
 
@@ -131,8 +132,8 @@ def _tails() -> Iterator[Hypothesis]:
 
     def pads(at: Any, b: int | None) -> int:
         """Columns behind the last key, up to a whole tile or a whole block of it."""
-        here, first = (at.tiling.keys[t] for t in (at.tile[0], 0))
-        width, own = first.stop - first.start, here.stop - here.start
+        here, width = at.tiling.keys[at.tile[0]], tile_width(at)
+        own = here.stop - here.start
         return 0 if here.stop < at.p.keys or (b or 0) > width else (-own) % (b or width)
 
     def summed(b: int | None, score: Callable[[Any], float] = lambda at: 0.0) -> Edit:
@@ -219,13 +220,12 @@ def _full_ends(at: Any) -> set[int]:
 
 
 def _ragged(at: Any) -> set[int]:
-    first, last = at.tiling.keys[0], at.tiling.keys[-1]
-    return {len(at.tiling.keys) - 1} if last.stop - last.start < first.stop - first.start else set()
+    last = at.tiling.keys[-1]
+    return {len(at.tiling.keys) - 1} if last.stop - last.start < tile_width(at) else set()
 
 
 def _behind(at: Any, rows: int) -> set[int]:
-    width = at.tiling.keys[0].stop
-    return set(range(-(-min(rows, at.p.keys) // width), len(at.tiling.keys)))
+    return set(range(-(-min(rows, at.p.keys) // tile_width(at)), len(at.tiling.keys)))
 
 
 def _left_over(at: Any) -> set[int]:

@@ -9,6 +9,7 @@ from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.judge.explain.library.indices import taken
+from workbench.judge.explain.library.tiles import tile_width
 
 #: distance -> the map of a row to the one that it is taken for
 _PARTNERS = {n: one for one in indices.permutations() for n in (1, 2, 4, 8, 16) if one.id == f"xor-{n}"}
@@ -115,12 +116,6 @@ def _subtracted() -> Iterator[Hypothesis]:
             some = lambda at, m, change=change, here=here: change(at, m) if here(at) else m  # noqa: E731
             edit = altered("subtracted", some, *also)
             yield _of(f"subtracts-{name}-in-{place}", f"in {words} probs subtract {text}", edit)
-
-
-def tile_width(at: Any) -> int:
-    """Keys of a whole tile."""
-    first = at.tiling.keys[0]
-    return int(first.stop - first.start)
 
 
 def _max(at: Any, columns: slice) -> np.ndarray:

@@ -10,7 +10,7 @@ from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered
 from workbench.judge.explain.library import indices, maximum
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.maximum import tile_width
+from workbench.judge.explain.library.tiles import tile_width
 
 _SUMS = ("row_sum", "acc")
 #: sizes from which on a correction is taken for 1
