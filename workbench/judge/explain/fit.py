@@ -75,6 +75,7 @@ def _norm(x: np.ndarray) -> float:
     return float(np.sqrt(np.mean(x * x)))
 
 
+@np.errstate(all="ignore")
 def fit(
     scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.ndarray], *, elsewhere: bool = False
 ) -> Fit | None:

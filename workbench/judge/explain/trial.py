@@ -97,6 +97,7 @@ def tried(
     return min(trials, key=lambda one: one.held, default=None)
 
 
+@np.errstate(all="ignore")
 def holds(scene: Scene | Coded, hypothesis: Hypothesis, *, elsewhere: bool = False) -> bool | None:
     """Whether a run is as the hypothesis predicts; None where it predicts nothing there that could be seen.
     `elsewhere`: as of `fit`.
