@@ -272,7 +272,10 @@ def test_what_is_no_target() -> None:
         "unknown kernel 'flesh'; kernels are flash, split_k, fp8, a foreign one is given as path.py:function, a trace as "
         "FILE.safetensors"
     )
-    assert message("--against", "flash", *SMALL) == "diff takes a TARGET, or --values LOG"
+    assert (
+        message("--against", "flash", *SMALL)
+        == "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff`, --values LOG"
+    )
     assert message("flash", "--values", "run.log", "--against", "flash") == (
         "--values judges what the log holds, and takes no TARGET; got 'flash'"
     )

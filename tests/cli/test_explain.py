@@ -33,7 +33,7 @@ def test_a_cause_is_printed_with_its_proof_and_exits_with_1(tmp_path: Path) -> N
     lines = result.stdout.splitlines()
     assert result.exit_code == 1 and "lse: lse is in base 2, not in base e" in lines
     assert any(line.startswith("  proof: it reproduces 128 of 128 elements within their budgets") for line in lines)
-    assert any("tried on a fresh case" in line and line.endswith("as predicted") for line in lines)
+    assert any("fresh case" in line and line.endswith("as predicted") for line in lines)
 
 
 def test_a_right_kernel_has_nothing_to_explain_and_exits_with_0(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import click
 
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
-from workbench.cli.exits import BUG
+from workbench.cli.exits import BUG, always_failing, failing
 from workbench.cli.options import json_option, one_target, run_options
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def explain(target: str | None, seconds: float, symptoms: Path | None, as_json: 
     """
     from workbench.cli.runs import runs
     from workbench.judge.diff import diff
-    from workbench.judge.stage import ORIGIN_VERDICTS
     from workbench.progress import shown
 
     if symptoms is not None:
@@ -60,8 +59,7 @@ def explain(target: str | None, seconds: float, symptoms: Path | None, as_json: 
         screen = text.console()
         for one in found:
             screen.print(text.explained(*one, unicode=screen.is_terminal, width=screen.width), crop=False)
-    wrong = any(judged.verdict in (*ORIGIN_VERDICTS, "untestable") or judged.trace.gates for judged, _ in found)
-    sys.exit(BUG if wrong else 0)
+    sys.exit(BUG if always_failing() & {failing(judged) for judged, _ in found} else 0)
 
 
 def _symptoms(target: str | None, path: Path, as_json: bool, options: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from workbench.cli.check import check
 from workbench.cli.commands import Commands
 from workbench.cli.completion import complete
 from workbench.cli.contract import contract
-from workbench.cli.exits import BUG, DEFECT, ENVIRONMENT, USAGE
+from workbench.cli.exits import BUG, DEFECT, ENVIRONMENT, USAGE, always_failing, failing
 from workbench.cli.explain import explain
 from workbench.cli.inputs import inputs
 from workbench.cli.lists import faults, kernels
@@ -143,7 +143,6 @@ def diff(
     where they part by more than the budgets of both.
     """
     from workbench.cli.runs import runs
-    from workbench.judge.stage import ORIGIN_VERDICTS
     from workbench.progress import shown
     from workbench.refusal import Refusal
 
@@ -160,7 +159,7 @@ def diff(
     with shown():
         if second:
             pairs = list(cli_against.judged(target, second, options))
-            verdicts = [verdict for pair in pairs for verdict in (pair.verdict, _failing(pair.a))]
+            verdicts = [verdict for pair in pairs for verdict in (pair.verdict, failing(pair.a))]
             for i, pair in enumerate(pairs):
                 for side, judged in (("a", pair.a), ("b", pair.b)):
                     if out is not None:
@@ -175,14 +174,14 @@ def diff(
                 if out is not None:
                     _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
                 printed.append(_printed(judged, alone=len(calls) == 1, as_json=as_json))
-                verdicts.append(_failing(judged))
+                verdicts.append(failing(judged))
         # what a report computes shows its progress too
         if second:
             cli_against.show(pairs, as_json, out)
         else:
             _print(printed, as_json, verbose, out)
-    failing = {*ORIGIN_VERDICTS, "untestable", "gate", "parts", *FAILS_ALSO[fail_on]}
-    sys.exit(BUG if failing.intersection(verdicts) else 0)
+    fails = {*always_failing(), "parts", *FAILS_ALSO[fail_on]}
+    sys.exit(BUG if fails.intersection(verdicts) else 0)
 
 
 def _with_changes_since(call: Callable[[], "Trace"], previous: str) -> "Trace":
@@ -190,11 +189,6 @@ def _with_changes_since(call: Callable[[], "Trace"], previous: str) -> "Trace":
     from workbench.trace.stale import held_to
 
     return held_to(call(), previous)
-
-
-def _failing(judged: "Diff") -> str:
-    """The verdict, unless something stands above it."""
-    return "gate" if judged.trace.gates else judged.verdict
 
 
 def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None, *, report: bool) -> Iterable["Diff"]:

@@ -31,7 +31,7 @@ def runs(
     if values is not None:
         return [_printed(values, target, asked, options)], None
     if target is None:
-        raise Refusal("diff takes a TARGET, or --values LOG")
+        raise Refusal("TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff`, --values LOG")
     from workbench.foreign.target import targets_of
 
     targets = targets_of(target)

@@ -17,7 +17,7 @@ def in_a_line(cause: Cause) -> str:
     """A cause with its proof, in one line."""
     if cause.rivals:
         return f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} (workbench explain tells them apart)"
-    return f"cause: {cause.text}; reproduces {_reproduced(cause)}"
+    return f"cause: {cause.text}; reproduces {_reproduced(cause)}{'' if cause.proved else _doubt(cause)}"
 
 
 def lines(judged: Diff, found: Explained) -> list[str]:
@@ -59,7 +59,8 @@ def _proof(judged: Diff, cause: Cause) -> Iterator[str]:
     if len(cause.rivals) > LISTED:
         yield f"and {len(cause.rivals) - LISTED} more"
     if cause.trial is not None:
-        yield f"tried on a fresh case, {_trial(judged, cause)}"
+        cases = "a fresh case" if cause.trial.of == 1 else f"{cause.trial.of} fresh cases, the first with"
+        yield f"tried on {cases}{',' if cause.trial.of == 1 else ''} {_trial(judged, cause)}"
     elif judged.trace.rerun is None:
         yield "not tried on a fresh case, since a trace cannot be run again"
 

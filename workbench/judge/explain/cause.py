@@ -18,6 +18,7 @@ class Trial:
     seen: str
     held: bool
     values: int = 0  #: elements that the fault moves and the prediction hits
+    of: int = 1  #: fresh cases that were tried, of which this is the one that failed, or the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,5 +89,11 @@ class Cause:
             else dict(zip(("text", "unexplained"), self.runner_up, strict=True)),
             "falsifier": None
             if trial is None
-            else {"case": trial.case.as_dict(), "predicted": trial.predicted, "seen": trial.seen, "held": trial.held},
+            else {
+                "case": trial.case.as_dict(),
+                "predicted": trial.predicted,
+                "seen": trial.seen,
+                "held": trial.held,
+                "cases": trial.of,
+            },
         }

@@ -1,6 +1,7 @@
 """Trials: the kernel run on cases on which hypotheses differ, and on one on which a cause must show again."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -94,7 +95,8 @@ def tried(
         )
         if again is None or len(trials) == TRIALS:
             break
-    return min(trials, key=lambda one: one.held, default=None)
+    decisive = min(trials, key=lambda one: one.held, default=None)
+    return None if decisive is None else replace(decisive, of=len(trials))
 
 
 @np.errstate(all="ignore")
