@@ -8,6 +8,7 @@ has to say which hypothesis belongs to which fault.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from workbench.judge.diff import diff
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.explain import explain
-from workbench.judge.explain.scene import Scene
+from workbench.judge.explain.scene import Scene, Supposed
 from workbench.judge.explain.trial import holds
 from workbench.judge.stage import ORIGIN_VERDICTS
 from workbench.trace.trace import Trace
@@ -168,6 +169,7 @@ def fault_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
             [view(x) for x in clean],
             [view(x) for x in faulty[runs:]],
             _origins(fault),
+            [Supposed(x.case.block_k or x.case.seqlen_k, x.case.splits or 1) for x in faulty[runs:]],
         )
         for name, view in KNOWN.items()
     }
@@ -179,9 +181,16 @@ def _origins(fault: Fault) -> tuple[str, ...]:
 
 
 def counted(
-    known: str, faulty: Sequence[Trace], clean: Sequence[Trace], fresh: Sequence[Trace], stages: Sequence[str]
+    known: str,
+    faulty: Sequence[Trace],
+    clean: Sequence[Trace],
+    fresh: Sequence[Trace],
+    stages: Sequence[str],
+    cuts: Sequence[Supposed] = (),
 ) -> dict[str, Any]:
-    """What is counted of the runs of one fault with as much `known`; `fresh`: runs on which a name must hold."""
+    """What is counted of the runs of one fault with as much `known`; `fresh`: runs on which a name must hold, and
+    `cuts`: how their kernels cut the keys, where a trace may not tell.
+    """
     counts: dict[str, Any] = dict.fromkeys((*COUNTS, "detected_visible"), 0) | {"names": [], "seconds": 0.0}
     for one, sound in zip(faulty, clean, strict=True):
         counts["runs"] += 1
@@ -206,7 +215,7 @@ def counted(
             counts["unknown"] += 1
             continue
         counts["named"] += 1
-        right = all(is_right(cause, _as_tried(cause, one, fresh)) for cause in found.causes)
+        right = all(is_right(cause, fresh, cuts) for cause in found.causes)
         counts["right" if right else "wrong"] += 1
         name = " + ".join(cause.id for cause in found.causes)
         if not right and name not in counts["names"]:
@@ -214,24 +223,19 @@ def counted(
     return counts
 
 
-def is_right(cause: Cause, fresh: Sequence[Trace]) -> bool:
-    """Whether a cause, by one of the names that it has, reproduces a kernel on runs that the search has not seen."""
+def is_right(cause: Cause, fresh: Sequence[Trace], cuts: Sequence[Supposed] = ()) -> bool:
+    """Whether a cause, by one of the names that it has, reproduces a kernel on runs that the search has not seen. A cut
+    that it supposes may be one that its own run does not tell from the kernel's: here the kernel's counts.
+    """
     scenes: list[Scene | Coded] = []
-    for trace in fresh:
+    for trace, cut in zip_longest(fresh, cuts):
         if cause.stage in before_attention(trace.algorithm):
             scenes.append(Coded.of(trace))
         elif cause.supposed is not None:
-            scenes.append(Scene.of(cause.supposed.of(trace)))
+            scenes.append(Scene.of((cut or cause.supposed).of(trace)))
         else:
             scenes.append(Scene.of(trace))
     return any(all(holds(scene, one, elsewhere=True) is not False for scene in scenes) for one in cause.members[:NAMES])
-
-
-def _as_tried(cause: Cause, one: Trace, fresh: Sequence[Trace]) -> Sequence[Trace]:
-    """The fresh runs, of a cause that supposes how keys are cut with the cuts of the run that it was found in."""
-    if cause.supposed is None or one.rerun is None:
-        return fresh
-    return [one.rerun(trace.case) for trace in fresh]
 
 
 def _visible(one: Trace, sound: Trace) -> bool:
