@@ -17,9 +17,19 @@ from workbench.cli.options import json_option
 @click.option(
     "--left-out", is_flag=True, help="Instead, each fault without the family of its cause: it must be unknown"
 )
+@click.option(
+    "--symptoms", is_flag=True, help="Instead, tables of largest errors of 20 faults, as of explain --symptoms"
+)
 @json_option
 def score(
-    per_fault: int, seed: int, jobs: int, independent: bool, pairs: int | None, left_out: bool, as_json: bool
+    per_fault: int,
+    seed: int,
+    jobs: int,
+    independent: bool,
+    pairs: int | None,
+    left_out: bool,
+    symptoms: bool,
+    as_json: bool,
 ) -> None:
     """Measure how far the causes that `explain` names can be trusted, with all stages dumped and with fewer.
 
@@ -28,16 +38,19 @@ def score(
     from workbench.bench import left_out as bench_left_out
     from workbench.bench import pairs as bench_pairs
     from workbench.bench import score as bench_score
+    from workbench.bench import symptoms as bench_symptoms
     from workbench.progress import shown
     from workbench.refusal import Refusal
     from workbench.report.text import show
 
-    if independent + left_out + (pairs is not None) > 1:
-        raise Refusal("--independent, --pairs and --left-out are campaigns of their own; got several")
+    if independent + left_out + symptoms + (pairs is not None) > 1:
+        raise Refusal("--independent, --pairs, --left-out and --symptoms are campaigns of their own; got several")
     tables = bench_score.tables
     with shown():
         if pairs is not None:
             results, tables = bench_pairs.measure(pairs, seed, jobs), bench_pairs.tables
+        elif symptoms:
+            results, tables = bench_symptoms.measure(seed, jobs), bench_symptoms.tables
         elif left_out:
             results, tables = bench_left_out.measure(per_fault, seed, jobs), bench_left_out.tables
         elif independent:
