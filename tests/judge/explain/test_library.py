@@ -65,3 +65,12 @@ def test_classes_are_what_no_case_tells_apart(scene: Scene) -> None:
     assert [[one.id for one in group] for group in found] == [[*names[:2]], [names[2]]]
     scales = [every["scale.twice"], every["scale.of-dim"]]
     assert len(classes(scales, where, ["scores"])) == 2
+
+
+@pytest.mark.parametrize("block", [None, 1, 4, 16, 256])
+def test_imagined_cases_are_cases_whatever_the_tiles(block: int | None) -> None:
+    from workbench.judge.explain.imagine import cases
+
+    found = [*cases(TINY.but(block_k=block, splits=2))]
+    assert len(found) == len({*found}) == 6 and TINY not in found
+    assert all(one.head_dim == TINY.head_dim and one.block_k == block for one in found)

@@ -21,6 +21,8 @@ Item = TypeVar("Item")
 
 #: largest length of such a case: a few tiles
 LENGTH = 320
+#: keys that a tile is taken to have at least, so that lengths can differ by some of them
+SHORTEST = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ def cases(case: Case) -> Iterator[Case]:
     than two of them, several heads and batches, and normal numbers. Tiles, head_dim and dtype stay, so that nothing is
     compiled anew.
     """
-    block = case.block_k or 64
+    block = max(case.block_k or 64, SHORTEST)
     plain = {"distribution": "normal"}
     drawn = {} if case.distribution != GIVEN else plain
     scale = abs(case.scale) or case.head_dim**-0.5

@@ -22,7 +22,7 @@ _FORMATS = tuple(FORMATS)
 #: numbers with the sign of each code of a float8
 _SIGN = 127.5 - np.arange(256)
 
-#: entries of a table [head, 256], of `walk.At`, the name of the input, its scales [head] and the format
+#: entries of a table [head, 256], of `at.At`, the name of the input, its scales [head] and the format
 Entries = Callable[[Any, str, np.ndarray, str], np.ndarray]
 
 
