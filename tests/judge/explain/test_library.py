@@ -67,7 +67,7 @@ def test_classes_are_what_no_case_tells_apart(scene: Scene) -> None:
     assert len(classes(scales, where, ["scores"])) == 2
 
 
-@pytest.mark.parametrize("block", [None, 1, 4, 16, 256])
+@pytest.mark.parametrize("block", [None, 1, 4, 16, 256, 4096])
 def test_imagined_cases_are_cases_whatever_the_tiles(block: int | None) -> None:
     from workbench.judge.explain.imagine import cases
 

@@ -69,7 +69,7 @@ def cases(case: Case) -> Iterator[Case]:
     than two of them, several heads and batches, and normal numbers. Tiles, head_dim and dtype stay, so that nothing is
     compiled anew.
     """
-    block = max(case.block_k or 64, SHORTEST)
+    block = min(max(case.block_k or 64, SHORTEST), LENGTH)
     plain = {"distribution": "normal"}
     drawn = {} if case.distribution != GIVEN else plain
     scale = abs(case.scale) or case.head_dim**-0.5
@@ -77,7 +77,7 @@ def cases(case: Case) -> Iterator[Case]:
     group = case.heads // case.kv_heads
     yield case.but(seqlen_q=longer - 7, seqlen_k=longer, scale=scale * 1.37, seed=case.seed + 1, **drawn)
     yield case.but(
-        batch=3, heads=2 * max(group, 2), kv_heads=2, seqlen_q=27, seqlen_k=block + block // 4 + 3,
+        batch=3, heads=2 * max(group, 2), kv_heads=2, seqlen_q=27, seqlen_k=min(LENGTH, block + block // 4 + 3),
         scale=scale * 0.61, seed=case.seed + 2, **plain,
     )  # fmt: skip
     yield case.but(
@@ -86,7 +86,7 @@ def cases(case: Case) -> Iterator[Case]:
     if case.splits is not None and case.splits > 1:
         keys = min(LENGTH, 4 * block + 3)
         yield case.but(splits=case.splits + 1, seqlen_q=37, seqlen_k=keys, seed=case.seed + 6, **drawn)
-    yield case.but(seqlen_q=block, seqlen_k=2 * block, seed=case.seed + 4, **drawn)
+    yield case.but(seqlen_q=block, seqlen_k=min(LENGTH, 2 * block), seed=case.seed + 4, **drawn)
     yield case.but(
         seqlen_q=longer - 1, seqlen_k=longer - 20, heads=3, kv_heads=1, scale=scale * 0.8, seed=case.seed + 5, **drawn
     )
