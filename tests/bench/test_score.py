@@ -7,7 +7,9 @@ import pytest
 
 from workbench import diff, run
 from workbench.bench import left_out, pairs, score
+from workbench.bench.independent import catalogue as independent
 from workbench.bench.showing import showing
+from workbench.bench.styles import style
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import explain
@@ -78,3 +80,16 @@ def test_a_fault_without_its_family_is_unknown_or_named_right():
     assert results["all"]["runs"] == 1 and results["all"]["wrong"] == 0
     assert results["all"]["unknown"] + results["all"]["right"] == 1
     assert left_out.tables(results) == [[results["all"]]]
+
+
+@pytest.mark.parametrize("name", ["whole-vectors-of-the-head", "scale-of-the-head"])
+def test_cases_that_show_an_independent_fault_are_found(name):
+    shows = independent.FAULTS[name].shows
+    cases = score._other_cases(shows, 2, 0)
+    assert len(cases) == 2 and all(shows({**case.as_dict()}) for case in cases)
+
+
+def test_cases_that_do_not_exist_are_not_looked_for_for_ever(monkeypatch):
+    monkeypatch.setattr(style, "DRAWS", 50)
+    with pytest.raises(ValueError, match="^0 of 50 drawn cases fit, and 3 are wanted; seed 1$"):
+        style.drawn(("float32",), lambda options: False, 3, 1)

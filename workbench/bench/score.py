@@ -87,7 +87,7 @@ def measure_independent(per_fault: int = 5, seed: int = 0, jobs: int = 1) -> dic
 def independent_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:
     """A row of `measure_independent`."""
     fault = independent.FAULTS[name]
-    cases = _scaled_cases(fault.shows, runs + FRESH, seed)
+    cases = _other_cases(fault.shows, runs + FRESH, seed)
     faulty, clean = ([run(function, case) for case in cases] for function in (fault.function, fault.correct))
     known = {}
     for one in ("full", "out and lse"):
@@ -96,15 +96,15 @@ def independent_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:
     return {"fault": name, "kernel": fault.function.__name__, "known": known}
 
 
-def _scaled_cases(shows: Callable[[Mapping[str, Any]], bool], count: int, seed: int) -> list[Case]:
-    """Cases that show a fault, half of them with a scale of their own."""
+def _other_cases(shows: Callable[[Mapping[str, Any]], bool], count: int, seed: int) -> list[Case]:
+    """Cases that show a fault, half of them with a scale of their own, and some with a head_dim that is no power of 2."""
 
-    def scaled(options: Mapping[str, Any]) -> dict[str, Any]:
-        usual = options["head_dim"] ** -0.5
-        return {**options, "scale": 1.7 * usual if options["seed"] % 2 else usual}
+    def other(options: Mapping[str, Any]) -> dict[str, Any]:
+        head_dim = 40 if options["seed"] % 5 == 0 else options["head_dim"]
+        return {**options, "head_dim": head_dim, "scale": (1.7 if options["seed"] % 2 else 1) * head_dim**-0.5}
 
-    found = drawn(SIXTEEN_OR_MORE, lambda options: shows(scaled(options)), count, seed)
-    return [Case(**scaled(options)) for options in found]
+    found = drawn(SIXTEEN_OR_MORE, lambda options: shows(other(options)), count, seed)
+    return [Case(**other(options)) for options in found]
 
 
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
