@@ -97,7 +97,7 @@ def independent_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:
 
 
 def _other_cases(shows: Callable[[Mapping[str, Any]], bool], count: int, seed: int) -> list[Case]:
-    """Cases that show a fault, half of them with a scale of their own, and some with a head_dim that is no power of 2."""
+    """Cases that show a fault, half with a scale of their own, and some with a head_dim that is no power of two."""
 
     def other(options: Mapping[str, Any]) -> dict[str, Any]:
         head_dim = 40 if options["seed"] % 5 == 0 else options["head_dim"]
