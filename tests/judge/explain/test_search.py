@@ -8,6 +8,7 @@ import pytest
 
 from tests.judge.explain.kernels import attention
 from workbench import Case, Trace, diff, run
+from workbench.judge.explain import search
 from workbench.judge.explain.fit import PROOF, UNEXPLAINED, fit
 from workbench.judge.explain.hypothesis import Hypothesis, altered, together
 from workbench.judge.explain.library import family
@@ -66,7 +67,11 @@ def test_a_prediction_overflows_as_float32_does() -> None:
     assert found["probs"][large].min() >= np.finfo(np.float32).smallest_subnormal / 2
 
 
-def test_a_small_fault_is_found_beside_a_large_one() -> None:
+@pytest.mark.parametrize("clear", [None, 0.0])
+def test_a_small_fault_is_found_beside_a_large_one(monkeypatch: pytest.MonkeyPatch, clear: float | None) -> None:
+    """Also where there are fewer hypotheses than the beam has, and no pair is near enough to end the search early."""
+    if clear is not None:
+        monkeypatch.setattr(search, "CLEAR", clear)
     case = CASE.but(heads=1, kv_heads=1, seqlen_q=24, seqlen_k=36)
     large, small = named("softmax.correction-missing-in-row_sum"), named("precision.lse-bfloat16")
     clean = run(attention((), dump=False), case)
@@ -76,7 +81,7 @@ def test_a_small_fault_is_found_beside_a_large_one() -> None:
     for name, x in made.items():
         trace = changed(trace, name, lambda _, x=x: x.astype(np.float32))
     scene, wrong = Scene.of(trace), wrong_of(trace)
-    among = (large, small, *family("scale"))
+    among = (large, small, *family("scale")[:5])
     one = singles(scene, wrong, FOREVER, among)
     assert one.fits == ()  # the large one alone leaves little of the error, and most of lse off
     (both, *_) = pairs(scene, wrong, one, FOREVER, all_of_it=True).fits

@@ -1,7 +1,7 @@
 """The search for hypotheses that reproduce a kernel's wrong numbers: one alone, or two together."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -72,7 +72,7 @@ def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hy
             near.append(found)
     tried = len(near)
     near.sort(key=lambda x: (x.left, x.order))
-    held = _held(scene, near, wrong, max(until, time.thread_time() + HOLDING_S))
+    held = _held(scene, near, wrong, until)
     return Search(tuple(held), tuple(near), tried, complete)
 
 
@@ -91,14 +91,13 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
     held: list[Fit] = []
     tried, complete = 0, True
     seen: set[frozenset[int]] = set()
-    first, bases = 0, [*unlike]
+    asked, bases = 0, [*unlike]
     while bases and complete and not held:
-        one = bases.pop(0)
-        first += 1
-        with_one = _Faulty.of(scene, one.hypothesis)
-        in_part = None if small is None or one.hypothesis.across else _Faulty.of(small, one.hypothesis)
-        if with_one is None:
+        one, asked = bases.pop(0), asked + 1
+        whole = _Faulty.of(scene, one.hypothesis, wrong)
+        if whole is None:
             continue
+        part = None if small is None or one.hypothesis.across else _Faulty.of(small, one.hypothesis, small.wrong)
         for other in unlike:
             key = frozenset((one.order, other.order))
             if other is one or key in seen:
@@ -107,16 +106,15 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
             if time.thread_time() > until:
                 complete = False
                 break
-            names = [name for name in wrong if name in with_one.touched or name in scene.touched(other.hypothesis)]
+            names = [name for name in wrong if name in whole.touched or name in scene.touched(other.hypothesis)]
             if not names or (all_of_it and len(names) < len(wrong)):
                 continue
             tried += 1
-            if in_part is not None and small is not None and not other.hypothesis.across:
-                part = in_part.and_(other.hypothesis, names)
-                if part is None or _worst(small, part, small.wrong) >= WORTH:
-                    continue
-            both = with_one.and_(other.hypothesis, names)
-            if both is None or (left := _worst(scene, both, wrong)) >= 2 * UNEXPLAINED:
+            in_part = None if other.hypothesis.across else part
+            if in_part is not None and in_part.left_beside(other.hypothesis, names)[0] >= WORTH:
+                continue
+            left, both = whole.left_beside(other.hypothesis, names)
+            if left >= 2 * UNEXPLAINED:
                 continue
             off = max(missed(scene, name, x, allowed[name]) for name, x in both.items())
             near += [
@@ -126,12 +124,13 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
         # beside a large fault a small one is no large part of the error, and moves many elements
         near.sort(key=lambda x: (round(x[0], 2), x[1].left, x[1].order))
         clear = bool(near) and near[0][1].left < CLEAR
-        if clear and complete and first < BEAM:
+        if clear and asked < BEAM:
             # what may be in the place of the first of them
-            first, bases = BEAM, [near[0][2], *bases]
-        elif near and (clear or not complete or first >= BEAM):
-            held = list(_held(scene, [x[1] for x in near], wrong, max(until, time.thread_time() + HOLDING_S)))
+            asked, bases = BEAM, [near[0][2], *bases]
+        elif clear or asked >= BEAM:
+            held = _held(scene, [x[1] for x in near], wrong, until)
             near = []  # what came near and does not hold is not asked again
+    held = held or _held(scene, [x[1] for x in near], wrong, until)
     return Search(tuple(held), found.near, tried, complete)
 
 
@@ -163,8 +162,11 @@ def _print(found: Arrays) -> bytes:
     return b"".join(parts)
 
 
-def _held(scene: Scene | Coded, near: Sequence[Near], wrong: Wrong, until: float) -> Iterator[Fit]:
-    """Those of the nearest that hold within budgets, in the order in which they are to be believed."""
+def _held(scene: Scene | Coded, near: Sequence[Near], wrong: Wrong, until: float) -> list[Fit]:
+    """Those of the nearest that hold within budgets, in the order in which they are to be believed; for HOLDING_S at
+    least, `until` or not.
+    """
+    until = max(until, time.thread_time() + HOLDING_S)
     fits: list[tuple[Fit, int]] = []
     for one in near[:HELD]:
         if one.left > 2 * UNEXPLAINED or time.thread_time() > until:
@@ -174,7 +176,7 @@ def _held(scene: Scene | Coded, near: Sequence[Near], wrong: Wrong, until: float
     best = min((one.residual for one, _ in fits), default=0.0)
     # what is within its budget and yet much farther off than another is so by chance
     fits.sort(key=lambda x: (-len(x[0].stages), x[0].off > 0, x[0].residual > 4 * best + 0.02, x[1]))
-    yield from (one for one, _ in fits)
+    return [one for one, _ in fits]
 
 
 def _diagonally(some: Sequence[Near], others: Sequence[Near]) -> list[tuple[Near, Near]]:
@@ -183,21 +185,18 @@ def _diagonally(some: Sequence[Near], others: Sequence[Near]) -> list[tuple[Near
     return [(some[i], others[j]) for i, j in places[:TWINS]]
 
 
-def _worst(scene: Scene | Coded, found: Arrays, wrong: Wrong) -> float:
-    """The share of the error that is left of the stage that is explained worst."""
-    return max(unexplained(scene, name, x, wrong[name]) for name, x in found.items())
-
-
 @dataclass(frozen=True, eq=False)
 class _Faulty:
     """What a kernel with one fault makes, to which another is added."""
 
+    scene: Scene | Coded
+    wrong: Wrong
     problem: Problem
     expected: Arrays
     touched: frozenset[str]  #: stages in which the fault may show
 
     @staticmethod
-    def of(scene: Scene | Coded, hypothesis: Hypothesis) -> "_Faulty | None":
+    def of(scene: Scene | Coded, hypothesis: Hypothesis, wrong: Wrong) -> "_Faulty | None":
         """None where the kernel cannot have the fault."""
         table = edited(scene.problem.table, hypothesis)
         if table is None:
@@ -206,9 +205,15 @@ class _Faulty:
         found = predicted(scene.problem, scene.expected, hypothesis, names)
         if found is None:
             return None
-        return _Faulty(replace(scene.problem, table=table), found, frozenset(scene.touched(hypothesis)))
+        problem = replace(scene.problem, table=table)
+        return _Faulty(scene, wrong, problem, found, frozenset(scene.touched(hypothesis)))
 
-    def and_(self, other: Hypothesis, names: Sequence[str]) -> Arrays | None:
-        """The stages `names` of a kernel that has the other fault too; None where it cannot."""
+    def left_beside(self, other: Hypothesis, names: Sequence[str]) -> tuple[float, Arrays]:
+        """The share of the error that both faults leave of the one of the stages `names` that they explain worst, and
+        these stages; inf where the kernel cannot have both.
+        """
         found = predicted(self.problem, self.expected, other, touched(self.problem, names, other))
-        return None if found is None else {name: found.get(name, self.expected[name]) for name in names}
+        if found is None:
+            return np.inf, {}
+        both = {name: found.get(name, self.expected[name]) for name in names}
+        return max(unexplained(self.scene, name, x, self.wrong[name]) for name, x in both.items()), both
