@@ -91,7 +91,7 @@ def independent_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:
     faulty, clean = ([run(function, case) for case in cases] for function in (fault.function, fault.correct))
     known = {}
     for one in ("full", "out and lse"):
-        wrong, right = ([trace if one == "full" else _ends(trace) for trace in some] for some in (faulty, clean))
+        wrong, right = ([KNOWN[one](trace) for trace in some] for some in (faulty, clean))
         known[one] = counted(one, wrong[:runs], right[:runs], wrong[runs:], fault.stages)
     return {"fault": name, "kernel": fault.function.__name__, "known": known}
 
@@ -261,16 +261,6 @@ def _alone(trace: Trace) -> Trace:
         return found
     cut = {name: getattr(trace.case, name) for name in of_role(TILES, ARITHMETIC)}
     return replace(found, rerun=lambda case, inputs=None: _alone(again(case.but(**cut), inputs)))
-
-
-def _ends(trace: Trace) -> Trace:
-    """out and lse of a function's run."""
-    again = trace.rerun
-    return replace(
-        trace,
-        stages={name: trace.stages[name] for name in ("out", "lse") if name in trace.stages},
-        rerun=None if again is None else lambda case, inputs=None: _ends(again(case, inputs)),
-    )
 
 
 def _quiet_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:

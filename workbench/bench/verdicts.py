@@ -198,12 +198,11 @@ def effective_runs(fault: Fault, runs: int, seed: int) -> Iterator[Trace]:
 
 def reduced(trace: Trace, probes: str) -> Trace:
     """The trace as a run with fewer probes (lean, output) would have left it."""
-    kept = tuple(name for name in trace.requested if name in PROBE_SETS[probes])
-    again = trace.rerun
+    kept, again = PROBE_SETS[probes], trace.rerun
     return replace(
         trace,
-        stages={name: trace.stages[name] for name in kept},
-        requested=kept,
+        stages={name: stage for name, stage in trace.stages.items() if name in kept},
+        requested=tuple(name for name in trace.requested if name in kept),
         rerun=None if again is None else lambda case, inputs=None: reduced(again(case, inputs), probes),
     )
 
