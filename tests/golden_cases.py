@@ -17,7 +17,7 @@ HEADS = ((1, 1), (2, 2), (2, 1), (4, 2), (3, 1))
 BUILDS = ((16, 16, "float32"), (32, 16, "bfloat16"), (16, 16, "float16"))
 DISTRIBUTIONS = (
     *("normal", "normal", "normal", "uniform", "large", "outlier-channels", "near-cancelling", "near-cancelling"),
-    *("peaked", "constant-v", "tiny", "zero-head", "one-hot", "exact-integers", "index-coded"),
+    *("peaked", "constant-v", "tiny", "zero-head", "one-hot", "exact", "exact-ties", "index-coded"),
 )
 
 
@@ -45,7 +45,7 @@ def drawn(rng: Random, **fixed: Any) -> dict[str, Any]:
     }
     if rng.random() < 0.2:
         options["scale"] = float(rng.choice((1.0, 0.3, 0.125)))
-    if options["distribution"] not in ("exact-integers", "index-coded"):
+    if options["distribution"] not in FIXED:
         options["input_std"] = float(rng.choice((0.1, 1.0, 1.0, 4.0)))
     options |= fixed
     try:

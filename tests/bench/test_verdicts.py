@@ -9,6 +9,7 @@ from workbench import Case, diff, run
 from workbench.bench import verdicts as bench_verdicts
 from workbench.bench.tally import LIMITS
 from workbench.bench.verdicts import TRUNCATING, measure, reduced, tables
+from workbench.explore import ranges
 
 #: a few, each a compile: of each kernel, some that the usual rules find and some that they miss; the command takes all
 FAULTS = (
@@ -20,7 +21,7 @@ FAULTS = (
 @pytest.fixture(scope="module")
 def results():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench_verdicts, "BUILDS", FEW_BUILDS)
+        patch.setattr(ranges, "BUILDS", FEW_BUILDS)
         patch.setattr(bench_verdicts, "FAULTS", FAULTS)
         return measure(correct=200, per_fault=1)
 

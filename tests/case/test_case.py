@@ -133,7 +133,7 @@ COUNTS = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "spl
         (dict(causal_alignment="center"), "causal_alignment is one of bottom-right, top-left; got 'center'"),
         (
             dict(distribution="gauss"),
-            f"distribution is one of {ONE_TO_ALL}exact-integers, index-coded, given; got 'gauss'",
+            f"distribution is one of {ONE_TO_ALL}exact, exact-ties, index-coded, given; got 'gauss'",
         ),
         (dict(probs_dtype="int8"), "probs_dtype is one of float32, float16, bfloat16; got 'int8'"),
         (dict(codes="int8"), "codes is one of simulated, e4m3, e5m2; got 'int8'"),
@@ -164,8 +164,22 @@ COUNTS = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "spl
         (dict(causal="no"), "causal must be True or False; got 'no'"),
         (dict(dtype=["float32"]), "dtype is one of float32, float16, bfloat16; got ['float32']"),
         (
-            dict(distribution="exact-integers", input_std=2.0),
-            "distribution exact-integers has fixed values and takes no input_std; got 2.0",
+            dict(distribution="exact", input_std=2.0),
+            "distribution exact has fixed values and takes no input_std; got 2.0",
+        ),
+        (
+            dict(distribution="exact-ties", seqlen=17, head_dim=9),
+            "distribution exact-ties writes the key's index in binary over head_dim: seqlen_k=17 needs head_dim >= 10; "
+            "got 9",
+        ),
+        (
+            dict(distribution="exact", scale=0.001),
+            "distribution exact needs a scale of at least 0.001953125 or at most -0.001953125, so that scores reach "
+            "below -200; got 0.0010000000474974513",
+        ),
+        (
+            dict(distribution="exact", softcap=50),
+            "distribution exact needs scores below -200, and so a softcap of at least 256; got 50.0",
         ),
         (
             dict(distribution="index-coded", input_std=0.5),
@@ -264,10 +278,10 @@ def test_the_mask_of_a_decode_step_and_of_a_window_written_out():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_inputs_are_repeatable_finite_and_in_the_dtype_of_the_case(distribution, dtype):
     case = Case(
-        batch=2, heads=4, kv_heads=2, seqlen_q=9, seqlen_k=13, head_dim=5, dtype=dtype, distribution=distribution
+        batch=2, heads=4, kv_heads=2, seqlen_q=9, seqlen_k=13, head_dim=9, dtype=dtype, distribution=distribution
     )
     first, again = case.inputs(), case.inputs()
-    assert [x.shape for x in first] == [(2, 4, 9, 5), (2, 2, 13, 5), (2, 2, 13, 5)]
+    assert [x.shape for x in first] == [(2, 4, 9, 9), (2, 2, 13, 9), (2, 2, 13, 9)]
     for x, y in zip(first, again, strict=True):
         assert x.dtype == DTYPES[dtype] and x.tobytes() == y.tobytes() and np.all(np.isfinite(x.astype(np.float64)))
     other = case.but(seed=1).inputs()
@@ -371,21 +385,47 @@ def test_one_hot_written_out():
     assert v[0, 0].tolist() == [[0.5, 0], [0, 0.5], [0.5, 0], [0, 0.5]]
 
 
+@pytest.mark.parametrize("distribution", ["exact", "exact-ties"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_exact_integers_sum_without_rounding_in_any_order(dtype):
-    case = Case(heads=2, kv_heads=1, seqlen=128, dtype=dtype, distribution="exact-integers")
-    q, k, v = (x.astype(np.float32) for x in case.inputs())
-    assert set(np.unique(q)) == set(np.unique(k)) == {-64, 0, 64} and set(np.unique(v)) == set(range(-8, 9))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        dict(causal=True, scale=0.3),
+        dict(causal=True, causal_alignment="top-left", scale=-0.05),
+        dict(window=(20, 3), softcap=256.0),
+        dict(seqlen_q=130, seqlen_k=100, causal=True, softcap=1e6),
+    ],
+)
+def test_exact_inputs_leave_a_right_kernel_nothing_to_round(distribution, dtype, options):
+    sizes = dict(batch=2, heads=4, kv_heads=2, head_dim=16) | ({} if "seqlen_q" in options else {"seqlen": 100})
+    case = Case(**sizes, dtype=dtype, distribution=distribution, **options)
+    q, k, v = (np.repeat(x, 4 // x.shape[1], axis=1) for x in inputs64(case))
     terms = q[:, :, :, None, :] * k[:, :, None, :, :]
-    forward, backward = np.float32(0), np.float32(0)
-    for d in range(case.head_dim):
-        forward, backward = forward + terms[..., d], backward + terms[..., -1 - d]
-    exact = np.einsum("bhqd,bgkd->bhqk", q.astype(np.int64), k.astype(np.int64))
-    assert forward.dtype == np.float32 and np.array_equal(forward, exact) and np.array_equal(backward, exact)
-    scores = exact.astype(np.float32) * np.float32(case.scale)
-    probs = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    assert set(np.unique(probs)) == {0, 1}
-    assert np.array_equal(probs @ v, probs.astype(np.int64) @ v.astype(np.int64))
+    assert np.array_equal(terms, terms.astype(np.float32))
+    scores = terms.sum(-1) * case.scale
+    if case.softcap is not None:
+        scores = case.softcap * np.tanh(scores / case.softcap)
+    mask = case.mask()
+    seen = mask.any(axis=1)
+    scores = np.where(mask, scores, -np.inf)[:, :, seen]
+    assert np.all(scores.max(axis=-1) == 0) and np.all((scores == 0) | (scores < -200))
+    # where the score is 0 no product is anything else, so that a scale of q or k before it rounds nothing either
+    assert not np.any(terms[:, :, seen][scores == 0])
+    ties = (scores == 0).sum(axis=-1)
+    assert set(np.unique(ties)) == ({1} if distribution == "exact" else {1, 2, 4, 8})
+    out = (scores == 0) @ v / ties[..., None]
+    assert np.array_equal(out, round_to(out, "bfloat16")) and len(np.unique(out)) > 16
+
+
+def test_exact_inputs_tell_heads_and_batches_apart():
+    """The same key of another head or batch never has the score 0 throughout."""
+    q, k, _ = inputs64(Case(batch=3, heads=3, seqlen=64, head_dim=16, distribution="exact"))
+    zero = (np.einsum("bhqd,cgkd->bhcgqk", q, k) == 0).any(axis=-1).all(axis=-1)
+    places = zero.reshape(9, 9)
+    assert np.all(places.diagonal())
+    same = (np.einsum("bhqd,cgkd->bhcgqk", q, k) == 0).argmax(axis=-1).reshape(9, 9, 64)
+    assert all(not np.array_equal(same[i, i], same[i, j]) for i in range(9) for j in range(9) if i != j)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.case.case import Case
-from workbench.case.distributions import DISTRIBUTIONS
+from workbench.case.distributions import DISTRIBUTIONS, FIXED
 from workbench.case.fields import ALIGNMENTS, ARITHMETIC, DRAWN, FIELDS, PROBLEM, QUANTISED, QUANTISER, TILES, of_role
 from workbench.cli.main import commands
 from workbench.cli.options import case_options, cases_of
@@ -58,7 +58,7 @@ PROBABLY = {
     "window": st.tuples(SIDE, SIDE),
     "probs_dtype": st.sampled_from([*DTYPES]),
     "seed": COUNT,
-    "distribution": st.sampled_from([name for name in DISTRIBUTIONS if name not in ("exact-integers", "index-coded")]),
+    "distribution": st.sampled_from(sorted({*DISTRIBUTIONS} - {*FIXED})),
     "input_std": st.floats(0.1, 4),
     **{name: COUNT for name in ("batch", "head_dim", "splits", "block_q", "block_k")},
     **{name: st.sampled_from(words[1:]) for name, words in QUANTISED.items()},

@@ -10,7 +10,8 @@ import pytest
 
 from tests.builds import FEW_BUILDS
 from workbench import Case, Trace, diff, run
-from workbench.bench import verdicts
+from workbench.explore import ranges
+from workbench.explore.sample import sample
 from workbench.judge.elements import State
 from workbench.judge.expectation import Expectation
 from workbench.reference.bound import Bound
@@ -34,11 +35,11 @@ def only(trace: Trace, names: tuple[str, ...]) -> Trace:
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
 def test_correct_kernels_are_right_whatever_they_leave_behind(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "BUILDS", FEW_BUILDS)
+    monkeypatch.setattr(ranges, "BUILDS", FEW_BUILDS)
     random = np.random.default_rng(11)
     judged = 0
     for _ in range(6):
-        case = verdicts._draw(random, kernel)
+        case = sample(random, kernel)
         if case.dtype != "float32":
             case = case.but(probs_dtype=case.dtype)
         trace = run(kernel, case, backend="emulator")

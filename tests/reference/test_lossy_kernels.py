@@ -212,7 +212,7 @@ def merging(merge: Callable[..., Any], pieces: int, **contract: Any) -> Callable
 
 
 #: exact scores of thousands: nothing is lost but what the normaliser loses
-EXACT = CASE.but(distribution="exact-integers", scale=0.0625, head_dim=16, input_std=1.0)
+EXACT = CASE.but(distribution="exact", scale=0.0625, head_dim=16, input_std=1.0)
 PEAKED = [CASE.but(distribution="peaked", seed=seed, input_std=3.0) for seed in range(4)]
 
 

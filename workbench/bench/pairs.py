@@ -105,6 +105,6 @@ def _moved(one: Trace, both: Trace) -> bool:
         x, y = to_float64(one.stages[name]), to_float64(stage)
         finite = np.isfinite(x) & np.isfinite(y)
         size = np.sqrt(np.mean(x[finite] ** 2)) if finite.any() else 0.0
-        if np.any(np.isfinite(x) != np.isfinite(y)) or np.any(abs(x - y)[finite] > MOVED * size):
+        if np.any(np.isfinite(x) != np.isfinite(y)) or np.any(abs(x[finite] - y[finite]) > MOVED * size):
             return True
     return False

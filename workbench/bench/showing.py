@@ -1,5 +1,6 @@
 """Random cases in which a fault can show."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,19 @@ from workbench.cuda.faults.conditions import always
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
+from workbench.explore.ranges import Among, Between
+from workbench.explore.sample import sample
 from workbench.refusal import Refusal
 
-#: the build of every fault, but for what it needs: one compile each
-BUILD = {"block_q": 32, "block_k": 32, "head_dim": 32}
+#: what is drawn of a case of any fault, but for what it needs; one build, since each is a compile for every fault
+RANGES_OF_FAULTS: Mapping[str, Any] = {
+    **{"block_q": 32, "block_k": 32, "head_dim": 32, "dtype": "float32"},
+    "batch": Among((1, 1, 2)),
+    "group": Between(1, 2),
+    "causal_alignment": "bottom-right",
+    "scale": Among((*(None,) * 9, 0.125, 0.3, 1.0)),
+    "distribution": Among(("normal", "uniform", "outlier-channels", "peaked")),
+}
 #: cases among which one that shows a fault is sought
 TRIES = 1000
 
@@ -35,21 +45,13 @@ def hiding(fault: Fault, random: np.random.Generator) -> Case | None:
 
 def _drawn(fault: Fault, random: np.random.Generator, shortest: int) -> Case:
     """A settled case of any shape and mask, square in half of all, with what the fault needs."""
-    kernel = KERNELS[fault.kernel]
-    length, other = (int(n) for n in random.integers(shortest, 129, 2))
-    kv_heads, square = int(random.integers(1, 3)), bool(random.integers(2))
-    options: dict[str, Any] = {
-        **BUILD,
-        "batch": int(random.choice([1, 1, 2])),
-        "heads": kv_heads * int(random.integers(1, 3)),
-        "kv_heads": kv_heads,
-        "seqlen_q": length,
-        "seqlen_k": length if square else other,
-        "causal": bool(random.integers(2)),
-        "splits": int(random.integers(1 if shortest == 1 else 2, 5)) if kernel.splits else None,
-        "seed": int(random.integers(2**32)),
-        "distribution": str(random.choice(["normal", "uniform", "outlier-channels", "peaked"])),
+    kernel, lengths = KERNELS[fault.kernel], Between(shortest, 128)
+    square = random.integers(2) and not {"seqlen_q", "seqlen_k"} & {*fault.needs}
+    given: dict[str, Any] = {
+        **RANGES_OF_FAULTS,
+        **({"seqlen": lengths} if square else {"seqlen_q": lengths, "seqlen_k": lengths}),
+        "splits": Between(1 if shortest == 1 else 2, 4) if kernel.splits else None,
+        **dict.fromkeys(("softcap", "window", "codes")),
+        **fault.needs,
     }
-    if random.integers(4) == 0:
-        options["scale"] = float(random.choice([0.125, 0.3, 1.0]))
-    return settle(kernel, Case(**options | dict(fault.needs)))
+    return settle(kernel, sample(random, fault.kernel, **given))

@@ -17,29 +17,21 @@ from workbench.bench.harness import gathered, spread
 from workbench.bench.showing import showing
 from workbench.bench.tally import LIMITS, RULES, Called, Tally, counted, expected_out
 from workbench.case.case import Case
-from workbench.case.distributions import DISTRIBUTIONS
 from workbench.case.stages import PROBE_SETS
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
+from workbench.explore import ranges
+from workbench.explore.sample import sample
 from workbench.foreign.run import run
 from workbench.judge import usual_rules as rules
 from workbench.judge.diff import SEVERITY, diff
 from workbench.judge.stage import ORIGIN_VERDICTS, RIGHT_VERDICTS
 from workbench.reference.graph import direct
 from workbench.reference.tables import table_of
-from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.bench-verdicts/1"
-#: block_q, block_k, smallest and largest head_dim, dtype: few, since each is one compile for every kernel function
-BUILDS = (
-    (16, 16, 1, 32, "float32"),
-    (32, 16, 1, 32, "bfloat16"),
-    (64, 64, 33, 64, "float32"),
-    (64, 64, 33, 64, "float16"),
-    (32, 32, 65, 128, "float32"),
-)
 #: the kernels on floats: those on codes take no dtype, and have variants of their own
 MEASURED = tuple(kernel.name for kernel in KERNELS.values() if not kernel.quantised)
 #: the faults that numbers show
@@ -62,8 +54,8 @@ def measure(correct: int = 2000, per_fault: int = 20, seed: int = 0, jobs: int =
     (`effective`), and how many of these each verdict on the stage gets; `biased` takes a second run on other inputs.
     """
     random = np.random.default_rng(seed)
-    runs = [(name, _draw(random, name)) for _, name in zip(range(correct), itertools.cycle(MEASURED), strict=False)]
-    correct_s = CASE_S * correct / jobs + BUILD_S * 1.5 * len(BUILDS)
+    runs = [(name, sample(random, name)) for _, name in zip(range(correct), itertools.cycle(MEASURED), strict=False)]
+    correct_s = CASE_S * correct / jobs + BUILD_S * 1.5 * len(ranges.BUILDS)
     counts = Tally.of(gathered(f"judge {correct} correct runs", correct_s, spread(_called, runs, jobs), _not_right))
     rows = fault_rows(_fault_row, FAULTS, "faults", per_fault, seed, jobs)
     truncating = fault_rows(_truncating_row, TRUNCATING, "truncated sums", per_fault, seed, jobs)
@@ -125,37 +117,6 @@ def _called(drawn: tuple[str, Case]) -> Called:
     """What a correct run was called."""
     name, case = drawn
     return Called.of(diff(run(name, case, backend="emulator")))
-
-
-def _draw(random: np.random.Generator, kernel: str) -> Case:
-    """A case of any shape, distribution, mask and scale, on one of BUILDS."""
-    block_q, block_k, low, high, dtype = BUILDS[random.integers(len(BUILDS))]
-    kv_heads = int(random.integers(1, 3))
-    options: dict[str, Any] = {
-        "batch": int(random.integers(1, 3)),
-        "heads": kv_heads * int(random.integers(1, 4)),
-        "kv_heads": kv_heads,
-        "seqlen_q": int(random.integers(1, 100)),
-        "seqlen_k": int(random.integers(1, 150)),
-        "head_dim": int(random.integers(low, high + 1)),
-        "dtype": dtype,
-        "causal": bool(random.integers(2)),
-        "causal_alignment": str(random.choice(["bottom-right", "top-left"])),
-        "splits": int(random.integers(1, 6)) if KERNELS[kernel].splits else None,
-        "block_q": block_q,
-        "block_k": block_k,
-        "seed": int(random.integers(2**32)),
-        "distribution": str(random.choice(sorted(DISTRIBUTIONS))),
-    }
-    return _case(options)
-
-
-def _case(options: dict[str, Any]) -> Case:
-    """The case; with normal inputs where index-coded ones want a larger head_dim."""
-    try:
-        return Case(**options)
-    except Refusal:
-        return Case(**options | {"distribution": "normal"})
 
 
 def _fault_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:

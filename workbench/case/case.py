@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case.distributions import DISTRIBUTIONS, bits, shapes
+from workbench.case.distributions import DISTRIBUTIONS, EXACT, FIXED, SMALLEST_CAP, SMALLEST_SCALE, shapes
 from workbench.case.fields import FIELDS, GIVEN, SEQLEN
 from workbench.case.stages import axis_sizes
 from workbench.floats import DTYPES
@@ -80,15 +80,32 @@ class Case:
             hides_nothing = (-1, 0 if self.causal else -1)
             window = (self.window[0], 0 if self.causal else self.window[1])
             self._settle("window", None if window == hides_nothing else window)
-        if self.distribution in ("exact-integers", "index-coded") and self.input_std != 1:
+        if self.distribution in FIXED:
+            self._check_fixed()
+
+    def _check_fixed(self) -> None:
+        """Refusal where a distribution of fixed values does not fit the case."""
+        if self.input_std != 1:
             raise Refusal(
                 f"distribution {self.distribution} has fixed values and takes no input_std; got {self.input_std!r}"
             )
-        needed = bits(self.seqlen_k)
-        if self.distribution == "index-coded" and self.head_dim < needed:
+        needed = FIXED[self.distribution](self.seqlen_k)
+        if self.head_dim < needed:
             raise Refusal(
-                f"distribution index-coded writes the key's index in binary over head_dim: seqlen_k={self.seqlen_k} "
-                f"needs head_dim >= {needed}; got {self.head_dim}"
+                f"distribution {self.distribution} writes the key's index in binary over head_dim: seqlen_k="
+                f"{self.seqlen_k} needs head_dim >= {needed}; got {self.head_dim}"
+            )
+        if self.distribution not in EXACT:
+            return
+        if not SMALLEST_SCALE <= abs(self.scale):
+            raise Refusal(
+                f"distribution {self.distribution} needs a scale of at least {SMALLEST_SCALE} or at most "
+                f"-{SMALLEST_SCALE}, so that scores reach below -200; got {self.scale!r}"
+            )
+        if self.softcap is not None and self.softcap < SMALLEST_CAP:
+            raise Refusal(
+                f"distribution {self.distribution} needs scores below -200, and so a softcap of at least "
+                f"{SMALLEST_CAP:g}; got {self.softcap!r}"
             )
 
     def _settle(self, name: str, value: object) -> None:

@@ -24,6 +24,10 @@ class Drawn(Protocol):
     def head_dim(self) -> int: ...
     @property
     def input_std(self) -> float: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def softcap(self) -> float | None: ...
     def mask(self) -> np.ndarray: ...
 
 
@@ -111,14 +115,69 @@ def _one_hot(case: Drawn, rng: np.random.Generator) -> Arrays:
     return q, k, v
 
 
-def _exact_integers(case: Drawn, rng: np.random.Generator) -> Arrays:
-    """q, k = 64 * {-1, 0, 1}, v = {-8..8}: scores of a row differ by 0 or at least 4096 * scale.
+#: how far below the maximum, 0, a score of `exact` is that is not a maximum: exp of -200 is 0 in float32, and so is
+#: 2^-200
+_BELOW = 208.0
+#: a case's softcap and scale for that; with 2^-9 and 2^13 keys q and k hold up to 2^15, which float16 does
+SMALLEST_CAP, SMALLEST_SCALE = 256.0, 2.0**-9
+#: digits that a row of `exact-ties` leaves open, at most: 8 keys, whose sum of v has 7 bits, which bfloat16 holds
+_OPEN = 3
 
-    At scale >= 0.03 probs are then exactly 0 or 1 in float32 (exp(-104) < 2^-150), so that qk, row_sum and acc are sums
-    of integers below 2^24: exact in any order. scores is exact when scale is a power of two.
+
+def _exact(case: Drawn, rng: np.random.Generator) -> Arrays:
+    """No right kernel rounds: a row's score is 0 at one random visible key and below -200 at others, v = {-8..8}.
+
+    So row_max is 0, probs and row_sum are 1, lse is 0, out is v of that key: whatever scales, sums, exp and casts are
+    like. k[j] has each digit of j in either of two random dims; q[i] has a large negative number where its key does not
+    have it, larger for higher digits, so that all products of the two are 0, and no two other keys have one score: what
+    tiles and splits without that key make of theirs is exact too. In other dims k is 0, and q = {-3..3}.
     """
-    q, k, v = shapes(case)
-    return 64.0 * rng.integers(-1, 2, q), 64.0 * rng.integers(-1, 2, k), 1.0 * rng.integers(-8, 9, v)
+    return _exact_at(case, rng, 0)
+
+
+def _exact_ties(case: Drawn, rng: np.random.Generator) -> Arrays:
+    """As exact, but the score is 0 at 1, 2, 4 or 8 keys of a row, whose mean of v is out; lse is log of that number.
+
+    They are those that differ in some random digits of their index, and so lie in several tiles and splits.
+    """
+    return _exact_at(case, rng, _OPEN)
+
+
+def _exact_at(case: Drawn, rng: np.random.Generator, most: int) -> Arrays:
+    """`_exact` with up to 2^most maxima in a row."""
+    shape_q, shape_k, _ = shapes(case)
+    q, k, v = np.zeros(shape_q), np.zeros(shape_k), 1.0 * rng.integers(-8, 9, shape_k)
+    digits, keys = bits(case.seqlen_k), np.arange(case.seqlen_k)
+    mask = case.mask()  # of which a row is one run of keys
+    first, visible = mask.argmax(axis=1), mask.sum(axis=1)
+    at = np.minimum(first + rng.integers(0, np.maximum(visible, 1), shape_q[:3]), case.seqlen_k - 1)
+    open_digits = rng.permuted(np.broadcast_to(np.arange(digits), (*at.shape, digits)), axis=-1)[..., :most]
+    wanted = rng.integers(0, open_digits.shape[-1] + 1, at.shape)
+    left_open = np.zeros(at.shape, int)  # a bit for each digit that any key may have
+    for n in range(1, open_digits.shape[-1] + 1):
+        chosen = (1 << open_digits[..., :n]).sum(axis=-1)
+        subsets = np.arange(2**n)[:, None] >> np.arange(n) & 1  # of the digits, which flip in other keys
+        ties = at[..., None] ^ np.where(subsets, 1 << open_digits[..., None, :n], 0).sum(axis=-1)
+        seen = ((ties >= first[:, None]) & (ties < (first + visible)[:, None])).sum(axis=-1)
+        left_open = np.where((wanted >= n) & np.isin(seen, 2 ** np.arange(n + 1)), chosen, left_open)
+
+    cap = case.softcap
+    reach = _BELOW if cap is None else cap * math.atanh(_BELOW / cap)
+    height = max(0, math.ceil(math.log2(reach / abs(case.scale))))
+    dims = rng.permutation(case.head_dim)
+    # keys of the same index have other names in another head, so that one of the wrong head is seen
+    names = np.resize(rng.permutation(2**digits), shape_k[:2])
+    of_query = np.repeat(names, case.heads // case.kv_heads, axis=1)[..., None]
+    for digit in range(digits):
+        pair, power = dims[2 * digit : 2 * digit + 2], height + digit
+        here, there = -math.copysign(2.0 ** (power - power // 2), case.scale), 2.0 ** (power // 2)
+        held, asked = ((x >> digit) & 1 for x in (keys ^ names[..., None], at ^ of_query))
+        for value, dim in enumerate(pair):
+            k[..., dim] = np.where(held == value, there, 0.0)
+            q[..., dim] = np.where((asked != value) & (left_open >> digit & 1 == 0), here, 0.0)
+    others = dims[2 * digits :]
+    q[..., others] = rng.integers(-3, 4, (*at.shape, len(others)))
+    return q, k, v
 
 
 def _index_coded(case: Drawn, rng: np.random.Generator) -> Arrays:
@@ -147,6 +206,13 @@ def shapes(case: Drawn) -> tuple[tuple[int, ...], ...]:
     return query, key, key
 
 
+#: those on which a right kernel rounds nothing, so that any difference is a bug
+EXACT = ("exact", "exact-ties")
+#: those of fixed values, which take no standard deviation -> dims that they need for the keys
+FIXED: Mapping[str, Callable[[int], int]] = {
+    **dict.fromkeys(EXACT, lambda seqlen_k: 2 * bits(seqlen_k)),
+    "index-coded": bits,
+}
 #: name -> draw(case, rng) -> q, k, v in float64; the docstring of each is its formula
 DISTRIBUTIONS: Mapping[str, Callable[[Drawn, np.random.Generator], Arrays]] = {
     "normal": _normal,
@@ -159,6 +225,7 @@ DISTRIBUTIONS: Mapping[str, Callable[[Drawn, np.random.Generator], Arrays]] = {
     "tiny": _tiny,
     "zero-head": _zero_head,
     "one-hot": _one_hot,
-    "exact-integers": _exact_integers,
+    "exact": _exact,
+    "exact-ties": _exact_ties,
     "index-coded": _index_coded,
 }

@@ -27,6 +27,7 @@ from workbench.judge.codes.loss import Loss, loss
 from workbench.judge.doubts import with_doubts
 from workbench.judge.elements import Comparison, State, Summary
 from workbench.judge.evidence import excesses
+from workbench.judge.exactness import with_exactness
 from workbench.judge.expectation import Expectation
 from workbench.judge.expected import truth
 from workbench.judge.explain.explain import Explained, explain
@@ -237,7 +238,7 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
         return None if trace.rerun is None else trace.rerun(second_case(trace.case))
 
     judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged, second), second), decisive)
-    return Diff(trace, *with_blame(trace, judged, others), gathered)
+    return Diff(trace, *with_blame(trace, with_exactness(trace, judged), others), gathered)
 
 
 def _check_sentinel(trace: Trace) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from tests.builds import FEW_BUILDS
 from workbench import Against, Case, Diff, Refusal, Trace, against, diff, run
-from workbench.case.distributions import DISTRIBUTIONS
+from workbench.explore import ranges
+from workbench.explore.sample import sample
 from workbench.judge.codes.decoding import attention_of
 
 CASE = Case(seqlen=128, head_dim=32, causal=True, block_q=32, block_k=32)
@@ -212,28 +213,14 @@ def test_repr(flash: Diff) -> None:
 def random_pair(random: np.random.Generator, kind: str) -> Against:
     """Two correct kernels on a case of any shape, mask, scale and distribution."""
     builds = FEW_BUILDS[:1] if kind in ("tiles", "dtypes") else FEW_BUILDS  # these compile others beside them
-    block_q, block_k, low, high, dtype = builds[random.integers(len(builds))]
-    kv_heads = int(random.integers(1, 3))
-    options: dict[str, Any] = {
-        "heads": kv_heads * int(random.integers(1, 3)),
-        "kv_heads": kv_heads,
-        "seqlen_q": int(random.integers(1, 100)),
-        "seqlen_k": int(random.integers(1, 150)),
-        "head_dim": 64 if kind == "codes" else int(random.integers(low, high + 1)),
-        "dtype": "float32" if kind == "codes" else dtype,
-        "causal": bool(random.integers(2)),
-        "causal_alignment": str(random.choice(["bottom-right", "top-left"])),
-        "scale": None if random.integers(2) else float(random.uniform(-2, 2)),
-        "probs_dtype": None if kind == "codes" or random.integers(2) else dtype,
-        "block_q": None if kind == "codes" else block_q,
-        "block_k": None if kind == "codes" else block_k,
-        "seed": int(random.integers(2**32)),
-        "distribution": str(random.choice(sorted(DISTRIBUTIONS))),
-    }
-    try:
-        case = Case(**options)
-    except Refusal:  # index-coded with too few dims for its keys
-        case = Case(**options | {"distribution": "normal"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges, "BUILDS", builds)
+        case = sample(random, "flash", batch=1)
+    if kind == "codes":
+        case = case.but(head_dim=64, dtype="float32", block_q=None, block_k=None, distribution="normal")
+        case = case.but(softcap=None, window=None)
+    elif random.integers(2):
+        case = case.but(probs_dtype=case.dtype)
     split = case.but(splits=int(random.integers(1, 6)))
     if kind == "splits":
         return against(judged("split_k", split), judged("split_k", case.but(splits=int(random.integers(1, 6)))))

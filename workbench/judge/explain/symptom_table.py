@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.case.case import Case
+from workbench.case.distributions import FIXED
 from workbench.case.fields import DRAWN, GIVEN, PROBLEM, TILES, of_role
 from workbench.refusal import Refusal
 
@@ -120,7 +121,7 @@ def _unknown(document: Mapping[str, Any], open_: Mapping[str, tuple[Any, ...]], 
     for name in said:
         if name in document:
             raise Refusal(f"{where}: {name} is listed as unknown, and given as {_plain(document[name])!r}; drop one")
-    fixed = document.get("distribution") in ("exact-integers", "index-coded")
+    fixed = document.get("distribution") in FIXED
     return {
         name: tried for name, tried in open_.items() if name not in document and not (fixed and name == "input_std")
     }

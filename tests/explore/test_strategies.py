@@ -1,0 +1,70 @@
+"""Values and tensors on which kernels break."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+
+from tests.refusals import refusal
+from workbench.case.case import Case
+from workbench.explore.strategies import awkward_values, cases, tensors
+from workbench.floats import DTYPES, round_to
+
+SOME = settings(max_examples=60, deadline=None)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_awkward_values_are_finite_numbers_of_the_dtype(dtype):
+    @SOME
+    @given(awkward_values(dtype))
+    def holds(value):
+        assert np.isfinite(value) and float(round_to(value, DTYPES[dtype])) == value
+
+    holds()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_kind_of_awkward_value_is_drawn(dtype):
+    info = ml_dtypes.finfo(DTYPES[dtype])
+    for wanted in (
+        lambda x: x == float(info.max),
+        lambda x: 0 < x < float(info.tiny),
+        lambda x: x == 0 and np.signbit(x),
+        lambda x: x == 2.0**-5,
+        lambda x: 100 < x < 2000,
+    ):
+        assert wanted(find(awkward_values(dtype), wanted, settings=settings(max_examples=3000)))
+    assert find(awkward_values(dtype), lambda x: True) == 0
+
+
+def test_an_unknown_dtype_is_refused():
+    assert refusal(awkward_values, "float64") == "dtype is one of float32, float16, bfloat16; got 'float64'"
+
+
+@SOME
+@given(st.data())
+def test_tensors_fit_their_case(data):
+    case = data.draw(cases())
+    found = data.draw(tensors(case))
+    assert [*found] == ["q", "k", "v"]
+    for name, like in zip(found, case.inputs(), strict=True):
+        assert found[name].shape == like.shape and found[name].dtype == like.dtype
+        assert np.all(np.isfinite(found[name].astype(np.float64)))
+
+
+def test_tensors_shrink_to_zeros_and_have_every_structure():
+    case = Case(seqlen=6, head_dim=4)
+    zeros = find(tensors(case), lambda found: True)
+    assert not any(np.any(x) for x in zeros.values())
+    equal = find(tensors(case, st.just(3.0)), lambda found: len(np.unique(found["q"].sum(-1))) == 1)
+    assert np.all(equal["q"] == 3)
+
+    def cancels(found):
+        v = found["v"].astype(np.float64)
+        return abs(v.sum()) < 1e-3 < abs(v).sum()
+
+    cancelling = find(tensors(case), cancels)
+    assert np.any(cancelling["v"] < 0)
+    hot = find(tensors(case), lambda found: np.count_nonzero(found["q"][0, 0], axis=-1).tolist() == [1] * 6)
+    assert np.all(np.count_nonzero(hot["q"], axis=-1) == 1)

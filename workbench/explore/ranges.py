@@ -1,0 +1,152 @@
+"""Which cases are drawn at random: one table of ranges, and how a case is made of values drawn from them.
+
+Hypothesis draws from it (`strategies.py`), for tests that search and shrink; and a seeded generator (`sample.py`), for
+campaigns, whose draws must be independent and the same tomorrow.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from workbench.case.case import Case
+from workbench.case.distributions import DISTRIBUTIONS
+from workbench.case.fields import ALIGNMENTS, FIELDS
+from workbench.cuda.kernel import Kernel
+from workbench.cuda.kernels import KERNELS
+from workbench.floats import DTYPES
+from workbench.refusal import Refusal
+
+
+class Between(NamedTuple):
+    """Whole numbers, both ends included; the plainest is the least."""
+
+    low: int
+    high: int
+
+
+class Among(NamedTuple):
+    """Some values, each as often as it stands here; the plainest is the first."""
+
+    values: tuple[Any, ...]
+
+
+class Build(NamedTuple):
+    """What a kernel of ours is compiled for."""
+
+    block_q: int
+    block_k: int
+    head_dim: Between
+    dtype: str
+
+
+#: few, since each is one compile for every kernel function
+BUILDS = (
+    Build(16, 16, Between(1, 32), "float32"),
+    Build(32, 16, Between(1, 32), "bfloat16"),
+    Build(32, 32, Between(65, 128), "float32"),
+    Build(64, 64, Between(33, 64), "float32"),
+    Build(64, 64, Between(33, 64), "float16"),
+)
+#: small integers first, what overflows and cancels last
+_PLAINEST = ("exact", "exact-ties", "index-coded", "one-hot", "constant-v", "zero-head", "uniform", "normal")
+#: what is drawn of a case: its fields, and in the place of heads how many share a kv head, of window its two sides.
+#: Lengths are short: a tile has 64 keys at most, so that these have several, ragged ones, and rows without keys.
+RANGES: Mapping[str, Between | Among] = {
+    "batch": Between(1, 2),
+    "kv_heads": Between(1, 2),
+    "group": Between(1, 3),
+    "seqlen_q": Between(1, 99),
+    "seqlen_k": Between(1, 149),
+    "head_dim": Between(1, 128),
+    "dtype": Among(tuple(DTYPES)),
+    "causal": Among((False, True)),
+    "causal_alignment": Among(ALIGNMENTS),
+    "scale": Among((None, None, None, 1.0, 0.125, 0.3, -0.5)),
+    "softcap": Among((None, None, None, 50.0, 5.0)),
+    "windowed": Among((False, False, False, True)),
+    "left": Between(-1, 64),
+    "right": Between(-1, 64),
+    "splits": Between(1, 5),
+    "codes": Among(("simulated", "e4m3", "e5m2")),
+    "distribution": Among((*_PLAINEST, *sorted({*DISTRIBUTIONS} - {*_PLAINEST}))),
+    "seed": Between(0, 2**32 - 1),
+}
+#: a range, or what else whoever draws knows to draw from: a value is itself
+Draw = Callable[[Any], Any]
+
+
+def drawn(draw: Draw, kernel: str | None, given: Mapping[str, Any]) -> Case:
+    """A case of which `draw` gives every value, from the ranges or from what is `given` in their place: fields of a
+    case, `seqlen`, which is both lengths, and names of RANGES.
+
+    `kernel`: of ours, for which tiles, dtype and head_dim are those of few builds; None: a foreign one, which chooses
+    tiles itself. A distribution that does not fit the case becomes normal. Refusal for an unknown kernel or name.
+    """
+    if unknown := [name for name in given if name not in {*RANGES, *FIELDS, "seqlen"}]:
+        raise Refusal(f"what is drawn of a case are {', '.join(dict.fromkeys((*FIELDS, *RANGES)))}; got {unknown[0]}")
+    if kernel is not None and kernel not in KERNELS:
+        raise Refusal(f"cases are drawn for kernels of ours ({', '.join(KERNELS)}), or for none; got {kernel!r}")
+    ours = None if kernel is None else KERNELS[kernel]
+    ranges = {**RANGES, **given}
+
+    def one(name: str) -> Any:
+        return draw(ranges[name])
+
+    fields: dict[str, Any] = _built(draw, ours, given) | _heads(draw, given)
+    fields |= {name: one(name) for name in ("batch", "causal", "causal_alignment", "scale", "distribution", "seed")}
+    if "seqlen" in given:
+        fields["seqlen_q"] = fields["seqlen_k"] = one("seqlen")
+    else:
+        fields |= {name: one(name) for name in ("seqlen_q", "seqlen_k")}
+    if ours is not None and ours.splits:
+        fields["splits"] = one("splits")
+    if ours is not None and ours.quantised:  # it takes neither softcap nor window
+        fields["codes"] = one("codes")
+    else:
+        fields["softcap"] = one("softcap")
+        windowed = "window" not in given and one("windowed")
+        fields["window"] = (one("left"), one("right")) if windowed else draw(given.get("window"))
+    others = [name for name in given if name in FIELDS and name not in fields]
+    fields |= {name: one(name) for name in others}
+    try:
+        return Case(**fields)
+    except Refusal:
+        if "distribution" in given:
+            raise
+        return Case(**fields | {"distribution": "normal"})
+
+
+def _built(draw: Draw, kernel: Kernel | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """dtype and head_dim, of kernels of ours with tiles: of one of BUILDS, as far as these are not `given`."""
+    if kernel is None:
+        return {name: draw({**RANGES, **given}[name]) for name in ("dtype", "head_dim")}
+    fits = [
+        build
+        for build in BUILDS
+        if all(getattr(build, name) == given.get(name, getattr(build, name)) for name in ("block_q", "block_k"))
+        # tables of codes leave no room for tiles of 64 rows
+        and (
+            build.dtype == "float32" and build.block_q < 64
+            if kernel.quantised
+            else given.get("dtype", build.dtype) == build.dtype
+        )
+        and (not isinstance(d := given.get("head_dim"), int) or build.head_dim.low <= d <= build.head_dim.high)
+    ]
+    if not fits:  # a build of its own
+        dtype = Among(("float32",)) if kernel.quantised else RANGES["dtype"]
+        return {name: draw({**RANGES, "dtype": dtype, **given}[name]) for name in ("dtype", "head_dim")}
+    build: Build = draw(Among(tuple(fits)))
+    head_dim: Between | Among = build.head_dim
+    if kernel.quantised:  # in steps of 16
+        head_dim = Among(tuple(range(-(-build.head_dim.low // 16) * 16, build.head_dim.high + 1, 16)))
+    fixed = {"block_q": build.block_q, "block_k": build.block_k, "dtype": build.dtype, "head_dim": head_dim}
+    return {name: draw(given.get(name, x)) for name, x in fixed.items()}
+
+
+def _heads(draw: Draw, given: Mapping[str, Any]) -> dict[str, Any]:
+    """heads and kv_heads, which divide them."""
+    if "heads" in given:
+        heads = draw(given["heads"])
+        divisors = tuple(n for n in range(1, heads + 1) if heads % n == 0)
+        return {"heads": heads, "kv_heads": draw(given.get("kv_heads", Among(divisors)))}
+    kv_heads, group = (draw({**RANGES, **given}[name]) for name in ("kv_heads", "group"))
+    return {"heads": kv_heads * group, "kv_heads": kv_heads}
