@@ -415,7 +415,7 @@ def test_exact_inputs_leave_a_right_kernel_nothing_to_round(distribution, dtype,
     ties = (scores == 0).sum(axis=-1)
     assert set(np.unique(ties)) == ({1} if distribution == "exact" else {1, 2, 4, 8})
     out = (scores == 0) @ v / ties[..., None]
-    assert np.array_equal(out, round_to(out, "bfloat16")) and len(np.unique(out)) > 16
+    assert np.array_equal(out, round_to(out, "bfloat16")) and len(np.unique(out)) >= 9
 
 
 def test_exact_inputs_tell_heads_and_batches_apart():

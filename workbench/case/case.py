@@ -21,7 +21,7 @@ from workbench.refusal import Refusal
 _SETTLED: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Case:
     """One problem. `seqlen` sets both lengths; of seqlen_q and seqlen_k one alone sets both.
 
@@ -123,6 +123,24 @@ class Case:
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain Python values, for JSON; `Case(**case.as_dict())` is the same case."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        """The expression that makes this case, with the fields alone that are not as usual.
+
+        >>> Case(heads=4, kv_heads=2, seqlen=65, causal=True, scale=None)
+        Case(heads=4, kv_heads=2, seqlen=65, causal=True)
+        """
+        square, usual = self.seqlen_q == self.seqlen_k, Case(heads=self.heads, head_dim=self.head_dim)
+        words = {}
+        for name in FIELDS:
+            value = getattr(self, name)
+            if name in ("seqlen_q", "seqlen_k") and not square:  # one length alone would set both
+                words[name] = value
+            elif name in ("heads", "head_dim"):
+                words |= {} if value == getattr(Case, name) else {name: value}
+            elif value != getattr(usual, name) and name != "seqlen_k":
+                words["seqlen" if name == "seqlen_q" else name] = value
+        return f"Case({', '.join(f'{name}={value!r}' for name, value in words.items())})"
 
     @property
     def sizes(self) -> dict[str, int]:

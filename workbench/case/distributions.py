@@ -125,12 +125,13 @@ _OPEN = 3
 
 
 def _exact(case: Drawn, rng: np.random.Generator) -> Arrays:
-    """No right kernel rounds: a row's score is 0 at one random visible key and below -200 at others, v = {-8..8}.
+    """No right kernel rounds: a row's score is 0 at one random visible key, below -200 at others; v = 0, ±1, ... ±8.
 
     So row_max is 0, probs and row_sum are 1, lse is 0, out is v of that key: whatever scales, sums, exp and casts are
     like. k[j] has each digit of j in either of two random dims; q[i] has a large negative number where its key does not
     have it, larger for higher digits, so that all products of the two are 0, and no two other keys have one score: what
-    tiles and splits without that key make of theirs is exact too. In other dims k is 0, and q = {-3..3}.
+    tiles and splits without that key make of theirs is exact too. In other dims k is 0, and q = ±1, ±2. All are powers
+    of two, of which codes in float8 lose nothing.
     """
     return _exact_at(case, rng, 0)
 
@@ -146,7 +147,7 @@ def _exact_ties(case: Drawn, rng: np.random.Generator) -> Arrays:
 def _exact_at(case: Drawn, rng: np.random.Generator, most: int) -> Arrays:
     """`_exact` with up to 2^most maxima in a row."""
     shape_q, shape_k, _ = shapes(case)
-    q, k, v = np.zeros(shape_q), np.zeros(shape_k), 1.0 * rng.integers(-8, 9, shape_k)
+    q, k, v = np.zeros(shape_q), np.zeros(shape_k), rng.choice(np.array([0, 1, -1, 2, -2, 4, -4, 8, -8.0]), shape_k)
     digits, keys = bits(case.seqlen_k), np.arange(case.seqlen_k)
     mask = case.mask()  # of which a row is one run of keys
     first, visible = mask.argmax(axis=1), mask.sum(axis=1)
@@ -176,7 +177,7 @@ def _exact_at(case: Drawn, rng: np.random.Generator, most: int) -> Arrays:
             k[..., dim] = np.where(held == value, there, 0.0)
             q[..., dim] = np.where((asked != value) & (left_open >> digit & 1 == 0), here, 0.0)
     others = dims[2 * digits :]
-    q[..., others] = rng.integers(-3, 4, (*at.shape, len(others)))
+    q[..., others] = rng.choice(np.array([1.0, -1.0, 2.0, -2.0]), (*at.shape, len(others)))
     return q, k, v
 
 
