@@ -7,6 +7,7 @@ import numpy as np
 
 from tests.golden import module
 from workbench import Case, Refusal, Trace, run
+from workbench.case.distributions import FIXED
 
 Random = np.random.Generator
 Made = tuple[Trace, dict[str, Any]]  #: a trace, and the options of its file

@@ -1,6 +1,7 @@
 """The screens that the documentation shows, and what prints them: `python -m tests.screens` writes them anew.
 
-A screen is a block of code below a line <!-- screen: workbench ... -->, which is the command that prints it.
+A screen is a block of code below a line <!-- screen: workbench ... -->, or pytest ..., which is the command that prints
+it.
 """
 
 import re
@@ -10,11 +11,20 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 SCREEN = re.compile(r"(<!-- screen: ([^>]*) -->\n```\n)(.*?)(```)", re.DOTALL)
+#: first word of a command -> what runs it; the plugin by the name of its entry point, where the installation has that
+PROGRAMS = {
+    "workbench": ["-c", "from workbench.cli.main import main; main()"],
+    "pytest": [
+        *("-m", "pytest", "-p", "no:cacheprovider", "-p"),
+        "attention" if entry_points(group="pytest11", name="attention") else "workbench.testing.plugin",
+    ],
+}
 
 
 def kernels(page: Path) -> dict[str, str]:
@@ -29,7 +39,8 @@ def printed(page: Path, command: str, folder: Path) -> tuple[str, int]:
     """
     for name, source in kernels(page).items():
         (folder / name).write_text(source)
-    words = [sys.executable, "-c", "from workbench.cli.main import main; main()", *shlex.split(command)[1:]]
+    program, *words = shlex.split(command)
+    words = [sys.executable, *PROGRAMS[program], *words]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{command} exits with {done.returncode}:\n{done.stderr}")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.case.case import Case
     from workbench.cuda.check import check
+    from workbench.explore.laws.every import laws
+    from workbench.explore.shrink.shrink import shrink
     from workbench.foreign.run import run
     from workbench.judge.against.pair import Against, against
     from workbench.judge.diff import Diff, diff
@@ -44,6 +46,8 @@ _HOMES = {
     "table": "judge.table.table",
     "against": "judge.against.pair.against",
     "Against": "judge.against.pair.Against",
+    "laws": "explore.laws.every.laws",
+    "shrink": "explore.shrink.shrink.shrink",
     "check": "cuda.check.check",
     "Refusal": "refusal.Refusal",
     "Unavailable": "refusal.Unavailable",
@@ -60,6 +64,7 @@ __all__ = [
     "case_of",
     "check",
     "diff",
+    "laws",
     "load",
     "load_inputs",
     "load_log",
@@ -67,6 +72,7 @@ __all__ = [
     "run",
     "save",
     "save_inputs",
+    "shrink",
     "table",
 ]
 

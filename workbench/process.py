@@ -75,6 +75,19 @@ def interruptible() -> Iterator[None]:
         os.close(writer)
 
 
+@contextmanager
+def patient() -> Iterator[None]:
+    """Within it Ctrl-C raises KeyboardInterrupt and ends nothing by force, for what returns the best that it has."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    watching = signal.set_wakeup_fd(-1)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(watching, warn_on_full_buffer=False)
+
+
 def end() -> NoReturn:
     """End this process and those of its pools at once, with STOPPED; of what is half-written nothing is left."""
     for path in [*_unfinished]:

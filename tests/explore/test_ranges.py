@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.refusals import refusal
 from workbench.case.case import Case
+from workbench.case.fields import ALIGNMENTS
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
 from workbench.explore.ranges import BUILDS, RANGES, Among, Between
@@ -46,6 +47,14 @@ def test_a_sample_has_what_breaks_kernels():
     )
     assert min(seen.values()) >= 50, seen
     assert {case.distribution for case in found} == {*RANGES["distribution"].values}  # type: ignore[union-attr]
+
+
+def test_a_function_is_told_causal_and_no_more_unless_more_is_asked_for():
+    found = drawn(None)
+    assert {(case.window, case.softcap, case.causal_alignment) for case in found} == {(None, None, "bottom-right")}
+    asked = drawn(None, windowed=True, softcap=Among((None, 5.0)), causal_alignment=Among(ALIGNMENTS))
+    assert len({case.window for case in asked}) > 20 and {case.softcap for case in asked} == {None, 5.0}
+    assert {case.causal_alignment for case in asked} == {*ALIGNMENTS}
 
 
 def test_what_is_given_is_not_drawn():

@@ -142,6 +142,10 @@ class Case:
                 words["seqlen" if name == "seqlen_q" else name] = value
         return f"Case({', '.join(f'{name}={value!r}' for name, value in words.items())})"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The same for IPython and hypothesis, which would list all fields."""
+        printer.text(repr(self))
+
     @property
     def sizes(self) -> dict[str, int]:
         """As `stages.axis_sizes`, without t and s where tiles and splits are not settled."""

@@ -112,6 +112,30 @@ def faults(per_fault: int, seed: int, jobs: int, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
+@json_option
+def shrink(jobs: int, as_json: bool) -> None:
+    """Shrink a large case of every fault, and say how small it became, and whether it fails in the same way."""
+    from workbench.bench import shrink as bench_shrink
+
+    _measured(bench_shrink, as_json, jobs)
+
+
+@bench.command()
+@click.option("--cases", type=click.IntRange(min=1), default=500, help="Random cases [500]")
+@click.option("--exact", type=click.IntRange(min=1), default=200, help="Random cases of exact inputs [200]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
+@json_option
+def assertions(cases: int, exact: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Put PyTorch's attention through `assert_attention` and assert_close; 1 where assert_attention fails one."""
+    from workbench.bench import assertions as bench_assertions
+
+    results = _measured(bench_assertions, as_json, cases, exact, seed, jobs)
+    sys.exit(BUG if results["failed"] or any(row["off"] for row in results["exact"]) else 0)
+
+
+@bench.command()
 @click.argument("target", metavar="TARGET")
 @fault_option
 @case_options

@@ -9,8 +9,9 @@ import click
 
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
-from workbench.cli.exits import BUG, always_failing, failing
+from workbench.cli.exits import BUG
 from workbench.cli.options import json_option, one_target, run_options
+from workbench.judge.fails import failing, outcome
 
 if TYPE_CHECKING:
     from workbench.judge.diff import Diff
@@ -59,7 +60,7 @@ def explain(target: str | None, seconds: float, symptoms: Path | None, as_json: 
         screen = text.console()
         for one in found:
             screen.print(text.explained(*one, unicode=screen.is_terminal, width=screen.width), crop=False)
-    sys.exit(BUG if always_failing() & {failing(judged) for judged, _ in found} else 0)
+    sys.exit(BUG if failing() & {outcome(judged) for judged, _ in found} else 0)
 
 
 def _symptoms(target: str | None, path: Path, as_json: bool, options: dict[str, Any]) -> None:

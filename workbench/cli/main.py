@@ -21,20 +21,20 @@ from workbench.cli.check import check
 from workbench.cli.commands import Commands
 from workbench.cli.completion import complete
 from workbench.cli.contract import contract
-from workbench.cli.exits import BUG, DEFECT, ENVIRONMENT, USAGE, always_failing, failing
+from workbench.cli.exits import BUG, DEFECT, ENVIRONMENT, USAGE
 from workbench.cli.explain import explain
 from workbench.cli.inputs import inputs
+from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
 from workbench.cli.options import json_option, one_target, run_options
 from workbench.cli.score import score
 from workbench.cli.show import show
+from workbench.cli.shrink import shrink
+from workbench.judge.fails import FAIL_ON, failing, outcome
 
 if TYPE_CHECKING:
     from workbench.judge.diff import Diff
     from workbench.trace.trace import Trace
-
-#: --fail-on -> verdicts that exit with 1 besides bug, missing and untestable
-FAILS_ALSO = {"bug": (), "biased": ("biased",), "suspicious": ("biased", "suspicious")}
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ def commands(context: click.Context) -> None:
     context.with_resource(command())
 
 
-for command in (bench, check, contract, explain, faults, inputs, kernels, score, show):
+for command in (bench, check, contract, explain, faults, inputs, kernels, laws, score, show, shrink):
     commands.add_command(command)
 
 
@@ -145,9 +145,10 @@ def diff(
     from workbench.cli.runs import runs
     from workbench.progress import shown
     from workbench.refusal import Refusal
+    from workbench.report.folder import write
 
-    if fail_on not in FAILS_ALSO:
-        raise Refusal(f"--fail-on is one of {', '.join(FAILS_ALSO)}; got {fail_on!r}")
+    if fail_on not in FAIL_ON:
+        raise Refusal(f"--fail-on is one of {', '.join(FAIL_ON)}; got {fail_on!r}")
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)  # before the runs, whose results would be lost
@@ -159,11 +160,11 @@ def diff(
     with shown():
         if second:
             pairs = list(cli_against.judged(target, second, options))
-            verdicts = [verdict for pair in pairs for verdict in (pair.verdict, failing(pair.a))]
+            verdicts = [verdict for pair in pairs for verdict in (pair.verdict, outcome(pair.a))]
             for i, pair in enumerate(pairs):
                 for side, judged in (("a", pair.a), ("b", pair.b)):
                     if out is not None:
-                        _write(judged, out / (side if len(pairs) == 1 else f"{i:03d}/{side}"))
+                        write(judged, out / (side if len(pairs) == 1 else f"{i:03d}/{side}"))
         else:
             calls, estimate_s = runs(target, **options)
             if against_trace is not None:
@@ -172,15 +173,15 @@ def diff(
             beside = as_json or out is not None or (verbose and len(calls) == 1)
             for i, judged in enumerate(_judged(calls, estimate_s, report=beside)):
                 if out is not None:
-                    _write(judged, out if len(calls) == 1 else out / f"{i:03d}")
+                    write(judged, out if len(calls) == 1 else out / f"{i:03d}")
                 printed.append(_printed(judged, alone=len(calls) == 1, as_json=as_json))
-                verdicts.append(failing(judged))
+                verdicts.append(outcome(judged))
         # what a report computes shows its progress too
         if second:
             cli_against.show(pairs, as_json, out)
         else:
             _print(printed, as_json, verbose, out)
-    fails = {*always_failing(), "parts", *FAILS_ALSO[fail_on]}
+    fails = {"parts", *failing(fail_on)}
     sys.exit(BUG if fails.intersection(verdicts) else 0)
 
 
@@ -200,14 +201,6 @@ def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None, *, rep
         for i, call in enumerate(calls):
             tick(f"{i} of {len(calls)} done")
             yield judge.diff(call(), report=report)
-
-
-def _write(judged: "Diff", folder: Path) -> None:
-    from workbench.report.pictures import overview as plots
-    from workbench.trace.file import save
-
-    plots.save(judged, folder)
-    save(judged.trace, folder / "trace.safetensors")
 
 
 def _printed(judged: "Diff", *, alone: bool, as_json: bool) -> Any:

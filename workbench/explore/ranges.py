@@ -70,6 +70,8 @@ RANGES: Mapping[str, Between | Among] = {
     "distribution": Among((*_PLAINEST, *sorted({*DISTRIBUTIONS} - {*_PLAINEST}))),
     "seed": Between(0, 2**32 - 1),
 }
+#: what a foreign function is not told of a case, unless it takes a keyword for it
+_UNTOLD: Mapping[str, Any] = {"causal_alignment": ALIGNMENTS[0], "windowed": False, "softcap": None}
 #: a range, or what else whoever draws knows to draw from: a value is itself
 Draw = Callable[[Any], Any]
 
@@ -79,14 +81,15 @@ def drawn(draw: Draw, kernel: str | None, given: Mapping[str, Any]) -> Case:
     case, `seqlen`, which is both lengths, and names of RANGES.
 
     `kernel`: of ours, for which tiles, dtype and head_dim are those of few builds; None: a foreign one, which chooses
-    tiles itself. A distribution that does not fit the case becomes normal. Refusal for an unknown kernel or name.
+    tiles itself, and is told of the mask that it is causal, and no more: unless they are given, there is neither window
+    nor softcap, and the diagonal ends at the last key. A distribution that does not fit the case becomes normal. Refusal for an unknown kernel or name.
     """
     if unknown := [name for name in given if name not in {*RANGES, *FIELDS, "seqlen"}]:
         raise Refusal(f"what is drawn of a case are {', '.join(dict.fromkeys((*FIELDS, *RANGES)))}; got {unknown[0]}")
     if kernel is not None and kernel not in KERNELS:
         raise Refusal(f"cases are drawn for kernels of ours ({', '.join(KERNELS)}), or for none; got {kernel!r}")
     ours = None if kernel is None else KERNELS[kernel]
-    ranges = {**RANGES, **given}
+    ranges = {**RANGES, **({} if kernel is not None else _UNTOLD), **given}
 
     def one(name: str) -> Any:
         return draw(ranges[name])
@@ -119,18 +122,7 @@ def _built(draw: Draw, kernel: Kernel | None, given: Mapping[str, Any]) -> dict[
     """dtype and head_dim, of kernels of ours with tiles: of one of BUILDS, as far as these are not `given`."""
     if kernel is None:
         return {name: draw({**RANGES, **given}[name]) for name in ("dtype", "head_dim")}
-    fits = [
-        build
-        for build in BUILDS
-        if all(getattr(build, name) == given.get(name, getattr(build, name)) for name in ("block_q", "block_k"))
-        # tables of codes leave no room for tiles of 64 rows
-        and (
-            build.dtype == "float32" and build.block_q < 64
-            if kernel.quantised
-            else given.get("dtype", build.dtype) == build.dtype
-        )
-        and (not isinstance(d := given.get("head_dim"), int) or build.head_dim.low <= d <= build.head_dim.high)
-    ]
+    fits = [build for build in BUILDS if _fits(build, kernel, given)]
     if not fits:  # a build of its own
         dtype = Among(("float32",)) if kernel.quantised else RANGES["dtype"]
         return {name: draw({**RANGES, "dtype": dtype, **given}[name]) for name in ("dtype", "head_dim")}
@@ -150,3 +142,14 @@ def _heads(draw: Draw, given: Mapping[str, Any]) -> dict[str, Any]:
         return {"heads": heads, "kv_heads": draw(given.get("kv_heads", Among(divisors)))}
     kv_heads, group = (draw({**RANGES, **given}[name]) for name in ("kv_heads", "group"))
     return {"heads": kv_heads * group, "kv_heads": kv_heads}
+
+
+def _fits(build: Build, kernel: Kernel, given: Mapping[str, Any]) -> bool:
+    """Whether a build is one of the kernel with what is given."""
+    if any(given.get(name, getattr(build, name)) != getattr(build, name) for name in ("block_q", "block_k")):
+        return False
+    if isinstance(head_dim := given.get("head_dim"), int) and not build.head_dim.low <= head_dim <= build.head_dim.high:
+        return False
+    if kernel.quantised:  # of float32; its tables of codes leave no room for tiles of 64 rows
+        return build.dtype == "float32" and build.block_q < 64
+    return bool(given.get("dtype", build.dtype) == build.dtype)

@@ -26,9 +26,12 @@ _PALETTE = 4
 def cases(draw: st.DrawFn, kernel: str | None = None, **given: Any) -> Case:
     """Cases of any shape, mask, scale and distribution.
 
-    `kernel`: one of ours, whose tiles and splits are drawn too, from few builds; None for kernels that choose tiles
-    themselves. `given`: fields of a case, each a value or a strategy, in place of what is drawn (`ranges.RANGES`).
-    Among them are masks with rows that see no key, lengths of 1, ragged tiles, windows, softcaps and grouped heads.
+    `kernel`: one of ours, whose tiles and splits are drawn too, from few builds; None for a function of yours, which is
+    told `causal` and no more of the mask: windows and softcaps are drawn where they are asked for
+    (`windowed=st.booleans()`), and `causal_alignment="top-left"` is for one whose diagonal begins at the first key.
+    `given`: fields of a case, each a value or a strategy, in place of what is drawn (`ranges.RANGES`); `group`, query
+    heads that share a kv head, is 1 to 3. Among the cases are rows that see no key, lengths of 1, ragged tiles, scores
+    that overflow, and sums that cancel.
 
     >>> @given(cases("flash", dtype="float16", causal=True, seqlen=st.integers(1, 200)))  # doctest: +SKIP
     """

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.case.case import Case
 from workbench.case.fields import DRAWN, GIVEN, PROBLEM, QUANTISED, TILES, flag, of_role, typed
@@ -22,7 +22,7 @@ def diff_command(diff: "Diff") -> str:
     if not _has_names(trace):
         return ""
     printed, at_rest = trace.called_with.values is not None, trace.called_with.trace is not None
-    options = [] if at_rest else case_options(trace.case_run, own=_takes_tiles(trace))
+    options = [] if at_rest else case_options(trace.case_run, own=takes_tiles(trace))
     options += trace.called_with.words()
     return _command("diff", "" if printed else _named(trace), () if at_rest else trace.faults, options)
 
@@ -44,7 +44,7 @@ def _has_target(trace: "Trace") -> bool:
     return found is not None and found.is_foreign
 
 
-def _takes_tiles(trace: "Trace") -> bool:
+def takes_tiles(trace: "Trace") -> bool:
     """Whether tiles and splits of the case are options of the run, not what its contract says: a function reads stages
     that were made with them.
     """
@@ -67,7 +67,7 @@ def against_command(pair: "Against") -> str:
     if both.trace is not None:  # it brings the case and the inputs
         words = ["--against", shlex.quote(_named(b)), *replace(both, inputs=None).words()]
         return _command("diff", "" if printed else _named(a), () if a.called_with.trace else a.faults, words)
-    own = _takes_tiles(a)
+    own = takes_tiles(a)
     options = case_options(a.case_run, own=own)
     for name in QUANTISED if a.case.codes is None else ():
         if getattr(b.case, name) is not None:
@@ -102,19 +102,21 @@ def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[st
 
 def case_options(case: Case, own: bool) -> list[str]:
     """The command line's case options that give `case`; tiles and splits only where the kernel is ours (`own`)."""
+    said = case_fields(case, own).items()
+    return [word for name, value in said for word in (flag(name), *([] if value is True else [typed(value)]))]
+
+
+def case_fields(case: Case, own: bool) -> dict[str, Any]:
+    """The fields that make `case`, those alone that are not as usual, and its lengths; as of `case_options`."""
     usual, derived = Case(), Case(heads=case.heads, head_dim=case.head_dim)
     lengths = ("seqlen_q", "seqlen_k")
-    sizes = ["--seqlen", str(case.seqlen_q)]
+    found: dict[str, Any] = {"seqlen": case.seqlen_q}
     if case.seqlen_q != case.seqlen_k:
-        sizes = [word for name in lengths for word in (flag(name), str(getattr(case, name)))]
-
-    def said(name: str) -> list[str]:
-        value, default = getattr(case, name), getattr(derived if name in ("kv_heads", "scale") else usual, name)
-        if value in (None, default, QUANTISED.get(name, (None,))[0]):
-            return []
-        return [flag(name), *([] if value is True else [typed(value)])]
-
+        found = {name: getattr(case, name) for name in lengths}
     of_problem = [name for name in of_role(PROBLEM) if name not in (*lengths, "causal")]
     drawn = () if case.distribution == GIVEN else of_role(DRAWN)
-    names = (*of_problem, "probs_dtype", *drawn, *QUANTISED, "causal", *(of_role(TILES) if own else ()))
-    return [*sizes, *(word for name in names for word in said(name))]
+    for name in (*of_problem, "probs_dtype", *drawn, *QUANTISED, "causal", *(of_role(TILES) if own else ())):
+        value, default = getattr(case, name), getattr(derived if name in ("kv_heads", "scale") else usual, name)
+        if value not in (None, default, QUANTISED.get(name, (None,))[0]):
+            found[name] = value
+    return found

@@ -97,7 +97,7 @@ def _biases() -> Iterator[Hypothesis]:
         ("of-first-row", "the bias of row 0 is added to all rows", lambda at, x, bias: x - bias + bias[..., :1, :]),
         ("of-next-row", "the bias of the next row is added", lambda at, x, bias: x - bias + np.roll(bias, -1, -2)),
         ("of-next-key", "the bias of the next key is added", lambda at, x, bias: x - bias + np.roll(bias, -1, -1)),
-        ("transposed", "the bias is added transposed", lambda at, x, bias: x - bias + bias.swapaxes(-1, -2)),
+        ("transposed", "the bias is added transposed", lambda at, x, bias: x - bias + _transposed(bias)),
     ):
 
         def moved(at: Any, x: np.ndarray, change: Any = change) -> np.ndarray:
@@ -107,9 +107,12 @@ def _biases() -> Iterator[Hypothesis]:
             bias = np.where(np.isfinite(bias), bias, 0.0)
             if bias.ndim >= 2 and bias.shape[-2:] != x.shape[-2:]:
                 bias = np.broadcast_to(bias, (*bias.shape[:-2], *x.shape[-2:]))
-            if change(at, np.zeros(x.shape[-2:]), np.zeros(x.shape[-2:])).shape != x.shape[-2:]:
-                return x
             y = change(at, np.where(np.isfinite(x), x, 0.0), bias)
             return np.where(np.isfinite(x), y, x)
 
         yield Hypothesis(f"scale.bias-{name}", text, (altered("scores", moved, "scale"),))
+
+
+def _transposed(bias: np.ndarray) -> np.ndarray:
+    """A bias with queries and keys exchanged; as it is where they are not as many."""
+    return bias.swapaxes(-1, -2) if bias.shape[-1] == bias.shape[-2] else bias

@@ -1,0 +1,192 @@
+"""The assertion on arrays: what passes, what is refused, and what a failure says of what was assumed."""
+
+import numpy as np
+import pytest
+
+from workbench import Case, Refusal
+from workbench.testing import AttentionError, assert_attention_close
+
+CASE = Case(batch=2, heads=2, kv_heads=1, seqlen_q=6, seqlen_k=10, head_dim=8, dtype="float16")
+Q, K, V = CASE.inputs()
+
+
+def attention(
+    q,
+    k,
+    v,
+    *,
+    scale=None,
+    causal=False,
+    window=None,
+    softcap=None,
+    mask=None,
+    bias=0.0,
+    causal_alignment="bottom-right",
+):
+    """out and lse in float64; a row without keys has out 0 and lse -inf."""
+    n, m, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
+    scores = q @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = (scores if softcap is None else softcap * np.tanh(scores / softcap)) + bias
+    seen = Case(seqlen_q=n, seqlen_k=m, causal=causal, window=window, causal_alignment=causal_alignment).mask()
+    scores = np.where(seen & (True if mask is None else mask), scores, -np.inf)
+    row_max = scores.max(-1, keepdims=True)
+    probs = np.exp(scores - np.where(np.isinf(row_max), 0, row_max))
+    row_sum = probs.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        return probs @ v / np.where(row_sum == 0, 1, row_sum), (row_max + np.log(row_sum))[..., 0].astype(np.float32)
+
+
+MASK = np.random.default_rng(0).random((6, 10)) < 0.5
+MASK[3] = False
+PROBLEMS = [
+    {},
+    {"causal": True},
+    {"causal": True, "causal_alignment": "top-left"},
+    {"scale": 0.5, "softcap": 2.0},
+    {"window": (4, 2)},
+    {"mask": MASK},
+    {"bias": np.random.default_rng(1).normal(size=(1, 2, 6, 10)).astype(np.float32)},
+]
+
+
+@pytest.fixture(autouse=True)
+def no_causes(monkeypatch):
+    """Without a search for causes, of which each takes a second."""
+    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+
+
+def failure(*arrays, **options):
+    with pytest.raises(AttentionError) as raised:
+        assert_attention_close(*arrays, **options)
+    return str(raised.value)
+
+
+# --- what passes
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: ",".join(problem) or "plain")
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_what_is_right_passes_and_what_is_not_fails(problem, layout):
+    out, lse = attention(Q, K, V, **problem)
+    arrays = [out.astype(np.float16), Q, K, V]
+    if layout == "bshd":
+        arrays = [x.swapaxes(1, 2) for x in arrays]
+    judged = assert_attention_close(*arrays, lse=lse, layout=layout, **problem)
+    assert judged.verdict in ("exact", "rounding") and {stage.name for stage in judged} == {"out", "lse"}
+    arrays[0] = arrays[0].copy()
+    arrays[0][1, 1, 1, 5] += 1
+    with pytest.raises(AttentionError) as raised:
+        assert_attention_close(*arrays, lse=lse, layout=layout, **problem)
+    assert raised.value.diff.origin == "out"
+
+
+def test_torch_tensors_pass_in_bfloat16():
+    torch = pytest.importorskip("torch")
+    q, k, v = torch.randn(3, 1, 2, 33, 16, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert assert_attention_close(out, q, k, v, causal=True).trace.case.dtype == "bfloat16"
+    with pytest.raises(AttentionError, match="bug in out"):
+        assert_attention_close(out * 1.1, q, k, v, causal=True)
+
+
+def test_a_contract_makes_budgets_tighter():
+    off = attention(Q, K, V)[0].astype(np.float32) + np.float32(1e-4)
+    assert_attention_close(off, Q, K, V)
+    in_float32 = dict.fromkeys(("probs_dtype", "scores_dtype", "partials_dtype"), "float32")
+    with pytest.raises(AttentionError):
+        assert_attention_close(off, Q, K, V, contract=in_float32)
+
+
+# --- what a failure says
+
+
+def test_it_says_where_how_far_and_what_would_tell_more():
+    out = attention(Q, K, V)[0].astype(np.float16)
+    out[1, 1, 3, 5] += 1
+    said = failure(out, Q, K, V)
+    assert "outside the budget: 1 of 192 (0.5%)" in said
+    assert "worst at batch 1, head 1, query 3, dim 5: actual " in said and "allowed error " in said
+    assert "judged with layout='bhsd', scale=0.353553, causal=False, window=None, softcap=None" in said
+    assert "lse= would tell" in said and "contract= would say" in said
+
+
+def test_hints_are_left_out_of_what_was_given():
+    out, lse = attention(Q, K, V)
+    said = failure(out.astype(np.float16) + np.float16(1), Q, K, V, lse=lse, contract="triton")
+    assert "lse= would" not in said and "contract= would" not in said
+
+
+@pytest.mark.parametrize(
+    ("made", "hint"),
+    [
+        ({"causal": True}, "it passes with causal=True"),
+        ({"causal": True, "causal_alignment": "top-left"}, "it passes with causal=True, causal_alignment='top-left'"),
+        ({"scale": 1.0}, "it passes with scale=1.0"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_it_says_under_which_other_assumption_the_arrays_pass(made, hint):
+    out, _ = attention(Q, K, V, **made)
+    said = failure(out.astype(np.float16), Q, K, V)
+    assert hint in said.splitlines() and said.count("it passes with") == 1
+
+
+def test_another_layout_of_all_is_found_by_judging_it():
+    case = Case(heads=2, seqlen=8, head_dim=16)
+    q, k, v = case.inputs()
+    out, _ = attention(q, k, v)
+    said = failure(*(x.swapaxes(1, 2) for x in (out.astype(np.float32), q, k, v)))
+    assert "it passes with layout='bshd'" in said.splitlines()
+
+
+def test_nan_is_no_pass_and_is_named():
+    out = attention(Q, K, V)[0].astype(np.float16)
+    out[..., 3] = np.nan
+    said = failure(out, Q, K, V)
+    assert "all at dim 3 of 8; 24 NaN" in said and said.startswith("bug in out, inf x of budget")
+
+
+def test_out_in_float64_is_judged_as_float32():
+    out, _ = attention(Q, K, V)
+    assert assert_attention_close(out, Q, K, V).trace.contract.out_dtype == "float32"
+    assert "out is float64: it is judged as what a kernel stores in float32" in failure(out + 1, Q, K, V)
+
+
+# --- what is refused
+
+
+def swapped(x):
+    return x.swapaxes(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda a: a | {"q": a["q"].astype(np.float64)},
+            "q must be an array of float32, float16 or bfloat16; got float64",
+        ),
+        (lambda a: a | {"v": a["v"].astype(np.float32)}, "q, k and v must have one dtype; got float16, float32"),
+        (lambda a: a | {"out": a["out"][0]}, r"out must have axes b h s d; got shape \[2, 6, 8\]"),
+        (lambda a: a | {"k": a["k"][0]}, r"k must have axes .*; got shape \[1, 10, 8\]"),
+        (lambda a: a | {"k": a["k"][:, :, :7]}, r"k \[2, 1, 7, 8\], v \[2, 1, 10, 8\]"),
+        (lambda a: a | {"out": a["out"][:, :, :5]}, r"q \[2, 2, 6, 8\].*out \[2, 2, 5, 8\]"),
+        (lambda a: a | {"lse": np.zeros((2, 6, 2), np.float32)}, r"lse \[2, 6, 2\]"),
+        (lambda a: {name: swapped(x) for name, x in a.items()}, "these are shapes of bshd: pass layout='bshd'"),
+        (lambda a: a | {"out": swapped(a["out"])}, "the other way round than q: give both in one layout"),
+        (lambda a: a | {"layout": "sbhd"}, "layout is one of bhsd, bshd; got 'sbhd'"),
+        (
+            lambda a: a | {"q": np.where(a["q"] < 2, a["q"], np.float16(np.inf))},
+            "inputs must be finite; q holds inf at",
+        ),
+        (lambda a: a | {"mask": np.ones((6, 9), bool)}, r"mask must have shape \[2, 2, 6, 10\]"),
+        (lambda a: a | {"contract": "exp_ulp=3"}, "exp_ulp"),
+        (lambda a: a | {"fail_on": "never"}, "fail_on is one of bug, biased, suspicious; got 'never'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_shapes(change, said):
+    out = attention(Q, K, V)[0].astype(np.float16)
+    with pytest.raises(Refusal, match=said):
+        assert_attention_close(**change({"out": out, "q": Q, "k": K, "v": V}))

@@ -1,0 +1,301 @@
+"""The assertion on a kernel: what passes, what fails and what the failure says, by itself and in tests of hypothesis."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.control import current_build_context
+
+from workbench import Case, Diff, Refusal
+from workbench.testing import AttentionError, assert_attention
+from workbench.testing import attention as checks
+from workbench.testing.settings import Settings, current
+
+CASE = Case(heads=2, seqlen=20, head_dim=16)
+#: of tests inside of tests
+QUICK = settings(
+    database=None,
+    deadline=None,
+    derandomize=True,
+    max_examples=10,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.differing_executors],
+)
+
+
+def attention(q, k, v, *, scale, causal, error=0.0, base=1.0):
+    """In float64, with a relative error of out, and lse in a base."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    scores = q @ np.swapaxes(k, -1, -2) * scale
+    if causal:
+        n, m = scores.shape[-2:]
+        scores = np.where(np.tri(n, m, m - n, dtype=bool), scores, -np.inf)
+    row_max = scores.max(-1, keepdims=True)
+    probs = np.exp(scores - row_max)
+    row_sum = probs.sum(-1, keepdims=True)
+    out = probs @ v / row_sum * (1 + error)
+    return out.astype(np.float32), ((row_max + np.log(row_sum)) * base)[..., 0].astype(np.float32)
+
+
+def in_base_2(q, k, v, *, scale, causal):
+    return attention(q, k, v, scale=scale, causal=causal, base=np.log2(np.e))
+
+
+def slightly_off(q, k, v, *, scale, causal):
+    return attention(q, k, v, scale=scale, causal=causal, error=5e-6)
+
+
+@pytest.fixture(autouse=True)
+def no_searches(monkeypatch):
+    """Without searches for causes and for the smallest case, each of which takes seconds."""
+    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+    token = current.set(Settings(shrink_seconds=0.0))
+    yield
+    current.reset(token)
+
+
+def failure(*words, **options):
+    with pytest.raises(AttentionError) as raised:
+        assert_attention(*words, **options)
+    return raised.value
+
+
+# --- what passes, what fails
+
+
+def test_a_right_kernel_gives_its_judgement():
+    judged = assert_attention(attention, CASE.but(causal=True))
+    assert isinstance(judged, Diff) and judged.verdict in ("exact", "rounding")
+
+
+def test_a_bug_fails_with_its_judgement():
+    error = failure(in_base_2, CASE)
+    assert isinstance(error, AssertionError)
+    assert (error.diff.verdict, error.diff.origin) == ("bug", "lse")
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "fails"), [(None, False), ("bug", False), ("biased", False), ("suspicious", True)], ids=str
+)
+def test_what_is_suspicious_fails_where_that_is_asked_for(fail_on, fails):
+    assert assert_attention(slightly_off, CASE).verdict == "suspicious"
+    if fails:
+        assert str(failure(slightly_off, CASE, fail_on=fail_on)).startswith("suspicious in out, ")
+    else:
+        assert_attention(slightly_off, CASE, fail_on=fail_on)
+
+
+def test_settings_say_what_the_call_does_not():
+    token = current.set(Settings(fail_on="suspicious", shrink_seconds=0.0))
+    try:
+        failure(slightly_off, CASE)
+        assert_attention(slightly_off, CASE, fail_on="bug")
+    finally:
+        current.reset(token)
+
+
+def test_a_backend_that_settings_say_is_that_of_kernels_of_ours_alone():
+    token = current.set(Settings(backend="none such"))
+    try:
+        with pytest.raises(Refusal, match="none such"):
+            assert_attention("flash", CASE)
+        assert_attention(attention, CASE)  # a foreign one takes no backend
+    finally:
+        current.reset(token)
+
+
+def test_nothing_judged_is_no_pass():
+    error = failure(attention, CASE.but(input_std=1e18))
+    assert error.diff.verdict == "untestable" and str(error).startswith("untestable in out")
+
+
+def test_a_gate_is_no_pass():
+    calls = iter(range(100))
+
+    def unsteady(q, k, v, *, scale, causal):
+        out, lse = attention(q, k, v, scale=scale, causal=causal)
+        out[0, 0, 0, 0] = np.nextafter(out[0, 0, 0, 0], np.float32(np.inf if next(calls) % 2 else -np.inf))
+        return out, lse
+
+    error = failure(unsteady, CASE, runs=2)
+    assert error.diff.verdict == "rounding" and str(error).startswith("gate failed: unsteady gives other bits")
+
+
+def test_wrong_usage_is_no_verdict():
+    with pytest.raises(Refusal, match="fail_on is one of"):
+        assert_attention(attention, CASE, fail_on="rounding")
+    with pytest.raises(Refusal, match="faults? is for kernels of ours"):
+        assert_attention(attention, CASE, faults=["flash-scale-twice"])
+    with pytest.raises(Refusal, match="unknown kernel 'flush'"):
+        assert_attention("flush", CASE)
+
+
+# --- what it says
+
+
+def test_it_says_where_why_and_how_to_repeat_it(request, monkeypatch):
+    monkeypatch.chdir(request.config.rootpath)
+    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 2.0)
+    first, *lines = str(failure(in_base_2, CASE.but(seqlen=64))).splitlines()
+    name = "tests/testing/test_attention.py:in_base_2"
+    assert first.startswith("bug in lse, ") and first.endswith(f"x of budget: lse is in base 2, not in base e ({name})")
+    assert any(line.startswith("lse    bug <- origin") for line in lines)
+    assert any(line.startswith("  cause: lse is in base 2, not in base e; reproduces 128 of 128") for line in lines)
+    assert f"repeat: workbench diff {name} --seqlen 64 --heads 2 --head-dim 16" in lines
+
+
+def test_of_a_function_without_a_name_it_says_the_test_and_the_call():
+    def local(q, k, v, *, scale, causal):
+        return in_base_2(q, k, v, scale=scale, causal=causal)
+
+    token = current.set(Settings(shrink_seconds=0.0, node="tests/test_x.py::test_y[1 2]"))
+    try:
+        *_, test, call = str(failure(local, CASE, device="cpu")).splitlines()
+    finally:
+        current.reset(token)
+    assert test == "repeat: pytest 'tests/test_x.py::test_y[1 2]'"
+    again = call.removeprefix("in Python: ")
+    assert again == "assert_attention(local, Case(heads=2, seqlen=20, head_dim=16), device='cpu')"
+    with pytest.raises(AttentionError):
+        eval(again)
+
+
+def test_the_smallest_case_is_part_of_it():
+    token = current.set(Settings(shrink_seconds=30.0))
+    try:
+        said = str(failure(in_base_2, CASE))
+    finally:
+        current.reset(token)
+    assert "smallest: " in said and "h=1 q=1 k=1 d=1" in said and "lse is in base 2" in said
+
+
+def test_why_there_is_no_smaller_case_is_said():
+    token = current.set(Settings(shrink_seconds=30.0))
+    inputs = dict(zip("qkv", CASE.inputs(), strict=True))
+    try:
+        said = str(failure(in_base_2, CASE, inputs=inputs))
+    finally:
+        current.reset(token)
+    assert "no smaller case was searched: " in said and "in Python: assert_attention(in_base_2" in said
+
+
+def test_a_kernel_that_raises_while_its_case_is_shrunk_does_not_hide_the_report():
+    """What it raises has the failure as its context, whose text is being made."""
+
+    def picky(q, k, v, *, scale, causal):
+        if q.shape[2] != CASE.seqlen_q:
+            raise ValueError("20 queries, or none")
+        return in_base_2(q, k, v, scale=scale, causal=causal)
+
+    token = current.set(Settings(shrink_seconds=1.0))
+    try:
+        assert_attention(picky, CASE)
+    except AttentionError as error:
+        said = str(error)
+    finally:
+        current.reset(token)
+    assert said.count("first wrong stage: lse") == 1 and "q=20" in said.split("smallest: ")[1].splitlines()[0]
+
+
+def test_the_text_is_made_once_and_when_it_is_asked_for(monkeypatch):
+    made = []
+    monkeypatch.setattr(checks, "of_run", lambda *_, **__: made.append(1) or "said")
+    error = failure(in_base_2, CASE)
+    assert made == []
+    assert str(error) == str(error) == "said" and made == [1]
+
+
+# --- in a test of hypothesis
+
+
+def test_no_text_is_made_while_hypothesis_shrinks(monkeypatch):
+    """hypothesis raises and drops the errors of smaller examples; of the smallest it prints the error of two runs."""
+    raised, made = [], []
+    monkeypatch.setattr(checks, "of_run", lambda judged, **said: made.append(said) or "said")
+    token = current.set(Settings(shrink_seconds=60.0))
+
+    @QUICK
+    @given(st.integers(1, 40))
+    def test(n):
+        try:
+            assert_attention(in_base_2, Case(seqlen=n, head_dim=8))
+        except AttentionError:
+            raised.append(n)
+            raise
+
+    try:
+        with pytest.raises(AttentionError) as error:
+            test()
+    finally:
+        current.reset(token)
+    assert str(error.value) == "said" and len(raised) > 5 and 1 <= len(made) <= 2
+    assert {one["seconds"] for one in made} == {0.0}, "hypothesis has shrunk it"
+    assert all(any("Case(seqlen=1, head_dim=8)" in line for line in one["again"]) for one in made)
+
+
+def test_hypothesis_is_told_how_near_the_budget_is():
+    seen = []
+
+    @QUICK
+    @given(st.integers(1, 40))
+    def test(n):
+        first = assert_attention(attention, Case(seqlen=n, head_dim=8, seed=n))
+        assert_attention(attention, Case(seqlen=n, head_dim=8, seed=n + 1))  # the same label again
+        over = max(stage.worst(1)[0].over_budget for stage in first)
+        seen.append((over, current_build_context().data.target_observations))
+
+    test()
+    told = [(over, observed) for over, observed in seen if over > 0]
+    assert len(told) > 5
+    for over, observed in told:
+        assert list(observed.values()) == [math.log2(over)]
+
+
+def test_an_error_without_bound_is_told_as_a_number():
+    """A NaN is infinitely far outside, which `hypothesis.target` takes for wrong usage."""
+
+    @QUICK
+    @given(st.just(4))
+    def test(n):
+        with pytest.raises(AttentionError):
+            assert_attention(lambda q, k, v, *, scale, causal: q * np.nan, Case(seqlen=n, head_dim=8))
+        assert list(current_build_context().data.target_observations.values()) == [1024.0]
+
+    test()
+
+
+def test_two_faults_are_two_failures_of_hypothesis(monkeypatch):
+    """It takes failures of one type from one line for one, and would shrink the first fault into the second."""
+    monkeypatch.setattr(checks, "of_run", lambda *_, **__: "said")
+
+    def twice_wrong(q, k, v, *, scale, causal):
+        long, odd = q.shape[2] >= 16, q.shape[2] % 2
+        return attention(q, k, v, scale=scale, causal=causal, error=float(long), base=1 + odd * 0.5)
+
+    @settings(QUICK, max_examples=40)
+    @given(st.integers(1, 32).map(lambda n: Case(seqlen=n, head_dim=8)))
+    def test(case):
+        assert_attention(twice_wrong, case)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        test()
+    assert {error.diff.origin for error in raised.value.exceptions} == {"out", "lse"}
+
+
+def test_an_example_that_nobody_can_judge_does_not_count():
+    """Scores of thousands in bfloat16, of a kernel that may round them to bfloat16: no pass, and no failure."""
+    large = Case(seqlen=8, head_dim=32, dtype="bfloat16", distribution="large", scale=1.0)
+    with pytest.raises(AttentionError):
+        assert_attention(attention, large)
+    counted = []
+
+    @settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.booleans())
+    def holds(is_large):
+        assert_attention(attention, large if is_large else large.but(distribution="normal", scale=0.1))
+        counted.append(is_large)
+
+    holds()
+    assert counted and not any(counted)

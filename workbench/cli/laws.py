@@ -1,0 +1,171 @@
+"""The command line's `laws`, which holds a kernel to what is true of any attention."""
+
+import json
+import shlex
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from workbench.cli.commands import Command
+from workbench.cli.completion import complete
+from workbench.cli.exits import BUG
+from workbench.cli.options import CASE_OPTIONS, cases_of, given, json_option, needs_of, one_target, run_options
+
+if TYPE_CHECKING:
+    from workbench.case.case import Case
+    from workbench.explore.laws.law import Finding, Laws
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="[TARGET]", nargs=-1, callback=one_target, shell_complete=complete)
+@run_options
+@click.option("--random", type=click.IntRange(min=1), metavar="N", help="N random cases; case options limit them")
+@click.option("--invariant", is_flag=True, help="The kernel claims bits that do not depend on what is beside a row")
+@click.option("--matrix", is_flag=True, help="Instead of a TARGET: which laws each known fault breaks")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
+@json_option
+def laws(
+    target: str | None, random: int | None, invariant: bool, matrix: bool, jobs: int, as_json: bool, **options: Any
+) -> None:
+    """Hold TARGET to laws of attention, which need no reference values.
+
+    TARGET and options are those of `workbench diff`. A law holds runs of the kernel against each other: bit for bit, or
+    within the error budgets of both. docs/laws.md lists them. Exits with 1 where one is broken.
+    """
+    from workbench.progress import shown
+    from workbench.refusal import Refusal
+    from workbench.report.text import show
+
+    if matrix:
+        from workbench.bench import laws as campaign
+
+        if target is not None or given(options) or random is not None:
+            raise Refusal("--matrix holds kernels of ours with faults to all laws, and takes no TARGET and no options")
+        with shown():
+            results = campaign.measure(jobs=jobs)
+        if as_json:
+            return click.echo(json.dumps(results))
+        for rows in campaign.tables(results):
+            show(rows, tuple(rows[0]))
+        sys.exit(BUG if results["clean"] else 0)
+    if target is None:
+        raise Refusal("TARGET is missing: a kernel of ours, or FILE.py:FUNCTION")
+    if options.pop("by_head"):
+        raise Refusal("laws hold whole runs against each other, and take no --by-head")
+    with shown():
+        found, refused = _asked(target, random, invariant, options)
+    if not found:
+        raise Refusal(f"{target} took none of the cases: {'; '.join(refused)}")
+    alone = random is None and len(found) == 1
+    if as_json:
+        many = {"schema": "workbench.laws-table/1", "cases": len(found), "refused": refused, "laws": _rows(found)}
+        click.echo(json.dumps(found[0].document if alone else many))
+    elif alone:
+        _print_one(found[0])
+    else:
+        show(_rows(found), ("law", "class", "held", "broken", "not asked", "first broken", "repeat"))
+        for reason, count in refused.items():
+            click.echo(f"{count} cases refused: {reason}")
+    sys.exit(BUG if any(one.held is False for run in found for one in run.findings) else 0)
+
+
+class Asked(NamedTuple):
+    """What a kernel made of the laws on a case, without the runs."""
+
+    findings: tuple["Finding", ...]
+    document: dict[str, Any]  #: of --json
+    command: str  #: asks the same again
+
+
+def _asked(
+    target: str, random: int | None, invariant: bool, options: dict[str, Any]
+) -> tuple[list[Asked], dict[str, int]]:
+    """What TARGET makes of the laws on every case, and reason -> random cases that it refused."""
+    from workbench.explore.laws.every import laws as asked
+    from workbench.foreign.target import targets_of
+    from workbench.progress import step
+    from workbench.refusal import Refusal
+
+    of_run = given(options)
+    found: list[Asked] = []
+    refused: dict[str, int] = {}
+    for one in targets_of(target):
+        if not (one.is_foreign or one.kernel is not None):
+            raise Refusal(f"{one.name} is {one.kind.value}, which is not run: laws hold runs against each other")
+        cases = _cases(None if one.kernel is None else one.kernel.name, random, options)
+        with step(f"ask {len(cases)} case{'s' * (len(cases) > 1)} of {one.name}") as tick:
+            for i, case in enumerate(cases):
+                tick(f"{i} of {len(cases)} done")
+                try:
+                    made = asked(one.name, case, invariant=invariant, **of_run)
+                except Refusal as refusal:
+                    if random is None:
+                        raise
+                    reason = str(refusal).strip().splitlines()[-1]
+                    refused[reason] = refused.get(reason, 0) + 1
+                else:
+                    found.append(Asked(made.findings, made.as_dict(), _command(made, options["inputs"])))
+    return found, refused
+
+
+def _cases(kernel: str | None, random: int | None, options: dict[str, Any]) -> list["Case"]:
+    """The cases of the options; or so many random ones, of which the options limit what is drawn."""
+    options = {**options, **needs_of(options["faults"], options)}
+    if random is None:
+        return cases_of(options)
+    from numpy.random import default_rng
+
+    from workbench.explore.ranges import Among
+    from workbench.explore.sample import sample
+    from workbench.refusal import Refusal
+
+    if options["inputs"]:
+        raise Refusal("--random draws inputs, and --inputs gives them; got both")
+    limits = {name: Among(options[name]) for name in CASE_OPTIONS if options[name] is not None and name != "seed"}
+    if options["causal"] != options["full"]:
+        limits["causal"] = Among((options["causal"],))
+    drawn = default_rng(options["seed"] or 0)
+    return [sample(drawn, kernel, **limits) for _ in range(random)]
+
+
+def _print_one(found: Asked) -> None:
+    """A row a law, and a sentence for each that is broken."""
+    from workbench.report.text import show
+
+    words = {True: "held", False: "BROKEN", None: "not asked"}
+    findings = found.findings
+    rows = [{"law": x.law.name, "class": x.law.kind, "verdict": words[x.held], "why": x.lacking} for x in findings]
+    show(rows, ("law", "class", "verdict", "why"))
+    for one in findings:
+        if one.broke is not None:
+            click.echo(f"{one.law.name}: {one.law.says}\n  {one.broke.words}")
+    counts = Counter(one.held for one in findings)
+    click.echo(f"{counts[True]} laws held, {counts[False]} broken, {counts[None]} not asked")
+    click.echo(f"repeat: {found.command}")
+
+
+def _rows(found: list[Asked]) -> list[dict[str, Any]]:
+    """A row a law over several runs, with the first that broke it."""
+    rows = []
+    for i, one in enumerate(found[0].findings):
+        counts = Counter(run.findings[i].held for run in found)
+        first = next((run for run in found if run.findings[i].held is False), None)
+        broke = None if first is None else first.findings[i].broke
+        row: dict[str, Any] = {"law": one.law.name, "class": one.law.kind, "held": counts[True]}
+        row |= {"broken": counts[False], "not asked": counts[None], "first broken": broke.words if broke else ""}
+        rows.append(row | {"repeat": first.command if first else ""})
+    return rows
+
+
+def _command(made: "Laws", inputs: str | None) -> str:
+    """The command that asks the same again."""
+    from workbench.report.command import case_options
+
+    trace, s = made.subject.first.trace, made.subject
+    faults = [word for fault in trace.faults for word in ("--fault", fault)]
+    beside = [*(["--inputs", inputs] if inputs else []), *(["--invariant"] if s.claimed else [])]
+    case = trace.case if s.ours else s.asked
+    words = [*case_options(case, own=s.ours), *trace.called_with.words()]
+    return " ".join(["workbench", "laws", *map(shlex.quote, [trace.target, *faults, *beside]), *words])

@@ -1,0 +1,58 @@
+"""The command line's `shrink`, which makes a failing case small."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from workbench import process
+from workbench.cli.commands import Command
+from workbench.cli.completion import complete
+from workbench.cli.exits import BUG
+from workbench.cli.options import json_option, one_target, run_options
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
+@run_options
+@click.option("--seconds", type=click.FloatRange(min=1.0), default=60.0, help="For all of it, compiles among them [60]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the test into this file, test_NAME.py, instead of printing it",
+)
+@json_option
+def shrink(target: str | None, seconds: float, out: Path | None, as_json: bool, **options: Any) -> None:
+    """Find the smallest case on which TARGET fails as it does on this one, and write a test of it.
+
+    TARGET and options are those of `workbench diff`, of one case. As it does: the same stage is the first wrong one,
+    by the same cause as `workbench explain` names it. Counts become smaller, options and inputs plainer, dtype and
+    contract stay. Then come boundaries: which lengths, heads, options beside the smallest fail, and which pass.
+    Ctrl-C prints the smallest so far. Exits with 1; with 2 where no stage is wrong.
+    """
+    from workbench.cli.runs import runs
+    from workbench.explore.shrink.shrink import shrink
+    from workbench.files import write_atomically
+    from workbench.judge.diff import diff
+    from workbench.progress import shown
+    from workbench.refusal import Refusal
+    from workbench.report.shrunk import document, lines
+    from workbench.report.written import test_file
+
+    calls, _ = runs(target, **options)
+    if len(calls) != 1:
+        raise Refusal(f"shrink takes one case; TARGET and options make {len(calls)}")
+    if out is not None and out.exists():
+        raise Refusal(f"--out {out} exists; name a new file, or remove it")
+    with shown(), process.patient():
+        found = shrink(diff(calls[0]()), seconds=seconds)
+    if out is not None:
+        write_atomically(out, test_file(found).encode())
+    if as_json:
+        click.echo(json.dumps(document(found)))
+    else:
+        click.echo("\n".join(lines(found)))
+        click.echo(f"written: {out}" if out is not None else f"\n{test_file(found)}", nl=out is not None)
+    sys.exit(process.STOPPED if found.ended == "interrupt" else BUG)

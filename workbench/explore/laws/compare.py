@@ -1,0 +1,151 @@
+"""Two runs held against each other, or one against what must come out: by bits, or within their budgets."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from workbench.case.stages import ALGORITHMS
+from workbench.explore.laws.law import Break, Verdict
+from workbench.explore.laws.run import Bounded, Rows, Run, smaller
+from workbench.explore.laws.subject import Subject
+from workbench.floats import largest, smallest_subnormal, unit_roundoff
+
+NOTHING = "no element can be told: rows without keys, or numbers that may overflow or lose all digits"
+Change = Callable[[Bounded], Bounded]
+
+
+def same(x: Bounded) -> Bounded:
+    """What the other run must give, where nothing may move."""
+    return x
+
+
+def first(*verdicts: Verdict) -> Verdict:
+    """The first break; why nothing could be told where that goes for all; else None."""
+    if broken := next((one for one in verdicts if isinstance(one, Break)), None):
+        return broken
+    return None if None in verdicts else next(iter(verdicts), "neither out nor lse was given")
+
+
+def within(name: str, wanted: Bounded, found: Bounded, rows: Rows) -> Verdict:
+    """Whether values are as far apart as the budgets of both allow, at most; `rows` are those of the case itself."""
+    allowed = wanted.off + found.off
+    judged = np.isfinite(allowed)
+    if not judged.any():
+        return NOTHING
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = abs(found.value - wanted.value)
+        broken = judged & ~(error <= allowed)
+        how_far = np.where(broken, np.where(np.isnan(error), np.inf, error / allowed), -1.0)
+    return _at_most(name, broken, how_far, wanted.value, found.value, allowed, int(judged.sum()), rows)
+
+
+def equal(name: str, wanted: np.ndarray, found: np.ndarray, rows: Rows, judged: np.ndarray | None = None) -> Verdict:
+    """Whether values are the same, zeros of either sign and NaN among them, where they are `judged`."""
+    wanted, found = wanted.astype(np.float64), found.astype(np.float64)
+    judged = np.ones(wanted.shape, bool) if judged is None else judged
+    if not judged.any():
+        return NOTHING
+    broken = judged & ~((wanted == found) | (np.isnan(wanted) & np.isnan(found)))
+    with np.errstate(invalid="ignore"):
+        how_far = np.where(broken, np.nan_to_num(abs(wanted - found), nan=np.inf), -1.0)
+    return _at_most(name, broken, how_far, wanted, found, np.zeros(wanted.shape), int(judged.sum()), rows)
+
+
+def _at_most(
+    name: str,
+    broken: np.ndarray,
+    how_far: np.ndarray,
+    wanted: np.ndarray,
+    found: np.ndarray,
+    allowed: np.ndarray,
+    of: int,
+    rows: Rows,
+) -> Break | None:
+    if not broken.any():
+        return None
+    at = np.unravel_index(int(how_far.argmax()), how_far.shape)
+    place = {axis: some[int(i)] for axis, some, i in zip("bhq", rows, at, strict=False)}
+    place |= {"d": int(at[3])} if len(at) > 3 else {}
+    return Break(name, place, float(found[at]), float(wanted[at]), float(allowed[at]), int(broken.sum()), of)
+
+
+def budgets(
+    a: tuple[Run, Rows], b: tuple[Run, Rows], changes: Mapping[str, Change] | None = None, only: Sequence[str] = ()
+) -> Verdict:
+    """Whether run `b` gives what run `a` does, after the `changes` of a stage by name, within the budgets of both; rows
+    of the two belong together in their order. `only`: these of out and lse.
+    """
+    (one, rows_a), (other, rows_b) = a, b
+    rows_a, rows_b = smaller(rows_a, one, other), smaller(rows_b, one, other)
+    names = [name for name in one.stages if name in other.stages and (not only or name in only)]
+    if not len(rows_a.q):
+        return NOTHING
+    return first(
+        *(
+            within(
+                name, (changes or {}).get(name, same)(one.bounded(name, rows_a)), other.bounded(name, rows_b), rows_a
+            )
+            for name in names
+        )
+    )
+
+
+def results(
+    a: tuple[Run, Rows], b: tuple[Run, Rows], factors: Mapping[str, float] | None = None, only: Sequence[str] = ()
+) -> Verdict:
+    """Whether run `b` gives the values of run `a`, out and lse times exact `factors`, bit for bit; of out only what is
+    within the normal range of its dtype in both.
+    """
+    (one, rows_a), (other, rows_b) = a, b
+    verdicts: list[Verdict] = []
+    for name in one.stages:
+        if name not in other.stages or (only and name not in only):
+            continue
+        factor, dtype = (factors or {}).get(name, 1.0), one.trace.stages[name].dtype
+        x, y = one.values(name, rows_a) * factor, other.values(name, rows_b)
+        size = max(abs(factor), 1 / abs(factor))
+        least, most = smallest_subnormal(dtype) / (2 * unit_roundoff(dtype)) * size, largest(dtype) / size
+        # twice and half: what rounds to the end of the range in one run may be beyond it in the other
+        small = (abs(x) < 2 * least) & (abs(y) < 2 * least)
+        large = (abs(x) > most / 2) & (abs(y) > most / 2)
+        outside = (small | large) & (factor != 1)
+        verdicts.append(equal(name, x, y, rows_a, ~outside))
+    return first(*verdicts)
+
+
+def alike(s: Subject, a: tuple[Run, Rows], b: tuple[Run, Rows]) -> Verdict:
+    """Whether two runs give the same: bit for bit in every stage, of which the first that parts is named, where the
+    kernel claims it; else out and lse within the budgets of both.
+    """
+    if not s.claimed:
+        return budgets(a, b)
+    return same_bits(a, b)
+
+
+def same_bits(a: tuple[Run, Rows], b: tuple[Run, Rows], why: str = "") -> Verdict:
+    """Whether all stages of two runs that have the same tiles and splits in both have the same bits; of what a kernel
+    made of its codes, those of attention.
+    """
+    (one, rows_a), (other, rows_b) = a, b
+    verdicts: list[Verdict] = []
+    for name, stage in ALGORITHMS[one.trace.algorithm].items():
+        if name not in one.trace.stages or name not in other.trace.stages or stage.of_kv:
+            continue
+        x, y = (
+            np.ascontiguousarray(rows.of(run.trace.stages[name], stage.axes))
+            for run, rows in ((one, rows_a), (other, rows_b))
+        )
+        if x.shape == y.shape and x.dtype == y.dtype:
+            verdicts.append(None if x.tobytes() == y.tobytes() else _parting(name, stage.axes, x, y, rows_a, why))
+    return first(*verdicts)
+
+
+def _parting(name: str, axes: str, x: np.ndarray, y: np.ndarray, rows: Rows, why: str) -> Break:
+    """The first element at which bits part."""
+    bits = f"u{x.dtype.itemsize}"
+    parts = x.view(bits) != y.view(bits)
+    at = np.unravel_index(int(parts.argmax()), parts.shape)
+    own = dict(zip("bhq", rows, strict=True))
+    place = {axis: own[axis][int(i)] if axis in own else int(i) for axis, i in zip(axes, at, strict=True)}
+    said = f"{name} is the first stage whose bits part{why and ', '}{why}"
+    return Break(name, place, float(y[at]), float(x[at]), 0.0, int(parts.sum()), parts.size, said)

@@ -1,0 +1,133 @@
+"""Laws of hidden keys: what no row that is compared may see changes no bit of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from workbench.case.assumptions import FLOOR
+from workbench.case.masks import visible
+from workbench.case.tiling import tiles
+from workbench.explore.laws.compare import alike, budgets, first, results, within
+from workbench.explore.laws.invariant import NO_CODES
+from workbench.explore.laws.law import Verdict
+from workbench.explore.laws.run import Bounded, Rows, Run, smaller
+from workbench.explore.laws.subject import Subject, wide
+from workbench.floats import largest
+
+#: numbers that are NaN behind an input: a tile of 128 keys of head_dim 256
+BEHIND = 128 * 256
+
+
+def hidden_keys_changed(s: Subject) -> Verdict:
+    """Finite numbers in keys and values that rows do not see change no bit of these rows.
+
+    Preconditions: rows that see no key from some on, or up to some; no codes, whose scales they would change. Keys
+    become 8 times as large, values up to a quarter of the largest number; where the kernel does not say that exp has no
+    floor, so large that weights of FLOOR leave out as it is. Bits where it declares that row_max is the running
+    maximum: a bound by the norms of all keys moves with hidden ones, and out within the budgets.
+    """
+    if s.quantises:
+        return "other keys change the scale of codes"
+    sees = visible(s.case, s.inputs)
+    by_row = sees if sees.ndim == 2 else np.logical_or.reduce(sees, axis=(0, 1))
+    found = [part for keys in _ends(s.case.seqlen_k) if (part := _blind(by_row, keys)) is not None]
+    if not found:
+        return "every row sees a key at either end"
+    verdicts = []
+    most = largest(s.inputs["v"].dtype) / 4
+    if "exp_floor" in s.first.trace.contract.assumed or s.first.trace.contract.exp_floor is not None:
+        # all of them together less than half an ulp of float32 of a number of out of 2^-10
+        most = min(most, 2.0 ** (-FLOOR - 10 - 25) / s.case.seqlen_k)
+    for rows, keys in found:
+        k, v = s.inputs["k"].copy(), s.inputs["v"].copy()
+        huge = most * s.rng.uniform(-1, 1, v[:, :, keys].shape)
+        k[:, :, keys] = (wide(k[:, :, keys]) * -8).astype(k.dtype)
+        v[:, :, keys] = huge.astype(v.dtype)
+        if not (np.isfinite(wide(k)).all() and np.isfinite(wide(v)).all()):
+            continue
+        run = s.run(k=k, v=v)
+        of = Rows.all(s.case)._replace(q=rows)
+        verdicts.append(_the_same(s, run, of))
+    return first(*verdicts) if verdicts else f"8 times K leaves the range of {s.case.dtype}"
+
+
+def keys_appended(s: Subject) -> Verdict:
+    """Keys appended behind the last that a row sees change no bit of it.
+
+    Preconditions: a causal mask that begins at the first key, for rows before the last key; of codes, those that the
+    kernel gave. Bits of kernels of ours whose splits keep their tiles; others may choose other tiles for more keys.
+    """
+    case = s.case
+    if not case.causal or case.causal_alignment != "top-left":
+        return "the mask is not causal from the first key on, and would move with the last one"
+    if not s.read:
+        return NO_CODES
+    more = [*range(case.seqlen_k), *(j % case.seqlen_k for j in range(case.block_k or 16))]
+    run = s.part(k=more)
+    rows = Rows.all(case)._replace(q=range(min(case.seqlen_q, case.seqlen_k)))
+    count = [len(tiles(n, case.block_k or 1)) for n in (case.seqlen_k, len(more))]
+    if s.ours and (case.splits in (None, 1) or count[0] == count[1]):
+        return results((s.first, rows), (run, rows))
+    return budgets((s.first, rows), (run, rows))
+
+
+def nan_behind_the_inputs(s: Subject) -> Verdict:
+    """NaN behind the last number of q, k and v in memory reaches no row.
+
+    Preconditions: a function, which runs in this process, on arrays of NumPy or torch: each lies, with its own strides,
+    at the beginning of a larger one. `workbench check` watches every load of kernels of ours.
+    """
+    if s.behind is None:
+        return "it takes a function that is called in this process"
+
+    def handing(function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
+        return function(*(_before_nan(x) for x in arrays), **options)
+
+    run = Run(s.behind(handing)(s.case, s.inputs))
+    rows = Rows.all(s.case)
+    return alike(s, (s.first, rows), (run, rows))
+
+
+def _before_nan(x: Any) -> Any:
+    """A floating array of NumPy or torch, copied to memory behind which are NaN; other arrays as they are."""
+    numpy = isinstance(x, np.ndarray)
+    if not (x.dtype.kind in "fV" if numpy else x.dtype.is_floating_point):
+        return x
+    strides = [stride // x.itemsize for stride in x.strides] if numpy else x.stride()
+    size = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, strides, strict=True)) + BEHIND
+    room: Any = np.full(size, np.nan, x.dtype) if numpy else x.new_full((size,), float("nan"))
+    view: Any = np.lib.stride_tricks.as_strided(room, x.shape, x.strides) if numpy else None
+    view = room.as_strided(x.shape, strides) if view is None else view
+    view[...] = x
+    return view
+
+
+def _the_same(s: Subject, run: Run, rows: Rows) -> Verdict:
+    """Whether rows to which what was changed is hidden are as before; what they see is the same, and so is their
+    budget.
+    """
+    promise = s.first.trace.contract
+    told = not {"row_max", "exp_floor"} & {*promise.assumed}
+    if told and promise.row_max == "running" and promise.exp_floor is None:
+        return results((s.first, rows), (run, rows))
+    rows = smaller(rows, s.first, run)
+    verdicts = []
+    for name in s.first.stages:
+        before = s.first.bounded(name, rows)
+        verdicts.append(within(name, before, Bounded(run.values(name, rows), before.off), rows))
+    return first(*verdicts)
+
+
+def _ends(count: int) -> list[slice]:
+    """The last and the first keys, in parts of about a half and of one."""
+    return [slice(count // 2, None), slice(count - 1, None), slice(None, (count + 1) // 2), slice(None, 1)]
+
+
+def _blind(sees: np.ndarray, keys: slice) -> tuple[range, slice] | None:
+    """Rows, one after the other, that see none of the keys, and these; None where there are none."""
+    blind = np.flatnonzero(~sees[:, keys].any(-1))
+    if not len(blind):
+        return None
+    gap = np.flatnonzero(np.diff(blind) > 1)
+    return range(int(blind[0]), int(blind[gap[0] if len(gap) else -1]) + 1), keys

@@ -1,0 +1,149 @@
+"""Laws of what stands beside a row: other heads, batches, queries and sequences, and the number of splits.
+
+Any kernel gives the same within its budgets. The same bits are what batch-invariant kernels promise, on which it rests
+that inference repeats, and that it is what was trained (He et al. 2025, Defeating nondeterminism in LLM inference):
+asked where the kernel claims it, and answered with the first stage whose bits part.
+"""
+
+import numpy as np
+
+from workbench.explore.laws.compare import alike, budgets, first
+from workbench.explore.laws.law import Verdict
+from workbench.explore.laws.run import Rows
+from workbench.explore.laws.subject import Subject, taken
+
+#: sequences of a batch in which those of the case are put, and where
+_CROWD, _SEAT = 8, 5
+NO_CODES = "the kernel gave no codes and scales, which are of all batches and rows"
+
+
+def heads_alone(s: Subject) -> Verdict:
+    """The query heads of a kv head give the same without the others.
+
+    Preconditions: several kv heads.
+    """
+    case, group = s.case, s.case.heads // s.case.kv_heads
+    if case.kv_heads == 1 or not s.read:
+        return NO_CODES if not s.read else "one kv head has no others beside it"
+    found = []
+    for g in (0, case.kv_heads - 1):
+        heads = range(g * group, (g + 1) * group)
+        alone = s.part(h=heads, g=[g])
+        found.append(alike(s, (s.first, Rows.all(case)._replace(h=heads)), (alone, Rows.all(alone.trace.case))))
+    return first(*found)
+
+
+def batches_alone(s: Subject) -> Verdict:
+    """A sequence gives the same without the others of its batch.
+
+    Preconditions: several sequences.
+    """
+    if s.case.batch == 1 or not s.read:
+        return NO_CODES if not s.read else "one sequence has no others beside it"
+    found = []
+    for b in (0, s.case.batch - 1):
+        alone = s.part(b=[b])
+        found.append(alike(s, (s.first, Rows.all(s.case)._replace(b=[b])), (alone, Rows.all(alone.trace.case))))
+    return first(*found)
+
+
+def place_in_batch(s: Subject) -> Verdict:
+    """A sequence gives the same in a batch of 8, at another place, with other sequences beside it.
+
+    Preconditions: none.
+    """
+    if not s.read:
+        return NO_CODES
+    sequences = [b % s.case.batch for b in range(_CROWD)]
+    sequences[_SEAT] = 0
+    inputs = taken(s.read, b=sequences)
+    for name in {"k", "v"} & {*inputs}:  # another sequence, where there is one alone
+        inputs[name] = np.where(np.arange(_CROWD)[:, None, None, None] == _SEAT, inputs[name], -inputs[name])
+    crowd = s.on(s.case.but(batch=_CROWD), inputs)
+    seat = Rows.all(s.case)._replace(b=[0])
+    return alike(s, (s.first, seat), (crowd, seat._replace(b=[_SEAT])))
+
+
+def rows_alone(s: Subject) -> Verdict:
+    """Queries give the same without the others: the last ones of a mask that ends at the last key, else the first ones.
+
+    Preconditions: several queries.
+    """
+    case = s.case
+    if case.seqlen_q == 1 or not s.read:
+        return NO_CODES if not s.read else "one query has no others beside it"
+    found = []
+    for count in dict.fromkeys((1, (case.seqlen_q + 1) // 2)):
+        last = case.causal_alignment == "bottom-right"
+        some = range(case.seqlen_q - count, case.seqlen_q) if last else range(count)
+        alone = s.part(q=some)
+        found.append(alike(s, (s.first, Rows.all(case)._replace(q=some)), (alone, Rows.all(alone.trace.case))))
+    return first(*found)
+
+
+def splits_change_nothing(s: Subject) -> Verdict:
+    """Another number of splits gives the same.
+
+    Preconditions: a kernel of ours that takes one.
+    """
+    if not s.ours or s.case.splits is None:
+        return "the kernel takes no number of splits"
+    if not s.read:
+        return NO_CODES
+    rows, found = Rows.all(s.case), []
+    for splits in sorted({1, 3, s.case.splits + 1} - {s.case.splits}):
+        found.append(alike(s, (s.first, rows), (s.part(s.case.but(splits=splits)), rows)))
+    return first(*found)
+
+
+def tiles_change_nothing(s: Subject) -> Verdict:
+    """Other tiles give the same.
+
+    Preconditions: a kernel of ours, whose tiles are options; claimed, since each is another build.
+    """
+    if not s.ours or not s.claimed:
+        return "tiles are options of kernels of ours, and other ones a build of their own: asked where it is claimed"
+    rows = Rows.all(s.case)
+    other = s.case.but(block_k=16 if s.case.block_k != 16 else 32)
+    return alike(s, (s.first, rows), (s.part(other), rows))
+
+
+def heads_permuted(s: Subject) -> Verdict:
+    """Heads permuted with their kv heads permute out and lse.
+
+    Preconditions: several heads.
+    """
+    case, group = s.case, s.case.heads // s.case.kv_heads
+    if case.heads == 1:
+        return "one head has no other order"
+    kv_heads = [*range(case.kv_heads)][::-1]
+    heads = [g * group + i for g in kv_heads for i in reversed(range(group))]
+    turned = s.whole(h=heads, g=kv_heads)
+    rows = Rows.all(case)
+    return budgets((s.first, rows._replace(h=heads)), (turned, rows))
+
+
+def batches_permuted(s: Subject) -> Verdict:
+    """Sequences of a batch permuted permute out and lse.
+
+    Preconditions: several sequences.
+    """
+    if s.case.batch == 1:
+        return "one sequence has no other order"
+    order = [*range(s.case.batch)][::-1]
+    rows = Rows.all(s.case)
+    return budgets((s.first, rows._replace(b=order)), (s.whole(b=order), rows))
+
+
+def rows_permuted(s: Subject) -> Verdict:
+    """Queries in another order give their rows in that order.
+
+    Preconditions: no causal mask and no window; several queries.
+    """
+    if s.case.causal or s.case.window is not None:
+        return "the mask tells queries apart by their place"
+    if s.case.seqlen_q == 1:
+        return "one query has no other order"
+    count, rows = s.case.seqlen_q, Rows.all(s.case)
+    turned = s.whole(q=range(count)[::-1])
+    return budgets((s.first, rows._replace(q=range(count)[::-1])), (turned, rows))

@@ -1,0 +1,112 @@
+"""Laws of the merge: of kernels that take partial results from outside, and what stages say of lse."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from workbench.explore.laws.compare import budgets, first, results, within
+from workbench.explore.laws.law import Verdict
+from workbench.explore.laws.run import Bounded, Rows, Run, elements
+from workbench.explore.laws.subject import Subject
+from workbench.floats import to_float64
+from workbench.judge.units import natural
+
+PARTIALS = ("partial_O", "partial_max", "partial_sum")
+#: where lse is made from: the largest score and the sum over all keys
+_SUMS = (("merge_max", "merge_sum"), ("row_max", "row_sum"))
+
+
+def partials_doubled(s: Subject) -> Verdict:
+    """Partial outputs and sums times 2 leave out, and sums alone halve it, bit for bit; lse grows by log(2).
+
+    Preconditions: a kernel whose partial results can be put in.
+    """
+    partials = _partials(s)
+    if isinstance(partials, str):
+        return partials
+    rows, o, l = Rows.all(s.case), partials["partial_O"], partials["partial_sum"]
+    before = _merge(s, partials)
+    both, sums = (
+        _merge(s, {**partials, "partial_O": 2 * o, "partial_sum": 2 * l}),
+        _merge(s, {**partials, "partial_sum": 2 * l}),
+    )
+    by = {"lse": lambda x: x.plus(np.log(2))}
+    return first(
+        results((before, rows), (both, rows), only=("out",)),
+        results((before, rows), (sums, rows), {"out": 0.5}, only=("out",)),
+        budgets((before, rows), (both, rows), by, only=("lse",)),
+    )
+
+
+def partial_maxima_moved(s: Subject) -> Verdict:
+    """A number added to all partial maxima moves lse by that, and leaves the bits of out.
+
+    The maxima are rounded to multiples of 2^-10 first, so that adding 8 is exact. Preconditions: as of
+    partials-doubled.
+    """
+    partials = _partials(s)
+    if isinstance(partials, str):
+        return partials
+    rows, m = Rows.all(s.case), partials["partial_max"]
+    m = np.round(m * 1024) / 1024
+    if not np.array_equal((m + 8) - 8, m, equal_nan=True):
+        return "partial maxima are too large for 8 to be added exactly"
+    before, after = _merge(s, {**partials, "partial_max": m}), _merge(s, {**partials, "partial_max": m + 8})
+    return first(
+        results((before, rows), (after, rows), only=("out",)),
+        budgets((before, rows), (after, rows), {"lse": lambda x: x.plus(8.0)}, only=("lse",)),
+    )
+
+
+def partials_permuted(s: Subject) -> Verdict:
+    """Partial results in another order of splits leave out and lse.
+
+    Preconditions: as of partials-doubled; several splits.
+    """
+    partials = _partials(s)
+    if isinstance(partials, str):
+        return partials
+    if s.case.splits == 1:
+        return "one split has no other order"
+    rows = Rows.all(s.case)
+    turned = {name: np.ascontiguousarray(x[:, :, ::-1]) for name, x in partials.items()}
+    return budgets((_merge(s, partials), rows), (_merge(s, turned), rows))
+
+
+def lse_of_sums(s: Subject) -> Verdict:
+    """lse is the largest score plus the log of the sum of exponentials that a kernel has at the end.
+
+    Preconditions: lse and both are among the stages that it gave.
+    """
+    trace, rows = s.first.trace, Rows.all(s.case)
+    names = next((pair for pair in _SUMS if {*pair, "lse"} <= {*trace.stages}), None)
+    if names is None or (names[0] == "row_max" and trace.algorithm.endswith("split_k")):
+        return "lse, and the largest scores and the sums that it is made of, are not all given"
+    if s.first.large:
+        return "budgets are of a part of this run, and stages of all of it"
+    m, l = natural(trace, names[0], trace.stages[names[0]]), to_float64(trace.stages[names[1]])
+    if names[0] == "row_max":
+        last = trace.contract.tiling(s.case.seqlen_k).last
+        m, l = m[..., last], l[..., last]
+    found = elements(trace, names)["lse"]
+    with np.errstate(all="ignore"):
+        wanted = m + np.log(l)
+    off = np.where(np.isfinite(wanted), found.budget, np.nan)
+    given = Bounded(s.first.values("lse", rows), off)
+    return within("lse", Bounded(wanted, np.zeros(wanted.shape)), given, rows)
+
+
+def _partials(s: Subject) -> dict[str, np.ndarray] | str:
+    """The partial results of the case, those of a kernel that takes them; why there are none."""
+    stages = s.first.trace.stages
+    if s.feed is None or not {*PARTIALS} <= {*stages}:
+        return "the kernel takes no partial results from outside, or did not give its own"
+    if not all(np.isfinite(stages[name]).all() for name in ("partial_O", "partial_sum")):
+        return "the partial results hold NaN or infinity"
+    return {name: stages[name].astype(np.float32) for name in PARTIALS}
+
+
+def _merge(s: Subject, partials: Mapping[str, np.ndarray]) -> Run:
+    """The kernel's merge of partial results."""
+    assert s.feed is not None
+    return Run(s.feed(s.asked, partials))

@@ -1,0 +1,105 @@
+"""Laws of scores: what leaves every product of q and k, or moves all of a row alike, leaves out."""
+
+import numpy as np
+
+from workbench.case.masks import visible
+from workbench.explore.laws.compare import budgets, within
+from workbench.explore.laws.law import Verdict
+from workbench.explore.laws.run import Bounded, Rows, smaller
+from workbench.explore.laws.subject import Subject, cast, taken, wide
+
+#: how far scores are moved where exp of them is to leave float32's range, once or three times
+_FAR = 128.0
+_CODES = "codes of q and k would get another scale"
+
+
+def row_moved(s: Subject) -> Verdict:
+    """A number added to all scores of a row moves its lse by that, and leaves its out.
+
+    K is made 1 in its last dim, and q there 0 in one run, and in the other c, one number a row, most of them even ones
+    of -8 to 8: the scores move by c times the scale. The others move them by 128 or more up or down, so that exp of a
+    score itself, or less the maximum of another row, is 0 or infinite: where the kernel declares that it subtracts the
+    running maximum, since a bound for all rows cannot be near to each. Preconditions: no softcap, no codes.
+    """
+    if s.case.softcap is not None or s.quantises:
+        return _CODES if s.quantises else "a softcap moves scores by other amounts"
+    case, rows = s.case, Rows.all(s.case)
+    k, q, moved = s.inputs["k"].copy(), s.inputs["q"].copy(), s.inputs["q"].copy()
+    shape = case.batch, case.heads, case.seqlen_q
+    far = 2.0 ** np.ceil(np.log2(_FAR / abs(case.scale))) * s.rng.choice([-3, -2, -1, 1, 2, 3], shape)
+    near, promise = 2.0 * s.rng.integers(-4, 5, shape), s.first.trace.contract
+    c = np.where(s.rng.random(shape) < 0.25, far, near)
+    running = promise.row_max == "running" and "row_max" not in promise.assumed
+    if not running or not np.isfinite(wide(c.astype(q.dtype))).all():
+        c = near
+    k[..., -1], q[..., -1], moved[..., -1] = 1, 0, c.astype(q.dtype)
+    before, after = s.run(q=q, k=k), s.run(q=moved, k=k)
+    rows = smaller(rows, before, after)
+    by = rows.of(c) * case.scale
+    return budgets((before, rows), (after, rows), {"lse": lambda x: x.plus(by)})
+
+
+def dims_permuted(s: Subject) -> Verdict:
+    """The dims of q and k permuted alike leave out and lse.
+
+    Preconditions: head_dim above 1.
+    """
+    if s.case.head_dim == 1:
+        return "one dim has no other order"
+    rows = Rows.all(s.case)
+    return budgets((s.first, rows), (s.whole(d=s.rng.permutation(s.case.head_dim)), rows))
+
+
+def dims_shared_out(s: Subject) -> Verdict:
+    """A number of q in two dims, half of its digits in each, where K is the same in both, gives what it gives in one.
+
+    Preconditions: head_dim above 1; no codes; digits whose rest is exact.
+    """
+    if s.case.head_dim == 1 or s.quantises:
+        return _CODES if s.quantises else "one dim has none beside it"
+    rows, pairs = Rows.all(s.case), s.case.head_dim // 2
+    k, whole = s.inputs["k"].copy(), s.inputs["q"].copy()
+    k[..., 1 : 2 * pairs : 2], whole[..., 1 : 2 * pairs : 2] = k[..., : 2 * pairs : 2], 0
+    q = wide(whole)[..., : 2 * pairs : 2]
+    spacing = 2.0 ** (np.floor(np.log2(np.where(q == 0, 1, abs(q)))) - 4)
+    lead = np.round(q / spacing) * spacing
+    some, rest = cast(lead, whole), cast(q - lead, whole)
+    if some is None or rest is None:
+        return f"leading digits and the rest of q are not both exact in {s.case.dtype}"
+    shared = whole.copy()
+    shared[..., : 2 * pairs : 2], shared[..., 1 : 2 * pairs : 2] = some, rest
+    return budgets((s.run(q=whole, k=k), rows), (s.run(q=shared, k=k), rows))
+
+
+def one_key_and_its_opposite(s: Subject) -> Verdict:
+    """The lse of a row that sees one key alone is its score: that of -q is its opposite.
+
+    Preconditions: lse is given; no bias; codes as they were made of q.
+    """
+    if "lse" not in s.first.stages or "bias" in s.inputs or not s.read:
+        return "lse is not given, a bias moves it, or the kernel gave no codes"
+    alone = taken(s.read, k=[0])
+    if s.quantises:
+        return _CODES
+    case = s.case.but(seqlen_k=1)
+    plus, minus = s.on(case, alone), s.on(case, {**alone, "q": -alone["q"]})
+    rows = Rows.all(case)
+    return budgets((plus, rows), (minus, rows), {"lse": lambda x: x.times(-1)}, only=("lse",))
+
+
+def softcap_bounds_lse(s: Subject) -> Verdict:
+    """With a softcap, lse is at most the cap away from the log of the number of keys that the row sees.
+
+    Asked of 64 q. Preconditions: a softcap, no bias; lse is given; 64 q is in the range of its dtype.
+    """
+    if s.case.softcap is None or "lse" not in s.first.stages or "bias" in s.inputs:
+        return "there is no softcap, no lse, or a bias moves it"
+    q = cast(wide(s.inputs["q"]) * 64, s.inputs["q"])
+    if q is None:
+        return f"64 q leaves the range of {s.case.dtype}"
+    case, run = s.case, s.run(q=q)
+    rows = smaller(Rows.all(case), run)
+    sees = np.broadcast_to(visible(case, s.inputs), (case.batch, case.heads, case.seqlen_q, case.seqlen_k))
+    found, middle = run.bounded("lse", rows), np.log(rows.of(sees.sum(-1)))
+    nearest = np.clip(found.value, middle - s.case.softcap, middle + s.case.softcap)
+    return within("lse", Bounded(nearest, np.zeros(nearest.shape)), found, rows)

@@ -1,0 +1,157 @@
+"""From a judged run that fails to the smallest case that fails in the same way, and to its boundaries."""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workbench.case.case import Case
+from workbench.case.fields import GIVEN
+from workbench.explore.shrink.attempts import MAJORITY_OF, Attempts, Inputs
+from workbench.explore.shrink.boundary import Boundary, boundaries
+from workbench.explore.shrink.smaller import descend
+from workbench.explore.shrink.symptom import Symptom
+from workbench.explore.shrink.values import plain_inputs
+from workbench.judge.diff import Diff, diff
+from workbench.judge.explain.cause import Cause
+from workbench.progress import step
+from workbench.refusal import Refusal
+from workbench.shown import shown_by
+from workbench.trace.trace import Rerun, Trace
+
+#: of the time, what the search for the cause may take, and what is left for boundaries
+EXPLAIN, BOUNDARIES = 0.2, 0.2
+#: runs of the smallest case, at most, until one fails again
+AGAIN = 20
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Shrunk:
+    """The smallest case that was found, and what was run on the way to it."""
+
+    start: Diff  #: the run that it began with
+    smallest: Case
+    judged: Diff  #: a run of the smallest case
+    inputs: Inputs | None  #: of the smallest case as plain numbers; None where they are its own
+    origin: str  #: the first wrong stage, of both
+    kind: str  #: how that is wrong, in words
+    cause: Cause | None  #: of both; None where nothing explains the start
+    failed: int  #: of `runs` runs of the start, those that failed in the same way
+    runs: int
+    majority: bool  #: whether each case was run several times, as runs of the start were not alike
+    boundaries: tuple[Boundary, ...]
+    evaluations: int  #: runs that were judged
+    seconds: float
+    ended: str  #: done, time or interrupt
+
+    @property
+    def complete(self) -> bool:
+        """Whether all was tried that is ever tried."""
+        return self.ended == "done"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document `workbench.shrink/1`, of plain Python values."""
+        return shown_by("shrunk.document", self)
+
+    def test(self) -> str:
+        """A file of pytest that fails with the bug and passes without; Refusal where no file can name the kernel."""
+        return shown_by("written.test_file", self)
+
+    def __str__(self) -> str:
+        return "\n".join(shown_by("shrunk.lines", self))
+
+    def __repr__(self) -> str:
+        return f"<Shrunk: {self.origin} in {self.smallest}>"
+
+
+def shrink(judged: Diff, *, seconds: float = 60.0) -> Shrunk:
+    """The smallest case on which the kernel of a judged run fails in the same way.
+
+    In the same way: the first wrong stage is the same, and the cause that `explain` names for it reproduces it; where
+    nothing explains it, it is wrong in the same kind. A case becomes smaller in its counts (batch, heads, lengths,
+    head_dim, splits, tiles of kernels of ours) and plainer in its mask, softcap, scale and inputs; dtype and contract
+    stay. `seconds`: for all of it, compiles among them; when they are over, or at Ctrl-C, the smallest so far comes
+    back, with `complete` False. Refusal where no stage is wrong, for a run that cannot be repeated on other cases, and
+    where the start fails in fewer than half of its runs.
+
+    The search is that of hypothesis (MacIver, Hatfield-Dodds and others, JOSS 4(43), 2019), begun at the given case.
+    """
+    begun = time.monotonic()
+    rerun, start = _repeatable(judged), judged.trace.case
+    tiled = judged.trace.backend != "foreign"
+    found: tuple[Boundary, ...] = ()
+    ended = "done"
+    with step(f"shrink a case in which {judged.origin} is wrong, {seconds:g} s at most") as tick:
+        symptom = Symptom.of(judged, judged.explain(EXPLAIN * seconds))
+        attempts = Attempts(rerun, symptom, start, begun + (1 - BOUNDARIES) * seconds, tick)
+        failed, runs, alike = _repeats(attempts, judged.trace, begun + 1.5 * EXPLAIN * seconds)
+        attempts.runs = 1 if alike else MAJORITY_OF
+        try:
+            descend(attempts, tiled)
+            plain_inputs(attempts)
+            attempts.until = begun + seconds
+            found = boundaries(attempts, start, tiled)
+        except KeyboardInterrupt:
+            ended = "interrupt"
+        last = _failing(attempts)
+    if ended == "done" and attempts.late:
+        ended = "time"
+    return Shrunk(
+        judged, attempts.best, last, attempts.inputs, symptom.origin, symptom.kind, symptom.cause, failed, runs,
+        not alike, found, attempts.evaluations, time.monotonic() - begun, ended,
+    )  # fmt: skip
+
+
+def _repeatable(judged: Diff) -> Rerun:
+    """What runs the kernel again; Refusal where that cannot be, and where nothing is wrong."""
+    trace = judged.trace
+    if judged.origin is None:
+        raise Refusal(
+            f"{trace.target}: a case is shrunk that has a first wrong stage; this one has none: its verdict is "
+            f"{judged.verdict}"
+        )
+    if trace.box is not None:
+        raise Refusal(f"{trace.target}: a part of a run is not shrunk; run it without --where and --by-head")
+    if trace.rerun is None:
+        given = trace.case.distribution == GIVEN or trace.called_with.feed
+        why = "its inputs were put in, and other cases have others" if given else "it was not run here"
+        raise Refusal(f"{trace.target}: a case is shrunk by runs on others, which this trace cannot have: {why}")
+    again = trace.rerun
+
+    def rerun(case: Case, inputs: Inputs | None = None) -> Trace:
+        return replace(again(case, inputs), called_with=trace.called_with)
+
+    return rerun
+
+
+def _repeats(attempts: Attempts, start: Trace, until: float) -> tuple[int, int, bool]:
+    """Of runs of the start, how many fail in the same way, and of how many; and whether all have its bits. Refusal
+    where fewer than half fail.
+    """
+    failed = runs = other = 0
+    while runs < MAJORITY_OF and (runs < 2 or time.monotonic() < until):
+        runs += 1
+        again = attempts.rerun(start.case)
+        same = _same_bits(start, again)
+        failed += same or attempts.symptom.shows_in(diff(again))
+        other += not same
+    if 2 * failed < runs:
+        raise Refusal(
+            f"{start.target}: a case is shrunk that fails in at least half of its runs, with {attempts.symptom.origin} "
+            f"wrong first; on the same inputs this one failed so in {failed} of {runs} runs"
+        )
+    return failed, runs, not other
+
+
+def _same_bits(one: Trace, other: Trace) -> bool:
+    return one.stages.keys() == other.stages.keys() and all(
+        x.tobytes() == other.stages[name].tobytes() for name, x in one.stages.items()
+    )
+
+
+def _failing(attempts: Attempts) -> Diff:
+    """A run of the best in which it fails in the same way."""
+    for _ in range(AGAIN):
+        judged = attempts.judged(attempts.best, attempts.inputs)
+        if attempts.symptom.shows_in(judged):
+            return judged
+    raise Refusal(f"{attempts.best}: failed in most of its runs, and then in none of {AGAIN}")

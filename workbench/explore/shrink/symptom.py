@@ -1,0 +1,71 @@
+"""What must stay as a case shrinks: the first wrong stage, and why it is wrong."""
+
+from dataclasses import dataclass
+
+from workbench.case.stages import before_attention
+from workbench.judge.diff import Diff
+from workbench.judge.elements import State
+from workbench.judge.explain.cause import Cause
+from workbench.judge.explain.coded import Coded
+from workbench.judge.explain.explain import Explained
+from workbench.judge.explain.scene import Scene
+from workbench.judge.explain.trial import holds
+
+#: what may be wrong with the worst element of a stage, beside its number
+NO_NUMBERS = {State.NAN: "NaN or infinite on one side", State.UNWRITTEN: "never written"}
+
+OUTPUTS = ("out", "lse")
+
+
+@dataclass(frozen=True, eq=False)
+class Symptom:
+    """How a run fails."""
+
+    origin: str  #: the first wrong stage
+    kind: str  #: how it is wrong at the worst of its elements, in words
+    cause: Cause | None  #: that reproduces the first wrong stage; None where nothing does
+    scene: Scene | Coded | None  #: of the run in which the cause was found
+    reached: bool  #: whether an output is wrong, too, from q, k and v
+
+    @staticmethod
+    def of(judged: Diff, explained: Explained) -> "Symptom":
+        """Of a judged run that has a wrong stage, and what explains it."""
+        origin = judged.origin
+        assert origin is not None
+        trace = judged.trace
+        # a cause that fails on fresh cases may be one that the kernel has on some alone: here each run is asked
+        fitting = (*explained.causes, *explained.withdrawn)
+        cause = next((cause for cause in fitting if origin in cause.fit.stages), None)
+        scene: Scene | Coded | None = None
+        if cause is not None and origin in before_attention(trace.algorithm) and trace.case.codes is not None:
+            scene = Coded.of(trace)
+        elif cause is not None and cause.supposed is not None:
+            scene = Scene(cause.supposed.of(trace), supposed=cause.supposed)
+        elif cause is not None:
+            scene = Scene.of(trace)
+        return Symptom(origin, kind(judged), cause, scene, reached(judged))
+
+    def shows_in(self, judged: Diff) -> bool:
+        """Whether another run of the kernel fails in this way: the same stage is the first wrong one, and the plainest
+        name of the cause reproduces it; where nothing explains it, it is wrong in the same kind. Where an output was
+        wrong, one is.
+        """
+        if judged.origin != self.origin or reached(judged) < self.reached:
+            return False
+        if self.cause is None or self.scene is None:
+            return kind(judged) == self.kind
+        return holds(self.scene.like(judged.trace), self.cause.members[0], elsewhere=True) is True
+
+
+def kind(judged: Diff) -> str:
+    """How the first wrong stage is wrong at the worst of its elements."""
+    assert judged.origin is not None
+    stage = judged[judged.origin]
+    worst = None if stage.decisive is None else stage.decisive.summary.worst
+    return "missing" if worst is None else NO_NUMBERS.get(worst.state, "outside its budget")
+
+
+def reached(judged: Diff) -> bool:
+    """Whether out or lse is outside its budget from q, k and v."""
+    outputs = (stage.propagated for stage in judged if stage.name in OUTPUTS)
+    return any(found is not None and found.summary.outside > 0 for found in outputs)

@@ -1,0 +1,31 @@
+"""Which judgements fail: the rule of the command line's exit code, and of assertions in tests.
+
+It imports no NumPy, so that `workbench --help` and a run of pytest that judges nothing are quick.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from workbench.refusal import Refusal
+
+if TYPE_CHECKING:
+    from workbench.judge.diff import Diff
+
+#: the mildest verdict that is to fail -> verdicts that fail besides those that always do
+FAIL_ON: Mapping[str, tuple[str, ...]] = {"bug": (), "biased": ("biased",), "suspicious": ("biased", "suspicious")}
+
+
+def outcome(judged: "Diff") -> str:
+    """The verdict, or "gate", where a gate failed, which stands above it."""
+    return "gate" if judged.trace.gates else judged.verdict
+
+
+def failing(fail_on: str = "bug") -> frozenset[str]:
+    """The outcomes that fail: always bug, missing, gate and untestable (nothing could be judged); `fail_on` is the
+    mildest verdict that does, too. Refusal for one that is not in FAIL_ON.
+    """
+    from workbench.judge.stage import ORIGIN_VERDICTS
+
+    if fail_on not in FAIL_ON:
+        raise Refusal(f"fail_on is one of {', '.join(FAIL_ON)}; got {fail_on!r}")
+    return frozenset({*ORIGIN_VERDICTS, "untestable", "gate", *FAIL_ON[fail_on]})

@@ -1,0 +1,126 @@
+"""An assertion on a kernel: it is run on a case, every stage is judged, and what is wrong fails the test."""
+
+import math
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.foreign.run import run
+from workbench.foreign.target import target_of
+from workbench.judge.diff import Diff, diff
+from workbench.judge.fails import failing, outcome
+from workbench.judge.table import run_row
+from workbench.report.command import diff_command
+from workbench.testing.message import of_run
+from workbench.testing.repeat import name_of, python_line
+from workbench.testing.settings import current
+from workbench.trace.trace import Trace
+
+
+class AttentionError(AssertionError):
+    """A judgement that fails. Its text is made when it is asked for: hypothesis drops hundreds of these unread."""
+
+    __module__ = "workbench.testing"
+
+    def __init__(self, judged: Diff, text: Callable[[], str]) -> None:
+        super().__init__(judged)
+        self.diff = judged
+        self._text, self._said = text, ""
+
+    def __str__(self) -> str:
+        if not self._said:
+            # what is raised while the text is made, by a kernel on a smaller case, may print this error as its context
+            self._said = repr(self.diff)
+            self._said = self._text()
+        return self._said
+
+
+def assert_attention(
+    kernel: str | Callable[..., Any], case: Case, *, fail_on: str | None = None, **options: Any
+) -> Diff:
+    """The judgement of `kernel` on `case`, which passed.
+
+    `kernel` and `options` are those of `workbench.run`. AttentionError where the verdict is bug or missing, nothing
+    could be judged, or a gate failed; `fail_on`: the mildest verdict that fails, bug, biased or suspicious. fail_on
+    and, of kernels of ours, backend are those of pytest's marker or option where they are not said here; where neither
+    says it, fail_on is bug.
+
+    The error's text is the report, the smallest case found that fails alike, and what repeats it. In a test of
+    hypothesis, which shrinks by itself, no smaller case is searched; `hypothesis.target` is told log2 of the largest x
+    of budget; and an example of which nothing could be judged is rejected: it does not count. Refusal and Unavailable
+    as of `workbench.run`: they are no AssertionError, since nothing was judged.
+    """
+    __tracebackhide__ = True
+    settings, fails = current.get(), failing(fail_on or current.get().fail_on)
+    if settings.backend is not None and target_of(kernel).kernel is not None:
+        options = {"backend": settings.backend, **options}
+    trace = run(kernel, case, **options)
+    if not isinstance(kernel, str) and (name := name_of(kernel)) is not None:
+        trace = _named(trace, name)
+    judged, shrinks = diff(trace), not in_hypothesis()
+
+    def text() -> str:
+        again, named = [], bool(diff_command(judged))
+        if not named and settings.node:
+            again.append(f"repeat: pytest {shlex.quote(settings.node)}")
+        if not named or not shrinks:  # what hypothesis drew stands in no source
+            again.append(f"in Python: {python_line(kernel, case, options)}")
+        return of_run(judged, seconds=settings.shrink_seconds if shrinks else 0.0, again=again)
+
+    return held(judged, fails, text)
+
+
+def held(judged: Diff, fails: frozenset[str], text: Callable[[], str]) -> Diff:
+    """`judged` itself; AttentionError with this text where its outcome is one of `fails`."""
+    __tracebackhide__ = True
+    settings, over = current.get(), run_row(judged).over_budget
+    if settings.checked is not None:
+        settings.checked.append(over)
+    if over and in_hypothesis():
+        _target(over, judged.trace.target)
+    if outcome(judged) == "untestable" and in_hypothesis():
+        sys.modules["hypothesis"].reject()
+    if outcome(judged) in fails:
+        raise _error_at(judged.origin)(judged, text)
+    return judged
+
+
+def in_hypothesis() -> bool:
+    """Whether a test of hypothesis runs an example."""
+    return "hypothesis" in sys.modules and sys.modules["hypothesis"].currently_in_test_context()
+
+
+def _target(over: float, label: str) -> None:
+    """Tell hypothesis how near to its budget a kernel came, so that its search climbs."""
+    from hypothesis import target
+    from hypothesis.errors import InvalidArgument
+
+    try:
+        target(math.log2(min(over, np.finfo(np.float64).max)), label=label)
+    except InvalidArgument:
+        pass  # the kernel's second check in one example: there is one observation for a label
+
+
+@cache
+def _error_at(origin: str | None) -> type[AttentionError]:
+    """The error of a first wrong stage: hypothesis takes failures of one type, raised in one line, for the same, and
+    would shrink one fault into another.
+    """
+    return type(AttentionError.__name__, (AttentionError,), {"__module__": AttentionError.__module__})
+
+
+def _named(trace: Trace, name: str) -> Trace:
+    """The trace by the name that the command line has for its kernel."""
+    again = trace.rerun
+
+    def once_more(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
+        assert again is not None
+        return _named(again(case, inputs), name)
+
+    return replace(trace, target=name, rerun=None if again is None else once_more)

@@ -1,0 +1,20 @@
+"""What assertions on attention go by at the moment: a test's marker, options of pytest, else what is usual."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an assertion does where its call does not say."""
+
+    fail_on: str = "bug"  #: the mildest verdict that fails, of `judge.fails.FAIL_ON`
+    backend: str | None = None  #: of kernels of ours; None: the one of `workbench.run`
+    shrink_seconds: float = 10.0  #: for the search for the smallest failing case; 0: there is none
+    node: str = ""  #: pytest's id of the test that runs; empty outside of pytest
+    #: to which every check adds its largest x of budget, None where nothing was judged; None outside of pytest
+    checked: list[float | None] | None = None
+
+
+#: those of the test that runs; the plugin sets it around each one
+current: ContextVar[Settings] = ContextVar("attention_settings", default=Settings())  # noqa: B039 - it is frozen
