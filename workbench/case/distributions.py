@@ -118,7 +118,7 @@ def _one_hot(case: Drawn, rng: np.random.Generator) -> Arrays:
 #: how far below the maximum, 0, a score of `exact` is that is not a maximum: exp of -200 is 0 in float32, and so is
 #: 2^-200
 _BELOW = 208.0
-#: a case's softcap and scale for that; with 2^-9 and 2^13 keys q and k hold up to 2^15, which float16 does
+#: a case's softcap and scale for that; with 2^-9 q holds 2^9 and k 2^9, and 16 digits make sums of 2^22
 SMALLEST_CAP, SMALLEST_SCALE = 256.0, 2.0**-9
 #: digits that a row of `exact-ties` leaves open, at most: 8 keys, whose sum of v has 7 bits, which bfloat16 holds
 _OPEN = 3
@@ -129,9 +129,8 @@ def _exact(case: Drawn, rng: np.random.Generator) -> Arrays:
 
     So row_max is 0, probs and row_sum are 1, lse is 0, out is v of that key: whatever scales, sums, exp and casts are
     like. k[j] has each digit of j in either of two random dims; q[i] has a large negative number where its key does not
-    have it, larger for higher digits, so that all products of the two are 0, and no two other keys have one score: what
-    tiles and splits without that key make of theirs is exact too. In other dims k is 0, and q = ±1, ±2. All are powers
-    of two, of which codes in float8 lose nothing.
+    have it, so that all products of the two are 0. In other dims k is 0, and q = ±1, ±2. All are powers of two, of
+    which codes in float8 lose nothing.
     """
     return _exact_at(case, rng, 0)
 
@@ -165,13 +164,13 @@ def _exact_at(case: Drawn, rng: np.random.Generator, most: int) -> Arrays:
     cap = case.softcap
     reach = _BELOW if cap is None else cap * math.atanh(_BELOW / cap)
     height = max(0, math.ceil(math.log2(reach / abs(case.scale))))
+    here, there = -math.copysign(2.0 ** (height - height // 2), case.scale), 2.0 ** (height // 2)
     dims = rng.permutation(case.head_dim)
     # keys of the same index have other names in another head, so that one of the wrong head is seen
     names = np.resize(rng.permutation(2**digits), shape_k[:2])
     of_query = np.repeat(names, case.heads // case.kv_heads, axis=1)[..., None]
     for digit in range(digits):
-        pair, power = dims[2 * digit : 2 * digit + 2], height + digit
-        here, there = -math.copysign(2.0 ** (power - power // 2), case.scale), 2.0 ** (power // 2)
+        pair = dims[2 * digit : 2 * digit + 2]
         held, asked = ((x >> digit) & 1 for x in (keys ^ names[..., None], at ^ of_query))
         for value, dim in enumerate(pair):
             k[..., dim] = np.where(held == value, there, 0.0)

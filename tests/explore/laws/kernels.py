@@ -146,7 +146,7 @@ BREAKERS: Mapping[str, Callable[..., Any]] = {
     "hidden-keys-changed": with_(hidden=-20.0),
     "keys-appended": with_(hidden=-8.0),
     "nan-behind-the-inputs": _reads_behind,
-    "exact-inputs": with_(floor=1e-9),
+    "exact-inputs": with_(floor=1e-5),
 }
 
 

@@ -77,9 +77,9 @@ def _run(function: Callable[..., Any], case: Case, inputs: Any = None) -> Any:
     return run(function, case, **({} if inputs is None else {"inputs": inputs}))
 
 
-def test_what_a_choice_that_was_not_declared_makes_right_is_not_called_wrong() -> None:
+def test_exact_inputs_hold_a_kernel_that_declares_nothing() -> None:
     found = held_to(LAWS["exact-inputs"], subject(BREAKERS["exact-inputs"], FULL))
-    assert found.held is None and found.lacking.startswith("held only of a kernel with exp_floor=-127.0 or row_max=")
+    assert found.held is False and found.broke is not None and found.broke.stage == "out"
 
 
 def test_a_choice_that_would_explain_a_break_is_named() -> None:
