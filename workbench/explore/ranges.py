@@ -82,8 +82,8 @@ def drawn(draw: Draw, kernel: str | None, given: Mapping[str, Any]) -> Case:
 
     `kernel`: of ours, for which tiles, dtype and head_dim are those of few builds; None: a foreign one, which chooses
     tiles itself, and is told of the mask that it is causal, and no more: unless they are given, there is neither window
-    nor softcap, and the diagonal ends at the last key. A distribution that does not fit the case becomes normal. Refusal for an
-    unknown kernel or name.
+    nor softcap, and the diagonal ends at the last key. A distribution that does not fit the case becomes normal.
+    Refusal for an unknown kernel or name.
     """
     if unknown := [name for name in given if name not in {*RANGES, *FIELDS, "seqlen"}]:
         raise Refusal(f"what is drawn of a case are {', '.join(dict.fromkeys((*FIELDS, *RANGES)))}; got {unknown[0]}")

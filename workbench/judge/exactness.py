@@ -54,7 +54,7 @@ def inexact(trace: Trace, right: np.ndarray) -> np.ndarray:
     leeway = 2.0**-60 if trace.contract.normalisation == "division" else 2.0**-20
     with np.errstate(invalid="ignore"):
         same = (actual == rounded) | (abs(actual - rounded) < leeway)
-    return ~same & trace.case.mask().any(axis=1)[:, None]
+    return ~same & np.any(trace.case.mask(), axis=1, keepdims=True)
 
 
 def with_exactness(trace: Trace, judged: Sequence[StageDiff]) -> list[StageDiff]:
