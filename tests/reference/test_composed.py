@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builds import FEW_BUILDS
+from tests.builds import draw_few_builds
 from workbench import Case, Trace, diff, run
-from workbench.explore import ranges
 from workbench.explore.sample import sample
 from workbench.judge.elements import State
 from workbench.judge.expectation import Expectation
@@ -35,7 +34,7 @@ def only(trace: Trace, names: tuple[str, ...]) -> Trace:
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
 def test_correct_kernels_are_right_whatever_they_leave_behind(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "BUILDS", FEW_BUILDS)
+    draw_few_builds(monkeypatch)
     random = np.random.default_rng(11)
     judged = 0
     for _ in range(6):

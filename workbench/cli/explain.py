@@ -14,6 +14,7 @@ from workbench.cli.options import json_option, one_target, run_options
 from workbench.judge.fails import failing, outcome
 
 if TYPE_CHECKING:
+    from workbench.explore.laws.law import Laws
     from workbench.judge.diff import Diff
     from workbench.judge.explain.explain import Explained
 
@@ -35,31 +36,37 @@ def explain(target: str | None, seconds: float, symptoms: Path | None, as_json: 
 
     TARGET and options are those of `workbench diff`. Thousands of named faults are put into the float64 reference, one
     and two at a time; a cause is one that gives the kernel's wrong numbers within the error budget, and gives them
-    again on a fresh case where the kernel can be run. Exits as `diff` does.
+    again on a fresh case where the kernel can be run. Where nothing does, the kernel is held to the laws of attention,
+    and known faults that break the same ones are named. Exits as `diff` does.
     """
     from workbench.cli.runs import runs
+    from workbench.explore.laws.alike import as_dict, of_trace
     from workbench.judge.diff import diff
     from workbench.progress import shown
 
     if symptoms is not None:
         return _symptoms(target, symptoms, as_json, options)
     found: list[tuple[Diff, Explained]] = []
+    broken: list[Laws | None] = []
     with shown():
         calls, _ = runs(target, **options)
         for call in calls:
             judged = diff(call())
-            found.append((judged, judged.explain(seconds)))
+            explained = judged.explain(seconds)
+            found.append((judged, explained))
+            broken.append(of_trace(judged.trace) if explained.unexplained else None)
     if as_json:
         from workbench.report.document import explained_document, explaineds_document
 
-        documents = [explained_document(*one) for one in found]
+        of_laws = [None if laws is None else as_dict(laws) for laws in broken]
+        documents = [explained_document(*one, laws) for one, laws in zip(found, of_laws, strict=True)]
         click.echo(json.dumps(documents[0] if len(documents) == 1 else explaineds_document(documents)))
     else:
         from workbench.report import text
 
         screen = text.console()
-        for one in found:
-            screen.print(text.explained(*one, unicode=screen.is_terminal, width=screen.width), crop=False)
+        for one, laws in zip(found, broken, strict=True):
+            screen.print(text.explained(*one, laws, unicode=screen.is_terminal, width=screen.width), crop=False)
     sys.exit(BUG if failing() & {outcome(judged) for judged, _ in found} else 0)
 
 

@@ -11,7 +11,7 @@ from workbench.case.distributions import EXACT
 from workbench.case.formats import FLOAT8
 from workbench.case.stages import INPUTS, before_attention
 from workbench.floats import round_to, to_float64
-from workbench.judge.elements import State
+from workbench.judge.elements import Elements, State
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.trace.trace import Trace
 
@@ -42,19 +42,24 @@ def is_exact(trace: Trace) -> bool:
     return told and promise.row_max == "running" and promise.normalisation == "division" and promise.exp_floor is None
 
 
-def inexact(trace: Trace, right: np.ndarray) -> np.ndarray:
-    """Which elements of out are not the rounding of what they should be (float64 `right`), by value, in rows with keys.
+def inexact(trace: Trace, found: Elements) -> np.ndarray:
+    """Which elements of out are not the rounding of what they should be, by value; in rows with keys, where the
+    contract does not say what others hold.
 
     Of differences those are none that are below 2^-60, which 2000 hidden keys leave where exp has a floor of e^-54; and
     those below 2^-20 of a kernel that may merge by lse, as rings do: out - weight * (out - block) rounds |v| <= 8 in
     float32 a few times, where a chunk without the row's key had a mean of its own.
     """
     out = trace.stages["out"]
-    actual, rounded = to_float64(out), round_to(right, out.dtype)
+    actual, rounded = to_float64(out), round_to(found.expected, out.dtype)
     leeway = 2.0**-60 if trace.contract.normalisation == "division" else 2.0**-20
     with np.errstate(invalid="ignore"):
-        same = (actual == rounded) | (abs(actual - rounded) < leeway)
-    return ~same & np.any(trace.case.mask(), axis=1, keepdims=True)
+        same = (
+            (actual == rounded) | (abs(actual - rounded) < leeway) | np.isin(found.state, (State.EXACT, State.ABSENT))
+        )
+    # what a row without keys holds is a matter of convention
+    known = "empty_out" not in trace.contract.assumed
+    return ~same & (known | np.any(trace.case.mask(), axis=1, keepdims=True))
 
 
 def with_exactness(trace: Trace, judged: Sequence[StageDiff]) -> list[StageDiff]:
@@ -65,7 +70,7 @@ def with_exactness(trace: Trace, judged: Sequence[StageDiff]) -> list[StageDiff]
     found = None if out is None else out.propagated or out.isolated
     if found is None or not is_exact(trace) or any(stage.verdict in ORIGIN_VERDICTS for stage in judged):
         return list(judged)
-    off = inexact(trace, found.expected) & (found.state != State.ABSENT)
+    off = inexact(trace, found.elements)
     if not off.any():
         return [replace(x, verdict="exact", reason="") if x is out and x.verdict == "untestable" else x for x in judged]
     own = [stage.name for stage in judged if stage.isolated is not None and not stage.isolated.exact]

@@ -1,7 +1,7 @@
 """Judgements as JSON documents; non-finite numbers are the strings "inf", "-inf" and "nan"."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -53,8 +53,10 @@ def diffs_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"schema": "workbench.diffs/1", "runs": list(runs)}
 
 
-def explained_document(diff: Diff, found: Explained) -> dict[str, Any]:
-    """The document `workbench.explain/1` of one judged run and what explains it."""
+def explained_document(diff: Diff, found: Explained, laws: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The document `workbench.explain/1` of one judged run and what explains it; `laws`, where nothing does, as of
+    `laws.alike`.
+    """
     trace = diff.trace
     return {
         "schema": "workbench.explain/1",
@@ -66,6 +68,7 @@ def explained_document(diff: Diff, found: Explained) -> dict[str, Any]:
         "explanations": number(found.as_dicts()),
         "withdrawn": number([cause.as_dict() for cause in found.withdrawn]),
         "unknown": number(found.unknown()),
+        "laws": laws,
         "tried": found.tried,
         "complete": found.complete,
         "seconds": found.seconds,

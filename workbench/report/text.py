@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from workbench.explore.laws.law import Laws
 from workbench.judge.diff import Diff
 from workbench.judge.elements import Element
 from workbench.judge.explain.explain import Explained
@@ -16,6 +17,7 @@ from workbench.judge.headline import headline
 from workbench.judge.stage import StageDiff
 from workbench.judge.table import Row
 from workbench.report import tables
+from workbench.report.broken_laws import lines as broken_laws
 from workbench.report.causes import lines as causes
 from workbench.report.command import diff_command
 from workbench.report.document import largest
@@ -126,10 +128,11 @@ def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> Rend
     return Group(*parts)
 
 
-def explained(diff: Diff, found: Explained, *, unicode: bool, width: int) -> RenderableType:
-    """What explains a wrong run, below what was run."""
+def explained(diff: Diff, found: Explained, laws: Laws | None = None, *, unicode: bool, width: int) -> RenderableType:
+    """What explains a wrong run, below what was run; `laws`: what its kernel made of them, where nothing does."""
     fold = width if unicode else None
-    below = [x for line in causes(diff, found) for x in wrapped(line, "" if line.startswith(" ") else "bold", fold)]
+    lines = [*causes(diff, found), *([] if laws is None else broken_laws(laws))]
+    below = [x for line in lines for x in wrapped(line, "" if line.startswith(" ") else "bold", fold)]
     return Group(*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), *below)
 
 

@@ -34,7 +34,7 @@ def _exact(s: Subject, distribution: str) -> Verdict:
     for name in run.stages:
         expected, values = right[name].expected, run.values(name, rows)
         if name == "out" and is_exact(run.trace):
-            off = inexact(run.narrowed(rows), expected)
+            off = inexact(run.narrowed(rows), right[name])
             rounded = np.where(off, round_to(expected, right[name].actual.dtype), values)
             verdicts.append(equal(name, rounded, values, rows))
         else:
