@@ -64,7 +64,7 @@ from hypothesis import given, settings
 from workbench.testing import AttentionError, assert_attention, cases
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
+@settings(max_examples=30, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
 @given(cases(window=None, softcap=None, causal_alignment="bottom-right"))
 def test_tiled(case):
     assert_attention(tiled, case, arrays="torch")
@@ -84,7 +84,7 @@ print(failed)
 from workbench import diff, run, shrink
 
 large = diff(run(tiled, Case(heads=2, seqlen=70, head_dim=16), arrays="torch"))
-small = shrink(large, seconds=60)
+small = shrink(large, seconds=20)
 print(small)
 assert small.smallest.seqlen_k == 33 and small.cause is not None and "correction" in small.cause.text
 
