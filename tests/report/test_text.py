@@ -259,3 +259,10 @@ def test_listings_fold_words_and_no_numbers():
     lines = shown(text.listing(entries, ("id", "seconds", "summary"), unicode=True), 60)
     assert sum("0.00123" in line for line in lines) == 2 and not any("\u2026" in line for line in lines)
     assert len(lines) > 8 and all(len(line) <= 60 for line in lines)
+
+
+def test_what_is_printed_has_no_colours_whatever_the_environment_asks_for(monkeypatch):
+    """Jupyter's kernel sets FORCE_COLOR for all programs."""
+    judged = diff(run("flash", Case(seqlen=8, head_dim=8, block_q=16, block_k=16), backend="emulator"))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "first wrong" not in str(judged) and "\x1b" not in str(judged) and "scores" in str(judged)

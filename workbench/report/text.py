@@ -165,7 +165,9 @@ def console(*, stderr: bool = False) -> Console:
 
 def plain(part: RenderableType) -> str:
     """What a screen of WIDTH characters that is no terminal shows, for `print`."""
-    screen = Console(file=(written := StringIO()), highlight=False, width=WIDTH, force_jupyter=False)
+    # not a terminal, whatever the environment says: Jupyter asks all programs for colours
+    written = StringIO()
+    screen = Console(file=written, highlight=False, width=WIDTH, force_jupyter=False, force_terminal=False)
     screen.print(part, crop=False)
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 

@@ -65,14 +65,14 @@ def test_two_bugs_are_named_together_from_out_and_lse() -> None:
 
 
 def test_a_bug_of_no_family_is_unknown_and_gets_its_formula() -> None:
-    found = judged(("neighbour",), CASE.but(seqlen_q=64, seqlen_k=64, causal=False)).explain(5)
+    found = judged(("neighbour",), CASE.but(seqlen_q=64, seqlen_k=64, causal=False)).explain(2)
     assert found.causes == () and found.unexplained == ("row_sum",)
     (formula, *_) = found.formulas["row_sum"]
     assert "query q + 1" in formula.text and formula.unexplained < 0.01
 
 
 def test_a_bug_of_no_family_is_never_named() -> None:
-    found = judged(("wave",), CASE.but(seqlen_q=24, seqlen_k=24)).explain(5)
+    found = judged(("wave",), CASE.but(seqlen_q=24, seqlen_k=24)).explain(2)
     assert found.causes == () and found.unexplained == ("out",)
 
 
