@@ -6,8 +6,9 @@
 'merge_weight'
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from workbench.lazy import attribute
 
 if TYPE_CHECKING:
     from workbench.case.case import Case
@@ -78,9 +79,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'workbench' has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].rpartition(".")
-    value = getattr(importlib.import_module(f"workbench.{module}"), attribute)
-    globals()[name] = value
-    return value
+    return attribute(__name__, _HOMES, name)

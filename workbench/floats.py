@@ -55,6 +55,11 @@ def smallest_subnormal(dtype: DTypeLike) -> float:
     return float(np.ldexp(1.0, _smallest_exponent(np.dtype(dtype)) - _precision(np.dtype(dtype)) + 1))
 
 
+def smallest_normal(dtype: DTypeLike) -> float:
+    """The least number above 0 of `dtype` that has all its digits: 2^-126 for float32."""
+    return float(np.ldexp(1.0, _smallest_exponent(np.dtype(dtype))))
+
+
 def largest(dtype: DTypeLike) -> float:
     """Largest finite value."""
     return float(np.iinfo(np.uint8).max if np.dtype(dtype) == np.uint8 else _finfo(np.dtype(dtype)).max)

@@ -26,8 +26,8 @@ def test_no_right_run_fails_and_exact_inputs_are_exact(results):
 
 
 def test_a_wrong_run_is_counted(results, monkeypatch):
-    right = assertions._attention
-    monkeypatch.setattr(assertions, "_attention", lambda backend: lambda *args, **kw: 1.1 * right(backend)(*args, **kw))
+    right = assertions.sdpa
+    monkeypatch.setattr(assertions, "sdpa", lambda backend: lambda *args, **kw: 1.1 * right(backend)(*args, **kw))
     found = measure(cases=6, exact=4)
     assert found["checks"][-1]["assert_attention"] >= 4 and found["failed"][0].startswith("bug at out of ")
     assert found["exact"][-1]["off"] == 4

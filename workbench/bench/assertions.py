@@ -3,12 +3,13 @@ and, of the same runs, through `torch.testing.assert_close` with its defaults; a
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from workbench.arrays import handed_over
+from workbench.bench.foreign import BACKENDS, sdpa
 from workbench.bench.harness import gathered, spread, torch_for
 from workbench.case.case import Case
 from workbench.case.distributions import EXACT
@@ -22,8 +23,6 @@ from workbench.testing.attention import AttentionError, assert_attention
 from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.bench-assertions/1"
-#: backends of scaled_dot_product_attention on a CPU, by their names in torch.nn.attention.SDPBackend
-BACKENDS = ("MATH", "FLASH_ATTENTION")
 #: what torch's attention takes of a case: its causal mask begins at the first key
 TAKEN: Mapping[str, Any] = {
     "causal_alignment": "top-left",
@@ -48,8 +47,8 @@ def measure(cases: int = 500, exact: int = 200, seed: int = 0, jobs: int = 1) ->
     """
     torch = torch_for("assertions on PyTorch's attention")
     random = np.random.default_rng(seed)
-    runs = [(BACKENDS[i % 2], sample(random, **TAKEN)) for i in range(cases)]
-    exacts = [(BACKENDS[i % 2], sample(random, **EXACT_TAKEN)) for i in range(exact)]
+    runs = [(BACKENDS["cpu"][i % 2], sample(random, **TAKEN)) for i in range(cases)]
+    exacts = [(BACKENDS["cpu"][i % 2], sample(random, **EXACT_TAKEN)) for i in range(exact)]
     done = gathered(f"check {cases} runs of PyTorch", CASE_S * cases / jobs, spread(_checked, runs, jobs), _said)
     of_exact = gathered(f"check {exact} runs on exact inputs", CASE_S * exact / jobs, spread(_exact, exacts, jobs))
     return {
@@ -81,26 +80,12 @@ def _counted(done: list[dict[str, Any]], keys: tuple[str, ...]) -> list[dict[str
     return [{"dtype": dtype, "backend": backend, **counts} for (dtype, backend), counts in rows]
 
 
-def _attention(backend: str) -> Callable[..., Any]:
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
-        with sdpa_kernel(getattr(SDPBackend, backend)):
-            return torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, scale=scale, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]
-            )
-
-    attention.__name__ = backend
-    return attention
-
-
 def _checked(drawn: tuple[str, Case]) -> dict[str, Any]:
     """What both assertions say of one run."""
     backend, case = drawn
     said = ""
     try:
-        trace = assert_attention(_attention(backend), case, arrays="torch", contract="torch-sdpa").trace
+        trace = assert_attention(sdpa(backend), case, arrays="torch", contract="torch-sdpa").trace
     except AttentionError as error:
         trace, said = error.diff.trace, f"{error.diff.verdict} at {error.diff.origin} of {backend} on {case}"
     return {
@@ -127,7 +112,7 @@ def _close(trace: Trace) -> bool:
 def _exact(drawn: tuple[str, Case]) -> dict[str, Any]:
     """Whether out of one run on exact inputs differs from attention in float64 in a bit."""
     backend, case = drawn
-    trace = run(_attention(backend), case, arrays="torch")
+    trace = run(sdpa(backend), case, arrays="torch")
     out = trace.stages["out"]
     right = round_to(_right(trace), out.dtype)
     return {"dtype": case.dtype, "backend": backend, "off": not (out.size and np.array_equal(to_float64(out), right))}

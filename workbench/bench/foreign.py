@@ -127,20 +127,35 @@ def _lost(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
     return row
 
 
-def _called(drawn: tuple[str, Case], *, device: str) -> Called | str:
-    """What a run of a backend was called; or why the backend refused it."""
+def sdpa(backend: str) -> Callable[..., Any]:
+    """PyTorch's scaled_dot_product_attention with one of its backends, by its name in torch.nn.attention.SDPBackend."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        with sdpa_kernel(getattr(SDPBackend, backend)):
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, scale=scale, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]
+            )
+
+    attention.__name__ = backend
+    return attention
+
+
+def _called(drawn: tuple[str, Case], *, device: str) -> Called | str:
+    """What a run of a backend was called; or why the backend refused it."""
+    import torch
+
     backend, case = drawn
+    call = sdpa(backend)
     torch.set_float32_matmul_precision("highest")  # no TF32
     refusals = []
 
     def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
-        with sdpa_kernel(getattr(SDPBackend, backend)), warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal)
+                return call(q, k, v, scale=scale, causal=causal)
             except RuntimeError as error:
                 refusals.append(reason([str(warning.message) for warning in said], str(error)))
                 raise

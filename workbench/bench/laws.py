@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 
 from workbench.bench.harness import gathered, spread
-from workbench.bench.showing import showing
+from workbench.bench.showing import FAULTS, showing
+from workbench.bench.verdicts import differs
 from workbench.case.case import Case
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.explore.laws.every import LAWS, laws
 from workbench.explore.laws.law import Laws
 
 SCHEMA = "workbench.bench-laws/1"
-#: the faults that numbers show
-FAULTS = tuple(fault.id for fault in CATALOGUE.values() if fault.stages)
 #: random cases among which those are sought in which a fault changes a bit of out or lse
 TRIES = 5
 # seconds of a build and of a case, measured on 2 cores, for an estimate only
@@ -73,7 +72,7 @@ def fault_row(fault_id: str, *, cases: int, seed: int) -> dict[str, Any]:
             break
         case = showing(fault, random)
         faulty, sound = _asked(fault.kernel, case, [fault.id]), _asked(fault.kernel, case, [])
-        if not _differs(faulty, sound):
+        if not differs(faulty.subject.first.trace, sound.subject.first.trace):
             continue
         found += 1
         caught += bool(faulty.broken)
@@ -85,12 +84,6 @@ def fault_row(fault_id: str, *, cases: int, seed: int) -> dict[str, Any]:
 
 def _asked(kernel: str, case: Case, faults: list[str]) -> Laws:
     return laws(kernel, case, faults=faults, backend="emulator")
-
-
-def _differs(faulty: Laws, sound: Laws) -> bool:
-    """Whether a fault changes a bit of out or lse."""
-    one, other = (x.subject.first.trace.stages for x in (faulty, sound))
-    return any(one[name].tobytes() != other[name].tobytes() for name in ("out", "lse"))
 
 
 def _missed(rows: list[dict[str, Any]]) -> str:

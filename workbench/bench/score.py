@@ -16,7 +16,7 @@ import numpy as np
 from workbench.bench.foreign import unknown
 from workbench.bench.harness import gathered, spread
 from workbench.bench.independent import catalogue as independent
-from workbench.bench.showing import showing
+from workbench.bench.showing import FAULTS, showing
 from workbench.bench.styles.style import drawn
 from workbench.bench.verdicts import reduced
 from workbench.case.case import Case
@@ -36,8 +36,6 @@ from workbench.judge.stage import ORIGIN_VERDICTS
 from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.score/1"
-#: faults that numbers show, and can be told by them
-FAULTS = tuple(fault.id for fault in CATALOGUE.values() if fault.stages)
 #: what is known of a run -> the trace as it would be then
 KNOWN: Mapping[str, Callable[[Trace], Trace]] = {
     "full": lambda trace: trace,

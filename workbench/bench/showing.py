@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.conditions import always
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
@@ -14,6 +15,8 @@ from workbench.explore.ranges import Among, Between
 from workbench.explore.sample import sample
 from workbench.refusal import Refusal
 
+#: the faults that numbers show
+FAULTS = tuple(fault.id for fault in CATALOGUE.values() if fault.stages)
 #: what is drawn of a case of any fault, but for what it needs; one build, since each is a compile for every fault
 RANGES_OF_FAULTS: Mapping[str, Any] = {
     **{"block_q": 32, "block_k": 32, "head_dim": 32, "dtype": "float32"},

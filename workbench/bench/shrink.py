@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.bench.harness import gathered, spread
+from workbench.bench.showing import FAULTS
 from workbench.case.case import Case
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fault import Fault
@@ -19,8 +20,6 @@ from workbench.judge.diff import diff
 from workbench.refusal import Refusal
 
 SCHEMA = "workbench.bench-shrink/1"
-#: the faults that numbers show
-FAULTS = tuple(fault.id for fault in CATALOGUE.values() if fault.stages)
 #: what is changed of the large case until a fault shows in it, every combination
 VARIANTS: dict[str, Sequence[Any]] = {
     "causal": (False, True),

@@ -13,6 +13,7 @@ import numpy as np
 
 from workbench.bench.foreign import unknown
 from workbench.bench.harness import gathered, spread
+from workbench.bench.showing import FAULTS
 from workbench.bench.verdicts import effective_runs
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.judge.diff import diff
@@ -39,13 +40,12 @@ def measure(*, all_up_to: int = ALL_UP_TO, random: int = RANDOM, seed: int = 0, 
     and lse alone are right in all of TRIES runs: what the fault does is within rounding), how many of these were a
     `bug`, which first stages they named, and the subsets that were `green`.
     """
-    faults = [fault.id for fault in CATALOGUE.values() if fault.stages]
-    shares = [(fault, share) for fault in faults for share in range(SHARES)]
+    shares = [(fault, share) for fault in FAULTS for share in range(SHARES)]
     rows: dict[str, dict[str, Any]] = {
-        fault: {"fault": fault, "judged": 0, "bug": 0, "origins": Counter(), "green": []} for fault in faults
+        fault: {"fault": fault, "judged": 0, "bug": 0, "origins": Counter(), "green": []} for fault in FAULTS
     }
     done = spread(partial(_share, all_up_to=all_up_to, random=random, seed=seed), shares, jobs)
-    name, estimate_s = f"judge every subset of {len(faults)} faults", JUDGED_S * 400 * len(faults) / jobs
+    name, estimate_s = f"judge every subset of {len(FAULTS)} faults", JUDGED_S * 400 * len(FAULTS) / jobs
     found = gathered(name, estimate_s, done, lambda found: f", {sum(len(share['green']) for share in found)} green")
     for (fault, _), share in zip(shares, found, strict=True):
         for key, value in share.items():

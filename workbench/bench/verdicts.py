@@ -153,8 +153,13 @@ def effective_runs(fault: Fault, runs: int, seed: int) -> Iterator[Trace]:
         case = showing(fault, random)
         faulty = run(fault.kernel, case, faults=[fault.id], backend="emulator")
         sound = run(fault.kernel, case, probes="output", backend="emulator")
-        if any(faulty.stages[name].tobytes() != sound.stages[name].tobytes() for name in ("out", "lse")):
+        if differs(faulty, sound):
             yield faulty
+
+
+def differs(one: Trace, other: Trace) -> bool:
+    """Whether out or lse of two runs differ in a bit."""
+    return any(one.stages[name].tobytes() != other.stages[name].tobytes() for name in ("out", "lse"))
 
 
 def reduced(trace: Trace, probes: str) -> Trace:

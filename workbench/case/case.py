@@ -130,17 +130,22 @@ class Case:
         >>> Case(heads=4, kv_heads=2, seqlen=65, causal=True, scale=None)
         Case(heads=4, kv_heads=2, seqlen=65, causal=True)
         """
+        return f"Case({', '.join(f'{name}={value!r}' for name, value in self.unusual.items())})"
+
+    @property
+    def unusual(self) -> dict[str, Any]:
+        """The fields that make this case, those alone that are not as usual; equal lengths as seqlen, others both."""
         square, usual = self.seqlen_q == self.seqlen_k, Case(heads=self.heads, head_dim=self.head_dim)
-        words = {}
+        found = {}
         for name in FIELDS:
             value = getattr(self, name)
             if name in ("seqlen_q", "seqlen_k") and not square:  # one length alone would set both
-                words[name] = value
+                found[name] = value
             elif name in ("heads", "head_dim"):
-                words |= {} if value == getattr(Case, name) else {name: value}
+                found |= {} if value == getattr(Case, name) else {name: value}
             elif value != getattr(usual, name) and name != "seqlen_k":
-                words["seqlen" if name == "seqlen_q" else name] = value
-        return f"Case({', '.join(f'{name}={value!r}' for name, value in words.items())})"
+                found["seqlen" if name == "seqlen_q" else name] = value
+        return found
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """The same for IPython and hypothesis, which would list all fields."""

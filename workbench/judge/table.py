@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.judge.diff import Diff
+from workbench.judge.fails import failing
 from workbench.judge.stage import ORIGIN_VERDICTS
 from workbench.shown import shown_by
 
@@ -33,7 +34,7 @@ class Row:
     @property
     def passed(self) -> bool:
         """Whether nothing is wrong, and something was judged."""
-        return self.verdict not in (*ORIGIN_VERDICTS, "untestable") and not self.gates
+        return ("gate" if self.gates else self.verdict) not in failing()
 
 
 @dataclass(frozen=True)

@@ -108,15 +108,12 @@ def case_options(case: Case, own: bool) -> list[str]:
 
 def case_fields(case: Case, own: bool) -> dict[str, Any]:
     """The fields that make `case`, those alone that are not as usual, and its lengths; as of `case_options`."""
-    usual, derived = Case(), Case(heads=case.heads, head_dim=case.head_dim)
-    lengths = ("seqlen_q", "seqlen_k")
+    unusual, lengths = case.unusual, ("seqlen_q", "seqlen_k")
     found: dict[str, Any] = {"seqlen": case.seqlen_q}
     if case.seqlen_q != case.seqlen_k:
         found = {name: getattr(case, name) for name in lengths}
     of_problem = [name for name in of_role(PROBLEM) if name not in (*lengths, "causal")]
     drawn = () if case.distribution == GIVEN else of_role(DRAWN)
-    for name in (*of_problem, "probs_dtype", *drawn, *QUANTISED, "causal", *(of_role(TILES) if own else ())):
-        value, default = getattr(case, name), getattr(derived if name in ("kv_heads", "scale") else usual, name)
-        if value not in (None, default, QUANTISED.get(name, (None,))[0]):
-            found[name] = value
-    return found
+    names = (*of_problem, "probs_dtype", *drawn, *QUANTISED, "causal", *(of_role(TILES) if own else ()))
+    # what quantised kernels take where none is given is as usual there
+    return found | {n: unusual[n] for n in names if n in unusual and unusual[n] != QUANTISED.get(n, (None,))[0]}

@@ -3,13 +3,13 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 from io import StringIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from workbench.explore.laws.law import Laws
 from workbench.judge.diff import Diff
 from workbench.judge.elements import Element
 from workbench.judge.explain.explain import Explained
@@ -17,7 +17,6 @@ from workbench.judge.headline import headline
 from workbench.judge.stage import StageDiff
 from workbench.judge.table import Row
 from workbench.report import tables
-from workbench.report.broken_laws import lines as broken_laws
 from workbench.report.causes import lines as causes
 from workbench.report.command import diff_command
 from workbench.report.document import largest
@@ -26,6 +25,9 @@ from workbench.report.remarks import notes, remarks
 from workbench.report.tables import Table, new_screen
 from workbench.report.words import findings
 from workbench.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from workbench.explore.laws.law import Laws
 
 COLUMNS = (
     "stage",
@@ -128,8 +130,10 @@ def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> Rend
     return Group(*parts)
 
 
-def explained(diff: Diff, found: Explained, laws: Laws | None = None, *, unicode: bool, width: int) -> RenderableType:
+def explained(diff: Diff, found: Explained, laws: "Laws | None" = None, *, unicode: bool, width: int) -> RenderableType:
     """What explains a wrong run, below what was run; `laws`: what its kernel made of them, where nothing does."""
+    from workbench.report.broken_laws import lines as broken_laws
+
     fold = width if unicode else None
     lines = [*causes(diff, found), *([] if laws is None else broken_laws(laws))]
     below = [x for line in lines for x in wrapped(line, "" if line.startswith(" ") else "bold", fold)]

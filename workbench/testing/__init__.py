@@ -6,8 +6,9 @@
 'rounding'
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from workbench.lazy import attribute
 
 if TYPE_CHECKING:
     from workbench.explore.strategies import awkward_values, cases, tensors
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 
 #: public name -> where it is; imported when first used, since every run of pytest imports this package
 _HOMES = {
-    "assert_attention": "testing.attention",
-    "assert_attention_close": "testing.arrays",
-    "AttentionError": "testing.attention",
-    "cases": "explore.strategies",
-    "tensors": "explore.strategies",
-    "awkward_values": "explore.strategies",
-    "PROFILES": "testing.profiles",
+    "assert_attention": "testing.attention.assert_attention",
+    "assert_attention_close": "testing.arrays.assert_attention_close",
+    "AttentionError": "testing.attention.AttentionError",
+    "cases": "explore.strategies.cases",
+    "tensors": "explore.strategies.tensors",
+    "awkward_values": "explore.strategies.awkward_values",
+    "PROFILES": "testing.profiles.PROFILES",
 }
 __all__ = [
     "PROFILES",
@@ -37,8 +38,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'workbench.testing' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"workbench.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    return attribute(__name__, _HOMES, name)

@@ -14,7 +14,7 @@ from workbench.explore.laws.compare import Change, budgets, first, results, same
 from workbench.explore.laws.law import Break, Verdict
 from workbench.explore.laws.run import Rows, Run
 from workbench.explore.laws.subject import Subject, cast, wide
-from workbench.floats import smallest_subnormal, unit_roundoff
+from workbench.floats import smallest_normal
 
 #: least product of a weight and a value: exact, it has 48 bits, all of them above float32's smallest normal number,
 #: 2^-126; and whatever cancels has the last of them, at least
@@ -164,7 +164,7 @@ def _in_range(s: Subject, name: str, x: np.ndarray) -> bool:
     """Whether the products of an input stay normal: none of its numbers but 0 is near the end of the range."""
     size = abs(wide(x))
     dtype = "float32" if s.case.dtype != "float16" else "float16"
-    return bool(size[size > 0].min(initial=np.inf) >= smallest_subnormal(dtype) / (2 * unit_roundoff(dtype)))
+    return bool(size[size > 0].min(initial=np.inf) >= smallest_normal(dtype))
 
 
 def _decodes_to_normal(run: Run) -> bool:
@@ -173,7 +173,7 @@ def _decodes_to_normal(run: Run) -> bool:
         if (stage := run.trace.stages.get(name)) is None:
             return False
         size = abs(wide(stage))
-        if size[size > 0].min(initial=np.inf) < smallest_subnormal(stage.dtype) / (2 * unit_roundoff(stage.dtype)):
+        if size[size > 0].min(initial=np.inf) < smallest_normal(stage.dtype):
             return False
     return True
 

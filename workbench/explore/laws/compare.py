@@ -8,7 +8,7 @@ from workbench.case.stages import ALGORITHMS
 from workbench.explore.laws.law import Break, Verdict
 from workbench.explore.laws.run import Bounded, Rows, Run, smaller
 from workbench.explore.laws.subject import Subject
-from workbench.floats import largest, smallest_subnormal, unit_roundoff
+from workbench.floats import largest, smallest_normal
 
 NOTHING = "no element can be told: rows without keys, or numbers that may overflow or lose all digits"
 Change = Callable[[Bounded], Bounded]
@@ -104,7 +104,7 @@ def results(
         factor, dtype = (factors or {}).get(name, 1.0), one.trace.stages[name].dtype
         x, y = one.values(name, rows_a) * factor, other.values(name, rows_b)
         size = max(abs(factor), 1 / abs(factor))
-        least, most = smallest_subnormal(dtype) / (2 * unit_roundoff(dtype)) * size, largest(dtype) / size
+        least, most = smallest_normal(dtype) * size, largest(dtype) / size
         # twice and half: what rounds to the end of the range in one run may be beyond it in the other
         small = (abs(x) < 2 * least) & (abs(y) < 2 * least)
         large = (abs(x) > most / 2) & (abs(y) > most / 2)

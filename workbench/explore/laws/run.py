@@ -44,6 +44,11 @@ class Rows(NamedTuple):
                 array = _along(array, some, axes.index(axis))
         return array
 
+    def of_keys(self, array: np.ndarray, case: Case) -> np.ndarray:
+        """What these rows read of k or v, [b, kv head, k, d]: their batches, and the kv head of each of their heads."""
+        group = case.heads // case.kv_heads
+        return array.take(self.b, 0).take([h // group for h in self.h], 1)
+
     def of_one_head(self, most: int) -> "Rows":
         """Those of the first head, `most` around the middle."""
         first = max(0, (len(self.q) - most) // 2)

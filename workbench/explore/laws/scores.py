@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from workbench.case.masks import visible
+from workbench.case.masks import spread, visible
 from workbench.explore.laws.compare import budgets, within
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.run import Bounded, Rows, smaller
-from workbench.explore.laws.subject import Subject, cast, taken, wide
+from workbench.explore.laws.subject import Subject, cast, digits, taken, wide
 
 #: how far scores are moved where exp of them is to leave float32's range, once or three times
 _FAR = 128.0
@@ -60,10 +60,7 @@ def dims_shared_out(s: Subject) -> Verdict:
     rows, pairs = Rows.all(s.case), s.case.head_dim // 2
     k, whole = s.inputs["k"].copy(), s.inputs["q"].copy()
     k[..., 1 : 2 * pairs : 2], whole[..., 1 : 2 * pairs : 2] = k[..., : 2 * pairs : 2], 0
-    q = wide(whole)[..., : 2 * pairs : 2]
-    spacing = 2.0 ** (np.floor(np.log2(np.where(q == 0, 1, abs(q)))) - 4)
-    lead = np.round(q / spacing) * spacing
-    some, rest = cast(lead, whole), cast(q - lead, whole)
+    some, rest = digits(wide(whole)[..., : 2 * pairs : 2], whole)
     if some is None or rest is None:
         return f"leading digits and the rest of q are not both exact in {s.case.dtype}"
     shared = whole.copy()
@@ -99,7 +96,7 @@ def softcap_bounds_lse(s: Subject) -> Verdict:
         return f"64 q leaves the range of {s.case.dtype}"
     case, run = s.case, s.run(q=q)
     rows = smaller(Rows.all(case), run)
-    sees = np.broadcast_to(visible(case, s.inputs), (case.batch, case.heads, case.seqlen_q, case.seqlen_k))
+    sees = spread(case, visible(case, s.inputs))
     found, middle = run.bounded("lse", rows), np.log(rows.of(sees.sum(-1)))
     nearest = np.clip(found.value, middle - s.case.softcap, middle + s.case.softcap)
     return within("lse", Bounded(nearest, np.zeros(nearest.shape)), found, rows)

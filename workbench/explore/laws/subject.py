@@ -151,6 +151,14 @@ def cast(values: np.ndarray, like: np.ndarray) -> np.ndarray | None:
     return found if np.array_equal(found.astype(np.float64), values) else None
 
 
+def digits(values: np.ndarray, like: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The five leading binary digits of float64 values, and the rest, as of `cast`."""
+    with np.errstate(over="ignore"):
+        spacing = 2.0 ** (np.floor(np.log2(np.where(values == 0, 1, abs(values)))) - 4)
+        lead = np.round(values / spacing) * spacing
+    return cast(lead, like), cast(values - lead, like)
+
+
 def wide(x: np.ndarray) -> np.ndarray:
     """An array in float64, which holds it."""
     return x.astype(np.float64)

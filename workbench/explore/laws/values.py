@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from workbench.case.masks import visible
+from workbench.case.masks import spread, visible
 from workbench.explore.laws.compare import NOTHING, budgets, first, within
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.run import Bounded, Rows, smaller
-from workbench.explore.laws.subject import Subject, cast, taken, wide
+from workbench.explore.laws.subject import Subject, digits, taken, wide
 
 
 def v_of_ones(s: Subject) -> Verdict:
@@ -53,11 +53,7 @@ def v_split_by_digits(s: Subject) -> Verdict:
     """
     if s.quantises:
         return "the codes of V1 and V2 have other scales than those of V"
-    v = wide(s.inputs["v"])
-    with np.errstate(over="ignore"):
-        spacing = 2.0 ** (np.floor(np.log2(np.where(v == 0, 1, abs(v)))) - 4)
-    lead = np.round(v / spacing) * spacing
-    one, other = cast(lead, s.inputs["v"]), cast(v - lead, s.inputs["v"])
+    one, other = digits(wide(s.inputs["v"]), s.inputs["v"])
     if one is None or other is None:
         return f"leading digits and the rest of V are not both exact in {s.case.dtype}"
     if "out" not in s.first.stages:
@@ -77,14 +73,12 @@ def out_lies_between(s: Subject) -> Verdict:
         return "what V is decoded to is not known" if s.quantises else "out was not given"
     case, rows = s.case, smaller(Rows.all(s.case), s.first)
     found = s.first.bounded("out", rows)
-    group = case.heads // case.kv_heads
-    v = wide(s.inputs["v"])
+    v = rows.of_keys(wide(s.inputs["v"]), case)
     low, high = np.empty(found.value.shape), np.empty(found.value.shape)
-    sees = np.broadcast_to(visible(case, s.inputs), (case.batch, case.heads, case.seqlen_q, case.seqlen_k))
+    sees = spread(case, visible(case, s.inputs))
     for b, h in np.ndindex(len(rows.b), len(rows.h)):
-        own = v[rows.b[b], rows.h[h] // group]
         for i, row in enumerate(rows.q):
-            seen = own[sees[rows.b[b], rows.h[h], row]]
+            seen = v[b, h, sees[rows.b[b], rows.h[h], row]]
             if len(seen):
                 low[b, h, i], high[b, h, i] = seen.min(0), seen.max(0)
     # a row without keys has no bounds, and its budget is NaN
@@ -107,13 +101,11 @@ def row_of_one_key(s: Subject) -> Verdict:
         case, inputs = s.case.but(seqlen_k=1), taken(s.inputs, k=[0])
         sees = visible(case, inputs)
     rows = smaller(Rows.all(case), run)
-    sees = rows.of(np.broadcast_to(sees, (case.batch, case.heads, case.seqlen_q, case.seqlen_k)))
+    sees = rows.of(spread(case, sees))
     alone = sees.sum(-1) == 1
     if not alone.any():
         return NOTHING
-    group = case.heads // case.kv_heads
-    v = wide(inputs["v"]).take(rows.b, 0).take([h // group for h in rows.h], 1)
-    wanted = np.take_along_axis(v, sees.argmax(-1)[..., None], 2)
+    wanted = np.take_along_axis(rows.of_keys(wide(inputs["v"]), case), sees.argmax(-1)[..., None], 2)
     off = np.where(alone[..., None], 0.0, np.nan)
     return within("out", Bounded(wanted, np.broadcast_to(off, wanted.shape)), run.bounded("out", rows), rows)
 
@@ -133,12 +125,10 @@ def queries_of_zeros(s: Subject) -> Verdict:
     v[:, :, 0, 0] = 1.0
     run = s.run(q=np.zeros_like(s.inputs["q"]), v=v.astype(s.inputs["v"].dtype))
     rows = smaller(Rows.all(case), run)
-    sees = np.broadcast_to(visible(case, s.inputs), (case.batch, case.heads, case.seqlen_q, case.seqlen_k))
+    sees = spread(case, visible(case, s.inputs))
     sees = rows.of(sees).astype(np.float64)
     count = sees.sum(-1)
-    group = case.heads // case.kv_heads
-    own = v.take(rows.b, 0).take([h // group for h in rows.h], 1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        wanted = {"out": sees @ own / count[..., None], "lse": np.log(count)}
+        wanted = {"out": sees @ rows.of_keys(v, case) / count[..., None], "lse": np.log(count)}
     exact = {name: Bounded(x, np.zeros(x.shape)) for name, x in wanted.items()}
     return first(*(within(name, exact[name], run.bounded(name, rows), rows) for name in run.stages))
