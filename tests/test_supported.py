@@ -10,11 +10,7 @@ from workbench import Case, Refusal, case_of, diff, run
 
 README = Path(__file__).parent.parent.joinpath("README.md").read_text()
 #: kind of attention -> what README.md says of it
-TABLE = dict(
-    re.findall(
-        r"^\| ([^|]+?) \| \**(yes|via mask|via bias|via padding|via your wrapper|not yet)\b", README, re.MULTILINE
-    )
-)
+TABLE = dict(re.findall(r"^\| ([^|]+?) \| \**(yes|not yet)\b", README, re.MULTILINE))
 SHAPE = {"seqlen_q": 40, "seqlen_k": 40, "head_dim": 16, "heads": 4}
 
 
@@ -54,6 +50,13 @@ def judged(function=attention, inputs=None, **case):
     return diff(run(function, one, inputs=inputs))
 
 
+def all_of(judgements):
+    """The last of several, all of which are right."""
+    found = [*judgements]
+    assert all(one.verdict in ("exact", "rounding") for one in found)
+    return found[-1]
+
+
 ROW, KEY = np.arange(40)[:, None], np.arange(40)[None, :]
 
 
@@ -67,69 +70,96 @@ def windowed(q, k, v, scale):
     return attention(q, k, v, scale=scale, causal=False, mask=(KEY <= ROW) & (KEY > ROW - 9))
 
 
-def packed():
-    """Three sequences of 10, 14 and 16 tokens: each is computed alone, as a kernel with cu_seqlens does."""
-    ends = (0, 10, 24, 40)
-    belongs = np.searchsorted(ends, np.arange(40), side="right")
+def ragged():
+    """Three sequences behind each other, each of which is computed alone; its lse comes packed, too."""
 
-    def varlen(q, k, v, *, scale, causal, mask):
-        parts = [
-            attention(*(x[:, :, i:j] for x in (q, k, v)), scale=scale, causal=True)
-            for i, j in zip(ends, ends[1:], strict=False)
-        ]
-        return tuple(np.concatenate(part, axis=2) for part in zip(*parts, strict=True))
+    def varlen(q, k, v, *, scale, causal, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k):
+        parts = []
+        for b in range(len(cu_seqlens_q) - 1):
+            ends = (cu_seqlens_q[b : b + 2], cu_seqlens_k[b : b + 2], cu_seqlens_k[b : b + 2])
+            own = (np.moveaxis(x[i:j], 0, 1)[None] for x, (i, j) in zip((q, k, v), ends, strict=True))
+            parts.append(attention(*own, scale=scale, causal=causal))
+        out = np.concatenate([np.moveaxis(out[0], 0, 1) for out, _ in parts])
+        return out, np.concatenate([lse[0] for _, lse in parts], axis=1)
 
-    return judged(varlen, masked((belongs[:, None] == belongs[None, :]) & (KEY <= ROW)))
+    return judged(varlen, seqlen_q=None, seqlen_k=None, seqlens_q=(10, 14, 16), seqlens_k=(12, 14, 30), causal=True)
 
 
 def alibi():
+    def with_slopes(q, k, v, *, scale, causal, alibi_slopes):
+        bias = alibi_slopes[:, None, None] * -abs(KEY - ROW).astype(np.float32)
+        return attention(q, k, v, scale=scale, causal=causal, bias=bias[None])
+
+    return judged(with_slopes, alibi_slopes="geometric", causal=True)
+
+
+def any_bias():
     slopes = np.float32(2.0) ** -np.arange(1, 5, dtype=np.float32)
     bias = (slopes[:, None, None] * (KEY - ROW).astype(np.float32))[None]
     return judged(inputs=masked(KEY <= ROW) | {"bias": bias})
 
 
 def sinks():
-    """A key of zeros that only its bias knows: its weight goes nowhere, as that of a learned sink."""
-    logit = np.float32(0.7)
-    q, k, v = Case(**SHAPE).inputs()
-    k, v = (np.concatenate([np.zeros_like(x[:, :, :1]), x], axis=2) for x in (k, v))
-    bias = np.zeros((40, 41), np.float32)
-    bias[:, 0] = logit
-
-    def with_sink(q, k, v, *, scale, causal, bias):
-        k, v = k[:, :, 1:], v[:, :, 1:]
+    def with_sinks(q, k, v, *, scale, causal, sinks):
         scores = q @ np.swapaxes(k, -1, -2) * np.float32(scale)
-        row_max = np.maximum(scores.max(-1, keepdims=True), logit)
+        sinks = sinks[:, None, None]
+        row_max = np.maximum(scores.max(-1, keepdims=True), sinks)
         probs = np.exp(scores - row_max)
-        row_sum = probs.sum(-1, keepdims=True) + np.exp(logit - row_max)
+        row_sum = probs.sum(-1, keepdims=True) + np.exp(sinks - row_max)
         return probs @ v / row_sum, (row_max + np.log(row_sum))[..., 0]
 
-    return judged(with_sink, {"q": q, "k": k, "v": v, "bias": bias})
+    return judged(with_sinks, sinks="normal")
 
 
 def mla():
-    """q and k of 24 dims, v of 16: padded with zeros to 24."""
-    q, k, v = Case(**SHAPE | {"head_dim": 24}).inputs()
-    v[..., 16:] = 0
-
-    def narrow(q, k, v, *, scale, causal):
-        out, lse = attention(q, k, v[..., :16], scale=scale, causal=causal)
-        return np.pad(out, [(0, 0)] * 3 + [(0, 8)]), lse
-
-    return judged(narrow, {"q": q, "k": k, "v": v})
+    """q and k of 24 dims, v of 16; and v in the memory of k, whose one head all query heads read."""
+    absorbed = judged(head_dim=24, head_dim_v=16, shared_kv=True, kv_heads=1, scale=0.25)
+    return all_of([judged(head_dim=24, head_dim_v=16), absorbed])
 
 
 def paged():
-    def with_pages(q, k, v, *, scale, causal):
-        table = np.random.default_rng(0).permutation(5)
-        pool = {name: np.empty((5, *x.shape[:2], 8, x.shape[3]), x.dtype) for name, x in (("k", k), ("v", v))}
-        for logical, physical in enumerate(table):
-            for name, x in (("k", k), ("v", v)):
-                pool[name][physical] = x[:, :, 8 * logical : 8 * logical + 8]
-        k, v = (np.concatenate([pool[name][physical] for physical in table], axis=2) for name in "kv")
-        return attention(q, k, v, scale=scale, causal=causal)
+    """Pages of 8 keys in any order; where no sequence has a key is NaN, an infinity, or what looks like any other."""
 
-    return judged(with_pages)
+    def with_pages(q, k, v, *, scale, causal, block_table, seqlens_k):
+        outs = []
+        for one, table, n in zip(q, block_table, seqlens_k, strict=True):
+            own = (np.concatenate([cache[page] for page in table[table >= 0]])[:n] for cache in (k, v))
+            outs.append(attention(one[None], *(np.moveaxis(x, 0, 1)[None] for x in own), scale=scale, causal=causal))
+        return tuple(np.concatenate(part) for part in zip(*outs, strict=True))
+
+    lengths = {"seqlen_q": 1, "seqlen_k": None, "seqlens_k": (1, 24, 37)}
+    return all_of(judged(with_pages, page_size=8, seed=seed, **lengths) for seed in range(3))
+
+
+def mods():
+    def document(b, h, q_idx, kv_idx):
+        return q_idx // 10 == kv_idx // 10
+
+    def squared(score, b, h, q_idx, kv_idx):
+        return score * score
+
+    def with_mods(q, k, v, *, scale, causal, score_mod, mask):
+        scores = score_mod(q @ np.swapaxes(k, -1, -2) * np.float32(scale), 0, 0, ROW, KEY)
+        probs, lse = softmax(np.where(mask, scores, -np.inf))
+        return probs @ v, lse
+
+    return judged(with_mods, score_mod=squared, mask_mod=document)
+
+
+def dropout():
+    def dropped(q, k, v, *, scale, causal, dropout_p, dropout_mask):
+        probs, lse = softmax(q @ np.swapaxes(k, -1, -2) * np.float32(scale))
+        return np.where(dropout_mask, probs / np.float32(1 - dropout_p), np.float32(0)) @ v, lse
+
+    return judged(dropped, dropout_p=0.25)
+
+
+def ranks():
+    def merge(outs, lses):
+        lse = np.logaddexp.reduce(lses)
+        return sum(out * np.exp(one - lse)[..., None] for out, one in zip(outs, lses, strict=True)), lse
+
+    return judged(merge, splits=3)
 
 
 def blocks():
@@ -159,21 +189,28 @@ def with_window(q, k, v, *, scale, causal, window_size):
     return attention(q, k, v, scale=scale, causal=False, mask=(KEY >= ROW - left) & (KEY <= ROW + right))
 
 
+def both(q, k, v, *, scale, causal, window_size, softcap):
+    left, right = window_size
+    return attention(q, k, v, scale=scale, causal=False, mask=(KEY >= ROW - left) & (KEY <= ROW + right), cap=softcap)
+
+
 WORKS = {
-    "full, and cross attention with other lengths": lambda: judged(seqlen_q=24),
-    "causal, bottom-right or top-left": lambda: judged(causal=True, seqlen_q=24),
+    "full or causal, cross attention with other lengths": lambda: all_of(
+        judged(causal=x, seqlen_q=24) for x in (False, True)
+    ),
     "GQA, MQA": lambda: judged(kv_heads=1),
-    "decoding: one query": lambda: judged(seqlen_q=1, causal=True),
+    "decoding: a few queries over long keys": lambda: judged(seqlen_q=1, causal=True),
     "Split-K, FlashDecoding, merges of chunks": splits,
     "float16, bfloat16, float32": lambda: judged(dtype="bfloat16"),
-    "sliding windows, to the left and right": lambda: judged(with_window, window=(8, 0)),
-    "softcap of scores": lambda: judged(capped, softcap=2.0),
-    "prefix-LM, block-sparse, any other mask": lambda: (window(), blocks())[1],
-    "packed sequences (varlen, cu_seqlens)": packed,
-    "ALiBi, relative positions, any additive bias": alibi,
-    "attention sinks (a learned logit)": sinks,
-    "MLA: v narrower than q and k": mla,
+    "sliding windows, to the left and right; softcap": lambda: judged(both, window=(8, 0), softcap=2.0),
+    "any other mask or bias, FlexAttention's functions": lambda: all_of([window(), any_bias(), mods(), blocks()]),
+    "packed sequences (varlen), ragged batches": ragged,
     "paged KV cache": paged,
+    "merges across ranks: ring, context parallel": ranks,
+    "ALiBi": alibi,
+    "attention sinks (a learned logit)": sinks,
+    "MLA: v narrower than q and k, absorbed too": mla,
+    "dropout": dropout,
 }
 
 
@@ -205,17 +242,17 @@ def test_what_is_not_there_yet_has_no_option():
     from workbench.cli.main import commands
 
     options = " ".join(option for param in commands.commands["diff"].params for option in param.opts)
-    assert {"dropout", "backward"} <= {*TABLE}
-    assert options and not re.search("dropout|backward", options)
+    assert "backward" in TABLE
+    assert options and not re.search("backward", options)
 
 
 def test_every_kind_in_the_table_is_tried_or_not_there_yet():
     assert {kind for kind, said in TABLE.items() if said != "not yet"} - {*WORKS} == {
-        "8-bit codes: e4m3, e5m2, uint8, a scale a head"
+        "codes of 8 and 4 bits, a scale a head, token or block"
     }
 
 
 def test_a_shape_that_differs_between_q_and_k_is_refused():
     q, k, v = Case(**SHAPE).inputs()
     with pytest.raises(Refusal):
-        judged(inputs={"q": q, "k": k, "v": v[..., :8]})
+        judged(inputs={"q": q, "k": k[..., :8], "v": v})

@@ -7,6 +7,7 @@ import pytest
 
 from workbench.case.case import Case
 from workbench.case.distributions import DISTRIBUTIONS
+from workbench.case.formats import FORMATS
 from workbench.floats import DTYPES, round_to
 from workbench.refusal import Refusal
 
@@ -37,6 +38,9 @@ def attend(case):
 def test_defaults():
     assert Case().as_dict() == {
         "batch": 1, "heads": 1, "kv_heads": 1, "seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "dtype": "float32",
+        "seqlens_q": None, "seqlens_k": None, "head_dim_v": 64, "shared_kv": False,
+        "alibi_slopes": None, "alibi_form": "distance", "sinks": None, "dropout_p": None, "score_mod": None,
+        "mask_mod": None, "page_size": None, "kv_layout": "NHD", "pack_gqa": False, "scale_of": None,
         "causal": False, "causal_alignment": "bottom-right", "scale": 0.125, "softcap": None, "window": None,
         "splits": None, "block_q": None, "block_k": None, "probs_dtype": None,
         "codes": None, "scores": None, "decode": None, "quantiser_scale": None,
@@ -136,7 +140,7 @@ COUNTS = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "spl
             f"distribution is one of {ONE_TO_ALL}exact, exact-ties, index-coded, given; got 'gauss'",
         ),
         (dict(probs_dtype="int8"), "probs_dtype is one of float32, float16, bfloat16; got 'int8'"),
-        (dict(codes="int8"), "codes is one of simulated, e4m3, e5m2; got 'int8'"),
+        (dict(codes="e3m4"), f"codes is one of {', '.join(FORMATS)}; got 'e3m4'"),
         (dict(scores="wmma"), "scores is one of mma, scalar; got 'wmma'"),
         (dict(decode="lut"), "decode is one of table, direct; got 'lut'"),
         (dict(quantiser_scale="half"), "quantiser_scale is one of dynamic, static; got 'half'"),

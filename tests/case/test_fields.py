@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 
 from workbench.case.case import Case
 from workbench.case.distributions import DISTRIBUTIONS, FIXED
-from workbench.case.fields import ALIGNMENTS, ARITHMETIC, DRAWN, FIELDS, PROBLEM, QUANTISED, QUANTISER, TILES, of_role
+from workbench.case.fields import (
+    ALIGNMENTS,
+    ARITHMETIC,
+    DRAWN,
+    FIELDS,
+    LAID,
+    PROBLEM,
+    QUANTISED,
+    QUANTISER,
+    TILES,
+    of_role,
+)
+from workbench.case.formats import FORMATS
 from workbench.cli.main import commands
 from workbench.cli.options import case_options, cases_of
 from workbench.floats import DTYPES
@@ -21,11 +33,12 @@ from workbench.report.command import case_options as words_of
 
 def test_every_field_of_a_case_has_its_rule_and_its_role() -> None:
     assert [field.name for field in fields(Case)] == [*FIELDS]
-    assert of_role(PROBLEM, DRAWN, QUANTISER, TILES, ARITHMETIC) == (*FIELDS,)
+    assert of_role(PROBLEM, LAID, DRAWN, QUANTISER, TILES, ARITHMETIC) == (*FIELDS,)
     assert of_role(DRAWN) == ("seed", "distribution", "input_std")
-    assert of_role(ARITHMETIC, TILES) == ("splits", "block_q", "block_k", "probs_dtype", "scores", "decode")
+    assert of_role(ARITHMETIC, TILES) == ("splits", "block_q", "block_k", "pack_gqa", "probs_dtype", "scores", "decode")
     assert {**QUANTISED} == {
-        "codes": ("simulated", "e4m3", "e5m2"),
+        "codes": (*FORMATS,),
+        "scale_of": ("head", "token", "block"),
         "scores": ("mma", "scalar"),
         "decode": ("table", "direct"),
         "quantiser_scale": ("dynamic", "static"),
@@ -56,20 +69,49 @@ PROBABLY = {
     "scale": st.floats(-4, 4, width=32, allow_subnormal=False),
     "softcap": st.floats(2.0**-10, 60),
     "window": st.tuples(SIDE, SIDE),
+    "head_dim_v": COUNT,
+    "alibi_slopes": st.just("geometric"),
+    "alibi_form": st.sampled_from(["distance", "column"]),
+    "sinks": st.just("normal"),
+    "dropout_p": st.floats(0.125, 0.5, width=32),
+    "score_mod": st.just("mods.py:capped"),
+    "mask_mod": st.just("mods.py:document"),
+    "page_size": COUNT,
+    "kv_layout": st.sampled_from(["NHD", "HND"]),
+    "pack_gqa": st.booleans(),
     "probs_dtype": st.sampled_from([*DTYPES]),
     "seed": COUNT,
     "distribution": st.sampled_from(sorted({*DISTRIBUTIONS} - {*FIXED})),
     "input_std": st.floats(0.1, 4),
     **{name: COUNT for name in ("batch", "head_dim", "splits", "block_q", "block_k")},
-    **{name: st.sampled_from(words[1:]) for name, words in QUANTISED.items()},
+    **{name: st.sampled_from(words[1:]) for name, words in QUANTISED.items() if name not in ("codes", "scale_of")},
+    "codes": st.sampled_from(["e4m3", "int8"]),
+    "scale_of": st.just("token"),
 }
 
 
-@given(st.fixed_dictionaries({}, optional=PROBABLY))
-def test_the_words_of_a_case_are_options_that_give_it(chosen: dict) -> None:
-    assert {*PROBABLY} == {*FIELDS}
+RAGGED = st.fixed_dictionaries(
+    {"seqlens_k": st.tuples(COUNT, COUNT)}, optional={"seqlens_q": st.tuples(COUNT, COUNT), "seqlen_k": st.just(12)}
+)
+#: what the lengths of sequences tell
+TOLD = ("batch", "seqlen_q", "seqlen_k")
+
+
+@given(st.fixed_dictionaries({}, optional=PROBABLY), st.just({}) | RAGGED)
+def test_the_words_of_a_case_are_options_that_give_it(chosen: dict, ragged: dict) -> None:
+    assert {*PROBABLY, "seqlens_q", "seqlens_k", "shared_kv"} == {*FIELDS}
+    if ragged:
+        chosen = {name: x for name, x in chosen.items() if name not in TOLD} | ragged
     case = Case(**{"heads": 2, "kv_heads": 1} | chosen)
     assert parsed(words_of(case, own=True)) == [case]
+
+
+def test_words_of_what_only_goes_together() -> None:
+    for case in (
+        Case(shared_kv=True, head_dim=24, head_dim_v=16, scale=0.5, heads=2, kv_heads=1),
+        Case(heads=2, sinks=(0.5, -1.0), alibi_slopes=(0.25, 2.0), alibi_form="column", seqlen=12),
+    ):
+        assert parsed(words_of(case, own=True)) == [case]
 
 
 def test_words_of_softcap_and_window() -> None:

@@ -126,8 +126,8 @@ def test_a_bias_of_one_row_stays_one_row() -> None:
     inputs = dict(zip("qkv", CASE.inputs(), strict=True)) | {"bias": np.ones((1, 30), np.float16)}
     trace = run(lambda q, k, v, *, scale, causal, bias: q, case_of(inputs), inputs=inputs)
     added = attn_bias(trace.case, trace.inputs)
-    assert added is not None and added.shape == (CASE.batch, CASE.heads, 20, 30)
-    assert np.shares_memory(added, trace.inputs["bias"])
+    assert added is not None and added.bias.shape == (CASE.batch, CASE.heads, 20, 30)
+    assert np.shares_memory(added.bias, trace.inputs["bias"])
 
 
 def test_a_trace_keeps_its_mask_and_bias(tmp_path: Path) -> None:

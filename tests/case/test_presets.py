@@ -159,3 +159,5 @@ def test_fields_and_presets_are_listed() -> None:
         "e4m3 codes and e5m2 codes]" in lines
     )
     assert f"torch-sdpa: {words(PRESETS['torch-sdpa'])}" in lines
+    assert "hopper, tf32: mma_block=8,mma_extra_bits=2" in lines and len(document["tensor_cores"]) == 17
+    assert {"generation": "ada", "operands": "float8", "block": 16, "extra_bits": -10} in document["tensor_cores"]

@@ -11,6 +11,7 @@ from workbench.case.stages import (
     algorithm_of,
     before_attention,
     probe_set,
+    scaled,
     shape,
     stage_of,
     stages_of,
@@ -25,7 +26,7 @@ TILE_STAGES = ("qk", "capped", "scores", "row_max", "correction", "probs", "prob
 def test_axes_are_known_letters_used_once(algorithm, name):
     axes = ALGORITHMS[algorithm][name].axes
     assert set(axes) <= set(AXIS_NAMES) and len(set(axes)) == len(axes)
-    assert axes.startswith("bh") or name.startswith(("scale_", "lut_"))
+    assert axes.startswith("bh") or name.startswith(("scale_", "global_", "lut_"))
 
 
 def test_the_algorithms_share_their_tile_stages():
@@ -40,9 +41,17 @@ def test_the_algorithms_share_their_tile_stages():
     merged = ("partial_max", "partial_sum", "partial_O", "merge_max", "merge_weight", "merge_sum")
     assert tuple(split_k) == (*TILE_STAGES, *merged, "out", "lse")
     assert tuple(ALGORITHMS["fp8_split_k"]) == (*quantised, *split_k)
+    of_blocks = ("scale_q", "scale_k", "scale_v")
     for algorithm, stages in ALGORITHMS.items():
-        assert stages == {name: STAGES[name] for name in stages}, algorithm
-    assert tuple(STAGES) == tuple(ALGORITHMS["fp8_split_k"])
+        kept = [name for name in stages if not algorithm.startswith("block") or name not in of_blocks]
+        assert {name: stages[name] for name in kept} == {name: STAGES[name] for name in kept}, algorithm
+    assert [ALGORITHMS["block_scaled"][name].axes for name in of_blocks] == ["bhqg", "bhkg", "bhkg"]
+    beside = [f"{kind}_{x}" for kind in ("global", "zero") for x in "qkv"]
+    assert {*STAGES} == {*ALGORITHMS["fp8_split_k"], *beside}
+    assert [name for name in STAGES if name not in beside] == list(ALGORITHMS["fp8_split_k"])
+    coded = [name for name in quantised if name.startswith(("codes", "dequant"))]
+    of_scales = [f"{kind}_{x}" for kind in ("global", "scale", "zero") for x in "qkv"]
+    assert before_attention("block_scaled") == before_attention("block_scaled_split_k") == (*of_scales, *coded)
 
 
 def test_stages_that_a_kernel_does_not_have():
@@ -50,6 +59,7 @@ def test_stages_that_a_kernel_does_not_have():
     assert absent(decode="direct", numbers={"softcap"}) == {"lut_k", "lut_v"}
     assert absent(decode="direct") == {"capped", "lut_k", "lut_v"}
     assert absent(decode="table", numbers={"softcap"}) == set()
+    assert absent(numbers={"softcap"}, kinds=("scale", "zero")) == {"global_q", "global_k", "global_v"}
 
 
 def test_the_stages_of_a_kernel_are_those_of_its_softcap():
@@ -77,10 +87,20 @@ def test_the_stages_of_a_kernel_are_those_of_its_softcap():
         (["dequant_v", "merge_sum", "out"], True, False, "fp8_split_k"),
         (["lut_k", "row_max"], False, True, "fp8_split_k"),
         ([], False, False, "flash"),
+        (["zero_k", "out"], True, False, "block_scaled"),
+        (["zero_k", "out"], True, True, "block_scaled_split_k"),
     ],
 )
 def test_the_algorithm_is_told_by_the_stages(names, codes, splits, expected):
     assert algorithm_of(names, codes=codes, splits=splits) == expected
+
+
+@pytest.mark.parametrize("scale_of", ["token", "block", "head", None])
+def test_the_algorithm_is_told_by_what_has_a_scale(scale_of):
+    blocks = scale_of in ("token", "block")
+    assert algorithm_of(["out"], codes=True, scale_of=scale_of) == ("block_scaled" if blocks else "fp8")
+    assert scaled("fp8_split_k", scale_of) == ("block_scaled_split_k" if blocks else "fp8_split_k")
+    assert scaled("flash", scale_of) == algorithm_of(["out"], codes=False, scale_of=scale_of) == "flash"
 
 
 def test_probe_sets_hold_known_stages_in_data_flow_order():

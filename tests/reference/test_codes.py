@@ -14,6 +14,8 @@ from workbench.reference.forward import PLAIN, forward
 from workbench.reference.problem import Codes
 from workbench.reference.steps.codes import as_operands, decoding_error
 
+#: formats with a scale a head
+OF_HEADS = [name for name, one in formats.FORMATS.items() if "head" in one.scales]
 SCALES = np.float32(10.0) ** np.random.default_rng(0).uniform(-6, 2, 2000).astype(np.float32)
 
 
@@ -26,7 +28,7 @@ def in_float32(codes: str) -> np.ndarray:
     return value * SCALES[:, None]
 
 
-@pytest.mark.parametrize("codes", formats.FORMATS)
+@pytest.mark.parametrize("codes", OF_HEADS)
 def test_decoding_in_float32_is_within_its_error(codes: str) -> None:
     found, value = in_float32(codes), quantize.table(SCALES, codes)
     known = np.isfinite(value)
@@ -37,7 +39,7 @@ def test_decoding_in_float32_is_within_its_error(codes: str) -> None:
     assert np.all(decoding_error(value, codes)[~known] == 0)
 
 
-@pytest.mark.parametrize("codes", formats.FORMATS)
+@pytest.mark.parametrize("codes", OF_HEADS)
 def test_what_is_cast_to_float16_lies_in_the_interval(codes: str) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         found = in_float32(codes).astype(np.float16).astype(np.float64)
@@ -51,7 +53,7 @@ def test_what_is_cast_to_float16_lies_in_the_interval(codes: str) -> None:
     assert np.all(np.isnan(low) == ~known)
 
 
-@pytest.mark.parametrize("codes", formats.FORMATS)
+@pytest.mark.parametrize("codes", OF_HEADS)
 def test_where_nobody_told_the_dtype_each_of_them_lies_in_the_interval(codes: str) -> None:
     found, value = in_float32(codes), quantize.table(SCALES, codes)
     error = decoding_error(value, codes)
@@ -75,7 +77,7 @@ def test_an_error_of_the_scale_adds_to_that_of_the_decoding() -> None:
     )
 
 
-@pytest.mark.parametrize("codes", formats.FORMATS)
+@pytest.mark.parametrize("codes", OF_HEADS)
 @pytest.mark.parametrize("algorithm", ["fp8", "fp8_split_k"])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_attention_on_codes_is_the_referee_on_decoded_rows(algorithm: str, codes: str, softcap: float | None) -> None:

@@ -279,7 +279,8 @@ def test_values_outside_their_rule_are_refused(field: str, value: Any, message: 
 def test_what_was_not_declared_is_listed() -> None:
     promise = of_foreign({"out_dtype": "float16", "splits": 3}, CASE)
     # what 8-bit codes are decoded to does not concern other kernels, nor how tanh is computed those without a softcap;
-    # acc is accumulated as `accumulation` says
+    # how operands are rounded to TF32 those that are not; no GPU tells its tensor cores; acc is accumulated as
+    # `accumulation` says
     named = set(promise.assumed) | {
         "out_dtype",
         "splits",
@@ -288,6 +289,8 @@ def test_what_was_not_declared_is_listed() -> None:
         "assumed",
         "acc_accumulation",
         "split_bounds",
+        "tensor_core",
+        "input_rounding",
     }
     assert named == set(Contract.__dataclass_fields__) and promise.splits == 3
     assert "operands_dtype" in of_foreign({}, CASE.but(codes="e4m3")).assumed

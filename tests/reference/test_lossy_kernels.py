@@ -20,6 +20,7 @@ from tests.reference.test_numpy_kernels import (
     traced,
     worst,
 )
+from tests.tensor_cores import on_tf32_of
 from workbench import Diff, diff, run
 from workbench.case.contract import of_foreign
 
@@ -84,6 +85,29 @@ def test_operands_in_tf32(precision: str, terms: int, truncated: bool) -> None:
         # what 2^-11 of q and k does to out and lse, an exponential that is off by 2^-9 may do as well
         assert explained(traced(style, CAUSAL, ENDS)) - {"exp_ulps"} == {"input_precision"}
         assert judged(style, **PLAIN | {"input_precision": "tf32x3"}).origins[0] == "qk"
+
+
+@pytest.mark.parametrize("nearest", [True, False])
+@pytest.mark.parametrize("generation", ["ampere", "hopper"])
+def test_float32_attention_on_tensor_cores(generation: str, nearest: bool) -> None:
+    """The emulator's steps on operands in TF32: right as declared, and wrong as anything tighter."""
+    multiply = on_tf32_of(generation, nearest=nearest)
+    style, seen = Style(qk=multiply, pv=multiply), {"qk": 0.0, "acc": 0.0}
+    rounding = "nearest" if nearest else "toward-zero"
+    # PLAIN says how sums are rounded, which tensor_core settles
+    plain = {name: x for name, x in PLAIN.items() if name != "accumulation"}
+    said = plain | {"input_precision": "tf32", "input_rounding": rounding, "tensor_core": generation}
+    for case in (CASE, CAUSAL, CASES[2]):
+        found = largest(judged(style, case, **said))
+        seen = {name: max(top, found[name]) for name, top in seen.items()}
+        is_right(judged(style, case, ENDS, input_precision="tf32", tensor_core=generation))
+    assert all(0.05 < top <= 1 for top in seen.values()), seen
+    assert judged(style, CAUSAL, **plain | {"tensor_core": generation}).origins == ("qk", "acc")
+    # a key of one dim: nothing is lost but by the two operands
+    case, said = CASE.but(head_dim=1, seed=3), said | {"tensor_core": generation}
+    assert 0.5 < largest(judged(style, case, ("qk",), **said))["qk"] <= 1
+    tighter = judged(style, case, ("qk",), **said | {"input_rounding": "nearest"})
+    assert tighter.origins == (() if nearest else ("qk",))
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.reference.conftest import tiled
 from workbench.case.case import Case
+from workbench.case.formats import FORMATS
 from workbench.case.stages import ALGORITHMS, INPUTS, absent
 from workbench.reference import dense
 from workbench.reference.bound import EXACT, Bound
@@ -26,10 +27,10 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 SOFTCAP = frozenset({"softcap"})
 #: all that changes a table
-OPTIONS = [
-    dict(numbers=numbers, row_sum_of_cast=cast, row_max=row_max, decode_table=table, known_format=known)
-    for numbers, cast, row_max, table, known in product(
-        (frozenset(), SOFTCAP), (False, True, None), ("running", "any"), (True, False), (True, False)
+OPTIONS: list[dict[str, Any]] = [
+    dict(numbers=numbers, row_sum_of_cast=cast, row_max=row_max, decode_table=table, codes=codes)
+    for numbers, cast, row_max, table, codes in product(
+        (frozenset(), SOFTCAP), (False, True, None), ("running", "any"), (True, False), (None, "e4m3", "nvfp4", "int4")
     )
 ]
 
@@ -38,8 +39,11 @@ OPTIONS = [
 def test_names_and_axes_are_those_of_the_vocabulary(algorithm: str) -> None:
     """case.stages holds them for those who need no steps: the two are equal whatever a kernel has."""
     for options in OPTIONS:
+        if options["codes"] in ("nvfp4", "int4") and not algorithm.startswith("block"):
+            continue
         decode, softcap = "table" if options["decode_table"] else "direct", 30.0 if options["numbers"] else None
-        lacks = absent(decode=decode, numbers=() if softcap is None else {"softcap"})
+        kinds = () if options["codes"] is None else FORMATS[options["codes"]].kinds
+        lacks = absent(decode=decode, numbers=() if softcap is None else {"softcap"}, kinds=kinds)
         expected = [(name, stage.axes) for name, stage in ALGORITHMS[algorithm].items() if name not in lacks]
         table = table_of(algorithm, **options)  # type: ignore[arg-type]
         assert [(name, stage.axes) for name, stage in table.items() if stage.dumped] == expected, options
@@ -88,6 +92,8 @@ def test_attention_on_decoded_rows() -> None:
         "split_k": "split_k",
         "fp8": "flash",
         "fp8_split_k": "split_k",
+        "block_scaled": "flash",
+        "block_scaled_split_k": "split_k",
     }
 
 

@@ -13,7 +13,7 @@ from tests.refusals import refusal
 from workbench import Case, Refusal, diff, load, run, save
 from workbench.case.inputs import by_name, normalised
 from workbench.case.options import Options
-from workbench.case.stages import INPUTS, QUANTISED_INPUTS
+from workbench.case.stages import INPUTS, OF_QUANTISER, QUANTISED_INPUTS
 from workbench.cuda.quantize import quantize
 from workbench.trace.inputs import case_of
 from workbench.trace.inputs import load as load_inputs
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused() -> None:
     spoilt = codes | {"scale_q": np.float32([1, np.nan, 1, 1])}
     for given, message in [
         ({"q": arrays["q"], "k": arrays["k"]}, "here: v is missing; give v, or codes_v and scale_v"),
-        (arrays | {"out": arrays["q"]}, f"here: inputs are {', '.join((*INPUTS, *QUANTISED_INPUTS))}, mask, bias; got out"),
+        (arrays | {"out": arrays["q"]}, f"here: inputs are {', '.join((*INPUTS, *OF_QUANTISER))}, mask, bias, dropout_mask, alibi_slopes, sinks; got out"),
         (arrays | {"codes_q": codes["codes_q"]}, "here: codes and scales come in pairs; codes_q is alone"),
         (arrays | {"q": arrays["q"][0]}, "here: q must have axes [batch head row dim]; got shape [4, 20, 64]"),
         (
@@ -168,8 +168,8 @@ def test_what_does_not_fit_is_refused() -> None:
         ),
         (arrays | {"q": arrays["q"].astype(np.float16)}, "here: q, k and v must have one dtype; got float16, float32"),
         (
-            codes | {"codes_k": codes["codes_k"].view(np.int8)},
-            "here: codes_k must be an array of uint8, float8_e4m3fn or float8_e5m2; got int8",
+            codes | {"codes_k": codes["codes_k"].astype(np.int16)},
+            "here: codes_k must be an array of uint8, int8, float4_e2m1fn, float8_e5m2 or float8_e4m3fn; got int16",
         ),
         (
             codes | {"codes_k": codes["codes_k"].view(ml_dtypes.float8_e4m3fn), "codes_v": codes["codes_v"].view(ml_dtypes.float8_e5m2)},
@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ),
         (
             codes | {"scale_k": np.ones((2, 2), np.float32)},
-            "here: scale_k is one number a head, [head], or one for all; got shape [2, 2]",
+            "here: scale_k is one number a head, [head], one for all, or of [batch head row block]; got shape [2, 2]",
         ),
         (spoilt, "here: scale_q must hold finite numbers of float32, 0 or more; got [1.0, nan, 1.0, 1.0]"),
     ]:  # fmt: skip
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_refused() -> None:
         f"kernel flash reads no 8-bit codes; among the inputs are {', '.join(QUANTISED_INPUTS)}"
     )
     assert refusal(run, "fp8", CASE, inputs=codes | {"scale_k": np.ones(3, np.float32)}) == (
-        "fp8: stage scale_k has axes [h] and must have shape [2] for this case; got [3]"
+        "kernel fp8: scale_k has axes [h] and must have shape [2] for this case; got [3]"
     )
     assert refusal(run, "fp8", CASE, inputs=codes, faults=["no-saturation"]) == (
         "fault no-saturation is in the quantiser, which does not run on codes from outside"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from workbench.case.contract import FLOAT8, WEAKEST_MMA, Contract
+from workbench.case.tensor_cores import GENERATIONS
 
 #: field -> what nearly every flash kernel does. Sums, scores and partial results are float32, probs are cast once, to
 #: the storage dtype (`usual`), and every cast rounds to nearest, CUDA's and torch's default. row_sum adds probs before
@@ -25,9 +26,7 @@ _USUAL: Mapping[str, Any] = {
     "probs_rounding": "nearest",
     "partials_rounding": "nearest",
     "out_rounding": "nearest",
-    # A100's tensor cores, the weakest since V100's (Fasi et al. 2021, PeerJ CS-330, table 1)
-    "mma_block": 8,
-    "mma_extra_bits": 1,
+    **GENERATIONS["ampere"]["float16"].fields(),  # the weakest since Volta's
 }
 #: the least argument to which FlashAttention-4 clamps that of its exp2, so that a subtraction can build the exponent
 FLOOR = -127.0
@@ -100,6 +99,8 @@ def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     # of what is dumped: its units, what stands for -inf, maxima, tiles
     yield "base2", True, {}
     yield "scores_scaled", False, {}
+    yield "lse_includes_sink", False, {}
+    yield "sinks", "first", {}
     yield "mask_sentinel", SENTINEL, {}
     yield "row_max", "upper_bound", {}
     yield "row_max", "any", {}

@@ -62,10 +62,27 @@ class Box(NamedTuple):
         found = masks.visible(case, inputs, self.q)
         return found if found.ndim == 2 else self._replace(q=slice(None)).of(found, "bhqk")
 
-    def attn_bias(self, case: Case, inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """What is added to its scores, a view of [b, h, q, k]; None without one."""
-        added = masks.attn_bias(case, inputs)
-        return None if added is None else self.of(added, "bhqk")
+    def within(self, outer: "Box | None") -> "Box":
+        """The same of a run of which this is a part of `outer`, whose slices have both ends."""
+        if outer is None:
+            return self
+        b, h = (_within(x, y) for x, y in zip(self[:2], outer[:2], strict=True))
+        return Box(b, h, _within(self.q, outer.q))  # type: ignore[arg-type]  # of slices slices
+
+    def present(self, case: Case) -> "Present | None":
+        """Which of its queries and keys there are; None where all are."""
+        if not case.ragged:
+            return None
+        rows = np.arange(case.seqlen_q)[self.q] < case.lengths_q[self.b, None]
+        keys = np.arange(case.seqlen_k) < case.lengths_k[self.b, None]
+        return Present(rows[:, None], keys[:, None])
+
+
+class Present(NamedTuple):
+    """Which queries and keys of a ragged batch there are."""
+
+    rows: np.ndarray  #: bool [b, 1, q]
+    keys: np.ndarray  #: bool [b, 1, k]
 
 
 WHOLE = Box()
@@ -103,18 +120,37 @@ def case_of(case: Case, box: Box) -> Case:
     """
     heads, whole = range(case.heads)[box.of_kv(case).h], box.edges()["q"] == (0, case.seqlen_q)
     sizes = {axis: last - first for axis, (first, last) in box.edges().items()}
+    of_heads = {"alibi_slopes": case.slopes, "sinks": case.sink_logits}
+    lengths = {}
+    if case.ragged:
+        first, last = box.edges()["q"]
+        lengths["seqlens_q"] = tuple(np.clip(case.lengths_q[box.b] - first, 0, last - first).tolist())
+        lengths["seqlens_k"] = tuple(case.lengths_k[box.b].tolist())
     return case.but(
         batch=sizes["b"], heads=sizes["h"], kv_heads=len(heads), seqlen_q=sizes["q"], seqlen_k=case.seqlen_k,
         causal=case.causal and whole, window=case.window if whole else None, scale=case.scale,
+        **{name: None if x is None else tuple(x[box.h].tolist()) for name, x in of_heads.items()},
+        **lengths,
     )  # fmt: skip
 
 
 def with_causal(inputs: Mapping[str, np.ndarray], case: Case, box: Box) -> dict[str, np.ndarray]:
     """The inputs of a box on a case, with the mask of the case among them where the box's case cannot tell it."""
-    if not (case.causal or case.window) or box.edges()["q"] == (0, case.seqlen_q):
+    partial = box.edges()["q"] != (0, case.seqlen_q)
+    if not (partial and (case.causal or case.window)):
         return dict(inputs)
-    mask = case.mask(box.q)
+    mask = box._replace(q=slice(None)).of(x, "bhqk") if (x := case.mask(box.q)).ndim == 4 else x
     return {**inputs, "mask": inputs["mask"] & mask if "mask" in inputs else mask}
+
+
+def _within(inner: slice | np.ndarray, outer: slice | np.ndarray) -> slice | np.ndarray:
+    """Indices within some, as indices of the whole axis."""
+    assert isinstance(outer, slice)
+    if not isinstance(inner, slice):
+        return inner + outer.start
+    size = outer.stop - outer.start
+    first, last, _ = inner.indices(size)
+    return slice(outer.start + first, outer.start + last)
 
 
 def sizes_of(case: Case, box: Box | None) -> dict[str, int]:

@@ -5,13 +5,16 @@ its text.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import InitVar, asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from workbench.case.distributions import DISTRIBUTIONS, EXACT, FIXED, SMALLEST_CAP, SMALLEST_SCALE, shapes
-from workbench.case.fields import FIELDS, GIVEN, SEQLEN
+from workbench.case.distributions import DISTRIBUTIONS, FIXED, shapes
+from workbench.case.fields import FIELDS, GIVEN, SEQLEN, name_of
+from workbench.case.formats import blocks_of
+from workbench.case.settled import OF_LENGTHS, check_fixed, check_heads, lengths_of, scale_of
 from workbench.case.stages import axis_sizes
 from workbench.floats import DTYPES
 from workbench.machine import memory_bytes
@@ -23,18 +26,26 @@ _SETTLED: Any = None
 
 @dataclass(frozen=True, repr=False)
 class Case:
-    """One problem. `seqlen` sets both lengths; of seqlen_q and seqlen_k one alone sets both.
+    """One problem. `seqlen` sets both lengths; of seqlen_q and seqlen_k one alone sets both, as does seqlens_q alone;
+    seqlens are the lengths of the sequences of a ragged batch, of which seqlen_q and seqlen_k are the largest.
 
-    What is None is settled by `__post_init__` (kv_heads, scale) or by the kernel that runs the case (splits, block_q,
-    block_k). Raises Refusal for a value outside its rule.
+    What is None is settled by `__post_init__` (batch, kv_heads, head_dim_v, scale) or by the kernel that runs the case
+    (splits, block_q, block_k). Raises Refusal for a value outside its rule.
     """
 
-    batch: int = 1
+    batch: int = _SETTLED  #: 1, or as many as seqlens
     heads: int = 1
     kv_heads: int = _SETTLED  #: as many as heads when not given; must divide heads
     seqlen_q: int = _SETTLED
     seqlen_k: int = _SETTLED
+    #: lengths of each sequence, whose queries and keys are the first ones of its batch; None: all as long as the others
+    seqlens_q: tuple[int, ...] | None = None
+    seqlens_k: tuple[int, ...] | None = None
     head_dim: int = 64
+    head_dim_v: int = _SETTLED  #: of v and out; head_dim when not given
+    #: v is the first head_dim_v dims of k, in the same memory, as in absorbed MLA (DeepSeek-AI, DeepSeek-V2, 2024,
+    #: section 2.1.2); its scale is that of the head before it was absorbed, and must be given
+    shared_kv: bool = False
     dtype: str = "float32"
     causal: bool = False
     causal_alignment: str = "bottom-right"  #: FlashAttention-2's; "top-left" is torch's is_causal
@@ -44,15 +55,30 @@ class Case:
     #: (left, right), flash-attn's window_size: query i sees the keys i + diagonal - left to i + diagonal + right, both
     #: included, -1 for no limit; causal sets right to 0; None where it hides nothing that causal does not
     window: tuple[int, int] | None = None
+    #: added to scaled scores, slope * -|key - diagonal| or slope * key (Press et al. 2022, ALiBi, arXiv 2108.12409)
+    alibi_slopes: str | tuple[float, ...] | None = None
+    alibi_form: str = "distance"
+    #: a logit for each query head, in the denominator alone: a key whose v is 0 (Xiao et al. 2024, arXiv 2309.17453)
+    sinks: str | tuple[float, ...] | None = None
+    dropout_p: float | None = None  #: probs are kept where `dropout_mask` says, divided by 1 - dropout_p
+    score_mod: str | Callable[..., Any] | None = None  #: of scaled, capped scores, before bias and mask
+    mask_mod: str | Callable[..., Any] | None = None
+    page_size: int | None = None  #: keys in a page of k and v; None: not paged
+    kv_layout: str = "NHD"  #: of a page
     splits: int | None = None  #: None: 2 in kernels that split the keys
     block_q: int | None = None  #: queries in a tile; None: chosen by head_dim
     block_k: int | None = None  #: keys in a tile; None: chosen by head_dim
+    #: FlashAttention-3's: rows of a tile are the queries of all heads that share a kv head, head after head
+    pack_gqa: bool = False
     #: to which a kernel of ours casts probs before they meet V; None: float32, no cast (float16 in quantised kernels)
     probs_dtype: str | None = None
-    codes: str | None = None  #: format of the 8-bit codes of q, k and v
+    codes: str | None = None  #: format of the codes of q, k and v
     scores: str | None = None  #: how q @ k^T is computed: on tensor cores, or by scalar products
     decode: str | None = None  #: whether codes of k and v are looked up in a table or decoded one by one
     quantiser_scale: str | None = None  #: dynamic: max|x| has the largest code; static: half of that, so codes saturate
+    #: what shares a scale of codes: a head over all batches, a token (a row of a head), or a block of a token's dims,
+    #: as many as the format says; what the format has first when not given
+    scale_of: str | None = None
     seed: int = 0
     distribution: str = "normal"
     input_std: float = 1.0
@@ -64,49 +90,32 @@ class Case:
                 "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others"
             )
         if seqlen is not None:
-            self._settle("seqlen_q", SEQLEN.rule.settled("seqlen", seqlen))
-        given = [n for n in (self.seqlen_q, self.seqlen_k) if n is not None] or [128]
+            for name in ("seqlen_q", "seqlen_k"):
+                self._settle(name, SEQLEN.rule.settled("seqlen", seqlen))
+        for name, value in lengths_of({name: getattr(self, name) for name in OF_LENGTHS}).items():
+            self._settle(name, value)
+        if self.shared_kv and (self.scale is None or self.head_dim_v is None):
+            raise Refusal(
+                "shared_kv (absorbed MLA) needs head_dim_v and scale: v is the first head_dim_v dims of k, and the "
+                "scale is 1 / sqrt of the head dimension before it was absorbed, such as 192**-0.5 of a head_dim of 576"
+            )
         self._settle("head_dim", FIELDS["head_dim"].rule.settled("head_dim", self.head_dim))
-        derived = {"kv_heads": self.heads, "seqlen_q": given[0], "seqlen_k": given[0], "scale": self.head_dim**-0.5}
+        derived = {"kv_heads": self.heads, "head_dim_v": self.head_dim, "scale": self.head_dim**-0.5}
         for name, value in derived.items():
             if getattr(self, name) is None:
                 self._settle(name, value)
         for field in fields(self):
             if (value := getattr(self, field.name)) is not None or field.default is not None:
                 self._settle(field.name, FIELDS[field.name].rule.settled(field.name, value))
-        if self.heads % self.kv_heads:
-            raise Refusal(f"heads must be a multiple of kv_heads; got heads={self.heads}, kv_heads={self.kv_heads}")
+        check_heads(self)
+        if self.codes is not None:
+            self._settle("scale_of", scale_of(self.codes, self.scale_of))
         if self.window is not None:
             hides_nothing = (-1, 0 if self.causal else -1)
             window = (self.window[0], 0 if self.causal else self.window[1])
             self._settle("window", None if window == hides_nothing else window)
         if self.distribution in FIXED:
-            self._check_fixed()
-
-    def _check_fixed(self) -> None:
-        """Refusal where a distribution of fixed values does not fit the case."""
-        if self.input_std != 1:
-            raise Refusal(
-                f"distribution {self.distribution} has fixed values and takes no input_std; got {self.input_std!r}"
-            )
-        needed = FIXED[self.distribution](self.seqlen_k)
-        if self.head_dim < needed:
-            raise Refusal(
-                f"distribution {self.distribution} writes the key's index in binary over head_dim: seqlen_k="
-                f"{self.seqlen_k} needs head_dim >= {needed}; got {self.head_dim}"
-            )
-        if self.distribution not in EXACT:
-            return
-        if not SMALLEST_SCALE <= abs(self.scale):
-            raise Refusal(
-                f"distribution {self.distribution} needs a scale of at least {SMALLEST_SCALE} or at most "
-                f"-{SMALLEST_SCALE}, so that scores reach below -200; got {self.scale!r}"
-            )
-        if self.softcap is not None and self.softcap < SMALLEST_CAP:
-            raise Refusal(
-                f"distribution {self.distribution} needs scores below -200, and so a softcap of at least "
-                f"{SMALLEST_CAP:g}; got {self.softcap!r}"
-            )
+            check_fixed(self)
 
     def _settle(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -114,15 +123,19 @@ class Case:
     def but(self, **changes: Any) -> "Case":
         """The same case with `changes`; a new head_dim or heads keeps scale and kv_heads unless they are given.
 
-        `seqlen` sets both lengths here too.
+        `seqlen` sets both lengths here too, and a new head_dim that of v where they are equal.
         """
+        if "head_dim" in changes and self.head_dim_v == self.head_dim:
+            changes.setdefault("head_dim_v", changes["head_dim"])
         if (seqlen := changes.pop("seqlen", None)) is not None:
             changes = {"seqlen_q": seqlen, "seqlen_k": seqlen} | changes
         return replace(self, **changes, seqlen=None)
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as plain Python values, for JSON; `Case(**case.as_dict())` is the same case."""
-        return asdict(self)
+        """The fields as plain Python values, for JSON; `Case(**case.as_dict())` is the same case, but for functions
+        that were not given as path.py:name: of these it has the names.
+        """
+        return {name: name_of(x) if callable(x) else x for name, x in asdict(self).items()}
 
     def __repr__(self) -> str:
         """The expression that makes this case, with the fields alone that are not as usual.
@@ -130,22 +143,37 @@ class Case:
         >>> Case(heads=4, kv_heads=2, seqlen=65, causal=True, scale=None)
         Case(heads=4, kv_heads=2, seqlen=65, causal=True)
         """
-        return f"Case({', '.join(f'{name}={value!r}' for name, value in self.unusual.items())})"
+        words = {name: getattr(value, "__name__", repr(value)) for name, value in self.unusual.items()}
+        return f"Case({', '.join(f'{name}={word}' for name, word in words.items())})"
 
     @property
     def unusual(self) -> dict[str, Any]:
         """The fields that make this case, those alone that are not as usual; equal lengths as seqlen, others both."""
-        square, usual = self.seqlen_q == self.seqlen_k, Case(heads=self.heads, head_dim=self.head_dim)
+        square = self.seqlen_q == self.seqlen_k
+        usual = Case(heads=self.heads, head_dim=self.head_dim)
         found = {}
         for name in FIELDS:
             value = getattr(self, name)
-            if name in ("seqlen_q", "seqlen_k") and not square:  # one length alone would set both
+            if (
+                name in ("seqlen_q", "seqlen_k") and not square and name not in self._follows
+            ):  # one alone would set both
                 found[name] = value
+            elif name in self._follows:
+                continue
             elif name in ("heads", "head_dim"):
                 found |= {} if value == getattr(Case, name) else {name: value}
             elif value != getattr(usual, name) and name != "seqlen_k":
                 found["seqlen" if name == "seqlen_q" else name] = value
         return found
+
+    @property
+    def _follows(self) -> set[str]:
+        """Fields that the lengths of sequences tell."""
+        if not self.ragged:
+            return set()
+        lengths = {f"seqlen_{x}": getattr(self, f"seqlens_{x}") for x in "qk"}
+        found = {name for name, x in lengths.items() if x is not None and max(*x, 1) == getattr(self, name)}
+        return found | {"batch"} | ({"seqlens_k"} if self.seqlens_k == self.seqlens_q and len(found) == 2 else set())
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """The same for IPython and hypothesis, which would list all fields."""
@@ -154,47 +182,113 @@ class Case:
     @property
     def sizes(self) -> dict[str, int]:
         """As `stages.axis_sizes`, without t and s where tiles and splits are not settled."""
-        q, k, _ = shapes(self)
-        return axis_sizes(q, k, self.block_k, self.splits)
+        q, k, v = shapes(self)
+        found = axis_sizes(q, k, v, self.block_k, self.splits)
+        blocks = {} if self.codes is None else {"g": blocks_of(self.codes, self.scale_of, self.head_dim)}
+        return found | blocks
 
     @property
     def diagonal(self) -> int:
         """A causal query row i sees the keys j <= i + diagonal (bottom-right: the last query sees every key); the
-        window of row i is around it.
+        window of row i is around it. Of a ragged batch each sequence has its own: `diagonals`.
         """
         return self.seqlen_k - self.seqlen_q if self.causal_alignment == "bottom-right" else 0
 
     @property
+    def ragged(self) -> bool:
+        """Whether sequences have lengths of their own."""
+        return self.seqlens_q is not None or self.seqlens_k is not None
+
+    @property
+    def lengths_q(self) -> np.ndarray:
+        """Queries of each sequence, int64 [b]."""
+        return np.array(self.seqlens_q or [self.seqlen_q] * self.batch, np.int64)
+
+    @property
+    def lengths_k(self) -> np.ndarray:
+        """Keys of each sequence, int64 [b]."""
+        return np.array(self.seqlens_k or [self.seqlen_k] * self.batch, np.int64)
+
+    @property
+    def diagonals(self) -> np.ndarray:
+        """The diagonal of each sequence, int64 [b]."""
+        bottom_right = self.causal_alignment == "bottom-right"
+        return (self.lengths_k - self.lengths_q) * bottom_right
+
+    @property
+    def slopes(self) -> np.ndarray | None:
+        """Slopes of ALiBi, float32 [heads]; geometric as Press et al. 2022 have them for a power of two of heads."""
+        if self.alibi_slopes == "geometric":
+            return (2.0 ** (-8.0 * np.arange(1, self.heads + 1) / self.heads)).astype(np.float32)
+        return None if self.alibi_slopes is None else np.array(self.alibi_slopes, np.float32)
+
+    @property
+    def sink_logits(self) -> np.ndarray | None:
+        """Logits of sinks in natural units, float32 [heads]; -inf is none."""
+        if self.sinks == "normal":
+            return np.random.default_rng((self.seed, 1)).standard_normal(self.heads).astype(np.float32)
+        return None if self.sinks is None else np.array(self.sinks, np.float32)
+
+    def dropout_mask(self) -> np.ndarray | None:
+        """Which probs are kept, bool [b, h, q, k], drawn from the seed; None without dropout."""
+        if self.dropout_p is None:
+            return None
+        shape = (self.batch, self.heads, self.seqlen_q, self.seqlen_k)
+        return np.random.default_rng((self.seed, 2)).random(shape, np.float32) >= self.dropout_p
+
+    @property
     def numbers(self) -> dict[str, float]:
-        """What scores are made with: the scale, and the softcap where there is one."""
-        return {"scale": self.scale} | ({} if self.softcap is None else {"softcap": self.softcap})
+        """What stages are made with: the scale, and the softcap and dropout_p where there are any."""
+        beside = {name: x for name in ("softcap", "dropout_p") if (x := getattr(self, name)) is not None}
+        return {"scale": self.scale} | beside
 
     def mask(self, queries: slice | np.ndarray = slice(None)) -> np.ndarray:
-        """Which keys some queries see, bool [queries, seqlen_k]."""
+        """Which keys some queries see, bool [queries, seqlen_k]; [b, 1, queries, seqlen_k] of a ragged batch, in which
+        rows that do not exist see none. What `mask_mod` hides is not in it.
+        """
         rows = np.arange(self.seqlen_q)[queries]
-        beyond = np.arange(self.seqlen_k) - (rows[:, None] + self.diagonal)  # keys after the row's own
+        diagonal: Any = self.diagonals[:, None, None, None] if self.ragged else self.diagonal
+        beyond = np.arange(self.seqlen_k) - (rows[:, None] + diagonal)  # keys after the row's own
         left, right = self.window or (-1, 0 if self.causal else -1)
-        return ((beyond >= -left) | (left == -1)) & ((beyond <= right) | (right == -1))
+        seen: np.ndarray = ((beyond >= -left) | (left == -1)) & ((beyond <= right) | (right == -1))
+        return seen & self.exists(queries) if self.ragged else seen
+
+    def exists(self, queries: slice | np.ndarray = slice(None)) -> np.ndarray:
+        """Which keys and queries there are, bool [b, 1, queries, seqlen_k]; all where the batch is not ragged."""
+        q, k = (x[:, None, None, None] for x in (self.lengths_q, self.lengths_k))
+        found: np.ndarray = (np.arange(self.seqlen_q)[queries][:, None] < q) & (np.arange(self.seqlen_k) < k)
+        return found
+
+    def cut(self, name: str, x: np.ndarray) -> np.ndarray:
+        """An input [b, h, rows, d] that is 0 behind the end of each sequence."""
+        lengths = self.lengths_q if name == "q" else self.lengths_k
+        there = np.arange(x.shape[2]) < lengths[:, None]
+        return np.where(there[:, None, :, None], x, np.zeros((), x.dtype))
 
     def check_memory(self) -> None:
         """Refusal where q, k and v alone, drawn in float64, do not fit in the memory of this machine."""
         needed, memory = 8 * sum(map(math.prod, shapes(self))), memory_bytes()
         if needed > memory:
-            q, k, _ = shapes(self)
+            q, k, v = map(list, shapes(self))
+            keys = f"k and v {k}" if k == v else f"k {k}, v {v}"
             raise Refusal(
-                f"q {list(q)}, k and v {list(k)} are drawn in float64, in which they take {needed / 1e9:.3g} GB; this "
+                f"q {q}, {keys} are drawn in float64, in which they take {needed / 1e9:.3g} GB; this "
                 f"machine has {memory / 1e9:.3g} GB: choose smaller lengths"
             )
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """q [b, heads, seqlen_q, d] and k, v [b, kv_heads, seqlen_k, d] in the case's dtype, rounded before anyone sees
-        them.
+        """q [b, heads, seqlen_q, d], k [b, kv_heads, seqlen_k, d] and v [b, kv_heads, seqlen_k, head_dim_v] in the
+        case's dtype, rounded before anyone sees them; 0 behind the end of a sequence.
         """
         if self.distribution == GIVEN:
             raise Refusal("a case of distribution given draws no inputs: they are put in (--inputs FILE)")
         self.check_memory()
         rng = np.random.default_rng(self.seed)
-        arrays = DISTRIBUTIONS[self.distribution](self, rng)
+        arrays = list(DISTRIBUTIONS[self.distribution](self, rng))
+        if self.shared_kv:
+            arrays[2] = arrays[1][..., : self.head_dim_v]
+        if self.ragged:
+            arrays = [self.cut(name, x) for name, x in zip("qkv", arrays, strict=True)]
         # by way of float32, so that a 16-bit case has the inputs of the float32 case, rounded once
         with np.errstate(over="ignore"):
             q, k, v = (x.astype(np.float32).astype(DTYPES[self.dtype]) for x in arrays)

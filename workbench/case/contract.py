@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from workbench.case.case import Case
+from workbench.case.formats import float8_of
 from workbench.case.promises import (
     ACCUMULATIONS,
     AT_LEAST_0,
@@ -18,6 +19,7 @@ from workbench.case.promises import (
     EXP_ARGUMENTS,
     FLOAT8,
     FLOOR,
+    GENERATION,
     INPUT_PRECISIONS,
     MMA_BLOCK,
     MMA_EXTRA_BITS,
@@ -33,6 +35,7 @@ from workbench.case.promises import (
     clause,
     plain,
 )
+from workbench.case.tensor_cores import GENERATIONS, known_of
 from workbench.case.tiling import Tiling, tiling
 from workbench.floats import DTYPES
 from workbench.records import Rule, one_of
@@ -43,9 +46,8 @@ from workbench.refusal import Refusal
 #: between 2 and 3 (`workbench calibrate`)
 EX2_ULPS = 2.5
 FAST_EXP_ULPS, FAST_EXP_ULPS_PER_X = 3.0, 1.173
-#: the tensor core that loses most: blocks of 4 products without extra bits, as V100's (Fasi et al., Numerical behavior
-#: of NVIDIA tensor cores, 2021, PeerJ CS-330)
-WEAKEST_MMA = {"mma_block": 4, "mma_extra_bits": 0}
+#: the tensor core that loses most
+WEAKEST_MMA = GENERATIONS["volta"]["float16"].fields()
 #: the same on float8 operands, of which Hopper's wgmma retains around 14 bits, 10 fewer than float32 (DeepSeek-AI,
 #: DeepSeek-V3 Technical Report, 2024, section 3.3.2)
 WEAKEST_FLOAT8_MMA = WEAKEST_MMA | {"mma_extra_bits": -10}
@@ -67,6 +69,12 @@ class Contract:
     row_sum_of_cast: bool | None = clause("whether row_sum adds the cast probs; none: unknown, it may be either", TRUTH)
     accumulation: str = clause("how qk and acc are summed", one_of(ACCUMULATIONS), "nearest")
     acc_accumulation: str | None = clause("how acc is summed, where that is another way", one_of(ACCUMULATIONS), None)
+    tensor_core: str | None = clause(
+        "generation of GPUs whose tensor cores multiply, which sets accumulation and, by what is multiplied, mma_block "
+        "and mma_extra_bits; none: unknown, or they do not",
+        GENERATION,
+        None,
+    )
     mma_block: int = clause("products that a tensor core aligns and adds at once", MMA_BLOCK, 16)
     mma_extra_bits: int = clause(
         "bits that it keeps below float32's last; negative where its accumulator is narrower", MMA_EXTRA_BITS, 2
@@ -74,6 +82,11 @@ class Contract:
     accumulator_dtype: str = clause("in which the sums of qk and acc are rounded after each addition", DTYPE, "float32")
     input_precision: str = clause(
         "how float32 operands of products are rounded, in Triton's words", one_of(INPUT_PRECISIONS), "ieee"
+    )
+    input_rounding: str = clause(
+        "how they are rounded to TF32: to nearest, ties away, as cvt.rna does; or cut off, as a core reads float32",
+        one_of(ROUNDINGS),
+        "any",
     )
     scaled_q_dtype: str = clause(
         "to which q * scale is rounded before the product; float32: it is not", DTYPE, "float32"
@@ -94,6 +107,13 @@ class Contract:
         one_of(EXP_ARGUMENTS),
         "difference",
     )
+    sinks: str = clause(
+        "when sinks enter row_max and row_sum: before the first tile; or last, when out and lse are made",
+        one_of(("last", "first")),
+        "last",
+    )
+    lse_includes_sink: bool = clause("whether lse has the sink in its sum", TRUTH, True)
+    score_mod_ulps: float = clause("error of a score_mod itself, in ulps of its result or its score", AT_LEAST_0, 4.0)
     tanh: str = clause(
         "how tanh of a softcap is computed: off by at most 2 ulp; or by 2^-11 of the value, as tanh.approx.f32 is",
         one_of(TANH),
@@ -192,7 +212,14 @@ def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 #: fields that came after the first traces of this schema, and what these mean
-_LATER: Mapping[str, Any] = {"tanh": "exact"}
+_LATER: Mapping[str, Any] = {
+    "tanh": "exact",
+    "tensor_core": None,
+    "input_rounding": "any",
+    "sinks": "last",
+    "lse_includes_sink": True,
+    "score_mod_ulps": 4.0,
+}
 #: field that says how a function is computed -> the number of the case that it is due to, and its relative errors
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     one.name: one.metadata["function"] for one in fields(Contract) if one.metadata.get("function")
@@ -203,6 +230,7 @@ _MAY_BE_NONE = (
     "block_k",
     "splits",
     "acc_accumulation",
+    "tensor_core",
     "row_sum_of_cast",
     "probs_normalised",
     "exp_floor",
@@ -212,11 +240,14 @@ _MAY_BE_NONE = (
 _RULES: Mapping[str, Rule] = {one.name: one.metadata["rule"] for one in fields(Contract) if one.metadata}
 
 
-def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | None = None) -> Contract:
+def of_foreign(
+    declared: Mapping[str, Any], case: Case, operands_dtype: str | None = None, gpu: str | None = None
+) -> Contract:
     """The contract that a foreign kernel declares, the weakest choice where it is silent.
 
     `operands_dtype`: the 16-bit dtype of the decoded inputs of a kernel on 8-bit codes, where these were seen; else its
-    products may be of float8.
+    products may be of float8. `gpu`: the generation of the GPU on which it ran, where that is known: what its tensor
+    cores keep is assumed, and that they multiply is not.
 
     The units of what is dumped (base2, scores_scaled, mask_sentinel), the order of tiles and the rows without keys
     (empty_out, empty_lse) have no weakest choice: they are assumed to be natural, scaled, -inf, ascending, 0 and -inf.
@@ -224,7 +255,7 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
     are assumed to be none, float32 and ieee (`assumptions.alternatives` has the others).
 
     Raises Refusal for a field that does not exist, a value outside its rule, bounds of splits that do not end with the
-    keys of the case, and tiles that are not those of the case.
+    keys of the case, tiles that are not those of the case, and tensor cores that do not multiply its operands.
     """
     told = plain(declared)
     for name, value in told.items():
@@ -233,22 +264,28 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
     if told.get("split_bounds") is not None:
         told = {"splits": len(told["split_bounds"]) - 1, **told}
     dtype = case.dtype if case.codes is None else operands_dtype or "bfloat16"
-    float8 = case.codes in FLOAT8 and operands_dtype is None
-    tensor_cores = dtype != "float32" or told.get("input_precision", "ieee") != "ieee"
+    float8 = None if operands_dtype is not None else float8_of(case.codes)
+    tf32 = told.get("input_precision", "ieee") != "ieee"
+    tensor_cores = dtype != "float32" or tf32
+    # a core that takes both adds TF32 in the shorter blocks
+    operands = "tf32" if tf32 else "float8" if float8 else dtype if case.codes is None else operands_dtype or "float16"
+    known = known_of(told.get("tensor_core", gpu), operands, declared="tensor_core" in told)
     weakest = {
         "block_k": None,
         "splits": None,
         "scores_dtype": dtype,
-        "probs_dtype": FLOAT8[str(case.codes)] if float8 else dtype,
+        "probs_dtype": float8 or dtype,
         "partials_dtype": dtype,
         "out_dtype": dtype,
         "row_sum_of_cast": None,
         "probs_normalised": None,
         # tensor cores take no float32: TF32 would round the inputs, which a kernel has to declare
         "accumulation": "any" if tensor_cores else "nearest",
+        **({"tensor_core": gpu} if known and "tensor_core" not in told else {}),
         **(WEAKEST_FLOAT8_MMA if float8 else WEAKEST_MMA),
         "accumulator_dtype": "float32",
         "input_precision": "ieee",
+        **({"input_rounding": "any"} if tf32 else {}),
         "scaled_q_dtype": "float32",
         "exp_ulps": FAST_EXP_ULPS,
         "exp_ulps_per_x": FAST_EXP_ULPS_PER_X,
@@ -260,6 +297,8 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
         "base2": False,
         "scores_scaled": True,
         "row_max": "running",
+        **({} if case.sinks is None else {"sinks": "last", "lse_includes_sink": True}),
+        **({} if case.score_mod is None else {"score_mod_ulps": 4.0}),
         "normalisation": "any",
         "tile_order": "ascending",
         "skips_masked_tiles": False,
@@ -272,7 +311,13 @@ def of_foreign(declared: Mapping[str, Any], case: Case, operands_dtype: str | No
         "saturates": False,
         **({} if case.codes is None else {"operands_dtype": dtype}),
     }
-    promise = Contract(**(weakest | told), assumed=tuple(name for name in weakest if name not in told))
+    if case.sinks is not None and (told.get("sinks"), told.get("lse_includes_sink")) == ("first", False):
+        raise Refusal(
+            '"contract" fields sinks=first and lse_includes_sink=false contradict each other: row_sum begins with the '
+            "sink then, and lse is made of it"
+        )
+    assumed = tuple(name for name in weakest if name not in known and name not in told)
+    promise = Contract(**(weakest | known | told), assumed=assumed)
     _check_tiles(promise, case)
     return promise
 

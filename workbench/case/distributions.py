@@ -23,6 +23,8 @@ class Drawn(Protocol):
     @property
     def head_dim(self) -> int: ...
     @property
+    def head_dim_v(self) -> int: ...
+    @property
     def input_std(self) -> float: ...
     @property
     def scale(self) -> float: ...
@@ -56,8 +58,7 @@ def _large(case: Drawn, rng: np.random.Generator) -> Arrays:
 
 def _outlier_channels(case: Drawn, rng: np.random.Generator) -> Arrays:
     """q, k, v = input_std * N(0, 1) * (20 where d % 16 == 0, else 1)."""
-    gain = np.where(np.arange(case.head_dim) % 16 == 0, 20.0, 1.0)
-    return tuple(gain * x for x in _normal(case, rng))  # type: ignore[return-value]
+    return tuple(np.where(np.arange(x.shape[-1]) % 16 == 0, 20.0, 1.0) * x for x in _normal(case, rng))  # type: ignore[return-value]
 
 
 def _near_cancelling(case: Drawn, rng: np.random.Generator) -> Arrays:
@@ -111,7 +112,7 @@ def _one_hot(case: Drawn, rng: np.random.Generator) -> Arrays:
     q, k, v = (np.zeros(shape) for shape in shapes(case))
     for x, height in ((q, 8.0), (k, 8.0), (v, 1.0)):
         rows = np.arange(x.shape[2])
-        x[:, :, rows, rows % case.head_dim] = height * case.input_std
+        x[:, :, rows, rows % x.shape[-1]] = height * case.input_std
     return q, k, v
 
 
@@ -145,11 +146,11 @@ def _exact_ties(case: Drawn, rng: np.random.Generator) -> Arrays:
 
 def _exact_at(case: Drawn, rng: np.random.Generator, most: int) -> Arrays:
     """`_exact` with up to 2^most maxima in a row."""
-    shape_q, shape_k, _ = shapes(case)
-    q, k, v = np.zeros(shape_q), np.zeros(shape_k), rng.choice(np.array([0, 1, -1, 2, -2, 4, -4, 8, -8.0]), shape_k)
+    shape_q, shape_k, shape_v = shapes(case)
+    q, k, v = np.zeros(shape_q), np.zeros(shape_k), rng.choice(np.array([0, 1, -1, 2, -2, 4, -4, 8, -8.0]), shape_v)
     digits, keys = bits(case.seqlen_k), np.arange(case.seqlen_k)
     mask = case.mask()  # of which a row is one run of keys
-    first, visible = mask.argmax(axis=1), mask.sum(axis=1)
+    first, visible = mask.argmax(axis=-1), mask.sum(axis=-1)
     at = np.minimum(first + rng.integers(0, np.maximum(visible, 1), shape_q[:3]), case.seqlen_k - 1)
     open_digits = rng.permuted(np.broadcast_to(np.arange(digits), (*at.shape, digits)), axis=-1)[..., :most]
     wanted = rng.integers(0, open_digits.shape[-1] + 1, at.shape)
@@ -158,7 +159,7 @@ def _exact_at(case: Drawn, rng: np.random.Generator, most: int) -> Arrays:
         chosen = (1 << open_digits[..., :n]).sum(axis=-1)
         subsets = np.arange(2**n)[:, None] >> np.arange(n) & 1  # of the digits, which flip in other keys
         ties = at[..., None] ^ np.where(subsets, 1 << open_digits[..., None, :n], 0).sum(axis=-1)
-        seen = ((ties >= first[:, None]) & (ties < (first + visible)[:, None])).sum(axis=-1)
+        seen = ((ties >= first[..., None]) & (ties < (first + visible)[..., None])).sum(axis=-1)
         left_open = np.where((wanted >= n) & np.isin(seen, 2 ** np.arange(n + 1)), chosen, left_open)
 
     cap = case.softcap
@@ -189,12 +190,12 @@ def _index_coded(case: Drawn, rng: np.random.Generator) -> Arrays:
     "key, dim".
     """
     q, k, v = (np.zeros(shape) for shape in shapes(case))
-    keys, dims = np.arange(case.seqlen_k), np.arange(case.head_dim)
+    keys, dims = np.arange(case.seqlen_k), np.arange(case.head_dim_v)
     digits = bits(case.seqlen_k)
     code = 32.0 * (2 * (keys[:, None] >> np.arange(digits) & 1) - 1)
     k[..., :digits] = code
     mask = case.mask()
-    first, visible = mask.argmax(axis=1), np.maximum(mask.sum(axis=1), 1)
+    first, visible = mask.argmax(axis=-1), np.maximum(mask.sum(axis=-1), 1)
     q[..., :digits] = code[first + (5 * np.arange(case.seqlen_q) + 3) % visible]
     v[:] = 16 * (keys[:, None] % 16) + dims % 16
     return q, k, v
@@ -202,8 +203,8 @@ def _index_coded(case: Drawn, rng: np.random.Generator) -> Arrays:
 
 def shapes(case: Drawn) -> tuple[tuple[int, ...], ...]:
     query = (case.batch, case.heads, case.seqlen_q, case.head_dim)
-    key = (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
-    return query, key, key
+    key = (case.batch, case.kv_heads, case.seqlen_k)
+    return query, (*key, case.head_dim), (*key, case.head_dim_v)
 
 
 #: those on which a right kernel rounds nothing, so that any difference is a bug

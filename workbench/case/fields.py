@@ -5,6 +5,7 @@ what two runs of one problem have alike. It imports no NumPy, so that `workbench
 """
 
 import math
+import re
 import struct
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
@@ -18,9 +19,10 @@ GIVEN = "given"
 #: a float32's least number, least normal and largest one
 TINIEST, SMALLEST_NORMAL, LARGEST = 2.0**-149, 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
-#: what a field is for: the mathematical problem; what its inputs are drawn from; how these become 8-bit codes; how a
-#: kernel cuts the problem; how kernels of ours compute it
-PROBLEM, DRAWN, QUANTISER, TILES, ARITHMETIC = "problem", "drawn", "quantiser", "tiles", "arithmetic"
+#: what a field is for: the mathematical problem; how keys and values lie in memory; what inputs are drawn from; how
+#: these become 8-bit codes; how a kernel cuts the problem; how kernels of ours compute it
+PROBLEM, LAID, DRAWN, QUANTISER = "problem", "laid", "drawn", "quantiser"
+TILES, ARITHMETIC = "tiles", "arithmetic"
 
 
 class Whole(NamedTuple):
@@ -86,11 +88,57 @@ class Sides(NamedTuple):
         return int(sides[0]), int(sides[1])
 
 
+class Lengths(NamedTuple):
+    """A length for each sequence of a batch, 0 or more."""
+
+    def settled(self, name: str, value: Any) -> tuple[int, ...]:
+        """As of `Whole`."""
+        given = tuple(value.tolist() if hasattr(value, "tolist") else value) if _is_sequence(value) else ()
+        if not given or any(isinstance(x, bool) or not isinstance(x, Integral) or x < 0 for x in given):
+            raise Refusal(f"{name} must be whole numbers of at least 0, one for each sequence; got {value!r}")
+        return tuple(map(int, given))
+
+
+class OfHeads(NamedTuple):
+    """A number for each query head, rounded to float32, in which kernels take it; or a word that stands for some."""
+
+    words: tuple[str, ...]
+
+    def settled(self, name: str, value: Any) -> str | tuple[float, ...]:
+        """As of `Whole`."""
+        if isinstance(value, str) and value in self.words:
+            return value
+        given = tuple(value.tolist() if hasattr(value, "tolist") else value) if _is_sequence(value) else ()
+        if not given or not all(isinstance(x, Real) and not isinstance(x, bool) and math.isfinite(x) for x in given):
+            raise Refusal(
+                f"{name} must be {' or '.join(self.words)}, or finite numbers, one for each query head; got {value!r}"
+            )
+        return tuple(struct.unpack("f", struct.pack("f", float(x)))[0] for x in given)
+
+
+class Function(NamedTuple):
+    """A function of Python's, itself or as path.py:name."""
+
+    def settled(self, name: str, value: Any) -> Any:
+        """As of `Whole`."""
+        text = isinstance(value, str) and re.fullmatch(r".+\.py:\w+", value)
+        if not text and not callable(value):
+            raise Refusal(f"{name} must be a function, or path.py:name of one; got {value!r}")
+        return value
+
+
+def _is_sequence(value: Any) -> bool:
+    return not isinstance(value, str) and (isinstance(value, list | tuple) or hasattr(value, "tolist"))
+
+
+Rule = Whole | Number | Word | Truth | Sides | Lengths | OfHeads | Function
+
+
 class Field(NamedTuple):
     """One field."""
 
     role: str
-    rule: Whole | Number | Word | Truth | Sides
+    rule: Rule
     help: str  #: of its option
     on_codes: bool = False  #: whether it is of kernels on 8-bit codes alone
     keywords: tuple[str, ...] = ()  #: of a foreign function that is called with it where a case has one, in libraries
@@ -125,7 +173,15 @@ FIELDS: Mapping[str, Field] = {
     "kv_heads": Field(PROBLEM, _COUNT, "Key and value heads, a divisor of heads [as heads]"),
     "seqlen_q": Field(PROBLEM, _COUNT, "Query length [as --seqlen-k]"),
     "seqlen_k": Field(PROBLEM, _COUNT, "Key length [as --seqlen-q]"),
-    "head_dim": Field(PROBLEM, _COUNT, "Head dimension [64]"),
+    "seqlens_q": Field(
+        PROBLEM, Lengths(), "Queries of each sequence of a ragged batch, such as 5,64,1 [--seqlen-q of each]"
+    ),
+    "seqlens_k": Field(
+        PROBLEM, Lengths(), "Keys of each sequence, such as 1,63,1000 [as --seqlens-q; else --seqlen-k of each]"
+    ),
+    "head_dim": Field(PROBLEM, _COUNT, "Head dimension of q and k [64]"),
+    "head_dim_v": Field(PROBLEM, _COUNT, "Head dimension of v and out [as --head-dim]"),
+    "shared_kv": Field(PROBLEM, Truth(), "v is the first --head-dim-v dims of k, in the same memory: absorbed MLA"),
     "dtype": Field(PROBLEM, Word(_dtypes), "float32, float16 or bfloat16 [float32]"),
     "causal": Field(PROBLEM, Truth(), "Causal mask; with --full: both"),
     "causal_alignment": Field(
@@ -146,9 +202,46 @@ FIELDS: Mapping[str, Field] = {
         "Keys that a query sees on either side of its own, -1: all, such as 16,0 [all]",
         keywords=("window_size", "sliding_window"),
     ),
+    "alibi_slopes": Field(
+        PROBLEM,
+        OfHeads(("geometric",)),
+        "ALiBi: a slope for each query head, or geometric, 2^(-8 (h + 1) / heads) [none]",
+        keywords=("alibi_slopes",),
+    ),
+    "alibi_form": Field(
+        PROBLEM,
+        _one_of("distance", "column"),
+        "ALiBi adds slope * -|key - diagonal|, or slope * key, as FlashAttention-2 does where causal [distance]",
+    ),
+    "sinks": Field(
+        PROBLEM,
+        OfHeads(("normal",)),
+        "Attention sinks: a logit for each query head, or normal, drawn from the seed [none]",
+        keywords=("sinks", "sink", "s_aux", "learnable_sink"),
+    ),
+    "dropout_p": Field(
+        PROBLEM,
+        Number("be above 0 and below 1", lambda x: 0 < x < 1, True),
+        "Share of probs that are dropped, by a mask that the function is given [none]",
+    ),
+    "score_mod": Field(
+        PROBLEM, Function(), "FILE.py:FUNCTION(score, b, h, q_idx, kv_idx) of scaled scores, as of FlexAttention"
+    ),
+    "mask_mod": Field(
+        PROBLEM, Function(), "FILE.py:FUNCTION(b, h, q_idx, kv_idx), whether a key is seen, as of FlexAttention"
+    ),
+    "page_size": Field(LAID, _COUNT, "Keys in a page of a paged KV cache, whose pages lie in any order [not paged]"),
+    "kv_layout": Field(
+        LAID, _one_of("NHD", "HND"), "Axes of a page: NHD (key, head, dim) or HND (head, key, dim) [NHD]"
+    ),
     "splits": Field(TILES, _COUNT, "Splits of the keys, in kernels that have them [2]"),
     "block_q": Field(TILES, _COUNT, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),
     "block_k": Field(TILES, _COUNT, "Keys in a tile: 16, 32, 64 or 128 [by head_dim]"),
+    "pack_gqa": Field(
+        TILES,
+        Truth(),
+        "Rows of a tile are (query, head of a group), of kernels of ours: few queries of many heads fill it",
+    ),
     "probs_dtype": Field(
         ARITHMETIC,
         Word(_dtypes),
@@ -156,8 +249,8 @@ FIELDS: Mapping[str, Field] = {
     ),
     "codes": Field(
         QUANTISER,
-        _one_of("simulated", "e4m3", "e5m2"),
-        "8-bit codes of fp8: simulated, e4m3 or e5m2 [simulated]",
+        _one_of("simulated", "e4m3", "e5m2", "mxfp8-e4m3", "mxfp8-e5m2", "nvfp4", "int8", "int4"),
+        "Codes of fp8: simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8 or int4 [simulated]",
         on_codes=True,
     ),
     "scores": Field(
@@ -173,6 +266,12 @@ FIELDS: Mapping[str, Field] = {
         QUANTISER,
         _one_of("dynamic", "static"),
         "Scales of fp8: dynamic, or static, of which larger values saturate [dynamic]",
+        on_codes=True,
+    ),
+    "scale_of": Field(
+        QUANTISER,
+        _one_of("head", "token", "block"),
+        "What shares a scale of codes: a head, a token (a row of a head), or a block of its dims [by --codes]",
         on_codes=True,
     ),
     "seed": Field(DRAWN, Whole(at_least=0), "Seed of the inputs [0]"),
@@ -204,4 +303,13 @@ def flag(name: str) -> str:
 
 def typed(value: Any) -> str:
     """A value of a field as the command line takes it."""
+    if callable(value):
+        return name_of(value)
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def name_of(function: Any) -> str:
+    """A function that is the value of a field, as text: path.py:name, or its module and name, which no command line
+    reads.
+    """
+    return function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__}"

@@ -2,33 +2,41 @@
 a mask and a bias beside them.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.case import Case
-from workbench.case.formats import BY_DTYPE
-from workbench.case.stages import INPUTS, MASKS, QUANTISED_INPUTS
+from workbench.case.formats import BY_DTYPE, FORMATS
+from workbench.case.masks import mask_of_mod, spread
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OF_QUANTISER, STAGES, scaled, shape
 from workbench.floats import DTYPES, FLOATS
 from workbench.refusal import Refusal
 
 Arrays = Mapping[str, np.ndarray]
 
-NAMES = (*INPUTS, *QUANTISED_INPUTS, *MASKS)
+#: inputs that are fields of a case, a number for each query head
+OF_HEADS = ("alibi_slopes", "sinks")
+NAMES = (*INPUTS, *OF_QUANTISER, *MASKS, *OF_HEADS)
 #: dtypes of codes
 CODES = (np.dtype(np.uint8), *BY_DTYPE)
+#: dtypes of scales and zero points
+SCALES = (*FLOATS, *(np.dtype(x) for x in (ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn, np.uint8, np.int32)))
 
 
 def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
     """The inputs in NumPy: `given` is (q, k, v) or a mapping of names to arrays of any library that speaks DLPack.
 
-    q, k, v are float32, float16 or bfloat16, alike; codes_* uint8 or float8, [batch, head, row, dim]; scale_* [head] or
-    one number for all heads, which become float32 [1]; mask (bool, True: visible) and bias (added to scaled scores)
-    [query, key] or [batch, head, query, key], of size 1 along axes where they are the same. Refusal for an unknown
-    name, another dtype, codes without their scale, and where one of q, k and v is given neither itself nor as codes;
-    `where` names the inputs in messages.
+    q, k, v are float32, float16 or bfloat16, alike; codes_* uint8, int8, float8 or float4, one a byte, [batch, head,
+    row, dim]; scale_* [head], or one number for all heads, which becomes float32 [1], or [batch, head, row(, block)]
+    where tokens or blocks have scales, as zero_*; global_* as scales of heads; mask (bool, True: visible) and bias
+    (added to scaled scores) [query, key] or [batch, head, query, key], of size 1 along axes where they are the same.
+    Refusal for an unknown name, another dtype, codes without their scale, and where one of q, k and v is given neither
+    itself nor as codes; `where` names the inputs in messages.
     """
     named = given if isinstance(given, Mapping) else _in_order(given, where)
     if unknown := [name for name in named if name not in NAMES]:
@@ -60,8 +68,12 @@ def _in_order(given: Any, where: str) -> dict[str, Any]:
 
 def _read(name: str, value: Any, where: str) -> np.ndarray:
     kind = name.partition("_")[0]
-    accepted = {"codes": CODES, "scale": FLOATS, "mask": (np.dtype(bool),)}.get(kind, tuple(DTYPES.values()))
-    array = as_numpy(value, f"{where}: {name}", accepted)
+    accepted = {"codes": CODES, **dict.fromkeys(("scale", "zero", "global"), SCALES)}.get(kind, tuple(DTYPES.values()))
+    array = as_numpy(value, f"{where}: {name}", (np.dtype(bool),) if name.endswith("mask") else accepted)
+    if name in OF_HEADS:
+        if array.ndim != 1:
+            raise Refusal(f"{where}: {name} must have a number for each query head; got shape {list(array.shape)}")
+        return array
     if name in MASKS:
         if array.ndim not in (2, 4):
             raise Refusal(
@@ -70,23 +82,39 @@ def _read(name: str, value: Any, where: str) -> np.ndarray:
         if name == "bias" and np.any(np.isnan(array) | (array == np.inf)):
             raise Refusal(f"{where}: bias must hold finite numbers or -inf; it holds {array[~(array < np.inf)][0]}")
         return array
-    if kind != "scale":
+    if kind not in ("scale", "zero", "global"):
         if array.ndim != 4 or 0 in array.shape:
             raise Refusal(f"{where}: {name} must have axes [batch head row dim]; got shape {list(array.shape)}")
         return array
     stretched = array.reshape(-1)
-    if array.ndim > 1 and stretched.size != max(array.shape):
-        raise Refusal(f"{where}: {name} is one number a head, [head], or one for all; got shape {list(array.shape)}")
+    one_of_heads = array.ndim < 2 or stretched.size == max(array.shape)
+    if not one_of_heads and array.ndim < 3:
+        raise Refusal(
+            f"{where}: {name} is one number a head, [head], one for all, or of [batch head row block]; got shape "
+            f"{list(array.shape)}"
+        )
     with np.errstate(over="ignore"):
         scale = stretched.astype(np.float32)
-    if not np.all(np.isfinite(scale)) or np.any(scale < 0) or np.any(scale != stretched.astype(np.float64)):
-        raise Refusal(f"{where}: {name} must hold finite numbers of float32, 0 or more; got {stretched.tolist()}")
-    return scale
+    below = -np.inf if kind == "zero" else 0
+    if not np.all(np.isfinite(scale)) or np.any(scale < below) or np.any(scale != stretched.astype(np.float64)):
+        shown = f"{stretched[:8].tolist()}" + (" ..." if stretched.size > 8 else "")
+        raise Refusal(f"{where}: {name} must hold finite numbers of float32, 0 or more; got {shown}")
+    return scale if one_of_heads else scale.reshape(array.shape)
 
 
 def by_name(case: Case, given: Arrays | None = None) -> dict[str, np.ndarray]:
-    """The inputs `given` (`normalised`), else the case's own."""
-    return dict(zip(INPUTS, case.inputs(), strict=True)) if given is None else dict(given)
+    """The inputs `given` (`normalised`), else the case's own; with what its mask_mod hides, and which probs are kept
+    where it has dropout. What was given behind the end of a sequence is 0: nobody may read it.
+    """
+    found = dict(zip(INPUTS, case.inputs(), strict=True)) if given is None else dict(given)
+    if given is not None and case.ragged:
+        found |= {x: case.cut(x, found[x]) for x in INPUTS if x in found}
+    if case.mask_mod is not None:
+        of_mod = mask_of_mod(case)
+        found["mask"] = spread(case, found["mask"]) & of_mod if "mask" in found else of_mod
+    if "dropout_mask" not in found and (kept := case.dropout_mask()) is not None:
+        found["dropout_mask"] = kept
+    return found
 
 
 def fields(arrays: Arrays) -> dict[str, Any]:
@@ -94,27 +122,55 @@ def fields(arrays: Arrays) -> dict[str, Any]:
     found = {x: arrays[x] if x in arrays else arrays[f"codes_{x}"] for x in INPUTS}
     (batch, heads, seqlen_q, head_dim), (_, kv_heads, seqlen_k, _) = found["q"].shape, found["k"].shape
     told: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": kv_heads}
-    told |= {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "head_dim": head_dim}
+    told |= {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "head_dim": head_dim, "head_dim_v": found["v"].shape[3]}
+    told |= {name: tuple(arrays[name].tolist()) for name in OF_HEADS if name in arrays}
     floats = [arrays[x] for x in INPUTS if x in arrays]
-    formats = [BY_DTYPE[array.dtype] for name, array in arrays.items() if name in QUANTISED_INPUTS and _float8(array)]
+    formats = [BY_DTYPE[array.dtype] for name, array in arrays.items() if name in OF_QUANTISER and _float8(array)]
     if floats:
         told["dtype"] = str(floats[0].dtype)
     if formats:
         told["codes"] = formats[0]
+    for kind, codes in (("zero", "int4"), ("global", "nvfp4")):
+        if any(name.startswith(kind) for name in arrays):
+            told["codes"] = codes
     return told
 
 
-def put_in(arrays: Arrays, case: Case) -> dict[str, np.ndarray]:
-    """The codes, uint8, and scales, float32 [head], among the inputs, as a quantised kernel takes them."""
-    sizes = {"q": case.heads, "k": case.kv_heads, "v": case.kv_heads}
+def put_in(arrays: Arrays, case: Case, where: str) -> dict[str, np.ndarray]:
+    """The codes, uint8, and scales, float32 with the axes of their stages, among the inputs, as a quantised kernel
+    takes them. Refusal for codes without all that their format has beside them, and for what does not fit the case;
+    `where` names them in messages.
+    """
     found = {}
-    for name in QUANTISED_INPUTS:
+    for name in OF_QUANTISER:
         if name in arrays and name.startswith("codes"):
             found[name] = arrays[name].view(np.uint8)
         elif name in arrays:
-            scale, heads = arrays[name], sizes[name[-1]]
-            found[name] = np.repeat(scale, heads) if scale.size == 1 else scale
+            found[name] = _scale(name, arrays[name], case, where)
+    for x in INPUTS if case.codes is not None else ():
+        due = [f"{kind}_{x}" for kind in ("codes", *FORMATS[str(case.codes)].kinds)]
+        here = [name for name in OF_QUANTISER if name in found and name.endswith(f"_{x}")]
+        if len(here) == 1:
+            raise Refusal(f"{where}: codes and scales come in pairs; {here[0]} is alone")
+        if here and {*here} != {*due}:
+            raise Refusal(f"{where}: {case.codes} codes are {', '.join(due)}; got {', '.join(here)}")
+        if here and (largest := int(found[f"codes_{x}"].max())) >= (n := len(FORMATS[str(case.codes)].values)):
+            raise Refusal(f"{where}: {case.codes} codes are 0 to {n - 1}, one a byte; codes_{x} holds {largest}")
     return found
+
+
+def _scale(name: str, scale: np.ndarray, case: Case, where: str) -> np.ndarray:
+    """A scale or zero point with the axes of its stage; one number is that of all."""
+    stage = ALGORITHMS[scaled("fp8_split_k", case.scale_of)].get(name, STAGES[name])
+    wanted = shape(stage, case.sizes) if set(stage.axes) <= {"kv_h", *case.sizes} else scale.shape
+    if scale.size == 1:
+        return np.full(wanted, scale.ravel()[0])
+    if scale.size == math.prod(wanted):
+        return scale.reshape(wanted)
+    axes = " ".join(stage.axes)
+    raise Refusal(
+        f"{where}: {name} has axes [{axes}] and must have shape {list(wanted)} for this case; got {list(scale.shape)}"
+    )
 
 
 def _float8(array: np.ndarray | None) -> bool:

@@ -13,7 +13,7 @@ from workbench.refusal import Refusal
 #: as a dtype: that of q, k and v
 INPUTS = "inputs"
 
-#: name -> fields. What differs between GPUs (mma_block, mma_extra_bits), shapes (block_k, splits) or versions is left
+#: name -> fields. What differs between GPUs (tensor_core), shapes (block_k, splits) or versions is left
 #: out, and so assumed.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # FlashAttention-2 in CUDA (Dao 2023, arXiv 2307.08691; github.com/Dao-AILab/flash-attention, csrc/flash_attn/src)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.formats import FLOAT8
+from workbench.case.tensor_cores import GENERATIONS
 from workbench.floats import DTYPES
 from workbench.records import Rule, one_of
 
@@ -68,6 +69,7 @@ COUNT = Rule("a whole number of at least 1", lambda x: _whole(x, 1))
 SPLITS = _from(1, 4096)
 #: hardware has 4 to 32; and float32 has 24 bits, all but one of which an accumulator may lack
 MMA_BLOCK, MMA_EXTRA_BITS = _from(1, 4096), _from(-23, 64)
+GENERATION = one_of([*GENERATIONS])
 DTYPE, PROBS_DTYPE = one_of([*DTYPES]), one_of([*DTYPES, *FLOAT8.values()])
 NUMBER = Rule("a number, inf or nan", _number)
 AT_LEAST_0 = Rule("a number of at least 0", lambda x: _number(x) and x >= 0)

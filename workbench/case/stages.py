@@ -1,7 +1,8 @@
 """The vocabulary: every intermediate of an attention kernel, and its axes.
 
 What a stage is made of, its value, bounds and definition are its step in `reference/tables.py`, which has the same
-stages. Axes: b batch, h head, q query, k key, d dim, t key tile (counted over the whole row), s split, c 8-bit code.
+stages. Axes: b batch, h head, q query, k key, d dim, t key tile (counted over the whole row), s split, c 8-bit code, g
+block of dims that share a scale.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,14 +11,16 @@ from dataclasses import dataclass
 from workbench.refusal import Refusal
 
 AXIS_NAMES = {"b": "batch", "h": "head", "q": "query", "k": "key", "d": "dim", "t": "tile", "s": "split", "c": "code"}
+AXIS_NAMES |= {"g": "block"}
 AXIS_PLURALS = {axis: f"{name}s" for axis, name in AXIS_NAMES.items()} | {"b": "batches", "q": "queries"}
 CODES = 256  #: size of the axis c
+BLOCKS = ("token", "block")  #: what has scales of its own, a row of them for each token (`Case.scale_of`)
 
 #: axes of the inputs; h is the query head of q and the kv head of k and v
 INPUT_AXES: Mapping[str, str] = {"q": "bhqd", "k": "bhkd", "v": "bhkd"}
 INPUTS = tuple(INPUT_AXES)
-#: inputs that a case does not draw: which keys are visible, and what is added to scaled scores
-MASKS = ("mask", "bias")
+#: inputs beside these, [b, h, q, k]: which keys are visible, what is added to scaled scores, which probs are kept
+MASKS = ("mask", "bias", "dropout_mask")
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,21 @@ def _stages(
     return {name: Stage(name, letters, name in of_kv, (due or {}).get(name, "")) for name, letters in axes.items()}
 
 
-_OF_KV = [f"{what}_{x}" for what in ("scale", "codes", "lut", "dequant") for x in "kv"]
+_OF_KV = [f"{what}_{x}" for what in ("scale", "zero", "global", "codes", "lut", "dequant") for x in "kv"]
 #: from q, k and v to what attention reads of them, by way of 8-bit codes
 _DECODING = _stages(
     {f"scale_{x}": "h" for x in INPUTS}
     | {f"codes_{x}": INPUT_AXES[x] for x in INPUTS}
     | {"lut_k": "hc", "lut_v": "hc"}
     | {f"dequant_{x}": INPUT_AXES[x] for x in INPUTS},
+    _OF_KV,
+)
+#: the same where a token or a block of its dims has a scale, and as some formats have it a zero point; global: what
+#: scales are multiplied with, one a tensor, which stands for each of its heads
+_BLOCK_DECODING = _stages(
+    {f"global_{x}": "h" for x in INPUTS}
+    | {f"{kind}_{x}": f"{INPUT_AXES[x][:3]}g" for kind in ("scale", "zero") for x in INPUTS}
+    | {name: stage.axes for name, stage in _DECODING.items() if name.startswith(("codes", "dequant"))},
     _OF_KV,
 )
 _TILES = _stages(
@@ -70,27 +81,39 @@ ALGORITHMS: Mapping[str, Mapping[str, Stage]] = {
     "split_k": _SPLIT_K,
     "fp8": _DECODING | _FLASH,
     "fp8_split_k": _DECODING | _SPLIT_K,
+    "block_scaled": _BLOCK_DECODING | _FLASH,
+    "block_scaled_split_k": _BLOCK_DECODING | _SPLIT_K,
 }
 
-#: every stage by its name, which has the same axes in all algorithms, in data-flow order
-STAGES: Mapping[str, Stage] = _DECODING | _SPLIT_K
+#: every stage by its name, which has the same axes in all algorithms (scales those of a head), in data-flow order
+STAGES: Mapping[str, Stage] = {
+    **{name: stage for name, stage in _BLOCK_DECODING.items() if not name.startswith("dequant")},
+    **_DECODING,
+    **_SPLIT_K,
+}
 
 #: what a quantised kernel reads: from here on errors are the kernel's; what q, k and v lost before is the quantiser's
 QUANTISED_INPUTS = ("scale_q", "scale_k", "scale_v", "codes_q", "codes_k", "codes_v")
+#: the same with what some formats have beside scales
+OF_QUANTISER = (*QUANTISED_INPUTS, *(f"{kind}_{x}" for kind in ("zero", "global") for x in INPUTS))
 
 #: stages whose buffers the user asked for, by the name of the set; a quantised kernel's inputs are always among them
 PROBE_SETS: Mapping[str, tuple[str, ...]] = {
     "all": tuple(STAGES),
-    "lean": (*QUANTISED_INPUTS, "scores", "row_max", "row_sum", "acc", *_PARTIALS, "out", "lse"),
-    "output": (*QUANTISED_INPUTS, "out", "lse"),
+    "lean": (*OF_QUANTISER, "scores", "row_max", "row_sum", "acc", *_PARTIALS, "out", "lse"),
+    "output": (*OF_QUANTISER, "out", "lse"),
 }
 
 
-def absent(*, decode: str | None = None, numbers: Collection[str] = ()) -> frozenset[str]:
+def absent(
+    *, decode: str | None = None, numbers: Collection[str] = (), kinds: Collection[str] = ("zero", "global")
+) -> frozenset[str]:
     """Stages that a kernel does not have: tables where it decodes without (`decode` direct; None: nobody told of a
-    foreign one), and those due to numbers that its case (`Case.numbers`) does not have.
+    foreign one), those due to numbers that its case (`Case.numbers`) does not have, and zero points and scales of
+    tensors where they are not among the `kinds` of its format (`formats.Format`).
     """
-    tables = ("lut_k", "lut_v") if decode == "direct" else ()
+    tables = ["lut_k", "lut_v"] if decode == "direct" else []
+    tables += [name for name in STAGES if name.startswith(("zero", "global")) and name.partition("_")[0] not in kinds]
     return frozenset([*tables, *(name for name, stage in STAGES.items() if stage.due and stage.due not in numbers)])
 
 
@@ -102,16 +125,23 @@ def stages_of(algorithm: str, numbers: Collection[str] = ()) -> dict[str, Stage]
 
 def before_attention(algorithm: str) -> tuple[str, ...]:
     """The stages of a kernel on 8-bit codes before qk, in data-flow order; none of others."""
-    return tuple(name for name in ALGORITHMS[algorithm] if name in _DECODING)
+    return tuple(name for name in ALGORITHMS[algorithm] if name in _DECODING or name in _BLOCK_DECODING)
 
 
-def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False) -> str:
+def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False, scale_of: str | None = None) -> str:
     """Whose stages all of `names` are, which are STAGES: the first of ALGORITHMS; with `codes` none but those of 8-bit
-    codes, with `splits`, of keys that are split, none but those that merge.
+    codes, with `splits`, of keys that are split, none but those that merge; with a `scale_of` (`Case.scale_of`) those
+    that have scales for it.
     """
     ruled_out = {"flash", "split_k"} if codes else set()
-    ruled_out |= {"flash", "fp8"} if splits else set()
+    ruled_out |= {"flash", "fp8", "block_scaled"} if splits else set()
+    ruled_out |= {"fp8", "fp8_split_k"} if codes and scale_of in BLOCKS else set()
     return next(key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out)
+
+
+def scaled(algorithm: str, scale_of: str | None) -> str:
+    """An algorithm on codes with a scale a head, or that with the scales that `scale_of` says."""
+    return algorithm.replace("fp8", "block_scaled") if scale_of in BLOCKS else algorithm
 
 
 def stage_of(algorithm: str, name: str, target: str, numbers: Collection[str] = ()) -> Stage:
@@ -130,17 +160,22 @@ def probe_set(algorithm: str, probes: str, numbers: Collection[str] = ()) -> tup
     if not set(asked) <= set(stages):
         known = ", ".join(stages)
         raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}, or some of the stages {known}; got {probes!r}")
-    given = QUANTISED_INPUTS if before_attention(algorithm) else ()
+    given = OF_QUANTISER if before_attention(algorithm) else ()
     return tuple(name for name in stages if name in asked or name in given)
 
 
 def axis_sizes(
-    q: Sequence[int], k: Sequence[int], block_k: int | None = None, splits: int | None = None
+    q: Sequence[int],
+    k: Sequence[int],
+    v: Sequence[int],
+    block_k: int | None = None,
+    splits: int | None = None,
 ) -> dict[str, int]:
     """Size of every stage axis, of t and s where tiles and splits are told; `h` is the query head, `kv_h` the number of
-    kv heads. q is the shape [batch, heads, seqlen_q, head_dim], k [batch, kv_heads, seqlen_k, head_dim].
+    kv heads, d a dim of v and of what is made of it. q is the shape [batch, heads, seqlen_q, head_dim], k [batch,
+    kv_heads, seqlen_k, head_dim], v [batch, kv_heads, seqlen_k, head_dim_v].
     """
-    sizes = {"b": q[0], "h": q[1], "kv_h": k[1], "q": q[2], "k": k[2], "d": q[3], "c": CODES}
+    sizes = {"b": q[0], "h": q[1], "kv_h": k[1], "q": q[2], "k": k[2], "d": v[3], "c": CODES}
     if block_k is not None:
         sizes["t"] = -(-k[2] // block_k)
     if splits is not None:

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 import click
 
 from workbench.case import options
-from workbench.case.fields import DRAWN, PROBLEM, QUANTISED, TILES, of_role
+from workbench.case.fields import DRAWN, LAID, PROBLEM, QUANTISED, TILES, of_role
 
 #: heading in the help -> parameters below it, by name; what stands nowhere comes last, under its own heading
 SECTIONS: Mapping[str, Sequence[str]] = {
     "The case; lists make a run of every combination": (
-        "full", "seqlen", *of_role(PROBLEM, DRAWN), "inputs",
+        "full", "seqlen", *of_role(PROBLEM, LAID, DRAWN), "inputs",
     ),
     "Kernels of ours": ("faults", "backend", "probes", *of_role(TILES), "probs_dtype", "schedules"),
     "Kernels on 8-bit codes": (*QUANTISED,),

@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workbench.case.fields import FIELDS, SEQLEN, Field, Number, Sides, Whole, Word, flag, typed
+from workbench.case.fields import (
+    FIELDS,
+    SEQLEN,
+    Field,
+    Function,
+    Lengths,
+    Number,
+    OfHeads,
+    Sides,
+    Truth,
+    Whole,
+    Word,
+    flag,
+    typed,
+)
 from workbench.case.options import CLICK, OURS, ROLES, Options, flag_of, of_role
 from workbench.cli.completion import complete
 
@@ -35,12 +49,23 @@ class ListOf(click.ParamType):
 USUAL = Options()
 
 
+def _number_or_word(text: str) -> float | str:
+    """A number, else the word."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 class OneOf(ListOf):
     """Comma-separated values that are one: `16,0`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         """The one value, in a tuple as those of a list are."""
-        return value if isinstance(value, tuple) else (super().convert(value, param, ctx),)
+        if isinstance(value, tuple):
+            return value
+        found = super().convert(value, param, ctx)
+        return found if len(found) == 1 and isinstance(found[0], str) else (found,)  # a word stands for all numbers
 
 
 #: rule of a field -> the type of its option, and what the help shows of it
@@ -49,6 +74,9 @@ _TYPES: Mapping[type, tuple[click.ParamType, str]] = {
     Number: (ListOf(float, "number"), "NUMBER[,...]"),
     Word: (ListOf(str, "word"), "WORD[,...]"),
     Sides: (OneOf(int, "integer"), "LEFT,RIGHT"),
+    Lengths: (OneOf(int, "integer"), "INTEGER[,...]"),
+    OfHeads: (OneOf(_number_or_word, "number"), "NUMBER[,...]|WORD"),
+    Function: (ListOf(str, "function"), "FILE.py:FUNCTION"),
 }
 #: parameter of a command that takes case options -> the field of a case, or both lengths
 CASE_OPTIONS: dict[str, Field] = {}
@@ -61,6 +89,9 @@ def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in (("full", "No mask [default]; with --causal: both"), ("causal", FIELDS["causal"].help)):
         command = click.option(flag(name), is_flag=True, help=text)(command)
     for name, field in reversed(CASE_OPTIONS.items()):
+        if isinstance(field.rule, Truth):
+            command = click.option(flag(name), is_flag=True, default=None, help=field.help)(command)
+            continue
         kind, metavar = _TYPES[type(field.rule)]
         shown: dict[str, Any] = {"help": field.help, "metavar": metavar, "shell_complete": complete}
         command = click.option(flag(name), type=kind, **shown)(command)
@@ -83,11 +114,16 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
     lists["causal"] = (
         tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
     )
-    given = {name: values for name, values in lists.items() if values is not None}
+    given = {name: _values(values) for name, values in lists.items() if values is not None}
     cases = [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
     for case in cases if make is Case else ():
         case.check_memory()  # before anybody is told how long it takes
     return cases
+
+
+def _values(values: Any) -> tuple[Any, ...]:
+    """The values of an option; of a flag one."""
+    return (values,) if isinstance(values, bool) else values
 
 
 def run_option(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -65,6 +65,7 @@ def control(e: Expectation, contract: Contract | None = None, manner: Manner = P
         inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
         numbers={name: np.float32(x) for name, x in p.numbers.items()},  # type: ignore[misc]
         attn_bias=None if p.attn_bias is None else p.attn_bias.astype(np.float32),
+        bias_computed=None,
         given={name: x.astype(np.float32) for name, x in p.given.items()},
     )
     return {name: x for name, x in values(narrow, manner=manner).items() if p.table[name].dumped}

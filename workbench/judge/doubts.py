@@ -30,7 +30,9 @@ Compare = Callable[[Trace, Sequence[str]], Mapping[str, Summary]]
 #: choices so narrow that what they explain is no bug where nobody declared them
 FORGIVEN = ("exp_floor",)
 #: choices of what dumps mean: a run that is right throughout under one of them is of a kernel that did not say it
-UNITS = ("base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles")
+UNITS = ("lse_includes_sink", "sinks", "base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles")
+#: of these what lse holds
+OF_LSE = ("lse_includes_sink",)
 SAY, IF_SO = "declare in the contract what it does", "if it is so, declare it in the contract"
 #: choices that make a stage right -> whether their budget says anything of it
 Explaining = Mapping[Choice, bool]
@@ -99,11 +101,12 @@ def _unit(
     ends = {name: trace.stages[name] for name in ("out", "lse") if name in trace.stages}
     if not common or not ends or trace.requested:
         return None
-    alone = compare(replace(trace, stages=ends), list(ends))
-    if any(_fails(alone[name]) for name in ends):
-        return None
     names = [stage.name for stage in judged if stage.decisive is not None]
     for choice in common:
+        told = choice.contract if choice.field in OF_LSE else trace.contract
+        alone = compare(replace(trace, stages=ends, contract=told), list(ends))
+        if any(_fails(alone[name]) for name in ends):
+            continue
         summaries = compare(replace(trace, contract=choice.contract), names)
         if not any(_fails(summary) for summary in summaries.values()):
             return choice

@@ -59,7 +59,7 @@ def inexact(trace: Trace, found: Elements) -> np.ndarray:
         )
     # what a row without keys holds is a matter of convention
     known = "empty_out" not in trace.contract.assumed
-    return ~same & (known | np.any(trace.case.mask(), axis=1, keepdims=True))
+    return ~same & (known | np.any(trace.case.mask(), axis=-1)[..., None])
 
 
 def with_exactness(trace: Trace, judged: Sequence[StageDiff]) -> list[StageDiff]:

@@ -93,9 +93,11 @@ class Expectation:
     @cached_property
     def _slots(self) -> Slots:
         visible = self.visible if self.visible.ndim == 4 else self.visible[None, None]
-        if (added := self.part.attn_bias(self.trace.case, self.trace.inputs)) is not None:
-            visible = visible & (added != -np.inf)
-        return Slots(self.trace.contract, tiling_of(self.trace), visible)
+        if (added := self.trace.added(self.part)) is not None:
+            visible = visible & (added.bias != -np.inf)
+        trace = self.trace
+        sinks = self._sinks() if trace.contract.sinks == "first" else None
+        return Slots(trace.contract, tiling_of(trace), visible, self.part.present(trace.case), sinks)
 
     @property
     def visible(self) -> np.ndarray:
@@ -108,14 +110,16 @@ class Expectation:
         float64 and natural units, the table of steps, and of the contract what each operation may lose.
         """
         trace, steps, sizes = self.trace, table(self.trace), sizes_of(self.trace)
-        added = self.part.attn_bias(trace.case, trace.inputs)
+        beside, added = self._beside(), trace.added(self.part)
         return Problem(
             table=steps,
             contract=trace.contract,
             losses=losses_of(trace.contract, trace.case.numbers),
-            inputs={**self.inputs, "mask": in_bool(self.visible, self.device)},
+            inputs={**self.inputs, "mask": in_bool(self.visible, self.device), **beside},
             numbers=trace.case.numbers,
-            attn_bias=None if added is None else in_float64(added, self.device),
+            attn_bias=self._bias(None if added is None else added.bias),
+            bias_computed=self._bias(None if added is None else added.computed),
+            score_mod=trace.modified(self.part),
             exact_products=trace.case.dtype != "float32",
             tiling=tiling_of(trace),
             given=self.given,
@@ -127,6 +131,23 @@ class Expectation:
                 for name, stage in steps.items()
             },
         )
+
+    def _bias(self, x: np.ndarray | None) -> np.ndarray | None:
+        return None if x is None else in_float64(x, self.device)
+
+    def _sinks(self) -> np.ndarray | None:
+        """The logits of sinks, float64 [1, h, 1]; None without any."""
+        sinks = self.trace.case.sink_logits
+        return None if sinks is None else in_float64(sinks[self.part.h][None, :, None], self.device)
+
+    def _beside(self) -> dict[str, np.ndarray]:
+        """The logits of sinks, float64 [1, h, 1], and which probs are kept, bool [b, h, q, k], where there are any."""
+        found = {}
+        if (sinks := self._sinks()) is not None:
+            found["sinks"] = sinks
+        if (kept := self.trace.kept(self.part)) is not None:
+            found["dropout_mask"] = in_bool(kept, self.device)
+        return found
 
     @cached_property
     def computed(self) -> dict[str, np.ndarray]:

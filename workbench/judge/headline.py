@@ -1,29 +1,59 @@
 """What was run, in a line: tables begin with it, pictures end with it."""
 
-from workbench.case.fields import GIVEN, KEYWORDS, typed
+from workbench.case.case import Case
+from workbench.case.fields import GIVEN, typed
+from workbench.case.stages import BLOCKS
 from workbench.trace.trace import Trace
+
+#: fields that change what is computed, in words, where they are as no usual case has them
+_CHANGES = ("softcap", "window", "dropout_p", "score_mod", "mask_mod")
 
 
 def headline(trace: Trace) -> str:
     """What was run, in a line."""
     case = trace.case_run
-    heads = f"h={case.heads}" + (f" (kv {case.kv_heads})" if case.kv_heads != case.heads else "")
     # a foreign kernel may not say how it splits the keys, and its tiles of queries do not matter
     tiles = [f"tiles {case.block_q}x{case.block_k}"] if case.block_q and case.block_k else []
-    splits = [f"{case.splits} splits"] if case.splits else []
+    splits = [f"{case.splits} {'ranks' if trace.ranks else 'splits'}"] if case.splits else []
     unmasked = [] if case.window else ["full"]
     mask = [f"causal {case.causal_alignment}"] if case.causal else unmasked
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
     backend = "" if trace.backend == "foreign" else f" on {trace.backend}"
-    shape = f"{case.dtype} b={case.batch} {heads} q={case.seqlen_q} k={case.seqlen_k} d={case.head_dim}"
     # of a kernel that was given its codes, or is not ours, not everything is known
     codes = [f"codes {case.codes}" + ("" if "scale_q" in trace.put_in else f" {case.quantiser_scale}")]
+    codes += [f"a scale a {case.scale_of}"] if case.scale_of in BLOCKS else []
     codes += [f"{name} {getattr(case, name)}" for name in ("scores", "decode") if getattr(case, name)]
     inputs = [case.distribution, f"seed {case.seed}"]
     if case.distribution == GIVEN:
         inputs = [f"inputs {trace.called_with.inputs or GIVEN}"]
     fed = [f"put in: {', '.join(trace.put_in)}"] if trace.called_with.feed else []
     box = [] if trace.box is None else [f"only {trace.box}"]
-    changed = [f"{name} {typed(x)}" for name in KEYWORDS if (x := getattr(case, name)) is not None]
-    parts = [shape, *mask, *changed, *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *box]
+    parts = [_shape(case), *mask, *_changed(case), *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *box]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"
+
+
+def _shape(case: Case) -> str:
+    """The dtype and every size, lengths of sequences among them."""
+    heads = f"h={case.heads}" + (f" (kv {case.kv_heads})" if case.kv_heads != case.heads else "")
+    q, k = (case.seqlens_q or case.seqlen_q, case.seqlens_k or case.seqlen_k)
+    dims = f"d={case.head_dim}" + (f" (v {case.head_dim_v})" if case.head_dim_v != case.head_dim else "")
+    shared = " shared" if case.shared_kv else ""
+    return f"{case.dtype} b={case.batch} {heads} q={typed(q)} k={typed(k)} {dims}{shared}"
+
+
+def _changed(case: Case) -> list[str]:
+    """What there is beside plain attention, and pages."""
+    found = [f"{name} {typed(x)}" for name in _CHANGES if (x := getattr(case, name)) is not None]
+    if case.alibi_slopes is not None:
+        form = "" if case.alibi_form == "distance" else f" by {case.alibi_form}"
+        found.append(f"ALiBi {_of_heads(case.alibi_slopes)}{form}")
+    if case.sinks is not None:
+        found.append(f"sinks {_of_heads(case.sinks)}")
+    if case.page_size is not None:
+        found.append(f"pages of {case.page_size} {case.kv_layout}")
+    return found
+
+
+def _of_heads(x: str | tuple[float, ...]) -> str:
+    """A number for each head, or the word for them."""
+    return x if isinstance(x, str) else ",".join(f"{one:.4g}" for one in x)

@@ -23,8 +23,13 @@ def table(trace: Trace) -> Table:
         numbers=frozenset(trace.case.numbers),
         row_sum_of_cast=trace.contract.row_sum_of_cast,
         row_max=trace.contract.row_max,
+        shares=trace.contract.normalisation == "lse" and "merge_weight" in trace.stages,
+        sinks="" if trace.case.sinks is None else trace.contract.sinks,
+        lse_includes_sink=trace.contract.lse_includes_sink,
+        score_mod=trace.case.score_mod is not None,
         decode_table=trace.case.decode != "direct" or not {"lut_k", "lut_v"}.isdisjoint(trace.stages),
-        known_format=trace.case.codes is not None,
+        codes=trace.case.codes,
+        scale_of=trace.case.scale_of,
     )
 
 
@@ -32,7 +37,7 @@ def readable(trace: Trace) -> dict[str, np.ndarray]:
     """The dumped stages that are whole and whose keys are known, so that other stages can be computed from them; as
     dumped. Stages of splits of unknown keys are read together: none could be made that fits the others.
     """
-    known = {*trace.put_in, "scale_q", "scale_k", "scale_v"}
+    known = {*trace.put_in, *(name for name in trace.stages if name.startswith(("scale_", "global_")))}
     if _reads_partials(trace):
         known |= {*_PARTIALS}
     whole = {name: stage for name, stage in trace.stages.items() if name not in trace.sparse}
@@ -43,7 +48,11 @@ def unjudgeable(trace: Trace, name: str) -> str:
     """Why a stage cannot be judged however it looks; empty where it can."""
     if name in trace.put_in:
         return "it was put in"
-    if trace.box is not None and name.startswith("scale_"):
+    if (
+        trace.box is not None
+        and name.startswith(("scale_", "global_"))
+        and ALGORITHMS[trace.algorithm][name].axes == "h"
+    ):
         return "it is made of more than this part of the run holds"
     codes = name in before_attention(trace.algorithm) and not name.startswith("dequant")
     if codes and trace.case.codes is None:

@@ -3,7 +3,7 @@
 None of them knows what a correct kernel may lose, and none says which stage is wrong: they are shown, never judged by.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from functools import reduce
 from operator import add
@@ -77,8 +77,11 @@ def deviation(trace: Trace, part: Box, expected: np.ndarray) -> Deviation:
     """That of a part of `out`, whose float64 is `expected`."""
     case, inputs, out = trace.case, trace.inputs, part.of(trace.stages["out"], "bhqd")
     q, k, v = (part.of_input(case, name, inputs[name]) for name in INPUTS)
-    mask, attn_bias = part.visible(case, inputs), part.attn_bias(case, inputs)
-    plain = plain_attention(q, k, v, **case.numbers, mask=mask, attn_bias=attn_bias)
+    added, sinks = trace.added(part), case.sink_logits
+    plain = plain_attention(
+        q, k, v, **case.numbers, mask=part.visible(case, inputs), attn_bias=None if added is None else added.bias,
+        sinks=None if sinks is None else sinks[part.h], kept=trace.kept(part), score_mod=trace.modified(part),
+    )  # fmt: skip
     stored, plain_stored, shifted = flash_attention(out, expected, plain)
     return Deviation(assert_close(out, expected), max_abs(out, expected), stored, plain_stored, shifted)
 
@@ -131,6 +134,10 @@ def plain_attention(
     mask: np.ndarray,
     attn_bias: np.ndarray | None = None,
     softcap: float | None = None,
+    score_mod: Callable[[np.ndarray], np.ndarray] | None = None,
+    sinks: np.ndarray | None = None,
+    dropout_p: float = 0.0,
+    kept: np.ndarray | None = None,
 ) -> np.ndarray:
     """Attention with every operation rounded to the dtype of q, k and v, [b, heads, q, d] in that dtype.
 
@@ -146,13 +153,20 @@ def plain_attention(
         if softcap is not None:
             capped = _rounded(np.tanh(_rounded(scores / np.float32(softcap), dtype)), dtype)
             scores = _rounded(capped * np.float32(softcap), dtype)
+        if score_mod is not None:
+            scores = _rounded(score_mod(scores).astype(np.float32), dtype)
         if attn_bias is not None:
             scores = _rounded(scores + attn_bias.astype(np.float32), dtype)
         scores = np.where(mask, scores, np.float32(-np.inf))
+        if sinks is not None:
+            column = np.broadcast_to(sinks.astype(np.float32)[:, None, None], (*scores.shape[:3], 1))
+            scores = np.concatenate([scores, column], axis=-1)
         largest = scores.max(axis=-1, keepdims=True)
         weights = np.exp(scores - np.where(np.isneginf(largest), np.float32(0), largest))
         total = weights.sum(axis=-1, keepdims=True)
-        softmax = np.where(total == 0, np.float32(0), _rounded(weights / total, dtype))
+        softmax = np.where(total == 0, np.float32(0), _rounded(weights / total, dtype))[..., : keys.shape[2]]
+        if kept is not None:
+            softmax = _rounded(np.where(kept, softmax / np.float32(1 - dropout_p), np.float32(0)), dtype)
         return (softmax @ values).astype(dtype)
 
 

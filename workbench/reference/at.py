@@ -26,7 +26,7 @@ Change = Callable[["At", Any], Any]
 
 
 #: axes of what is no stage; h is the query head of q and the kv head of k and v
-_INPUTS: Mapping[str, str] = {**INPUT_AXES, "mask": "bhqk"}
+_INPUTS: Mapping[str, str] = {**INPUT_AXES, "mask": "bhqk", "dropout_mask": "bhqk", "sinks": "bhq"}
 
 
 class At:
@@ -86,7 +86,9 @@ class At:
             with self.owning(None):
                 return self.bounded(self.table[name].step).bound
         index = self._index(name, earlier)
-        known = EXACT if index is None else self.whole_error(name)
+        if index is None:
+            return self._error_before_first(name)
+        known = self.whole_error(name)
         return part(known, index) if index else known
 
     def whole_error(self, name: str) -> Bound:
@@ -97,7 +99,8 @@ class At:
             errors = self.p.input_errors or {}
             return Bound(errors[name], 0.0, errors[name]) if name in errors else EXACT
         if name not in self.bounds:
-            self.bounds[name] = self._at_none(name, self.bounded)
+            with self.owning(None):
+                self.bounds[name] = self._at_none(name, self.bounded)
         return self.bounds[name].bound
 
     def magnitude(self, name: str) -> Any:
@@ -288,8 +291,24 @@ class At:
         }
 
     def _before_first(self, name: str, array: np.ndarray) -> np.ndarray:
-        like = array[(..., 0, *self._axes[name][2])]
-        return array_namespace(array).full_like(like, self.table[name].initial)
+        like, stage, xp = array[(..., 0, *self._axes[name][2])], self.table[name], array_namespace(array)
+        if self._begins(name):
+            return xp.zeros_like(like) + self.whole(stage.begins)
+        return xp.full_like(like, stage.initial)
+
+    def _begins(self, name: str) -> str:
+        """What a stage begins with at this tile, where it is no number."""
+        assert self.tile is not None
+        return self.table[name].begins if self.tile[0] == self.tiling.order[0][0] else ""
+
+    def _error_before_first(self, name: str) -> Bound:
+        """A sink in other units than its own was rounded: of a product with a rounded factor."""
+        begins = self._begins(name)
+        if begins not in self.p.inputs or (self.contract.scores_scaled and not self.contract.base2):
+            return EXACT
+        first = self.whole(begins)
+        lost = 2 * self.losses.products * array_namespace(first).where(abs(first) < np.inf, abs(first), 0.0)
+        return Bound(lost, 0.0, lost)
 
     def _at_none(self, name: str, what: Callable[[Any], Made]) -> Made:
         """What a step that is visited at no tile makes, out of its turn."""

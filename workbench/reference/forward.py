@@ -1,11 +1,12 @@
 """Every stage of a kernel from arrays alone, without a trace."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from workbench.case.contract import Contract
+from workbench.case.formats import blocks_of
 from workbench.case.stages import ALGORITHMS, axis_sizes, shape
 from workbench.floats import to_float64
 from workbench.reference.losses import losses_of
@@ -35,6 +36,9 @@ def forward(
     *,
     mask: np.ndarray,
     attn_bias: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
+    dropout_mask: np.ndarray | None = None,
+    score_mod: Callable[[np.ndarray], np.ndarray] | None = None,
     contract: Contract = PLAIN,
     codes: Codes | None = None,
     given: Arrays = NOTHING,
@@ -43,7 +47,8 @@ def forward(
     """Every stage of an algorithm in float64, name -> array with the axes of `stages.py`, in data-flow order.
 
     q [b, heads, q, d], k [b, kv_heads, k, d], v [b, kv_heads, k, any d]; mask (True: visible) and attn_bias, added to
-    scaled scores, [q, k] or [b, heads, q, k]; `numbers` as of `Case.numbers`, scale among them. `contract`
+    scaled scores, [q, k] or [b, heads, q, k]; sinks [heads], natural logits; dropout_mask [b, heads, q, k], which probs
+    are kept; score_mod of scaled scores; `numbers` as of `Case.numbers`, scale among them. `contract`
     tells tiles and splits and the order in which they are visited, and casts, which are made where it declares them
     (`Problem.predicted_casts`); `codes` how q, k and v are quantised.
 
@@ -53,8 +58,10 @@ def forward(
     """
     known = {name: x for name, x in numbers.items() if x is not None}
     tiling = contract.tiling(k.shape[2])
-    d = {"d": v.shape[3], "t": len(tiling.keys), "s": len(tiling.splits)}
-    sizes = axis_sizes(q.shape, k.shape) | d
+    blocks = {} if codes is None else {"g": blocks_of(codes.format, codes.scale_of, q.shape[3])}
+    sizes = axis_sizes(q.shape, k.shape, v.shape) | blocks | {"t": len(tiling.keys), "s": len(tiling.splits)}
+    beside = {} if sinks is None else {"sinks": to_float64(sinks)[None, :, None]}
+    beside |= {} if dropout_mask is None else {"dropout_mask": dropout_mask}
     made = values(
         Problem(
             table=table_of(
@@ -62,16 +69,22 @@ def forward(
                 numbers=frozenset(known),
                 row_sum_of_cast=contract.row_sum_of_cast,
                 row_max=contract.row_max,
+                codes=None if codes is None else codes.format,
+                scale_of=None if codes is None else codes.scale_of,
+                sinks="" if sinks is None else contract.sinks,
+                lse_includes_sink=contract.lse_includes_sink,
+                score_mod=score_mod is not None,
             ),
             contract=contract,
             losses=losses_of(contract, known),
-            inputs={"q": to_float64(q), "k": to_float64(k), "v": to_float64(v), "mask": mask},
+            inputs={"q": to_float64(q), "k": to_float64(k), "v": to_float64(v), "mask": mask, **beside},
             numbers=known,
             attn_bias=attn_bias,
             exact_products=False,
             tiling=tiling,
             given=_checked(given, algorithm, sizes),
             codes=codes,
+            score_mod=score_mod,
         )
     )
     return {name: made[name] for name in ALGORITHMS[algorithm] if name in made}

@@ -15,19 +15,23 @@ from workbench.reference.bound import EXACT, Bound, deviations
 from workbench.reference.normaliser import normaliser
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Bounded, Ref
-from workbench.reference.steps.output import largest_value, lse_own, stored_out
+from workbench.reference.steps.output import lse_own, stored_out
 from workbench.reference.steps.sums import SMALLEST_BLOCK_K
 
 
-def _bounds(at: Any, scores: str, values: str) -> dict[str, tuple[Bound, Any]]:
+def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[Bound, Any]]:
     """Bounds of out and lse, with their sizes, from `scores`, for out = softmax(scores) values as the reference has it.
 
     A weight's own relative error is that of its score; of the arguments of all exps that made it (they add up to
     max - score in magnitude, however the maximum rose), where fma takes part with u |max c| more for the key's own,
     which only keys under the same maximum share; of these exps, one for each key tile to come and one for the merge;
-    and, where probs are cast, of that cast, which the denominator only shares where it adds the cast probs.
+    and, where probs are cast, of that cast, which the denominator only shares where it adds the cast probs. `sinks`:
+    with that of a row as one more key, whose value is 0.
     """
-    p, s, of_scores = at.p, at(scores), at.error(scores)
+    p, s, of_scores, v, of_v = at.p, at(scores), at.error(scores), at(values), at.error(values)
+    kept = _kept(at)
+    if sinks:
+        s, of_scores, v, of_v = _with_sink(at, s, of_scores, v, of_v)
     xp, losses = array_namespace(s), p.losses
     top = xp.max(s, axis=-1)
     no_keys = top == -np.inf
@@ -57,7 +61,7 @@ def _bounds(at: Any, scores: str, values: str) -> dict[str, tuple[Bound, Any]]:
         common = 1.05 * pi * (of_scores.common + of_max)
 
     added = losses.sum(keys + 2 * tiles + 2 * p.splits + 4)
-    met = keys + losses.mma_block * tiles  # a tile's last block may be short
+    met = keys + losses.tensor_cores.block * tiles  # a tile's last block may be short
     terms = losses.terms_of_product
     products = losses.sum_of_products(terms * met, terms * met, losses.acc_accumulation) + p.products_error
     products = products + losses.rescalings(2 * tiles) + losses.sum(2 * p.splits + 3)
@@ -66,7 +70,10 @@ def _bounds(at: Any, scores: str, values: str) -> dict[str, tuple[Bound, Any]]:
     sum_relative = xp.sum(relative, axis=-1)
     # by lse nothing makes weights add up to 1
     loose = None if by_lse is None else (xp.sum(xp.where(pi > 0, pi * xp.expm1(own), 0.0), axis=-1), by_lse.largest)
-    out = _out(at, values, pi, relative, squares, common, sum_relative, added, products, lost, total, loose)
+    if kept is not None:
+        kept = xp.concat([kept, xp.ones_like(s[..., kept.shape[-1] :])], axis=-1)
+        products = products + 3 * losses.products  # 1 - p, its reciprocal and the product
+    out = _out(at, v, of_v, pi, kept, relative, squares, common, sum_relative, added, products, lost, total, loose)
 
     row_sum = xp.where(no_keys, 0.0, total)
     lost_l = _cast_of_sum(p, pi, total)
@@ -84,7 +91,7 @@ def _bounds(at: Any, scores: str, values: str) -> dict[str, tuple[Bound, Any]]:
 
 
 def _out(
-    at: Any, values: str, pi: np.ndarray, relative: np.ndarray, squares: np.ndarray, common: np.ndarray,
+    at: Any, v: np.ndarray, of_v: Bound, pi: np.ndarray, kept: np.ndarray | None, relative: np.ndarray, squares: np.ndarray, common: np.ndarray,
     sum_relative: np.ndarray, added: float, products: float, lost: float, total: np.ndarray,
     loose: tuple[np.ndarray, float] | None,
 ) -> tuple[Bound, Any]:  # fmt: skip
@@ -93,18 +100,21 @@ def _out(
     sum pi E |v - out| <= sqrt(sum pi E) sqrt(sum pi E (v - out)^2) by Cauchy and Schwarz, which takes matrix products
     only; it is at most 1.25 times as large for normal errors. k is the cast of probs and z the value that it meets:
     v - out where the denominator has it too, v elsewhere. Values v + e that nobody saw move out by
-    sum (pi + pi E + k) |e|. `loose`: how far the sum of the weights may be from 1, and the share of the largest value
+    sum (pi + pi E + k) |e|. With dropout a value is `kept` times as large in the row, 0 or 1 / (1 - p), of the numerator
+    alone. `loose`: how far the sum of the weights may be from 1, and the share of the largest value
     that merges lose, in kernels that do not divide.
     """
-    p, v, out = at.p, at(values), at.computed["out"]
+    p, out = at.p, at.computed["out"]
     xp, losses = array_namespace(v), p.losses
     v2, abs_v = v * v, abs(v)
-    reach = pi @ abs_v
-    cast = _cast_of_probs(p, pi, total)
+    k: np.ndarray | float = 1.0 if kept is None else kept
+    reach = (pi * k) @ abs_v
+    cast = _cast_of_probs(p, pi * k, total)
 
     def centred(weights: np.ndarray) -> np.ndarray:
         """sum_j weights (v - out)^2, at least 0: it is a difference of large numbers."""
-        moments = weights @ v2 - 2 * out * (weights @ v) + out * out * xp.sum(weights, axis=-1)[..., None]
+        of_values = weights * k
+        moments = (of_values * k) @ v2 - 2 * out * (of_values @ v) + out * out * xp.sum(weights, axis=-1)[..., None]
         return xp.maximum(moments, 0.0)
 
     def linear(weights: np.ndarray) -> np.ndarray:
@@ -118,24 +128,27 @@ def _out(
     if cast is not None:
         # the cast of the numerator alone, of both, or, where that is not known, of either
         alone, both = (cast @ abs_v, (cast * cast) @ v2), (linear(cast), centred(cast * cast))
+        if kept is not None:  # the numerator has the cast of what was kept, the denominator that of all
+            of_all = xp.zeros_like(out) + (x if isinstance(x := _cast_of_sum(p, pi, total), float) else x[..., None])
+            both = tuple(x + y for x, y in zip(alone, (abs(out) * of_all, (out * of_all) ** 2), strict=True))
         told = {False: (alone, alone), True: (both, both), None: (alone, both)}[p.contract.row_sum_of_cast]
         of_cast, squares_of_cast = (xp.maximum(one, other) for one, other in zip(*told, strict=True))
     rounding = products * reach + added * abs(out) + _partials(p, reach, total)
     # a head whose values are all 0 has an out of 0, whatever the weights
-    largest_v = xp.max(abs_v, axis=-2, keepdims=True)
+    largest_v = xp.max(abs_v, axis=-2, keepdims=True) / (1 - p.numbers.get("dropout_p", 0.0))
     floor = losses.floor * (1 + pi.shape[-1] * largest_v) + lost / total[..., None]
     # weights of every key that are clamped, in numerator and denominator, and so may rescalings be
     floor = xp.where(reach > 0, floor, 0.0) + 4 * losses.clamped / total[..., None] * pi.shape[-1] * largest_v
     last = losses.division * abs(out) + floor
     if loose is not None:
         last = last + loose[0][..., None] * abs(out) * grown + loose[1] * largest_v
-    if at.error(values) is not EXACT:
-        reached = pi * (1 + 2 * products) + relative + (0.0 if cast is None else cast)
-        last = last + reached @ at.error(values).worst * grown
+    if of_v is not EXACT:
+        reached = (pi * (1 + 2 * products) + relative) * k + (0.0 if cast is None else cast)
+        last = last + reached @ of_v.worst * grown
     # the cast weights are larger than the others by (1 + E) at most, which the denominator covers twice over
     worst = (linear(relative) + of_cast * grown + rounding * grown) * grown + last
     no_keys = xp.sum(pi, axis=-1)[..., None] == 0
-    size = xp.broadcast_to(largest_value(at, values), out.shape)
+    size = xp.broadcast_to(largest_v, out.shape)
     if not p.statistics:
         return stored_out(p, out, Bound(xp.where(no_keys, 0.0, worst), 0.0, 0.0)), size
     if losses.acc_accumulation == "nearest":
@@ -149,6 +162,31 @@ def _out(
     shared = certain + linear(common) * grown
     bound = Bound(*(xp.where(no_keys, 0.0, part) for part in (worst, random, shared)))
     return stored_out(p, out, bound), size
+
+
+def _kept(at: Any) -> np.ndarray | None:
+    """By what dropout multiplies the value of each key in a row, [b, h, q, k]; None without dropout."""
+    if "dropout_mask" not in at.p.inputs:
+        return None
+    mask = at("dropout_mask")
+    xp = array_namespace(mask)
+    return xp.where(mask, 1 / (1 - at.p.numbers["dropout_p"]), 0.0)
+
+
+def _with_sink(at: Any, s: np.ndarray, of_s: Bound, v: np.ndarray, of_v: Bound) -> tuple[Any, Bound, Any, Bound]:
+    """Scores and values, with their errors, and with the sink as a last key. In other units it is rounded twice."""
+    xp = array_namespace(s)
+    column, row = xp.zeros_like(s[..., :1]), xp.zeros_like(v[..., :1, :])
+    sink = column + at("sinks")[..., None]
+    lost = 2 * at.losses.products * xp.where(abs(sink) < np.inf, abs(sink), 0.0)
+
+    def longer(x: np.ndarray | float, last: np.ndarray) -> np.ndarray:
+        return xp.concat([xp.zeros_like(s) + x, last], axis=-1)
+
+    of_s = Bound(longer(of_s.worst, lost), longer(of_s.random, column), longer(of_s.common, lost))
+    if of_v is not EXACT:
+        of_v = Bound(*(xp.concat([xp.zeros_like(v) + x, row], axis=-2) for x in of_v))
+    return xp.concat([s, sink], axis=-1), of_s, xp.concat([v, row], axis=-2), of_v
 
 
 def _tiles(p: Problem) -> tuple[int, int]:
@@ -218,7 +256,9 @@ class Softmax:
 
     def bound(self, at: Any) -> Bounded:
         """As this module says; those of out and lse are made together."""
-        made = at.once(("from scores", self.scores, self.values), lambda: _bounds(at, self.scores, self.values))
+        sinks = "sinks" in at.p.inputs and (self.part == "out" or at.contract.lse_includes_sink)
+        key = ("from scores", self.scores, self.values, sinks)
+        made = at.once(key, lambda: _bounds(at, self.scores, self.values, sinks))
         return Bounded(*made[self.part])
 
     @property

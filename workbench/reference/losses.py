@@ -8,6 +8,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from workbench.case.contract import Contract
+from workbench.case.tensor_cores import Accumulation
 from workbench.floats import smallest_subnormal, ulp, unit_roundoff
 
 U = unit_roundoff("float32")
@@ -18,6 +19,9 @@ LOG_ULPS = 2.0
 #: functions), counted from the nearest float32; half an ulp more counts from the exact result: an H200 takes 3.34 for
 #: the log (`workbench calibrate`)
 FAST_LOG, FAST_LOG_ULPS, FAST_DIVISION_ULPS = 2.0**-21.41, 3.5, 2.5
+#: accumulator of a tensor core -> unit roundoffs that it loses when a sum is stored in it: float16 rounds to nearest on
+#: every generation (arXiv 2511.10909); none has bfloat16, which may be cut off. `Accumulation` has float32's
+_STORES: Mapping[str, int] = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,9 @@ class Losses:
     sums: float  #: relative error of an addition
     qk_accumulation: str  #: one of Contract's
     acc_accumulation: str
-    mma_block: int
-    mma_extra_bits: int
+    tensor_cores: Accumulation
     accumulators: float  #: relative error of an addition of products
+    accumulator_store: float  #: of a tensor core's sum, where it is stored in fewer bits than float32's
     accumulator_floor: float  #: what it may lose to underflow, beside `floor`
     operand: float  #: relative error of a float32 operand of a product
     terms_of_product: int  #: products that make up one
@@ -72,17 +76,14 @@ class Losses:
     def sum_of_products(self, products: int, additions: int, accumulation: str) -> float:
         """As `sum`, of so many products that take so many additions, which tensor cores may do.
 
-        A tensor core aligns a block of products and the accumulator to the largest of them and truncates what lies
-        below float32's last bit and `mma_extra_bits` more: (block + 1) 2^(-23 - e) of the magnitudes so far for each
-        block, and one truncation of its sum (Fasi et al. 2021, PeerJ CS-330, section 4). A 16-bit accumulator rounds
-        that sum, or cuts it off.
+        A tensor core loses for each block what `tensor_cores.Accumulation` says, of the magnitudes so far, and what a
+        16-bit accumulator does.
         """
         one_by_one = self.rescalings(additions)
         if accumulation == "nearest":
             return one_by_one
-        blocks = -(-products // self.mma_block)
-        narrow = 2 * self.accumulators if self.narrow else 0.0
-        lost = blocks * (((self.mma_block + 1) * 2.0**-self.mma_extra_bits + 1) * 2 * self.sums + narrow)
+        blocks = -(-products // self.tensor_cores.block)
+        lost = blocks * (self.tensor_cores.ulps * 2 * self.sums + self.accumulator_store)
         truncated = lost / (1 - lost) if lost < 1 else np.inf
         return truncated if accumulation == "tensor-core" else max(truncated, one_by_one)
 
@@ -93,9 +94,10 @@ class Losses:
     def operands(self, n: int) -> float:
         """Relative error of a product of which `n` operands, 1 or 2, are float32 and are rounded to fewer bits.
 
-        r = 2^-10 for TF32, which has 11 significant bits: hardware may cut off the others (PTX ISA, mma with .tf32),
-        (1 + r)^n - 1. 3xTF32 (CUTLASS; Ootomo and Yokota 2022, arXiv 2203.03341) splits x into high + low with
-        |low| <= r |x|, drops low low (r^2) and rounds each low (r^2 |x|, times the other's high).
+        TF32 has 11 significant bits: r = 2^-11 where the others are rounded to nearest (PTX ISA, cvt.rna.tf32), 2^-10
+        where hardware may cut them off (mma with .tf32), (1 + r)^n - 1. 3xTF32 (CUTLASS; Ootomo and Yokota 2022, arXiv
+        2203.03341) splits x into high + low with |low| <= r |x|, drops low low (r^2) and rounds each low (r^2 |x|,
+        times the other's high).
         """
         if self.terms_of_product == 1:
             return (1 + self.operand) ** n - 1
@@ -122,17 +124,18 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
     raw = not contract.scores_scaled or ("scores_scaled" in contract.assumed and not contract.base2)
     unknown_base = "base2" in contract.assumed
     fma, narrow = contract.exp_argument != "difference", contract.accumulator_dtype
+    nearest = contract.input_rounding == "nearest"
     return Losses(
         sums=U,
         qk_accumulation=contract.accumulation,
         acc_accumulation=contract.accumulation_of_acc,
         accumulators=unit_roundoff(narrow),
+        accumulator_store=_STORES[narrow] * unit_roundoff(narrow),
         accumulator_floor=0.0 if narrow == "float32" else smallest_subnormal(narrow) / 2,
-        operand=0.0 if contract.input_precision == "ieee" else 2.0**-10,
+        operand=0.0 if contract.input_precision == "ieee" else 2.0**-11 if nearest else 2.0**-10,
         terms_of_product=3 if contract.input_precision == "tf32x3" else 1,
         scaled_q_dtype=contract.scaled_q_dtype,
-        mma_block=contract.mma_block,
-        mma_extra_bits=contract.mma_extra_bits,
+        tensor_cores=Accumulation(contract.mma_block, contract.mma_extra_bits),
         products=U,
         argument=5 * U if raw else 3 * U if unknown_base else U,
         argument_of_max=U if fma else 0.0,
@@ -161,14 +164,14 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
 _NOTHING: Mapping[str, Any] = {
     "functions": {},
     **dict.fromkeys(("sums", "products", "exp_ulps", "exp_ulps_per_x", "accumulators", "accumulator_floor"), 0.0),
-    **dict.fromkeys(("operand", "clamped"), 0.0),
+    **dict.fromkeys(("accumulator_store", "operand", "clamped"), 0.0),
     **dict.fromkeys(("argument", "argument_of_max", "rescaling_of_max", "fused"), 0.0),
     **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
     **dict.fromkeys(("scores_dtype", "scaled_q_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
 }
 #: source of error in words -> the losses that make it up
 _SOURCES: Mapping[str, tuple[str, ...]] = {
-    "the additions": ("sums", "accumulators", "accumulator_floor"),
+    "the additions": ("sums", "accumulators", "accumulator_store", "accumulator_floor"),
     "the operands of products": ("operand",),
     "the rounding of products": ("products",),
     "exp": ("exp_ulps", "exp_ulps_per_x"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.case.contract import Contract
+from workbench.case.tensor_cores import Accumulation
 from workbench.floats import round_to, ulp
 
 
@@ -47,16 +48,17 @@ def _one_by_one(start: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.nd
 
 
 def _aligned(start: np.ndarray | None, a: np.ndarray, b: np.ndarray, contract: Contract) -> np.ndarray:
-    """As tensor cores add: a block of products and the accumulator aligned to the largest of them, what lies below
-    float32's last bit and `mma_extra_bits` more cut off, and so is the sum (Fasi et al. 2021, PeerJ CS-330, section 4).
-    """
+    """As tensor cores add (`case/tensor_cores.py`), but that a product's exponent is that of its value."""
+    core = Accumulation(contract.mma_block, contract.mma_extra_bits)
     total = np.zeros((*a.shape[:-1], b.shape[-1])) if start is None else start.astype(np.float64)
     a, b = a.astype(np.float64), b.astype(np.float64)
-    for first in range(0, a.shape[-1], contract.mma_block):
-        block = slice(first, first + contract.mma_block)
+    for first in range(0, a.shape[-1], core.block):
+        block = slice(first, first + core.block)
         terms = a[..., block, None] * b[:, :, None, block, :]
         largest = np.maximum(abs(total), abs(terms).max(axis=-2))
-        quantum = ulp(largest, "float32") * 2.0**-contract.mma_extra_bits
+        quantum = ulp(largest, "float32") * 2.0**-core.extra_bits
         whole = np.trunc(terms / quantum[..., None, :]).sum(axis=-2) + np.trunc(total / quantum)
-        total = round_to(whole * quantum, "float32", toward_zero=True)
+        sums = whole * quantum
+        kept = ulp(sums, "float32") * 2.0 ** (23 - core.fraction_bits)
+        total = round_to(np.trunc(sums / kept) * kept, "float32", toward_zero=True)
     return total.astype(np.float32)

@@ -1,6 +1,6 @@
 """What the stages of a run are computed from: the table, the inputs, what was dumped, and the kernel's promises."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,9 @@ Arrays = Mapping[str, np.ndarray]
 class Codes:
     """How q, k and v were quantised, and what products read of them."""
 
-    format: str  #: simulated, e4m3 or e5m2
+    format: str  #: one of `formats.FORMATS`
     scaling: str = "dynamic"  #: or static
+    scale_of: str | None = None  #: what has a scale of its own (`Case.scale_of`)
     slack: float = 0.0  #: relative error of a division beyond its rounding
     #: input -> dtype to which its decoded rows are rounded; None where nobody told
     operands: Mapping[str, str | None] | None = None
@@ -31,7 +32,8 @@ class Problem:
     table: Table
     contract: Contract
     losses: Losses
-    #: q [b, h, q, d], k and v [b, kv_heads, k, d], and mask, bool, which keys are seen, [q, k] or [b, h, q, k]
+    #: q [b, h, q, d], k and v [b, kv_heads, k, d], and mask, bool, which keys are seen, [q, k] or [b, h, q, k]; sinks
+    #: [1, h, 1], natural logits, and dropout_mask, bool [b, h, q, k], where there are any
     inputs: Arrays
     numbers: Mapping[str, float]  #: of the case: its scale, and its softcap where it has one
     attn_bias: np.ndarray | None  #: added to scaled scores, [b, h, q, k] or [q, k]
@@ -44,6 +46,8 @@ class Problem:
     statistics: bool = True  #: whether statistical bounds are wanted; without them they are the worst case
     input_errors: Arrays | None = None  #: bounds of |what the kernel read - q, k or v|, of those that nobody saw
     codes: Codes | None = None  #: of a kernel on 8-bit codes
+    bias_computed: np.ndarray | None = None  #: the size of what a kernel computes of attn_bias itself, as of ALiBi
+    score_mod: Callable[[np.ndarray], np.ndarray] | None = None  #: of scaled and capped scores [b, h, q, k]
 
     @property
     def scale(self) -> float:

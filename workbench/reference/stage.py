@@ -51,6 +51,7 @@ class Stage:
     axes: str  #: one letter an axis, outermost first, as in `stages.py`
     step: Step
     initial: float | None = None  #: of a running state, before its first tile
+    begins: str = ""  #: the parameter or input with which the first split of a row begins instead
     dumped: bool = True  #: False: a parameter, which no kernel dumps, but which may be what is wrong
     #: a tighter bound of several steps in one, for runs of which nobody saw what lies between
     fused: "Step | None" = None

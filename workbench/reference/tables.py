@@ -12,17 +12,29 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case.formats import FORMATS
 from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS
 from workbench.reference.from_scores import Softmax
 from workbench.reference.graph import direct
 from workbench.reference.stage import Same, Stage, Step, Table, named
 from workbench.reference.steps.cast import Cast, Either, Last
-from workbench.reference.steps.codes import Coarsest, Decode, DecodeTable, Encode, QuantiserScale
+from workbench.reference.steps.codes import (
+    Coarsest,
+    Decode,
+    DecodeTable,
+    Encode,
+    QuantiserScale,
+    TensorScale,
+    ZeroPoint,
+)
 from workbench.reference.steps.dot import Dot
+from workbench.reference.steps.dropout import Dropped
 from workbench.reference.steps.maximum import MaxOver, RunningMax
 from workbench.reference.steps.output import LogSum, Quotient
 from workbench.reference.steps.parameters import Number, Rows, Visible
-from workbench.reference.steps.scores import Scores, SoftCap
+from workbench.reference.steps.scores import Modified, Scores, SoftCap
+from workbench.reference.steps.share import One, Share
+from workbench.reference.steps.sinks import LogSumSink, Unit, WithSink
 from workbench.reference.steps.sums import RunningSum, WeightedSum
 from workbench.reference.steps.weight import Weight
 
@@ -69,21 +81,56 @@ SPLIT_K: Table = _TILES | {
 }
 
 
-def _decoding(table: bool, known: bool) -> Table:
-    """The stages before attention of a kernel on 8-bit codes; `known`: whether their format is."""
-    scales: Table = {f"scale_{x}": Stage("h", QuantiserScale(x)) for x in INPUTS}
-    codes: Table = {f"codes_{x}": Stage(INPUT_AXES[x], Encode(x, f"scale_{x}")) for x in INPUTS}
-    tables: Table = {f"lut_{x}": Stage("hc", DecodeTable(f"scale_{x}")) for x in "kv"} if table else {}
-    by = {x: f"lut_{x}" if f"lut_{x}" in tables else f"scale_{x}" for x in INPUTS}
-    decoded: Table = {
-        f"dequant_{x}": Stage(INPUT_AXES[x], Decode(f"codes_{x}", by[x], f"scale_{x}", x) if known else Coarsest(x))
-        for x in INPUTS
+def _with_dropout(table: Table) -> Table:
+    """With probs that are dropped before their cast."""
+    dropped = {
+        "dropout_p": parameter("", Number("dropout_p")),
+        "dropped": parameter("bhqk", Dropped("probs", "dropout_mask", "dropout_p")),
     }
-    return scales | codes | tables | decoded
+    return inserted(edited(table, "probs_cast", of="dropped"), "probs", dropped)
+
+
+def _with_sinks(table: Table, enter: str, of_lse: bool) -> Table:
+    """With the sink of each head in the state before the first tile, or in the sum that out and lse are made of."""
+    if enter == "first":
+        begins = {"row_max": "sinks", "row_sum": "sink_unit"}
+        table = {key: replace(stage, begins=begins.get(key, "")) for key, stage in table.items()}
+        return inserted(table, "visible", {"sink_unit": parameter("bhq", Unit("sinks"))})
+    top, total = ("merge_max", "merge_sum") if "merge_max" in table else ("row_max", "row_sum")
+    table = inserted(table, total, {"with_sink": parameter("bhq", WithSink(total, top, "sinks"))})
+    table = edited(table, "out", over="with_sink")
+    return {**table, "lse": replace(table["lse"], step=LogSumSink(top, total, "sinks"))} if of_lse else table
+
+
+def _with_shares(table: Table) -> Table:
+    """With weights of a merge that are normalised themselves, behind which nothing is divided."""
+    shares = replace(table["merge_weight"], step=Share("partial_max", "merge_max", "merge_sum"))
+    shared = {"shared": parameter("bhq", One("merge_sum"))}
+    return edited(inserted({**table, "merge_weight": shares}, "numerator", shared), "out", over="shared")
+
+
+def _decoding(algorithm: str, table: bool, codes: str | None, scale_of: str | None) -> Table:
+    """The stages before attention of a kernel on codes of a format, None: of an unknown one; `scale_of`: what has a
+    scale of its own, where that is no head.
+    """
+    axes = {x: ALGORITHMS[algorithm][f"scale_{x}"].axes for x in INPUTS}
+    kinds = () if codes is None else FORMATS[codes].kinds
+    shared_by = "head" if axes["q"] == "h" else scale_of or "block"
+    over = {x: f"global_{x}" if "global" in kinds else "" for x in INPUTS}
+    zero = {x: f"zero_{x}" if "zero" in kinds else "" for x in INPUTS}
+    found: Table = {over[x]: Stage("h", TensorScale(x)) for x in INPUTS if over[x]}
+    found |= {f"scale_{x}": Stage(axes[x], QuantiserScale(x, over[x], shared_by)) for x in INPUTS}
+    found |= {zero[x]: Stage(axes[x], ZeroPoint(x, f"scale_{x}", shared_by)) for x in INPUTS if zero[x]}
+    found |= {f"codes_{x}": Stage(INPUT_AXES[x], Encode(x, f"scale_{x}", zero[x], over[x])) for x in INPUTS}
+    if table and shared_by == "head":
+        found |= {f"lut_{x}": Stage("hc", DecodeTable(f"scale_{x}")) for x in "kv"}
+    by = {x: f"lut_{x}" if f"lut_{x}" in found else f"scale_{x}" for x in INPUTS}
+    decoded = {x: Decode(f"codes_{x}", by[x], f"scale_{x}", x, zero[x], over[x]) for x in INPUTS}
+    return found | {f"dequant_{x}": Stage(INPUT_AXES[x], Coarsest(x) if codes is None else decoded[x]) for x in INPUTS}
 
 
 #: how the stages from qk on are made
-_ATTENTION: Mapping[str, Table] = {"flash": FLASH, "split_k": SPLIT_K, "fp8": FLASH, "fp8_split_k": SPLIT_K}
+_ATTENTION: Mapping[str, Table] = {name: SPLIT_K if name.endswith("split_k") else FLASH for name in ALGORITHMS}
 
 
 @cache
@@ -93,27 +140,42 @@ def table_of(
     numbers: frozenset[str] = frozenset(),
     row_sum_of_cast: bool | None = False,
     row_max: str = "running",
+    shares: bool = False,
+    sinks: str = "",
+    lse_includes_sink: bool = True,
+    score_mod: bool = False,
     decode_table: bool = True,
-    known_format: bool = True,
+    codes: str | None = "simulated",
+    scale_of: str | None = None,
 ) -> Table:
     """The table of one of `stages.ALGORITHMS`: with the stages that the `numbers` of a case add, with what a contract
     says of the steps, and of a kernel on 8-bit codes that has a decode table or none, and a format that is known or
-    not.
+    not; with sinks that enter first or last, and a score_mod.
     """
     table = _ATTENTION[algorithm]
     if "softcap" in numbers:
         capped = {"cap": parameter("", Number("softcap")), "capped": Stage("bhqk", SoftCap("qk", "scale", "cap"))}
         table = inserted(edited(table, "scores", of="capped", scale=""), "qk", capped)
+    if score_mod:
+        of, scale = ("capped", "") if "softcap" in numbers else ("qk", "scale")
+        modified = {"modified": parameter("bhqk", Modified(of, scale))}
+        table = inserted(edited(table, "scores", of="modified", scale=""), of, modified)
+    if "dropout_p" in numbers:
+        table = _with_dropout(table)
+    if sinks:
+        table = _with_sinks(table, sinks, lse_includes_sink)
     if row_sum_of_cast is not False:
         summed = Same("probs_cast") if row_sum_of_cast else Either("probs", "probs_cast")
         table = {**edited(table, "row_sum", cast=True), "summed": parameter("bhqk", summed)}
     if row_max != "running":
         table = edited(table, "row_max", chosen=True)
+    if shares and "merge_weight" in table and not sinks:
+        table = _with_shares(table)
     if attention_of(algorithm) == algorithm:
         return table
     for x in INPUTS:
         table = edited(table, f"{x}_rows", of=f"dequant_{x}")
-    return _decoding(decode_table, known_format) | table
+    return _decoding(algorithm, decode_table, codes, scale_of) | table
 
 
 def attention_of(algorithm: str) -> str:
@@ -152,13 +214,14 @@ def inserted(table: Table, after: str, stages: Table) -> Table:
 
 def definitions() -> dict[tuple[str, str, tuple[str, ...], str], tuple[str, ...]]:
     """Every stage as (name, axes, what it reads, definition), with the algorithms that have it so, in data-flow order;
-    the scores as without a softcap.
+    the scores as without a softcap, scales and codes as of formats without a zero point and a scale of the tensor.
     """
+    some = {"numbers": frozenset({"softcap"})}, {"codes": "nvfp4"}, {"codes": "int4"}
     found: dict[tuple[str, str, tuple[str, ...], str], tuple[str, ...]] = {}
     for algorithm in ALGORITHMS:
-        plain, capped = table_of(algorithm), table_of(algorithm, numbers=frozenset({"softcap"}))
+        tables = [table_of(algorithm), *(table_of(algorithm, **options) for options in some)]
         for name in ALGORITHMS[algorithm]:
-            table = plain if name in plain else capped
+            table = next(table for table in tables if name in table)
             row = name, table[name].axes, direct(table, name), definition(table, name)
             found[row] = (*found.get(row, ()), algorithm)
     return found

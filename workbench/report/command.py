@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.case.case import Case
-from workbench.case.fields import DRAWN, GIVEN, PROBLEM, QUANTISED, TILES, flag, of_role, typed
-from workbench.case.stages import QUANTISED_INPUTS
+from workbench.case.fields import DRAWN, GIVEN, LAID, PROBLEM, QUANTISED, TILES, flag, of_role, typed
+from workbench.case.stages import OF_QUANTISER
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -48,11 +48,7 @@ def takes_tiles(trace: "Trace") -> bool:
     """Whether tiles and splits of the case are options of the run, not what its contract says: a function reads stages
     that were made with them.
     """
-    return (
-        trace.backend != "foreign"
-        or trace.called_with.values is not None
-        or bool({*trace.put_in} - {*QUANTISED_INPUTS})
-    )
+    return trace.backend != "foreign" or trace.called_with.values is not None or bool({*trace.put_in} - {*OF_QUANTISER})
 
 
 def against_command(pair: "Against") -> str:
@@ -112,7 +108,9 @@ def case_fields(case: Case, own: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"seqlen": case.seqlen_q}
     if case.seqlen_q != case.seqlen_k:
         found = {name: getattr(case, name) for name in lengths}
-    of_problem = [name for name in of_role(PROBLEM) if name not in (*lengths, "causal")]
+    if case.ragged:  # whose sequences tell what they can
+        found = {name: unusual[name] for name in ("seqlen", *lengths) if name in unusual}
+    of_problem = [name for name in of_role(PROBLEM, LAID) if name not in (*lengths, "causal")]
     drawn = () if case.distribution == GIVEN else of_role(DRAWN)
     names = (*of_problem, "probs_dtype", *drawn, *QUANTISED, "causal", *(of_role(TILES) if own else ()))
     # what quantised kernels take where none is given is as usual there

@@ -20,6 +20,7 @@ from workbench.case.case import Case
 from workbench.case.fields import DRAWN, FIELDS, GIVEN, QUANTISED, of_role
 from workbench.case.inputs import fields as fields_of_inputs
 from workbench.case.options import Options
+from workbench.case.ranks import of_lists
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, stages_of
 from workbench.files import write_atomically
 from workbench.line import Line
@@ -64,6 +65,7 @@ def save(trace: Trace, path: str | Path) -> None:
         "notes": list(trace.notes),
         "gates": list(trace.gates),
         "provenance": None if trace.provenance is None else trace.provenance.as_dict(),
+        "ranks": [one.as_lists() for one in trace.ranks],
         "lines": {name: asdict(line) for name, line in trace.lines.items()},
     }
     sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
@@ -104,7 +106,8 @@ def _read(path: Path) -> tuple[str, dict[str, np.ndarray]]:
             names = list(file.keys())
             for name in names:
                 kind = file.get_slice(name).get_dtype()
-                wanted = {"codes": ("U8",), "mask": ("BOOL",)}.get(name.partition("_")[0], _FLOATS)
+                wanted = ("BOOL",) if name.endswith("mask") else _FLOATS
+                wanted = ("U8",) if name.startswith("codes") else wanted
                 if kind not in wanted:
                     raise Refusal(f"{path}: {name} has dtype {kind}; it must have {' or '.join(wanted)}")
             return metadata[KEY], {name: file.get_tensor(name) for name in names}
@@ -169,6 +172,7 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
         notes=tuple(manifest["notes"]),
         gates=tuple(manifest["gates"]),
         provenance=None if manifest["provenance"] is None else provenance_of(manifest["provenance"]),
+        ranks=tuple(map(of_lists, manifest["ranks"])),
         find_lines=partial(dict, {name: Line(**line) for name, line in manifest["lines"].items()}),
         box=box,
         whole=None if box is None else case,
@@ -199,7 +203,7 @@ def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:
         splits = manifest["contract"].get("splits", case.splits) not in (None, 1)
         if unknown := [name for name in names if name not in STAGES]:
             raise Refusal(f"unknown stage {unknown[0]!r}; stages are: {', '.join(STAGES)}")
-        return algorithm_of(names, codes=case.codes is not None, splits=splits)
+        return algorithm_of(names, codes=case.codes is not None, splits=splits, scale_of=case.scale_of)
     if stated not in ALGORITHMS:
         raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {stated!r}")
     known = stages_of(stated, case.numbers)

@@ -13,6 +13,7 @@ import numpy as np
 from workbench.arrays import module
 from workbench.case.case import Case
 from workbench.case.fields import DRAWN, GIVEN, of_role
+from workbench.case.formats import said_by
 from workbench.case.inputs import Arrays, fields, normalised
 from workbench.files import write_atomically
 from workbench.refusal import Refusal
@@ -103,6 +104,8 @@ def case_of(given: Any, where: str | None = None, **stated: Any) -> Case:
     for name in of_role(DRAWN):
         if name in stated:
             raise Refusal(f"{name} is for inputs that are drawn; these come from {where}")
+    if said_by(told.get("codes"), stated.get("codes")):
+        told |= {"codes": stated["codes"]} if stated.get("codes") else {}
     for name, value in told.items():
         if name in stated and stated[name] != value:
             raise Refusal(f"{where} has {name}={value}; got {name}={stated[name]}")

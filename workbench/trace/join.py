@@ -13,6 +13,7 @@ from workbench.case.masks import spread, visible
 from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUT_AXES
 from workbench.refusal import Refusal
+from workbench.trace import ranks
 from workbench.trace.file import load
 from workbench.trace.trace import Trace, check
 
@@ -46,6 +47,8 @@ def _files(path: Path) -> list[Path]:
 def load_all(target: str) -> Trace:
     """The trace that TARGET (`files_of`) names; Refusal where its files overlap, leave gaps or differ."""
     files = files_of(target)
+    if any(ranks.of_ranks(file) for file in files):
+        return replace(ranks.joined(files), called_with=Options(trace=target))
     traces = {str(path): load(path) for path in files}
     made = joined(traces) if len(traces) > 1 else next(iter(traces.values()))
     return replace(made, called_with=Options(trace=target))
@@ -154,13 +157,13 @@ def _inputs(traces: Mapping[str, Trace], case: Case) -> dict[str, np.ndarray]:
     for name, axes in INPUT_AXES.items():
         if arrays := _of_all(traces, {file: part.inputs.get(name) for file, part in traces.items()}, name):
             made[name] = _whole(traces, name, axes, name != "q", arrays)
-    biases = {file: part.inputs.get("bias") for file, part in traces.items()}
-    if arrays := _of_all(traces, biases, "bias"):
-        made["bias"] = _whole(
-            traces, "bias", "bhqk", False, [spread(traces[x].case, y) for x, y in biases.items() if y is not None]
-        )
+    for name in ("bias", "dropout_mask"):
+        given = {file: part.inputs.get(name) for file, part in traces.items()}
+        if arrays := _of_all(traces, given, name):
+            arrays = [spread(traces[file].case, x) for file, x in given.items() if x is not None]
+            made[name] = _whole(traces, name, "bhqk", False, arrays)
     masks = {file: spread(part.case, visible(part.case, part.inputs)) for file, part in traces.items()}
-    causal = {file: spread(part.case, case.mask(_box(part).q)) for file, part in traces.items()}
+    causal = {file: spread(part.case, _box(part).visible(case, {})) for file, part in traces.items()}
     if not all(np.array_equal(masks[file], causal[file]) for file in traces):
         made["mask"] = _whole(traces, "mask", "bhqk", False, list(masks.values()))
     return made

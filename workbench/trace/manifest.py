@@ -40,6 +40,19 @@ def _lines(x: Any) -> bool:
     )
 
 
+def _ranks(x: Any) -> bool:
+    return isinstance(x, list) and all(
+        isinstance(one, dict)
+        and {*one} == {"keys", "queries"}
+        and all(_whole_numbers(some) for ranges in one.values() for some in ranges)
+        for one in x
+    )
+
+
+def _whole_numbers(x: Any) -> bool:
+    return isinstance(x, list) and len(x) == 3 and all(isinstance(i, int) for i in x) and x[2] > 0
+
+
 _NAMES, _TEXTS = _list("a list of stages"), _list("a list of texts")
 _HASH = Rule("64 hexadecimal digits", lambda x: isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x) is not None)
 
@@ -61,6 +74,7 @@ _FIELDS: Mapping[str, tuple[Any, Rule]] = {
     "notes": ([], _TEXTS),
     "gates": ([], _TEXTS),
     "provenance": (None, _of(dict, "an object")),
+    "ranks": ([], Rule('a list of {"keys": [[start, stop, step]], "queries": ...}, one for each rank', _ranks)),
     "lines": ({}, Rule('an object of stage -> {"path": text, "line": number, "text": text}', _lines)),
 }
 

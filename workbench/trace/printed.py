@@ -19,7 +19,7 @@ from workbench.case.fields import ARITHMETIC, GIVEN, QUANTISER, of_role
 from workbench.case.inputs import by_name
 from workbench.case.options import Options
 from workbench.case.presets import fields_of
-from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS, stages_of
+from workbench.case.stages import ALGORITHMS, OF_QUANTISER, stages_of
 from workbench.floats import DTYPES, round_to, ulp
 from workbench.refusal import Refusal
 from workbench.trace.inputs import load as load_inputs
@@ -146,7 +146,7 @@ def load_log(
     promise = contract.of_foreign({**declared, **said}, case)
     case = case.but(block_k=promise.block_k, splits=promise.splits, distribution=GIVEN if inputs else case.distribution)
     held = None if inputs is None else load_inputs(Path(inputs))
-    if unread := [name for name in held or () if name in QUANTISED_INPUTS]:
+    if unread := [name for name in held or () if name in OF_QUANTISER]:
         raise Refusal(f"{inputs}: a log is judged from q, k and v; the inputs hold {unread[0]}")
     log = read(Path(path))
     split = case.splits is not None or any(line.stage not in ALGORITHMS["flash"] for line in log.printed)

@@ -20,14 +20,15 @@ _NARROW = ("float16", "bfloat16")
 _PRODUCT = 2.0**-22
 
 
-def promise_of(declared: Mapping[str, Any], stages: Stages, inputs: Stages, case: Case) -> Contract:
+def promise_of(
+    declared: Mapping[str, Any], stages: Stages, inputs: Stages, case: Case, gpu: str | None = None
+) -> Contract:
     """The contract of a kernel that gave `stages` (as dumped) and says `declared`, the weakest choice where neither
-    tells.
+    tells. `gpu`: the generation of the GPU on which it ran, as of `contract.of_foreign`.
     """
     decoded = {str(x.dtype) for name, x in stages.items() if name.startswith("dequant") and x.dtype.itemsize == 2}
-    return of_foreign(
-        proven_by(stages, inputs, case) | dict(declared), case, decoded.pop() if len(decoded) == 1 else None
-    )
+    operands_dtype = decoded.pop() if len(decoded) == 1 else None
+    return of_foreign(proven_by(stages, inputs, case) | dict(declared), case, operands_dtype, gpu)
 
 
 def notes(stages: Stages, case: Case) -> tuple[str, ...]:

@@ -11,13 +11,14 @@ from functools import cached_property
 import numpy as np
 from array_api_compat import array_namespace
 
+from workbench.case.box import Present
 from workbench.case.contract import Contract
 from workbench.case.tiling import Tiling
 
 #: running states and what they are before a row's first key
 _STATES = {"row_max": -np.inf, "row_sum": 0.0, "acc": 0.0}
 _OF_TILES = ("row_max", "correction", "row_sum", "acc")
-_OF_KEYS = {"qk": 0.0, "scores": -np.inf, "probs": 0.0, "probs_cast": 0.0}
+_OF_KEYS = {"qk": 0.0, "capped": 0.0, "scores": -np.inf, "probs": 0.0, "probs_cast": 0.0}
 #: what exp makes of a finite sentinel means nothing, and what adds it up
 _OF_SENTINEL = ("probs", "probs_cast", "correction", "row_sum", "acc")
 
@@ -29,11 +30,14 @@ class Slots:
     contract: Contract
     tiling: Tiling
     visible: np.ndarray  #: which keys a row sees, bool [q, k] or [b, h, q, k]
+    present: Present | None = None  #: which queries and keys there are; None: all
+    sinks: np.ndarray | None = None  #: logits with which a row's state begins, [1, h, 1]; None: it begins with nothing
 
     @property
     def all_judged(self) -> bool:
         """Whether every slot is."""
-        return not self.contract.skips_masked_tiles and not math.isfinite(self.contract.mask_sentinel)
+        promise = self.contract
+        return not promise.skips_masked_tiles and not math.isfinite(promise.mask_sentinel) and self.present is None
 
     @cached_property
     def _sees(self) -> np.ndarray:
@@ -51,7 +55,26 @@ class Slots:
 
     def open(self, name: str, axes: str) -> np.ndarray | None:
         """Which slots of a stage with these axes are not judged, bool that broadcasts to it; None for none."""
-        if self.all_judged:
+        found, lacks = self._open(name, axes), self._lacking(name, axes)
+        return found if lacks is None else lacks if found is None else found | lacks
+
+    def _lacking(self, name: str, axes: str) -> np.ndarray | None:
+        """Those of queries, keys and whole tiles that do not exist."""
+        if self.present is None or "q" not in axes:
+            return None
+        rows, keys = self.present
+        if "t" in axes:
+            of_tiles = np.stack([keys[..., own].any(axis=-1) for own in self.tiling.keys], axis=-1)
+            there = rows[..., None] & of_tiles[..., None, :]
+        elif "k" in axes:
+            there = rows[..., None] & keys[..., None, :]
+        else:
+            there = rows[..., None, :] if "s" in axes else rows
+        return ~there[..., None] if axes.endswith("d") else ~there
+
+    def _open(self, name: str, axes: str) -> np.ndarray | None:
+        """Those of what the kernel skips or makes of its sentinel."""
+        if not self.contract.skips_masked_tiles and not math.isfinite(self.contract.mask_sentinel):
             return None
         sentinel = math.isfinite(self.contract.mask_sentinel)
         if name in _OF_TILES or name in _OF_KEYS:
@@ -89,6 +112,13 @@ class Slots:
         found = stage + 0.0
         by_tile, is_open = (xp.moveaxis(x, axes.index("t"), 0) for x in (found, open_))
         for t, before in self.tiling.order:
-            previous = _STATES[name] if before is None else by_tile[before]
+            previous = self._start(name, t) if before is None else by_tile[before]
             by_tile[t] = xp.where(is_open[t], previous, by_tile[t])
         return found
+
+    def _start(self, name: str, tile: int) -> np.ndarray | float:
+        """A state before the first tile of a split."""
+        if self.sinks is None or name == "acc" or tile != self.tiling.order[0][0]:
+            return _STATES[name]
+        xp = array_namespace(self.sinks)
+        return self.sinks if name == "row_max" else xp.where(self.sinks == -np.inf, 0.0, 1.0)

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 import ml_dtypes
 import numpy as np
 
+from workbench.case import masks
 from workbench.case.case import Case
 from workbench.case.contract import Contract
+from workbench.case.distributions import shapes
 from workbench.case.options import Options
+from workbench.case.ranks import Rank
 from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape, stages_of
 from workbench.floats import DTYPES, to_float64
 from workbench.line import Line
@@ -80,6 +83,7 @@ class Trace:
     notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
     box: "Box | None" = None  #: what of the run this is, where it is not all; the case is then the box's own
     whole: Case | None = None  #: the case that was run, where this is a box on it
+    ranks: tuple[Rank, ...] = ()  #: the ranks whose keys the splits are, where these are of several
     #: options of the run beside the case, as a command line can say them (`Options.printable`); not kept in files
     called_with: Options = field(default=Options(), compare=False)
     #: runs the same kernel again; None for a trace at rest, and where the inputs are not the case's own
@@ -100,6 +104,24 @@ class Trace:
         """The case that was run, of which the trace may hold a part."""
         return self.case if self.whole is None else self.whole
 
+    def added(self, part: "Box") -> masks.Added | None:
+        """What is added to the scaled scores of a part of it; None without anything."""
+        given = masks.spread(self.case, self.inputs["bias"]) if "bias" in self.inputs else None
+        of_alibi = masks.alibi(self.case_run, *part.within(self.box))
+        return masks.added(None if given is None else part.of(given, "bhqk"), of_alibi)
+
+    def modified(self, part: "Box") -> Callable[[np.ndarray], np.ndarray] | None:
+        """What the case's score_mod makes of the scores of a part of it, [b, h, q, k]; None without one."""
+        if self.case.score_mod is None:
+            return None
+        return lambda scores: masks.modified(self.case_run, scores, *part.within(self.box))
+
+    def kept(self, part: "Box") -> np.ndarray | None:
+        """Which probs of a part of it dropout keeps, bool [b, h, q, k]; None without dropout."""
+        if self.case.dropout_p is None:
+            return None
+        return part.of(masks.spread(self.case, self.inputs["dropout_mask"]), "bhqk")
+
 
 def _sizes(case: Case, contract: Contract) -> dict[str, int]:
     """Size of every stage axis, of t and s where the contract tells tiles and splits."""
@@ -113,8 +135,7 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
     """Refusal where one of `inputs` (of INPUTS and MASKS) does not fit the case or is not finite; `where` names them in
     messages.
     """
-    keys = (case.batch, case.kv_heads, case.seqlen_k, case.head_dim)
-    dims = {"q": (case.batch, case.heads, case.seqlen_q, case.head_dim), "k": keys, "v": keys}
+    dims = dict(zip(INPUTS, shapes(case), strict=True))
     for name in INPUTS:
         if name not in inputs:
             continue
@@ -129,6 +150,8 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
             place = ", ".join(f"{axis}={i}" for axis, i in zip(INPUT_AXES[name], index, strict=True))
             raise Refusal(f"{where}: inputs must be finite; {name} holds {values[index]} at {place}")
     whole = [case.batch, case.heads, case.seqlen_q, case.seqlen_k]
+    if case.dropout_p is not None and "dropout_mask" not in inputs:
+        raise Refusal(f"{where}: dropout_p={case.dropout_p:g} needs dropout_mask: which probs are kept")
     for name in MASKS:
         shape = list(inputs[name].shape) if name in inputs else []
         fits = zip(reversed(shape), reversed(whole), strict=False)

@@ -1,4 +1,4 @@
-"""Quantisation to 8-bit codes and back: scales, codes, decode tables, decoded rows.
+"""Quantisation to codes of few bits and back: scales, codes, decode tables, decoded rows.
 
 The stages up to the codes are the quantiser's, the others the kernel's. With a kernel's codes and scales given and
 nothing else, what comes out is what the kernel should have made of them; what q, k and v lost when they were quantised
@@ -7,6 +7,7 @@ one rounding of an exact stage: the division of a scale, the cast of an entry of
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,21 +28,83 @@ class Interval(NamedTuple):
 
 
 @dataclass(frozen=True)
-class QuantiserScale:
-    """Scale of every head over all batches, [head]: max|x| / the largest value of a code, or half of that where static;
-    not yet rounded.
-    """
+class TensorScale:
+    """What the scales of a tensor are multiplied with, alike for all heads, [head]; not yet rounded."""
 
     of: Ref
 
     def value(self, at: Any) -> np.ndarray:
-        return quantize.scale(at(self.of), at.p.codes.format, scaling=at.p.codes.scaling)
+        return quantize.tensor_scale(at(self.of), at.p.codes.format, scaling=at.p.codes.scaling)
 
     def bound(self, at: Any) -> Bounded:
-        """A division, of which the rounding is that of what stores it."""
-        return Bounded(Bound(at.own * at.p.codes.slack, 0.0, 0.0))
+        """Two divisions."""
+        return Bounded(Bound(at.own * (at.p.codes.slack + 2 * quantize.U), 0.0, 0.0))
 
-    words = "max|{of}| of a head in all batches / largest value of a code, half of that where static; 1 for a zero head"
+    words = "max|{of}| / (largest value of a code * largest e4m3), half of that where static; 1 for a zero tensor"
+
+
+@dataclass(frozen=True)
+class QuantiserScale:
+    """Scale of every head over all batches, [head], or of every token or block of its dims, [batch, head, row, block]:
+    max|x| / the largest value of a code, or half of that where static, as `quantize.scale` says; not yet rounded.
+    """
+
+    of: Ref
+    over: Ref = ""  #: the scale of the tensor, in formats that have one
+    shared_by: str = "head"  #: or token, or block of dims
+
+    def value(self, at: Any) -> np.ndarray:
+        p = at.p.codes
+        over = _read(at, self.over)
+        return quantize.scale(at(self.of), p.format, scaling=p.scaling, scale_of=self.shared_by, over=over)
+
+    def interval(self, at: Any) -> Interval:
+        """Of two scales of a format for scales that right quantisers may give either is right."""
+        p, over = at.p.codes, _read(at, self.over)
+        options = {"scaling": p.scaling, "scale_of": self.shared_by, "over": over}
+        value = self.value(at)
+        return Interval(value, *quantize.scale_interval(value, at(self.of), p.format, **options))
+
+    def bound(self, at: Any) -> Bounded:
+        """A division, of which the rounding is that of what stores it; with a zero point, of a rounded difference."""
+        rounded = 2 * quantize.U if FORMATS[at.p.codes.format].zero else 0.0
+        return Bounded(Bound(at.own * (at.p.codes.slack + rounded), 0.0, 0.0))
+
+    @property
+    def words(self) -> str:
+        if self.shared_by == "head":
+            return (
+                "max|{of}| of a head in all batches / largest value of a code, half of that where static; 1 for a zero "
+                "head"
+            )
+        by = "largest value of a code" + (" / {over}" if self.over else "")
+        return f"max|{{of}}| of what shares it / {by}, as its format rounds it; half of that where static"
+
+
+@dataclass(frozen=True)
+class ZeroPoint:
+    """The code that stands for 0, of every token or block, [batch, head, row, block]."""
+
+    of: Ref
+    scale: Ref
+    shared_by: str
+
+    def _value(self, at: Any, off: float) -> np.ndarray:
+        return quantize.zero(at(self.of), at(self.scale), at.p.codes.format, scale_of=self.shared_by, off=off)
+
+    def value(self, at: Any) -> np.ndarray:
+        return self._value(at, 0.0)
+
+    def interval(self, at: Any) -> Interval:
+        """Of two numbers that a tie may give either is right."""
+        off = 2 * quantize.U + at.p.codes.slack + relative_error(at, self.scale)
+        return Interval(at.own, self._value(at, -off), self._value(at, off))
+
+    def bound(self, at: Any) -> Bounded:
+        """None: it is right or wrong."""
+        return Bounded(Bound(np.zeros_like(at.own), 0.0, 0.0))
+
+    words = "-min({of}, 0) / {scale} of what shares it, to the nearest whole number, at most the largest code"
 
 
 @dataclass(frozen=True)
@@ -50,21 +113,33 @@ class Encode:
 
     of: Ref
     scale: Ref
+    zero: Ref = ""
+    over: Ref = ""
 
     def value(self, at: Any) -> np.ndarray:
-        return quantize.codes(at(self.of), at(self.scale), at.p.codes.format)
+        beside = _read(at, self.zero), _read(at, self.over)
+        return quantize.codes(at(self.of), at(self.scale), at.p.codes.format, *beside)
 
     def interval(self, at: Any) -> Interval:
-        """Of two codes that a tie may give either is right."""
-        reach = at.p.codes.slack + relative_error(at, self.scale)
-        low, high = quantize.codes_interval(at(self.of), at(self.scale), at.p.codes.format, reach=reach)
-        return Interval(at.own, low, high)
+        """Of two codes that a tie, or two right scales, may give either is right."""
+        reach = at.p.codes.slack + relative_error(at, self.scale, self.over)
+        ends = [
+            end
+            for scale, zero in product(_ends(at, self.scale), _ends(at, self.zero))
+            for end in quantize.codes_interval(
+                at(self.of), scale, at.p.codes.format, zero, _read(at, self.over), reach=reach
+            )
+        ]
+        return Interval(at.own, np.minimum.reduce(ends), np.maximum.reduce(ends))
 
     def bound(self, at: Any) -> Bounded:
         """None: a code is right or wrong."""
         return Bounded(Bound(np.zeros_like(at.own), 0.0, 0.0))
 
-    words = "the code nearest to {of} / {scale}, saturated"
+    @property
+    def words(self) -> str:
+        by = "{scale}" + (" / {over}" if self.over else "") + (" + {zero}" if self.zero else "")
+        return f"the code nearest to {{of}} / {by}, saturated"
 
 
 @dataclass(frozen=True)
@@ -91,13 +166,17 @@ class Decode:
     by: Ref  #: the table, or the scale where the kernel has none
     scale: Near
     of: str  #: the input that was quantised
+    zero: Ref = ""
+    over: Ref = ""
 
     def value(self, at: Any) -> np.ndarray:
         """In float64, not rounded to what products read."""
-        return quantize.decoded(at(self.codes), self._entries(at))
+        return self._decoded(at, at(self.codes), at(self.by), _read(at, self.zero))
 
-    def _entries(self, at: Any) -> np.ndarray:
-        return at(self.by) if self._has_table else quantize.table(at(self.by), at.p.codes.format)
+    def _decoded(self, at: Any, codes: np.ndarray, by: np.ndarray, zero: np.ndarray | None) -> np.ndarray:
+        if self._has_table:
+            return quantize.decoded(codes, by)
+        return quantize.decode(codes, at.p.codes.format, by, zero, _read(at, self.over))
 
     @property
     def _has_table(self) -> bool:
@@ -108,18 +187,23 @@ class Decode:
         """What the kernel may decode, before and after the cast to what products read: from its codes and its table
         where they were dumped, else from what its quantiser may have made of the input.
         """
-        entries = self._entries(at)
-        value = low = high = at.own
-        if not at.given(self.codes):
-            _, *ends = at.interval(self.codes)
-            one, other = (quantize.decoded(codes, entries) for codes in ends)
-            low, high = np.minimum(one, other), np.maximum(one, other)
+        codes = [at(self.codes)] if at.given(self.codes) else at.interval(self.codes)[1:]
+        by = [at(self.by)] if self._has_table else _ends(at, self.by)
+        made = [self._decoded(at, *read) for read in product(codes, by, _ends(at, self.zero))]
+        low, high = (made[0], made[0]) if len(made) == 1 else (np.minimum.reduce(made), np.maximum.reduce(made))
         if not (self._has_table and at.given(self.by)):
-            error = relative_error(at, self.scale)
+            error, size = relative_error(at, self.scale, self.over), self._of_zero(at)
             low, high = (
-                end + sign * decoding_error(end, at.p.codes.format, error) for end, sign in ((low, -1), (high, 1))
+                end + sign * decoding_error(end, at.p.codes.format, error, size) for end, sign in ((low, -1), (high, 1))
             )
-        return Interval(value, *as_operands(low, high, at.p.codes.operands[self.of]))
+        return Interval(at.own, *as_operands(low, high, at.p.codes.operands[self.of]))
+
+    def _of_zero(self, at: Any) -> np.ndarray | float:
+        """What zero * scale, twice, adds to the size of terms of a kernel that subtracts it from code * scale."""
+        if not self.zero:
+            return 0.0
+        dims, kind = at(self.codes).shape[-1], at.p.codes.format
+        return 2 * np.abs(quantize.spread(at(self.zero), dims, kind)) * quantize.spread(at(self.scale), dims, kind)
 
     def bound(self, at: Any) -> Bounded:
         """The farther end; NaN and infinities are exact."""
@@ -128,7 +212,8 @@ class Decode:
 
     @property
     def words(self) -> str:
-        entry = "{by} of the code" if self._has_table else "value of the code * {by}"
+        value = "(value of the code - {zero})" if self.zero else "value of the code"
+        entry = "{by} of the code" if self._has_table else f"{value} * {{by}}" + (" * {over}" if self.over else "")
         return f"{entry}, rounded to what products read"
 
 
@@ -161,22 +246,38 @@ class Coarsest:
     words = "{of}, decoded of codes of unknown format"
 
 
-def relative_error(at: Any, scale: str) -> float:
-    """Relative error of a scale: 0 where it was dumped, else that of a division."""
-    return 0.0 if at.given(scale) else quantize.U + at.p.codes.slack
+def _read(at: Any, ref: str) -> np.ndarray | None:
+    """What a format has, or has not."""
+    return at(ref) if ref else None
+
+
+def _ends(at: Any, ref: str) -> list[Any]:
+    """What a scale or zero point may be: the dumped one, else what right quantisers may give."""
+    if not ref or at.given(ref):
+        return [_read(at, ref)]
+    _, low, high = at.interval(ref)
+    return [at(ref)] if np.array_equal(low, high) else [low, high]
+
+
+def relative_error(at: Any, *scales: str) -> float:
+    """Relative error of the product of scales: of each 0 where it was dumped, else that of a division."""
+    return sum(0.0 if not scale or at.given(scale) else quantize.U + at.p.codes.slack for scale in scales)
 
 
 @np.errstate(all="ignore")
-def decoding_error(value: np.ndarray, codes: str, of_scale: float = 0.0) -> np.ndarray:
+def decoding_error(value: np.ndarray, codes: str, of_scale: float = 0.0, more: np.ndarray | float = 0.0) -> np.ndarray:
     """Bound of |entry - value| of a code of the format `codes` decoded in float32, float64 of the shape of `value`.
 
-    n rounded products and quotients, of which the last may underflow: g(n) |value| + 2^-150, g(n) = n u / (1 - n u)
-    (Higham 2002, lemma 3.1), and the relative error `of_scale`. 0 for NaN and infinities, which are exact.
+    n rounded operations, of which the last may underflow: g(n) |value| + 2^-150, g(n) = n u / (1 - n u)
+    (Higham 2002, lemma 3.1), and the relative error `of_scale`; `more`: what terms that cancel add to |value|. A
+    product of two scales may underflow, too, before a code multiplies it. 0 for NaN and infinities, which are exact.
     """
-    n = FORMATS[codes].decode_roundings
+    form = FORMATS[codes]
+    n = form.decode_roundings
     gamma = n * quantize.U / (1 - n * quantize.U)
     relative = gamma + of_scale * (1 + gamma)
-    return np.where(np.isfinite(value), relative * np.abs(value) + quantize.HALF_SUBNORMAL, 0.0)
+    underflow = quantize.HALF_SUBNORMAL * (1 + form.largest if form.tensor_scale or form.zero else 1)
+    return np.where(np.isfinite(value), relative * (np.abs(value) + more) + underflow, 0.0)
 
 
 @np.errstate(all="ignore")

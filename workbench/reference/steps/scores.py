@@ -11,6 +11,10 @@ from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound, root_of_squares,
 from workbench.reference.stage import Bounded, Ref
 from workbench.reference.steps.dot import maybe_stored
 
+#: roundings of slope * distance: of a slope that was divided by the scale or multiplied by log2(e), as FlashAttention-2
+#: does, of that scale, and of the product
+COMPUTED_BIAS = 3
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -49,6 +53,8 @@ class Scores:
             # log2(e) and the product, the scale and the quotient
             converted = p.contract.base2 or not p.contract.scores_scaled
             own = own + (2 * losses.products if converted else 0.0) * abs(p.attn_bias)
+            if p.bias_computed is not None:
+                own = own + COMPUTED_BIAS * losses.products * p.bias_computed
             product = product + p.attn_bias
         own = own + xp.where(((product != 0) & (roundings > 0)) | (own > 0), losses.floor, 0.0)
         factor = abs(scale) * (1 + 3 * losses.products)
@@ -122,6 +128,54 @@ class SoftCap:
         return Bounded(maybe_stored(at, bound, at.own), size)
 
     words = "{cap} * tanh({of} * {scale} / {cap})"
+
+
+@dataclass(frozen=True)
+class Modified:
+    """What FlexAttention's score_mod makes of scaled or capped scores, [b, h, q, k]."""
+
+    of: Ref
+    scale: Ref  #: none where `of` is scaled already
+
+    def value(self, at: Any) -> np.ndarray:
+        return at.p.score_mod(self._read(at))
+
+    def _read(self, at: Any) -> np.ndarray:
+        return at(self.of) * at(self.scale) if self.scale else at(self.of)
+
+    def control(self, at: Any) -> np.ndarray:
+        return at.cast_control(self.value(at).astype(np.float32), "scores")
+
+    def magnitude(self, at: Any) -> np.ndarray:
+        """Of what it reads and of what it makes, whichever is larger: what cancels in the function nobody knows."""
+        size = at.magnitude(self.of) * (abs(at(self.scale)) if self.scale else 1.0)
+        made = self.value(at)
+        xp = array_namespace(made)
+        return xp.maximum(size, xp.where(xp.isfinite(made), abs(made), 0.0))
+
+    def bound(self, at: Any) -> Bounded:
+        """As far as the function is off where its score is, at the ends of that interval and at their quarters, and
+        what it loses itself, `score_mod_ulps` of result and score: of a function that is monotone between these.
+        """
+        x, of, losses, own = self._read(at), at.error(self.of), at.losses, at.own
+        xp = array_namespace(x)
+        scale = abs(at(self.scale)) if self.scale else 1.0
+        rounded = (_roundings(at) if self.scale else 0) * losses.products * abs(x) + losses.floor
+        off = scale * (1 + 3 * losses.products) * of.worst + rounded
+        if self.scale and losses.scaled_q_dtype != "float32":
+            off = off + of_scaled_q(at, self.of, at(self.scale), at("k_rows"))
+        moved = xp.zeros_like(own)
+        for part in (-1.0, -0.5, 0.5, 1.0):
+            there = abs(at.p.score_mod(x + part * off) - own)
+            moved = xp.maximum(moved, xp.where(xp.isfinite(there), there, 0.0))
+        finite = xp.where(xp.isfinite(own), abs(own), 0.0)
+        worst = moved + 2 * at.contract.score_mod_ulps * losses.products * xp.maximum(finite, abs(x)) + losses.floor
+        worst = xp.where(xp.isfinite(own), worst, 0.0)
+        return Bounded(maybe_stored(at, Bound(worst, 0.0 * worst, worst), own))
+
+    @property
+    def words(self) -> str:
+        return f"score_mod({{of}}{' * {scale}' if self.scale else ''})"
 
 
 def _roundings(at: Any) -> int:

@@ -1,0 +1,72 @@
+"""FlexAttention's functions of single scores, evaluated on whole arrays: score_mod(score, b, h, q_idx, kv_idx) and
+mask_mod(b, h, q_idx, kv_idx) (Dong et al. 2024, arXiv 2412.05496, section 3).
+
+What they are written for are tensors of torch of no dimension, which broadcasting makes of arrays as well. A function
+that NumPy's arrays do not suit is given tensors, in float64 and int64.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.case.fields import name_of
+from workbench.refusal import Refusal
+
+
+def function_of(mod: str | Callable[..., Any], field: str) -> Callable[..., Any]:
+    """The function that a field of a case is, or names as path.py:name; Refusal where there is none."""
+    return _read(mod, field) if isinstance(mod, str) else mod
+
+
+@cache
+def _read(text: str, field: str) -> Callable[..., Any]:
+    path, _, name = text.rpartition(":")
+    if not Path(path).is_file():
+        raise Refusal(f"{field}={text}: no such file: {path}")
+    spec = importlib.util.spec_from_file_location(f"workbench_mod_{Path(path).stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's own
+        raise Refusal(f"{field}={text}: {path} could not be imported: {type(error).__name__}: {error}") from None
+    if not callable(found := getattr(module, name, None)):
+        raise Refusal(f"{field}={text}: {path} has no function {name}")
+    return found
+
+
+def evaluated(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.ndarray | None = None) -> np.ndarray:
+    """What a function makes of indices of batches, heads, queries and keys, which broadcast to [b, h, q, k], and of
+    scores of that shape where it takes some; of that shape. Refusal where it raises, or returns anything else.
+    """
+    function, name = function_of(mod, field), name_of(mod)
+    shape = np.broadcast_shapes(*(x.shape for x in indices))
+    given = indices if score is None else (score, *indices)
+    try:
+        with np.errstate(all="ignore"):
+            try:
+                found = np.asarray(function(*given))
+            except Exception:
+                if "torch" not in sys.modules:
+                    raise
+                found = _in_torch(function, given)
+        return np.broadcast_to(found, shape)
+    except Exception as error:  # the user's own
+        takes = ", ".join((*(["score"] if score is not None else []), "b", "h", "q_idx", "kv_idx"))
+        raise Refusal(
+            f"{field}={name} is called with ({takes}), arrays that broadcast to {list(shape)}, and returns one: "
+            f"{type(error).__name__}: {error}"
+        ) from None
+
+
+def _in_torch(function: Callable[..., Any], given: Sequence[np.ndarray]) -> np.ndarray:
+    """The same with tensors."""
+    import torch
+
+    found: np.ndarray = torch.as_tensor(function(*(torch.from_numpy(np.ascontiguousarray(x)) for x in given))).numpy()
+    return found
