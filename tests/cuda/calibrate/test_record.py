@@ -81,6 +81,9 @@ def test_a_run_takes_from_a_file_what_a_foreign_kernel_does_not_say(tmp_path: Pa
     assert (promise.exp_ulps, promise.exp_ulps_per_x, promise.mma_block, promise.mma_extra_bits) == (1.0, 1.158, 16, 2)
     assert promise.accumulation == "any" and "accumulation" in promise.assumed
     assert not {"exp_ulps", "exp_ulps_per_x", "exp_flushes", "mma_block"} & set(promise.assumed)
+    declared = {"contract": "tensor_core=ampere", "calibration": str(tmp_path / "h200.json")}
+    promise = run(kernel, Case(dtype="float16"), **declared).contract
+    assert (promise.mma_block, promise.mma_extra_bits, promise.exp_ulps_per_x) == (8, 1, 1.158)
 
 
 def test_contract_fields_of_another_exp() -> None:

@@ -31,8 +31,8 @@ def chopped(x, unit):
     return Fraction(math.trunc(x / Fraction(2) ** unit)) * Fraction(2) ** unit
 
 
-def float32_of(x):
-    """A fraction rounded towards zero, to zero with its sign, or to infinity."""
+def float32_of(x, fraction_bits=23):
+    """A fraction rounded towards zero to so many bits, to zero with its sign, or to infinity."""
     if x == 0:
         return 0.0
     exponent = -126
@@ -40,7 +40,7 @@ def float32_of(x):
         exponent += 1
     if exponent > 127:
         return math.copysign(INF, x)
-    return math.copysign(float(abs(chopped(x, exponent - 23))), x)
+    return math.copysign(float(abs(chopped(x, exponent - fraction_bits))), x)
 
 
 def step(pairs, c, least, extra_bits):
@@ -53,7 +53,8 @@ def step(pairs, c, least, extra_bits):
     if not addends:
         return 0.0
     unit = max(exponent for _, exponent in addends) - 23 - extra_bits
-    return float32_of(sum(chopped(value, unit) for value, _ in addends))
+    # of a sum of fewer bits than float32's no more are stored
+    return float32_of(sum(chopped(value, unit) for value, _ in addends), min(23, 23 + extra_bits))
 
 
 def model(a, b, c, kind, block, extra_bits):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from workbench.case.tensor_cores import Accumulation
 from workbench.cuda import ptx
 from workbench.cuda.calibrate.casts import rounding_of
 from workbench.cuda.calibrate.probe_mma import Multiply, bits_of
@@ -53,13 +54,14 @@ def measure(name: str, multiply: Multiply) -> TensorCore:
     kept = np.logical_and.accumulate(survives.reshape(len(holders), -1) == sizes, axis=1).sum(axis=1) - 1
     bits, holder = int(kept.max()), holders[int(kept.argmax())]
 
-    one, ulp = 2.0**10, 2.0 ** (11 - FRACTION_BITS)  # ulp: of 2 * one
+    accumulation = Accumulation(int(np.unique(later, return_counts=True)[1].min()), bits - FRACTION_BITS)
+    one = 2.0**10
+    ulp, stored = (2.0 ** (11 - fraction) for fraction in (FRACTION_BITS, accumulation.fraction_bits))  # of 2 * one
     c_last = bool(sums([[(y, LARGE), (z, -LARGE), (k, SMALL)]])[0] == SMALL)
     return TensorCore(
-        block=int(np.unique(later, return_counts=True)[1].min()),
-        extra_bits=bits - FRACTION_BITS,
+        **accumulation._asdict(),
         addend_rounding=rounding([(holder, LARGE), (z, -LARGE)], y, sizes[bits] / 4, sizes[bits]),
-        sum_rounding=rounding([(x, one), (y, one)], z, max(ulp / 4, one / 2**bits), ulp),
+        sum_rounding=rounding([(x, one), (y, one)], z, max(stored / 4, one / 2**bits), stored),
         c_rounding=rounding([(k, 2 * one)], z, ulp / 4, ulp) if c_last else None,
     )
 

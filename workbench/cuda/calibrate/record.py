@@ -11,6 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
+from workbench.case.tensor_cores import Accumulation
 from workbench.files import write_atomically
 from workbench.refusal import Refusal
 
@@ -46,7 +47,9 @@ class TensorCore:
     #: bits kept of an addend below the last bit of a float32 as large as the step's largest addend; 9 stands for more
     extra_bits: int
     addend_rounding: str  #: of what lies below them: one of `cuda.casts.ROUNDINGS`, or "other"
-    sum_rounding: str  #: of a step's sum to float32; "exact" where there is no bit to be rounded
+    #: of a step's sum to float32, or to as many bits as its addends keep where these are fewer; "exact" where there is
+    #: no bit to be rounded
+    sum_rounding: str
     c_rounding: str | None  #: of c plus the finished sum of all products; None: c is an addend of a step
 
 
@@ -105,10 +108,8 @@ def contract_fields(calibration: Calibration, exp: str = "exp") -> dict[str, Any
 
 
 def bound_ulps(block: int, extra_bits: int) -> float:
-    """How far a long sum on tensor cores is off at most, for each product, in ulps of the sum of all sizes: a step of
-    `block` products loses less than 2^-extra_bits ulp of each addend and less than an ulp of its sum.
-    """
-    return ((block + 1) * 2.0**-extra_bits + 1) / block
+    """How far a long sum on tensor cores is off at most, for each product, in ulps of the sum of all sizes."""
+    return Accumulation(block, extra_bits).ulps / block
 
 
 def _thousandths(x: float) -> float:

@@ -1,43 +1,30 @@
 """The multiply-accumulate of a tensor core as a function of bits, in integers: what its float32 results are made of.
 
-A step adds some products and a float32 at once. Products are exact. All addends are aligned to the largest exponent
-among them, that of a product being the sum of its factors' exponents; below the last bit of a float32 of that exponent
-and a few extra bits they are cut off. The sum of what is left is exact, and cut off to a float32 (Fasi, Higham,
-Mikaitis, Pranesh 2021, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, section 4). How many products meet
-in a step, and the extra bits, differ between generations of GPUs: `ACCUMULATION`.
+`case/tensor_cores.py` says what a step is, and of which sizes those of each generation of GPUs are; the exponent of a
+product is the sum of its factors' exponents. This emulator has Hopper's: `ACCUMULATION`.
 
 Special values: subnormals count in full; NaN is 0x7fffffff; a sum of zeros, and of addends that cancel, is +0; a sum
 beyond float32 is infinite, also where the infinite one is only a step's.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 from numba import njit
 
+from workbench.case.tensor_cores import GENERATIONS, Accumulation
 from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.narrow import half_bits, single, single_bits, widened_half
 
-
-class Accumulation(NamedTuple):
-    """How a tensor core adds the products of one element of the result, in the order of k."""
-
-    #: products that meet in one step; it starts with the sum of the step before it, the first one with C
-    block: int
-    #: bits kept below the last bit of a float32 that has the largest exponent of the step; negative where bits are lost
-    extra_bits: int
-
-
-#: Hopper (sm_90), by the types of the factors, as `pytest tests/cuda/calibrate/test_probe_mma.py` measured them on an
+#: Hopper (sm_90), by the types of the factors; `pytest tests/cuda/calibrate/test_probe_mma.py` measured the same on an
 #: H200: of 8192 random sums of each type none differs. For fp8 no instruction of its own stands behind mma.sync there:
-#: ptxas 13.0 converts to float16 and emits two m16n8k16, the first for k % 4 < 2 on top of zeros, the
-#: second on top of its result, and adds C last, rounded to nearest. (sm_89 and sm_120 have QMMA instead, and wgmma
-#: another path, of about 13 fraction bits: DeepSeek-AI 2024, "DeepSeek-V3 technical report", section 3.3.2. Neither is
-#: modelled.)
-ACCUMULATION = {
-    "f16": Accumulation(block=16, extra_bits=2),
-    "bf16": Accumulation(block=16, extra_bits=2),
-    "fp8": Accumulation(block=16, extra_bits=2),
+#: ptxas 13.0 converts to float16 and emits two m16n8k16, the first for k % 4 < 2 on top of zeros, the second on top of
+#: its result, and adds C last, rounded to nearest. (sm_89 and sm_120 have QMMA instead, and wgmma another path: the
+#: table has them, no kernel here does.)
+ACCUMULATION: Mapping[str, Accumulation] = {
+    "f16": GENERATIONS["hopper"]["float16"],
+    "bf16": GENERATIONS["hopper"]["bfloat16"],
+    "fp8": GENERATIONS["hopper"]["float16"],
 }
 
 F16, BF16, E4M3, E5M2 = 0, 1, 2, 3
@@ -87,8 +74,11 @@ def aligned(significand, shift):
 
 
 @inner
-def cut_off(total, unit):
-    """Return the float32 bits of ``total * 2^unit`` rounded towards zero; beyond the largest float32 infinity."""
+def cut_off(total, unit, fraction_bits):
+    """Return the float32 bits of ``total * 2^unit`` rounded towards zero to so many bits of fraction.
+
+    Beyond the largest float32 it is infinity.
+    """
     if total == 0:
         return 0
     magnitude = abs(total)
@@ -96,7 +86,8 @@ def cut_off(total, unit):
     while magnitude >> width:
         width += 1
     exponent = max(unit + width - 1, -126)
-    bits = aligned(magnitude, unit - (exponent - 23)) + ((exponent + 126) << 23)  # the leading bit adds one more
+    kept = aligned(magnitude, unit - (exponent - fraction_bits)) << (23 - fraction_bits)
+    bits = kept + ((exponent + 126) << 23)  # the leading bit adds one more
     if bits == 0:
         return 0  # an H200 gives +0 for what is cut off below zero, too
     sign = 0 if total > 0 else 0x80000000
@@ -130,7 +121,7 @@ def step(a, a_exponents, b, b_exponents, product_bits, c, extra_bits):
     total = aligned(c, c_exponent - 23 - unit)
     for k in range(a.size):
         total += aligned(a[k] * b[k], a_exponents[k] + b_exponents[k] - product_bits - unit)
-    return cut_off(total, unit)
+    return cut_off(total, unit, 23 + min(extra_bits, 0))
 
 
 @inner(_nrt=True)
