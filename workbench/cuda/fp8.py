@@ -1,34 +1,31 @@
-"""Attention on 8-bit codes: q, k and v are decoded with a scale for each head, scores come from tensor cores.
+"""Attention on codes of 8 or 4 bits: q, k and v are decoded, with a scale for each head, token or block of dims; scores
+come from tensor cores.
 
 One block for each query tile and the online softmax of `flash.py`; its running max, sum and unnormalised accumulator
 are in shared memory. K and V are decoded by two tables of 256 entries, scale included, which each block builds, Q
 directly; all three are float16 in shared memory. Registers are those of "PTX ISA 9.0", "Matrix fragments for
 mma.m16n8k16": of a 16x8 tile of sums, lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1.
 
-Names in capitals are bound when the kernel is built (`Constants`): BLOCK_Q, BLOCK_K, multiples of 16; HEAD_DIM,
-head_dim rounded up to 32, 64 or 128; DIMS = HEAD_DIM / LANES; LD, elements from one row of a tile to the next; Q_SIZE,
-KV_SIZE, S_SIZE, elements of the tiles; THREADS = BLOCK_Q * LANES and WARPS; SIMULATED, whether codes are those of
-`quantize.py` or float8 with FRACTION_BITS; TABLE, whether K and V are looked up; MMA, whether scores come from tensor
-cores; CAST and `probe` as in `flash.py`.
+Names in capitals are bound when the kernel is built (`fp8_build.Constants`): BLOCK_Q, BLOCK_K, multiples of 16;
+HEAD_DIM, head_dim rounded up to 32, 64 or 128; DIMS = HEAD_DIM / LANES; LD, elements from one row of a tile to the
+next; Q_SIZE, KV_SIZE, S_SIZE, elements of the tiles; THREADS = BLOCK_Q * LANES and WARPS; SIMULATED, INT8 and
+FOUR_BITS, what codes are if not float8 with FRACTION_BITS; HEADS, whether a head has one scale, or each BLOCK dims of a
+row, E8M0 or E4M3 bits or float32, with zero points (ZEROS) or a scale of the tensor (TENSOR_SCALE); TABLE, whether K
+and V are looked up; MMA, whether scores come from tensor cores; CAST and `probe` as in `flash.py`.
 """
 
 import math
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int16, int32, uint32
 from numba.cuda import libdevice
 
-from workbench.case.case import Case
-from workbench.case.contract import Contract
-from workbench.case.fields import GIVEN, QUANTISED
 from workbench.case.stages import CODES
-from workbench.cuda import flash, ptx
-from workbench.cuda.device import CASTS, LANES, row_max_of, row_sum_of
-from workbench.cuda.kernel import LARGEST_BLOCK, Kernel, Launch, padded
-from workbench.refusal import Refusal
+from workbench.cuda import flash_build, ptx
+from workbench.cuda.device import LANES, row_max_of, row_sum_of
+from workbench.cuda.fp8_build import constants, contract, settle
+from workbench.cuda.kernel import Kernel, Launch
 
 NEG_INF, NAN = np.float32(-np.inf), np.float32(np.nan)
 
@@ -110,11 +107,66 @@ def float8(code, fraction_bits):
 
 
 @cuda.jit(device=True)
+def float4(code):
+    """Value of an E2M1 code, exact as float32: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives."""
+    exponent, fraction = code >> 1 & 3, code & 1
+    value = float32(fraction | 2) * libdevice.int_as_float(int32(exponent + 125 << 23))
+    value = value if exponent > 0 else float32(0.5) * float32(fraction)
+    return -value if code > 7 else value
+
+
+@cuda.jit(device=True)
+def value_of(code):
+    """What a code stands for before its scale, exact as float32."""
+    if INT8:
+        return float32(code - 256 if code > 127 else code)
+    if ZEROS:
+        return float32(code)
+    if FOUR_BITS:
+        return float4(code)
+    return float8(code, FRACTION_BITS)
+
+
+@cuda.jit(device=True)
 def decoded(code, scale):
     """What a code stands for, as float32."""
     if SIMULATED:
         return libdevice.fmul_rn(float32(code - 128) / float32(127) * float32(448), scale)
-    return libdevice.fmul_rn(float8(code, FRACTION_BITS), scale)
+    return libdevice.fmul_rn(value_of(code), scale)
+
+
+@cuda.jit(device=True)
+def scale_at(scales, b, h, row, block):
+    """The scale of a block of dims of a row, as float32; 0 in E8M0 is 2^-127, below the normal numbers of float32."""
+    if E8M0:
+        exponent = int(scales[b, h, row, block])
+        return libdevice.int_as_float(int32(exponent << 23 if exponent > 0 else 1 << 22))
+    if E4M3:
+        return float8(int(scales[b, h, row, block]), 3)
+    return scales[b, h, row, block]
+
+
+@cuda.jit(device=True)
+def decode_blocks(tile, size, codes, scales, zeros, tensor_scales, b, h, first_row, rows, head_dim):
+    """As `decode_tile`, a tile of `size`, each block of dims by its own scale; of two codes in a byte the first has the
+    low half.
+    """
+    for i in range(cuda.threadIdx.x, size, THREADS):
+        r, d = i // LD, i % LD
+        if r < rows and d < head_dim:
+            row, block = first_row + r, d // BLOCK
+            if FOUR_BITS:
+                value = value_of(int(codes[b, h, row, d // 2]) >> d % 2 * 4 & 15)
+            else:
+                value = value_of(int(codes[b, h, row, d]))
+            if ZEROS:
+                value = value - zeros[b, h, row, block]
+            value = libdevice.fmul_rn(value, scale_at(scales, b, h, row, block))
+            if TENSOR_SCALE:
+                value = libdevice.fmul_rn(value, tensor_scales[h])
+            tile[i] = libdevice.float2half_rn(value)
+        else:
+            tile[i] = int16(0)
 
 
 @cuda.jit(device=True)
@@ -129,15 +181,20 @@ def decode_tile(tile, codes, table, scale, b, h, first_row, rows, head_dim):
             tile[i] = 0
 
 
-def fp8_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, scale, causal, diagonal):
+def fp8_forward(
+    codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, zero_q, zero_k, zero_v, global_q, global_k, global_v,
+    out, lse, scale, causal, diagonal,
+):  # fmt: skip
     """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp, of decoded q, k and v;
     grid (query tiles, heads, batch).
 
-    codes_q uint8 [b, heads, seqlen_q, d], codes_k, codes_v [b, kv_heads, seqlen_k, d], d a multiple of 16; scale_q
-    float32 [heads], scale_k, scale_v [kv_heads]; out float16 [b, heads, seqlen_q, d]; lse float32 [b, heads, seqlen_q].
-    A causal row i sees the keys j <= i + diagonal. A row that sees no key gets out 0 and lse -inf.
+    codes_q uint8 [b, heads, seqlen_q, d], codes_k, codes_v [b, kv_heads, seqlen_k, d], d a multiple of 16, half of it
+    where a byte has two codes; scale_q float32 [heads], scale_k, scale_v [kv_heads], or of blocks [b, heads, row,
+    ceil(d / BLOCK)], float32 or 8 bits, with zero points, float32 of the same shape, and scales of tensors, float32
+    [heads], where the format has them; out float16 [b, heads, seqlen_q, d]; lse float32 [b, heads, seqlen_q]. A causal
+    row i sees the keys j <= i + diagonal. A row that sees no key gets out 0 and lse -inf.
     """
-    seqlen_q, seqlen_k, head_dim = codes_q.shape[2], codes_k.shape[2], codes_q.shape[3]
+    seqlen_q, seqlen_k, head_dim = codes_q.shape[2], codes_k.shape[2], out.shape[3]
     b, h = cuda.blockIdx.z, cuda.blockIdx.y
     group = codes_q.shape[1] // codes_k.shape[1]
     kv_h = h // group
@@ -155,9 +212,10 @@ def fp8_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, 
     s_lut_k = cuda.shared.array(CODES, float32)
     s_lut_v = cuda.shared.array(CODES, float32)
 
-    q_scale = scale_q[h]
-    k_scale = scale_k[kv_h]
-    v_scale = scale_v[kv_h]
+    if HEADS:
+        q_scale = scale_q[h]
+        k_scale = scale_k[kv_h]
+        v_scale = scale_v[kv_h]
     if TABLE:
         for c in range(cuda.threadIdx.x, CODES, THREADS):
             s_lut_k[c] = decoded(c, k_scale)
@@ -165,12 +223,16 @@ def fp8_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, 
             if leads and b == 0:
                 probe.lut_k[kv_h, c] = s_lut_k[c]
                 probe.lut_v[kv_h, c] = s_lut_v[c]
-    for i in range(cuda.threadIdx.x, Q_SIZE, THREADS):
-        x, d = first_row + i // LD, i % LD
-        if x < seqlen_q and d < head_dim:
-            s_q[i] = libdevice.float2half_rn(decoded(int(codes_q[b, h, x, d]), q_scale))
-        else:
-            s_q[i] = 0
+    if HEADS:
+        for i in range(cuda.threadIdx.x, Q_SIZE, THREADS):
+            x, d = first_row + i // LD, i % LD
+            if x < seqlen_q and d < head_dim:
+                s_q[i] = libdevice.float2half_rn(decoded(int(codes_q[b, h, x, d]), q_scale))
+            else:
+                s_q[i] = 0
+    else:
+        rows = seqlen_q - first_row
+        decode_blocks(s_q, Q_SIZE, codes_q, scale_q, zero_q, global_q, b, h, first_row, rows, head_dim)
     for i in range(DIMS):
         s_acc[r, lane + i * LANES] = float32(0)
     if lane == 0:
@@ -181,7 +243,10 @@ def fp8_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, 
         first_key = tile * BLOCK_K
         keys = min(BLOCK_K, seqlen_k - first_key)
         cuda.syncthreads()  # the tables are complete; protects V of the previous tile in s_kv and its probs in s_p
-        decode_tile(s_kv, codes_k, s_lut_k, k_scale, b, kv_h, first_key, keys, head_dim)
+        if HEADS:
+            decode_tile(s_kv, codes_k, s_lut_k, k_scale, b, kv_h, first_key, keys, head_dim)
+        else:
+            decode_blocks(s_kv, KV_SIZE, codes_k, scale_k, zero_k, global_k, b, kv_h, first_key, keys, head_dim)
         cuda.syncthreads()  # Q and K are complete before any thread reads them
         for d in range(lane, head_dim, LANES):
             if tile == 0 and row < seqlen_q:
@@ -194,7 +259,10 @@ def fp8_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, 
         else:
             scalar_scores(s_p, s_q, s_kv, head_dim)
         cuda.syncthreads()  # products are complete; protects K in s_kv, still read by other threads
-        decode_tile(s_kv, codes_v, s_lut_v, v_scale, b, kv_h, first_key, keys, head_dim)
+        if HEADS:
+            decode_tile(s_kv, codes_v, s_lut_v, v_scale, b, kv_h, first_key, keys, head_dim)
+        else:
+            decode_blocks(s_kv, KV_SIZE, codes_v, scale_v, zero_v, global_v, b, kv_h, first_key, keys, head_dim)
 
         for c in range(lane, keys, LANES):
             dot = s_p[r * BLOCK_K + c]
@@ -264,113 +332,6 @@ def fp8_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, 
 
 # ---- on the host
 
-HEAD_DIMS = range(16, 129, 16)
-BLOCKS = range(16, LARGEST_BLOCK + 1, 16)  # a tensor-core tile is 16x16
-#: default tiles (block_q, block_k) for head_dim up to 64 and beyond, as large as shared memory allows
-DEFAULT_BLOCKS = {64: (64, 32), 128: (32, 32)}
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What a build binds the capitals to."""
-
-    block_q: int
-    block_k: int
-    head_dim: int  #: padded: one of HEAD_DIMS
-    codes: str  #: format of the codes
-    scores: str  #: mma or scalar
-    decode: str  #: table or direct
-    probs_dtype: str  #: to which probs are cast before they meet V
-
-    @property
-    def threads(self) -> int:
-        """Threads in a block: LANES for each query row."""
-        return self.block_q * LANES
-
-    @property
-    def leading_dimension(self) -> int:
-        """Elements from one row of a tile to the next: 16 bytes more than a row, so that 8 rows lie in other banks."""
-        return self.head_dim + 8
-
-    @property
-    def shared_bytes(self) -> int:
-        """Static shared memory of a block: tiles of Q and of K or V in float16; in float32 scores, the accumulator, max
-        and sum of each row, and two tables.
-        """
-        halves = self.leading_dimension * (self.block_q + self.block_k)
-        tables = 2 * CODES if self.decode == "table" else 0
-        return 2 * halves + 4 * (self.block_q * (self.block_k + self.head_dim + 2) + tables)
-
-    def names(self) -> dict[str, Any]:
-        """Capital name in the kernel's source -> its value."""
-        return {
-            "BLOCK_Q": self.block_q,
-            "BLOCK_K": self.block_k,
-            "HEAD_DIM": self.head_dim,
-            "DIMS": self.head_dim // LANES,
-            "LD": self.leading_dimension,
-            "Q_SIZE": self.block_q * self.leading_dimension,
-            "KV_SIZE": self.block_k * self.leading_dimension,
-            "S_SIZE": self.block_q * self.block_k,
-            "THREADS": self.threads,
-            "WARPS": self.threads // 32,
-            "SIMULATED": self.codes == "simulated",
-            "FRACTION_BITS": 3 if self.codes == "e4m3" else 2,
-            "TABLE": self.decode == "table",
-            "MMA": self.scores == "mma",
-            "CAST": CASTS[self.probs_dtype],
-        }
-
-
-def constants(case: Case) -> Constants:
-    """The constants of a settled case."""
-    tiles = (case.block_q, case.block_k, padded(case.head_dim))
-    return Constants(*tiles, case.codes, case.scores, case.decode, case.probs_dtype)
-
-
-def settle(kernel: Kernel, case: Case) -> Case:
-    """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
-    if case.distribution == GIVEN:
-        case = case.but(dtype="float32")  # which holds what other dtypes hold
-    if case.dtype != "float32":
-        raise Refusal(f"kernel {kernel.name} quantises float32 inputs and takes no dtype; got dtype={case.dtype}")
-    for name in ("softcap", "window"):
-        if getattr(case, name) is not None:
-            raise Refusal(f"kernel {kernel.name} takes no {name}; got {getattr(case, name)}")
-    if case.head_dim not in HEAD_DIMS:
-        raise Refusal(f"kernel {kernel.name} takes head_dim 16 to 128 in steps of 16; got {case.head_dim}")
-    if case.probs_dtype not in (None, "float16", "float32"):
-        raise Refusal(
-            f"kernel {kernel.name} casts probs to float16 or keeps them in float32; got probs_dtype={case.probs_dtype}"
-        )
-    block_q, block_k = next(blocks for dim, blocks in DEFAULT_BLOCKS.items() if dim >= case.head_dim)
-    case = case.but(
-        block_q=case.block_q or block_q,
-        block_k=case.block_k or block_k,
-        probs_dtype=case.probs_dtype or "float16",
-        **{name: getattr(case, name) or values[0] for name, values in QUANTISED.items()},
-    )
-    for name in ("block_q", "block_k"):
-        if getattr(case, name) not in BLOCKS:
-            raise Refusal(
-                f"{name} of kernel {kernel.name} is a multiple of 16 from 16 to 128; got {getattr(case, name)}"
-            )
-    return case
-
-
-def contract(case: Case) -> Contract:
-    """The contract of a settled case: out is float16, whatever was quantised, and qk comes from tensor cores or not,
-    acc never.
-    """
-    return replace(
-        flash.contract(case),
-        operands_dtype="float16",
-        out_dtype="float16",
-        accumulation="tensor-core" if case.scores == "mma" else "nearest",
-        acc_accumulation="nearest",
-    )
-
-
 KERNEL = Kernel(
     name="fp8",
     algorithm="fp8",
@@ -379,7 +340,7 @@ KERNEL = Kernel(
     summary="FlashAttention on 8-bit codes: decode tables in shared memory, scores from tensor cores",
     settles=settle,
     constants=constants,
-    launches=lambda case: [Launch("fp8_forward", flash.grid(case))],
+    launches=lambda case: [Launch("fp8_forward", flash_build.grid(case))],
     contract=contract,
     quantised=True,
 )

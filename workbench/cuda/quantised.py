@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
+import ml_dtypes
 import numpy as np
 
 from workbench.case.case import Case
-from workbench.case.stages import INPUTS, QUANTISED_INPUTS
+from workbench.case.formats import FORMATS
+from workbench.case.stages import INPUTS
 from workbench.cuda import quantize
 from workbench.cuda.faults.fault import Fault, applied, of_file
 from workbench.refusal import Refusal
@@ -19,30 +21,44 @@ QUANTISER = Path(quantize.__file__)
 def encoded(
     case: Case, floats: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray], faults: Sequence[Fault]
 ) -> dict[str, np.ndarray]:
-    """Codes uint8 and scales float32 [heads] of q, k and v, by the names of their stages: those `given`, else those of
-    `floats`; those of `faults` put in that change the quantiser. Refusal for what is beyond float16, to which the
-    kernel decodes, and for a fault of a quantiser that does not run.
+    """Codes uint8, one a byte, and scales and what a format has beside them, float32, of q, k and v, by the names of
+    their stages: those `given`, else those of `floats`; those of `faults` put in that change the quantiser. Refusal for
+    what is beyond float16, to which the kernel decodes, and for a fault of a quantiser that does not run.
     """
     assert case.codes is not None and case.quantiser_scale is not None
     put_in = of_file(faults, QUANTISER.name)
-    if put_in and len(given) == len(QUANTISED_INPUTS):
+    if put_in and all(f"codes_{name}" in given for name in INPUTS):
         raise Refusal(f"fault {put_in[0].id} is in the quantiser, which does not run on codes from outside")
-    quantise = quantiser(put_in).quantize
+    quantise = quantiser(put_in).quantized
     made: dict[str, np.ndarray] = {}
     for name in INPUTS:
         if f"codes_{name}" in given:
-            codes, scale = given[f"codes_{name}"], given[f"scale_{name}"]
-            largest = float(scale.max()) * quantize.KINDS[case.codes].largest
+            of_input = {stage: x for stage, x in given.items() if stage.endswith(f"_{name}")}
+            over = float(of_input.get(f"global_{name}", np.ones(1)).max())
+            largest = float(of_input[f"scale_{name}"].max()) * quantize.KINDS[case.codes].largest * over
         else:
-            x = floats[name]
-            codes, scale = quantise(x, case.codes, saturate=True, scaling=case.quantiser_scale)
-            largest = float(np.abs(x).max())
+            of_input, largest = quantise(floats[name], name, case), float(np.abs(floats[name]).max())
         if largest > LARGEST_FLOAT16:
             raise Refusal(
                 f"codes are decoded to float16, at most {LARGEST_FLOAT16:g} in size; {name} reaches {largest:g}"
             )
-        made |= {f"codes_{name}": np.ascontiguousarray(codes), f"scale_{name}": np.ascontiguousarray(scale)}
+        made |= {stage: np.ascontiguousarray(x) for stage, x in of_input.items()}
     return made
+
+
+def in_memory(case: Case, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same as memory has it: codes of four bits two a byte, the first one in the low half; scales of a dtype of
+    eight bits as these, uint8. In the place of zero points and scales of tensors that a format has not stand its
+    scales, which nobody reads there.
+    """
+    form = FORMATS[str(case.codes)]
+    found = {f"{kind}_{x}": made[f"scale_{x}"] for kind in ("zero", "global") for x in INPUTS} | dict(made)
+    for stage, x in made.items():
+        if stage.startswith("codes") and form.four_bits:
+            found[stage] = np.ascontiguousarray(x[..., ::2] | x[..., 1::2] << 4)
+        elif stage.startswith("scale") and form.scale_dtype != "float32":
+            found[stage] = x.astype(getattr(ml_dtypes, form.scale_dtype)).view(np.uint8)
+    return found
 
 
 def quantiser(faults: tuple[Fault, ...]) -> ModuleType:

@@ -53,6 +53,7 @@ def decoding(trace: Trace, given: Iterable[str] | None = None) -> Problem:
         codes=Codes(
             format=str(case.codes),
             scaling=case.quantiser_scale or "dynamic",
+            scale_of=case.scale_of,
             slack=losses.division if contract.fast_math else 0.0,
             operands={name: operand_dtype(trace, name) for name in INPUTS},
         ),
@@ -121,10 +122,10 @@ def _comparison(trace: Trace, name: str, p: Problem) -> Comparison:
     actual, computed = to_float64(stage), values(p, [name])
     expected, is_nan = computed[name], np.zeros(stage.shape, bool)
     budget = budgets(p, computed, [name])[name]
-    if name.startswith("codes"):
-        # of two codes that a tie may give either is right
+    if name.startswith(("codes", "scale", "zero")):
+        # of two that a tie, or two rules, may give either is right
         _, low, high = intervals(p, [name])[name]
-        expected = np.clip(actual, low, high)
+        expected = np.where(abs(actual - low) <= abs(high - actual), low, high)
     elif name.startswith("lut"):
         # the entry of a code that is NaN must be NaN, which equals nothing: 0 stands for it while they are compared
         is_nan = np.isnan(expected) & np.isnan(FORMATS[str(trace.case.codes)].values)

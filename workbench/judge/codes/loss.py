@@ -47,10 +47,10 @@ def loss(trace: Trace) -> Loss:
     wanted, reached = (np.empty(trace.stages["out"].shape) for _ in range(2))
 
     def one(part: Box) -> None:
-        attn_bias = part.attn_bias(trace.case, trace.inputs)
+        added = trace.added(part)
         options: dict[str, Any] = dict(trace.case.numbers)
         options["mask"] = part.visible(trace.case, trace.inputs)
-        options["attn_bias"] = None if attn_bias is None else to_float64(attn_bias)
+        options["attn_bias"] = None if added is None else to_float64(added.bias)
         for out, arrays in ((wanted, inputs), (reached, read)):
             of_part = (part.of_input(trace.case, name, arrays[name]) for name in INPUTS)
             part.of(out, "bhqd")[...] = dense.attention(*of_part, **options)["out"]

@@ -1,0 +1,148 @@
+"""What the kernel on codes is built with: the constants that its capitals are bound to, and the cases that it takes."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workbench.case.case import Case
+from workbench.case.contract import Contract
+from workbench.case.fields import GIVEN, QUANTISED
+from workbench.case.formats import FORMATS
+from workbench.case.stages import BLOCKS as OF_BLOCKS
+from workbench.case.stages import CODES
+from workbench.cuda import flash_build
+from workbench.cuda.device import CASTS, LANES
+from workbench.cuda.kernel import LARGEST_BLOCK, Kernel, padded
+from workbench.refusal import Refusal
+
+HEAD_DIMS = range(16, 129, 16)
+BLOCKS = range(16, LARGEST_BLOCK + 1, 16)  # a tensor-core tile is 16x16
+#: fields of a case that the kernels on floats alone take
+NOT_TAKEN = (
+    *("seqlens_q", "seqlens_k", "shared_kv", "softcap", "window", "alibi_slopes", "sinks", "dropout_p"),
+    *("score_mod", "mask_mod", "page_size", "pack_gqa"),
+)
+#: default tiles (block_q, block_k) for head_dim up to 64 and beyond, as large as shared memory allows
+DEFAULT_BLOCKS = {64: (64, 32), 128: (32, 32)}
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What a build binds the capitals to."""
+
+    block_q: int
+    block_k: int
+    head_dim: int  #: padded: one of HEAD_DIMS
+    codes: str  #: format of the codes
+    scores: str  #: mma or scalar
+    decode: str  #: table or direct
+    probs_dtype: str  #: to which probs are cast before they meet V
+    dims: int = 0  #: dims that share a scale; 0: those of a head in all batches
+
+    @property
+    def threads(self) -> int:
+        """Threads in a block: LANES for each query row."""
+        return self.block_q * LANES
+
+    @property
+    def leading_dimension(self) -> int:
+        """Elements from one row of a tile to the next: 16 bytes more than a row, so that 8 rows lie in other banks."""
+        return self.head_dim + 8
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory of a block: tiles of Q and of K or V in float16; in float32 scores, the accumulator, max
+        and sum of each row, and two tables.
+        """
+        halves = self.leading_dimension * (self.block_q + self.block_k)
+        tables = 2 * CODES if self.decode == "table" else 0
+        return 2 * halves + 4 * (self.block_q * (self.block_k + self.head_dim + 2) + tables)
+
+    def names(self) -> dict[str, Any]:
+        """Capital name in the kernel's source -> its value."""
+        return {
+            "BLOCK_Q": self.block_q,
+            "BLOCK_K": self.block_k,
+            "HEAD_DIM": self.head_dim,
+            "DIMS": self.head_dim // LANES,
+            "LD": self.leading_dimension,
+            "Q_SIZE": self.block_q * self.leading_dimension,
+            "KV_SIZE": self.block_k * self.leading_dimension,
+            "S_SIZE": self.block_q * self.block_k,
+            "THREADS": self.threads,
+            "WARPS": self.threads // 32,
+            "SIMULATED": self.codes == "simulated",
+            "INT8": self.codes == "int8",
+            "FOUR_BITS": FORMATS[self.codes].four_bits,
+            "FRACTION_BITS": 3 if self.codes.endswith("e4m3") else 2,
+            "HEADS": self.dims == 0,
+            "BLOCK": self.dims,
+            "E8M0": FORMATS[self.codes].scale_dtype == "float8_e8m0fnu",
+            "E4M3": FORMATS[self.codes].scale_dtype == "float8_e4m3fn",
+            "ZEROS": FORMATS[self.codes].zero,
+            "TENSOR_SCALE": FORMATS[self.codes].tensor_scale,
+            "TABLE": self.decode == "table",
+            "MMA": self.scores == "mma",
+            "CAST": CASTS[self.probs_dtype],
+        }
+
+
+def constants(case: Case, beside: Collection[str] = ()) -> Constants:
+    """The constants of a settled case, whatever inputs are `beside` q, k and v: the kernel takes none."""
+    assert case.block_q and case.block_k and case.codes and case.scores and case.decode and case.probs_dtype
+    tiles = (case.block_q, case.block_k, padded(case.head_dim))
+    dims = 0 if case.scale_of not in OF_BLOCKS else FORMATS[case.codes].block
+    dims = padded(case.head_dim) if case.scale_of == "token" else dims
+    return Constants(*tiles, case.codes, case.scores, case.decode, case.probs_dtype, dims)
+
+
+def settle(kernel: Kernel, case: Case) -> Case:
+    """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
+    if case.distribution == GIVEN:
+        case = case.but(dtype="float32")  # which holds what other dtypes hold
+    if case.dtype != "float32":
+        raise Refusal(f"kernel {kernel.name} quantises float32 inputs and takes no dtype; got dtype={case.dtype}")
+    for name in NOT_TAKEN:
+        if (value := getattr(case, name)) != getattr(Case, name):
+            raise Refusal(f"kernel {kernel.name} takes no {name}; got {value}")
+    if case.head_dim_v != case.head_dim:
+        raise Refusal(f"kernel {kernel.name} takes v as wide as k: {case.head_dim}; got head_dim_v={case.head_dim_v}")
+    if case.head_dim not in HEAD_DIMS:
+        raise Refusal(f"kernel {kernel.name} takes head_dim 16 to 128 in steps of 16; got {case.head_dim}")
+    if case.probs_dtype not in (None, "float16", "float32"):
+        raise Refusal(
+            f"kernel {kernel.name} casts probs to float16 or keeps them in float32; got probs_dtype={case.probs_dtype}"
+        )
+    block_q, block_k = next(blocks for dim, blocks in DEFAULT_BLOCKS.items() if dim >= case.head_dim)
+    case = case.but(
+        block_q=case.block_q or block_q,
+        block_k=case.block_k or block_k,
+        probs_dtype=case.probs_dtype or "float16",
+        **{name: getattr(case, name) or values[0] for name, values in QUANTISED.items() if name != "decode"},
+    )
+    # a table holds the scale of a head
+    if case.decode == "table" and case.scale_of in OF_BLOCKS:
+        raise Refusal(
+            f"kernel {kernel.name} has tables of codes with a scale a head alone; got decode=table, "
+            f"scale_of={case.scale_of}"
+        )
+    case = case.but(decode=case.decode or ("direct" if case.scale_of in OF_BLOCKS else "table"))
+    for name in ("block_q", "block_k"):
+        if getattr(case, name) not in BLOCKS:
+            raise Refusal(
+                f"{name} of kernel {kernel.name} is a multiple of 16 from 16 to 128; got {getattr(case, name)}"
+            )
+    return case
+
+
+def contract(case: Case) -> Contract:
+    """The contract of a settled case: out is float16, whatever was quantised, and qk comes from tensor cores or not,
+    acc never.
+    """
+    return replace(
+        flash_build.contract(case),
+        operands_dtype="float16",
+        out_dtype="float16",
+        accumulation="tensor-core" if case.scores == "mma" else "nearest",
+        acc_accumulation="nearest",
+    )
