@@ -3,7 +3,8 @@
 import pytest
 
 from workbench.explore import ranges
-from workbench.explore.ranges import BUILDS, Among
+from workbench.explore.draw import Among
+from workbench.explore.ranges import BUILDS
 
 FEW_BUILDS = BUILDS[0], BUILDS[1], BUILDS[4]
 assert {build.dtype for build in FEW_BUILDS} == {build.dtype for build in BUILDS}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from workbench.trace.inputs import save as save_inputs
     from workbench.trace.narrow import narrowed
     from workbench.trace.printed import load_log
+    from workbench.trace.ranks import load_ranks, save_rank
     from workbench.trace.trace import Trace
 
 #: public name -> where it is, in data-flow order; imported when first used, so that `import workbench` is light
@@ -40,6 +41,8 @@ _HOMES = {
     "load": "trace.file.load",
     "load_log": "trace.printed.load_log",
     "save": "trace.file.save",
+    "save_rank": "trace.ranks.save_rank",
+    "load_ranks": "trace.ranks.load_ranks",
     "narrowed": "trace.narrow.narrowed",
     "diff": "judge.diff.diff",
     "Diff": "judge.diff.Diff",
@@ -69,10 +72,12 @@ __all__ = [
     "load",
     "load_inputs",
     "load_log",
+    "load_ranks",
     "narrowed",
     "run",
     "save",
     "save_inputs",
+    "save_rank",
     "shrink",
     "table",
 ]

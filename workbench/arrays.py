@@ -61,6 +61,8 @@ def handed_over(x: np.ndarray, arrays: str, device: str) -> Any:
         made = library.from_numpy(x.view(np.uint16)).view(library.bfloat16)
     else:
         made = library.from_numpy(x)
+    if not x.size:  # NumPy's strides of such an array are 0, torch's are not
+        made = library.empty(x.shape, dtype=made.dtype)
     return made.to(device)
 
 

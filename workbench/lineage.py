@@ -20,7 +20,7 @@ _METHODS = frozenset(
     ("astype", "bfloat16", "clone", "contiguous", "copy", "copy_to_host", "cpu", "detach", "float", "get", "half")
     + ("numpy", "to", "view")
 )
-_FUNCTIONS = frozenset(("array", "asarray", "ascontiguousarray", "float16", "float32", "half2float"))
+_FUNCTIONS = frozenset(("array", "asarray", "ascontiguousarray", "float16", "float2half_rn", "float32", "half2float"))
 #: what is given an array and leaves it alone
 _READERS = frozenset(("append", "debug", "info", "save", "savez", *dir(builtins)))
 #: what computes nothing, and whose maker no name tells

@@ -38,6 +38,7 @@ def test_every_field_of_a_case_has_its_rule_and_its_role() -> None:
     assert of_role(ARITHMETIC, TILES) == ("splits", "block_q", "block_k", "pack_gqa", "probs_dtype", "scores", "decode")
     assert {**QUANTISED} == {
         "codes": (*FORMATS,),
+        "codes_of": ("qkv", "kv"),
         "scale_of": ("head", "token", "block"),
         "scores": ("mma", "scalar"),
         "decode": ("table", "direct"),

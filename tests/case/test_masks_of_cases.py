@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench import Case, Refusal
+from workbench import Case, Refusal, run
 from workbench.case import masks
 from workbench.case.box import Box, case_of, parse, with_causal
 from workbench.case.inputs import by_name
@@ -77,7 +77,7 @@ def test_lengths_settle_each_other():
             dict(alibi_slopes=(float("nan"),)),
             "alibi_slopes must be geometric, or finite numbers, one for each query head; got (nan,)",
         ),
-        (dict(score_mod="mod"), "score_mod must be a function, or path.py:name of one; got 'mod'"),
+        (dict(score_mod="mod"), "score_mod must be a function, or path.py:name or module:name of one; got 'mod'"),
         (dict(dropout_p=1.0), "dropout_p must be above 0 and below 1; got 1.0"),
         (dict(seqlens_q=(3, -1)), "seqlens_q must be whole numbers of at least 0, one for each sequence; got (3, -1)"),
         (
@@ -212,3 +212,14 @@ def test_what_is_behind_the_end_of_a_sequence_is_zero():
     assert np.all(q[0, :, 2:] == 0) and np.all(k[1, :, 1:] == 0) and np.all(v[1, :, 1:] == 0) and np.all(q[1] != 0)
     given_too = by_name(case, {"q": np.ones_like(q), "k": np.ones_like(k), "v": np.ones_like(v)})
     assert given_too["k"].sum() == 64 * 5
+
+
+def test_a_v_that_is_not_k_s_is_refused_where_they_share_memory():
+    case = Case(seqlen=4, head_dim=6, head_dim_v=4, shared_kv=True, scale=0.5)
+    q, k, v = case.inputs()
+    v[0, 0, 2, 1] = 7
+    with pytest.raises(Refusal) as refused:
+        run(lambda *qkv, **more: qkv[0], case, inputs={"q": q, "k": k, "v": v})
+    assert str(refused.value) == (
+        f"<lambda>: shared_kv says that v is the first 4 dims of k; at [0, 0, 2, 1] v holds 7.0 and k {k[0, 0, 2, 1]}"
+    )

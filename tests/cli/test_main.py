@@ -213,7 +213,7 @@ def test_untestable_exits_with_1() -> None:
         ),
         (["flash", "--fault", "nope"], f"unknown fault 'nope'; `workbench faults` lists them: {', '.join(CATALOGUE)}"),
         (["flash", "--head-dim", "0"], "head_dim must be a whole number of at least 1; got 0"),
-        (["flash", "--head-dim", "200"], "kernel flash takes head_dim 1 to 128; got 200"),
+        (["flash", "--head-dim", "600"], "kernel flash takes head_dim 1 to 576; got 600"),
         (["flash", "--input-std", "nan"], "input_std must be a finite number; got nan"),
         (["flash", "--splits", "2"], "kernel flash does not split the keys and takes no splits; got splits=2"),
         (

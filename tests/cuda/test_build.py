@@ -10,8 +10,8 @@ from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS, absent
 from workbench.cuda.build import build
 from workbench.cuda.device import LANES
 from workbench.cuda.faults.fault import Fault
-from workbench.cuda.flash import Constants
-from workbench.cuda.fp8 import Constants as QuantisedConstants
+from workbench.cuda.flash_build import SWITCHES, Constants
+from workbench.cuda.fp8_build import Constants as QuantisedConstants
 from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
 from workbench.refusal import Refusal
@@ -34,7 +34,7 @@ def stages_with_softcap(kernel):
 def constants_of(kernel):
     if kernel.quantised:
         return QuantisedConstants(16, 32, 64, "e5m2", "mma", "table", "float16")
-    return replace(CONSTANTS, split=kernel.splits, softcap=True, window=True)
+    return replace(CONSTANTS, switches=tuple(name for name in SWITCHES if kernel.splits or name != "SPLIT"))
 
 
 @pytest.fixture
@@ -256,16 +256,16 @@ def test_every_build_keeps_the_line_numbers_of_the_file(kernel, function):
 def test_capitals_are_bound(built, head_dim):
     _, made = built("out[0] = BLOCK_Q")
     assert made.source.namespace["BLOCK_Q"] == 16
-    names = Constants(16, 32, head_dim, "bfloat16").names()
+    names = Constants(16, 32, head_dim, "bfloat16", switches=("WHOLE",) if head_dim <= 128 else ()).names()
     assert {name: value for name, value in names.items() if isinstance(value, int)} == {
         "BLOCK_Q": 16,
         "BLOCK_K": 32,
         "HEAD_DIM": head_dim,
         "DIMS": head_dim // LANES,
+        "CHUNK": 64 if head_dim > 128 else head_dim,
         "THREADS": 16 * LANES,
-        "SPLIT": False,
-        "SOFTCAP": False,
-        "WINDOW": False,
+        **dict.fromkeys(SWITCHES, False),
+        "WHOLE": head_dim <= 128,
     }
     out = [0]
     made.source.namespace["kernel"]([], out)
@@ -286,6 +286,8 @@ def test_capitals_of_a_kernel_on_codes():
         "THREADS": 16 * LANES,
         "WARPS": 2,
         "SIMULATED": False,
+        **dict.fromkeys(("INT8", "FOUR_BITS", "E8M0", "E4M3", "ZEROS", "TENSOR_SCALE"), False),
+        **{"HEADS": True, "BLOCK": 0},
         "FRACTION_BITS": 3,
         "TABLE": False,
         "MMA": False,
@@ -336,7 +338,7 @@ def test_a_switch_leaves_the_branch_that_is_taken(built, split):
     if not SPLIT:
         out[2] = 4
     """
-    text, _ = built(body, constants=replace(CONSTANTS, split=split))
+    text, _ = built(body, constants=replace(CONSTANTS, switches=("SPLIT",) * split))
     taken = "out[0] = 1\nfor i in range(4):\n    out[1] = 3" if split else "out[0] = 2"
     assert text == f"{taken}\nif not SPLIT:\n    out[2] = 4"
 
@@ -344,7 +346,7 @@ def test_a_switch_leaves_the_branch_that_is_taken(built, split):
 def test_parameters_that_only_a_branch_not_taken_reads_are_no_arguments(built):
     body = "if SPLIT:\n    out[0] = x[0]\nelse:\n    probe.scores[0] = 1"
     assert arguments(built(body, ["scores"])[1]) == ("probe_scores",)
-    _, made = built(body, ["scores"], constants=replace(CONSTANTS, split=True))
+    _, made = built(body, ["scores"], constants=replace(CONSTANTS, switches=("SPLIT",)))
     assert arguments(made) == made.parameters == ("x", "out")
 
 

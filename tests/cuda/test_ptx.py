@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,8 +22,8 @@ from workbench.case.stages import ALGORITHMS, STAGES, absent
 from workbench.cuda.build import build
 from workbench.cuda.doctor import facts
 from workbench.cuda.faults.fault import Fault
-from workbench.cuda.flash import BLOCKS, Constants
-from workbench.cuda.fp8 import Constants as QuantisedConstants
+from workbench.cuda.flash_build import BLOCKS, SWITCHES, Constants
+from workbench.cuda.fp8_build import Constants as QuantisedConstants
 from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import SHARED_LIMIT, settle
@@ -46,6 +47,7 @@ FUNCTIONS = {
     for kernel in KERNELS.values()
     for function, file in kernel.functions.items()
 }
+PLAIN = Path(__file__).with_name("plain_kernels.py")
 FLOATS = [name for name, (kernel, _) in FUNCTIONS.items() if not kernel.quantised]
 CODES_TILES = (64, 32, 64)
 #: every format, scores, decoding and probs of a kernel on codes is in one of them
@@ -59,9 +61,17 @@ CODES_VARIANTS = [
 ]
 STORAGE = {"float32": types.float32, "float16": types.float16, "bfloat16": types.uint16}
 SCALARS = {
-    **dict.fromkeys(("scale", "softcap"), types.float32),
-    "causal": types.boolean,
-    **dict.fromkeys(("diagonal", "left", "right"), types.int32),
+    **dict.fromkeys(("scale", "softcap", "keep_scale"), types.float32),
+    **dict.fromkeys(("causal", "bottom_right"), types.boolean),
+    **dict.fromkeys(("diagonal", "left", "right", "max_seqlen_k"), types.int32),
+}
+#: arrays that are no stages -> their types
+BESIDE = {
+    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens"), types.int32[::1]),
+    "block_table": types.int32[:, ::1],
+    **dict.fromkeys(("mask", "dropout_mask"), types.uint8[:, :, :, ::1]),
+    "bias": types.float32[:, :, :, ::1],
+    **dict.fromkeys(("alibi_slopes", "sinks"), types.float32[::1]),
 }
 
 
@@ -79,8 +89,8 @@ def signature(function, algorithm, dtype):
     """The types that `workbench.cuda.run` launches a built function with."""
 
     def of(name):
-        if name in SCALARS:
-            return SCALARS[name]
+        if name in SCALARS or name in BESIDE:
+            return (SCALARS | BESIDE)[name]
         stage = name.removeprefix("probe_")
         dims = 4 if name in ("q", "k", "v") else len(STAGES[stage].axes)
         if algorithm == "fp8":
@@ -104,7 +114,7 @@ def library_of(function, algorithm, dtype, options):
 def compiled(name, constants, probed, faults=()):
     """The code library of one variant: a kernel function, its constants, all probes or none."""
     kernel, function = FUNCTIONS[name]
-    lacks = absent(numbers={"softcap"} if getattr(constants, "softcap", False) else ())
+    lacks = absent(numbers={"softcap"} if "SOFTCAP" in getattr(constants, "switches", ()) else ())
     stages = tuple(stage for stage in ALGORITHMS[kernel.algorithm] if stage not in lacks) if probed else ()
     made = build(kernel.functions[function], function, of_kernel(kernel, constants), stages, faults)
     dtype = None if kernel.quantised else constants.dtype
@@ -112,7 +122,12 @@ def compiled(name, constants, probed, faults=()):
 
 
 def of_kernel(kernel, constants):
-    return constants if kernel.quantised else replace(constants, split=kernel.splits)
+    return constants if kernel.quantised else switched(constants, *["SPLIT"] * kernel.splits)
+
+
+def switched(constants, *names):
+    """The same with these switches on besides."""
+    return replace(constants, switches=tuple(x for x in SWITCHES if x in {*constants.switches, *names}))
 
 
 def linked(library, cc, *, lto=True):
@@ -212,7 +227,7 @@ def assert_compiles_and_links(name, constants, probed, other):
 
 @pytest.mark.parametrize("name", ["flash_forward", "split_k_flash_forward"])
 def test_softcap_and_window_compile_and_link(name):
-    constants = Constants(**SMALL, dtype="bfloat16", softcap=True, window=True)
+    constants = switched(Constants(**SMALL, dtype="bfloat16"), "SOFTCAP", "WINDOW")
     assert_compiles_and_links(name, constants, True, ARCHITECTURES[0])
 
 
@@ -220,12 +235,52 @@ def test_softcap_and_window_are_more_code_alone_and_together():
     """tanh is no approximation."""
     lengths = {}
     for softcap, window in itertools.product((False, True), repeat=2):
-        constants = Constants(**SMALL, dtype="bfloat16", softcap=softcap, window=window)
+        constants = switched(Constants(**SMALL, dtype="bfloat16"), *["SOFTCAP"] * softcap, *["WINDOW"] * window)
         ptx = compiled("flash_forward", constants, False).get_asm_str(cc=(9, 0))
         lengths[softcap, window] = len(ptx)
         assert "tanh.approx" not in ptx
     assert lengths[False, False] < lengths[False, True] < lengths[True, True] > lengths[True, False]
     assert lengths[False, False] < lengths[True, False]
+
+
+#: every switch is on in one of them, on its own or among others: kernel function, constants
+SWITCHED = (
+    ("flash_forward", Constants(16, 16, 32, "bfloat16", switches=tuple({*SWITCHES} - {"SPLIT", "COLUMN"}))),
+    (
+        "split_k_flash_forward",
+        Constants(16, 16, 576, "float16", switches=("ALIBI", "COLUMN", "DIM_V", "LENGTHS", "PAGED", "PACK_GQA")),
+    ),
+    ("split_k_reduce", Constants(16, 16, 576, "float16", switches=("RAGGED", "PACKED_Q"))),
+)
+
+
+@pytest.mark.parametrize(("name", "constants"), SWITCHED, ids=lambda x: getattr(x, "head_dim", x))
+def test_switches_compile_and_link(name, constants):
+    library = compiled(name, constants, True)
+    for cc in ARCHITECTURES:
+        ptx = library.get_asm_str(cc=cc)
+        assert f".target sm_{cc[0]}{cc[1]}" in ptx and ".f32" in ptx and ".f64" not in ptx
+    _, log = linked(library, ARCHITECTURES[-1])
+    assert 0 < registers_of(log) * constants.threads <= REGISTERS
+    assert shared_of(log) == (0 if name == "split_k_reduce" else constants.shared_bytes) <= SHARED_LIMIT
+
+
+def test_every_switch_is_compiled():
+    assert set().union(*(of_kernel(FUNCTIONS[name][0], one).switches for name, one in SWITCHED)) == {*SWITCHES}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_build_without_switches_is_a_kernel_that_has_none(name):
+    """What they cost where they are off is nothing: the PTX is that of kernels without any, but for lines of the source."""
+    kernel, function = FUNCTIONS[name]
+    constants = Constants(**SMALL, dtype="bfloat16")
+    plain = build(PLAIN, function, of_kernel(kernel, constants), (), ())
+    plain = library_of(plain.source.namespace[function], kernel.algorithm, constants.dtype, plain.cuda_options)
+    expected, actual = (
+        re.sub(r"(?m)^\s*(\.loc|\.file|//).*\n?", "", normalised(library.get_asm_str(cc=(9, 0))))
+        for library in (plain, compiled(name, constants, False))
+    )
+    assert "fma.rn.f32" in expected and actual == expected
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("flash_forward", "float16"), ("split_k_flash_forward", "bfloat16")])
@@ -369,7 +424,7 @@ def test_plain_build_is_the_source_without_its_probe_lines_and_switches(name, co
     switches = {capital: value for capital, value in namespace.items() if isinstance(value, bool)}
     stripped = without_switches(without_probe_lines(text), function, switches)
     assert text.count("\n") == stripped.count("\n") and "    probe." in text and "    probe." not in stripped
-    assert not re.search(r"\bif [A-Z]+:", stripped) and (name == "split_k_reduce" or re.search(r"\bif [A-Z]+:", text))
+    assert not re.search(r"\bif [A-Z_]+:", stripped) and re.search(r"\bif [A-Z_]+:", text)
     exec(compile(stripped, str(kernel.functions[function]), "exec"), namespace)
     options = {"lineinfo": True, "launch_bounds": constants.threads}
     dtype = None if kernel.quantised else constants.dtype
@@ -385,7 +440,7 @@ def without_switches(text, function, switches):
     """
     lines = text.split("\n")
     for i, line in enumerate(lines):
-        found = re.fullmatch(r" +if ([A-Z]+):", line)
+        found = re.fullmatch(r" +if ([A-Z_]+):", line)
         if found is None:
             continue
         lines[i] = ""
@@ -394,10 +449,10 @@ def without_switches(text, function, switches):
             lines[i] = ""
             take(lines, i + 1, indent(line), not switches[found[1]])
     text = "\n".join(lines)
-    (head,) = re.findall(rf"^def {function}\(\s*(.*?)\s*\):$", text, re.MULTILINE | re.DOTALL)
+    (head,) = re.findall(rf"^def {function}\(\s*(.*?),?\s*\):(?:  # fmt: skip)?$", text, re.MULTILINE | re.DOTALL)
     body = text.partition(head)[2].split('"""')[2]
-    kept = [name for name in head.split(", ") if re.search(rf"\b{name}\b", body)]
-    return text.replace(head, ", ".join(kept))
+    kept = [name for name in re.split(r",\s+", head) if re.search(rf"\b{name}\b", body)]
+    return text.replace(head, ", ".join(kept) + "\n" * head.count("\n"))
 
 
 def take(lines, first, outer, taken):

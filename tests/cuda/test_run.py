@@ -12,7 +12,7 @@ from workbench import Case, Refusal, Unavailable, run
 from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, PROBE_SETS, absent
 from workbench.cuda import run as runs
-from workbench.cuda.flash import constants
+from workbench.cuda.flash_build import constants
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
@@ -41,7 +41,7 @@ def test_64x64_tiles_of_head_dim_64_have_256_threads_and_fill_shared_memory() ->
     ("kernel", "options", "message"),
     [
         ("flash", {"splits": 2}, "kernel flash does not split the keys and takes no splits; got splits=2"),
-        ("split_k", {"head_dim": 129}, "kernel split_k takes head_dim 1 to 128; got 129"),
+        ("split_k", {"head_dim": 577}, "kernel split_k takes head_dim 1 to 576; got 577"),
         ("flash", {"block_k": 48}, "block_k is one of 16, 32, 64, 128; got 48"),
         (
             "flash",

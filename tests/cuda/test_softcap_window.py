@@ -9,7 +9,7 @@ from tests.refusals import refusal
 from workbench import Case, check, run
 from workbench.case.stages import ALGORITHMS
 from workbench.cuda.faults.catalogue import CATALOGUE
-from workbench.cuda.flash import contract
+from workbench.cuda.flash_build import contract
 from workbench.cuda.kernels import KERNELS as ALL_KERNELS
 from workbench.cuda.plan import settle
 from workbench.floats import to_float64

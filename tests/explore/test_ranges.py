@@ -12,7 +12,8 @@ from workbench.case.case import Case
 from workbench.case.fields import ALIGNMENTS
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
-from workbench.explore.ranges import BUILDS, RANGES, Among, Between
+from workbench.explore.draw import Among, Between
+from workbench.explore.ranges import BUILDS, RANGES
 from workbench.explore.sample import sample
 from workbench.explore.strategies import cases
 

@@ -10,7 +10,7 @@ import pytest
 from workbench.case.case import Case
 from workbench.explore.shrink.attempts import Outcome
 from workbench.explore.shrink.shrink import Shrunk, shrink
-from workbench.explore.shrink.smaller import below, by_hypothesis
+from workbench.explore.shrink.smaller import below, by_hypothesis, descend
 from workbench.explore.shrink.space import axes, changed, coordinates, elements
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
@@ -201,15 +201,64 @@ def test_ctrl_c_gives_the_best_so_far() -> None:
     assert elements(found.smallest) < elements(found.start.trace.case)
 
 
+SOME = Case(
+    heads=4, kv_heads=2, seqlens_q=(3, 5, 2), seqlens_k=(9, 4, 6), head_dim=4, head_dim_v=3, sinks=(1.0, 2.0, 3.0, 4.0),
+    alibi_slopes="geometric", alibi_form="column", dropout_p=0.25, page_size=4,
+)  # fmt: skip
+
+
+def by_rule(rule: Callable[[Case], bool], start: Case = SOME) -> Case:
+    """The smallest case that was found, of a failure that is a rule on cases."""
+    recorded = Recorded(start, rule)
+    attempts: Any = recorded
+    descend(attempts, tiled=False)
+    return recorded.best
+
+
+def test_what_a_failure_does_not_need_of_a_case_is_dropped() -> None:
+    plain = Case(seqlen=1, head_dim=1, distribution="constant-v")
+    assert by_rule(lambda case: True) == plain
+    assert by_rule(lambda case: case.dropout_p is not None) == plain.but(dropout_p=0.25)
+    assert by_rule(lambda case: case.alibi_slopes is not None) == plain.but(alibi_slopes="geometric")
+    assert by_rule(lambda case: case.head_dim_v == 3) == plain.but(head_dim_v=3)
+    # sinks of the heads that are left
+    assert by_rule(lambda case: case.sinks is not None and case.heads > 1) == plain.but(
+        heads=2, kv_heads=2, sinks=(1.0, 2.0)
+    )
+    assert by_rule(lambda case: case.page_size is not None and case.heads > case.kv_heads).sinks is None
+
+
+def test_sequences_become_fewer_and_shorter() -> None:
+    small = by_rule(
+        lambda case: case.ragged and any(k > q + 1 for q, k in zip(case.lengths_q, case.lengths_k, strict=True))
+    )
+    assert (small.seqlens_q, small.seqlens_k, small.batch) == (None, (3,), 1)
+    small = by_rule(lambda case: case.ragged and case.lengths_k[-1] > case.lengths_k[-2:][0] and case.batch > 1)
+    assert (small.seqlens_k, small.batch, small.seqlen_q, small.page_size) == ((1, 2), 2, 1, None)
+    small = by_rule(lambda case: case.ragged and sorted(case.lengths_q)[0] != sorted(case.lengths_q)[-1] == 5)
+    assert small.seqlens_q in ((5, 1), (1, 5)) and small.seqlens_k is None and small.seqlen_k == 1
+
+
 class Recorded:
     """Attempts whose runs are a rule, and are recorded."""
+
+    late = False
 
     def __init__(self, best: Case, rule: Callable[[Case], bool]) -> None:
         self.best, self.rule, self.tried = best, rule, list[Case]()
 
     def outcome(self, **changes: Any) -> Outcome:
-        self.tried.append(changed(self.best, **changes))
+        try:
+            self.tried.append(changed(self.best, **changes))
+        except Refusal:
+            return Outcome.REFUSED
         return Outcome.FAILS if self.rule(self.tried[-1]) else Outcome.PASSES
+
+    def fails(self, **changes: Any) -> bool:
+        if self.outcome(**changes) is not Outcome.FAILS:
+            return False
+        self.best = self.tried[-1]
+        return True
 
 
 def test_hypothesis_begins_at_the_start_and_writes_no_file(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,12 +279,20 @@ def test_coordinates_make_the_case_again() -> None:
         Case(batch=2, heads=6, kv_heads=3, seqlen_q=5, seqlen_k=9, causal=True, causal_alignment="top-left"),
         Case(head_dim=24, window=(16, 3), softcap=5.0, splits=3, seed=7, distribution="peaked", input_std=2.0),
         Case(window=(4, -1), scale=0.3),
+        SOME,
+        Case(batch=2, seqlens_k=(3, 4), seqlen=9, shared_kv=True, head_dim=6, head_dim_v=2, scale=0.5, pack_gqa=True),
     )
     for case in cases:
         assert changed(case, **coordinates(case)) == case
         for name, values in axes(case, tiled=True).items():
             assert values[-1] == coordinates(case)[name], name
     assert changed(cases[1], head_dim=16).scale == 0.25 and changed(cases[2], head_dim=16).scale == cases[2].scale
+    assert changed(SOME, kv_heads=1).sinks == (1.0, 2.0) and changed(SOME, head_dim_v=None).head_dim_v == 4
+    assert changed(SOME, seqlens_q=(2, 1), seqlens_k=(3, 1)) == SOME.but(
+        batch=2, seqlens_q=(2, 1), seqlens_k=(3, 1), seqlen_q=2, seqlen_k=3
+    )
+    # no rows behind the end of a sequence, and v is not counted twice
+    assert elements(SOME) == 10 * 4 * 4 + 19 * 2 * (4 + 3) and elements(cases[-1]) == 18 * 6 + 7 * 6
     assert changed(cases[1], window_left=2).window == (2, 3) and changed(cases[1], window=False).window is None
 
 

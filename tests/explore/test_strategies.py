@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 
 from tests.refusals import refusal
 from workbench.case.case import Case
+from workbench.explore.features import FEATURES
 from workbench.explore.strategies import awkward_values, cases, tensors
 from workbench.floats import DTYPES, round_to
 
+#: what a feature makes unlike other cases
+OF_FEATURES = {
+    "sinks", "alibi_slopes", "dropout_p", "head_dim_v", "shared_kv", "seqlens_q", "seqlens_k", "page_size", "pack_gqa",
+}  # fmt: skip
 SOME = settings(max_examples=60, deadline=None)
 
 
@@ -68,3 +73,27 @@ def test_tensors_shrink_to_zeros_and_have_every_structure():
     assert np.any(cancelling["v"] < 0)
     hot = find(tensors(case), lambda found: np.count_nonzero(found["q"][0, 0], axis=-1).tolist() == [1] * 6)
     assert np.all(np.count_nonzero(hot["q"], axis=-1) == 1)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_cases_of_every_feature_are_drawn_and_shrink_to_the_plainest(feature):
+    @settings(max_examples=15, deadline=None)
+    @given(cases(feature=feature), st.data())
+    def holds(case, data):
+        same_width = feature in ("head_dim_v", "shared_kv") and case.head_dim_v == case.head_dim
+        assert same_width or case.unusual.keys() & OF_FEATURES
+        assert Case(**case.as_dict()) == case
+        found = data.draw(tensors(case))
+        if case.shared_kv:
+            assert np.array_equal(found["v"], found["k"][..., : case.head_dim_v])
+
+    holds()
+    plain = find(cases(feature=feature), lambda case: True)
+    assert (plain.heads, plain.seqlen_q, plain.causal, plain.softcap) == (1, 1, False, None)
+
+
+def test_a_strategy_chooses_among_features():
+    asked = cases(feature=st.sampled_from((None, "sinks", "packed")))
+    assert find(asked, lambda case: True).unusual.keys().isdisjoint(OF_FEATURES)
+    assert find(asked, lambda case: case.sinks is not None).seqlens_q is None
+    assert find(asked, lambda case: case.ragged and max(case.seqlens_k) > 2).seqlens_k in ((0, 3), (3, 0))

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, Unavailable, diff, run
+from workbench.case.contract import Contract
+from workbench.case.stages import STAGES
 
 CASE = Case(seqlen=24, heads=4, kv_heads=2, head_dim=16, causal=True)
+PROMISES = [field.name for field in fields(Contract) if field.name != "assumed"]
 
 
 def attention(
@@ -244,9 +248,7 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
         ({}, "<lambda> returned no stage; return out, (out, lse), or a dict of stage name -> array"),
         (
             {"scoers": OUT},
-            "<lambda> returned unknown stages scoers; stages are: scale_q, scale_k, scale_v, codes_q, codes_k, codes_v, lut_k, "
-            "lut_v, dequant_q, dequant_k, dequant_v, qk, capped, scores, row_max, correction, probs, probs_cast, row_sum, acc, "
-            "partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, out, lse",
+            f"<lambda> returned unknown stages scoers; stages are: {', '.join(STAGES)}",
         ),
         (
             {"capped": np.zeros((1, 4, 24, 24), np.float32), "out": OUT},
@@ -256,12 +258,7 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
         ({"out": OUT, "contract": 3}, '<lambda>: "contract" must be a dict; got int'),
         (
             {"out": OUT, "contract": {"tile": 3}},
-            '"contract" has the fields block_k, splits, scores_dtype, probs_dtype, partials_dtype, out_dtype, row_sum_of_cast, '
-            "accumulation, acc_accumulation, mma_block, mma_extra_bits, accumulator_dtype, input_precision, scaled_q_dtype, "
-            "exp_ulps, exp_ulps_per_x, exp_flushes, exp_floor, exp_argument, tanh, fast_math, base2, scores_scaled, row_max, "
-            "probs_normalised, normalisation, split_bounds, tile_order, skips_masked_tiles, mask_sentinel, empty_out, empty_lse, "
-            "probs_rounding, partials_rounding, out_rounding, operands_dtype, saturates; "
-            "got 'tile'",
+            f"\"contract\" has the fields {', '.join(PROMISES)}; got 'tile'",
         ),
         (
             {"out": OUT, "contract": {"block_k": 0}},

@@ -210,7 +210,8 @@ def test_wrong_usage_is_refused() -> None:
 
     takes, plain = given_codes("e4m3", "out"), given_floats("e4m3", "out")
     assert refusal(takes, CASE) == (
-        "kernel takes codes, as its keyword scale_q says: choose codes of simulated, e4m3, e5m2"
+        "kernel takes codes, as its keyword scale_q says: choose codes of simulated, e4m3, e5m2, mxfp8-e4m3, "
+        "mxfp8-e5m2, nvfp4, int8, int4"
     )
     codes: dict[str, Any] = {}
     for x, array in zip("qkv", CASE.inputs(), strict=True):

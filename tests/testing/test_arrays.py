@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.explore.laws.fields import boxes
 from workbench import Case, Refusal
+from workbench.case.memory import cu_seqlens, packed
 from workbench.testing import AttentionError, assert_attention_close
 
 CASE = Case(batch=2, heads=2, kv_heads=1, seqlen_q=6, seqlen_k=10, head_dim=8, dtype="float16")
@@ -97,6 +99,108 @@ def test_a_contract_makes_budgets_tighter():
     in_float32 = dict.fromkeys(("probs_dtype", "scores_dtype", "partials_dtype"), "float32")
     with pytest.raises(AttentionError):
         assert_attention_close(off, Q, K, V, contract=in_float32)
+
+
+# --- with what a case may have beside
+
+
+def made(case, **inputs):
+    """q, k, v, out and lse of a case, by a kernel in float32."""
+    q, k, v = case.inputs()
+    told = {"seqlens_q": case.lengths_q, "seqlens_k": case.lengths_k, "dropout_mask": case.dropout_mask()}
+    told |= {"alibi_slopes": case.slopes, "sinks": case.sink_logits, "dropout_p": case.dropout_p, **inputs}
+    out, lse = boxes()(q, k, v, scale=case.scale, causal=case.causal, **told)
+    return (out, q, k, v), {"lse": lse, "causal": case.causal}
+
+
+BESIDE = CASE.but(seqlen_q=9, seqlen_k=12, heads=4, kv_heads=2, head_dim_v=5)
+
+
+def test_sinks_and_slopes_are_taken_and_those_of_another_head_fail():
+    case = BESIDE.but(sinks=(1.0, 2.0, 0.5, 3.0), alibi_slopes="geometric")
+    arrays, said = made(case)
+    said |= {"sinks": case.sink_logits, "alibi_slopes": case.slopes}
+    assert assert_attention_close(*arrays, **said).verdict in ("exact", "rounding")
+    for name in ("sinks", "alibi_slopes"):
+        with pytest.raises(AttentionError):
+            assert_attention_close(*arrays, **{**said, name: np.roll(said[name], 1)})
+
+
+def test_a_failure_says_what_there_was_beside_and_the_other_form_of_alibi():
+    case = BESIDE.but(alibi_slopes="geometric", sinks="normal", causal=True)
+    (out, *qkv), said = made(case.but(sinks=None))
+    shift = case.slopes[None, :, None] * (np.arange(9) + 3)  # slope * key, of which lse is larger
+    said = {**said, "lse": said["lse"] + shift.astype(np.float32), "alibi_slopes": case.slopes}
+    text = failure(out, *qkv, **said)
+    assert "it passes with alibi_form='column'" in text.splitlines()
+    assert ", alibi_slopes=0.25,0.0625,0.015625,0.00390625, alibi_form='distance'" in text
+
+
+def test_dropout_comes_with_its_mask():
+    case = BESIDE.but(dropout_p=0.25)
+    arrays, said = made(case)
+    mask = case.dropout_mask()
+    assert assert_attention_close(*arrays, **said, dropout_p=0.25, dropout_mask=mask).verdict in ("exact", "rounding")
+    with pytest.raises(AttentionError):
+        assert_attention_close(*arrays, **said, dropout_p=0.25, dropout_mask=~mask)
+    for half in ({"dropout_p": 0.25}, {"dropout_mask": mask}):
+        with pytest.raises(Refusal, match="dropout_p and dropout_mask, which says what was kept, come together"):
+            assert_attention_close(*arrays, **said, **half)
+
+
+def test_attn_mask_is_a_mask_or_a_bias_and_an_inverted_one_is_named():
+    seen = np.random.default_rng(2).random((9, 12)) < 0.6
+    arrays, said = made(BESIDE, mask=np.broadcast_to(seen, (2, 4, 9, 12)))
+    assert_attention_close(*arrays, **said, attn_mask=seen)
+    added = np.where(seen, 0, -np.inf).astype(np.float32)
+    assert_attention_close(*arrays, **said, attn_mask=added)
+    assert "it passes with the mask inverted: True is for a key that is seen" in failure(
+        *arrays, **said, attn_mask=~seen
+    )
+    with pytest.raises(Refusal, match="attn_mask is torch's word for a mask or a bias; got mask, too"):
+        assert_attention_close(*arrays, **said, attn_mask=seen, mask=seen)
+
+
+RAGGED = CASE.but(batch=3, seqlens_q=(5, 0, 6), seqlens_k=(10, 4, 7), causal=True)
+
+
+def in_a_row(case=RAGGED):
+    """Packed q, k, v, out and lse, with what says where sequences end."""
+    (out, q, k, v), said = made(case)
+    n, m = case.lengths_q, case.lengths_k
+    arrays = [packed(x, length) for x, length in ((out, n), (q, n), (k, m), (v, m))]
+    said["lse"] = packed(said["lse"], n).T
+    return arrays, {**said, "cu_seqlens_q": cu_seqlens(n), "cu_seqlens_k": cu_seqlens(m)}
+
+
+def test_packed_sequences_are_taken_and_other_ends_fail():
+    arrays, said = in_a_row()
+    judged = assert_attention_close(*arrays, **said)
+    assert judged.verdict in ("exact", "rounding") and judged.trace.case.seqlens_q == (5, 0, 6)
+    with pytest.raises(AttentionError, match="seqlens_q=5,0,6, seqlens_k=9,5,7"):
+        assert_attention_close(*arrays, **{**said, "cu_seqlens_k": np.array([0, 9, 14, 21], np.int32)})
+    alike, told = in_a_row(RAGGED.but(seqlens_k=(5, 0, 6), seqlen_k=6))
+    del told["cu_seqlens_k"]
+    assert assert_attention_close(*alike, **told).trace.case.seqlens_k == (5, 0, 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"cu_seqlens_q": np.array([0, 5, 11], np.int32)}, "are of as many sequences; got 2 and 3"),
+        (
+            {"cu_seqlens_q": np.array([0, 5, 5, 10])},
+            r"q of packed .* a total of 10 by cu_seqlens_q; got shape \[11, 2, 8\]",
+        ),
+        ({"cu_seqlens_k": np.array([0, 5, 4, 21])}, r"cu_seqlens_k is \[batch \+ 1\], .* got \[0, 5, 4, 21\]"),
+        ({"lse": np.zeros((11, 2), np.float32)}, r"lse of packed sequences is \[heads, total\]"),
+        ({"layout": "bshd"}, "packed sequences are .* and have no layout; got 'bshd'"),
+    ],
+)
+def test_packed_arrays_that_do_not_fit_are_refused(change, said):
+    arrays, told = in_a_row()
+    with pytest.raises(Refusal, match=said):
+        assert_attention_close(*arrays, **{**told, **change})
 
 
 # --- what a failure says

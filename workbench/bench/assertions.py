@@ -14,7 +14,7 @@ from workbench.bench.harness import gathered, spread, torch_for
 from workbench.case.case import Case
 from workbench.case.distributions import EXACT
 from workbench.case.stages import INPUTS
-from workbench.explore.ranges import Among, Between
+from workbench.explore.draw import Among, Between
 from workbench.explore.sample import sample
 from workbench.floats import round_to, to_float64
 from workbench.foreign.run import run

@@ -12,7 +12,9 @@ import numpy as np
 
 from workbench.bench.harness import gathered, spread
 from workbench.bench.showing import hiding, showing
+from workbench.case.box import WHOLE
 from workbench.case.case import Case
+from workbench.case.stages import STAGES
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fault import Fault
@@ -21,6 +23,7 @@ from workbench.judge.diff import diff
 from workbench.judge.stage import RIGHT_VERDICTS
 from workbench.reference.graph import upstream
 from workbench.reference.tables import table_of
+from workbench.trace.slots import Slots
 from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.bench-faults/1"
@@ -117,8 +120,25 @@ def _runs(fault: Fault, case: Case) -> tuple[Trace, Trace]:
 
 
 def roots(one: Trace, other: Trace) -> list[str]:
-    """The stages in which two runs of one case differ in a bit, but for those that read one that does."""
+    """The stages in which two runs of one case differ in a bit of what exists of each sequence, but for those that read
+    one that does.
+    """
     case = one.case
-    table = table_of(one.algorithm, decode_table=case.decode == "table", numbers=frozenset(case.numbers))
-    differ = [name for name, stage in one.stages.items() if stage.tobytes() != other.stages[name].tobytes()]
+    table = table_of(
+        one.algorithm,
+        decode_table=case.decode == "table",
+        numbers=frozenset(case.numbers),
+        codes=case.codes,
+        scale_of=case.scale_of,
+    )
+    differ = [name for name, stage in one.stages.items() if _differ(name, stage, other.stages[name], one)]
     return [name for name in differ if not upstream(table, name) & {*differ}]
+
+
+def _differ(name: str, stage: np.ndarray, other: np.ndarray, trace: Trace) -> bool:
+    """Whether two runs differ in a stage, of which slots of no query or key do not count."""
+    case, axes = trace.case, STAGES[name].axes
+    tiling = trace.contract.tiling(case.seqlen_k)
+    open_ = Slots(trace.contract, tiling, case.mask(), WHOLE.present(case)).open(name, axes)
+    kept = np.broadcast_to(True if open_ is None else ~open_, stage.shape)
+    return stage[kept].tobytes() != other[kept].tobytes()

@@ -34,7 +34,7 @@ SCHEMA = "workbench.bench-fp8/1"
 KERNEL = "fp8"
 #: field of a case -> its values; every combination is a variant, and one compile for each padded head_dim
 VARIANTS: Mapping[str, Sequence[str]] = {
-    "codes": QUANTISED["codes"],
+    "codes": ("simulated", "e4m3", "e5m2"),
     "scores": QUANTISED["scores"],
     "decode": QUANTISED["decode"],
     "probs_dtype": ("float16", "float32"),

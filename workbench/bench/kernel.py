@@ -18,6 +18,7 @@ from workbench.case.case import Case
 from workbench.case.fields import QUANTISED
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.quiet import quiet
+from workbench.foreign.adapters import adapter_of
 from workbench.foreign.arguments import SCALES, parameters_of, stages_read
 from workbench.foreign.find import find, installed
 from workbench.foreign.run import run
@@ -150,6 +151,11 @@ def _named(target: str | Callable[..., Any], backend: str) -> tuple[str, Callabl
     if not isinstance(target, str) or ":" in target or (target not in KERNELS and target in installed()):
         function = find(target) if isinstance(target, str) else target
         name = target if isinstance(target, str) else getattr(target, "__name__", "callable")
+        if adapter_of(function) is not None:
+            raise Refusal(
+                f"bench kernel times what is called with q, k and v, scale and causal; {name} takes others: give a "
+                "function that calls it, as path.py:function"
+            )
         if reads := [*stages_read(function), *(scale for scale in SCALES if scale in parameters_of(function))]:
             raise Refusal(f"bench kernel times attention of q, k and v; {name} reads {', '.join(reads)}")
         return name, function

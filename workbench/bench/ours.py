@@ -29,12 +29,12 @@ def prepared(name: str, case: Case, *, faults_in: Sequence[str], judged: Mapping
     import torch
 
     made = plan(name, case, Options(faults=faults_in, probes="output"))
-    memory = Memory("cuda", made.arrays, made.inputs, made.guard)
+    memory = Memory("cuda", made.arrays, made.views, made.inputs, made.guard)
     parts = []
     for function, grid, _ in launches(made.trace.case, made.kernel):
         file = made.kernel.functions[function]
         built, dispatcher = _built(file, function, made.constants, made.kernel.faults_of(file, made.faults))
-        parts.append((dispatcher, grid, made.arguments(built, memory.arrays)))
+        parts.append((dispatcher, grid, made.arguments(built, memory.arguments)))
 
     @functools.cache
     def configured(stream: int) -> list[Callable[[], None]]:

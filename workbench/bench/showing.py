@@ -11,7 +11,7 @@ from workbench.cuda.faults.conditions import always
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
-from workbench.explore.ranges import Among, Between
+from workbench.explore.draw import Among, Between
 from workbench.explore.sample import sample
 from workbench.refusal import Refusal
 

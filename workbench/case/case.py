@@ -73,6 +73,8 @@ class Case:
     #: to which a kernel of ours casts probs before they meet V; None: float32, no cast (float16 in quantised kernels)
     probs_dtype: str | None = None
     codes: str | None = None  #: format of the codes of q, k and v
+    #: which of them have codes: qkv, also where it is None, or kv, a KV cache, whose q is read in the case's dtype
+    codes_of: str | None = None
     scores: str | None = None  #: how q @ k^T is computed: on tensor cores, or by scalar products
     decode: str | None = None  #: whether codes of k and v are looked up in a table or decoded one by one
     quantiser_scale: str | None = None  #: dynamic: max|x| has the largest code; static: half of that, so codes saturate
@@ -133,7 +135,7 @@ class Case:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain Python values, for JSON; `Case(**case.as_dict())` is the same case, but for functions
-        that were not given as path.py:name: of these it has the names.
+        that no module has under their name.
         """
         return {name: name_of(x) if callable(x) else x for name, x in asdict(self).items()}
 
@@ -186,6 +188,11 @@ class Case:
         found = axis_sizes(q, k, v, self.block_k, self.splits)
         blocks = {} if self.codes is None else {"g": blocks_of(self.codes, self.scale_of, self.head_dim)}
         return found | blocks
+
+    @property
+    def coded(self) -> str:
+        """The inputs that have codes, where a kernel reads codes: qkv or kv."""
+        return self.codes_of or "qkv"
 
     @property
     def diagonal(self) -> int:

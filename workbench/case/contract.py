@@ -264,7 +264,7 @@ def of_foreign(
     if told.get("split_bounds") is not None:
         told = {"splits": len(told["split_bounds"]) - 1, **told}
     dtype = case.dtype if case.codes is None else operands_dtype or "bfloat16"
-    float8 = None if operands_dtype is not None else float8_of(case.codes)
+    float8 = None if operands_dtype is not None or "q" not in case.coded else float8_of(case.codes)
     tf32 = told.get("input_precision", "ieee") != "ieee"
     tensor_cores = dtype != "float32" or tf32
     # a core that takes both adds TF32 in the shorter blocks

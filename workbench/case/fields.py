@@ -117,13 +117,13 @@ class OfHeads(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function of Python's, itself or as path.py:name."""
+    """A function of Python's, itself, as path.py:name or as module:name."""
 
     def settled(self, name: str, value: Any) -> Any:
         """As of `Whole`."""
-        text = isinstance(value, str) and re.fullmatch(r".+\.py:\w+", value)
+        text = isinstance(value, str) and re.fullmatch(r"(.+\.py|[\w.]+):\w+", value)
         if not text and not callable(value):
-            raise Refusal(f"{name} must be a function, or path.py:name of one; got {value!r}")
+            raise Refusal(f"{name} must be a function, or path.py:name or module:name of one; got {value!r}")
         return value
 
 
@@ -225,10 +225,10 @@ FIELDS: Mapping[str, Field] = {
         "Share of probs that are dropped, by a mask that the function is given [none]",
     ),
     "score_mod": Field(
-        PROBLEM, Function(), "FILE.py:FUNCTION(score, b, h, q_idx, kv_idx) of scaled scores, as of FlexAttention"
+        PROBLEM, Function(), "FILE.py:FUNCTION(score, b, h, q_idx, kv_idx) of scaled scores, as of FlexAttention; or MODULE:FUNCTION"
     ),
     "mask_mod": Field(
-        PROBLEM, Function(), "FILE.py:FUNCTION(b, h, q_idx, kv_idx), whether a key is seen, as of FlexAttention"
+        PROBLEM, Function(), "FILE.py:FUNCTION(b, h, q_idx, kv_idx), whether a key is seen, as of FlexAttention; or MODULE:FUNCTION"
     ),
     "page_size": Field(LAID, _COUNT, "Keys in a page of a paged KV cache, whose pages lie in any order [not paged]"),
     "kv_layout": Field(
@@ -253,10 +253,16 @@ FIELDS: Mapping[str, Field] = {
         "Codes of fp8: simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8 or int4 [simulated]",
         on_codes=True,
     ),
+    "codes_of": Field(
+        QUANTISER,
+        _one_of("qkv", "kv"),
+        "What has codes: qkv, or kv, a KV cache, whose q is read as it is [qkv, or as the function's keywords say]",
+        on_codes=True,
+    ),
     "scores": Field(
         ARITHMETIC,
         _one_of("mma", "scalar"),
-        "How fp8 computes scores: mma (tensor cores) or scalar [mma]",
+        "How fp8 computes scores: mma (tensor cores) or scalar [mma; scalar with --codes-of kv]",
         on_codes=True,
     ),
     "decode": Field(
@@ -309,7 +315,5 @@ def typed(value: Any) -> str:
 
 
 def name_of(function: Any) -> str:
-    """A function that is the value of a field, as text: path.py:name, or its module and name, which no command line
-    reads.
-    """
+    """A function that is the value of a field, as text: path.py:name or module:name."""
     return function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__}"

@@ -5,6 +5,7 @@ What they are written for are tensors of torch of no dimension, which broadcasti
 that NumPy's arrays do not suit is given tensors, in float64 and int64.
 """
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -19,25 +20,31 @@ from workbench.refusal import Refusal
 
 
 def function_of(mod: str | Callable[..., Any], field: str) -> Callable[..., Any]:
-    """The function that a field of a case is, or names as path.py:name; Refusal where there is none."""
+    """The function that a field of a case is, or names as path.py:name or module:name; Refusal where there is none."""
     return _read(mod, field) if isinstance(mod, str) else mod
 
 
 @cache
 def _read(text: str, field: str) -> Callable[..., Any]:
     path, _, name = text.rpartition(":")
-    if not Path(path).is_file():
+    if path.endswith(".py") and not Path(path).is_file():
         raise Refusal(f"{field}={text}: no such file: {path}")
-    spec = importlib.util.spec_from_file_location(f"workbench_mod_{Path(path).stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        module = _module(Path(path)) if path.endswith(".py") else importlib.import_module(path)
     except Exception as error:  # the user's own
         raise Refusal(f"{field}={text}: {path} could not be imported: {type(error).__name__}: {error}") from None
     if not callable(found := getattr(module, name, None)):
         raise Refusal(f"{field}={text}: {path} has no function {name}")
     return found
+
+
+def _module(path: Path) -> Any:
+    """The module in a file, under a name of its own."""
+    spec = importlib.util.spec_from_file_location(f"workbench_mod_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def evaluated(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.ndarray | None = None) -> np.ndarray:

@@ -39,7 +39,8 @@ def _stages(
     return {name: Stage(name, letters, name in of_kv, (due or {}).get(name, "")) for name, letters in axes.items()}
 
 
-_OF_KV = [f"{what}_{x}" for what in ("scale", "zero", "global", "codes", "lut", "dequant") for x in "kv"]
+_OF_CODES = ("scale", "zero", "global", "codes", "lut", "dequant")
+_OF_KV = [f"{what}_{x}" for what in _OF_CODES for x in "kv"]
 #: from q, k and v to what attention reads of them, by way of 8-bit codes
 _DECODING = _stages(
     {f"scale_{x}": "h" for x in INPUTS}
@@ -92,8 +93,15 @@ STAGES: Mapping[str, Stage] = {
     **_SPLIT_K,
 }
 
-#: what a quantised kernel reads: from here on errors are the kernel's; what q, k and v lost before is the quantiser's
-QUANTISED_INPUTS = ("scale_q", "scale_k", "scale_v", "codes_q", "codes_k", "codes_v")
+
+def quantised_inputs(coded: str = "qkv") -> tuple[str, ...]:
+    """What a quantised kernel reads of the inputs that have codes (`Case.coded`): from here on errors are the kernel's;
+    what q, k and v lost before is the quantiser's.
+    """
+    return tuple(f"{what}_{x}" for what in ("scale", "codes") for x in coded)
+
+
+QUANTISED_INPUTS = quantised_inputs()
 #: the same with what some formats have beside scales
 OF_QUANTISER = (*QUANTISED_INPUTS, *(f"{kind}_{x}" for kind in ("zero", "global") for x in INPUTS))
 
@@ -106,20 +114,26 @@ PROBE_SETS: Mapping[str, tuple[str, ...]] = {
 
 
 def absent(
-    *, decode: str | None = None, numbers: Collection[str] = (), kinds: Collection[str] = ("zero", "global")
+    *,
+    decode: str | None = None,
+    numbers: Collection[str] = (),
+    kinds: Collection[str] = ("zero", "global"),
+    coded: str = "qkv",
 ) -> frozenset[str]:
     """Stages that a kernel does not have: tables where it decodes without (`decode` direct; None: nobody told of a
-    foreign one), those due to numbers that its case (`Case.numbers`) does not have, and zero points and scales of
-    tensors where they are not among the `kinds` of its format (`formats.Format`).
+    foreign one), those due to numbers that its case (`Case.numbers`) does not have, zero points and scales of
+    tensors where they are not among the `kinds` of its format (`formats.Format`), and those on the way of an input by
+    codes where it is not `coded` (`Case.coded`).
     """
     tables = ["lut_k", "lut_v"] if decode == "direct" else []
     tables += [name for name in STAGES if name.startswith(("zero", "global")) and name.partition("_")[0] not in kinds]
+    tables += [f"{what}_{x}" for what in _OF_CODES for x in INPUTS if x not in coded]
     return frozenset([*tables, *(name for name, stage in STAGES.items() if stage.due and stage.due not in numbers)])
 
 
-def stages_of(algorithm: str, numbers: Collection[str] = ()) -> dict[str, Stage]:
-    """The stages that a kernel may have on a case with these `numbers`, in data-flow order."""
-    lacks = absent(numbers=numbers)
+def stages_of(algorithm: str, numbers: Collection[str] = (), coded: str = "qkv") -> dict[str, Stage]:
+    """The stages that a kernel may have on a case with these `numbers` and `coded` inputs, in data-flow order."""
+    lacks = absent(numbers=numbers, coded=coded)
     return {name: stage for name, stage in ALGORITHMS[algorithm].items() if name not in lacks}
 
 

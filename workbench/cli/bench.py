@@ -112,6 +112,19 @@ def faults(per_fault: int, seed: int, jobs: int, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--correct", type=click.IntRange(min=1), default=200, help="Random correct merges [200]")
+@click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each faulty merge [5]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
+@json_option
+def merges(correct: int, per_fault: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Measure how far verdicts on merges of ranks can be trusted: false alarms, faults found, causes named."""
+    from workbench.bench.merges import measure as bench_merges
+
+    _measured(bench_merges, as_json, correct, per_fault, seed, jobs)
+
+
+@bench.command()
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
 @json_option
 def shrink(jobs: int, as_json: bool) -> None:

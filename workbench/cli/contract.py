@@ -11,7 +11,8 @@ from workbench.cli.options import json_option
 @click.command()
 @json_option
 def contract(as_json: bool) -> None:
-    """List the fields of a contract, what each means and what is assumed where nobody says it; and the presets.
+    """List the fields of a contract, what each means and what is assumed where nobody says it; the presets; and what
+    tensor cores of each generation keep.
 
     A function says them in the "contract" that it returns, a trace in its manifest; of a function and of a log of
     printed values --contract does: --contract triton,block_k=64,exp_ulps=4, where fields override presets. A dtype may
@@ -19,11 +20,12 @@ def contract(as_json: bool) -> None:
     """
     from workbench.case.contract import listing
     from workbench.case.presets import PRESETS, words
+    from workbench.case.tensor_cores import table
     from workbench.records import number
 
     entries = listing()
     if as_json:
-        found = {"schema": "workbench.contract/1", "fields": entries, "presets": PRESETS}
+        found = {"schema": "workbench.contract/1", "fields": entries, "presets": PRESETS, "tensor_cores": table()}
         return click.echo(json.dumps(number(found)))
     click.echo("field: what it means (its values) [what is assumed where nobody says it]")
     for one in entries:
@@ -31,6 +33,11 @@ def contract(as_json: bool) -> None:
     click.echo("preset: its fields")
     for name, fields in PRESETS.items():
         click.echo(f"{name}: {words(fields)}")
+    click.echo("tensor_core, operands: the fields that it sets beside accumulation=tensor-core")
+    for one in table():
+        click.echo(
+            f"{one['generation']}, {one['operands']}: mma_block={one['block']},mma_extra_bits={one['extra_bits']}"
+        )
 
 
 def _assumed(by_inputs: dict[str, Any]) -> str:

@@ -117,7 +117,7 @@ def _cases(kernel: str | None, random: int | None, options: dict[str, Any]) -> l
         return cases_of(options)
     from numpy.random import default_rng
 
-    from workbench.explore.ranges import Among
+    from workbench.explore.draw import Among
     from workbench.explore.sample import sample
     from workbench.refusal import Refusal
 

@@ -1,6 +1,7 @@
 """The command line's lists: the faults that can be put in, and the kernels with their stages."""
 
 import json
+from importlib.util import find_spec
 
 import click
 
@@ -38,12 +39,13 @@ def faults(as_json: bool) -> None:
 @click.command()
 @json_option
 def kernels(as_json: bool) -> None:
-    """List the kernels, those of installed packages too, their stages with axes (outermost first) and definitions, and
-    the distributions of inputs.
+    """List the kernels, those of installed packages too, functions of packages that need no wrapper, stages with axes
+    (outermost first) and definitions, and the distributions of inputs.
     """
     from workbench.case.distributions import DISTRIBUTIONS
     from workbench.case.stages import ALGORITHMS, AXIS_NAMES
     from workbench.cuda.kernels import KERNELS
+    from workbench.foreign.adapters import ADAPTERS
     from workbench.foreign.find import installed
     from workbench.reference.tables import definitions
 
@@ -55,12 +57,16 @@ def kernels(as_json: bool) -> None:
         {"name": k.name, "function": k.function, "package": k.package, "hidden": k.name in KERNELS}
         for k in installed().values()
     ]
+    packages = [
+        {"target": name, "takes": [*one.takes], "installed": find_spec(one.package) is not None}
+        for name, one in ADAPTERS.items()
+    ]
     stages = [
         {"stage": name, "axes": axes, "reads": list(read), "definition": definition, "of": list(of)}
         for (name, axes, read, definition), of in definitions().items()
     ]
     if as_json:
-        found = {"kernels": entries, "installed": others, "stages": stages, "axes": AXIS_NAMES}
+        found = {"kernels": entries, "installed": others, "packages": packages, "stages": stages, "axes": AXIS_NAMES}
         return click.echo(json.dumps({"schema": "workbench.kernels/1", **found}))
     from workbench.report.text import show
 
@@ -69,6 +75,7 @@ def kernels(as_json: bool) -> None:
     click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
     if others:
         show([k | {"hidden": "by ours" if k["hidden"] else ""} for k in others], tuple(others[0]))
+    show([one | {"installed": "yes" if one["installed"] else "no"} for one in packages], tuple(packages[0]))
     distributions = [
         {"distribution": name, "formula": " ".join((draw.__doc__ or "").partition("\n\n")[0].split())}
         for name, draw in DISTRIBUTIONS.items()

@@ -11,6 +11,7 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.options import Options
 from workbench.cuda import emulator
+from workbench.cuda.arrays import viewed
 from workbench.cuda.build import build
 from workbench.cuda.emulator import Finding
 from workbench.cuda.faults.catalogue import chosen
@@ -148,7 +149,7 @@ def _watched(made: Plan, schedule: Schedule) -> tuple[list[Finding], dict[str, s
         faults = made.kernel.faults_of(file, made.faults)
         built = build(file, function, made.constants, made.trace.requested, faults)
         kernel = built.for_emulator(watched=True)
-        arguments = made.arguments(built, made.arrays)
+        arguments = made.arguments(built, viewed(made.arrays, made.views))
         kernel(grid, made.constants.threads, arguments, memory=memory, **vars(schedule))
         leave_receipt(function, made.constants, made.trace.requested, faults, watched=True)
         if memory.abandoned:
@@ -157,7 +158,9 @@ def _watched(made: Plan, schedule: Schedule) -> tuple[list[Finding], dict[str, s
         for parameter, name in names.items():
             outputs.setdefault(name, (kernel.program, parameter))
     for name, (program, parameter) in outputs.items():
-        if name in made.arrays and (finding := memory.unwritten(program, parameter, made.arrays[name])):
+        if name not in made.arrays:
+            continue
+        if finding := memory.unwritten(program, parameter, made.arrays[name], made.exempt(name)):
             memory.findings.append(finding)
     return memory.findings, {name: program.store(parameter) for name, (program, parameter) in outputs.items()}
 

@@ -1,9 +1,9 @@
 """Attention on codes of 8 or 4 bits: q, k and v are decoded, with a scale for each head, token or block of dims; scores
-come from tensor cores.
+come from tensor cores, or are scalar, as of a q that has no codes.
 
-One block for each query tile and the online softmax of `flash.py`; its running max, sum and unnormalised accumulator
-are in shared memory. K and V are decoded by two tables of 256 entries, scale included, which each block builds, Q
-directly; all three are float16 in shared memory. Registers are those of "PTX ISA 9.0", "Matrix fragments for
+One block for each query tile and the online softmax of `flash.py`, with max, sum and unnormalised accumulator in shared
+memory. K and V are decoded by two tables of 256 entries, scale included, which each block builds, Q directly; all three
+are float16 in shared memory, a Q without codes float32. Registers are those of "PTX ISA 9.0", "Matrix fragments for
 mma.m16n8k16": of a 16x8 tile of sums, lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1.
 
 Names in capitals are bound when the kernel is built (`fp8_build.Constants`): BLOCK_Q, BLOCK_K, multiples of 16;
@@ -11,29 +11,24 @@ HEAD_DIM, head_dim rounded up to 32, 64 or 128; DIMS = HEAD_DIM / LANES; LD, ele
 next; Q_SIZE, KV_SIZE, S_SIZE, elements of the tiles; THREADS = BLOCK_Q * LANES and WARPS; SIMULATED, INT8 and
 FOUR_BITS, what codes are if not float8 with FRACTION_BITS; HEADS, whether a head has one scale, or each BLOCK dims of a
 row, E8M0 or E4M3 bits or float32, with zero points (ZEROS) or a scale of the tensor (TENSOR_SCALE); TABLE, whether K
-and V are looked up; MMA, whether scores come from tensor cores; CAST and `probe` as in `flash.py`.
+and V are looked up; CODED_Q, whether Q has codes, else LOAD reads it; Q_TYPE, of its tile, which WIDEN makes float32;
+MMA, whether tensor cores multiply; CAST and `probe` as in `flash.py`.
 """
 
 import math
 from pathlib import Path
 
 import numpy as np
-from numba import cuda, float32, int16, int32, uint32
+from numba import cuda, float32, int16, int32
 from numba.cuda import libdevice
 
 from workbench.case.stages import CODES
 from workbench.cuda import flash_build, ptx
-from workbench.cuda.device import LANES, row_max_of, row_sum_of
+from workbench.cuda.device import LANES, pair, row_max_of, row_sum_of
 from workbench.cuda.fp8_build import constants, contract, settle
 from workbench.cuda.kernel import Kernel, Launch
 
 NEG_INF, NAN = np.float32(-np.inf), np.float32(np.nan)
-
-
-@cuda.jit(device=True)
-def pair(tile, low, high):
-    """Two float16 of a tile as the register that a tensor core takes."""
-    return uint32((int(tile[high]) & 0xFFFF) << 16 | int(tile[low]) & 0xFFFF)
 
 
 @cuda.jit(device=True)
@@ -86,7 +81,7 @@ def scalar_scores(s_p, s_q, s_k, head_dim):
     for c in range(cuda.threadIdx.x % LANES, BLOCK_K, LANES):
         dot = float32(0)
         for d in range(head_dim):
-            dot += libdevice.half2float(s_q[r * LD + d]) * libdevice.half2float(s_k[c * LD + d])
+            dot += WIDEN(s_q[r * LD + d]) * libdevice.half2float(s_k[c * LD + d])
         s_p[r * BLOCK_K + c] = dot
 
 
@@ -148,9 +143,7 @@ def scale_at(scales, b, h, row, block):
 
 @cuda.jit(device=True)
 def decode_blocks(tile, size, codes, scales, zeros, tensor_scales, b, h, first_row, rows, head_dim):
-    """As `decode_tile`, a tile of `size`, each block of dims by its own scale; of two codes in a byte the first has the
-    low half.
-    """
+    """As `decode_tile`, each block of dims by its own scale; of two codes in a byte the first has the low half."""
     for i in range(cuda.threadIdx.x, size, THREADS):
         r, d = i // LD, i % LD
         if r < rows and d < head_dim:
@@ -182,28 +175,33 @@ def decode_tile(tile, codes, table, scale, b, h, first_row, rows, head_dim):
 
 
 def fp8_forward(
-    codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, zero_q, zero_k, zero_v, global_q, global_k, global_v,
+    q, codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, zero_q, zero_k, zero_v, global_q, global_k, global_v,
     out, lse, scale, causal, diagonal,
 ):  # fmt: skip
     """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp, of decoded q, k and v;
     grid (query tiles, heads, batch).
 
-    codes_q uint8 [b, heads, seqlen_q, d], codes_k, codes_v [b, kv_heads, seqlen_k, d], d a multiple of 16, half of it
-    where a byte has two codes; scale_q float32 [heads], scale_k, scale_v [kv_heads], or of blocks [b, heads, row,
-    ceil(d / BLOCK)], float32 or 8 bits, with zero points, float32 of the same shape, and scales of tensors, float32
-    [heads], where the format has them; out float16 [b, heads, seqlen_q, d]; lse float32 [b, heads, seqlen_q]. A causal
-    row i sees the keys j <= i + diagonal. A row that sees no key gets out 0 and lse -inf.
+    q [b, heads, seqlen_q, d] in the storage dtype, or its codes, of which one alone is an argument of a build; codes_q
+    uint8 [b, heads, seqlen_q, d], codes_k, codes_v [b, kv_heads, seqlen_k, d], d a multiple of 16, half of it where a
+    byte has two codes; scale_q float32 [heads], scale_k, scale_v [kv_heads], or of blocks [b, heads, row, ceil(d /
+    BLOCK)], float32 or 8 bits, with zero points, float32 of the same shape, and scales of tensors, float32 [heads],
+    where the format has them; out float16 [b, heads, seqlen_q, d]; lse float32 [b, heads, seqlen_q]. A causal row i
+    sees the keys j <= i + diagonal. A row that sees no key gets out 0 and lse -inf.
     """
-    seqlen_q, seqlen_k, head_dim = codes_q.shape[2], codes_k.shape[2], out.shape[3]
+    if CODED_Q:
+        heads, seqlen_q = codes_q.shape[1], codes_q.shape[2]
+    else:
+        heads, seqlen_q = q.shape[1], q.shape[2]
+    seqlen_k, head_dim = codes_k.shape[2], out.shape[3]
     b, h = cuda.blockIdx.z, cuda.blockIdx.y
-    group = codes_q.shape[1] // codes_k.shape[1]
+    group = heads // codes_k.shape[1]
     kv_h = h // group
     leads = cuda.blockIdx.x == 0 and h == kv_h * group  # dumps what the blocks of a kv head hold alike
     first_row = cuda.blockIdx.x * BLOCK_Q
     r, lane = cuda.threadIdx.x // LANES, cuda.threadIdx.x % LANES
     row = first_row + r
 
-    s_q = cuda.shared.array(Q_SIZE, int16)  # float16 bits
+    s_q = cuda.shared.array(Q_SIZE, Q_TYPE)  # float16 bits, or float32
     s_kv = cuda.shared.array(KV_SIZE, int16)  # float16 bits: K of a tile, then V of the same tile
     s_p = cuda.shared.array(S_SIZE, float32)  # products of a tile, then its scores, then their probs
     s_acc = cuda.shared.array((BLOCK_Q, HEAD_DIM), float32)
@@ -213,7 +211,8 @@ def fp8_forward(
     s_lut_v = cuda.shared.array(CODES, float32)
 
     if HEADS:
-        q_scale = scale_q[h]
+        if CODED_Q:
+            q_scale = scale_q[h]
         k_scale = scale_k[kv_h]
         v_scale = scale_v[kv_h]
     if TABLE:
@@ -223,16 +222,21 @@ def fp8_forward(
             if leads and b == 0:
                 probe.lut_k[kv_h, c] = s_lut_k[c]
                 probe.lut_v[kv_h, c] = s_lut_v[c]
-    if HEADS:
+    if CODED_Q:
+        if HEADS:
+            for i in range(cuda.threadIdx.x, Q_SIZE, THREADS):
+                x, d = first_row + i // LD, i % LD
+                if x < seqlen_q and d < head_dim:
+                    s_q[i] = libdevice.float2half_rn(decoded(int(codes_q[b, h, x, d]), q_scale))
+                else:
+                    s_q[i] = 0
+        else:
+            rows = seqlen_q - first_row
+            decode_blocks(s_q, Q_SIZE, codes_q, scale_q, zero_q, global_q, b, h, first_row, rows, head_dim)
+    else:
         for i in range(cuda.threadIdx.x, Q_SIZE, THREADS):
             x, d = first_row + i // LD, i % LD
-            if x < seqlen_q and d < head_dim:
-                s_q[i] = libdevice.float2half_rn(decoded(int(codes_q[b, h, x, d]), q_scale))
-            else:
-                s_q[i] = 0
-    else:
-        rows = seqlen_q - first_row
-        decode_blocks(s_q, Q_SIZE, codes_q, scale_q, zero_q, global_q, b, h, first_row, rows, head_dim)
+            s_q[i] = LOAD(q[b, h, x, d]) if x < seqlen_q and d < head_dim else float32(0)
     for i in range(DIMS):
         s_acc[r, lane + i * LANES] = float32(0)
     if lane == 0:

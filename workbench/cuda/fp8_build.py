@@ -4,6 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numba import float32, int16
+from numba.cuda import libdevice
+
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.fields import GIVEN, QUANTISED
@@ -11,7 +14,7 @@ from workbench.case.formats import FORMATS
 from workbench.case.stages import BLOCKS as OF_BLOCKS
 from workbench.case.stages import CODES
 from workbench.cuda import flash_build
-from workbench.cuda.device import CASTS, LANES
+from workbench.cuda.device import CASTS, CONVERSIONS, LANES
 from workbench.cuda.kernel import LARGEST_BLOCK, Kernel, padded
 from workbench.refusal import Refusal
 
@@ -22,6 +25,8 @@ NOT_TAKEN = (
     *("seqlens_q", "seqlens_k", "shared_kv", "softcap", "window", "alibi_slopes", "sinks", "dropout_p"),
     *("score_mod", "mask_mod", "page_size", "pack_gqa"),
 )
+#: fields that are their first value where nobody says them, whatever the others are
+_USUAL = ("codes", "codes_of", "quantiser_scale", "scale_of")
 #: default tiles (block_q, block_k) for head_dim up to 64 and beyond, as large as shared memory allows
 DEFAULT_BLOCKS = {64: (64, 32), 128: (32, 32)}
 
@@ -38,6 +43,7 @@ class Constants:
     decode: str  #: table or direct
     probs_dtype: str  #: to which probs are cast before they meet V
     dims: int = 0  #: dims that share a scale; 0: those of a head in all batches
+    q_dtype: str = ""  #: of q where it has no codes
 
     @property
     def threads(self) -> int:
@@ -51,10 +57,10 @@ class Constants:
 
     @property
     def shared_bytes(self) -> int:
-        """Static shared memory of a block: tiles of Q and of K or V in float16; in float32 scores, the accumulator, max
-        and sum of each row, and two tables.
+        """Static shared memory of a block: tiles of Q and of K or V in float16, of a Q without codes in float32, as
+        scores, the accumulator, max and sum of each row, and two tables.
         """
-        halves = self.leading_dimension * (self.block_q + self.block_k)
+        halves = self.leading_dimension * (self.block_q * (2 if self.q_dtype else 1) + self.block_k)
         tables = 2 * CODES if self.decode == "table" else 0
         return 2 * halves + 4 * (self.block_q * (self.block_k + self.head_dim + 2) + tables)
 
@@ -81,6 +87,10 @@ class Constants:
             "E4M3": FORMATS[self.codes].scale_dtype == "float8_e4m3fn",
             "ZEROS": FORMATS[self.codes].zero,
             "TENSOR_SCALE": FORMATS[self.codes].tensor_scale,
+            "CODED_Q": not self.q_dtype,
+            "Q_TYPE": float32 if self.q_dtype else int16,
+            "WIDEN": float32 if self.q_dtype else libdevice.half2float,
+            "LOAD": CONVERSIONS[self.q_dtype or "float32"][0],
             "TABLE": self.decode == "table",
             "MMA": self.scores == "mma",
             "CAST": CASTS[self.probs_dtype],
@@ -93,15 +103,22 @@ def constants(case: Case, beside: Collection[str] = ()) -> Constants:
     tiles = (case.block_q, case.block_k, padded(case.head_dim))
     dims = 0 if case.scale_of not in OF_BLOCKS else FORMATS[case.codes].block
     dims = padded(case.head_dim) if case.scale_of == "token" else dims
-    return Constants(*tiles, case.codes, case.scores, case.decode, case.probs_dtype, dims)
+    q_dtype = "" if "q" in case.coded else case.dtype
+    return Constants(*tiles, case.codes, case.scores, case.decode, case.probs_dtype, dims, q_dtype)
 
 
 def settle(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
-    if case.distribution == GIVEN:
+    coded_q = "q" in case.coded
+    if case.distribution == GIVEN and coded_q:
         case = case.but(dtype="float32")  # which holds what other dtypes hold
-    if case.dtype != "float32":
-        raise Refusal(f"kernel {kernel.name} quantises float32 inputs and takes no dtype; got dtype={case.dtype}")
+    if case.dtype != "float32" and coded_q:
+        raise Refusal(
+            f"kernel {kernel.name} quantises float32 inputs and takes no dtype but with codes_of=kv; got "
+            f"dtype={case.dtype}"
+        )
+    if case.scores == "mma" and not coded_q:
+        raise Refusal(f"kernel {kernel.name} multiplies a q without codes by scalar products alone; got scores=mma")
     for name in NOT_TAKEN:
         if (value := getattr(case, name)) != getattr(Case, name):
             raise Refusal(f"kernel {kernel.name} takes no {name}; got {value}")
@@ -118,7 +135,8 @@ def settle(kernel: Kernel, case: Case) -> Case:
         block_q=case.block_q or block_q,
         block_k=case.block_k or block_k,
         probs_dtype=case.probs_dtype or "float16",
-        **{name: getattr(case, name) or values[0] for name, values in QUANTISED.items() if name != "decode"},
+        scores=case.scores or ("mma" if coded_q else "scalar"),
+        **{name: getattr(case, name) or values[0] for name, values in QUANTISED.items() if name in _USUAL},
     )
     # a table holds the scale of a head
     if case.decode == "table" and case.scale_of in OF_BLOCKS:
@@ -126,7 +144,8 @@ def settle(kernel: Kernel, case: Case) -> Case:
             f"kernel {kernel.name} has tables of codes with a scale a head alone; got decode=table, "
             f"scale_of={case.scale_of}"
         )
-    case = case.but(decode=case.decode or ("direct" if case.scale_of in OF_BLOCKS else "table"))
+    # beside a tile of Q in float32 tables have no room
+    case = case.but(decode=case.decode or ("table" if coded_q and case.scale_of not in OF_BLOCKS else "direct"))
     for name in ("block_q", "block_k"):
         if getattr(case, name) not in BLOCKS:
             raise Refusal(

@@ -11,7 +11,7 @@ from workbench.cuda.faults.fault import Fault
 
 LARGEST_BLOCK = 128  #: rows of the largest tile of any kernel
 #: sizes to which head_dim is rounded up in shared memory and registers
-HEAD_DIMS = (32, 64, 128)
+HEAD_DIMS = (32, 64, 128, 192, 256, 576)
 
 
 def padded(head_dim: int) -> int:
@@ -21,6 +21,10 @@ def padded(head_dim: int) -> int:
 
 class Constants(Hashable, Protocol):
     """What a build binds the capitals of a kernel's source to; a frozen record, whose repr tells all of it."""
+
+    @property
+    def head_dim(self) -> int:
+        """What a row has room for: one of HEAD_DIMS."""
 
     @property
     def threads(self) -> int:
@@ -52,7 +56,8 @@ class Kernel:
     functions: Mapping[str, Path]  #: kernel function -> the source that defines it, in launch order
     summary: str
     settles: Callable[["Kernel", Case], Case]  #: a case with its tiles and variants; Refusal for one it cannot take
-    constants: Callable[[Case], Constants]  #: of a settled case, as are launches and contract
+    #: of a settled case, as are launches and contract, and of the names of inputs beside q, k and v
+    constants: Callable[..., Constants]
     launches: Callable[[Case], Sequence[Launch]]  #: in order
     contract: Callable[[Case], Contract]
     splits: bool = False  #: whether it takes the case option splits

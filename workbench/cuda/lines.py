@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from workbench.case.stages import QUANTISED_INPUTS
+from workbench.case.stages import OF_QUANTISER
 from workbench.cuda.build import Build
 from workbench.cuda.faults.fault import Fault, applied, of_file
 from workbench.cuda.quantised import QUANTISER
@@ -12,7 +12,7 @@ from workbench.line import Line, line_of
 from workbench.lineage import File, file_of
 
 #: what the quantiser makes -> its function
-_QUANTISES = {"codes": "encode", "scale": "scale_of"}
+_QUANTISES = {"codes": "encode", "scale": "scale_of", "zero": "zero_of", "global": "tensor_scale_of"}
 
 
 def lines_of(builds: Sequence[Build], stages: Collection[str], faults: Sequence[Fault]) -> Mapping[str, Line]:
@@ -44,7 +44,7 @@ def _number(file: File, kernel: str, stage: str, *, probed: bool) -> int | None:
 
 def _of_quantiser(stages: Collection[str], faults: Sequence[Fault]) -> Iterator[tuple[str, Line]]:
     """Of codes and scales the function that makes them."""
-    wanted = [stage for stage in QUANTISED_INPUTS if stage in stages]
+    wanted = [stage for stage in OF_QUANTISER if stage in stages]
     text = applied(QUANTISER.read_text(), of_file(faults, QUANTISER.name), QUANTISER.name) if wanted else ""
     for stage in wanted:
         found = re.search(rf"^def {_QUANTISES[stage.partition('_')[0]]}\b", text, re.M)

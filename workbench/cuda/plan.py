@@ -7,20 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case.box import Box, parse, sizes_of
+from workbench.case.box import WHOLE, Box, parse, sizes_of
 from workbench.case.case import Case
 from workbench.case.contract import Contract
+from workbench.case.formats import FORMATS
 from workbench.case.inputs import by_name, put_in
 from workbench.case.options import Options
-from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, PROBE_SETS, QUANTISED_INPUTS, absent, probe_set, shape
+from workbench.case.stages import (
+    ALGORITHMS,
+    INPUTS,
+    MASKS,
+    OF_QUANTISER,
+    PROBE_SETS,
+    STAGES,
+    absent,
+    probe_set,
+    scaled,
+    shape,
+)
+from workbench.cuda import arrays as in_memory
 from workbench.cuda import quantised
+from workbench.cuda.arrays import View
 from workbench.cuda.build import Build
 from workbench.cuda.faults import catalogue
 from workbench.cuda.faults.fault import Fault
-from workbench.cuda.kernel import HEAD_DIMS, LARGEST_BLOCK, Constants, Kernel, Launch, padded
+from workbench.cuda.kernel import HEAD_DIMS, LARGEST_BLOCK, Constants, Kernel, Launch
 from workbench.cuda.kernels import KERNELS
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal
+from workbench.trace.slots import Slots
 from workbench.trace.trace import Trace, blank, check
 
 SHARED_LIMIT = 48 * 1024  # static shared memory of a block on every GPU from sm_50 on
@@ -43,26 +58,42 @@ class Plan:
     trace: Trace  #: its stages are buffers, blank until the kernel has run
     inputs: tuple[str, ...]  #: names of the arrays that are full before the first launch
     arrays: dict[str, np.ndarray]  #: inputs and every buffer, as kernels take them
+    views: dict[str, View]  #: arguments of kernels that are views of arrays
     guard: int  #: elements that must lie behind each input, so that no fault reads what is not ours
     box: Box | None = None  #: to which the dumps are limited
 
     @property
     def constants(self) -> Constants:
         """What the kernel is built with."""
-        return self.kernel.constants(self.trace.case)
+        return self.kernel.constants(self.trace.case, tuple(self.trace.inputs))
 
     def arguments(self, built: Build, arrays: dict[str, Any]) -> tuple[Any, ...]:
         """Values of a build's arguments: its parameters by name, then the box and the stages it dumps, from
-        `arrays`.
+        `arrays`, which are those of the plan with its views, where the backend can reach them.
         """
         values = {**scalars(self.trace.case), **arrays}
         box = ("box",) if self.box is not None and built.probes else ()
         return tuple(values[name] for name in (*built.parameters, *box, *built.probes))
 
+    def unpack(self) -> None:
+        """Put out and lse into the trace's boxes, where kernels wrote them otherwise."""
+        if "out" in self.views:
+            in_memory.unpack(self.trace.case, self.arrays, self.trace.stages)
+
+    def exempt(self, name: str) -> np.ndarray | None:
+        """Which elements of a stage's buffer are of no query or key of their sequence, bool that broadcasts to it; None
+        for none.
+        """
+        case = self.trace.case
+        if name not in STAGES or name in self.views:
+            return None
+        slots = Slots(self.trace.contract, self.trace.contract.tiling(case.seqlen_k), case.mask(), WHOLE.present(case))
+        return slots.open(name, STAGES[name].axes)
+
     @property
     def boxed(self) -> tuple[str, ...]:
         """Stages whose buffers hold no more than the box, where there is one."""
-        return tuple(stage for stage in self.trace.stages if stage not in (*OWN_BUFFERS, *QUANTISED_INPUTS))
+        return tuple(stage for stage in self.trace.stages if stage not in (*OWN_BUFFERS, *OF_QUANTISER))
 
 
 def plan(name: str, case: Case, options: Options) -> Plan:
@@ -79,28 +110,27 @@ def plan(name: str, case: Case, options: Options) -> Plan:
     given = by_name(case, options.inputs)
     read = {x: given[x] for x in INPUTS if x in given}
     left = tuple(stage for launch in kernel.launches(case) for stage in launch.leaves)
-    between = QUANTISED_INPUTS if kernel.quantised else left
+    between = OF_QUANTISER if kernel.quantised else left
     if unknown := [stage for stage in feed if stage not in between]:
         raise Refusal(f"kernel {name} takes {', '.join(between) or 'no stages'} from outside; got {', '.join(unknown)}")
-    codes = put_in({**given, **feed}, case)
-    if alone := [codes_or_scale for codes_or_scale in codes if _partner(codes_or_scale) not in codes]:
-        raise Refusal(f"kernel {name}: codes and scales come in pairs; {alone[0]} is alone")
-    if beside := [name for name in MASKS if name in given]:
+    codes = put_in({**given, **feed}, case, f"kernel {name}")
+    beside = {x: given[x] for x in MASKS if x in given}
+    if beside and kernel.quantised:
         raise Refusal(f"kernel {name} takes no mask and no bias; among the inputs are {', '.join(beside)}")
     wanted = requested(kernel, case, options.probes)
     box = None if options.where is None else parse(options.where, case)
     check_fits(kernel, case, wanted, box, options.limit_gb)
     buffers = {stage: blank(dims, dtype) for stage, (dims, dtype) in _buffers(kernel, case, wanted, box).items()}
     if kernel.quantised:
-        read = {x: array.astype(np.float32) for x, array in read.items()}
+        read = {x: array.astype(DTYPES[case.dtype]) for x, array in read.items()}
     elif codes:
         raise Refusal(f"kernel {name} reads no 8-bit codes; among the inputs are {', '.join(codes)}")
     trace = Trace(
         target=name,
-        algorithm=kernel.algorithm,
+        algorithm=scaled(kernel.algorithm, case.scale_of),
         case=case,
         contract=replace(kernel.contract(case), **{k: x for fault in chosen for k, x in fault.promises(case).items()}),
-        inputs=read,
+        inputs={**read, **beside},
         stages={**codes, **feed},
         requested=wanted,
         put_in=tuple(dict.fromkeys((*codes, *feed))),
@@ -108,23 +138,24 @@ def plan(name: str, case: Case, options: Options) -> Plan:
     )
     check(trace, name)
     if kernel.quantised:
-        read = quantised.encoded(case, read, codes, chosen)
-        buffers |= read
+        coded = quantised.encoded(case, read, codes, chosen)
+        buffers |= coded
+        read = {x: read[x] for x in INPUTS if x not in case.coded} | quantised.in_memory(case, coded)
+        views: dict[str, View] = {}
+    else:
+        read, views = in_memory.laid(case, {**read, **beside})
     buffers |= {stage: np.array(feed[stage], np.float32) for stage in left if stage in feed}
     trace = replace(trace, stages={stage: buffers[stage] for stage in wanted})
+    if "q" in views:
+        packed, of_results = in_memory.results(case, buffers["out"], buffers["lse"])
+        buffers, views = {**buffers, **packed}, {**views, **of_results}
     guard = GUARD if any(fault.leaves_arrays for fault in chosen) else 0
     guarded = {name: _guarded(array, guard) for name, array in read.items()}
     arrays = {name: _bits(array) for name, array in {**buffers, **guarded}.items()}
     if box is not None:
         edges = [*box.edges().values(), box.of_kv(case).edges()["h"]]
         arrays["box"] = np.array(edges, np.int32).ravel()
-    return Plan(kernel, chosen, trace, tuple(guarded), arrays, guard, box)
-
-
-def _partner(name: str) -> str:
-    """The scale of codes, and the codes of a scale."""
-    kind, x = name.split("_")
-    return f"{'codes' if kind == 'scale' else 'scale'}_{x}"
+    return Plan(kernel, chosen, trace, tuple(guarded), arrays, views, guard, box)
 
 
 def _buffers(
@@ -135,8 +166,8 @@ def _buffers(
     limited = sizes_of(case, box)
     return {
         name: (shape(stage, case.sizes if name in OWN_BUFFERS else limited), dtypes.get(name, np.dtype(np.float32)))
-        for name, stage in ALGORITHMS[kernel.algorithm].items()
-        if (name in wanted or name in OWN_BUFFERS) and name not in QUANTISED_INPUTS
+        for name, stage in ALGORITHMS[scaled(kernel.algorithm, case.scale_of)].items()
+        if (name in wanted or name in OWN_BUFFERS) and name not in OF_QUANTISER
     }
 
 
@@ -174,9 +205,13 @@ def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | Non
 
 def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
     """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
-    wanted, lacks = probe_set(kernel.algorithm, probes, case.numbers), absent(decode=case.decode, numbers=case.numbers)
-    if probes not in PROBE_SETS and (named := [stage for stage in wanted if stage in lacks]):
-        raise Refusal(f"{kernel.name} with decode={case.decode} has no stage {', '.join(named)}; got probes={probes}")
+    kinds = () if case.codes is None else FORMATS[case.codes].kinds
+    lacks = absent(decode=case.decode, numbers=case.numbers, kinds=kinds, coded=case.coded)
+    wanted = probe_set(scaled(kernel.algorithm, case.scale_of), probes, case.numbers)
+    asked = [name.strip() for name in probes.split(",")]
+    if probes not in PROBE_SETS and (named := [stage for stage in asked if stage in lacks]):
+        how = f"decode={case.decode}" if case.coded == "qkv" else f"decode={case.decode}, codes_of={case.codes_of}"
+        raise Refusal(f"{kernel.name} with {how} has no stage {', '.join(named)}; got probes={probes}")
     return tuple(stage for stage in wanted if stage not in lacks)
 
 
@@ -194,11 +229,12 @@ def settle(kernel: Kernel, case: Case) -> Case:
     if not kernel.splits and case.splits is not None:
         raise Refusal(f"kernel {kernel.name} does not split the keys and takes no splits; got splits={case.splits}")
     case = kernel.settles(kernel, case)
-    needed = kernel.constants(case).shared_bytes
+    constants = kernel.constants(case)
+    needed = constants.shared_bytes
     if needed > SHARED_LIMIT:
         raise Refusal(
             f"tiles must fit in {SHARED_LIMIT} bytes of shared memory; block_q={case.block_q}, block_k={case.block_k} "
-            f"at head_dim={case.head_dim} (padded to {padded(case.head_dim)}) need {needed}: choose smaller blocks"
+            f"at head_dim={case.head_dim} (padded to {constants.head_dim}) need {needed}: choose smaller blocks"
         )
     columns = case.heads * (case.splits or 1)
     if columns > GRID_LIMIT or case.batch > GRID_LIMIT:
@@ -225,6 +261,9 @@ def scalars(case: Case) -> dict[str, Any]:
         "diagonal": np.int32(case.diagonal),
         "left": np.int32(unlimited if left == -1 else left),
         "right": np.int32(unlimited if right == -1 else right),
+        "bottom_right": case.causal_alignment == "bottom-right",
+        "max_seqlen_k": np.int32(case.seqlen_k),
+        "keep_scale": np.float32(1 / (1 - (case.dropout_p or 0))),
     }
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.formats import FORMATS
-from workbench.case.stages import INPUTS
 from workbench.cuda import quantize
 from workbench.cuda.faults.fault import Fault, applied, of_file
 from workbench.refusal import Refusal
@@ -21,17 +20,18 @@ QUANTISER = Path(quantize.__file__)
 def encoded(
     case: Case, floats: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray], faults: Sequence[Fault]
 ) -> dict[str, np.ndarray]:
-    """Codes uint8, one a byte, and scales and what a format has beside them, float32, of q, k and v, by the names of
-    their stages: those `given`, else those of `floats`; those of `faults` put in that change the quantiser. Refusal for
-    what is beyond float16, to which the kernel decodes, and for a fault of a quantiser that does not run.
+    """Codes uint8, one a byte, and scales and what a format has beside them, float32, of the inputs that have codes, by
+    the names of their stages: those `given`, else those of `floats`; those of `faults` put in that change the
+    quantiser. Refusal for what is beyond float16, to which the kernel decodes, and for a fault of a quantiser that does
+    not run.
     """
     assert case.codes is not None and case.quantiser_scale is not None
     put_in = of_file(faults, QUANTISER.name)
-    if put_in and all(f"codes_{name}" in given for name in INPUTS):
+    if put_in and all(f"codes_{name}" in given for name in case.coded):
         raise Refusal(f"fault {put_in[0].id} is in the quantiser, which does not run on codes from outside")
     quantise = quantiser(put_in).quantized
     made: dict[str, np.ndarray] = {}
-    for name in INPUTS:
+    for name in case.coded:
         if f"codes_{name}" in given:
             of_input = {stage: x for stage, x in given.items() if stage.endswith(f"_{name}")}
             over = float(of_input.get(f"global_{name}", np.ones(1)).max())
@@ -52,7 +52,7 @@ def in_memory(case: Case, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
     scales, which nobody reads there.
     """
     form = FORMATS[str(case.codes)]
-    found = {f"{kind}_{x}": made[f"scale_{x}"] for kind in ("zero", "global") for x in INPUTS} | dict(made)
+    found = {f"{kind}_{x}": made[f"scale_{x}"] for kind in ("zero", "global") for x in case.coded} | dict(made)
     for stage, x in made.items():
         if stage.startswith("codes") and form.four_bits:
             found[stage] = np.ascontiguousarray(x[..., ::2] | x[..., 1::2] << 4)

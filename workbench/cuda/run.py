@@ -11,8 +11,9 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.options import Options
-from workbench.case.stages import QUANTISED_INPUTS
+from workbench.case.stages import OF_QUANTISER
 from workbench.cuda import emulator
+from workbench.cuda.arrays import View, viewed
 from workbench.cuda.build import Build, build
 from workbench.cuda.faults import catalogue
 from workbench.cuda.faults.fault import Fault
@@ -56,7 +57,7 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
     """
     made = plan(name, case, options)
     backend = choose_backend(options.backend)
-    memory = Memory(backend, made.arrays, made.inputs, made.guard if guarded else 0)
+    memory = Memory(backend, made.arrays, made.views, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
     builds: list[Build] = []
     for function, grid, _ in launches(made.trace.case, made.kernel, made.trace.put_in):
@@ -65,7 +66,7 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
         built, launch = _launcher(made.kernel, function, made.constants, wanted, faults, backend, boxed)
         builds.append(built)
         try:
-            launch(grid, made.constants.threads, made.arguments(built, memory.arrays))
+            launch(grid, made.constants.threads, made.arguments(built, memory.arguments))
         except emulator.EmulatorError as error:
             raise Refusal(
                 f"{name} did not get through on the emulator, so that there is nothing to judge; "
@@ -74,6 +75,7 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
         if backend == "emulator":
             leave_receipt(function, made.constants, wanted, faults, boxed=boxed)
     memory.copy_back()
+    made.unpack()
     # what was put in belongs to this case alone
     anew = options.inputs is None and not options.feed
 
@@ -90,7 +92,7 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
 def _of_launches(trace: Trace, builds: Sequence[Build]) -> Trace:
     """The trace without the stages of a launch that did not run, as its results were put in."""
     dumped = {stage for built in builds for stage in built.probes}
-    known = {*dumped, *trace.put_in, *OWN_BUFFERS, *QUANTISED_INPUTS}
+    known = {*dumped, *trace.put_in, *OWN_BUFFERS, *OF_QUANTISER}
     return replace(
         trace,
         stages={name: stage for name, stage in trace.stages.items() if name in known},
@@ -127,8 +129,22 @@ class Memory:
 
     backend: str
     host: dict[str, np.ndarray]
+    views: dict[str, View]  #: arguments of kernels that are views of the arrays
     inputs: tuple[str, ...]  #: names of the arrays that no kernel writes
     guard: int  #: elements that lie behind each of them
+
+    @functools.cached_property
+    def arguments(self) -> dict[str, Any]:
+        """The arrays and views by name."""
+        if self.backend == "emulator":
+            return viewed(self.host, self.views)
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+        def view(of: View) -> Any:
+            array = self.arrays[of.array]
+            return DeviceNDArray(of.shape, of.strides, array.dtype, gpu_data=array.gpu_data)
+
+        return {**self.arrays, **{name: view(of) for name, of in self.views.items()}}
 
     @functools.cached_property
     def arrays(self) -> dict[str, Any]:

@@ -12,21 +12,10 @@ from workbench.case.distributions import DISTRIBUTIONS
 from workbench.case.fields import ALIGNMENTS, FIELDS
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.kernels import KERNELS
+from workbench.explore.draw import Among, Between, Draw
+from workbench.explore.features import FEATURES
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal
-
-
-class Between(NamedTuple):
-    """Whole numbers, both ends included; the plainest is the least."""
-
-    low: int
-    high: int
-
-
-class Among(NamedTuple):
-    """Some values, each as often as it stands here; the plainest is the first."""
-
-    values: tuple[Any, ...]
 
 
 class Build(NamedTuple):
@@ -69,11 +58,10 @@ RANGES: Mapping[str, Between | Among] = {
     "codes": Among(("simulated", "e4m3", "e5m2")),
     "distribution": Among((*_PLAINEST, *sorted({*DISTRIBUTIONS} - {*_PLAINEST}))),
     "seed": Between(0, 2**32 - 1),
+    "feature": Among((None,)),
 }
 #: what a foreign function is not told of a case, unless it takes a keyword for it
 _UNTOLD: Mapping[str, Any] = {"causal_alignment": ALIGNMENTS[0], "windowed": False, "softcap": None}
-#: a range, or what else whoever draws knows to draw from: a value is itself
-Draw = Callable[[Any], Any]
 
 
 def drawn(draw: Draw, kernel: str | None, given: Mapping[str, Any]) -> Case:
@@ -109,6 +97,8 @@ def drawn(draw: Draw, kernel: str | None, given: Mapping[str, Any]) -> Case:
         fields["softcap"] = one("softcap")
         windowed = "window" not in given and one("windowed")
         fields["window"] = (one("left"), one("right")) if windowed else draw(given.get("window"))
+    if (feature := one("feature")) is not None:
+        fields |= {name: x for name, x in _feature(feature)(draw, fields).items() if name not in given}
     others = [name for name in given if name in FIELDS and name not in fields]
     fields |= {name: one(name) for name in others}
     try:
@@ -117,6 +107,12 @@ def drawn(draw: Draw, kernel: str | None, given: Mapping[str, Any]) -> Case:
         if "distribution" in given:
             raise
         return Case(**fields | {"distribution": "normal"})
+
+
+def _feature(name: Any) -> Callable[[Draw, dict[str, Any]], dict[str, Any]]:
+    if name not in FEATURES:
+        raise Refusal(f"feature is one of {', '.join(FEATURES)}; got {name!r}")
+    return FEATURES[name]
 
 
 def _built(draw: Draw, kernel: Kernel | None, given: Mapping[str, Any]) -> dict[str, Any]:

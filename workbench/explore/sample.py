@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
-from workbench.explore.ranges import Among, Between, drawn
+from workbench.explore.draw import Among, Between
+from workbench.explore.ranges import drawn
 
 
 def sample(random: np.random.Generator, kernel: str | None = None, **given: Any) -> Case:

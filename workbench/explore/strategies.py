@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from workbench.case.case import Case
 from workbench.case.distributions import shapes
 from workbench.case.stages import INPUTS
-from workbench.explore.ranges import Among, Between, drawn
+from workbench.explore.draw import Among, Between
+from workbench.explore.ranges import drawn
 from workbench.floats import DTYPES, round_to
 from workbench.refusal import Refusal
 
@@ -30,8 +31,9 @@ def cases(draw: st.DrawFn, kernel: str | None = None, **given: Any) -> Case:
     told `causal` and no more of the mask: windows and softcaps are drawn where they are asked for
     (`windowed=st.booleans()`), and `causal_alignment="top-left"` is for one whose diagonal begins at the first key.
     `given`: fields of a case, each a value or a strategy, in place of what is drawn (`ranges.RANGES`); `group`, query
-    heads that share a kv head, is 1 to 3. Among the cases are rows that see no key, lengths of 1, ragged tiles, scores
-    that overflow, and sums that cancel.
+    heads that share a kv head, is 1 to 3; `feature`, one of `features.FEATURES` (sinks, alibi, dropout, packed, paged
+    and others), is none unless it is given. Among the cases are rows that see no key, lengths of 1, ragged tiles,
+    scores that overflow, and sums that cancel.
 
     >>> @given(cases("flash", dtype="float16", causal=True, seqlen=st.integers(1, 200)))  # doctest: +SKIP
     """
@@ -68,7 +70,8 @@ def awkward_values(dtype: str) -> st.SearchStrategy[float]:
 @st.composite
 def tensors(draw: st.DrawFn, case: Case, values: st.SearchStrategy[float] | None = None) -> dict[str, np.ndarray]:
     """q, k and v of a case by name, in its shapes and dtype, made of at most four `values` each, awkward ones where
-    none are given: all rows alike (equal scores), scattered, one hot, of sums that cancel, and with outlier channels.
+    none are given: all rows alike (equal scores), scattered, one hot, of sums that cancel, and with outlier channels. v
+    is a part of k where it is one in the case.
 
     For `workbench.run(kernel, case, inputs=...)` and `assert_attention(kernel, case, inputs=...)`.
     """
@@ -81,7 +84,7 @@ def tensors(draw: st.DrawFn, case: Case, values: st.SearchStrategy[float] | None
         largest = float(ml_dtypes.finfo(dtype).max)
         made = np.clip(_made(pattern, palette, shape, np.random.default_rng(seed)), -largest, largest)
         found[name] = made.astype(np.float32).astype(dtype)
-    return found
+    return found | ({"v": found["k"][..., : case.head_dim_v]} if case.shared_kv else {})
 
 
 def _made(pattern: str, palette: np.ndarray, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:

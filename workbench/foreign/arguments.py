@@ -2,20 +2,26 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from workbench.case.case import Case
-from workbench.case.fields import KEYWORDS
+from workbench.case.formats import FORMATS
 from workbench.case.inputs import NAMES, by_name, put_in
-from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, QUANTISED_INPUTS, STAGES, algorithm_of, before_attention
-from workbench.cuda.quantize import KINDS, SCALINGS, quantize
+from workbench.case.memory import poison_of
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OF_QUANTISER, STAGES, algorithm_of, before_attention
+from workbench.cuda.quantize import KINDS, SCALINGS, quantized
+from workbench.foreign.adapters import Adapter, check
 from workbench.foreign.feed import REFERENCE, values
+from workbench.foreign.keywords import Asked, keywords_of
+from workbench.foreign.layouts import BOX, PACKED, laid, poisoned
 from workbench.refusal import Refusal
 
 SCALES = tuple(f"scale_{x}" for x in INPUTS)
+#: what goes with codes: scales, and zero points and scales of tensors in formats that have them
+BESIDE_CODES = tuple(stage for stage in OF_QUANTISER if not stage.startswith("codes"))
 #: keys in a tile and splits of the stages that are put into a function, where the case does not tell
 BLOCK_K, SPLITS = 64, 2
 #: keywords of every call -> what libraries call them
@@ -31,62 +37,70 @@ class Arguments:
 
     case: Case  #: with what the stages put in were made with
     positional: Mapping[str, np.ndarray]
-    keywords: Mapping[str, np.ndarray]
-    options: Mapping[str, Any]  #: numbers of the case, by what the function calls them
+    keywords: Mapping[str, Any]  #: arrays and numbers, by what the function calls them
     put_in: Mapping[str, np.ndarray]  #: those that are stages, with their axes
+    axes: Mapping[str, str] = field(default_factory=dict)  #: of out and lse, as of `layouts`; others are as stages are
 
 
 def arguments_of(
-    function: Callable[..., Any], case: Case, read: Mapping[str, np.ndarray], feed: Mapping[str, Any], name: str
+    function: Callable[..., Any],
+    adapter: Adapter | None,
+    asked: Asked,
+    feed: Mapping[str, Any],
+    name: str,
+    layout: str,
 ) -> Arguments:
-    """What `function` is to be called with, of the inputs `read` (`inputs.normalised`).
+    """What `function` is to be called with, of a case and its inputs; boxes in the `layout` of the options.
 
-    A function whose parameters name stages reads these: by `feed` (`feed.values`), or what float64 makes of the inputs.
-    Else, where the case has codes, one with the keywords scale_q, scale_k and scale_v takes codes in the place of q, k
-    and v; any other takes these. Refusal for inputs and stages that the function does not take, and for a function that
-    cannot be called with them, scale and causal.
+    A package's function takes what its `adapter` says. A function whose parameters name stages reads these: by `feed`
+    (`feed.values`), or what float64 makes of the inputs. Else, where the case has codes, one with the keywords scale_q,
+    scale_k and scale_v takes codes in the place of q, k and v, and one without scale_q in that of k and v; any other
+    takes these. Refusal for what a case has, and
+    inputs and stages, that the function does not take, and for one that cannot be called with them, scale and causal.
     """
-    call = _arguments_of(function, case, read, feed, name)
-    _check_call(function, call, name)
-    return call
-
-
-def _arguments_of(
-    function: Callable[..., Any], case: Case, read: Mapping[str, np.ndarray], feed: Mapping[str, Any], name: str
-) -> Arguments:
-    parameters = parameters_of(function)
-    anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
-    beside = {x: read[x] for x in MASKS if x in read}
-    if lacking := [x for x in beside if x not in parameters and not anything]:
-        raise Refusal(f"{name} takes no {' and no '.join(lacking)}, which the inputs hold: give it the keyword")
-    if named := stages_read(function):
-        return _stages(parameters, named, case, read, feed, name)
-    if feed:
+    named = [] if adapter is not None else stages_read(function)
+    if feed and not named:
         raise Refusal(
             f"{name} reads no stage that could be fed: a function that does has parameters with the names of stages, "
             "such as partial_O"
         )
-    options = _options(parameters, case, name)
-    case, codes = _codes(parameters, case, read, name)
-    positional = {x: codes.get(f"codes_{x}", read.get(x)) for x in INPUTS}
-    scales = {stage: x for stage, x in codes.items() if stage in SCALES}
-    return Arguments(case, positional, scales | beside, options, codes)  # type: ignore[arg-type]
+    if adapter is not None:
+        check(adapter, asked, name)
+        axes = {"out": adapter.q, "lse": adapter.lse}
+        return Arguments(asked.case, adapter.arrays_of(asked), adapter.keywords(asked), {}, axes)
+    parameters = parameters_of(function)
+    if named:
+        call = _stages(parameters, named, asked.case, asked.read, feed, name)
+    else:
+        call = _inputs(parameters, asked, layout, name)
+    _check_call(function, call, name)
+    return call
 
 
-def _options(parameters: Mapping[str, Any], case: Case, name: str) -> dict[str, Any]:
-    """What the case has beside scale and causal, by the function's own keyword for it, which is the first where it
-    takes any; Refusal where it takes none.
-    """
-    anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
-    found = {}
-    for field, names in KEYWORDS.items():
-        if (value := getattr(case, field)) is None:
-            continue
-        own = next((x for x in names if x in parameters), names[0] if anything else None)
-        if own is None:
-            raise Refusal(f"{name} takes no {names[0]}, which the case has ({field}={value}): give it the keyword")
-        found[own] = value
-    return found
+def _inputs(parameters: Mapping[str, inspect.Parameter], asked: Asked, layout: str, name: str) -> Arguments:
+    """q, k and v, or codes in their place, as the keywords of a function have them lie."""
+    told = keywords_of(parameters, asked, name)
+    case, codes = _codes(parameters, asked.case, asked.read, name)
+    if codes and (told.packed or told.paged):
+        raise Refusal(f"{name}: codes are handed over in boxes, and neither packed nor in pages")
+    if layout != BOX and {*told.packed, *("kv" if told.paged else "")} == {*INPUTS}:
+        raise Refusal(f"{name}: layout is of boxes, and q, k and v lie packed or in pages; got layout={layout!r}")
+    box = "bshd" if layout == "bshd" else BOX
+    lengths = {"q": case.lengths_q, "k": case.lengths_k, "v": case.lengths_k}
+    positional = {}
+    for x in INPUTS:
+        if f"codes_{x}" in codes:
+            positional[x] = laid(codes[f"codes_{x}"], box, lengths[x])
+        elif told.paged and x != "q" and asked.pages is not None:
+            positional[x] = getattr(asked.pages, x)
+        else:
+            kind = "stale" if told.masked else poison_of(case)  # what a mask hides is read, and has to be finite
+            rows = poisoned(asked.read[x], lengths[x], kind, case.seed)
+            positional[x] = laid(rows, PACKED if x in told.packed else box, lengths[x])
+    beside = {stage: x for stage, x in codes.items() if stage in BESIDE_CODES}
+    keywords = {**beside, **told.values, "scale": case.scale, "causal": case.causal and not told.masked}
+    axes = {"out": PACKED, "lse": "hn"} if "q" in told.packed else {"out": box, "lse": "bhs"}
+    return Arguments(case, positional, keywords, codes, axes)
 
 
 def _check_call(function: Callable[..., Any], call: Arguments, name: str) -> None:
@@ -96,7 +110,7 @@ def _check_call(function: Callable[..., Any], call: Arguments, name: str) -> Non
     except ValueError:
         return
     try:
-        signature.bind(*call.positional, **dict.fromkeys([*call.keywords, *call.options, *CALLED_AS]))
+        signature.bind(*call.positional, **call.keywords)
         return
     except TypeError as mismatch:
         why = str(mismatch)
@@ -107,20 +121,21 @@ def _check_call(function: Callable[..., Any], call: Arguments, name: str) -> Non
             f"{name} needs {' and '.join(lacking)}, which the inputs do not hold: put it in (--inputs FILE), or give "
             "it a default"
         )
-    words = [*call.positional, *(f"{x}={x}" for x in call.keywords)]
+    others = [x for x in call.keywords if x not in CALLED_AS]
+    words = [*call.positional, *(f"{x}={x}" for x in others)]
     words += [f"{own}={ours}" for ours, names in CALLED_AS.items() for own in names if own in parameters]
     function_name = getattr(function, "__name__", "mine")
     raise Refusal(
-        f"{name}{signature} is called with {', '.join((*call.positional, *call.keywords))} and the keywords "
+        f"{name}{signature} is called with {', '.join((*call.positional, *others))} and the keywords "
         f"{', '.join(CALLED_AS)}: {why}; a function that takes others is wrapped in one that takes these:\n"
-        f"  def attention({', '.join((*call.positional, '*', *call.keywords, *CALLED_AS))}):\n"
+        f"  def attention({', '.join((*call.positional, '*', *others, *CALLED_AS))}):\n"
         f"      return {function_name}({', '.join(words)})"
     )
 
 
 def stages_read(function: Callable[..., Any]) -> list[str]:
     """The stages that a function reads, by the names of its parameters that have no default; scales go with codes."""
-    stages = {*STAGES} - {*SCALES, "out", "lse"}
+    stages = {*STAGES} - {*BESIDE_CODES, "out", "lse"}
     return [key for key, one in parameters_of(function).items() if key in stages and one.default is one.empty]
 
 
@@ -141,20 +156,24 @@ def _stages(
     name: str,
 ) -> Arguments:
     """The stages that parameters name, and those of the inputs that they name too."""
-    wanted = [*named, *(scale for scale in SCALES if scale in parameters)]
+    anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
+    if lacking := [x for x in MASKS if x in read and x not in parameters and not anything]:
+        raise Refusal(f"{name} takes no {' and no '.join(lacking)}, which the inputs hold: give it the keyword")
+    wanted = [*named, *(scale for scale in BESIDE_CODES if scale in parameters)]
     if unread := [stage for stage in feed if stage not in wanted]:
         raise Refusal(f"{name} reads {', '.join(wanted)}; {', '.join(unread)} cannot be fed")
-    algorithm = algorithm_of(wanted, codes=case.codes is not None)
+    algorithm = algorithm_of(wanted, codes=case.codes is not None, scale_of=case.scale_of)
     case = case.but(block_k=case.block_k or BLOCK_K)
     if "merge_weight" in ALGORITHMS[algorithm]:
         case = case.but(splits=case.splits or SPLITS)
     if before_attention(algorithm):
         case = case.but(codes=case.codes or next(iter(KINDS)), quantiser_scale=case.quantiser_scale or SCALINGS[0])
-    given = put_in(read, case)
+    given = put_in(read, case, name)
     sources = {stage: feed.get(stage, given.get(stage, REFERENCE)) for stage in wanted}
     stages = values(algorithm, case, read, sources, name)
     inputs = {x: read[x] for x in (*INPUTS, *MASKS) if x in parameters and x in read}
-    return Arguments(case, {}, inputs | stages, {}, stages)
+    numbers = {"scale": case.scale, "causal": case.causal}
+    return Arguments(case, {}, {**inputs, **stages, **numbers}, stages)
 
 
 def _codes(
@@ -163,26 +182,38 @@ def _codes(
     """The case with its quantiser settled, and the codes and scales that the function is to be given, by stage: those
     put in, and what our quantiser makes of the others; none for a function that takes q, k and v.
     """
-    takes = set(SCALES) <= set(parameters)
-    found = put_in(read, case)
+    takes = {"scale_k", "scale_v"} <= set(parameters)
+    if takes and "scale_q" not in parameters:
+        if case.codes_of == "qkv":
+            raise Refusal(f"{name} takes codes of k and v alone, as it has no keyword scale_q; got codes_of=qkv")
+        case = case.but(codes_of="kv")
+    due = [f"{kind}_{x}" for kind in FORMATS[case.codes].kinds for x in case.coded] if case.codes is not None else []
+    if takes and (lacking := [stage for stage in due if stage not in parameters]):
+        raise Refusal(f"{name} takes {case.codes} codes, which have {', '.join(lacking)}, too: give it the keywords")
+    found = put_in(read, case, name)
     if found and not takes:
         raise Refusal(
             f"{name} takes no codes, which are among the inputs: a function that does has the keywords "
-            f"{', '.join(SCALES)}"
+            f"{', '.join(SCALES)}, or the last two for codes of k and v"
+        )
+    if takes and (unread := [stage for stage in found if stage[-1] not in case.coded]):
+        raise Refusal(
+            f"{name} takes codes of {' and '.join(case.coded)} alone; among the inputs are {', '.join(unread)}"
         )
     if case.codes is None and not takes:
         if case.quantiser_scale is not None:
             raise Refusal(f"quantiser_scale is for kernels on 8-bit codes: say codes too; {name} got none")
         return case, {}
     if case.codes is None:
-        raise Refusal(f"{name} takes codes, as its keyword {SCALES[0]} says: choose codes of {', '.join(KINDS)}")
+        raise Refusal(
+            f"{name} takes codes, as its keyword scale_{case.coded[0]} says: choose codes of {', '.join(KINDS)}"
+        )
     scaling = case.quantiser_scale or SCALINGS[0]
     case = case.but(quantiser_scale=scaling)
-    for x in INPUTS if takes else ():
+    for x in case.coded if takes else ():
         if f"codes_{x}" not in found:
-            made = quantize(read[x], str(case.codes), saturate=True, scaling=scaling)
-            found |= {f"codes_{x}": made.codes, f"scale_{x}": made.scale}
-    return case, {stage: found[stage] for stage in QUANTISED_INPUTS if stage in found}
+            found |= quantized(read[x], x, case)
+    return case, {stage: found[stage] for stage in OF_QUANTISER if stage in found}
 
 
 def drawn(case: Case) -> dict[str, np.ndarray]:
@@ -192,7 +223,6 @@ def drawn(case: Case) -> dict[str, np.ndarray]:
     arrays = by_name(case)
     if case.codes is None:
         return arrays
-    for x in INPUTS:
-        made = quantize(arrays[x], case.codes, saturate=True, scaling=case.quantiser_scale or SCALINGS[0])
-        arrays |= {f"codes_{x}": made.codes, f"scale_{x}": made.scale}
+    for x in case.coded:
+        arrays |= quantized(arrays[x], x, case)
     return {name: arrays[name] for name in NAMES if name in arrays}

@@ -10,18 +10,23 @@ from typing import Any
 import numpy as np
 
 from workbench.arrays import ARRAYS, advice, handed_over, home
-from workbench.case import contract
 from workbench.case.box import parse
 from workbench.case.case import Case
+from workbench.case.formats import float8_of
 from workbench.case.inputs import by_name
 from workbench.case.options import Options
 from workbench.case.presets import fields_of, merged
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, before_attention
+from workbench.case.tensor_cores import generation_of
 from workbench.foreign import returned
+from workbench.foreign.adapters import adapter_of, lives
 from workbench.foreign.arguments import arguments_of
 from workbench.foreign.collect import failed, of_run, repeats
+from workbench.foreign.keywords import Asked
 from workbench.foreign.lacking import lacking
+from workbench.foreign.layouts import BOX, results
 from workbench.foreign.lines import lines_of
+from workbench.foreign.packages import Call
 from workbench.foreign.probes import interpreter as triton_interpreter
 from workbench.foreign.repeats import repeated
 from workbench.foreign.user_code import Function, running
@@ -41,13 +46,16 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and
     returns out, (out, lse), or a dict of stage name -> array, with an optional key "contract" (a dict); a stage given
     in part is {"indices": [n, axes], "values": [n]} in place of an array. Where the case has codes, a function with the
-    keywords scale_q, scale_k and scale_v takes codes (uint8) in the place of q, k and v, and a scale for each head; any
-    other quantises itself. A mask and a bias among the inputs are keywords too. A function whose parameters have the
-    names of stages, such as a reduce of partial_O, partial_max and partial_sum, is called with these: what `feed` says
-    (`feed.values`), else what float64 makes of the inputs. Refusal where it raises or returns anything else.
+    keywords scale_q, scale_k and scale_v takes codes (uint8) in the place of q, k and v, and a scale for each head; one
+    without scale_q takes q as it is; any other quantises itself. What else a case and its inputs have are keywords
+    (`keywords.keywords_of`); a function of a package is called as its adapter says (`adapters.ADAPTERS`). A function
+    whose parameters have the names of stages, such as a reduce of partial_O, partial_max and partial_sum, is called
+    with these: what `feed` says (`feed.values`), else what float64 makes of the inputs. Refusal where it raises or
+    returns anything else.
 
-    Of the options, a `calibration` tells what the contract does not say of exp and of tensor cores; `inputs` are those
-    of `inputs.normalised`, the case's own where None; of several `runs` the bits are compared (`repeats.repeated`).
+    Of the options, a `calibration` tells what the contract does not say of exp and of tensor cores, of which else the
+    GPU tells on which the arrays live, shown as assumed; `inputs` are those of `inputs.normalised`, the case's own
+    where None; of several `runs` the bits are compared (`repeats.repeated`).
     """
     arrays, layout, feed = options.arrays, options.layout, options.feed
     for option, value, accepted in (("arrays", arrays, ARRAYS), ("layout", layout, LAYOUTS)):
@@ -56,26 +64,38 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     said = {} if options.contract is None else fields_of(options.contract, case)
     if (arrays, layout) == ("jax", "strided"):
         raise Refusal("JAX arrays have no strides; got layout 'strided': say --layout bhsd or bshd")
-    lives_on = home(arrays, options.device)
-    read = by_name(case, options.inputs)
+    adapter = adapter_of(function)
+    arrays, device = (arrays, options.device) if adapter is None else lives(adapter, options, name)
+    lives_on = home(arrays, device)
+    given = options.inputs
+    read = by_name(case, given)
     floats = {x: read[x] for x in (*INPUTS, *MASKS) if x in read}
     check_inputs(case, floats, name)
-    call = arguments_of(function, case, read, feed, name)
+    asked = Asked(case, read, None if given is None else given.get("mask"))
+    call = arguments_of(function, adapter, asked, feed, name, layout)
     case, put_in = call.case, call.put_in
+    shared = case.shared_kv and not put_in
 
-    def over(key: str, x: np.ndarray) -> Any:
-        if layout == "bhsd" or key not in INPUTS:
-            return handed_over(x.copy(), arrays, lives_on)
-        turned = np.array(_swapped(x), order="C")
-        return handed_over(turned if layout == "bshd" else _swapped(turned), arrays, lives_on)
+    def over(x: np.ndarray) -> Any:
+        return handed_over(x.copy(), arrays, lives_on)
+
+    def over_input(x: np.ndarray) -> Any:
+        if layout != "strided" or x.ndim != len(BOX):
+            return over(x)
+        return handed_over(np.array(_swapped(x), order="C").swapaxes(1, 2), arrays, lives_on)
 
     def called(**more: Any) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
-        positional = [over(key, x) for key, x in call.positional.items()]
-        keywords = {key: over(key, x) for key, x in call.keywords.items()}
+        positional = {x: over_input(array) for x, array in call.positional.items() if not (shared and x == "v")}
+        if shared:
+            positional["v"] = positional["k"][..., : case.head_dim_v]
+        keywords = {key: over(x) if isinstance(x, np.ndarray) else x for key, x in call.keywords.items()}
         try:
             with running(function), triton_interpreter.guarded():
-                given = function(*positional, **keywords, **call.options, scale=case.scale, causal=case.causal, **more)
-                found, parts, declared = returned.read(given, name)  # waits for it, and so may find that it failed
+                if adapter is None:
+                    made = function(*positional.values(), **keywords, **more)
+                else:
+                    made = adapter.call(Call(function, asked, **positional, keywords=keywords, over=over))
+                found, parts, declared = returned.read(made, name)  # waits for it, and so may find that it failed
         except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
         except BaseException as error:  # sys.exit among them: its exit is not ours
@@ -89,17 +109,19 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     again = repeated(function, called, first, options.runs)
     with running(function):  # its modules are told
         made_by = of_run(function, **again)
-    if layout == "bshd" and "out" in stages and stages["out"].ndim == 4:
-        stages["out"] = _swapped(stages["out"])
+    stages |= results(stages, call.axes, case, name, base2=adapter is not None and adapter.base2)
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
+    if adapter is not None and adapter.contract:
+        said = fields_of(adapter.contract, case) | said
     declared = merged(said, declared, name)
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and before_attention(algorithm):
         raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
-    measured = {} if options.calibration is None else _measured(options.calibration, case)
+    measured = {} if options.calibration is None else _measured(options.calibration, case, declared)
     own = {stage: x for stage, x in stages.items() if stage not in put_in}
-    promise = seen.promise_of(measured | _tiling_of(case, put_in) | dict(declared), own, floats, case)
+    told = measured | _tiling_of(case, put_in) | dict(declared)
+    promise = seen.promise_of(told, own, floats, case, _generation() if lives_on == "cuda" else None)
     settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
     for key, given in parts.items():
         stage, what = ALGORITHMS[algorithm][key], f"{name}: {key}"
@@ -146,18 +168,26 @@ def _algorithm(case: Case, stages: Iterable[str], declared: Mapping[str, Any], n
         raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; stages are: {', '.join(STAGES)}")
     # out alone is of either
     split = declared.get("splits") not in (None, 1) or declared.get("split_bounds") is not None
-    return algorithm_of(stages, codes=case.codes is not None, splits=split)
+    return algorithm_of(stages, codes=case.codes is not None, splits=split, scale_of=case.scale_of)
 
 
-def _measured(path: str, case: Case) -> dict[str, Any]:
+def _measured(path: str, case: Case, declared: Mapping[str, Any]) -> dict[str, Any]:
     """Contract fields from a calibration; nobody said which exp the kernel calls, nor that it uses tensor cores. Those
-    were measured on 16-bit operands, which float8 codes need not become.
+    were measured on 16-bit operands, which float8 codes need not become; and tensor cores that were declared are known.
     """
     from workbench.cuda.calibrate import record as calibration
 
     fields = calibration.contract_fields(calibration.load(Path(path)), exp="fast_exp")
-    float8 = case.codes in contract.FLOAT8
-    return {name: x for name, x in fields.items() if name != "accumulation" and not (float8 and name.startswith("mma"))}
+    others = float8_of(case.codes) is not None or "tensor_core" in declared
+    return {name: x for name, x in fields.items() if name != "accumulation" and not (others and name.startswith("mma"))}
+
+
+def _generation() -> str | None:
+    """The generation of the GPU on which arrays live; None of one that nobody knows."""
+    from workbench.cuda.gpu import gpu
+
+    found = gpu()
+    return None if found is None else generation_of(found.compute_capability)
 
 
 def _swapped(x: np.ndarray) -> np.ndarray:

@@ -18,7 +18,10 @@ from workbench.machine import versions
 from workbench.trace.provenance import File, Provenance, is_object
 
 #: packages that are told by their versions: torch alone maps 4 GB
-FRAMEWORKS = ("torch", "triton", "cupy", "jax", "jaxlib", "numpy", "numba", "numba-cuda")
+FRAMEWORKS = (
+    *("torch", "triton", "cupy", "jax", "jaxlib", "numpy", "numba", "numba-cuda"),
+    *("flash-attn", "flashinfer", "xformers"),
+)
 #: folders of site-packages whose shared objects are not told: those of frameworks, and what the workbench itself loads
 _UNTOLD = (
     *("torch", "torchgen", "triton", "nvidia", "cupy", "cupy_backends", "jaxlib", "cuda", "numba", "numba_cuda"),
@@ -70,9 +73,12 @@ def _resolved(path: str) -> Path:
 
 
 def _source_of(function: Callable[..., Any]) -> Path | None:
-    """The file that defines a function; None of one that was typed in."""
+    """The file that defines a function; None of one that was typed in, or compiled."""
+    function = inspect.unwrap(function)
+    if inspect.isbuiltin(function):
+        return None
     try:
-        path = inspect.getsourcefile(inspect.unwrap(function))
+        path = inspect.getsourcefile(function)
     except TypeError:  # an object with __call__
         path = inspect.getsourcefile(type(function))
     return Path(path).resolve() if path and Path(path).is_file() else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from workbench.arrays import as_numpy
 from workbench.case import masks as mask
 from workbench.case.case import Case
+from workbench.case.contract import Contract
 from workbench.case.inputs import CODES
 from workbench.case.stages import INPUTS, shape, stages_of
 from workbench.floats import FLOATS, to_float64
@@ -44,12 +46,12 @@ def values(
     array. `case` is settled: it tells tiles and splits. Refusal for what is no stage of `algorithm`, and for an array
     or a file that does not fit; `where` names the run in messages.
     """
-    known = stages_of(algorithm, case.numbers)
+    known = stages_of(algorithm, case.numbers, case.coded)
     if unknown := [name for name in feed if name not in known]:
         raise Refusal(f"{where}: stages of {algorithm} are {', '.join(known)}; got {', '.join(unknown)}")
     made: dict[str, np.ndarray] = {}
     if any(isinstance(source, str) and source == REFERENCE for source in feed.values()):
-        made = _reference(algorithm, case, inputs, where)
+        made = reference(algorithm, case, inputs, where, replace(PLAIN, block_k=case.block_k, splits=case.splits))
     read = {path: read_file(Path(path)) for path in dict.fromkeys(map(str, filter(_is_path, feed.values())))}
     found: dict[str, np.ndarray] = {}
     for name, source in feed.items():
@@ -76,8 +78,10 @@ def _is_path(source: Any) -> bool:
     return isinstance(source, Path) or (isinstance(source, str) and source != REFERENCE)
 
 
-def _reference(algorithm: str, case: Case, inputs: Mapping[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
-    """Every stage in float64, from q, k and v alone."""
+def reference(
+    algorithm: str, case: Case, inputs: Mapping[str, np.ndarray], where: str, contract: Contract
+) -> dict[str, np.ndarray]:
+    """Every stage in float64, from q, k and v alone, of a kernel whose tiles and splits `contract` tells."""
     if missing := [name for name in INPUTS if name not in inputs]:
         raise Refusal(f"{where}: what float64 makes of q, k and v needs them; {', '.join(missing)} was not given")
     added = mask.attn_bias(case, inputs)
@@ -86,7 +90,10 @@ def _reference(algorithm: str, case: Case, inputs: Mapping[str, np.ndarray], whe
         *(inputs[name] for name in INPUTS),
         **case.numbers,  # type: ignore[arg-type]  # which has neither a mask nor a bias
         mask=mask.visible(case, inputs),
-        attn_bias=None if added is None else to_float64(added),
-        contract=replace(PLAIN, block_k=case.block_k, splits=case.splits),
-        codes=None if case.codes is None else Codes(case.codes, str(case.quantiser_scale)),
+        attn_bias=None if added is None else to_float64(added.bias),
+        sinks=case.sink_logits,
+        dropout_mask=inputs.get("dropout_mask"),
+        score_mod=None if case.score_mod is None else partial(mask.modified, case),
+        contract=contract,
+        codes=None if case.codes is None else Codes(case.codes, str(case.quantiser_scale), case.scale_of, case.coded),
     )

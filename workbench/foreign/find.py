@@ -1,4 +1,5 @@
-"""Functions to run: path.py:function, and those that installed packages name, as entry points of `workbench.kernels`.
+"""Functions to run: path.py:function, those of packages that have an adapter, and those that installed packages name,
+as entry points of `workbench.kernels`.
 
 [project.entry-points."workbench.kernels"]
 my_flash = "my_package.attention:forward"
@@ -11,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from workbench.foreign import adapters
 from workbench.foreign.user_code import Function, function_of, prints_aside
 from workbench.refusal import Refusal
 
@@ -57,12 +59,18 @@ def load(kernel: Installed) -> Callable[..., Any]:
 
 
 def find(target: str) -> Function:
-    """The function that `path.py:function` names, or a name of `installed`; Refusal where there is none."""
+    """The function that `path.py:function`, an adapter or a name of `installed` names; Refusal where there is none."""
     if (kernel := None if ":" in target else installed().get(target)) is not None:
         return load(kernel)
+    if (adapter := adapters.known(target)) is not None:
+        with prints_aside():
+            return adapters.load(adapter, target)
     path, _, name = target.rpartition(":")
     if not path.endswith(".py") or not name:
-        raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}")
+        package = target.partition(":")[0].partition(".")[0]
+        others = [key for key, one in adapters.ADAPTERS.items() if package in (one.package, key.partition(":")[0])]
+        known = f"; of {package} there are {', '.join(others)}" if others else ""
+        raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}{known}")
     if not Path(path).is_file():
         raise Refusal(f"{path}: no such file")
     return function_of(Path(path), name)

@@ -34,7 +34,7 @@ _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from workbench.foreign.isolation import main; main()"
 )
 _REQUEST, _ANSWER, _CRASH = "request", "answer", "crash"
-_FRAMES = ("isolation.py", "call.py", "user_code.py")  # which call a function
+_FRAMES = ("isolation.py", "merge.py", "call.py", "user_code.py")  # which call a function
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
@@ -59,7 +59,7 @@ def limits_of(options: Options, name: str) -> Limits | None:
 
 
 def run_isolated(target: str, case: Case, options: Options, *, limits: Limits) -> Trace:
-    """As `call.run_foreign` of the function that `find.find` finds as `target`, which is loaded and run in a new
+    """As `merge.run_function` of the function that `find.find` finds as `target`, which is loaded and run in a new
     process within `limits`, as often as it is run again on another case.
 
     Refusal, too, where that process ends without a trace or breaks a limit, with the place where it was.
@@ -190,12 +190,12 @@ def _end_with_parent() -> None:
 
 def _outcome(request: Mapping[str, Any]) -> tuple[Any, ...]:
     """What crosses back: a trace and whether it can be run again, or what came in its place."""
-    from workbench.foreign.call import run_foreign
     from workbench.foreign.find import find
+    from workbench.foreign.merge import run_function
 
     target = request["target"]
     try:
-        trace = run_foreign(find(target), request["case"], request["options"], name=target)
+        trace = run_function(find(target), request["case"], request["options"], name=target)
     except (Refusal, Unavailable) as error:
         return type(error).__name__, str(error)
     except BaseException:

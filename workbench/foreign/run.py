@@ -10,13 +10,14 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
+from workbench.case.formats import said_by
 from workbench.case.inputs import by_name, fields
 from workbench.case.options import FOREIGN, OURS, ROLES, Options
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.kernels import KERNELS
-from workbench.foreign.call import run_foreign
 from workbench.foreign.feed import values
 from workbench.foreign.isolation import limits_of, run_isolated
+from workbench.foreign.merge import run_function
 from workbench.foreign.target import Target, target_of
 from workbench.refusal import Refusal
 from workbench.trace.inputs import taken
@@ -44,9 +45,9 @@ def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> T
     if options.inputs is not None:
         options = replace(options, inputs=taken(options.inputs, name))
         codes = fields(options.inputs).get("codes")
-        if codes is not None and case.codes not in (None, codes):
+        if not said_by(codes, case.codes):
             raise Refusal(f"{printable.inputs or name}: codes are {codes}, and the case says {case.codes}")
-        case = case.but(distribution=GIVEN, codes=codes or case.codes)
+        case = case.but(distribution=GIVEN, codes=case.codes or codes)
     if found.kernel is not None:
         if foreign := [option for option in given if ROLES[option] == FOREIGN]:
             raise Refusal(f"{', '.join(foreign)} are for foreign kernels; {name} is one of ours")
@@ -56,7 +57,7 @@ def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> T
         return replace(run_kernel(name, case, options), called_with=printable)
     _check_foreign(found, case, options)
     if (limits := limits_of(options, name)) is None:
-        return replace(run_foreign(found.function(), case, options, name=name), called_with=printable)
+        return replace(run_function(found.function(), case, options, name=name), called_with=printable)
     if found.given is not None:
         raise Refusal(f"{name} is a callable, which no other process has: to isolate it, give it as path.py:function")
     return replace(run_isolated(name, case, options, limits=limits), called_with=printable)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS
+from workbench.case.stages import ALGORITHMS, OF_QUANTISER
 from workbench.judge.judgeable import readable, table
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.reference.graph import nearest_dumped, unseen_upstream
@@ -58,7 +58,7 @@ def _behind(trace: Trace, judged: Sequence[StageDiff]) -> list[StageDiff]:
 def _accused(trace: Trace, judged: Sequence[StageDiff]) -> dict[str, str]:
     """Stage to blame -> the first victim that has no other origin."""
     wrong = {stage.name for stage in judged if stage.verdict in ORIGIN_VERDICTS}
-    put_in = set(trace.put_in) - set(QUANTISED_INPUTS)
+    put_in = set(trace.put_in) - set(OF_QUANTISER)
     # beyond its budget and yet suspicious: only of a kernel that does something else, which may move what follows
     forgiven = {x.name for x in judged if x.verdict == "suspicious" and x.decisive and x.decisive.summary.outside}
     untold = {stage.name for stage in judged if stage.verdict == "untestable"}

@@ -20,7 +20,8 @@ def headline(trace: Trace) -> str:
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
     backend = "" if trace.backend == "foreign" else f" on {trace.backend}"
     # of a kernel that was given its codes, or is not ours, not everything is known
-    codes = [f"codes {case.codes}" + ("" if "scale_q" in trace.put_in else f" {case.quantiser_scale}")]
+    of = "" if case.coded == "qkv" else f" of {' and '.join(case.coded)}"
+    codes = [f"codes {case.codes}{of}" + ("" if "scale_k" in trace.put_in else f" {case.quantiser_scale}")]
     codes += [f"a scale a {case.scale_of}"] if case.scale_of in BLOCKS else []
     codes += [f"{name} {getattr(case, name)}" for name in ("scores", "decode") if getattr(case, name)]
     inputs = [case.distribution, f"seed {case.seed}"]

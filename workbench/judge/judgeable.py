@@ -30,6 +30,7 @@ def table(trace: Trace) -> Table:
         decode_table=trace.case.decode != "direct" or not {"lut_k", "lut_v"}.isdisjoint(trace.stages),
         codes=trace.case.codes,
         scale_of=trace.case.scale_of,
+        coded=trace.case.coded,
     )
 
 

@@ -50,7 +50,7 @@ def forward(
     scaled scores, [q, k] or [b, heads, q, k]; sinks [heads], natural logits; dropout_mask [b, heads, q, k], which probs
     are kept; score_mod of scaled scores; `numbers` as of `Case.numbers`, scale among them. `contract`
     tells tiles and splits and the order in which they are visited, and casts, which are made where it declares them
-    (`Problem.predicted_casts`); `codes` how q, k and v are quantised.
+    (`Problem.predicted_casts`); `codes` how inputs are quantised.
 
     A stage in `given` is read in place of the computed one by every later stage and by the next tile's state. What is
     returned is still computed, from the given or computed inputs. Refusal for a name that is no stage of the algorithm
@@ -71,6 +71,7 @@ def forward(
                 row_max=contract.row_max,
                 codes=None if codes is None else codes.format,
                 scale_of=None if codes is None else codes.scale_of,
+                coded="qkv" if codes is None else codes.coded,
                 sinks="" if sinks is None else contract.sinks,
                 lse_includes_sink=contract.lse_includes_sink,
                 score_mod=score_mod is not None,

@@ -15,11 +15,12 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Codes:
-    """How q, k and v were quantised, and what products read of them."""
+    """How inputs were quantised, and what products read of them."""
 
     format: str  #: one of `formats.FORMATS`
     scaling: str = "dynamic"  #: or static
     scale_of: str | None = None  #: what has a scale of its own (`Case.scale_of`)
+    coded: str = "qkv"  #: the inputs that were (`Case.coded`)
     slack: float = 0.0  #: relative error of a division beyond its rounding
     #: input -> dtype to which its decoded rows are rounded; None where nobody told
     operands: Mapping[str, str | None] | None = None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.formats import FORMATS
-from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS
+from workbench.case.stages import ALGORITHMS, INPUT_AXES
 from workbench.reference.from_scores import Softmax
 from workbench.reference.graph import direct
 from workbench.reference.stage import Same, Stage, Step, Table, named
@@ -109,24 +109,24 @@ def _with_shares(table: Table) -> Table:
     return edited(inserted({**table, "merge_weight": shares}, "numerator", shared), "out", over="shared")
 
 
-def _decoding(algorithm: str, table: bool, codes: str | None, scale_of: str | None) -> Table:
+def _decoding(algorithm: str, table: bool, codes: str | None, scale_of: str | None, coded: str) -> Table:
     """The stages before attention of a kernel on codes of a format, None: of an unknown one; `scale_of`: what has a
-    scale of its own, where that is no head.
+    scale of its own, where that is no head; `coded`: the inputs that have codes.
     """
-    axes = {x: ALGORITHMS[algorithm][f"scale_{x}"].axes for x in INPUTS}
+    axes = {x: ALGORITHMS[algorithm][f"scale_{x}"].axes for x in coded}
     kinds = () if codes is None else FORMATS[codes].kinds
-    shared_by = "head" if axes["q"] == "h" else scale_of or "block"
-    over = {x: f"global_{x}" if "global" in kinds else "" for x in INPUTS}
-    zero = {x: f"zero_{x}" if "zero" in kinds else "" for x in INPUTS}
-    found: Table = {over[x]: Stage("h", TensorScale(x)) for x in INPUTS if over[x]}
-    found |= {f"scale_{x}": Stage(axes[x], QuantiserScale(x, over[x], shared_by)) for x in INPUTS}
-    found |= {zero[x]: Stage(axes[x], ZeroPoint(x, f"scale_{x}", shared_by)) for x in INPUTS if zero[x]}
-    found |= {f"codes_{x}": Stage(INPUT_AXES[x], Encode(x, f"scale_{x}", zero[x], over[x])) for x in INPUTS}
+    shared_by = "head" if axes["k"] == "h" else scale_of or "block"
+    over = {x: f"global_{x}" if "global" in kinds else "" for x in coded}
+    zero = {x: f"zero_{x}" if "zero" in kinds else "" for x in coded}
+    found: Table = {over[x]: Stage("h", TensorScale(x)) for x in coded if over[x]}
+    found |= {f"scale_{x}": Stage(axes[x], QuantiserScale(x, over[x], shared_by)) for x in coded}
+    found |= {zero[x]: Stage(axes[x], ZeroPoint(x, f"scale_{x}", shared_by)) for x in coded if zero[x]}
+    found |= {f"codes_{x}": Stage(INPUT_AXES[x], Encode(x, f"scale_{x}", zero[x], over[x])) for x in coded}
     if table and shared_by == "head":
         found |= {f"lut_{x}": Stage("hc", DecodeTable(f"scale_{x}")) for x in "kv"}
-    by = {x: f"lut_{x}" if f"lut_{x}" in found else f"scale_{x}" for x in INPUTS}
-    decoded = {x: Decode(f"codes_{x}", by[x], f"scale_{x}", x, zero[x], over[x]) for x in INPUTS}
-    return found | {f"dequant_{x}": Stage(INPUT_AXES[x], Coarsest(x) if codes is None else decoded[x]) for x in INPUTS}
+    by = {x: f"lut_{x}" if f"lut_{x}" in found else f"scale_{x}" for x in coded}
+    decoded = {x: Decode(f"codes_{x}", by[x], f"scale_{x}", x, zero[x], over[x]) for x in coded}
+    return found | {f"dequant_{x}": Stage(INPUT_AXES[x], Coarsest(x) if codes is None else decoded[x]) for x in coded}
 
 
 #: how the stages from qk on are made
@@ -147,10 +147,11 @@ def table_of(
     decode_table: bool = True,
     codes: str | None = "simulated",
     scale_of: str | None = None,
+    coded: str = "qkv",
 ) -> Table:
     """The table of one of `stages.ALGORITHMS`: with the stages that the `numbers` of a case add, with what a contract
-    says of the steps, and of a kernel on 8-bit codes that has a decode table or none, and a format that is known or
-    not; with sinks that enter first or last, and a score_mod.
+    says of the steps, and of a kernel on 8-bit codes that has a decode table or none, a format that is known or
+    not, and codes of all inputs or of some (`Case.coded`); with sinks that enter first or last, and a score_mod.
     """
     table = _ATTENTION[algorithm]
     if "softcap" in numbers:
@@ -173,9 +174,9 @@ def table_of(
         table = _with_shares(table)
     if attention_of(algorithm) == algorithm:
         return table
-    for x in INPUTS:
+    for x in coded:
         table = edited(table, f"{x}_rows", of=f"dequant_{x}")
-    return _decoding(algorithm, decode_table, codes, scale_of) | table
+    return _decoding(algorithm, decode_table, codes, scale_of, coded) | table
 
 
 def attention_of(algorithm: str) -> str:

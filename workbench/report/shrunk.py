@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.case.case import Case
+from workbench.case.fields import name_of
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.explore.shrink.attempts import MAJORITY_OF, Outcome
 from workbench.explore.shrink.boundary import Boundary
 from workbench.explore.shrink.shrink import Shrunk
-from workbench.explore.shrink.space import elements
+from workbench.explore.shrink.space import FEATURES, elements
 from workbench.judge.headline import headline
 from workbench.records import number
 from workbench.refusal import Refusal
@@ -19,8 +20,10 @@ from workbench.report.command import diff_command
 _NAMES = {"group": "query heads a kv head", "window_left": "window to the left", "window_right": "window to the right"}
 #: length -> the tile that cuts it
 _CUT_BY = {"seqlen_q": "block_q", "seqlen_k": "block_k"}
-#: options that a case has or has not
-_TOGGLES = ("causal", "window", "softcap")
+#: what a case has or has not, whose name is not that of a field
+_FEATURES = {"alibi_slopes": "ALiBi", "dropout_p": "dropout", "page_size": "pages"}
+#: coordinates that follow from head_dim where they are None
+_USUAL = {"scale": "1/sqrt(head_dim)", "head_dim_v": "head_dim"}
 _ENDED = {
     "done": "",
     "time": "; time was up before all was tried: --seconds gives more",
@@ -106,8 +109,13 @@ def _command(found: Shrunk) -> str:
 
 
 def _boundary_document(one: Boundary) -> dict[str, Any]:
-    each = {outcome.name.lower(): list(one.values(outcome)) for outcome in Outcome}
-    return {"name": one.name, "at": one.at, **each, "monotone": one.monotone}
+    each = {outcome.name.lower(): [_plain(x) for x in one.values(outcome)] for outcome in Outcome}
+    return {"name": one.name, "at": _plain(one.at), **each, "monotone": one.monotone}
+
+
+def _plain(value: Any) -> Any:
+    """A value of a coordinate for JSON."""
+    return name_of(value) if callable(value) else value
 
 
 def _same(found: Shrunk) -> str:
@@ -130,14 +138,14 @@ def _boundary(one: Boundary, smallest: Case) -> str:
         tile = getattr(smallest, _CUT_BY.get(one.name, ""), None)
         cut = f", with {_CUT_BY[one.name]} {tile}" if tile else ""
         return f"{_named(one)}{cut}: {said}{'' if one.monotone else '; not monotone'}"
-    if one.name not in _TOGGLES:
-        words = {None: "1/sqrt(head_dim)"}
+    if one.name not in FEATURES:
         return f"{one.name}: " + "; ".join(
-            f"{x.value} with {', '.join(words.get(v, str(v)) for v in some)}" for x, some in groups
+            f"{x.value} with {', '.join(_USUAL[one.name] if v is None else str(v) for v in some)}" for x, some in groups
         )
+    feature = _FEATURES.get(one.name, one.name)
     if len(groups) == 1:
-        return f"{groups[0][0].value} with and without {one.name}"
-    return "; ".join(f"{x.value} {'with' if any(values) else 'without'} {one.name}" for x, values in groups)
+        return f"{groups[0][0].value} with and without {feature}"
+    return "; ".join(f"{x.value} {'with' if any(values) else 'without'} {feature}" for x, values in groups)
 
 
 def _named(one: Boundary) -> str:

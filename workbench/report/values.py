@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from workbench.case.stages import AXIS_NAMES, AXIS_PLURALS, INPUTS, QUANTISED_INPUTS
+from workbench.case.stages import AXIS_NAMES, AXIS_PLURALS, INPUTS, OF_QUANTISER
 from workbench.judge.diff import Diff
 from workbench.judge.elements import State
 from workbench.judge.judgeable import table
@@ -61,7 +61,7 @@ def report(diff: Diff, stage: StageDiff, selection: Selection, rows: Rows | None
 
 def reference_report(trace: Trace, selection: Selection, screen: Console) -> RenderableType:
     """What chosen elements should be, without what the kernel made of them."""
-    source = "q, k and v" if selection.stage in QUANTISED_INPUTS else beginning(trace)
+    source = "q, k and v" if selection.stage in OF_QUANTISER else beginning(trace)
     lines = [headline(trace), definition(trace, selection.stage), f"expected: float64 from {source}"]
     return Group(*map(Text, lines), *_elements(selection, None, screen))
 

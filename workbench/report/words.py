@@ -2,11 +2,12 @@
 
 from dataclasses import fields
 
-from workbench.case.stages import AXIS_NAMES, QUANTISED_INPUTS, before_attention
+from workbench.case.stages import before_attention, quantised_inputs
 from workbench.judge.diff import Diff
 from workbench.judge.elements import BINS, Comparison, State
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
+from workbench.report import ranks
 from workbench.report.causes import in_a_line
 from workbench.report.numbers import number, ratio, value
 from workbench.trace.trace import Trace
@@ -29,8 +30,9 @@ NAMED_SHARE = 0.05
 
 def beginning(trace: Trace) -> str:
     """What propagated errors start at."""
-    known = before_attention(trace.algorithm) and set(QUANTISED_INPUTS) <= set(trace.stages)
-    return "codes and scales" if known else "q, k and v"
+    coded = trace.case.coded
+    known = before_attention(trace.algorithm) and set(quantised_inputs(coded)) <= set(trace.stages)
+    return ("codes and scales" if coded == "qkv" else "q, codes and scales") if known else "q, k and v"
 
 
 def findings(diff: Diff, *, full: bool = False) -> list[str]:
@@ -58,10 +60,12 @@ def findings(diff: Diff, *, full: bool = False) -> list[str]:
 
 
 def assumptions(diff: Diff) -> list[str]:
-    """Contract fields that nobody declared, with the value assumed."""
+    """Contract fields that nobody declared, with the value assumed; of tensor_core the GPU told it."""
     promise = diff.trace.contract
     return [
-        f"{field.name}={getattr(promise, field.name)}" for field in fields(promise) if field.name in promise.assumed
+        f"{field.name}={getattr(promise, field.name)}{', which the GPU tells' * (field.name == 'tensor_core')}"
+        for field in fields(promise)
+        if field.name in promise.assumed
     ]
 
 
@@ -76,9 +80,9 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     if stage.decisive is None:
         return [stage.reason, *made_at, *_unseen(known)]
     lines = [stage.reason] if stage.reason else []
-    lines.append(counts(stage.decisive, known.where))
+    lines += [counts(stage.decisive, known.where), *ranks.whose(diff.trace, stage)]
     worst = stage.worst(1)[0]
-    axes = ", ".join(f"{AXIS_NAMES[axis]} {i}" for axis, i in worst.index.items())
+    axes = ", ".join(ranks.index(diff.trace, axis, i) for axis, i in worst.index.items())
     lines.append(
         f"worst at {axes}: actual {value(worst.actual)}, expected {value(worst.expected)}, "
         f"allowed error {number(worst.budget)}, {ratio(worst.over_budget)} x of budget"

@@ -33,13 +33,22 @@ def test_file(found: Shrunk) -> str:
     if arrays:
         imports = [*_libraries(arrays.values()), "", *imports]
     name = re.sub(r"\W+", "_", f"{_short(found)}_{found.origin}").lower()
-    body = [_call("case = Case", [], case_fields(trace.case, takes_tiles(trace)))]
+    body = [_call("case = Case", [], _fields(trace, bool(arrays)))]
     if arrays:
         body += ["inputs = {", *(f'{INDENT}"{name}": {_literal(x)},' for name, x in arrays.items()), "}"]
     own = ["inputs=inputs"] if arrays else []
     body.append(_call("assert_attention", [_python(trace.target), "case"], options, own))
     function = textwrap.indent("\n".join(body), INDENT)
     return "\n".join([_docstring(found), "", *imports, "", "", f"def test_{name}() -> None:", function, ""])
+
+
+def _fields(trace: Trace, given: bool) -> dict[str, Any]:
+    """The fields of its case; of one whose inputs are `given` also the seed, where that draws more than these."""
+    case, found = trace.case, case_fields(trace.case, takes_tiles(trace))
+    if own := [name for name in ("score_mod", "mask_mod") if callable(getattr(case, name))]:
+        raise Refusal(f"a test names {own[0]} as path.py:function; got a callable, which has no such name")
+    draws = case.dropout_p is not None or case.sinks == "normal" or case.page_size is not None or case.ragged
+    return found | ({"seed": case.seed} if given and draws and case.seed else {})
 
 
 def run_options(trace: Trace) -> dict[str, Any]:

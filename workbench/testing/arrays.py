@@ -1,13 +1,14 @@
 """An assertion on arrays alone: out, and lse where there is one, held against what q, k and v make of them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.case import Case
+from workbench.case.fields import typed
 from workbench.case.inputs import normalised
 from workbench.case.options import Options
 from workbench.foreign.call import run_foreign
@@ -16,19 +17,22 @@ from workbench.judge.fails import failing, outcome
 from workbench.refusal import Refusal
 from workbench.testing.attention import held
 from workbench.testing.message import in_a_line
+from workbench.testing.packed import unpacked_all
 from workbench.testing.settings import current
 from workbench.trace.inputs import case_of
 
 WHERE = "assert_attention_close"
 #: axes of q, k, v and out -> the other order of them
 LAYOUTS = {"bhsd": "bshd", "bshd": "bhsd"}
+#: fields that a failure says where there are any
+_SAID = ("seqlens_q", "seqlens_k", "alibi_slopes", "sinks", "dropout_p")
 
 
 @dataclass(frozen=True)
 class Given:
     """What was given: arrays in NumPy, with the axes of `layout`, and what is known of the problem."""
 
-    inputs: Mapping[str, np.ndarray]  #: q, k, v, mask, bias
+    inputs: Mapping[str, np.ndarray]  #: q, k, v, and what there is beside them
     stages: Mapping[str, np.ndarray]  #: out, lse
     layout: str
     problem: Mapping[str, Any]  #: fields of the case that shapes do not tell
@@ -40,15 +44,20 @@ class Given:
         inputs = {name: _turned(name, x, layout) for name, x in self.inputs.items()}
         stages = {name: _turned(name, x, layout) for name, x in self.stages.items()}
         case = case_of(inputs, WHERE, **{**self.problem, **changes})
+
+        def arrays(*_: Any, seqlens_q: Any = None, seqlens_k: Any = None, **__: Any) -> Mapping[str, np.ndarray]:
+            return stages  # lengths are keywords, so that q, k and v come in boxes
+
         options = Options(inputs=inputs, contract=self.contract)
-        return diff(run_foreign(lambda *_, **__: stages, case, options, name="arrays"))
+        return diff(run_foreign(arrays, case, options, name="arrays"))
 
     def fits(self, layout: str) -> bool:
         """Whether shapes agree with each other where the axes are those of `layout`."""
         arrays = {**self.inputs, **self.stages}
         q, k, v, out = (_turned(name, arrays[name], layout).shape for name in ("q", "k", "v", "out"))
         lse = arrays["lse"].shape if "lse" in arrays else q[:-1]
-        return k == v and out == q and lse == q[:-1] and (q[0], q[3]) == (k[0], k[3]) and q[1] % k[1] == 0
+        of_sequences = k[:-1] == v[:-1] and out == (*q[:-1], v[-1]) and lse == q[:-1]
+        return of_sequences and (q[0], q[3]) == (k[0], k[3]) and q[1] % k[1] == 0
 
 
 def assert_attention_close(
@@ -64,6 +73,14 @@ def assert_attention_close(
     softcap: float | None = None,
     mask: Any = None,
     bias: Any = None,
+    attn_mask: Any = None,
+    alibi_slopes: Any = None,
+    alibi_form: str = "distance",
+    sinks: Any = None,
+    dropout_p: float | None = None,
+    dropout_mask: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
     causal_alignment: str = "bottom-right",
     layout: str = "bhsd",
     contract: str | Mapping[str, Any] | None = None,
@@ -72,24 +89,40 @@ def assert_attention_close(
     """The judgement of `out`, which is right: within the error budget of a kernel that keeps `contract`, element by
     element.
 
-    Arrays are of NumPy, torch, JAX, CuPy or any library that speaks DLPack. out and q [batch, heads, seqlen_q, dim], k
-    and v [batch, kv_heads, seqlen_k, dim]; with `layout` bshd the lengths stand before the heads. q, k and v as the
-    kernel read them, float32, float16 or bfloat16; out as it stored it, or in float64, which is judged as float32. lse,
-    of natural logarithms, [batch, heads, seqlen_q]. scale: 1/sqrt(dim) where it is None. window, softcap and
-    causal_alignment as in `Case`; mask and bias as in `workbench.case.inputs.normalised`. contract as of
+    Arrays are of NumPy, torch, JAX, CuPy or any library that speaks DLPack. out [batch, heads, seqlen_q, dim of v], q
+    [batch, heads, seqlen_q, dim], k [batch, kv_heads, seqlen_k, dim] and v [batch, kv_heads, seqlen_k, dim of v]; with
+    `layout` bshd the lengths stand before the heads. With cu_seqlens_q and cu_seqlens_k, int [batch + 1], which are
+    alike where one is given, sequences lie behind each other, as of flash_attn_varlen_func: [total, heads, dim], and
+    lse is [heads, total]. q, k and v as the kernel read them, float32, float16 or bfloat16; out as it stored it, or in
+    float64, which is judged as float32. lse, of natural logarithms, [batch, heads, seqlen_q]. scale: 1/sqrt(dim) where
+    it is None. window, softcap, alibi_form and causal_alignment as in `Case`; mask and bias as in
+    `workbench.case.inputs.normalised`; attn_mask is torch's: a mask where it is bool, else a bias. alibi_slopes and
+    sinks [heads]. dropout_mask, bool [batch, heads, seqlen_q, seqlen_k], True where dropout_p kept. contract as of
     `workbench.run`; what it leaves out is assumed to be the weakest choice. A row without keys has out 0 and lse -inf.
 
     AttentionError as of `assert_attention`; a NaN in out is an error. Refusal for shapes and dtypes that do not fit,
-    and for inputs that are not finite.
+    for dropout without its mask, and for inputs that are not finite.
     """
     __tracebackhide__ = True
     fails = failing(fail_on or current.get().fail_on)
-    problem = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
+    if (dropout_p is None or dropout_p == 0) != (dropout_mask is None):
+        raise Refusal(f"{WHERE}: dropout_p and dropout_mask, which says what was kept, come together; got one of them")
+    problem: dict[str, Any] = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
+    problem["dropout_p"] = dropout_p or None
+    inputs = _present(q=q, k=k, v=v, **_masks(mask, bias, attn_mask), dropout_mask=dropout_mask)
+    stages = {name: as_numpy(x, f"{WHERE}: {name}") for name, x in _present(out=out, lse=lse).items()}
+    if cu_seqlens_q is not None or cu_seqlens_k is not None:
+        if layout != "bhsd":
+            raise Refusal(f"{WHERE}: packed sequences are [total, heads, dim] and have no layout; got {layout!r}")
+        ends = {"q": cu_seqlens_k if cu_seqlens_q is None else cu_seqlens_q}
+        ends["k"] = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
+        inputs, stages, lengths = unpacked_all(inputs, stages, ends, WHERE)
+        problem |= lengths
     given = Given(
-        normalised(_present(q=q, k=k, v=v, mask=mask, bias=bias), WHERE),
-        {name: as_numpy(x, f"{WHERE}: {name}") for name, x in _present(out=out, lse=lse).items()},
+        normalised({**inputs, **_present(alibi_slopes=alibi_slopes, sinks=sinks)}, WHERE),
+        stages,
         layout,
-        {**problem, "causal_alignment": causal_alignment},
+        {**problem, "alibi_form": alibi_form, "causal_alignment": causal_alignment},
         contract,
     )
     _check(given)
@@ -99,6 +132,16 @@ def assert_attention_close(
         return "\n\n".join([in_a_line(judged), str(judged), "\n".join(_beside(given, judged, fails))])
 
     return held(judged, fails, text)
+
+
+def _masks(mask: Any, bias: Any, attn_mask: Any) -> dict[str, Any]:
+    """The mask and the bias, of which torch has one word."""
+    if attn_mask is None:
+        return {"mask": mask, "bias": bias}
+    if mask is not None or bias is not None:
+        other = "bias" if mask is None else "mask"
+        raise Refusal(f"{WHERE}: attn_mask is torch's word for a mask or a bias; got {other}, too")
+    return {"mask" if str(attn_mask.dtype).endswith("bool") else "bias": attn_mask}
 
 
 def _present(**arrays: Any) -> dict[str, Any]:
@@ -120,8 +163,8 @@ def _check(given: Given) -> None:
     if given.fits(given.layout):
         return
     shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in {**given.inputs, **given.stages}.items())
-    rule = f"{WHERE}: in layout {given.layout} q and out have one shape, k and v another, of the same batch and dim, "
-    rule += f"with a number of heads that divides q's, and lse has q's without the last; got {shapes}"
+    rule = f"{WHERE}: in layout {given.layout} k has the batch and the dim of q, and a number of heads that divides "
+    rule += f"q's; v has the shape of k and out that of q, with the dim of v; lse has q's without it; got {shapes}"
     other = LAYOUTS[given.layout]
     q, stored = given.inputs["q"].shape, out.shape
     if given.fits(other):
@@ -136,12 +179,19 @@ def _beside(given: Given, judged: Diff, fails: frozenset[str]) -> Iterator[str]:
     case, stages = judged.trace.case, given.stages
     diagonal = f", causal_alignment={case.causal_alignment!r}" if case.causal or case.window else ""
     said = f"layout={given.layout!r}, scale={case.scale:.6g}, causal={case.causal}{diagonal}, window={case.window}"
-    yield f"judged with {said}, softcap={case.softcap}"
+    also = [f"{name}={typed(x)}" for name in _SAID if (x := getattr(case, name)) is not None]
+    also += [f"alibi_form={case.alibi_form!r}"] if case.alibi_slopes is not None else []
+    also += [f"a {name}" for name in ("mask", "bias") if name in given.inputs]
+    yield ", ".join([f"judged with {said}, softcap={case.softcap}", *also])
     if stages["out"].dtype == np.float64:
         yield "out is float64: it is judged as what a kernel stores in float32"
     for changes in _others(given, case):
         if _passes(given, changes, fails):
             yield f"it passes with {', '.join(f'{name}={value!r}' for name, value in changes.items())}"
+    if "mask" in given.inputs:
+        inputs = {**given.inputs, "mask": ~given.inputs["mask"]}
+        if _passes(replace(given, inputs=inputs), {}, fails):
+            yield "it passes with the mask inverted: True is for a key that is seen"
     if "lse" not in stages:
         yield "lse= would tell the scores from what is made of them"
     if given.contract is None:
@@ -166,3 +216,5 @@ def _others(given: Given, case: Case) -> Iterator[dict[str, Any]]:
         yield {"causal": True, "causal_alignment": alignment}
     if case.scale != 1:
         yield {"scale": 1.0}
+    if case.alibi_slopes is not None and "lse" in given.stages:
+        yield {"alibi_form": "column" if case.alibi_form == "distance" else "distance"}

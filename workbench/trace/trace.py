@@ -150,6 +150,14 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
             place = ", ".join(f"{axis}={i}" for axis, i in zip(INPUT_AXES[name], index, strict=True))
             raise Refusal(f"{where}: inputs must be finite; {name} holds {values[index]} at {place}")
     whole = [case.batch, case.heads, case.seqlen_q, case.seqlen_k]
+    if case.shared_kv and {"k", "v"} <= {*inputs}:
+        part = inputs["k"][..., : case.head_dim_v]
+        if not np.array_equal(part, inputs["v"]):
+            index = tuple(map(int, np.argwhere(part != inputs["v"])[0]))
+            raise Refusal(
+                f"{where}: shared_kv says that v is the first {case.head_dim_v} dims of k; at {list(index)} v holds "
+                f"{inputs['v'][index]} and k {part[index]}"
+            )
     if case.dropout_p is not None and "dropout_mask" not in inputs:
         raise Refusal(f"{where}: dropout_p={case.dropout_p:g} needs dropout_mask: which probs are kept")
     for name in MASKS:
@@ -169,7 +177,7 @@ def check(trace: Trace, where: str) -> Trace:
         if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
             raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
     check_inputs(trace.case, trace.inputs, where)
-    known = stages_of(trace.algorithm, trace.case.numbers)
+    known = stages_of(trace.algorithm, trace.case.numbers, trace.case.coded)
     if "merge_weight" not in known and trace.contract.splits not in (None, 1):
         splitting = next(name for name, stages in ALGORITHMS.items() if {*known, "merge_weight"} <= {*stages})
         raise Refusal(

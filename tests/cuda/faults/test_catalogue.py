@@ -12,7 +12,7 @@ from tests.refusals import refusal
 from workbench import Case, Diff, diff, run
 from workbench.bench.bits import fault_row
 from workbench.bench.showing import showing
-from workbench.case.stages import ALGORITHMS
+from workbench.case.stages import ALGORITHMS, scaled
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.catalogue import CATALOGUE, chosen
 from workbench.cuda.faults.fault import Fault, applied
@@ -71,9 +71,9 @@ def test_a_fault_changes_one_place_of_its_kernel_and_keeps_the_lines(fault: Faul
 @pytest.mark.parametrize("fault", EVERY.values(), ids=list(EVERY))
 def test_what_a_fault_says_of_itself_exists(fault: Fault) -> None:
     assert fault.summary and fault.kernel in KERNELS
-    assert {*fault.stages, *fault.biased} <= {*ALGORITHMS[KERNELS[fault.kernel].algorithm]}
     assert {*fault.needs} <= {*CASE.as_dict()}
     case = settle(KERNELS[fault.kernel], showing(fault, np.random.default_rng(0)))
+    assert {*fault.stages, *fault.biased} <= {*ALGORITHMS[scaled(KERNELS[fault.kernel].algorithm, case.scale_of)]}
     assert all(getattr(case, name) == value for name, value in fault.needs.items()) and fault.shows(case) is True
     seen = fault.stages or fault.biased or fault.finding
     assert bool(seen) == (fault.id in CATALOGUE), "of a fault somebody must be able to see something"
@@ -95,6 +95,7 @@ MECHANISMS = (
     "partial-acc-uninitialised",  # memory that nobody wrote
     "q-scale-of-kv-head",  # codes
     "quantiser-truncates",  # no kernel at all
+    "flash-last-page-whole",  # what a cache holds where nobody may look
 )
 
 

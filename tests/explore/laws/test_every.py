@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.builds import FEW_BUILDS
+from tests.explore.laws.fields import WRONG
 from tests.explore.laws.kernels import BREAKERS, attention, changed, merge, partials
 from workbench import run
 from workbench.case.case import Case
@@ -91,7 +92,8 @@ def test_a_choice_that_would_explain_a_break_is_named() -> None:
 
 
 def test_every_law_is_tried_here() -> None:
-    assert {*LAWS} == {*BREAKERS} | {*MERGES} | APART
+    with_fields = {name for names in WRONG.values() for name in names}
+    assert {*LAWS} == {*BREAKERS} | {*MERGES} | APART | with_fields
 
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from workbench import Refusal, Unavailable
+from workbench.case.stages import ALGORITHMS
 from workbench.cuda.gpu import gpu
 from workbench.foreign.probes import cuda_cpp as probes
 
+SPLITTING = ", ".join(name for name, stages in ALGORITHMS.items() if "merge_weight" in stages)
 Q, K = np.zeros((1, 2, 20, 24)), np.zeros((1, 1, 40, 24))
 
 
@@ -28,18 +30,18 @@ def test_the_header_is_where_python_says() -> None:
 @pytest.mark.parametrize(
     ("code", "algorithm", "options", "message"),
     [
-        ("a.so", "flsh", {}, "algorithm is one of flash, split_k, fp8, fp8_split_k; got 'flsh'"),
+        ("a.so", "flsh", {}, f"algorithm is one of {', '.join(ALGORITHMS)}; got 'flsh'"),
         (
             "a.so",
             "flash",
             {"splits": 2},
-            "splits is for split_k and fp8_split_k, which need it; got algorithm 'flash' and splits=2",
+            f"splits is for {SPLITTING}, which need it; got algorithm 'flash' and splits=2",
         ),
         (
             "a.so",
             "split_k",
             {},
-            "splits is for split_k and fp8_split_k, which need it; got algorithm 'split_k' and splits=None",
+            f"splits is for {SPLITTING}, which need it; got algorithm 'split_k' and splits=None",
         ),
         ("nowhere.so", "flash", {}, "nowhere.so: no such file"),
         (

@@ -8,6 +8,7 @@ import pytest
 
 from workbench import Refusal
 from workbench.arrays import as_numpy
+from workbench.case.stages import STAGES
 from workbench.trace.trace import unwritten
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -90,7 +91,7 @@ def test_sizes_that_nobody_tells_are_refused(names: str, message: str) -> None:
 
 def test_unknown_stages_are_refused() -> None:
     q = torch.zeros((1, 1, 4, 16))
-    with pytest.raises(Refusal, match="^unknown stage 'scoers'; stages are: scale_q, scale_k, scale_v, "):
+    with pytest.raises(Refusal, match=f"^unknown stage 'scoers'; stages are: {', '.join(STAGES)}$"):
         buffers("qk,scoers", q, q)
 
 

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from tests.judge.explain.fields import traced
 from tests.judge.explain.kernels import attention
 from workbench import Case, run
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.imagine import Imagined, classes
-from workbench.judge.explain.library import FAMILIES, family, library
+from workbench.judge.explain.library import FAMILIES, OF_FIELDS, family, library
 from workbench.judge.explain.scene import Scene
 
 TINY = Case(heads=2, kv_heads=1, seqlen_q=5, seqlen_k=20, head_dim=4, causal=True, scale=0.3)
@@ -24,7 +25,7 @@ def test_ids_are_unique_and_name_their_family() -> None:
     assert all(one.text and one.edits and one.family in FAMILIES for one in every)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("merge", "codes")])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("merge", "codes", *OF_FIELDS)])
 def test_every_hypothesis_predicts_each_stage_that_it_touches(scene: Scene, name: str) -> None:
     changing = 0
     with np.errstate(all="ignore"):
@@ -38,6 +39,46 @@ def test_every_hypothesis_predicts_each_stage_that_it_touches(scene: Scene, name
                 assert x.shape == scene.expected[stage].shape, one.id
                 changing += not np.array_equal(x, scene.expected[stage], equal_nan=True)
     assert changing > 0.3 * len(family(name))
+
+
+#: family -> a case that has what it is about, and the share of its hypotheses that changes something there
+FIELDS = {
+    "sinks": (TINY.but(sinks="normal"), 0.5),
+    "alibi": (TINY.but(alibi_slopes=(0.3, 0.2), softcap=2.0), 0.7),
+    "bias": (TINY.but(batch=3), 0.9),
+    "sequences": (Case(heads=2, seqlens_q=(5, 3, 4), seqlens_k=(12, 20, 17), head_dim=4, causal=True), 0.9),
+    "pages": (Case(heads=2, seqlens_q=(5, 3, 4), seqlens_k=(12, 20, 17), head_dim=4, page_size=4), 0.9),
+    "dropout": (TINY.but(batch=3, dropout_p=0.3), 0.7),
+    "mods": (TINY.but(score_mod=lambda score, b, h, q_idx, kv_idx: score**2 - kv_idx), 0.6),
+    "latent": (TINY.but(head_dim=12, head_dim_v=8, shared_kv=True), 0.6),
+    "packing": (TINY.but(pack_gqa=True), 0.8),
+}
+
+
+@pytest.mark.parametrize("name", OF_FIELDS)
+def test_hypotheses_of_a_field_predict_each_stage_where_a_case_has_it_and_vanish_elsewhere(
+    scene: Scene, name: str
+) -> None:
+    case, share = FIELDS[name]
+    inputs = None
+    if name == "bias":
+        rng = np.random.default_rng(0)
+        inputs = dict(zip("qkv", case.inputs(), strict=True)) | {
+            "bias": rng.standard_normal((3, 2, 5, 20)).astype(np.float32),
+            "mask": rng.random((3, 2, 5, 20)) < 0.8,
+        }
+    own = Scene.of(traced(case, {}, False, inputs, {}))
+    assert name in own.families and name not in scene.families
+    changing = 0
+    with np.errstate(all="ignore"):
+        for one in family(name):
+            touched = own.touched(one)
+            found = own.predicted(one, touched)
+            if found is None:
+                continue
+            assert all(x.shape == own.expected[stage].shape for stage, x in found.items()), one.id
+            changing += any(not np.array_equal(x, own.expected[s], equal_nan=True) for s, x in found.items())
+    assert changing >= share * len(family(name)) > 0
 
 
 def test_hypotheses_of_codes_and_merges_predict_too() -> None:
@@ -74,3 +115,17 @@ def test_imagined_cases_are_cases_whatever_the_tiles(block: int | None) -> None:
     found = [*cases(TINY.but(block_k=block, splits=2))]
     assert len(found) == len({*found}) == 6 and TINY not in found
     assert all(one.head_dim == TINY.head_dim and one.block_k == block for one in found)
+
+
+def test_imagined_cases_have_the_fields_of_each_head_and_sequence() -> None:
+    from workbench.judge.explain.imagine import cases
+
+    case = Case(
+        heads=2, seqlens_q=(5, 0, 4), seqlens_k=(12, 20, 17), head_dim=4, sinks=(0.5, 1.0), alibi_slopes=(0.3, 0.2)
+    )
+    found = [*cases(case)]
+    assert len({*found}) == len(found) == 5
+    for one in found:
+        assert len(one.seqlens_k) == len(one.seqlens_q) == one.batch == 3 and len({*one.seqlens_k}) == 3
+        assert max(one.seqlens_q) == one.seqlen_q and one.seqlens_q[1] == 0
+        assert len({*one.sinks}) == len({*one.alibi_slopes}) == one.heads

@@ -27,7 +27,7 @@ def few_hypotheses(monkeypatch):
     batches = [one for one in layout.hypotheses() if "batch" in one.id]
     assert batches
     known = (*mask.hypotheses(), *scale.hypotheses(), *batches)
-    monkeypatch.setattr(symptom_search, "library", lambda: known)
+    monkeypatch.setattr(symptom_search, "library", lambda families: known)
 
 
 def attention(q, k, v, scale, seen):

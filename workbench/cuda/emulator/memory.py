@@ -81,11 +81,16 @@ class Memory:
                 return owned
         return None
 
-    def unwritten(self, program: Program, name: str, array: np.ndarray) -> Finding | None:
-        """Return the finding for an output of `program` that has elements nobody wrote; None where all are written."""
+    def unwritten(
+        self, program: Program, name: str, array: np.ndarray, exempt: np.ndarray | None = None
+    ) -> Finding | None:
+        """Return the finding for an output of `program` that has elements nobody wrote; None where all are written
+        but for those that are exempt, a bool that broadcasts to it.
+        """
         owned = self.find(array.ctypes.data)
         assert owned is not None
-        missing = np.argwhere((owned.stamps[:, 0] == 0).reshape(array.shape))
+        blank = (owned.stamps[:, 0] == 0).reshape(array.shape)
+        missing = np.argwhere(blank if exempt is None else blank & ~exempt)
         if not len(missing):
             return None
         file, line = located(program.store(name))

@@ -34,8 +34,8 @@ BENIGN: Mapping[str, Fault] = {
             "acc-keys-descending",
             "flash",
             "probs @ v is summed from the last key of a tile to the first",
-            "        for c in range(BLOCK_K):\n            p = s_p[r, c]\n",
-            "        for c in range(BLOCK_K - 1, -1, -1):\n            p = s_p[r, c]\n",
+            "            for c in range(BLOCK_K):\n                p = s_p[r, c]\n",
+            "            for c in range(BLOCK_K - 1, -1, -1):\n                p = s_p[r, c]\n",
         ),
         Fault(
             "probs-descending",
@@ -65,7 +65,7 @@ BENIGN: Mapping[str, Fault] = {
             "splits-even",
             "split_k",
             "splits are cut as evenly as whole tiles allow, not so that the last is the shortest",
-            "        tiles_per_split = (tiles + splits - 1) // splits\n"
+            "        tiles_per_split = (most_tiles + splits - 1) // splits\n"
             "        first_tile, tiles = split * tiles_per_split, min((split + 1) * tiles_per_split, tiles)\n",
             "        # the first splits take the tiles that are left\n"
             "        first_tile, tiles = split * tiles // splits, (split + 1) * tiles // splits\n",
@@ -104,8 +104,8 @@ BENIGN: Mapping[str, Fault] = {
             "sum-begins-at-1",
             "flash",
             "the running sum begins at 1, which the first correction turns into 0",
-            "    l = float32(0)\n    for i",
-            "    l = float32(1)\n    for i",
+            "    l = float32(0)\n    if SINKS",
+            "    l = float32(1)\n    if SINKS",
             source="flashinfer#27",
         ),
         Fault(

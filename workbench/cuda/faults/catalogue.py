@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from workbench.cuda.faults import (
     accumulator,
+    added,
+    blocks,
     codes,
     fp8,
     inputs,
@@ -12,10 +14,13 @@ from workbench.cuda.faults import (
     memory,
     merge,
     output,
+    pages,
     partials,
     probs,
     quantiser,
     scores,
+    sequences,
+    sinks,
 )
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.fault import Fault
@@ -26,7 +31,8 @@ CATALOGUE: Mapping[str, Fault] = {
     fault.id: fault
     for file in (
         *(inputs, scores, masks, maximum, probs, accumulator, partials, merge, output, memory),
-        *(quantiser, codes, fp8),
+        *(sequences, pages, added, sinks),
+        *(quantiser, codes, fp8, blocks),
     )
     for fault in file.FAULTS
 }

@@ -9,7 +9,7 @@ FAULTS: tuple[Fault, ...] = (
         "partial-chunk-floor",
         "split_k",
         "the tiles of a split are rounded down, so that no split takes those that are left",
-        "tiles_per_split = (tiles + splits - 1) // splits",
+        "tiles_per_split = (most_tiles + splits - 1) // splits",
         "tiles_per_split = max(tiles // splits, 1)",
         (*UNVISITED, "partial_max", "partial_sum", "partial_O"),
         shows=tiles_left_over,

@@ -5,6 +5,24 @@ import numpy as np
 from workbench.cuda.faults.conditions import hides_keys, own_scale, ragged, scaled
 from workbench.cuda.faults.fault import PARTIAL, Fault
 
+_CAP = (
+    "            if SOFTCAP:\n"
+    "                s = libdevice.fmul_rn(softcap, math.tanh(s / softcap))\n"
+    "                if row < seqlen_q and key < seqlen_k:\n"
+    "                    probe.capped[b, h, row, key] = s\n"
+)
+_ADD = (
+    "            if BIAS:\n"
+    "                if row < seqlen_q and key < seqlen_k:\n"
+    "                    s += spread(bias, b, h, row, key)\n"
+    "            if ALIBI:\n"
+    "                if COLUMN:\n"
+    "                    s += libdevice.fmul_rn(alibi_slopes[h], float32(key))\n"
+    "                else:\n"
+    "                    s -= libdevice.fmul_rn(alibi_slopes[h], float32(abs(key - row - diagonal)))\n"
+)
+_HIDE = "            if key >= seqlen_k or (causal and key > row + diagonal):\n                s = NEG_INF\n"
+
 FAULTS: tuple[Fault, ...] = (
     # the inner product
     Fault(
@@ -132,18 +150,8 @@ FAULTS: tuple[Fault, ...] = (
         "flash-softcap-after-mask",
         "flash",
         "scores are capped after they are masked: -inf becomes -softcap, so that masked keys leak",
-        "            if SOFTCAP:\n"
-        "                s = libdevice.fmul_rn(softcap, math.tanh(s / softcap))\n"
-        "                if row < seqlen_q and key < seqlen_k:\n"
-        "                    probe.capped[b, h, row, key] = s\n"
-        "            if key >= seqlen_k or (causal and key > row + diagonal):\n"
-        "                s = NEG_INF\n",
-        "            if key >= seqlen_k or (causal and key > row + diagonal):\n"
-        "                s = NEG_INF\n"
-        "            if SOFTCAP:\n"
-        "                s = libdevice.fmul_rn(softcap, math.tanh(s / softcap))\n"
-        "                if row < seqlen_q and key < seqlen_k:\n"
-        "                    probe.capped[b, h, row, key] = s\n",
+        _CAP + _ADD + _HIDE,
+        _HIDE + _CAP + _ADD,
         ("capped", "scores", "row_max", "row_sum"),  # the last two of keys behind the last one
         needs={"softcap": 5.0, "causal": True},
         source="flashinfer f5f7a2a23, onnx#7865",

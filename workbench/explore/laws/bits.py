@@ -7,14 +7,16 @@ numbers, since these are what the budgets are about.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from workbench.case.memory import POISONS
 from workbench.explore.laws.compare import Change, budgets, first, results, same_bits
 from workbench.explore.laws.law import Break, Verdict
 from workbench.explore.laws.run import Rows, Run
 from workbench.explore.laws.subject import Subject, cast, wide
-from workbench.floats import smallest_normal
+from workbench.floats import FLOATS, smallest_normal
 
 #: least product of a weight and a value: exact, it has 48 bits, all of them above float32's smallest normal number,
 #: 2^-126; and whatever cancels has the last of them, at least
@@ -24,35 +26,33 @@ _SMALLEST = 2.0 ** (48 - 126)
 def v_times_power_of_two(s: Subject) -> Verdict:
     """V times 2 doubles out and leaves lse.
 
-    Preconditions of bits: as of this file; V holds its doubles.
+    Where v is a part of k, q is halved. Preconditions of bits: as of this file; V holds its doubles.
     """
-    factor = 2.0
-    v = cast(wide(s.inputs["v"]) * factor, s.inputs["v"])
-    if v is None:
-        factor = 0.5
-        v = cast(wide(s.inputs["v"]) * factor, s.inputs["v"])
-    if v is None:
-        return f"neither twice nor half of V is exact in {s.case.dtype}"
-    return _moved(s, s.run(v=v), factor)
+    for factor in (2.0, 0.5):
+        if (run := _v_times(s, factor)) is not None:
+            return _moved(s, run, factor)
+    return f"neither twice nor half of V is exact in {s.case.dtype}"
 
 
 def v_negated(s: Subject) -> Verdict:
     """The sign of V is the sign of out, and moves no lse.
 
-    Preconditions of bits: as of this file; rounding toward plus or minus infinity is not of IEEE arithmetic in kernels.
+    Where v is a part of k, q changes its sign too. Preconditions of bits: as of this file; rounding toward plus or
+    minus infinity is not of IEEE arithmetic in kernels.
     """
-    return _moved(s, s.run(v=-s.inputs["v"]), -1.0)
+    run = _v_times(s, -1.0)
+    return "q or k leaves the normal range of its dtype" if run is None else _moved(s, run, -1.0)
 
 
 def q_and_k_times_power_of_two(s: Subject) -> Verdict:
     """Q times -4 and K times -1/4 leave every product of the two, and so out and lse.
 
-    Preconditions of bits: as of this file; both are exact.
+    Where v is a part of k, out is -1/4 of what it was. Preconditions of bits: as of this file; both are exact.
     """
     q, k = cast(wide(s.inputs["q"]) * -4, s.inputs["q"]), cast(wide(s.inputs["k"]) / -4, s.inputs["k"])
     if q is None or k is None or not _in_range(s, "q", q) or not _in_range(s, "k", k):
         return f"4 q or k / 4 leaves the normal range of {s.case.dtype}"
-    return _moved(s, s.run(q=q, k=k), 1.0)
+    return _moved(s, s.run(q=q, k=k), -0.25 if s.case.shared_kv else 1.0)
 
 
 def scale_times_power_of_two(s: Subject) -> Verdict:
@@ -70,18 +70,35 @@ def scale_times_power_of_two(s: Subject) -> Verdict:
 def columns_of_v_permuted(s: Subject) -> Verdict:
     """The columns of V permuted permute the columns of out.
 
-    Preconditions of bits: as of this file, and columns that are computed alike: of kernels of ours, and where it is
-    claimed. Libraries of matrix products add up some columns in another order than others.
+    Where v is a part of k, the dims of q go with them. Preconditions of bits: as of this file, and columns that are
+    computed alike: of kernels of ours, and where it is claimed. Libraries of matrix products add up some columns in
+    another order than others, as do products of q and k whose dims have another order.
     """
-    columns = s.rng.permutation(s.case.head_dim)
-    run = s.run(v=s.inputs["v"][..., columns])
+    columns = s.rng.permutation(s.case.head_dim_v)
+    if s.case.shared_kv:
+        dims = [*columns, *range(s.case.head_dim_v, s.case.head_dim)]
+        run = s.run(q=s.inputs["q"][..., dims], k=s.inputs["k"][..., dims])
+    else:
+        run = s.run(v=s.inputs["v"][..., columns])
     rows, back = Rows.all(s.case), np.argsort(columns)
     turned = _columns(run, back)
-    if (s.ours or s.claimed) and not s.quantises:
+    if (s.ours or s.claimed) and not s.quantises and not s.case.shared_kv:
         return results((s.first, rows), (turned, rows))
     # of a part of the columns no budget can be found in the turned run, since they are in another order
     changes: dict[str, Change] = {"out": lambda x: type(x)(x.value[..., columns], x.off[..., columns])}
     return budgets((s.first, rows), (run, rows), changes)
+
+
+def pages_in_another_order(s: Subject) -> Verdict:
+    """The same keys in pages at other places give the same bits.
+
+    Preconditions: a paged cache, whose places are drawn from the seed; what stands in unused ones changes with them.
+    """
+    if s.case.page_size is None:
+        return "keys are not in pages"
+    rows = Rows.all(s.case)
+    # the same poison: one is chosen by the seed
+    return results((s.first, rows), (s.run(s.case.but(seed=s.case.seed + len(POISONS))), rows))
 
 
 def runs_repeat(s: Subject) -> Verdict:
@@ -107,23 +124,39 @@ def inputs_are_kept(s: Subject) -> Verdict:
     """
     if s.behind is None:
         return "it takes a function that is called in this process"
-    from workbench.arrays import as_numpy
-
     changed: list[str] = []
 
     def watching(function: object, *arrays: object, **options: object) -> object:
-        before = [as_numpy(x, "an input").copy() for x in arrays]
-        given = function(*arrays, **options)  # type: ignore[operator]
-        after = [as_numpy(x, "an input") for x in arrays]
-        changed.extend(
-            name for name, x, y in zip("qkv", before, after, strict=False) if x.tobytes() != np.array(y).tobytes()
-        )
-        return given
+        given = dict(zip("qkv", arrays, strict=False)) | options
+        before = {name: array.copy() for name, x in given.items() if (array := _seen(x)) is not None}
+        made = function(*arrays, **options)  # type: ignore[operator]
+        changed.extend(name for name, x in before.items() if x.tobytes() != _seen(given[name]).tobytes())
+        return made
 
     s.behind(watching)(s.case, s.inputs)
     if changed:
         return Break("", {}, np.nan, np.nan, 0.0, why=f"the call changed {', '.join(changed)} in place")
     return None
+
+
+def _seen(x: Any) -> Any:
+    """An array of numbers in NumPy; None of what is none."""
+    from workbench.arrays import as_numpy
+
+    if not hasattr(x, "dtype"):
+        return None
+    return as_numpy(x, "an input", (*FLOATS, *map(np.dtype, ("bool", "int32", "int64", "uint8"))))
+
+
+def _v_times(s: Subject, factor: float) -> Run | None:
+    """The kernel on V times a power of two, by which q is divided where v is a part of k; None where that rounds."""
+    if not s.case.shared_kv:
+        v = cast(wide(s.inputs["v"]) * factor, s.inputs["v"])
+        return None if v is None else s.run(v=v)
+    q, k = cast(wide(s.inputs["q"]) / factor, s.inputs["q"]), cast(wide(s.inputs["k"]) * factor, s.inputs["k"])
+    if q is None or k is None or not _in_range(s, "q", q) or not _in_range(s, "k", k):
+        return None
+    return s.run(q=q, k=k)
 
 
 def _moved(s: Subject, run: Run, factor: float) -> Verdict:
@@ -152,12 +185,30 @@ def normal(s: Subject) -> bool:
 
 
 def least_weight(s: Subject) -> float:
-    """A number below all probs of visible keys, by the norms of q and k (Cauchy and Schwarz)."""
-    if s.case.softcap is not None:
-        return float(np.exp(-2 * s.case.softcap))
+    """A number below all probs of visible keys."""
+    low, high = score_range(s)
+    sinks = s.case.sink_logits
+    top = high if sinks is None else max(high, float(sinks.max()))
+    return float(np.exp(low - top)) if np.isfinite(low) else 0.0
+
+
+def score_range(s: Subject) -> tuple[float, float]:
+    """Numbers that no score of a visible key is below or above, by the norms of q and k (Cauchy and Schwarz); infinite
+    where a score_mod makes anything of them.
+    """
+    if s.case.score_mod is not None:
+        return -np.inf, np.inf
     norms = [float(np.sqrt((wide(s.inputs[name]) ** 2).sum(-1).max())) for name in "qk"]
-    bias = float(np.ptp(x[np.isfinite(x)], axis=None)) if (x := s.inputs.get("bias")) is not None else 0.0
-    return float(np.exp(-2 * abs(s.case.scale) * norms[0] * norms[1] - bias))
+    size = abs(s.case.scale) * norms[0] * norms[1]
+    size = size if s.case.softcap is None else min(size, s.case.softcap)
+    low, high = -size, size
+    if (bias := s.inputs.get("bias")) is not None and np.isfinite(bias).any():
+        finite = wide(bias[np.isfinite(bias)])
+        low, high = low + min(float(finite.min()), 0.0), high + max(float(finite.max()), 0.0)
+    if (slopes := s.case.slopes) is not None:
+        furthest = float(abs(slopes).max()) * (s.case.seqlen_q + s.case.seqlen_k)
+        low, high = low - furthest, high + furthest
+    return low, high
 
 
 def _in_range(s: Subject, name: str, x: np.ndarray) -> bool:
@@ -169,8 +220,8 @@ def _in_range(s: Subject, name: str, x: np.ndarray) -> bool:
 
 def _decodes_to_normal(run: Run) -> bool:
     """Whether the rows that codes were decoded to were given, and hold no subnormal numbers."""
-    for name in ("dequant_q", "dequant_k", "dequant_v"):
-        if (stage := run.trace.stages.get(name)) is None:
+    for x in run.trace.case.coded:
+        if (stage := run.trace.stages.get(f"dequant_{x}")) is None:
             return False
         size = abs(wide(stage))
         if size[size > 0].min(initial=np.inf) < smallest_normal(stage.dtype):

@@ -1,6 +1,6 @@
 """Two runs held against each other, or one against what must come out: by bits, or within their budgets."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from workbench.floats import largest, smallest_normal
 
 NOTHING = "no element can be told: rows without keys, or numbers that may overflow or lose all digits"
 Change = Callable[[Bounded], Bounded]
+#: relative error of what a law makes of numbers, and of what the budgets are around: a few operations of float64. An
+#: error that is a cast's alone may be as large as its budget
+_FLOAT64 = 2.0**-48
 
 
 def same(x: Bounded) -> Bounded:
@@ -28,7 +31,8 @@ def first(*verdicts: Verdict) -> Verdict:
 
 def within(name: str, wanted: Bounded, found: Bounded, rows: Rows) -> Verdict:
     """Whether values are as far apart as the budgets of both allow, at most; `rows` are those of the case itself."""
-    allowed = wanted.off + found.off
+    size = np.where(np.isfinite(wanted.value), abs(wanted.value), 0.0)  # NaN is no number that is not judged
+    allowed = wanted.off + found.off + _FLOAT64 * size
     judged = np.isfinite(allowed)
     if not judged.any():
         return NOTHING
@@ -67,6 +71,11 @@ def _at_most(
     place = {axis: some[int(i)] for axis, some, i in zip("bhq", rows, at, strict=False)}
     place |= {"d": int(at[3])} if len(at) > 3 else {}
     return Break(name, place, float(found[at]), float(wanted[at]), float(allowed[at]), int(broken.sum()), of)
+
+
+def by_pairs(compare: Callable[..., Verdict], a: Run, b: Run, pairs: Iterable[tuple[Rows, Rows]]) -> Verdict:
+    """What comparing rows of two runs gives, one pair of them after the other."""
+    return first(*(compare((a, x), (b, y)) for x, y in pairs))
 
 
 def budgets(
@@ -108,8 +117,9 @@ def results(
         # twice and half: what rounds to the end of the range in one run may be beyond it in the other
         small = (abs(x) < 2 * least) & (abs(y) < 2 * least)
         large = (abs(x) > most / 2) & (abs(y) > most / 2)
-        outside = (small | large) & (factor != 1)
-        verdicts.append(equal(name, x, y, rows_a, ~outside))
+        judged = ~((small | large) & (factor != 1))
+        there = one.there(name, rows_a)
+        verdicts.append(equal(name, x, y, rows_a, judged if there is None else judged & there))
     return first(*verdicts)
 
 
@@ -135,15 +145,17 @@ def same_bits(a: tuple[Run, Rows], b: tuple[Run, Rows], why: str = "") -> Verdic
             np.ascontiguousarray(rows.of(run.trace.stages[name], stage.axes))
             for run, rows in ((one, rows_a), (other, rows_b))
         )
-        if x.shape == y.shape and x.dtype == y.dtype:
-            verdicts.append(None if x.tobytes() == y.tobytes() else _parting(name, stage.axes, x, y, rows_a, why))
+        if x.shape != y.shape or x.dtype != y.dtype or x.size == 0:
+            continue
+        parts = x.view(f"u{x.dtype.itemsize}") != y.view(f"u{y.dtype.itemsize}")
+        for there in (one.there(name, rows_a), other.there(name, rows_b)):
+            parts &= True if there is None else there
+        verdicts.append(_parting(name, stage.axes, x, y, parts, rows_a, why) if parts.any() else None)
     return first(*verdicts)
 
 
-def _parting(name: str, axes: str, x: np.ndarray, y: np.ndarray, rows: Rows, why: str) -> Break:
+def _parting(name: str, axes: str, x: np.ndarray, y: np.ndarray, parts: np.ndarray, rows: Rows, why: str) -> Break:
     """The first element at which bits part."""
-    bits = f"u{x.dtype.itemsize}"
-    parts = x.view(bits) != y.view(bits)
     at = np.unravel_index(int(parts.argmax()), parts.shape)
     own = dict(zip("bhq", rows, strict=True))
     place = {axis: own[axis][int(i)] if axis in own else int(i) for axis, i in zip(axes, at, strict=True)}

@@ -11,7 +11,7 @@ from workbench.case.assumptions import Choice, alternatives, usual
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.inputs import Arrays
-from workbench.explore.laws import bits, exact, hidden, invariant, keys, merge, scores, values
+from workbench.explore.laws import bits, exact, hidden, invariant, keys, merge, scores, sinks, values
 from workbench.explore.laws.compare import NOTHING
 from workbench.explore.laws.law import Break, Finding, Law, Laws, Verdict
 from workbench.explore.laws.subject import Failed, Subject
@@ -29,6 +29,7 @@ _OF_KIND = {
         bits.columns_of_v_permuted,
         bits.q_and_k_times_power_of_two,
         bits.scale_times_power_of_two,
+        bits.pages_in_another_order,
         bits.runs_repeat,
         bits.inputs_are_kept,
         merge.partials_doubled,
@@ -38,6 +39,7 @@ _OF_KIND = {
         invariant.heads_alone,
         invariant.batches_alone,
         invariant.place_in_batch,
+        invariant.other_sequences_beside_it,
         invariant.rows_alone,
         invariant.splits_change_nothing,
         invariant.tiles_change_nothing,
@@ -46,6 +48,7 @@ _OF_KIND = {
         values.v_of_ones,
         values.v_added,
         values.v_split_by_digits,
+        values.dropout_added,
         values.out_lies_between,
         values.row_of_one_key,
         values.queries_of_zeros,
@@ -58,13 +61,19 @@ _OF_KIND = {
         keys.keys_repeated,
         keys.prefix_alone,
         keys.halves_merged,
+        sinks.sinks_merged,
         invariant.heads_permuted,
         invariant.batches_permuted,
         invariant.rows_permuted,
         merge.partials_permuted,
         merge.lse_of_sums,
     ),
-    "hidden": (hidden.hidden_keys_changed, hidden.keys_appended, hidden.nan_behind_the_inputs),
+    "hidden": (
+        hidden.hidden_keys_changed,
+        hidden.keys_appended,
+        hidden.memory_of_no_sequence,
+        hidden.nan_behind_the_inputs,
+    ),
     "exact": (exact.exact_inputs,),
 }
 #: every law by its name

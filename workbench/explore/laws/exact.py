@@ -36,7 +36,7 @@ def _exact(s: Subject, distribution: str) -> Verdict:
         if name == "out" and is_exact(run.trace):
             off = inexact(run.narrowed(rows), right[name])
             rounded = np.where(off, round_to(expected, right[name].actual.dtype), values)
-            verdicts.append(equal(name, rounded, values, rows))
+            verdicts.append(equal(name, rounded, values, rows, run.there(name, rows)))
         else:
             verdicts.append(within(name, Bounded(expected, np.zeros(expected.shape)), run.bounded(name, rows), rows))
     return first(*verdicts)

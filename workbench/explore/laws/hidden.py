@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from workbench.case.assumptions import FLOOR
-from workbench.case.masks import visible
+from workbench.case.memory import POISONS
 from workbench.case.tiling import tiles
-from workbench.explore.laws.compare import alike, budgets, first, results, within
+from workbench.explore.laws.compare import alike, budgets, by_pairs, first, results, within
 from workbench.explore.laws.invariant import NO_CODES
 from workbench.explore.laws.law import Verdict
+from workbench.explore.laws.part import each, sequences
 from workbench.explore.laws.run import Bounded, Rows, Run, smaller
-from workbench.explore.laws.subject import Subject, wide
+from workbench.explore.laws.subject import Subject, seen, wide
 from workbench.floats import largest
 
 #: numbers that are NaN behind an input: a tile of 128 keys of head_dim 256
@@ -29,27 +30,42 @@ def hidden_keys_changed(s: Subject) -> Verdict:
     """
     if s.quantises:
         return "other keys change the scale of codes"
-    sees = visible(s.case, s.inputs)
-    by_row = sees if sees.ndim == 2 else np.logical_or.reduce(sees, axis=(0, 1))
-    found = [part for keys in _ends(s.case.seqlen_k) if (part := _blind(by_row, keys)) is not None]
+    case, sees, groups = s.case, seen(s.case, s.inputs), sequences(s.case)
+    by_row = [np.logical_or.reduce(sees[list(one.b), :, : one.q, : one.k], axis=(0, 1)) for one in groups]
+    ends = zip(*(_ends(one.k) for one in groups), strict=True)
+    found = [parts for keys in ends if any(parts := [_blind(*one) for one in zip(by_row, keys, strict=True)])]
     if not found:
         return "every row sees a key at either end"
     verdicts = []
     most = largest(s.inputs["v"].dtype) / 4
     if "exp_floor" in s.first.trace.contract.assumed or s.first.trace.contract.exp_floor is not None:
         # all of them together less than half an ulp of float32 of a number of out of 2^-10
-        most = min(most, 2.0 ** (-FLOOR - 10 - 25) / s.case.seqlen_k)
-    for rows, keys in found:
+        most = min(most, 2.0 ** (-FLOOR - 10 - 25) / case.seqlen_k)
+    for parts in found:
         k, v = s.inputs["k"].copy(), s.inputs["v"].copy()
-        huge = most * s.rng.uniform(-1, 1, v[:, :, keys].shape)
-        k[:, :, keys] = (wide(k[:, :, keys]) * -8).astype(k.dtype)
-        v[:, :, keys] = huge.astype(v.dtype)
+        hidden = [(one, *part) for one, part in zip(groups, parts, strict=True) if part]
+        for one, _, keys in hidden:
+            some = slice(one.b[0], one.b[-1] + 1), slice(None), keys
+            k[some] = (wide(k[some]) * -8).astype(k.dtype)
+            v[some] = (most * s.rng.uniform(-1, 1, v[some].shape)).astype(v.dtype)
         if not (np.isfinite(wide(k)).all() and np.isfinite(wide(v)).all()):
             continue
         run = s.run(k=k, v=v)
-        of = Rows.all(s.case)._replace(q=rows)
-        verdicts.append(_the_same(s, run, of))
-    return first(*verdicts) if verdicts else f"8 times K leaves the range of {s.case.dtype}"
+        whole = Rows.all(case)
+        verdicts += [_the_same(s, run, whole._replace(b=one.b, q=rows)) for one, rows, _ in hidden]
+    return first(*verdicts) if verdicts else f"8 times K leaves the range of {case.dtype}"
+
+
+def memory_of_no_sequence(s: Subject) -> Verdict:
+    """What stands behind the ends of sequences and in pages of nobody changes no bit: NaN, infinities, stale numbers.
+
+    Preconditions: a ragged batch or a paged cache; what stands there is drawn from the seed, each kind in turn
+    (`case/memory.py`).
+    """
+    if not s.case.ragged and s.case.page_size is None:
+        return "all memory belongs to a sequence"
+    others = (s.run(s.case.but(seed=s.case.seed + kind)) for kind in range(1, len(POISONS)))
+    return first(*(_the_same(s, run, Rows.all(s.case)) for run in others))
 
 
 def keys_appended(s: Subject) -> Verdict:
@@ -63,17 +79,17 @@ def keys_appended(s: Subject) -> Verdict:
         return "the mask is not causal from the first key on, and would move with the last one"
     if not s.read:
         return NO_CODES
-    more = [*range(case.seqlen_k), *(j % case.seqlen_k for j in range(case.block_k or 16))]
-    run = s.part(k=more)
-    rows = Rows.all(case)._replace(q=range(min(case.seqlen_q, case.seqlen_k)))
-    count = [len(tiles(n, case.block_k or 1)) for n in (case.seqlen_k, len(more))]
-    if s.ours and (case.splits in (None, 1) or count[0] == count[1]):
-        return results((s.first, rows), (run, rows))
-    return budgets((s.first, rows), (run, rows))
+    added = range(case.block_k or 16)
+    run = s.part(k=each(case, "k", lambda n: [*range(n), *(j % n for j in added if n)]))
+    whole, groups = Rows.all(case), sequences(case)
+    rows = [whole._replace(b=one.b, q=range(min(one.q, one.k))) for one in groups]
+    count = [len(tiles(n, case.block_k or 1)) for n in (case.seqlen_k, run.trace.case.seqlen_k)]
+    kept = s.ours and (case.splits in (None, 1) or count[0] == count[1])
+    return by_pairs(results if kept else budgets, s.first, run, [(one, one) for one in rows])
 
 
 def nan_behind_the_inputs(s: Subject) -> Verdict:
-    """NaN behind the last number of q, k and v in memory reaches no row.
+    """NaN behind the last number of q, k and v, and of any other array, in memory reaches no row.
 
     Preconditions: a function, which runs in this process, on arrays of NumPy or torch: each lies, with its own strides,
     at the beginning of a larger one. `workbench check` watches every load of kernels of ours.
@@ -82,7 +98,8 @@ def nan_behind_the_inputs(s: Subject) -> Verdict:
         return "it takes a function that is called in this process"
 
     def handing(function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
-        return function(*(_before_nan(x) for x in arrays), **options)
+        behind = {name: _before_nan(x) if hasattr(x, "dtype") else x for name, x in options.items()}
+        return function(*(_before_nan(x) for x in arrays), **behind)
 
     run = Run(s.behind(handing)(s.case, s.inputs))
     rows = Rows.all(s.case)
@@ -125,9 +142,9 @@ def _ends(count: int) -> list[slice]:
 
 
 def _blind(sees: np.ndarray, keys: slice) -> tuple[range, slice] | None:
-    """Rows, one after the other, that see none of the keys, and these; None where there are none."""
+    """Rows, one after the other, that see none of the keys, and these; None where there are none of either."""
     blind = np.flatnonzero(~sees[:, keys].any(-1))
-    if not len(blind):
+    if not len(blind) or not sees.shape[1]:
         return None
     gap = np.flatnonzero(np.diff(blind) > 1)
     return range(int(blind[0]), int(blind[gap[0] if len(gap) else -1]) + 1), keys

@@ -5,12 +5,15 @@ that inference repeats, and that it is what was trained (He et al. 2025, Defeati
 asked where the kernel claims it, and answered with the first stage whose bits part.
 """
 
+from functools import partial
+
 import numpy as np
 
-from workbench.explore.laws.compare import alike, budgets, first
+from workbench.explore.laws.compare import alike, budgets, by_pairs, first
 from workbench.explore.laws.law import Verdict
+from workbench.explore.laws.part import Arrays, own, part_of, sequences, taken
 from workbench.explore.laws.run import Rows
-from workbench.explore.laws.subject import Subject, taken
+from workbench.explore.laws.subject import Subject
 
 #: sequences of a batch in which those of the case are put, and where
 _CROWD, _SEAT = 8, 5
@@ -36,12 +39,12 @@ def heads_alone(s: Subject) -> Verdict:
 def batches_alone(s: Subject) -> Verdict:
     """A sequence gives the same without the others of its batch.
 
-    Preconditions: several sequences.
+    The first and the last of a batch, each of a ragged one. Preconditions: several sequences.
     """
     if s.case.batch == 1 or not s.read:
         return NO_CODES if not s.read else "one sequence has no others beside it"
     found = []
-    for b in (0, s.case.batch - 1):
+    for b in range(s.case.batch) if s.case.ragged else (0, s.case.batch - 1):
         alone = s.part(b=[b])
         found.append(alike(s, (s.first, Rows.all(s.case)._replace(b=[b])), (alone, Rows.all(alone.trace.case))))
     return first(*found)
@@ -56,28 +59,59 @@ def place_in_batch(s: Subject) -> Verdict:
         return NO_CODES
     sequences = [b % s.case.batch for b in range(_CROWD)]
     sequences[_SEAT] = 0
-    inputs = taken(s.read, b=sequences)
-    for name in {"k", "v"} & {*inputs}:  # another sequence, where there is one alone
-        inputs[name] = np.where(np.arange(_CROWD)[:, None, None, None] == _SEAT, inputs[name], -inputs[name])
-    crowd = s.on(s.case.but(batch=_CROWD), inputs)
+    crowd = s.on(part_of(s.case, b=sequences), _others_negated(taken(s.read, b=sequences), _SEAT))
     seat = Rows.all(s.case)._replace(b=[0])
     return alike(s, (s.first, seat), (crowd, seat._replace(b=[_SEAT])))
+
+
+def other_sequences_beside_it(s: Subject) -> Verdict:
+    """A sequence of a ragged batch gives the same beside others that are longer or shorter, and hold other numbers.
+
+    Preconditions: a ragged batch of several sequences.
+    """
+    case = s.case
+    if not case.ragged or case.batch == 1 or not s.read:
+        return NO_CODES if not s.read else "no sequences of several lengths"
+    found = []
+    for seat in (0, case.batch - 1):
+        other = case.but(**{
+            name: tuple(n if b == seat else n + 1 if n < most else max(n - 1, 1) for b, n in enumerate(lengths))
+            for name, most in (("seqlens_q", case.seqlen_q), ("seqlens_k", case.seqlen_k))
+            if (lengths := getattr(case, name)) is not None
+        })  # fmt: skip
+        beside = s.on(other, _others_negated(s.read, seat))
+        rows = Rows.all(case)._replace(b=[seat])
+        found.append(alike(s, (s.first, rows), (beside, rows)))
+    return first(*found)
+
+
+def _others_negated(inputs: Arrays, seat: int) -> dict[str, np.ndarray]:
+    """Inputs with other keys and values in all sequences but one."""
+    found = {**inputs}
+    for name in {"k", "v"} & {*inputs}:
+        here = (np.arange(len(found[name])) == seat)[:, None, None, None]
+        found[name] = np.where(here, found[name], -found[name])
+    return found
 
 
 def rows_alone(s: Subject) -> Verdict:
     """Queries give the same without the others: the last ones of a mask that ends at the last key, else the first ones.
 
-    Preconditions: several queries.
+    Of a ragged batch those of each sequence. Preconditions: several queries.
     """
     case = s.case
     if case.seqlen_q == 1 or not s.read:
         return NO_CODES if not s.read else "one query has no others beside it"
+    last, whole = case.causal_alignment == "bottom-right", Rows.all(case)
     found = []
     for count in dict.fromkeys((1, (case.seqlen_q + 1) // 2)):
-        last = case.causal_alignment == "bottom-right"
-        some = range(case.seqlen_q - count, case.seqlen_q) if last else range(count)
-        alone = s.part(q=some)
-        found.append(alike(s, (s.first, Rows.all(case)._replace(q=some)), (alone, Rows.all(alone.trace.case))))
+        some = [range(max(0, one.q - count), one.q) if last else range(min(count, one.q)) for one in sequences(case)]
+        alone = s.part(q=own(case, some))
+        pairs = [
+            (whole._replace(b=one.b, q=q), whole._replace(b=one.b, q=range(len(q))))
+            for one, q in zip(sequences(case), some, strict=True)
+        ]
+        found.append(by_pairs(partial(alike, s), s.first, alone, pairs))
     return first(*found)
 
 
@@ -138,12 +172,17 @@ def batches_permuted(s: Subject) -> Verdict:
 def rows_permuted(s: Subject) -> Verdict:
     """Queries in another order give their rows in that order.
 
-    Preconditions: no causal mask and no window; several queries.
+    Preconditions: no causal mask, no window and no distance in ALiBi; several queries.
     """
-    if s.case.causal or s.case.window is not None:
-        return "the mask tells queries apart by their place"
-    if s.case.seqlen_q == 1:
+    case = s.case
+    if case.causal or case.window is not None or (case.alibi_slopes is not None and case.alibi_form == "distance"):
+        return "the mask or ALiBi tells queries apart by their place"
+    if case.seqlen_q == 1:
         return "one query has no other order"
-    count, rows = s.case.seqlen_q, Rows.all(s.case)
-    turned = s.whole(q=range(count)[::-1])
-    return budgets((s.first, rows._replace(q=range(count)[::-1])), (turned, rows))
+    some = [range(one.q)[::-1] for one in sequences(case)]
+    whole = Rows.all(case)
+    pairs = [
+        (whole._replace(b=one.b, q=q), whole._replace(b=one.b, q=range(one.q)))
+        for one, q in zip(sequences(case), some, strict=True)
+    ]
+    return by_pairs(budgets, s.first, s.whole(q=own(case, some)), pairs)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from workbench.explore.laws.beside import of_heads
 from workbench.explore.laws.compare import budgets, first, results, within
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.run import Bounded, Rows, Run, elements
@@ -74,26 +75,41 @@ def partials_permuted(s: Subject) -> Verdict:
 
 
 def lse_of_sums(s: Subject) -> Verdict:
-    """lse is the largest score plus the log of the sum of exponentials that a kernel has at the end.
+    """lse is the largest score plus the log of the sum of exponentials that a kernel has at the end, its sink among
+    them.
 
     Preconditions: lse and both are among the stages that it gave.
     """
-    trace, rows = s.first.trace, Rows.all(s.case)
+    trace, rows, promise = s.first.trace, Rows.all(s.case), s.first.trace.contract
     names = next((pair for pair in _SUMS if {*pair, "lse"} <= {*trace.stages}), None)
     if names is None or (names[0] == "row_max" and trace.algorithm.endswith("split_k")):
         return "lse, and the largest scores and the sums that it is made of, are not all given"
     if s.first.large:
         return "budgets are of a part of this run, and stages of all of it"
+    sinks = of_heads(s.case.sink_logits, rows)
+    if s.case.sinks is not None and promise.sinks == "first" and not promise.lse_includes_sink:
+        return "the sums hold a sink, and lse does not"
     m, l = natural(trace, names[0], trace.stages[names[0]]), to_float64(trace.stages[names[1]])
     if names[0] == "row_max":
-        last = trace.contract.tiling(s.case.seqlen_k).last
-        m, l = m[..., last], l[..., last]
+        m, l = (_at_the_end(s.first, x) for x in (m, l))
     found = elements(trace, names)["lse"]
     with np.errstate(all="ignore"):
         wanted = m + np.log(l)
+    if s.case.sinks is not None and promise.sinks == "last" and promise.lse_includes_sink:
+        wanted = np.logaddexp(wanted, sinks)
     off = np.where(np.isfinite(wanted), found.budget, np.nan)
     given = Bounded(s.first.values("lse", rows), off)
     return within("lse", Bounded(wanted, np.zeros(wanted.shape)), given, rows)
+
+
+def _at_the_end(run: Run, state: np.ndarray) -> np.ndarray:
+    """A running state [b, h, q, t] after the last tile, of a ragged batch after the last that a sequence has."""
+    case, tiling = run.trace.case, run.trace.contract.tiling(run.trace.case.seqlen_k)
+    found = state[..., tiling.last].copy()
+    for b, count in enumerate(case.lengths_k if case.ragged else ()):
+        have = [t for t, _ in tiling.order if tiling.keys[t].start < count]
+        found[b] = state[b, ..., have[-1]] if have else np.nan
+    return found
 
 
 def _partials(s: Subject) -> dict[str, np.ndarray] | str:
@@ -101,9 +117,16 @@ def _partials(s: Subject) -> dict[str, np.ndarray] | str:
     stages = s.first.trace.stages
     if s.feed is None or not {*PARTIALS} <= {*stages}:
         return "the kernel takes no partial results from outside, or did not give its own"
-    if not all(np.isfinite(stages[name]).all() for name in ("partial_O", "partial_sum")):
+    if s.case.sinks is not None and s.first.trace.contract.sinks == "last":
+        return "a sink, which comes last, has no partial result"
+    found = {}
+    for name in PARTIALS:
+        there = s.first.there(name, Rows.all(s.case))
+        nothing = -np.inf if name == "partial_max" else 0.0
+        found[name] = stages[name] if there is None else np.where(there, stages[name], nothing)
+    if not all(np.isfinite(found[name]).all() for name in ("partial_O", "partial_sum")):
         return "the partial results hold NaN or infinity"
-    return {name: stages[name].astype(np.float32) for name in PARTIALS}
+    return {name: x.astype(np.float32) for name, x in found.items()}
 
 
 def _merge(s: Subject, partials: Mapping[str, np.ndarray]) -> Run:

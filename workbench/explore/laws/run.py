@@ -1,13 +1,13 @@
 """A run as laws look at it: some of its rows, their values, and how far those of a right kernel may be off."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from workbench.case.box import Box
+from workbench.case.box import WHOLE, Box
 from workbench.case.case import Case
 from workbench.case.masks import visible
 from workbench.case.stages import ALGORITHMS, PROBE_SETS
@@ -16,6 +16,7 @@ from workbench.judge.blocks import placed
 from workbench.judge.diff import comparisons
 from workbench.judge.elements import Elements, State
 from workbench.trace.narrow import narrowed
+from workbench.trace.slots import Slots
 from workbench.trace.trace import Trace
 
 #: scores of a run beyond which budgets, which are float64's, are of a part of it alone
@@ -81,6 +82,23 @@ class Bounded(NamedTuple):
         return Bounded(self.value * factor, self.off * abs(factor))
 
 
+def together(one: Mapping[str, Bounded], other: Mapping[str, Bounded]) -> dict[str, Bounded]:
+    """Out and lse of two parts of the keys, as those of both.
+
+    With lse off by e1 and e2, at most b1 and b2, the weight w1 = 1 / (1 + exp(lse2 - lse1)) is off by at most
+    w1 w2 (exp(b1 + b2) - 1), and so is w2 the other way; lse, a weighted mean of exponentials, by at most max(b1, b2).
+    """
+    (o1, l1), (o2, l2) = ((part["out"], part["lse"]) for part in (one, other))
+    w1 = (1 / (1 + np.exp(l2.value - l1.value)))[..., None]
+    w2 = 1 - w1
+    off = w1 * w2 * np.expm1(l1.off + l2.off)[..., None]
+    out = Bounded(
+        w1 * o1.value + w2 * o2.value,
+        w1 * o1.off + w2 * o2.off + off * (abs(o1.value - o2.value) + o1.off + o2.off),
+    )
+    return {"out": out, "lse": Bounded(np.logaddexp(l1.value, l2.value), np.maximum(l1.off, l2.off))}
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """What one run of a kernel left."""
@@ -106,6 +124,21 @@ class Run:
     def values(self, name: str, rows: Rows) -> np.ndarray:
         """A stage in float64 at some rows."""
         return to_float64(rows.of(self.trace.stages[name]))
+
+    def there(self, name: str, rows: Rows) -> np.ndarray | None:
+        """Which slots of a stage at some rows are of queries and keys that exist, bool; None for all."""
+        axes = ALGORITHMS[self.trace.algorithm][name].axes
+        open_ = None if self._slots is None else self._slots.open(name, axes)
+        return None if open_ is None else ~rows.of(np.broadcast_to(open_, self.trace.stages[name].shape), axes)
+
+    @cached_property
+    def _slots(self) -> Slots | None:
+        """Of a ragged batch."""
+        trace = self.trace
+        if not trace.case.ragged:
+            return None
+        tiling = trace.contract.tiling(trace.case.seqlen_k, trace.case.splits)
+        return Slots(trace.contract, tiling, visible(trace.case, trace.inputs), WHOLE.present(trace.case))
 
     def bounded(self, name: str, rows: Rows) -> Bounded:
         """Out or lse at some rows, with its error budget from what the kernel read; anything goes in rows without keys,

@@ -2,11 +2,13 @@
 
 import numpy as np
 
-from workbench.case.masks import spread, visible
-from workbench.explore.laws.compare import budgets, within
+from workbench.explore.laws.beside import beside, of_heads
+from workbench.explore.laws.compare import Change, budgets, within
 from workbench.explore.laws.law import Verdict
+from workbench.explore.laws.part import each, part_of, taken
 from workbench.explore.laws.run import Bounded, Rows, smaller
-from workbench.explore.laws.subject import Subject, cast, digits, taken, wide
+from workbench.explore.laws.sinks import moved, off_by
+from workbench.explore.laws.subject import Subject, cast, digits, wide
 
 #: how far scores are moved where exp of them is to leave float32's range, once or three times
 _FAR = 128.0
@@ -14,17 +16,20 @@ _CODES = "codes of q and k would get another scale"
 
 
 def row_moved(s: Subject) -> Verdict:
-    """A number added to all scores of a row moves its lse by that, and leaves its out.
+    """A number added to all scores of a row, its sink among them, moves its lse by that, and leaves its out.
 
-    K is made 1 in its last dim, and q there 0 in one run, and in the other c, one number a row, most of them even ones
-    of -8 to 8: the scores move by c times the scale. The others move them by 128 or more up or down, so that exp of a
-    score itself, or less the maximum of another row, is 0 or infinite: where the kernel declares that it subtracts the
-    running maximum, since a bound for all rows cannot be near to each. Preconditions: no softcap, no codes.
+    K is made 1 in its last dim, and q there 0 in one run, and in the other c, one number a row, or a head where there
+    are sinks, most of them even ones of -8 to 8: the scores move by c times the scale. The others move them by 128 or
+    more up or down, so that exp of a score itself, or less the maximum of another row, is 0 or infinite: where the
+    kernel declares that it subtracts the running maximum, since a bound for all rows cannot be near to each.
+    Preconditions: no softcap, no score_mod, no codes; a last dim of K that is none of V.
     """
-    if s.case.softcap is not None or s.quantises:
-        return _CODES if s.quantises else "a softcap moves scores by other amounts"
+    if s.case.softcap is not None or s.case.score_mod is not None or s.quantises:
+        return _CODES if s.quantises else "a softcap or a score_mod moves scores by other amounts"
+    if s.case.shared_kv and s.case.head_dim_v == s.case.head_dim:
+        return "the last dim of k is one of v"
     case, rows = s.case, Rows.all(s.case)
-    k, q, moved = s.inputs["k"].copy(), s.inputs["q"].copy(), s.inputs["q"].copy()
+    k, q, with_c = s.inputs["k"].copy(), s.inputs["q"].copy(), s.inputs["q"].copy()
     shape = case.batch, case.heads, case.seqlen_q
     far = 2.0 ** np.ceil(np.log2(_FAR / abs(case.scale))) * s.rng.choice([-3, -2, -1, 1, 2, 3], shape)
     near, promise = 2.0 * s.rng.integers(-4, 5, shape), s.first.trace.contract
@@ -32,22 +37,31 @@ def row_moved(s: Subject) -> Verdict:
     running = promise.row_max == "running" and "row_max" not in promise.assumed
     if not running or not np.isfinite(wide(c.astype(q.dtype))).all():
         c = near
-    k[..., -1], q[..., -1], moved[..., -1] = 1, 0, c.astype(q.dtype)
-    before, after = s.run(q=q, k=k), s.run(q=moved, k=k)
+    if case.sinks is not None:
+        c = np.broadcast_to(c[:1, :, :1], shape)
+    k[..., -1], q[..., -1], with_c[..., -1] = 1, 0, c.astype(q.dtype)
+    there, off = moved(s, c[0, :, 0] * case.scale)
+    before, after = s.run(q=q, k=k), s.run(there, q=with_c, k=k)
     rows = smaller(rows, before, after)
     by = rows.of(c) * case.scale
-    return budgets((before, rows), (after, rows), {"lse": lambda x: x.plus(by)})
+    changes: dict[str, Change] = {
+        "out": lambda x: off_by("out", x, off, rows),
+        "lse": lambda x: off_by("lse", x.plus(by), off, rows),
+    }
+    return budgets((before, rows), (after, rows), changes)
 
 
 def dims_permuted(s: Subject) -> Verdict:
     """The dims of q and k permuted alike leave out and lse.
 
-    Preconditions: head_dim above 1.
+    Where v is a part of k, the dims behind it. Preconditions: two dims or more.
     """
-    if s.case.head_dim == 1:
+    first = s.case.head_dim_v if s.case.shared_kv else 0
+    if s.case.head_dim - first < 2:
         return "one dim has no other order"
+    dims = [*range(first), *(first + s.rng.permutation(s.case.head_dim - first))]
     rows = Rows.all(s.case)
-    return budgets((s.first, rows), (s.whole(d=s.rng.permutation(s.case.head_dim)), rows))
+    return budgets((s.first, rows), (s.whole(d=dims), rows))
 
 
 def dims_shared_out(s: Subject) -> Verdict:
@@ -71,14 +85,16 @@ def dims_shared_out(s: Subject) -> Verdict:
 def one_key_and_its_opposite(s: Subject) -> Verdict:
     """The lse of a row that sees one key alone is its score: that of -q is its opposite.
 
-    Preconditions: lse is given; no bias; codes as they were made of q.
+    Preconditions: lse is given, without a sink; no bias, no ALiBi, no score_mod; codes as they were made of q.
     """
-    if "lse" not in s.first.stages or "bias" in s.inputs or not s.read:
+    if "lse" not in s.first.stages or not s.read or _biased(s) or s.case.score_mod is not None:
         return "lse is not given, a bias moves it, or the kernel gave no codes"
-    alone = taken(s.read, k=[0])
+    if s.case.sinks is not None and s.first.trace.contract.lse_includes_sink:
+        return "lse holds a sink beside the score"
     if s.quantises:
         return _CODES
-    case = s.case.but(seqlen_k=1)
+    some = each(s.case, "k", lambda n: range(min(n, 1)))
+    case, alone = part_of(s.case, k=some), taken(s.read, k=some)
     plus, minus = s.on(case, alone), s.on(case, {**alone, "q": -alone["q"]})
     rows = Rows.all(case)
     return budgets((plus, rows), (minus, rows), {"lse": lambda x: x.times(-1)}, only=("lse",))
@@ -87,16 +103,24 @@ def one_key_and_its_opposite(s: Subject) -> Verdict:
 def softcap_bounds_lse(s: Subject) -> Verdict:
     """With a softcap, lse is at most the cap away from the log of the number of keys that the row sees.
 
-    Asked of 64 q. Preconditions: a softcap, no bias; lse is given; 64 q is in the range of its dtype.
+    Weighed by biases, and with sinks, which no cap holds. Asked of 64 q. Preconditions: a softcap, no score_mod; lse is
+    given; 64 q is in the range of its dtype.
     """
-    if s.case.softcap is None or "lse" not in s.first.stages or "bias" in s.inputs:
-        return "there is no softcap, no lse, or a bias moves it"
+    case = s.case
+    if case.softcap is None or case.score_mod is not None or "lse" not in s.first.stages:
+        return "there is no softcap, a score_mod after it, or no lse"
     q = cast(wide(s.inputs["q"]) * 64, s.inputs["q"])
     if q is None:
-        return f"64 q leaves the range of {s.case.dtype}"
-    case, run = s.case, s.run(q=q)
+        return f"64 q leaves the range of {case.dtype}"
+    run = s.run(q=q)
     rows = smaller(Rows.all(case), run)
-    sees = spread(case, visible(case, s.inputs))
-    found, middle = run.bounded("lse", rows), np.log(rows.of(sees.sum(-1)))
-    nearest = np.clip(found.value, middle - s.case.softcap, middle + s.case.softcap)
+    found, middle = run.bounded("lse", rows), np.logaddexp.reduce(beside(case, s.inputs, rows), -1)
+    includes = run.trace.contract.lse_includes_sink
+    sinks = of_heads(case.sink_logits if includes else None, rows)
+    low, high = (np.logaddexp(middle + side * case.softcap, sinks) for side in (-1, 1))
+    nearest = np.clip(found.value, low, high)
     return within("lse", Bounded(nearest, np.zeros(nearest.shape)), found, rows)
+
+
+def _biased(s: Subject) -> bool:
+    return "bias" in s.inputs or s.case.alibi_slopes is not None

@@ -10,24 +10,17 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.fields import GIVEN
-from workbench.case.inputs import by_name
-from workbench.case.masks import spread
-from workbench.case.stages import MASKS, QUANTISED_INPUTS, before_attention
+from workbench.case.inputs import OF_HEADS, by_name
+from workbench.case.masks import spread, visible
+from workbench.case.stages import INPUTS, MASKS, OF_QUANTISER, before_attention, quantised_inputs
+from workbench.explore.laws.part import part_of, taken
 from workbench.explore.laws.run import Run
 from workbench.refusal import Refusal
 from workbench.trace.trace import Rerun, Trace
 
 Arrays = Mapping[str, np.ndarray]
-#: axes of what a kernel reads: g is the kv head, d the dim of q and k, e that of v
-READ_AXES: Mapping[str, str] = {
-    **{f"{kind}q": "bhqd" for kind in ("", "codes_")},
-    **{f"{kind}k": "bgkd" for kind in ("", "codes_")},
-    **{f"{kind}v": "bgke" for kind in ("", "codes_")},
-    **{"scale_q": "h", "scale_k": "g", "scale_v": "g"},
-    **dict.fromkeys(MASKS, "bhqk"),
-}
-#: axis -> the field of a case that is its size
-_SIZES = {"b": "batch", "h": "heads", "g": "kv_heads", "q": "seqlen_q", "k": "seqlen_k"}
+#: fields that are numbers of a run, not its shape
+_NUMBERS = ("alibi_slopes", "sinks", "score_mod", "mask_mod", "seed")
 
 
 class Failed(Refusal):
@@ -57,10 +50,13 @@ class Subject:
         """Whether it is a kernel of ours, whose loops are known."""
         return self.first.trace.backend != "foreign"
 
-    @property
+    @cached_property
     def case(self) -> Case:
-        """The case, whose inputs are given, with the tiles and splits of a kernel of ours."""
-        return (self.first.trace.case if self.ours else self.asked).but(distribution=GIVEN)
+        """The case, whose inputs, sinks and slopes are given, with the tiles and splits of a kernel of ours."""
+        case = self.first.trace.case if self.ours else self.asked
+        of_heads = {"alibi_slopes": case.slopes, "sinks": case.sink_logits}
+        settled = {name: tuple(x.tolist()) for name, x in of_heads.items() if x is not None}
+        return case.but(distribution=GIVEN, **settled)
 
     @property
     def quantises(self) -> bool:
@@ -83,9 +79,12 @@ class Subject:
 
     @cached_property
     def inputs(self) -> dict[str, np.ndarray]:
-        """What the kernel was given: q, k and v; a mask and a bias with all their axes."""
-        arrays = by_name(self.asked, self.given)
-        return {name: spread(self.case, x) if name in MASKS else x for name, x in arrays.items()}
+        """What the kernel was given: q, k and v; a mask, a bias and what dropout keeps with all their axes. What the
+        case's mask_mod hides is not in it.
+        """
+        found = by_name(self.asked.but(mask_mod=None), self.given)
+        found = {name: x for name, x in found.items() if name not in OF_HEADS}
+        return found | {name: spread(self.case, found[name]) for name in MASKS if name in found}
 
     @cached_property
     def read(self) -> dict[str, np.ndarray]:
@@ -95,12 +94,10 @@ class Subject:
         if not self.quantises:
             return self.inputs
         stages = self.first.trace.stages
-        return {name: stages[name] for name in QUANTISED_INPUTS} if {*QUANTISED_INPUTS} <= {*stages} else {}
-
-    @property
-    def masked(self) -> bool:
-        """Whether rows see different keys, or keys are not alike to them."""
-        return self.case.causal or self.case.window is not None or bool({*MASKS} & {*self.inputs})
+        if not {*quantised_inputs(coded := self.first.trace.case.coded)} <= {*stages}:
+            return {}
+        floats = {x: self.inputs[x] for x in INPUTS if x not in coded}
+        return floats | {name: stages[name] for name in OF_QUANTISER if name in stages}
 
     @property
     def rng(self) -> np.random.Generator:
@@ -108,40 +105,45 @@ class Subject:
         return np.random.default_rng([self.asked.seed, 20])
 
     def run(self, case: Case | None = None, **changed: np.ndarray) -> Run:
-        """The kernel on the inputs with some `changed`; on another `case`, which keeps their shapes."""
+        """The kernel on the inputs with some `changed`; on another `case`, which keeps their shapes. Refusal where v
+        is to change alone and is a part of k.
+        """
+        if self.case.shared_kv and "v" in changed and "k" not in changed:
+            raise Refusal("v is a part of k, and cannot change alone")
         return self.on(case or self.case, self.inputs | changed)
 
     def on(self, case: Case, inputs: Arrays) -> Run:
-        """The kernel on inputs of a case. Failed where it raises on shapes on which it ran, Refusal on others."""
+        """The kernel on inputs of a case, v as a part of k where it is one. Failed where it raises on shapes on which
+        it ran, Refusal on others.
+        """
+        if case.shared_kv and "k" in inputs:
+            inputs = {**inputs, "v": inputs["k"][..., : case.head_dim_v]}
         try:
             return Run(self.attend(case, inputs))
         except Refusal as refusal:
-            if self.ours or case != self.case:
+            if self.ours or _shape(case) != _shape(self.case):
                 raise
             raise Failed(f"it ran on the case, and not on other values: {refusal}") from None
 
     def whole(self, **some: Any) -> Run:
-        """The kernel on all that it was given, in another order along axes of READ_AXES; it quantises that itself."""
-        return self.on(self.case, taken(self.inputs, **some))
+        """The kernel on all that it was given, in another order (`part.taken`); it quantises that itself."""
+        return self.on(part_of(self.case, **some), taken(self.inputs, **some))
 
     def part(self, case: Case | None = None, **some: Any) -> Run:
-        """The kernel on a part of what it read: along each axis of READ_AXES the indices `some`, in that order; `case`
-        in place of the case where the part has another mask.
+        """The kernel on a part of what it read (`part.taken`); `case` in place of the case where the part has another
+        mask.
         """
-        inputs = taken(self.read, **some)
-        sizes = {field: len(some[axis]) for axis, field in _SIZES.items() if axis in some}
-        return self.on((case or self.case).but(**sizes), inputs)
+        return self.on(part_of(case or self.case, **some), taken(self.read, **some))
 
 
-def taken(inputs: Arrays, **some: Any) -> dict[str, np.ndarray]:
-    """The indices `some` of inputs along axes of READ_AXES, copied."""
-    found = {}
-    for name, x in inputs.items():
-        for axis, indices in some.items():
-            if axis in READ_AXES[name]:
-                x = x.take(indices, READ_AXES[name].index(axis))
-        found[name] = x
-    return found
+def _shape(case: Case) -> tuple[Any, ...]:
+    """All of a case but the numbers of a run."""
+    return tuple(x for name, x in vars(case).items() if name not in _NUMBERS)
+
+
+def seen(case: Case, inputs: Arrays) -> np.ndarray:
+    """Which keys the rows of a case see, by all that hides some, bool [b, h, q, k]."""
+    return spread(case, visible(case, by_name(case, inputs)))
 
 
 def cast(values: np.ndarray, like: np.ndarray) -> np.ndarray | None:

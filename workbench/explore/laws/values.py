@@ -1,27 +1,39 @@
-"""Laws of V: out is a mean of the rows of V, weighted by numbers that do not depend on it."""
+"""Laws of V: out is a mean of the rows of V, weighted by numbers that do not depend on it; with sinks a part of that
+mean, and with dropout the mean of those that are kept.
+"""
+
+from typing import Any
 
 import numpy as np
 
-from workbench.case.masks import spread, visible
+from workbench.explore.laws.beside import beside, of_heads
 from workbench.explore.laws.compare import NOTHING, budgets, first, within
 from workbench.explore.laws.law import Verdict
+from workbench.explore.laws.part import each, part_of, taken
 from workbench.explore.laws.run import Bounded, Rows, smaller
-from workbench.explore.laws.subject import Subject, digits, taken, wide
+from workbench.explore.laws.subject import Subject, digits, seen, wide
 
 
 def v_of_ones(s: Subject) -> Verdict:
-    """V of ones gives ones in every row that sees a key.
+    """V of ones gives ones in every row that sees a key; with dropout that keeps all, 1 / (1 - dropout_p).
 
-    Preconditions: of codes a quantiser that holds 1, whose scale makes the largest value the largest code.
+    Preconditions: no sinks, which take a share; of codes a quantiser that holds 1, whose scale makes the largest value
+    the largest code.
     """
     if s.quantises and s.case.quantiser_scale != "dynamic":
         return "1 is beyond the largest code of a static scale"
-    run = s.run(v=np.ones_like(s.inputs["v"]))
+    if s.case.sinks is not None:
+        return "sinks take a share of the weights"
+    changed = _with_v(s, np.ones_like(s.inputs["v"]))
+    if s.case.dropout_p is not None:
+        changed["dropout_mask"] = np.ones_like(s.inputs["dropout_mask"])
+    run = s.run(**changed)
     if "out" not in run.stages:
         return "out was not given"
     rows = smaller(Rows.all(s.case), run)
     found = run.bounded("out", rows)
-    return within("out", Bounded(np.ones(found.value.shape), np.zeros(found.value.shape)), found, rows)
+    wanted = np.full(found.value.shape, 1 / (1 - (s.case.dropout_p or 0.0)))
+    return within("out", Bounded(wanted, np.zeros(wanted.shape)), found, rows)
 
 
 def v_added(s: Subject) -> Verdict:
@@ -64,71 +76,116 @@ def v_split_by_digits(s: Subject) -> Verdict:
     return within("out", added, s.first.bounded("out", rows), rows)
 
 
+def dropout_added(s: Subject) -> Verdict:
+    """What dropout keeps in two masks adds up to what it keeps in both together, and no mask moves lse.
+
+    The kept ones are split at random. Preconditions: dropout.
+    """
+    if s.case.dropout_p is None:
+        return "there is no dropout"
+    if "out" not in s.first.stages:
+        return "out was not given"
+    kept = s.inputs["dropout_mask"]
+    here = s.rng.random(kept.shape) < 0.5
+    one, other = s.run(dropout_mask=kept & here), s.run(dropout_mask=kept & ~here)
+    rows = smaller(Rows.all(s.case), s.first, one, other)
+    added = one.bounded("out", rows) + other.bounded("out", rows)
+    return first(
+        within("out", added, s.first.bounded("out", rows), rows),
+        budgets((s.first, rows), (one, rows), only=("lse",)),
+    )
+
+
 def out_lies_between(s: Subject) -> Verdict:
     """Every number of out lies between the least and the largest of its column of V, among the keys that the row sees.
 
-    Preconditions: no codes.
+    With sinks 0 is among these; with dropout too, and those that are kept are divided by 1 - dropout_p. Preconditions:
+    no codes.
     """
     if s.quantises or "out" not in s.first.stages:
         return "what V is decoded to is not known" if s.quantises else "out was not given"
     case, rows = s.case, smaller(Rows.all(s.case), s.first)
     found = s.first.bounded("out", rows)
     v = rows.of_keys(wide(s.inputs["v"]), case)
-    low, high = np.empty(found.value.shape), np.empty(found.value.shape)
-    sees = spread(case, visible(case, s.inputs))
+    low, high = np.zeros(found.value.shape), np.zeros(found.value.shape)
+    sees = seen(case, s.inputs)
+    sees = sees if case.dropout_p is None else sees & s.inputs["dropout_mask"]
     for b, h in np.ndindex(len(rows.b), len(rows.h)):
         for i, row in enumerate(rows.q):
-            seen = v[b, h, sees[rows.b[b], rows.h[h], row]]
-            if len(seen):
-                low[b, h, i], high[b, h, i] = seen.min(0), seen.max(0)
+            of_row = v[b, h, sees[rows.b[b], rows.h[h], row]]
+            if len(of_row):
+                low[b, h, i], high[b, h, i] = of_row.min(0), of_row.max(0)
+    if case.sinks is not None or case.dropout_p is not None:
+        low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
+    share = 1 - (case.dropout_p or 0.0)
     # a row without keys has no bounds, and its budget is NaN
-    nearest = np.clip(found.value, low, high)
+    nearest = np.clip(found.value, low / share, high / share)
     nearest = np.where(np.isnan(found.off), 0.0, nearest)
     return within("out", Bounded(nearest, np.zeros(nearest.shape)), found, rows)
 
 
 def row_of_one_key(s: Subject) -> Verdict:
-    """A row that sees one key gives the V of that key.
+    """A row that sees one key gives the V of that key; with dropout 0, or that by 1 - dropout_p.
 
-    Asked in the rows of the case that do, or of its first key alone. Preconditions: no codes.
+    Asked in the rows of the case that do, or of its first key alone. Preconditions: no sinks, no codes.
     """
     if s.quantises or "out" not in s.first.stages:
         return "what V is decoded to is not known" if s.quantises else "out was not given"
+    if s.case.sinks is not None:
+        return "a sink takes a share of the weights"
     run, inputs, case = s.first, s.inputs, s.case
-    sees = visible(case, inputs)
+    sees = seen(case, inputs)
     if not (sees.sum(-1) == 1).any():
-        run = s.part(k=[0])
-        case, inputs = s.case.but(seqlen_k=1), taken(s.inputs, k=[0])
-        sees = visible(case, inputs)
+        some = each(case, "k", lambda n: range(min(n, 1)))
+        run = s.part(k=some)
+        case, inputs = part_of(s.case, k=some), taken(s.inputs, k=some)
+        sees = seen(case, inputs)
     rows = smaller(Rows.all(case), run)
-    sees = rows.of(spread(case, sees))
-    alone = sees.sum(-1) == 1
+    sees = rows.of(sees)
+    alone, key = sees.sum(-1) == 1, sees.argmax(-1)[..., None]
     if not alone.any():
         return NOTHING
-    wanted = np.take_along_axis(rows.of_keys(wide(inputs["v"]), case), sees.argmax(-1)[..., None], 2)
+    wanted = np.take_along_axis(rows.of_keys(wide(inputs["v"]), case), key, 2)
+    if case.dropout_p is not None:
+        kept = np.take_along_axis(rows.of(inputs["dropout_mask"]), key, 3)
+        wanted = np.where(kept, wanted / (1 - case.dropout_p), 0.0)
     off = np.where(alone[..., None], 0.0, np.nan)
     return within("out", Bounded(wanted, np.broadcast_to(off, wanted.shape)), run.bounded("out", rows), rows)
 
 
 def queries_of_zeros(s: Subject) -> Verdict:
-    """Queries of zeros give the mean of V over the keys that a row sees, and the log of their number as lse.
+    """Queries of zeros give the mean of V over the keys that a row sees, and the log of their number as lse; weighed by
+    what is beside the products of q and k: a bias, ALiBi, sinks, a score_mod.
 
-    V is made of -1, 0 and 1, which codes hold too. Preconditions: no bias; of codes, a scale that makes the largest
-    value the largest code.
+    V is made of -1, 0 and 1, which codes hold too. Preconditions: of codes, a scale that makes the largest value the
+    largest code.
     """
-    if "bias" in s.inputs:
-        return "a bias weighs keys"
     if s.quantises and s.case.quantiser_scale != "dynamic":
         return "1 is beyond the largest code of a static scale"
     case = s.case
     v = s.rng.integers(-1, 2, s.inputs["v"].shape).astype(np.float64)
     v[:, :, 0, 0] = 1.0
-    run = s.run(q=np.zeros_like(s.inputs["q"]), v=v.astype(s.inputs["v"].dtype))
+    run = s.run(q=np.zeros_like(s.inputs["q"]), **_with_v(s, v.astype(s.inputs["v"].dtype)))
     rows = smaller(Rows.all(case), run)
-    sees = spread(case, visible(case, s.inputs))
-    sees = rows.of(sees).astype(np.float64)
-    count = sees.sum(-1)
+    scores = beside(case, s.inputs, rows)
+    largest = scores.max(-1)
+    sinks = of_heads(case.sink_logits, rows)
+    top = np.maximum(np.where(largest == -np.inf, 0.0, largest), sinks)
+    weights = np.exp(scores - top[..., None])
+    total, of_sink = weights.sum(-1), np.exp(sinks - top)
+    if case.dropout_p is not None:
+        weights = weights * rows.of(s.inputs["dropout_mask"]) / (1 - case.dropout_p)
     with np.errstate(invalid="ignore", divide="ignore"):
-        wanted = {"out": sees @ rows.of_keys(v, case) / count[..., None], "lse": np.log(count)}
-    exact = {name: Bounded(x, np.zeros(x.shape)) for name, x in wanted.items()}
-    return first(*(within(name, exact[name], run.bounded(name, rows), rows) for name in run.stages))
+        out = weights @ rows.of_keys(v, case) / (total + of_sink)[..., None]
+        lse = top + np.log(total + of_sink * run.trace.contract.lse_includes_sink)
+    # sums of float64, of numbers of at most 1 by 1 - dropout_p
+    off = (case.seqlen_k + 8) * np.finfo(np.float64).eps / (1 - (case.dropout_p or 0.0))
+    wanted = {name: Bounded(x, np.full(x.shape, off)) for name, x in (("out", out), ("lse", lse))}
+    return first(*(within(name, wanted[name], run.bounded(name, rows), rows) for name in run.stages))
+
+
+def _with_v(s: Subject, v: np.ndarray) -> dict[str, Any]:
+    """What changes where V is another; where it is a part of k, that part."""
+    if not s.case.shared_kv:
+        return {"v": v}
+    return {"k": np.concatenate([v, s.inputs["k"][..., s.case.head_dim_v :]], -1)}

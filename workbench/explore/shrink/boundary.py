@@ -44,7 +44,7 @@ def boundaries(attempts: Attempts, start: Case, tiled: bool) -> tuple[Boundary, 
     own, at, of_start = axes(attempts.best, tiled), coordinates(attempts.best), axes(start, tiled)
     found = []
     for name in dict.fromkeys((*of_start, "causal")):
-        if name not in at:  # a side of a window that is gone
+        if name not in at:  # a side of a window that is gone, or a size that lengths tell
             continue
         value = at[name]
         plainer = list(below(value, own[name])) if name in own else []
@@ -83,7 +83,7 @@ def _of_larger(attempts: Attempts, name: str, value: int) -> Outcome | None:
 def _beyond(name: str, value: Any, values: Sequence[Any]) -> list[Any]:
     """What is tried of the values above a count, up to the start's own, or less plain than another value."""
     if name not in (*COUNTS, *SIDES):
-        return list(values[values.index(value) + 1 :])[-1:]
+        return list(values[values.index(value) + 1 :])[-1:] if value in values else []
     last = values[-1]
     further = {value + 1, value + 2, 1 << value.bit_length(), 2 * value, 3 * value, last}
     return sorted(one for one in further if value < one <= max(last, value + 2))

@@ -6,7 +6,7 @@ from typing import Any
 
 from workbench.case.fields import DRAWN, of_role
 from workbench.explore.shrink.attempts import Attempts, Outcome
-from workbench.explore.shrink.space import COUNTS, axes, changed, coordinates, seeds
+from workbench.explore.shrink.space import COUNTS, FEATURES, LENGTHS, MASKS, axes, changed, coordinates, seeds
 
 #: counts below this are all tried: a run of so small a case takes some hundredths of a second
 SMALL = 64
@@ -21,14 +21,14 @@ def descend(attempts: Attempts, tiled: bool) -> None:
     """Make the best as small and plain as it gets: nothing plainer in one coordinate fails then in the same way, of
     what was tried. `tiled`: tiles and splits are choices of the case.
     """
-    if tiled:
-        _leap(attempts)
+    _leap(attempts, tiled)
     wide = {name: value for name, value in coordinates(attempts.best).items() if name in ("seqlen_q", "head_dim")}
     before = None
     while attempts.best != before and not attempts.late:
         by_hypothesis(attempts, axes(attempts.best, tiled))
         before = attempts.best
         _nearby(attempts, tiled)
+        _shorter(attempts)
         _luckier(attempts, tiled, wide)
         if tiled:
             _smaller_tiles(attempts)
@@ -94,8 +94,30 @@ def _nearby(attempts: Attempts, tiled: bool) -> None:
             at = coordinates(attempts.best)
             any(attempts.fails(**{name: value}) for value in below(at[name], values))
         at = coordinates(attempts.best)
-        if at["seqlen_q"] == (length := at["seqlen_k"]):
+        if at.get("seqlen_q") == (length := at.get("seqlen_k")) is not None:
             any(attempts.fails(seqlen_q=n, seqlen_k=n) for n in below(length, range(1, length + 1)))
+
+
+def _shorter(attempts: Attempts) -> None:
+    """Fewer sequences of a ragged batch, and shorter ones, in queries, in keys and in both alike."""
+    for b in reversed(range(attempts.best.batch if attempts.best.ragged else 0)):
+        lengths = _lengths(attempts)
+        if any(len(some) > 1 for some in lengths.values()):
+            attempts.fails(**{name: (*some[:b], *some[b + 1 :]) for name, some in lengths.items()})
+    for b in range(attempts.best.batch if attempts.best.ragged else 0):
+        for names in ([*_lengths(attempts)], *([name] for name in _lengths(attempts))):
+            lengths = _lengths(attempts)
+            most, *other = {lengths[name][b] for name in names}
+            if most and not other:
+                any(
+                    attempts.fails(**{name: (*lengths[name][:b], n, *lengths[name][b + 1 :]) for name in names})
+                    for n in below(most, range(1, most + 1))
+                )
+
+
+def _lengths(attempts: Attempts) -> dict[str, tuple[int, ...]]:
+    """The lengths of the sequences of the best, by coordinate."""
+    return {name: some for name in LENGTHS if (some := coordinates(attempts.best)[name]) is not None}
 
 
 def _luckier(attempts: Attempts, tiled: bool, wide: Mapping[str, int]) -> None:
@@ -114,11 +136,18 @@ def _luckier(attempts: Attempts, tiled: bool, wide: Mapping[str, int]) -> None:
             pass
 
 
-def _leap(attempts: Attempts) -> None:
-    """The smallest tiles at once, so that all that follows runs on them: with a narrow head, too, where that fails."""
-    smallest = {"block_q": TILES[0], "block_k": TILES[0]}
-    narrow = min(NARROW, attempts.best.head_dim)
-    attempts.fails(**smallest, head_dim=narrow) or attempts.fails(**smallest)
+def _leap(attempts: Attempts, tiled: bool) -> None:
+    """The smallest tiles at once, so that all that follows runs on them: with a narrow head, too, where that fails; and
+    without all that the case has beside plain attention, each of which is another build.
+    """
+    at = coordinates(attempts.best)
+    plain = {name: usual for name, usual in FEATURES.items() if name not in MASKS and at[name] != usual}
+    smallest = {"block_q": TILES[0], "block_k": TILES[0]} if tiled else {}
+    narrow = {"head_dim": min(NARROW, attempts.best.head_dim)} if tiled else {}
+    if plain and attempts.fails(**smallest, **narrow, **plain):
+        return
+    if tiled:
+        attempts.fails(**smallest, **narrow) or attempts.fails(**smallest)
 
 
 def _smaller_tiles(attempts: Attempts) -> None:

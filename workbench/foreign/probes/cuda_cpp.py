@@ -134,6 +134,7 @@ def hand_over(
     block_k: int,
     splits: int | None = None,
     softcap: float | None = None,
+    head_dim_v: int | None = None,
     stages: str = "all",
 ) -> Probes:
     """Buffers of unwritten slots, which the probes of `code` store into from now on.
@@ -141,7 +142,8 @@ def hand_over(
     `code`, compiled with -DWB_PROBES: a cuda.core ObjectCode, a cupy.RawModule, or a shared object of nvcc's (its path,
     or a module made by torch's extension loader); also one for the CPU, in a test. `algorithm`: flash, split_k, fp8 or
     fp8_split_k, whose stages they are. q [batch, heads, seqlen_q, dim], k [batch, kv_heads, seqlen_k, dim], whose
-    shapes alone are read; `block_k`: keys in a tile; `softcap`: that of the run, without which no scores are capped.
+    shapes alone are read; `block_k`: keys in a tile; `softcap`: that of the run, without which no scores are capped;
+    `head_dim_v`: that of v, where it is not k's.
     `stages`: a probe set (all, lean, output) or stages separated by commas; probes of others store nothing. A slot
     takes 4 bytes, whatever the dtype.
 
@@ -152,9 +154,9 @@ def hand_over(
         raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
     splitting = [name for name, stages in ALGORITHMS.items() if "merge_weight" in stages]
     if (splits is None) == (algorithm in splitting):
-        names = " and ".join(splitting)
+        names = ", ".join(splitting)
         raise Refusal(f"splits is for {names}, which need it; got algorithm {algorithm!r} and splits={splits}")
-    sizes = axis_sizes(q.shape, k.shape, block_k, splits or 1)
+    sizes = axis_sizes(q.shape, k.shape, (*k.shape[:3], head_dim_v or q.shape[3]), block_k, splits or 1)
     numbers = () if softcap is None else ("softcap",)
     known, wanted = stages_of(algorithm, numbers), probe_set(algorithm, stages, numbers)
     pointer = _pointer(code)

@@ -44,17 +44,24 @@ def probe(buffer, index, value):  # type: ignore[no-untyped-def]
 
 
 def buffers(
-    names: str, q: Any, k: Any, *, block_k: int | None = None, splits: int | None = None, on: bool = True
+    names: str,
+    q: Any,
+    k: Any,
+    *,
+    block_k: int | None = None,
+    splits: int | None = None,
+    head_dim_v: int | None = None,
+    on: bool = True,
 ) -> Any:
     """Buffers of unwritten slots on q's device for the stages `names` ("scores,acc"); other probes are not compiled.
 
-    q is [batch, heads, seqlen_q, head_dim] and k [batch, kv_heads, seqlen_k, head_dim], torch tensors. probs_cast has
-    the dtype of q, other stages float32. Refusal for an unknown stage, and for one with tiles or splits where `block_k`
-    or `splits` does not tell how many. No buffers at all unless `on`.
+    q is [batch, heads, seqlen_q, head_dim] and k [batch, kv_heads, seqlen_k, head_dim], torch tensors; `head_dim_v`
+    is that of v where it is another. probs_cast has the dtype of q, other stages float32. Refusal for an unknown stage,
+    and for one with tiles or splits where `block_k` or `splits` does not tell how many. No buffers at all unless `on`.
     """
     if not on:
         return Probes()
-    sizes = axis_sizes(q.shape, k.shape, block_k, splits)
+    sizes = axis_sizes(q.shape, k.shape, (*k.shape[:3], head_dim_v or q.shape[3]), block_k, splits)
     made = {}
     for name in map(str.strip, names.split(",")):
         if name not in STAGES:

@@ -54,8 +54,9 @@ def decoding(trace: Trace, given: Iterable[str] | None = None) -> Problem:
             format=str(case.codes),
             scaling=case.quantiser_scale or "dynamic",
             scale_of=case.scale_of,
+            coded=case.coded,
             slack=losses.division if contract.fast_math else 0.0,
-            operands={name: operand_dtype(trace, name) for name in INPUTS},
+            operands={name: operand_dtype(trace, name) for name in case.coded},
         ),
     )
 
@@ -149,15 +150,17 @@ def attention_of(trace: Trace, *, from_codes: bool = False) -> Trace:
     stages from qk on, to be judged as any other. Any other trace as it is.
 
     `from_codes`: the inputs are what a kernel that decodes its codes and scales right may have read, of that the
-    nearest to what was dumped. Inputs that were not dumped are decoded to the nearest value, and may be off by
-    `input_errors` where roundings that nobody saw can reach a tie; where nobody told the format of the codes, they are
-    q, k and v themselves, or may be off by what the coarsest format loses. Inputs are NaN or infinite where codes are.
+    nearest to what was dumped. Inputs without codes are as they are; those that were not dumped are decoded to the
+    nearest value, and may be off by `input_errors` where roundings that nobody saw can reach a tie; where nobody told
+    the format of the codes, they are q, k and v themselves, or may be off by what the coarsest format loses. Inputs are
+    NaN or infinite where codes are.
     """
     algorithm = algorithm_of_attention(trace.algorithm)
     if algorithm == trace.algorithm:
         return trace
     p = by_scale(trace)
-    read = {name: _read(trace, p, name, from_codes) for name in INPUTS}
+    read = {name: (trace.inputs[name], np.zeros(())) for name in INPUTS if name not in trace.case.coded}
+    read |= {name: _read(trace, p, name, from_codes) for name in trace.case.coded}
     rerun, known = trace.rerun, ALGORITHMS[algorithm]
 
     def again(case: Case, inputs: Arrays | None = None) -> Trace:

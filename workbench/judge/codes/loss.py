@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.box import Box
-from workbench.case.stages import INPUTS, QUANTISED_INPUTS
+from workbench.case.stages import INPUTS, quantised_inputs
 from workbench.floats import to_float64
 from workbench.judge.blocks import over_parts
 from workbench.judge.codes.decoding import attention_of, by_scale
@@ -21,7 +21,7 @@ from workbench.trace.trace import Trace
 class Loss:
     """Signed errors in float64: what quantisation and the kernel each do; `of_out` and `of_kernel` add up to out's."""
 
-    inputs: Mapping[str, np.ndarray]  #: decoded - x of q, k and v [batch, head, row, dim]
+    inputs: Mapping[str, np.ndarray]  #: decoded - x of those of q, k and v with codes [batch, head, row, dim]
     of_out: np.ndarray  #: attention on decoded inputs - attention on q, k and v, [batch, head, query, dim]
     of_kernel: np.ndarray  #: the kernel's out - attention on decoded inputs
 
@@ -41,9 +41,10 @@ def loss(trace: Trace) -> Loss:
         raise Refusal(f"the loss of quantisation needs q, k and v; only codes were put in for {', '.join(missing)}")
     inputs = {name: to_float64(trace.inputs[name]) for name in INPUTS}
     read = {name: to_float64(x) for name, x in attention_of(trace).inputs.items()}
-    if set(QUANTISED_INPUTS) <= set(trace.stages) and trace.case.codes is not None:
-        of_codes = values(by_scale(trace), [f"dequant_{name}" for name in INPUTS])
-        read = {name: of_codes[f"dequant_{name}"] for name in INPUTS}
+    coded = trace.case.coded
+    if set(quantised_inputs(coded)) <= set(trace.stages) and trace.case.codes is not None:
+        of_codes = values(by_scale(trace), [f"dequant_{name}" for name in coded])
+        read |= {name: of_codes[f"dequant_{name}"] for name in coded}
     wanted, reached = (np.empty(trace.stages["out"].shape) for _ in range(2))
 
     def one(part: Box) -> None:
@@ -57,7 +58,7 @@ def loss(trace: Trace) -> Loss:
 
     over_parts(trace, "cpu", one, f"what quantisation costs {trace.target}")
     return Loss(
-        inputs={name: read[name] - inputs[name] for name in INPUTS},
+        inputs={name: read[name] - inputs[name] for name in coded},
         of_out=reached - wanted,
         of_kernel=to_float64(trace.stages["out"]) - reached,
     )

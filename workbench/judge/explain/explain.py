@@ -16,6 +16,7 @@ from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.imagine import Imagined, classes, imagined
 from workbench.judge.explain.library import library
+from workbench.judge.explain.of_rank import of_one_rank
 from workbench.judge.explain.patterns import patterns
 from workbench.judge.explain.scene import Scene, Supposed
 from workbench.judge.explain.search import Search, pairs, singles
@@ -74,6 +75,7 @@ def explain(
     `seconds`: for the search; what is found is tried afterwards. `alone`: single hypotheses only, and no runs.
     `without`: a family that is not searched, to see what is said where the cause is in no family.
     """
+    trace, stages = of_one_rank(trace, stages)
     origins = [stage for stage in stages if stage.role == "origin"]
     run = nowhere if alone or trace.box is not None else runner(trace)
     scenes = list(_scenes(trace, origins)) if scores_of(trace) <= LARGEST else []
@@ -92,7 +94,8 @@ def explain(
             if not chosen and not alone and isinstance(scene, Scene) and trace.contract.block_k is None:
                 for supposed in SUPPOSED:
                     other = Scene(supposed.of(scene.trace), supposed=supposed)
-                    found = singles(other, wrong, until, library([name for name in OF_TILES if name != without]))
+                    families = [name for name in other.families if name in OF_TILES and name != without]
+                    found = singles(other, wrong, until, library(families))
                     count, complete = count + found.tried, complete and found.complete
                     if chosen := _cover(found.fits, wrong)[0]:
                         scene, where, tried = other, imagined(other), found

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ Item = TypeVar("Item")
 LENGTH = 320
 #: keys that a tile is taken to have at least, so that lengths can differ by some of them
 SHORTEST = 16
+#: of what more heads than there were have in place of what those have
+_LARGER = 1.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,21 +77,39 @@ def cases(case: Case) -> Iterator[Case]:
     scale = abs(case.scale) or case.head_dim**-0.5
     longer = min(LENGTH, 2 * block + block // 2 + 5)
     group = case.heads // case.kv_heads
-    yield case.but(seqlen_q=longer - 7, seqlen_k=longer, scale=scale * 1.37, seed=case.seed + 1, **drawn)
-    yield case.but(
-        batch=3, heads=2 * max(group, 2), kv_heads=2, seqlen_q=27, seqlen_k=min(LENGTH, block + block // 4 + 3),
+    yield _but(case, seqlen_q=longer - 7, seqlen_k=longer, scale=scale * 1.37, seed=case.seed + 1, **drawn)
+    yield _but(
+        case, batch=3, heads=2 * max(group, 2), kv_heads=2, seqlen_q=27, seqlen_k=min(LENGTH, block + block // 4 + 3),
         scale=scale * 0.61, seed=case.seed + 2, **plain,
     )  # fmt: skip
-    yield case.but(
-        seqlen_q=min(longer, 40), seqlen_k=min(LENGTH, 4 * block + 3), scale=scale * 5, seed=case.seed + 3, **plain
-    )
+    yield _but(
+        case, seqlen_q=min(longer, 40), seqlen_k=min(LENGTH, 4 * block + 3), scale=scale * 5, seed=case.seed + 3,
+        **plain,
+    )  # fmt: skip
     if case.splits is not None and case.splits > 1:
         keys = min(LENGTH, 4 * block + 3)
-        yield case.but(splits=case.splits + 1, seqlen_q=37, seqlen_k=keys, seed=case.seed + 6, **drawn)
-    yield case.but(seqlen_q=block, seqlen_k=min(LENGTH, 2 * block), seed=case.seed + 4, **drawn)
-    yield case.but(
-        seqlen_q=longer - 1, seqlen_k=longer - 20, heads=3, kv_heads=1, scale=scale * 0.8, seed=case.seed + 5, **drawn
-    )
+        yield _but(case, splits=case.splits + 1, seqlen_q=37, seqlen_k=keys, seed=case.seed + 6, **drawn)
+    yield _but(case, seqlen_q=block, seqlen_k=min(LENGTH, 2 * block), seed=case.seed + 4, **drawn)
+    yield _but(
+        case, seqlen_q=longer - 1, seqlen_k=longer - 20, heads=3, kv_heads=1, scale=scale * 0.8, seed=case.seed + 5,
+        **drawn,
+    )  # fmt: skip
+
+
+def _but(case: Case, **changes: Any) -> Case:
+    """The case with `changes`, for whose heads and batches what was given of each is repeated, a little larger each
+    time, and whose sequences are as much of the largest length as they were.
+    """
+    heads, batch = changes.get("heads", case.heads), changes.get("batch", case.batch)
+    for name in ("alibi_slopes", "sinks"):
+        if isinstance(x := getattr(case, name), tuple):
+            changes[name] = tuple(x[h % len(x)] * _LARGER ** (h // len(x)) for h in range(heads))
+    for name in ("seqlens_q", "seqlens_k"):
+        if (x := getattr(case, name)) is not None:
+            most = changes[name.replace("lens", "len")]
+            shorter = (round(most * x[b % len(x)] / max(*x, 1)) - b // len(x) for b in range(batch))
+            changes[name] = tuple(max(n, 0) for n in shorter)
+    return case.but(**changes)
 
 
 def alike(x: np.ndarray, y: np.ndarray) -> bool:

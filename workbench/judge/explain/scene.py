@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from workbench.case.box import Box
+from workbench.case.box import Box, Present
 from workbench.case.case import Case
-from workbench.case.stages import INPUTS
+from workbench.case.stages import OF_QUANTISER
 from workbench.floats import ulp
 from workbench.judge.codes.decoding import attention_of, decoding
 from workbench.judge.compare import compared
@@ -18,6 +18,7 @@ from workbench.judge.elements import Compared, State
 from workbench.judge.expectation import Expectation
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited
 from workbench.judge.explain.library import FAMILIES
+from workbench.judge.explain.surroundings import drawn, surroundings
 from workbench.judge.judgeable import readable, unjudgeable
 from workbench.judge.units import unit
 from workbench.reference.graph import upstream
@@ -25,6 +26,7 @@ from workbench.reference.manner import FLOAT32_RANGE
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.walk import values
 from workbench.trace.narrow import narrowed
+from workbench.trace.slots import Slots
 from workbench.trace.trace import Trace
 
 Arrays = Mapping[str, np.ndarray]
@@ -75,15 +77,15 @@ class Scene:
             return Scene(attention)
         # what a fault in the decoding that nobody saw would make of them
         p = decoding(trace)
-        made = values(p, [f"{what}_{x}" for what in ("scale", "codes") for x in INPUTS])
+        made = values(p, [name for name in OF_QUANTISER if name in p.table])
         return Scene(attention, {**made, **p.given}, p.codes, quantised=trace)
 
     @cached_property
     def expectation(self) -> Expectation:
         """What the stages should be, from the dumped ones."""
         found = Expectation(self.trace, readable(self.trace), statistics=False)
-        if self.decoded:
-            problem = replace(found.problem, inputs={**self.decoded, **found.problem.inputs}, codes=self.codes)
+        if also := {**self.decoded, **surroundings(self.trace)}:
+            problem = replace(found.problem, inputs={**also, **found.problem.inputs}, codes=self.codes)
             vars(found).update(problem=problem)
         return found
 
@@ -138,7 +140,20 @@ class Scene:
     @property
     def families(self) -> tuple[str, ...]:
         """Families of the library that may have something to say."""
-        lacks = {"merge": not self.problem.merges, "codes": self.codes is None}
+        p, case = self.problem, self.trace.case
+        lacks = {
+            "sinks": "sinks" not in p.inputs,
+            "alibi": "slopes" not in p.inputs,
+            "bias": not {"bias_put_in", "mask_put_in"} & {*p.inputs},
+            "sequences": not case.ragged,
+            "pages": case.page_size is None,
+            "dropout": "dropped" not in p.table,
+            "mods": "modified" not in p.table,
+            "latent": case.head_dim_v == case.head_dim,
+            "packing": not case.pack_gqa,
+            "merge": not p.merges,
+            "codes": self.codes is None,
+        }
         return tuple(name for name in FAMILIES if not lacks.get(name))
 
     def touched(self, hypothesis: Hypothesis) -> tuple[str, ...]:
@@ -192,8 +207,9 @@ class Scene:
             whole,
             case=carried(self.trace.case, case, whole.case),
             contract=told,
-            inputs=dict(zip(INPUTS, case.inputs(), strict=True)),
+            inputs=drawn(whole, case),
             stages={}, sparse={}, statistics={}, input_errors={}, requested=(), put_in=(), rerun=None, box=None,
+            whole=None,
         )  # fmt: skip
         return Scene.of(trace).problem
 
@@ -216,7 +232,24 @@ def predicted(p: Problem, expected: Arrays, hypothesis: Hypothesis, names: Colle
         found = values(replace(p, table=table, given=kept | {**p.given}), names, FLOAT32_RANGE)
     except Unfit:
         return None
-    return {name: found[name] for name in names}
+    if (slots := _slots(p)) is None:
+        return {name: found[name] for name in names}
+    open_ = {name: slots.open(name, p.table[name].axes) for name in names}
+    kept = {name: found[name] for name, x in open_.items() if x is None}
+    return kept | {name: np.where(x, expected[name], found[name]) for name, x in open_.items() if x is not None}
+
+
+def _slots(p: Problem) -> Slots | None:
+    """What of a ragged batch nobody judges, and where no prediction is another; None of other runs."""
+    if "lengths_k" not in p.inputs:
+        return None
+    rows, keys = (
+        p.inputs["queries"] < p.inputs["lengths_q"][:, None],
+        np.arange(p.keys) < p.inputs["lengths_k"][:, None],
+    )
+    if rows.all() and keys.all():
+        return None
+    return Slots(p.contract, p.tiling, p.inputs["mask"], Present(rows[:, None], keys[:, None]))
 
 
 def touched(p: Problem, names: Iterable[str], hypothesis: Hypothesis) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ BEAM = 16
 HELD = 48
 #: share of the error that a pair leaves that needs no other beside it
 CLEAR = 1e-3
+#: share that is none: float32 rounds as much
+NOTHING = 2.0**-20
 #: share of the error that a hypothesis may leave in one head to be looked at in all
 WORTH = 0.6
 #: names of a pair whose members have others that predict the same by themselves, at most
@@ -71,7 +73,7 @@ def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hy
         if found is not None:
             near.append(found)
     tried = len(near)
-    near.sort(key=lambda x: (x.left, x.order))
+    near.sort(key=lambda x: (max(x.left, NOTHING), x.order))
     held = _held(scene, near, wrong, until)
     return Search(tuple(held), tuple(near), tried, complete)
 

@@ -13,7 +13,7 @@ from workbench.case.tiling import tiling
 from workbench.judge.explain.draws import Draws, Errors
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.imagine import alike, cases, grouped
-from workbench.judge.explain.library import library
+from workbench.judge.explain.library import FAMILIES, OF_FIELDS, library
 from workbench.judge.explain.plausible import Against, Plausible, Range, Values, deviations, ranges, surprises
 from workbench.judge.explain.symptom_table import Entry, SymptomTable
 from workbench.progress import Tick
@@ -139,7 +139,8 @@ class Search:
         """Hypotheses of which the kernel has all that they change, with all values."""
         known = {*self._draws(next(iter(self.by_case)), 0, [0], 1).table}
         every = np.ones((len(self.tiles), len(self.stds)), bool)
-        return {one: every for one in library() if {*one.stages} <= known}
+        among = library([name for name in FAMILIES if name not in OF_FIELDS])
+        return {one: every for one in among if {*one.stages} <= known}
 
     def screened(self, alive: Alive, tick: Tick) -> Alive:
         """Those that come near the first case, in one draw and then in some; all where inputs are known."""

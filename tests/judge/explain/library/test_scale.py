@@ -1,24 +1,18 @@
-"""Causes in what scores are multiplied with and what is added to them."""
+"""Causes in what scores are multiplied with and capped at."""
 
 import numpy as np
-import pytest
 
-from workbench import Case, diff, run
+from tests.judge.explain.fields import judged
+from workbench import Case
 
 
-@pytest.mark.parametrize("keys", [8, 24])
-@pytest.mark.parametrize("wrong", ["transposed", "twice"])
-def test_a_bias_that_is_added_wrong_is_named_with_as_many_keys_as_queries_or_more(keys, wrong):
-    case = Case(seqlen_q=8, seqlen_k=keys, head_dim=8, heads=2)
-    arrays = dict(zip("qkv", case.inputs(), strict=True))
-    arrays["bias"] = np.random.default_rng(0).normal(size=(1, 2, 8, keys)).astype(np.float32)
+def test_a_cap_in_units_of_log2_is_named_and_proved():
+    case = Case(heads=2, seqlen_q=20, seqlen_k=37, head_dim=8, scale=0.4, softcap=3.0)
 
-    def attention(q, k, v, *, scale, causal, bias):
-        square = bias.shape[-1] == bias.shape[-2]
-        added = bias.swapaxes(-1, -2) if wrong == "transposed" and square else 2 * bias
-        scores = (q @ np.swapaxes(k, -1, -2) * np.float32(scale) + added).astype(np.float32)
-        probs = np.exp(scores - scores.max(-1, keepdims=True))
-        return {"scores": scores, "out": probs @ v / probs.sum(-1, keepdims=True)}
+    def base_2(case, read, right):
+        k = np.repeat(read["k"], case.heads // case.kv_heads, 1)
+        x = read["q"] @ k.swapaxes(-1, -2) * np.float32(case.scale * np.log2(np.e))
+        return (case.softcap * np.tanh(x / case.softcap) * np.log(2)).astype(np.float32)
 
-    (cause,) = diff(run(attention, case, inputs=arrays)).explained.causes
-    assert cause.text == f"the bias is added {wrong if keys == 8 else 'twice'}"
+    (cause,) = judged(case, {"capped": base_2}).explain(20).causes
+    assert cause.id == "scale.cap-base-2" and cause.proved

@@ -5,16 +5,50 @@ It is written from the definitions and from what is reported of kernels, and kno
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 
 from workbench.judge.explain.hypothesis import Hypothesis
-from workbench.judge.explain.library import codes, factor, layout, mask, merge, output, precision, scale, softmax
+from workbench.judge.explain.library import (
+    alibi,
+    bias,
+    codes,
+    dropout,
+    factor,
+    latent,
+    layout,
+    mask,
+    merge,
+    mods,
+    output,
+    packing,
+    pages,
+    precision,
+    ranks,
+    scale,
+    sequences,
+    sinks,
+    softmax,
+)  # fmt: skip
 
+#: families of what few cases have: of the others they are not tried
+OF_FIELDS = {
+    "sinks": sinks.hypotheses,
+    "alibi": alibi.hypotheses,
+    "bias": bias.hypotheses,
+    "sequences": sequences.hypotheses,
+    "pages": pages.hypotheses,
+    "dropout": dropout.hypotheses,
+    "mods": mods.hypotheses,
+    "latent": latent.hypotheses,
+    "packing": packing.hypotheses,
+}
 #: the families, the plainest first
 FAMILIES = {
+    **OF_FIELDS,
     "mask": mask.hypotheses,
     "scale": scale.hypotheses,
     "softmax": softmax.hypotheses,
-    "merge": merge.hypotheses,
+    "merge": lambda: chain(merge.hypotheses(), ranks.hypotheses()),
     "output": output.hypotheses,
     "factor": factor.hypotheses,
     "layout": layout.hypotheses,

@@ -9,7 +9,7 @@ import numpy as np
 from workbench.case.formats import FORMATS
 from workbench.case.stages import INPUTS
 from workbench.floats import round_to
-from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, altered
+from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.indices import taken
 from workbench.judge.explain.library.quantiser import power_of_two, smallest_normal
@@ -38,7 +38,7 @@ class Coded:
     @staticmethod
     def of_input(at: Any, of: str) -> "Coded":
         """Of what was dumped; Unfit of codes with a scale a head, and of none."""
-        if at.p.codes is None or at.whole(f"scale_{of}").ndim == 1:
+        if at.p.codes is None or of not in at.p.codes.coded or at.whole(f"scale_{of}").ndim == 1:
             raise Unfit
         kind, codes = at.p.codes.format, at.whole(f"codes_{of}")
         form = FORMATS[kind]
@@ -72,7 +72,11 @@ class Coded:
         return replace(self, scale=quantize.spread(scales, self.codes.shape[-1], self.kind))
 
     def other(self, ref: str) -> np.ndarray:
-        """A scale or zero point of another input, of its first rows and heads; Unfit where they do not fit."""
+        """A scale or zero point of another input, of its first rows and heads; Unfit where they do not fit, and of an
+        input without codes.
+        """
+        if ref[-1] not in self.at.p.codes.coded:
+            raise Unfit
         found: np.ndarray = self.at.whole(ref)
         wanted = self.at.whole(f"scale_{self.of}").shape
         if any(n < m for n, m in zip(found.shape, wanted, strict=True)):
@@ -100,16 +104,16 @@ def hypotheses() -> Iterator[Hypothesis]:
                 made = change(Coded.of_input(at, of)).decoded()
                 return by_query_head(round_to(made, at.p.codes.operands[of] or "float16"), at.heads)
 
-            seen = tuple(altered(f"dequant_{of}", lambda at, x, of=of, c=decoded: c(at, x, of)) for of in operands)
-            yield Hypothesis(f"codes.{name}-{operands}-blocks", words, seen)
-            hidden = tuple(
-                Edit(
-                    f"{of}_rows",
-                    lambda step, of=of, c=in_rows: Altered(step, lambda at, x: c(at, x, of), slack=2.0**-11),
+            for stage, made, what in (("dequant_{}", decoded, "blocks"), ("{}_rows", in_rows, "block-rows")):
+                # a product in float32 may turn the cast to 16 bits behind it the other way
+                edits = tuple(
+                    Edit(
+                        stage.format(of),
+                        lambda step, of=of, made=made: Altered(step, lambda at, x: made(at, x, of), slack=2.0**-11),
+                    )
+                    for of in operands
                 )
-                for of in operands
-            )
-            yield Hypothesis(f"codes.{name}-{operands}-block-rows", words, hidden)
+                yield Hypothesis(f"codes.{name}-{operands}-{what}", words, edits)
 
 
 def _changes() -> Iterator[tuple[str, str, Change]]:
@@ -232,7 +236,7 @@ def _of_tensor(power: int) -> Change:
 
 
 def _over_of(c: Coded, other: str) -> Coded:
-    if not FORMATS[c.kind].tensor_scale:
+    if not FORMATS[c.kind].tensor_scale or other not in c.at.p.codes.coded:
         raise Unfit
     return replace(c, over=c.at.whole(f"global_{other}")[0])
 

@@ -10,14 +10,14 @@ from workbench.case.formats import FORMATS
 from workbench.case.stages import INPUTS
 from workbench.floats import round_to
 from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered, read_as
-from workbench.judge.explain.library import indices, quantiser
+from workbench.judge.explain.library import block_quantiser, blocks, indices, quantiser
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.quantiser import LARGEST, fitting, power_of_two, smallest_normal
+from workbench.judge.explain.library.quantiser import LARGEST, fitting, of_heads, power_of_two, smallest_normal
 from workbench.reference import quantize
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.parameters import by_query_head
 
-_FORMATS = tuple(FORMATS)
+_FORMATS = ("simulated", "e4m3", "e5m2")
 
 #: numbers with the sign of each code of a float8
 _SIGN = 127.5 - np.arange(256)
@@ -34,6 +34,8 @@ def hypotheses() -> Iterator[Hypothesis]:
 def _hypotheses() -> Iterator[Hypothesis]:
     for name, text, entries in _tables():
         yield from _decoded(name, text, entries)
+    yield from blocks.hypotheses()
+    yield from block_quantiser.hypotheses()
     yield from quantiser.hypotheses()
     yield from _rows()
     yield from _in_attention()
@@ -48,7 +50,8 @@ def _in_attention() -> Iterator[Hypothesis]:
                 def times(at: Any, value: np.ndarray, x: str = x, power: int = power) -> np.ndarray:
                     if at.p.codes is None:
                         raise Unfit
-                    s = np.repeat(at.whole(f"scale_{x}"), at.heads // len(at.whole(f"scale_{x}")))
+                    s = of_heads(at, x)
+                    s = np.repeat(s, at.heads // len(s))
                     return value * (s**power).reshape(-1, *[1] * (value.ndim - 2))
 
                 text = f"{stage} is {verb} by the scale of {x}"
@@ -61,7 +64,7 @@ def _decoded(name: str, text: str, entries: Entries) -> Iterator[Hypothesis]:
         words = f"{text} ({', '.join(operands)})"
 
         def in_table(at: Any, x: np.ndarray, of: str) -> np.ndarray:
-            return entries(at, of, at.whole(f"scale_{of}"), at.p.codes.format)
+            return entries(at, of, of_heads(at, of), at.p.codes.format)
 
         def in_dequant(at: Any, x: np.ndarray, of: str) -> np.ndarray:
             return quantize.decoded(at.whole(f"codes_{of}"), in_table(at, x, of))
@@ -103,7 +106,7 @@ def _tables() -> Iterator[tuple[str, str, Entries]]:
     yield "scale-of-kv-head", "codes of q are decoded with the scale of their kv head's index", scaled(_of_kv_head)
     for other in INPUTS:
         words = f"codes are decoded with the scale of {other}"
-        yield f"scale-of-{other}", words, scaled(lambda at, of, s, o=other: fitting(at.whole(f"scale_{o}"), len(s)))
+        yield f"scale-of-{other}", words, scaled(lambda at, of, s, o=other: fitting(of_heads(at, o), len(s)))
     yield "largest-scale", "all heads are decoded with the largest scale", scaled(lambda at, of, s: 0 * s + s.max())
     for dtype in ("float16", "bfloat16", "float8_e4m3fn"):
         words = f"scales are rounded to {dtype} where codes are decoded"
@@ -138,6 +141,7 @@ def _values() -> Iterator[tuple[str, str, Entries]]:
     for kind in _FORMATS:
         yield f"as-{kind}", f"codes are read as {kind}", valued(lambda v, f, k=kind: FORMATS[k].values)
     yield "signed", "codes are read as signed bytes", valued(lambda v, f: np.roll(v, 128))
+    yield "unsigned", "codes are read as unsigned bytes", valued(lambda v, f: np.arange(256.0))
     less = lambda v, f: v - np.where(np.arange(256) < 128, 0.0, 256 * (v[129] - v[128]))  # noqa: E731
     yield "less-256", "codes from 128 on are taken for 256 less", valued(less)
     yield "absolute", "the sign of codes is lost", valued(lambda v, f: abs(v))
@@ -197,8 +201,15 @@ def _rows() -> Iterator[Hypothesis]:
                 )
                 yield Hypothesis(f"codes.read-{named}-{one.id}-{operands}", text, edits)
     for x, y in ("kv", "vk", "qk", "kq"):
-        swapped = altered(f"dequant_{x}", lambda at, rows, y=y: _shaped(at.whole(f"dequant_{y}"), rows))
+        swapped = altered(f"dequant_{x}", lambda at, rows, y=y: _shaped(_decoded_rows(at, y), rows))
         yield Hypothesis(f"codes.dequant-{y}-for-{x}", f"{y} is decoded in place of {x}", (swapped,))
+
+
+def _decoded_rows(at: Any, x: str) -> np.ndarray:
+    if x not in at.p.codes.coded:
+        raise Unfit
+    found: np.ndarray = at.whole(f"dequant_{x}")
+    return found
 
 
 def _shaped(x: np.ndarray, like: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from workbench.floats import unit_roundoff
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, across, altered
 from workbench.judge.explain.library import edges, indices
 from workbench.judge.explain.library.edges import BLOCKS
+from workbench.judge.explain.library.scored import added, unbiased
 from workbench.judge.explain.library.tiles import tile_width
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
@@ -235,11 +236,7 @@ def _left_over(at: Any) -> set[int]:
 
 def _unmasked(at: Any) -> np.ndarray:
     """The scores before the mask."""
-    x: np.ndarray = at("capped") if "capped" in at.table else at("qk") * at("scale")
-    bias = at.p.attn_bias
-    if bias is None:
-        return x
-    return x + (bias if at.tile is None else bias[..., at.tiling.keys[at.tile[0]]])
+    return unbiased(at) + added(at)
 
 
 def _in_tiles(at: Any, keys: np.ndarray, tiles: list[int]) -> np.ndarray:

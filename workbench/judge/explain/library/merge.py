@@ -25,11 +25,12 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _maxima()
 
 
-def _of(name: str, text: str, *edits: Edit) -> Hypothesis:
+def of(name: str, text: str, *edits: Edit) -> Hypothesis:
+    """One of the family."""
     return Hypothesis(f"merge.{name}", text, edits)
 
 
-def _sum_of(weight: Callable[[Any, np.ndarray], np.ndarray]) -> Edit:
+def sum_of(weight: Callable[[Any, np.ndarray], np.ndarray]) -> Edit:
     """merge_sum with other weights in the place of exp(partial_max - merge_max)."""
 
     def change(at: Any, x: np.ndarray) -> np.ndarray:
@@ -56,20 +57,20 @@ def _weights() -> Iterator[Hypothesis]:
     }
     for name, (text, change) in forms.items():
         also = ("partial_sum",) if "sum" in name or name == "one" else ("partial_max",) if name == "no-max" else ()
-        of_out, of_sum = altered("merge_weight", change, *also), _sum_of(change)
-        yield _of(f"weight-{name}", f"weights of partial_O are {text}", of_out)
-        yield _of(f"weight-{name}-in-sum", f"weights in merge_sum are {text}", of_sum)
-        yield _of(f"weight-{name}-in-both", f"weights are {text}", of_out, of_sum)
+        of_out, of_sum = altered("merge_weight", change, *also), sum_of(change)
+        yield of(f"weight-{name}", f"weights of partial_O are {text}", of_out)
+        yield of(f"weight-{name}-in-sum", f"weights in merge_sum are {text}", of_sum)
+        yield of(f"weight-{name}-in-both", f"weights are {text}", of_out, of_sum)
         used = read_as("numerator", "merge_weight", change, *also)
-        yield _of(f"weight-{name}-in-out", f"weights are {text} where out sums partial_O", used)
+        yield of(f"weight-{name}-in-out", f"weights are {text} where out sums partial_O", used)
     unguarded = lambda at, w: np.where(at("partial_max") == -np.inf, np.nan, w)  # noqa: E731
     empty = altered("merge_weight", unguarded, "partial_max")
-    yield _of("unguarded-split", "a split without keys has the weight NaN", empty, _sum_of(unguarded))
-    yield _of("unguarded-split-in-out", "a split without keys has the weight NaN in out", empty)
+    yield of("unguarded-split", "a split without keys has the weight NaN", empty, sum_of(unguarded))
+    yield of("unguarded-split-in-out", "a split without keys has the weight NaN in out", empty)
     no_row = lambda at, w: np.where((at("merge_max") == -np.inf)[:, :, None], np.nan, w)  # noqa: E731
-    edits = altered("merge_weight", no_row, "merge_max"), _sum_of(no_row)
-    yield _of("unguarded-row", "in a row without keys -inf - (-inf) makes NaN of the weights", *edits)
-    yield _of("unguarded-row-in-out", "in a row without keys -inf - (-inf) makes NaN of the weights of out", edits[0])
+    edits = altered("merge_weight", no_row, "merge_max"), sum_of(no_row)
+    yield of("unguarded-row", "in a row without keys -inf - (-inf) makes NaN of the weights", *edits)
+    yield of("unguarded-row-in-out", "in a row without keys -inf - (-inf) makes NaN of the weights of out", edits[0])
 
 
 def _stored() -> Iterator[Hypothesis]:
@@ -80,25 +81,25 @@ def _stored() -> Iterator[Hypothesis]:
             for one in indices.others():
                 edits = [altered(x, lambda at, v, one=one, axis=_PARTIALS[x]: taken(v, one, axis)) for x in names]
                 text = f"splits of {words} are stored wrong: {one.text}"
-                yield _of(f"split-{one.id}-{'-'.join(names)}", text, *edits)
+                yield of(f"split-{one.id}-{'-'.join(names)}", text, *edits)
             edits = [altered(x, lambda at, v, x=x: _unfinished(at, v, x), _STATE[x]) for x in names]
-            yield _of(f"before-last-tile-{'-'.join(names)}", f"{words} are stored before a split's last tile", *edits)
+            yield of(f"before-last-tile-{'-'.join(names)}", f"{words} are stored before a split's last tile", *edits)
     for one in indices.permutations():
         for x, axis in _PARTIALS.items():
             row = axis + 1
             edit = altered(x, lambda at, v, one=one, row=row: taken(v, one, row))
-            yield _of(f"row-{one.id}-{x}", f"rows of {x} are stored wrong: {one.text}", edit)
+            yield of(f"row-{one.id}-{x}", f"rows of {x} are stored wrong: {one.text}", edit)
         edit = altered("partial_O", lambda at, v, one=one: taken(v, one, -1))
-        yield _of(f"dim-{one.id}-partial_O", f"dims of partial_O are stored wrong: {one.text}", edit)
+        yield of(f"dim-{one.id}-partial_O", f"dims of partial_O are stored wrong: {one.text}", edit)
     zero = altered("partial_max", lambda at, m: np.where(m == -np.inf, 0.0, m))
-    yield _of("empty-max-0", "a split in which a row sees no key stores 0 as its max", zero)
+    yield of("empty-max-0", "a split in which a row sees no key stores 0 as its max", zero)
     for names in (("partial_sum",), ("partial_max",), ("partial_O",), ("partial_max", "partial_sum"), tuple(_PARTIALS)):
         for back in (False, True):
             ways = ("[split, query]", "[query, split]")
             stored, read = ways[::-1] if back else ways
             edits = [altered(x, lambda at, v, back=back: _query_first(v, back)) for x in names]
             text = f"{', '.join(names)}: {stored} in memory is read as {read}"
-            yield _of(f"query-first-{'back-' if back else ''}{'-'.join(names)}", text, *edits)
+            yield of(f"query-first-{'back-' if back else ''}{'-'.join(names)}", text, *edits)
     empty = {
         "partial_max": altered("partial_max", lambda at, m: np.where(m == -np.inf, np.nan, m)),
         "partial_sum": altered("partial_sum", lambda at, l: np.where(l == 0, np.nan, l)),
@@ -109,14 +110,14 @@ def _stored() -> Iterator[Hypothesis]:
     for count in (3, 2, 1):
         for names in combinations(empty, count):
             text = f"a split in which a row sees no key never writes {', '.join(names)}"
-            yield _of(f"empty-unwritten-{'-'.join(names)}", text, *(empty[x] for x in names))
+            yield of(f"empty-unwritten-{'-'.join(names)}", text, *(empty[x] for x in names))
     guarded = lambda at, x: over(x, at("partial_sum")[..., None])  # noqa: E731
-    yield _of("normalised", "partial_O is divided by partial_sum already", altered("partial_O", guarded, "partial_sum"))
+    yield of("normalised", "partial_O is divided by partial_sum already", altered("partial_O", guarded, "partial_sum"))
     bare = lambda at, x: x / at("partial_sum")[..., None]  # noqa: E731
     text = "partial_O is divided by partial_sum already, 0 by 0 where a split sees no key"
-    yield _of("normalised-unguarded", text, altered("partial_O", bare, "partial_sum"))
+    yield of("normalised-unguarded", text, altered("partial_O", bare, "partial_sum"))
     log = lambda at, x: np.log(x) + at("partial_max")  # noqa: E731
-    yield _of("lse-for-sum", "partial_sum holds a split's lse", altered("partial_sum", log, "partial_max"))
+    yield of("lse-for-sum", "partial_sum holds a split's lse", altered("partial_sum", log, "partial_max"))
 
 
 _STATE = {"partial_max": "row_max", "partial_sum": "row_sum", "partial_O": "acc"}
@@ -157,11 +158,11 @@ def _read() -> Iterator[Hypothesis]:
         for one in indices.others():
             edit = read_as(stage, ref, lambda at, v, one=one, axis=axis: taken(v, one, axis))
             text = f"{stage} reads {ref} of another split: {one.text}"
-            yield _of(f"split-{one.id}-of-{ref}-in-{stage}", text, edit)
+            yield of(f"split-{one.id}-of-{ref}-in-{stage}", text, edit)
         for one in indices.permutations():
             edit = read_as(stage, ref, lambda at, v, one=one, axis=axis: taken(v, one, axis + 1))
             text = f"{stage} reads {ref} of another row: {one.text}"
-            yield _of(f"row-{one.id}-of-{ref}-in-{stage}", text, edit)
+            yield of(f"row-{one.id}-of-{ref}-in-{stage}", text, edit)
 
 
 def _lacking() -> Iterator[Hypothesis]:
@@ -194,24 +195,24 @@ def _lacking() -> Iterator[Hypothesis]:
                 return y
 
             of_out = read_as("numerator", "merge_weight", weighed)
-            of_sum = _sum_of(weighed)
+            of_sum = sum_of(weighed)
             of_max = read_as("merge_max", "partial_max", lowered)
             id_ = f"{name}-{'lost' if not factor else 'twice'}"
-            yield _of(f"{id_}-in-out", f"the sum of partial_O {verb} {words}", of_out)
-            yield _of(f"{id_}-in-sum", f"merge_sum {verb} {words}", of_sum)
+            yield of(f"{id_}-in-out", f"the sum of partial_O {verb} {words}", of_out)
+            yield of(f"{id_}-in-sum", f"merge_sum {verb} {words}", of_sum)
             if not factor:
                 nan = lambda at, w, which=which: _unweighed(w, which)  # noqa: E731
                 whole = read_as("numerator", "merge_weight", lambda at, w: np.nan_to_num(w, posinf=np.inf))
                 never = altered("merge_weight", nan), whole
-                yield _of(f"{id_}-unwritten", f"the loop over splits {verb} {words}", *never)
-                yield _of(f"{id_}-unwritten-in-both", f"all of the merge {verb} {words}", *never, of_sum)
-            yield _of(f"{id_}-in-both", f"the merge {verb} {words}", of_out, of_sum)
+                yield of(f"{id_}-unwritten", f"the loop over splits {verb} {words}", *never)
+                yield of(f"{id_}-unwritten-in-both", f"all of the merge {verb} {words}", *never, of_sum)
+            yield of(f"{id_}-in-both", f"the merge {verb} {words}", of_out, of_sum)
             weight = altered("merge_weight", weighed)
-            yield _of(f"{id_}-weight", f"the weights of {words} are {'0' if not factor else 'doubled'}", weight)
+            yield of(f"{id_}-weight", f"the weights of {words} are {'0' if not factor else 'doubled'}", weight)
             if not factor:
-                yield _of(f"{id_}-in-max", f"merge_max {verb} {words}", of_max)
-                yield _of(f"{id_}-everywhere", f"the whole merge {verb} {words}", of_max, of_out, of_sum)
-                yield _of(f"{id_}-weights-too", f"the whole merge {verb} {words}", of_max, weight, of_sum)
+                yield of(f"{id_}-in-max", f"merge_max {verb} {words}", of_max)
+                yield of(f"{id_}-everywhere", f"the whole merge {verb} {words}", of_max, of_out, of_sum)
+                yield of(f"{id_}-weights-too", f"the whole merge {verb} {words}", of_max, weight, of_sum)
 
 
 def _unweighed(w: np.ndarray, which: Callable[[int], list[int]]) -> np.ndarray:
@@ -238,9 +239,9 @@ def _maxima() -> Iterator[Hypothesis]:
     }
     forms["times-usual"] = ("is multiplied by 1/sqrt(head_dim)", lambda at, m: m * at.p.inputs["q"].shape[-1] ** -0.5)
     for name, (text, change) in forms.items():
-        yield _of(f"max-{name}", f"merge_max {text}", altered("merge_max", change, "partial_max"))
+        yield of(f"max-{name}", f"merge_max {text}", altered("merge_max", change, "partial_max"))
         read = [read_as(x, "merge_max", change, "partial_max") for x in ("merge_weight", "merge_sum")]
-        yield _of(f"max-{name}-in-weights", f"where weights subtract it, merge_max {text}", *read)
+        yield of(f"max-{name}-in-weights", f"where weights subtract it, merge_max {text}", *read)
     sums: dict[str, tuple[str, Change]] = {
         "max": ("is the largest partial_sum", lambda at, x: at("partial_sum").max(2)),
         "first": ("is that of the first split", lambda at, x: at("partial_sum")[:, :, 0]),
@@ -248,4 +249,4 @@ def _maxima() -> Iterator[Hypothesis]:
         "plus-1": ("starts at 1", lambda at, x: x + 1),
     }
     for name, (text, change) in sums.items():
-        yield _of(f"sum-{name}", f"merge_sum {text}", altered("merge_sum", change, "partial_sum"))
+        yield of(f"sum-{name}", f"merge_sum {text}", altered("merge_sum", change, "partial_sum"))

@@ -8,7 +8,7 @@ import numpy as np
 from workbench.case.formats import FORMATS
 from workbench.case.stages import INPUTS
 from workbench.floats import round_to
-from workbench.judge.explain.hypothesis import Hypothesis, altered
+from workbench.judge.explain.hypothesis import Hypothesis, Unfit, altered
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.indices import taken
 from workbench.reference import quantize
@@ -27,7 +27,9 @@ def _scales() -> Iterator[Hypothesis]:
     def of(name: str, text: str, change: Callable[[Any, np.ndarray, np.ndarray], np.ndarray]) -> Iterator[Hypothesis]:
         for operands in ("q", "k", "v", "qk", "qkv"):
             edits = tuple(
-                altered(f"scale_{x}", lambda at, s, x=x: change(at, s, np.asarray(at.whole(x), np.float64)))
+                altered(
+                    f"scale_{x}", lambda at, s, x=x: change(at, of_heads(at, x, s), np.asarray(at.whole(x), np.float64))
+                )
                 for x in operands
             )
             yield Hypothesis(f"codes.quantiser-{name}-{operands}", f"{text} ({', '.join(operands)})", edits)
@@ -99,8 +101,7 @@ def _encoded() -> Iterator[Hypothesis]:
         for operands in ("q", "k", "v", "kv", "qkv"):
 
             def encode(at: Any, codes: np.ndarray, x: str) -> np.ndarray:
-                wanted = np.asarray(at.whole(x), np.float64) / at.whole(f"scale_{x}")[:, None, None]
-                return change(at, wanted, x)
+                return change(at, np.asarray(at.whole(x), np.float64) / of_heads(at, x)[:, None, None], x)
 
             edits = tuple(altered(f"codes_{x}", lambda at, c, x=x: encode(at, c, x)) for x in operands)
             yield Hypothesis(f"codes.{name}-{operands}", f"{text} ({', '.join(operands)})", edits)
@@ -113,7 +114,7 @@ def _encoded() -> Iterator[Hypothesis]:
 
     for how in ("toward-zero", "up", "down", "away", "half-up"):
         yield from of(
-            f"rounded-{how}", f"codes are rounded {how}", lambda at, w, x, how=how: _encode(w, at.p.codes.format, how)
+            f"rounded-{how}", f"codes are rounded {how}", lambda at, w, x, how=how: encoded(w, at.p.codes.format, how)
         )
     small = lambda at, w: abs(w) < smallest_normal(at.p.codes.format)  # noqa: E731
     flushed = lambda at, w, x: nearest(at, np.where(small(at, w), 0.0 * w, w))  # noqa: E731
@@ -154,14 +155,24 @@ def _encoded() -> Iterator[Hypothesis]:
 
         def of_input(at: Any, w: np.ndarray, x: str, y: str = y) -> np.ndarray:
             s = at.whole(f"scale_{x}")
-            return nearest(at, w * (s / fitting(at.whole(f"scale_{y}"), len(s)))[:, None, None])
+            return nearest(at, w * (s / fitting(of_heads(at, y), len(s)))[:, None, None])
 
         yield from of(f"encoded-by-{y}", f"values are encoded with the scale of {y}", of_input)
 
 
+def of_heads(at: Any, x: str, scale: np.ndarray | None = None) -> np.ndarray:
+    """The scale of an input, [head]; Unfit where tokens or blocks have their own, and of an input without codes."""
+    if scale is None and x not in at.p.codes.coded:
+        raise Unfit
+    found: np.ndarray = at.whole(f"scale_{x}") if scale is None else scale
+    if found.ndim != 1:
+        raise Unfit
+    return found
+
+
 def smallest_normal(kind: str) -> float:
     """The smallest normal value of a format; 0 of whole numbers."""
-    return {"e4m3": 2.0**-6, "e5m2": 2.0**-14}.get(kind, 0.0)
+    return {"e4m3": 2.0**-6, "e5m2": 2.0**-14, "nvfp4": 1.0}.get(kind.removeprefix("mxfp8-"), 0.0)
 
 
 def fitting(scales: np.ndarray, n: int) -> np.ndarray:
@@ -174,7 +185,7 @@ def power_of_two(x: np.ndarray, up: bool) -> np.ndarray:
     return np.exp2(np.ceil(np.log2(x)) if up else np.floor(np.log2(x)))
 
 
-def _encode(wanted: np.ndarray, kind: str, how: str) -> np.ndarray:
+def encoded(wanted: np.ndarray, kind: str, how: str) -> np.ndarray:
     """The code of a value next to `wanted` in a direction, saturated."""
     values = FORMATS[kind].values
     finite = np.flatnonzero(np.isfinite(values))
@@ -190,11 +201,11 @@ def _encode(wanted: np.ndarray, kind: str, how: str) -> np.ndarray:
         up = {"up": np.full(inside.shape, True), "down": np.full(inside.shape, False)}
         upwards = up[how] if how in up else (inside > 0) == (how == "away")
     chosen = order[np.where(upwards, above, below)]
-    if kind == "simulated":
+    if kind in ("simulated", "int8", "int4"):
         return chosen.astype(np.float64)
     # a zero has the sign of x
-    zero = values[chosen] == 0
-    return np.where(zero, np.where(np.signbit(wanted), 128.0, 0.0), chosen).astype(np.float64)
+    zero, sign = values[chosen] == 0, len(values) / 2
+    return np.where(zero, np.where(np.signbit(wanted), sign, 0.0), chosen).astype(np.float64)
 
 
 def _unsaturated(at: Any, wanted: np.ndarray, codes: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Scale, softcap and bias: factors of the scores."""
+"""Scale and softcap: factors of the scores."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,7 +17,6 @@ def hypotheses() -> Iterator[Hypothesis]:
         edit = altered("scale", lambda at, s, change=change: change(at, float(s)))
         yield Hypothesis(f"scale.{name}", text, (edit,))
     yield from _caps()
-    yield from _biases()
 
 
 def _dim(at: Any) -> int:
@@ -80,39 +79,12 @@ def _caps() -> Iterator[Hypothesis]:
             lambda at, x: at("scale") * at("cap") * np.tanh(at("qk") / at("cap")),
         ),
         "scale-after": ("capped scores are scaled once more", lambda at, x: x * at("scale")),
+        "base-2": (
+            "scores are capped in units of log2: cap * tanh(s * log2(e) / cap) is taken in base 2",
+            lambda at, x: LN2 * at("cap") * np.tanh(s(at) * LOG2E / at("cap")),
+        ),
         "clamped": ("scores are clamped at the cap", lambda at, x: np.clip(s(at), -at("cap"), at("cap"))),
     }
     for name, (text, change) in forms.items():
         edit = altered("capped", change, "qk", "scale", "cap")
         yield Hypothesis(f"scale.cap-{name}", text, (edit,))
-
-
-def _biases() -> Iterator[Hypothesis]:
-    """What may be wrong with what is added to scaled scores."""
-    for name, text, change in (
-        ("none", "the bias is not added", lambda at, x, bias: x - bias),
-        ("twice", "the bias is added twice", lambda at, x, bias: x + bias),
-        ("subtracted", "the bias is subtracted", lambda at, x, bias: x - 2 * bias),
-        ("scaled", "the bias is scaled with the dot products", lambda at, x, bias: x + (at("scale") - 1) * bias),
-        ("of-first-row", "the bias of row 0 is added to all rows", lambda at, x, bias: x - bias + bias[..., :1, :]),
-        ("of-next-row", "the bias of the next row is added", lambda at, x, bias: x - bias + np.roll(bias, -1, -2)),
-        ("of-next-key", "the bias of the next key is added", lambda at, x, bias: x - bias + np.roll(bias, -1, -1)),
-        ("transposed", "the bias is added transposed", lambda at, x, bias: x - bias + _transposed(bias)),
-    ):
-
-        def moved(at: Any, x: np.ndarray, change: Any = change) -> np.ndarray:
-            bias = at.p.attn_bias
-            if bias is None:
-                return x
-            bias = np.where(np.isfinite(bias), bias, 0.0)
-            if bias.ndim >= 2 and bias.shape[-2:] != x.shape[-2:]:
-                bias = np.broadcast_to(bias, (*bias.shape[:-2], *x.shape[-2:]))
-            y = change(at, np.where(np.isfinite(x), x, 0.0), bias)
-            return np.where(np.isfinite(x), y, x)
-
-        yield Hypothesis(f"scale.bias-{name}", text, (altered("scores", moved, "scale"),))
-
-
-def _transposed(bias: np.ndarray) -> np.ndarray:
-    """A bias with queries and keys exchanged; as it is where they are not as many."""
-    return bias.swapaxes(-1, -2) if bias.shape[-1] == bias.shape[-2] else bias

@@ -31,7 +31,8 @@ def features(found: Difference, around: Tensors | None) -> Iterator[Feature]:
         return
     if {"q", "k"} <= {*found.axes}:
         yield _diagonal(found, around)
-    if "q" in found.axes and {*found.axes} & {"k", "t"}:
+    # of several lengths each sequence has its own
+    if "q" in found.axes and {*found.axes} & {"k", "t"} and not around.trace.case_run.ragged:
         yield _seen(found, around, 1, "query")
         if block := around.trace.case.block_q:
             yield _seen(found, around, block, "tile of queries")
@@ -98,7 +99,8 @@ def _diagonal(found: Difference, around: Tensors) -> Labels:
         if more:
             return f"k - q in {listed(runs_of(part), low)}" if len(more) < LISTED else ""
         if first == last:
-            return f"k - q == {first}" + (", the diagonal" if first == around.trace.case_run.diagonal else "")
+            on_it = first == around.trace.case_run.diagonal and not around.trace.case_run.ragged
+            return f"k - q == {first}" + (", the diagonal" if on_it else "")
         if last == seen.max():
             return f"k - q >= {first}"
         return f"k - q <= {last}" if first == seen.min() else f"k - q from {first} to {last}"

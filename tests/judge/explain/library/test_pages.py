@@ -1,0 +1,70 @@
+"""Causes in a KV cache in pages."""
+
+import numpy as np
+import pytest
+
+from tests.judge.explain.fields import judged, named
+from workbench import Case
+from workbench.case.memory import paged, poison_of
+
+CASE = Case(seed=2, heads=2, seqlens_q=(5, 24, 1, 17), seqlens_k=(9, 37, 20, 30), head_dim=8, page_size=8)
+
+
+def gathered(case, read, x, table=lambda t: t, layout=False):
+    """Keys as a kernel finds them by another table or in another layout; -1 is the last page."""
+    pages = paged(case, read["k"], read["v"], poison_of(case))
+    cache = getattr(pages, x)
+    if layout:
+        n, size, heads, d = cache.shape
+        cache = cache.reshape(n, heads, size, d).swapaxes(1, 2)
+    rows = cache[table(pages.block_table)]
+    rows = rows.reshape(case.batch, -1, *rows.shape[3:])[:, : case.seqlen_k]
+    behind = case.seqlen_k - rows.shape[1]
+    return np.moveaxis(np.pad(rows, ((0, 0), (0, behind), (0, 0), (0, 0))), 2, 1).astype(np.float32)
+
+
+def listed(table):
+    return {x: lambda c, r, own, x=x: gathered(c, r, x, table) for x in "kv"}
+
+
+def until(lengths):
+    """Of a kernel that reads so many keys of each sequence."""
+
+    def rows(x):
+        def read(case, inputs, own):
+            there = np.arange(case.seqlen_k) < lengths(case)[:, None]
+            return np.where(there[:, None, :, None], gathered(case, inputs, x), own)
+
+        return read
+
+    def visible(case, inputs, right):
+        rows = np.arange(case.seqlen_q)[:, None] < case.lengths_q[:, None, None, None]
+        return rows & (np.arange(case.seqlen_k) < lengths(case)[:, None, None, None])
+
+    return {"k": rows("k"), "v": rows("v"), "visible": visible}
+
+
+FAULTS = {
+    "table+1-kv": listed(lambda t: np.roll(t, -1, 0)),
+    "page+1-kv": listed(lambda t: np.roll(t, -1, 1)),
+    "logical-kv": listed(lambda t: np.arange(t.shape[1]) + 0 * t),
+    "modulo-8-kv": listed(lambda t: t % 8),
+    "layout": {x: lambda c, r, own, x=x: gathered(c, r, x, layout=True) for x in "kv"},
+    "last-whole": until(lambda c: -(-c.lengths_k // c.page_size) * c.page_size),
+    "last-lost": until(lambda c: c.lengths_k // c.page_size * c.page_size),
+}
+
+
+@pytest.mark.parametrize("wrong", FAULTS)
+def test_a_fault_is_named(wrong):
+    assert f"pages.{wrong}" in named(CASE, FAULTS[wrong])
+
+
+@pytest.mark.parametrize("wrong", ["logical-kv", "last-whole"])
+def test_a_fault_is_named_from_out_and_lse(wrong):
+    assert f"pages.{wrong}" in named(CASE, FAULTS[wrong], dump=False)
+
+
+def test_the_cause_is_proved_on_fresh_cases():
+    (cause,) = judged(CASE, FAULTS["table+1-kv"]).explain(20).causes
+    assert cause.id == "pages.table+1-kv" and cause.proved and cause.trial.held

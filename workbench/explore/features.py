@@ -1,0 +1,60 @@
+"""What kernels take beyond dense attention of one width, drawn at random. Each feature is a build of its own of kernels
+of ours: a case has one of them, where it is asked for.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workbench.explore.draw import Among, Between, Draw
+
+Fields = dict[str, Any]
+
+_LENGTHS_Q, _LENGTHS_K, _SEQUENCES = Between(0, 66), Between(0, 149), Between(2, 4)
+_PAGES = {"page_size": Among((16, 8, 1, 3, 64)), "kv_layout": Among(("NHD", "HND"))}
+
+
+def _packed(draw: Draw, fields: Fields) -> Fields:
+    """Sequences behind each other, some of them without queries or keys."""
+    count = draw(_SEQUENCES)
+    lengths_q, lengths_k = (tuple(draw(x) for _ in range(count)) for x in (_LENGTHS_Q, _LENGTHS_K))
+    return {"batch": None, "seqlen_q": None, "seqlen_k": None, "seqlens_q": lengths_q, "seqlens_k": lengths_k}
+
+
+def _padded(draw: Draw, fields: Fields) -> Fields:
+    """Caches with room for the longest sequence."""
+    lengths = tuple(draw(_LENGTHS_K) for _ in range(draw(_SEQUENCES)))
+    return {"batch": None, "seqlen_k": None, "seqlens_k": lengths}
+
+
+def _paged(draw: Draw, fields: Fields) -> Fields:
+    """Caches in pages, of queries behind each other in half of all cases."""
+    sequences = draw(Among((_padded, _packed)))(draw, fields)
+    return sequences | {name: draw(range_) for name, range_ in _PAGES.items()}
+
+
+def _shared(draw: Draw, fields: Fields) -> Fields:
+    """v as the first dims of k."""
+    scale = fields["head_dim"] ** -0.5 if fields["scale"] is None else fields["scale"]
+    return {"shared_kv": True, "head_dim_v": draw(Between(1, fields["head_dim"])), "scale": scale}
+
+
+def _wide(draw: Draw, fields: Fields) -> Fields:
+    """The widths of MLA, of keys as they are trained and absorbed (DeepSeek-AI, DeepSeek-V2, 2024)."""
+    head_dim, head_dim_v = draw(Among(((192, 128), (576, 512))))
+    tiles = {"block_q": 16, "block_k": 16} if "block_q" in fields else {}
+    return {"head_dim": head_dim, "head_dim_v": head_dim_v, "shared_kv": head_dim == 576, "scale": 192**-0.5, **tiles}
+
+
+#: name -> the fields that it draws, in place of what `fields` of the case were drawn so far
+FEATURES: Mapping[str, Callable[[Draw, Fields], Fields]] = {
+    "sinks": lambda draw, fields: {"sinks": "normal"},
+    "alibi": lambda draw, fields: {"alibi_slopes": "geometric", "alibi_form": draw(Among(("distance", "column")))},
+    "dropout": lambda draw, fields: {"dropout_p": draw(Among((0.5, 0.1, 0.3)))},
+    "head_dim_v": lambda draw, fields: {"head_dim_v": draw(Between(1, fields["head_dim"]))},
+    "shared_kv": _shared,
+    "mla": _wide,
+    "packed": _packed,
+    "padded": _padded,
+    "paged": _paged,
+    "pack_gqa": lambda draw, fields: {"pack_gqa": True},
+}

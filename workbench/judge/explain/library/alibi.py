@@ -1,0 +1,145 @@
+"""ALiBi: which slopes, which distances, and where it is added (Press et al. 2022, arXiv 2108.12409)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from workbench.floats import round_to
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered
+from workbench.judge.explain.library import indices
+from workbench.judge.explain.library.arithmetic import LN2, LOG2E
+from workbench.judge.explain.library.indices import taken
+from workbench.judge.explain.library.scored import added, asked, unbiased
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of the family, the plainest first."""
+    for name, text, bias in _added():
+        yield Hypothesis(f"alibi.{name}", text, (_instead(bias),))
+    for name, text, slopes, mixes in _slopes():
+        edit = _instead(lambda at, x, slopes=slopes: slopes(at, asked(at, "slopes")) * _distances(at))
+        yield replace(Hypothesis(f"alibi.{name}", text, (edit,)), across=mixes)
+    for name, text, distances in _other_distances():
+        edit = _instead(lambda at, x, distances=distances: asked(at, "slopes") * distances(at))
+        yield Hypothesis(f"alibi.{name}", text, (edit,))
+    if_capped: Change = lambda at, x: _capped(at)  # noqa: E731
+    yield Hypothesis("alibi.before-cap", "ALiBi is added before scores are capped", (altered("scores", if_capped),))
+
+
+def _instead(bias: Change) -> Edit:
+    """Scores with another bias in place of ALiBi's, of `at.At` and that."""
+
+    def changed(at: Any, x: np.ndarray) -> np.ndarray:
+        own = asked(at, "slopes") * _distances(at)
+        return np.where(at("visible"), unbiased(at) + added(at) - own + bias(at, own), -np.inf)
+
+    return altered("scores", changed)
+
+
+def _capped(at: Any) -> np.ndarray:
+    if "cap" not in at.table:
+        return np.where(at("visible"), unbiased(at) + added(at), -np.inf)
+    own, cap = asked(at, "slopes") * _distances(at), at("cap")
+    capped = cap * np.tanh((at("qk") * at("scale") + own) / cap)
+    return np.where(at("visible"), capped + added(at) - own, -np.inf)
+
+
+def _keys(at: Any) -> np.ndarray:
+    return np.arange(at.p.keys)
+
+
+def _off(at: Any, diagonals: np.ndarray | int | None = None) -> np.ndarray:
+    """How far keys lie behind the diagonal of a query, [b, 1, q, k]."""
+    where = asked(at, "diagonals") if diagonals is None else diagonals
+    found: np.ndarray = _keys(at) - asked(at, "queries")[:, None] - where
+    return found
+
+
+def _is_column(at: Any) -> bool:
+    return bool(asked(at, "of_column"))
+
+
+def _distances(at: Any) -> np.ndarray:
+    return _keys(at) * np.ones((1, 1, 1, 1)) if _is_column(at) else -abs(_off(at))
+
+
+def _added() -> Iterator[tuple[str, str, Change]]:
+    yield "none", "ALiBi is left out", lambda at, x: 0 * x
+    yield "negative", "ALiBi has the wrong sign", lambda at, x: -x
+    yield "scaled", "ALiBi is multiplied by the scale, as the dot products are", lambda at, x: x * at("scale")
+    yield "unscaled", "ALiBi is divided by the scale", lambda at, x: x / at("scale")
+    yield "twice", "ALiBi is added twice", lambda at, x: 2 * x
+    yield "half", "ALiBi is half as large", lambda at, x: x / 2
+    yield "no-log2e", "ALiBi lacks log2(e)", lambda at, x: x * LN2
+    yield "log2e", "ALiBi holds log2(e) once too often", lambda at, x: x * LOG2E
+    for dtype in ("bfloat16", "float16"):
+        yield dtype, f"ALiBi is rounded to {dtype}", lambda at, x, d=dtype: round_to(x, d)
+
+
+def _slopes() -> Iterator[tuple[str, str, Callable[[Any, np.ndarray], np.ndarray], bool]]:
+    """Name, words, slopes [1, h, 1, 1] in place of those that were given, and whether heads are mixed."""
+    for one in indices.others():
+        words = f"the slope of another head is taken: {one.text}"
+        yield f"head-{one.id}", words, lambda at, s, one=one: taken(s, one, 1), True
+    yield "kv-head", "heads take the slope of their kv head's index", _of_kv_head, True
+    modulo = lambda at, s: s[:, np.arange(at.heads) % at.p.inputs["k"].shape[1]]  # noqa: E731
+    yield "modulo", "heads take the slope of h % kv_heads", modulo, True
+    counts: dict[str, tuple[str, Callable[[int], int]]] = {
+        "": ("", lambda n: n),
+        "-up": (" of the next power of two of heads", lambda n: 1 << (n - 1).bit_length()),
+        "-down": (" of the last power of two of heads", lambda n: 1 << (n.bit_length() - 1)),
+    }
+    for name, (words, count) in counts.items():
+        for first, start in ((1, ""), (0, ", counted from 0")):
+            # geometric slopes of all heads are those of a part only where this is all
+            geometric = lambda at, s, n=count, first=first: _geometric(at, n(at.heads), first)  # noqa: E731
+            text = f"slopes are the geometric ones{words}{start}, whatever was given"
+            yield f"geometric{name}{'' if first else '-from-0'}", text, geometric, True
+    interleaved = lambda at, s: _interleaved(at.heads)[None, :, None, None]  # noqa: E731
+    text = "slopes are the geometric ones of the last power of two of heads, then every other one of twice as many"
+    yield "geometric-interleaved", text, interleaved, True
+    yield "slope-squared", "slopes are squared", lambda at, s: s * s, False
+    yield "slope-root", "slopes are their square roots", lambda at, s: np.sqrt(abs(s)), False
+    for dtype in ("bfloat16", "float16"):
+        yield f"slope-{dtype}", f"slopes are rounded to {dtype}", lambda at, s, d=dtype: round_to(s, d), False
+
+
+def _of_kv_head(at: Any, slopes: np.ndarray) -> np.ndarray:
+    return slopes[:, np.arange(at.heads) // (at.heads // at.p.inputs["k"].shape[1])]
+
+
+def _geometric(at: Any, n: int, first: int) -> np.ndarray:
+    """2^(-8 i / n) of each head."""
+    found: np.ndarray = 2.0 ** (-8.0 * (np.arange(at.heads) + first) / n)
+    return found[None, :, None, None]
+
+
+def _interleaved(heads: int) -> np.ndarray:
+    """Slopes of any number of heads, as in the appendix of Press et al. 2022."""
+    n = 1 << (heads.bit_length() - 1)
+    of_n, of_2n = (2.0 ** (-8.0 * np.arange(1, m + 1) / m) for m in (n, 2 * n))
+    found: np.ndarray = np.concatenate([of_n, of_2n[::2]])[:heads]
+    return found
+
+
+def _other_distances() -> Iterator[tuple[str, str, Callable[[Any], np.ndarray]]]:
+    yield "column", "ALiBi takes the index of a key, not its distance", lambda at: _keys(at) * np.ones((1, 1, 1, 1))
+    yield "distance", "ALiBi takes the distance of a key, not its index", lambda at: -abs(_off(at))
+    yield "top-left", "the distance of ALiBi is from the top left", lambda at: -abs(_off(at, 0))
+    corner = lambda at: -abs(_off(at, asked(at, "lengths_k")[:, None, None, None] - _rows(at)))  # noqa: E731
+    yield "bottom-right", "the distance of ALiBi is from the bottom right", corner
+    largest = lambda at: -abs(_off(at, int(asked(at, "lengths_k").max()) - int(asked(at, "lengths_q").max())))  # noqa: E731
+    yield "largest", "the distance of ALiBi is from the corner of the longest sequence", largest
+    yield "squared", "ALiBi takes the square of the distance", lambda at: -((_off(at) * 1.0) ** 2)
+    yield "signed", "keys behind the diagonal are favoured by ALiBi: the distance has a sign", _off
+    yield "off-by-one", "the distance of ALiBi is one too large", lambda at: -abs(_off(at)) - 1
+    yield "next-diagonal", "the distance of ALiBi is from the next key", lambda at: -abs(_off(at) - 1)
+    yield "previous-diagonal", "the distance of ALiBi is from the previous key", lambda at: -abs(_off(at) + 1)
+    from_end = lambda at: (_keys(at) - asked(at, "lengths_k")[:, None, None, None] + 1) * 1.0  # noqa: E731
+    yield "from-end", "ALiBi takes the distance from the last key, the same for all queries", from_end
+
+
+def _rows(at: Any) -> np.ndarray:
+    return asked(at, "lengths_q")[:, None, None, None]

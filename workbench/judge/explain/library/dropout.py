@@ -1,0 +1,81 @@
+"""Dropout: which probs are dropped, how those that are kept grow, and what else it reaches."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.explain.hypothesis import Change, Hypothesis, altered, read_as
+from workbench.judge.explain.library import indices
+from workbench.judge.explain.library.indices import taken
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of the family, the plainest first."""
+    forms: dict[str, tuple[str, Change]] = {
+        "none": ("no prob is dropped", lambda at, x: at("probs")),
+        "none-scaled": ("no prob is dropped, and all are divided by 1 - p", lambda at, x: at("probs") / _kept(at)),
+        "unscaled": ("probs that are kept are not divided by 1 - p", lambda at, x: x * _kept(at)),
+        "scaled-twice": ("probs that are kept are divided by 1 - p twice", lambda at, x: x / _kept(at)),
+        "multiplied": ("probs that are kept are multiplied by 1 - p", lambda at, x: x * _kept(at) ** 2),
+        "over-p": ("probs that are kept are divided by p", lambda at, x: x * _kept(at) / at("dropout_p")),
+    }
+    for name, (text, change) in forms.items():
+        yield Hypothesis(f"dropout.{name}", text, (altered("dropped", change, "probs"),))
+    for name, words, in_sum in (
+        ("in-sum", "row_sum adds probs after dropout", lambda at, p: at("dropped")),
+        (
+            "in-sum-unscaled",
+            "row_sum adds probs after dropout, before they are divided by 1 - p",
+            lambda at, p: at("dropped") * _kept(at),
+        ),
+    ):
+        yield Hypothesis(f"dropout.{name}", words, (altered("summed", in_sum, "dropped"),))
+    unscaled = altered("dropped", forms["unscaled"][1], "probs")
+    both = unscaled, altered("summed", lambda at, p: at("dropped"), "dropped")
+    text = "probs are dropped before row_sum adds them, and none is divided by 1 - p"
+    yield Hypothesis("dropout.in-sum-and-unscaled", text, both)
+    for name, text, change in _masks():
+        yield Hypothesis(f"dropout.{name}", text, (read_as("dropped", "dropout_mask", change),))
+    for axis, named in ((1, "head"), (0, "batch")):
+        for one in indices.others():
+            other: Change = lambda at, kept, one=one, axis=axis: taken(kept, one, axis)  # noqa: E731
+            text = f"the dropout mask of another {named} is taken: {one.text}"
+            edit = read_as("dropped", "dropout_mask", other)
+            yield replace(Hypothesis(f"dropout.{named}-{one.id}", text, (edit,)), across=True)
+
+
+def _kept(at: Any) -> Any:
+    """1 - p."""
+    return 1 - at("dropout_p")
+
+
+def _masks() -> Iterator[tuple[str, str, Change]]:
+    yield "inverted", "probs that should be kept are dropped, and the other way round", lambda at, kept: ~kept
+    yield "transposed", "the dropout mask is transposed", _transposed
+    yield "of-next-row", "the dropout mask of the next row is taken", lambda at, kept: np.roll(kept, -1, -2)
+    yield "of-next-key", "the dropout mask of the next key is taken", lambda at, kept: _whole(at, np.roll, -1, -1)
+    yield "of-first-row", "the dropout mask of row 0 is taken for all", _first_row
+    yield "of-first-tile", "each tile takes the dropout mask of the first one", _first_tile
+
+
+def _whole(at: Any, change: Any, *arguments: int) -> np.ndarray:
+    """The mask as `change` makes it of all keys, at the tile."""
+    found = change(at.whole("dropout_mask"), *arguments)
+    return found if at.tile is None else found[..., at.tiling.keys[at.tile[0]]]
+
+
+def _transposed(at: Any, kept: np.ndarray) -> np.ndarray:
+    whole = at.whole("dropout_mask")
+    return kept if whole.shape[-1] != whole.shape[-2] else _whole(at, np.swapaxes, -1, -2)
+
+
+def _first_row(at: Any, kept: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(kept[..., :1, :], kept.shape)
+
+
+def _first_tile(at: Any, kept: np.ndarray) -> np.ndarray:
+    if at.tile is None:
+        return kept
+    return at.whole("dropout_mask")[..., at.tiling.keys[0]][..., : kept.shape[-1]]

@@ -1,0 +1,63 @@
+"""Values of another width than keys, and values that are a part of the keys (absorbed MLA: DeepSeek-AI, DeepSeek-V2,
+2024, section 2.1.2).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.explain.hypothesis import Hypothesis, altered
+from workbench.reference.steps.parameters import by_query_head
+
+#: rows [..., n, d] of a cache and the width of v -> rows [..., n, width]
+Values = Callable[[np.ndarray, int], np.ndarray]
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of the family, the plainest first."""
+    for name, text, kept in (
+        ("dot-of-v-width", "the dot products are of the first head_dim_v dims alone", lambda d, v: d < v),
+        ("dot-without-v-width", "the dot products are of the dims behind head_dim_v alone", lambda d, v: d >= v),
+    ):
+
+        def cut(at: Any, rows: np.ndarray, kept: Any = kept) -> np.ndarray:
+            return np.where(kept(np.arange(rows.shape[-1]), _width(at)), rows, 0.0)
+
+        yield Hypothesis(f"latent.{name}", text, (altered("k_rows", cut),))
+    for name, text, dim in (
+        ("of-v", "head_dim_v", _width),
+        ("of-rest", "the dims behind head_dim_v", lambda at: abs(at.p.inputs["k"].shape[-1] - _width(at))),
+        ("of-sum", "head_dim + head_dim_v", lambda at: at.p.inputs["k"].shape[-1] + _width(at)),
+        ("of-192", "192", lambda at: 192),
+    ):
+        edit = altered("scale", lambda at, s, dim=dim: dim(at) ** -0.5)
+        yield Hypothesis(f"latent.scale-{name}", f"the scale is 1/sqrt of {text}", (edit,))
+    for name, text, values in _values():
+
+        def read(at: Any, rows: np.ndarray, values: Values = values) -> np.ndarray:
+            keys, width = at.p.inputs["k"], _width(at)
+            return rows if keys.shape[-1] < width else by_query_head(values(keys, width), at.heads)
+
+        yield Hypothesis(f"latent.{name}", text, (altered("v_rows", read),))
+
+
+def _width(at: Any) -> int:
+    return int(at.p.inputs["v"].shape[-1])
+
+
+def _values() -> Iterator[tuple[str, str, Values]]:
+    yield "v-last", "v is the last head_dim_v dims of k", lambda k, n: k[..., k.shape[-1] - n :]
+    yield "v-first", "v is the first head_dim_v dims of k", lambda k, n: k[..., :n]
+    for start in (8, 16, 32, 64):
+        words = f"v is head_dim_v dims of k from {start} on, the last ones from the next key"
+        yield f"v-from-{start}", words, lambda k, n, s=start: _strided(k, k.shape[-1], s, n)
+    yield "v-pitch", "rows of v are read head_dim_v apart in k", lambda k, n: _strided(k, n, 0, n)
+
+
+def _strided(k: np.ndarray, pitch: int, start: int, width: int) -> np.ndarray:
+    """Rows of the memory of each head that begin `pitch` apart; behind its end lie zeros."""
+    n = k.shape[-2]
+    flat = np.concatenate([k.reshape(*k.shape[:-2], -1), np.zeros((*k.shape[:-2], start + width))], -1)
+    found: np.ndarray = flat[..., np.arange(n)[:, None] * pitch + start + np.arange(width)]
+    return found

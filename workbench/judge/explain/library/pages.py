@@ -1,0 +1,139 @@
+"""A KV cache in pages: which page is read, and where in it (Kwon et al. 2023, vLLM, arXiv 2309.06180, section 4.1)."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.explain.hypothesis import Hypothesis, across, altered
+from workbench.judge.explain.library.bias import own_mask
+from workbench.judge.explain.library.reach import cut, rows_read, seen_beyond
+from workbench.judge.explain.library.scored import asked
+
+#: block_table [b, pages] -> the pages that are read in their place
+Tables = Callable[[np.ndarray], np.ndarray]
+#: lengths of keys [b] and the size of a page -> the lengths that a kernel takes
+Lengths = Callable[[np.ndarray, int], np.ndarray]
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of the family, the plainest first. A part of the batch has pages elsewhere."""
+    return across(_hypotheses())
+
+
+def _hypotheses() -> Iterator[Hypothesis]:
+    for name, text, tables in _tables():
+
+        def listed(at: Any, x: str, tables: Tables = tables) -> np.ndarray:
+            return _gathered(_of(at, x), tables(asked(at, "block_table")), at.p.keys)
+
+        for operands, words in (("kv", ""), ("k", " for k"), ("v", " for v")):
+            yield Hypothesis(f"pages.{name}-{operands}", f"{text}{words}", rows_read(listed, operands))
+    for name, text, read in _layouts():
+        yield Hypothesis(f"pages.{name}", text, rows_read(read))
+    for name, text, lengths in _lengths():
+
+        def taken(at: Any, lengths: Lengths = lengths) -> np.ndarray:
+            return np.clip(lengths(asked(at, "lengths_k"), _of(at, "k").shape[1]), 0, at.p.keys)
+
+        def seen(at: Any, x: np.ndarray, taken: Any = taken) -> np.ndarray:
+            found = own_mask(at, lengths_k=taken(at))
+            return found & at.p.inputs["mask_put_in"] if "mask_put_in" in at.p.inputs else found
+
+        def read(at: Any, x: str, taken: Any = taken) -> np.ndarray:
+            rows = _gathered(_of(at, x), asked(at, "block_table"), at.p.keys)
+            return cut(rows, at.p.inputs[x], taken(at))
+
+        yield Hypothesis(f"pages.{name}", text, (*rows_read(read), altered("visible", seen), *seen_beyond()))
+
+
+def _of(at: Any, x: str) -> np.ndarray:
+    """The cache of k or v, [page, key, kv_h, d]."""
+    cache = asked(at, f"pages_{x}")
+    return cache.swapaxes(1, 2) if asked(at, "heads_first") else cache
+
+
+def _gathered(cache: np.ndarray, table: np.ndarray, rows: int) -> np.ndarray:
+    """[b, kv_h, rows, d] of the pages that a table lists: -1, of a page that it lacks, is the last of memory, as in
+    NumPy and PyTorch; behind memory lie zeros.
+    """
+    inside = table < len(cache)
+    found = np.where(inside[..., None, None, None], cache[np.where(inside, table, 0)], 0.0)
+    flat = found.reshape(len(table), -1, *cache.shape[2:])
+    missing = max(rows - flat.shape[1], 0)
+    return np.moveaxis(np.pad(flat, ((0, 0), (0, missing), (0, 0), (0, 0)))[:, :rows], 2, 1)
+
+
+def _tables() -> Iterator[tuple[str, str, Tables]]:
+    for by, words in ((1, "next"), (-1, "previous")):
+        yield f"table{by:+}", f"the block table of the {words} sequence is read", lambda t, n=by: np.roll(t, -n, 0)
+        page = lambda t, n=by: np.roll(t, -n, 1)  # noqa: E731
+        yield f"page{by:+}", f"the {words} page of the block table is read", page
+    yield "table-0", "the block table of the first sequence is read for all", lambda t: t[:1] + 0 * t
+    yield "page-0", "the first page of the block table is read for all", lambda t: t[:, :1] + 0 * t
+    logical = lambda t: np.arange(t.shape[1]) + 0 * t  # noqa: E731
+    yield "logical", "page i of memory is read for the i-th of each sequence, without the block table", logical
+    rows = lambda t: np.arange(t.size).reshape(t.shape)  # noqa: E731
+    yield "logical-rows", "pages are read in the order of memory, as many for each sequence as the longest has", rows
+    yield "logical-packed", "pages are read in the order of memory, without the block table", _packed
+    for bits in (1, 2, 3, 4, 8):
+        words = f"the number of a page is taken modulo 2^{bits}"
+        yield f"modulo-{2**bits}", words, lambda t, n=2**bits: t % n
+    yield "reversed", "pages of a sequence are read in reverse order", _reversed
+    yield "flat", "the block table is read with the strides of its transpose", lambda t: t.T.reshape(t.shape)
+    yield "off+1", "the page behind that of the block table is read", lambda t: t + 1
+    yield "off-1", "the page before that of the block table is read", lambda t: t - 1
+
+
+def _packed(table: np.ndarray) -> np.ndarray:
+    used = table >= 0
+    return np.where(used, np.cumsum(used).reshape(table.shape) - 1, -1)
+
+
+def _reversed(table: np.ndarray) -> np.ndarray:
+    count = (table >= 0).sum(1, keepdims=True)
+    return np.take_along_axis(table, np.maximum(count - 1 - np.arange(table.shape[1]), 0), 1)
+
+
+def _layouts() -> Iterator[tuple[str, str, Callable[[Any, str], np.ndarray]]]:
+    def turned(at: Any, x: str) -> np.ndarray:
+        raw = asked(at, f"pages_{x}")
+        pages, one, other, d = raw.shape
+        as_other = raw.reshape(pages, other, one, d)
+        cache = as_other if asked(at, "heads_first") else as_other.swapaxes(1, 2)
+        return _gathered(cache, asked(at, "block_table"), at.p.keys)
+
+    yield "layout", "pages are read in the other layout: HND as NHD, or NHD as HND", turned
+    for factor, words in ((2.0, "twice"), (0.5, "half")):
+        for strides in (True, False):
+
+            def sized(at: Any, x: str, factor: float = factor, strides: bool = strides) -> np.ndarray:
+                return _sized(_of(at, x), asked(at, "block_table"), at.p.keys, factor, strides)
+
+            more = ", their strides too" if strides else ", their strides are right"
+            id_ = f"size-{factor:g}{'-strides' if strides else ''}"
+            yield id_, f"pages are taken for {words} as large{more}", sized
+
+
+def _sized(cache: np.ndarray, table: np.ndarray, rows: int, factor: float, strides: bool) -> np.ndarray:
+    """Keys read as from pages of another size, their pages as far apart where `strides`, from memory behind which lie
+    zeros.
+    """
+    size = cache.shape[1]
+    taken = max(int(size * factor), 1)
+    j = np.arange(rows)
+    page = table[:, np.minimum(j // taken, table.shape[1] - 1)]
+    place = np.where(j // taken < table.shape[1], page, -1) * (taken if strides else size) + j % taken
+    flat = cache.reshape(-1, *cache.shape[2:])
+    inside = (place >= 0) & (place < len(flat))
+    found = np.where(inside[..., None, None], flat[np.where(inside, place, 0)], 0.0)
+    return np.moveaxis(found, 2, 1)
+
+
+def _lengths() -> Iterator[tuple[str, str, Lengths]]:
+    yield "last-whole", "the last page of each sequence is read whole", lambda k, n: -(-k // n) * n
+    yield "last-lost", "the last page of each sequence is lost where it is not full", lambda k, n: k // n * n
+    yield "last-full-lost", "a last page that is full is lost", lambda k, n: np.where(k % n == 0, k - n, k)
+    yield "last-skipped", "the last page of each sequence is lost", lambda k, n: np.maximum(k - 1, 0) // n * n
+    yield "length+1", "each sequence has one key more in its last page", lambda k, n: k + 1
+    yield "length-1", "each sequence has one key less", lambda k, n: k - 1

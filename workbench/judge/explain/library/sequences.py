@@ -1,0 +1,171 @@
+"""Sequences of several lengths: where each begins in memory, how long it is, and where its diagonal lies.
+
+A kernel that reads behind the end of a sequence finds what memory holds there: in packed memory the sequence that
+follows, in a padded box what was left there.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered
+from workbench.judge.explain.library.bias import own_mask
+from workbench.judge.explain.library.reach import cut, rows_read, seen_beyond
+from workbench.judge.explain.library.scored import asked
+
+#: lengths [b] of keys and of queries, and the largest of each -> the lengths of keys that a kernel takes
+Lengths = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
+#: where sequences begin [b] in packed memory, and the largest length -> where a kernel lets them begin
+Starts = Callable[[np.ndarray, int], np.ndarray]
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of the family, the plainest first. A part of the batch has other neighbours."""
+    return across(_hypotheses())
+
+
+def _hypotheses() -> Iterator[Hypothesis]:
+    for name, text, diagonals in _diagonals():
+        yield Hypothesis(f"sequences.{name}", text, (_seen(lambda at, d=diagonals: own_mask(at, d(at))),))
+    for memory, words in _MEMORY.items():
+        for name, text, lengths in _lengths():
+            for diagonal in _FOLLOWING:
+                yield _reaching(name, f"{text}{_FOLLOWING[diagonal]}{words}", lengths, memory, diagonal)
+    yield from _begun()
+
+
+def _seen(mask: Callable[[Any], np.ndarray]) -> Edit:
+    """Another mask of the case itself; what was put in stays."""
+
+    def changed(at: Any, x: np.ndarray) -> np.ndarray:
+        seen = mask(at)
+        return seen & at.p.inputs["mask_put_in"] if "mask_put_in" in at.p.inputs else seen
+
+    return altered("visible", changed)
+
+
+def _diagonals() -> Iterator[tuple[str, str, Callable[[Any], np.ndarray]]]:
+    def lengths(at: Any) -> tuple[np.ndarray, np.ndarray]:
+        return asked(at, "lengths_q")[:, None, None, None], asked(at, "lengths_k")[:, None, None, None]
+
+    def largest(at: Any) -> np.ndarray:
+        return 0 * lengths(at)[0] + _corner(at)
+
+    yield "top-left", "the mask of each sequence is aligned to its top left", lambda at: 0 * lengths(at)[0]
+    own = lambda at: lengths(at)[1] - lengths(at)[0]  # noqa: E731
+    yield "bottom-right", "the mask of each sequence is aligned to its bottom right", own
+    yield "largest", "the mask is aligned to the corner of the longest sequence", largest
+    for by, words in ((1, "next"), (-1, "previous")):
+        other = lambda at, by=by: np.roll(asked(at, "diagonals"), -by, 0)  # noqa: E731
+        yield f"diagonal{by:+}", f"the mask is aligned as that of the {words} sequence", other
+    first = lambda at: asked(at, "diagonals")[:1] + 0 * asked(at, "diagonals")  # noqa: E731
+    yield "diagonal-0", "the mask is aligned as that of the first sequence", first
+
+
+#: what lies behind the end of a sequence -> in words
+_MEMORY = {
+    "zeros": "; behind a sequence lie zeros",
+    "packed": "; behind a sequence lies the next one",
+    "poisoned": "; behind a sequence lies what memory held",
+}
+
+
+def _lengths() -> Iterator[tuple[str, str, Lengths]]:
+    yield "length-largest", "all sequences have as many keys as the longest", lambda k, q, K, Q: 0 * k + K
+    yield "length+1", "each sequence has one key more", lambda k, q, K, Q: k + 1
+    yield "length-1", "each sequence has one key less", lambda k, q, K, Q: k - 1
+    yield "length-next", "the number of keys is that of the next sequence", lambda k, q, K, Q: np.roll(k, -1)
+    yield "length-previous", "the number of keys is that of the previous sequence", lambda k, q, K, Q: np.roll(k, 1)
+    yield "length-first", "the number of keys is that of the first sequence", lambda k, q, K, Q: 0 * k + k[0]
+    yield "length-of-queries", "each sequence has as many keys as queries", lambda k, q, K, Q: q
+    largest = lambda k, q, K, Q: 0 * k + Q  # noqa: E731
+    yield "length-largest-of-queries", "each sequence has as many keys as the longest has queries", largest
+
+
+#: which diagonal goes with other lengths -> in words
+_FOLLOWING = {"": "", "-followed": ", which its diagonal follows", "-corner": ", and the longest one's diagonal"}
+
+
+def _reaching(name: str, text: str, lengths: Lengths, memory: str, diagonal: str) -> Hypothesis:
+    """`text`, in which keys behind the end of a sequence come from `memory`."""
+
+    def taken(at: Any) -> np.ndarray:
+        made = lengths(asked(at, "lengths_k"), asked(at, "lengths_q"), *_largest(at))
+        return np.clip(made, 0, at.p.keys)
+
+    def mask(at: Any) -> np.ndarray:
+        diagonals = asked(at, "diagonals")
+        if diagonal and not diagonals.any():
+            raise Unfit  # nothing is aligned to the right
+        if diagonal:
+            of_lengths = taken(at) - asked(at, "lengths_q") if diagonal == "-followed" else 0 * taken(at) + _corner(at)
+            diagonals = of_lengths[:, None, None, None]
+        return own_mask(at, diagonals, taken(at))
+
+    def rows(at: Any, x: str) -> np.ndarray:
+        return cut(_behind(at, x, memory), at.p.inputs[x], taken(at))
+
+    return Hypothesis(f"sequences.{name}-{memory}{diagonal}", text, (*rows_read(rows), _seen(mask), *seen_beyond()))
+
+
+def _largest(at: Any) -> tuple[int, int]:
+    """The largest lengths of keys and of queries."""
+    found: list[int] = asked(at, "largest").tolist()
+    return found[0], found[1]
+
+
+def _corner(at: Any) -> int:
+    """The diagonal of the longest sequences."""
+    keys, queries = _largest(at)
+    return keys - queries
+
+
+def _behind(at: Any, x: str, memory: str) -> np.ndarray:
+    """Rows of k or v [b, kv_h, k, d] with what lies behind their ends in memory."""
+    own = at.p.inputs[x]
+    if memory == "zeros":
+        return own
+    if memory == "poisoned":
+        return asked(at, f"poisoned_{x}")
+    return _from(asked(at, f"packed_{x}"), asked(at, "starts_k"), own.shape[2])
+
+
+def _from(memory: np.ndarray, starts: np.ndarray, rows: int) -> np.ndarray:
+    """[b, h, rows, d] of packed memory [rows, h, d], from `starts` on; before and behind it lie zeros."""
+    places = starts[:, None] + np.arange(rows)
+    inside = (places >= 0) & (places < len(memory))
+    found = np.moveaxis(memory[np.where(inside, places, 0)], 2, 1)
+    return np.where(inside[:, None, :, None], found, 0.0)
+
+
+def _begun() -> Iterator[Hypothesis]:
+    """Sequences that begin elsewhere in packed memory."""
+    starts: dict[str, tuple[str, Starts]] = {
+        "start-1": ("one row too early, so that its first is the last of the one before", lambda s, n: s - 1),
+        "start+1": ("one row too late, so that its last is the first of the next", lambda s, n: s + 1),
+        "start-next": ("where the next one begins", lambda s, n: np.roll(s, -1)),
+        "start-previous": ("where the previous one begins", lambda s, n: np.roll(s, 1)),
+        "start-0": ("where the first one begins", lambda s, n: 0 * s),
+        "start-padded": ("where it would if all were as long as the longest", lambda s, n: np.arange(len(s)) * n),
+    }
+    for name, (text, begins) in starts.items():
+        for operands, words in (("kv", "keys and values"), ("k", "keys"), ("v", "values")):
+            for around in (False, True):
+                id_ = f"sequences.{name}-{operands}{'-around' if around else ''}"
+                end = ", the first of all at the end of memory" if around else ""
+
+                def read(at: Any, x: str, begins: Starts = begins, around: bool = around) -> np.ndarray:
+                    memory = asked(at, f"packed_{x}")
+                    places = begins(asked(at, "starts_k"), _largest(at)[0])
+                    if around:
+                        memory, places = np.concatenate([memory, memory, memory]), places + len(memory)
+                    return _from(memory, places, at.p.inputs[x].shape[2])
+
+                text_ = f"{words} of each sequence are read from {text}{end}"
+                yield Hypothesis(id_, text_, rows_read(read, operands))
+    yield Hypothesis(
+        "sequences.start-of-queries",
+        "keys and values are read from where the queries of the sequence begin",
+        rows_read(lambda at, x: _from(asked(at, f"packed_{x}"), asked(at, "starts_q"), at.p.inputs[x].shape[2])),
+    )
