@@ -40,7 +40,7 @@ def test_defaults():
         "batch": 1, "heads": 1, "kv_heads": 1, "seqlen_q": 128, "seqlen_k": 128, "head_dim": 64, "dtype": "float32",
         "seqlens_q": None, "seqlens_k": None, "head_dim_v": 64, "shared_kv": False,
         "alibi_slopes": None, "alibi_form": "distance", "sinks": None, "dropout_p": None, "score_mod": None,
-        "mask_mod": None, "page_size": None, "kv_layout": "NHD", "pack_gqa": False, "scale_of": None,
+        "mask_mod": None, "page_size": None, "kv_layout": "NHD", "pack_gqa": False, "scale_of": None, "codes_of": None,
         "causal": False, "causal_alignment": "bottom-right", "scale": 0.125, "softcap": None, "window": None,
         "splits": None, "block_q": None, "block_k": None, "probs_dtype": None,
         "codes": None, "scores": None, "decode": None, "quantiser_scale": None,

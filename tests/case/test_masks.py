@@ -143,15 +143,16 @@ def test_a_trace_keeps_its_mask_and_bias(tmp_path: Path) -> None:
 
 def test_what_takes_no_mask_or_bias_says_so() -> None:
     given = by_name(CASE) | masked(np.random.default_rng(0), (20, 30))
-    assert refusal(run, "flash", CASE, inputs=given) == (
-        "kernel flash takes no mask and no bias; among the inputs are mask, bias"
+    assert refusal(run, "fp8", CASE, inputs=given) == (
+        "kernel fp8 takes no mask and no bias; among the inputs are mask, bias"
     )
 
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool, mask: Any) -> Any:
         return q
 
     assert (
-        refusal(run, kernel, CASE, inputs=given) == "kernel takes no bias, which the inputs hold: give it the keyword"
+        refusal(run, kernel, CASE, inputs=given)
+        == "kernel takes no bias, which the inputs hold: give it the keyword; it takes mask"
     )
     for change, message in [
         ({"mask": np.ones((20, 30))}, "here: mask must be an array of bool; got float64"),

@@ -6,6 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from workbench.case.fields import QUANTISED, flag
 from workbench.cli.commands import OTHERS, SECTIONS
 from workbench.cli.main import commands
 
@@ -57,7 +58,7 @@ def test_options_that_belong_together_stand_together():
     }
     assert {"--arrays", "--layout", "--runs"} <= {*found["A kernel of yours"]}
     assert {"--json", "-v", "--out", "--fail-on", "-h"} == {*found["What is printed"]}
-    assert {*found["Kernels on 8-bit codes"]} == {"--codes", "--scores", "--decode", "--quantiser-scale"}
+    assert {*found["Kernels on 8-bit codes"]} == {flag(name) for name in QUANTISED}
 
 
 @pytest.mark.parametrize("words", [("faults",), ("bench", "verdicts"), ("doctor",)], ids=" ".join)

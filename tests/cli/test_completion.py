@@ -50,7 +50,10 @@ def completed(*words):
         (("diff", "fp8", "--codes", "e"), ["e4m3", "e5m2"]),
         (("diff", "k.py:f", "--arrays", "t"), ["torch"]),
         (("diff", "k.py:f", "--inputs", "x"), ["file"]),
-        (("diff", "k.py:f", "--contract", "t"), ["torch-eager", "torch-sdpa", "triton", "tanh=", "tile_order="]),
+        (
+            ("diff", "k.py:f", "--contract", "t"),
+            ["torch-eager", "torch-sdpa", "triton", "tensor_core=", "tanh=", "tile_order="],
+        ),
         (("diff", "k.py:f", "--contract", "triton,block"), ["triton,block_k="]),
         (("diff", "flash", "--fail-on", "b"), ["bug", "biased"]),
         (("diff", "flash", "--dtype", "none"), []),

@@ -34,15 +34,28 @@ def test_codes_are_those_that_a_function_under_test_is_given(tmp_path: Path, kin
     path = tmp_path / "in.safetensors"
     document = json.loads(inputs("--out", path, *WORDS, "--codes", kind, "--json").stdout)
     assert document["inputs"]["codes_k"] == {"shape": [1, 1, 12, 16], "dtype": "uint8"}
-    assert document["inputs"]["scale_q"] == {"shape": [2], "dtype": "float32"}
+    scales = [2] if "head" in FORMATS[kind].scales else [1, 2, 12, 1]
+    assert document["inputs"]["scale_q"] == {"shape": scales, "dtype": "float32"}
 
-    def on_codes(q, k, v, *, scale_q, scale_k, scale_v, scale, causal):  # type: ignore[no-untyped-def]
+    def on_codes(  # type: ignore[no-untyped-def]
+        q, k, v, *, scale_q, scale_k, scale_v, zero_q=None, zero_k=None, zero_v=None, global_q=None, global_k=None,
+        global_v=None, scale, causal,
+    ):  # fmt: skip
         return np.zeros((1, 2, 12, 16), np.float16)
 
     given, written = run(on_codes, CASE.but(codes=kind)), load_inputs(path)
     assert {*given.stages} - {"out"} == {*written} - {*INPUTS}
-    assert all(np.array_equal(written[name], given.stages[name]) for name in given.put_in)
+    assert given.put_in and all(
+        np.array_equal(written[name].ravel(), given.stages[name].ravel()) for name in given.put_in
+    )
     assert not any("--values" in command for command in document["commands"])
+
+
+def test_of_a_cache_q_is_written_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "in.safetensors"
+    assert inputs("--out", path, *WORDS, "--codes", "int8", "--codes-of", "kv", "--dtype", "float16").exit_code == 0
+    written = load_inputs(path)
+    assert {*written} == {*INPUTS, "codes_k", "codes_v", "scale_k", "scale_v"} and written["q"].dtype == np.float16
 
 
 def test_the_commands_judge_what_comes_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +104,8 @@ def test_what_is_not_written(tmp_path: Path) -> None:
     np.savez(other, weights=np.zeros(3))
     assert message("--out", other) == (
         f"inputs take the place of others only; give another file\n{other}: inputs are q, k, v, scale_q, scale_k, "
-        "scale_v, codes_q, codes_k, codes_v, mask, bias; got weights"
+        "scale_v, codes_q, codes_k, codes_v, zero_q, zero_k, zero_v, global_q, global_k, global_v, mask, bias, "
+        "dropout_mask, alibi_slopes, sinks; got weights"
     )
     assert message("--out", "/proc/none/in.npz") == "/proc/none/in.npz cannot be written: No such file or directory"
     save_inputs(drawn(CASE), tmp_path / "in.npz")

@@ -38,7 +38,10 @@ def test_a_right_kernel_exits_with_0_and_a_wrong_one_with_1_and_a_sentence(tmp_p
     right, wrong = asked(tmp_path, "1", *SMALL), asked(tmp_path, "1.4427", *SMALL)
     assert right.exit_code == 0 and " 0 broken, " in right.stdout
     assert wrong.exit_code == 1
-    assert "row-moved: A number added to all scores of a row moves its lse by that, and leaves its out." in wrong.stdout
+    assert (
+        "row-moved: A number added to all scores of a row, its sink among them, moves its lse by that, and leaves its out."
+        in wrong.stdout
+    )
     assert f"repeat: workbench laws {tmp_path}/mine.py:attention --seqlen 12 --head-dim 16\n" in wrong.stdout
 
 

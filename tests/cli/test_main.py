@@ -312,13 +312,18 @@ def test_faults_and_kernels_are_listed() -> None:
     assert [kernel["name"] for kernel in kernels["kernels"]] == ["flash", "split_k", "fp8"]
     outs = [stage for stage in kernels["stages"] if stage["stage"] == "out"]
     assert [(one["axes"], one["of"]) for one in outs] == [
-        ("bhqd", ["flash", "fp8"]),
-        ("bhqd", ["split_k", "fp8_split_k"]),
+        ("bhqd", ["flash", "fp8", "block_scaled"]),
+        ("bhqd", ["split_k", "fp8_split_k", "block_scaled_split_k"]),
     ]
-    assert {one["stage"] for one in kernels["stages"]} == {name for k in kernels["kernels"] for name in k["stages"]}
+    of_blocks = {f"{what}_{x}" for what in ("zero", "global") for x in "qkv"}
+    of_kernels = {name for k in kernels["kernels"] for name in k["stages"]}
+    assert {one["stage"] for one in kernels["stages"]} == of_kernels | of_blocks
     lines = [" ".join(line.split()) for line in workbench("kernels").stdout.splitlines()]
-    assert "merge_max b h q max over splits split_k, fp8_split_k" in lines
-    assert "axes: b batch, h head, q query, k key, d dim, t tile, s split, c code; h of k and v is the kv head" in lines
+    assert "merge_max b h q max over splits split_k, fp8_split_k, block_scaled_split_k" in lines
+    assert (
+        "axes: b batch, h head, q query, k key, d dim, t tile, s split, c code, g block; h of k and v is the kv head"
+        in lines
+    )
     listed = " ".join(workbench("faults").stdout.split())
     assert "flash-bshd-strides flash qk, acc q, k and v are read as if stored [b, s, h, d]" in listed
     assert "v[j, d] = 16 * (j % 16) + d % 16." in " ".join(workbench("kernels").stdout.split())

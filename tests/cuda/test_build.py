@@ -287,7 +287,7 @@ def test_capitals_of_a_kernel_on_codes():
         "WARPS": 2,
         "SIMULATED": False,
         **dict.fromkeys(("INT8", "FOUR_BITS", "E8M0", "E4M3", "ZEROS", "TENSOR_SCALE"), False),
-        **{"HEADS": True, "BLOCK": 0},
+        **{"HEADS": True, "BLOCK": 0, "CODED_Q": True},
         "FRACTION_BITS": 3,
         "TABLE": False,
         "MMA": False,

@@ -185,7 +185,11 @@ def test_a_trace_survives_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("kernel", "options", "message"),
     [
-        ("fp8", {"dtype": "float16"}, "kernel fp8 quantises float32 inputs and takes no dtype but with codes_of=kv; got dtype=float16"),
+        (
+            "fp8",
+            {"dtype": "float16"},
+            "kernel fp8 quantises float32 inputs and takes no dtype but with codes_of=kv; got dtype=float16",
+        ),
         ("fp8", {"head_dim": 40}, "kernel fp8 takes head_dim 16 to 128 in steps of 16; got 40"),
         ("fp8", {"head_dim": 144}, "kernel fp8 takes head_dim 16 to 128 in steps of 16; got 144"),
         ("fp8", {"splits": 2}, "kernel fp8 does not split the keys and takes no splits; got splits=2"),

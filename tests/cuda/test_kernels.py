@@ -112,7 +112,7 @@ def test_partials_of_the_trace_are_what_the_reduce_read(fault_of_mine):
     stores = (
         "                    partial_O[b, h, split, row, d] = acc[i]\n"
         "                else:\n"
-        "                    out[b, h, row, d] = STORE(acc[i] / l if l != float32(0) else float32(0))\n"
+        "                    out[b, h, first_q + row, d] = STORE(acc[i] / l if l != float32(0) else float32(0))\n"
         "        if lane == 0:\n"
         "            if SPLIT:\n"
         "                partial_max[b, h, split, row] = m\n"

@@ -57,6 +57,7 @@ CODES_VARIANTS = [
         ("simulated", "mma", "table", "float16"),
         ("e4m3", "scalar", "direct", "float32"),
         ("e5m2", "mma", "table", "float32"),
+        ("int8", "scalar", "direct", "float16", 64, "float16"),
     )
 ]
 STORAGE = {"float32": types.float32, "float16": types.float16, "bfloat16": types.uint16}
@@ -87,6 +88,7 @@ def no_gpu_needed():
 
 def signature(function, algorithm, dtype):
     """The types that `workbench.cuda.run` launches a built function with."""
+    blocks = not function.__globals__.get("HEADS", True)
 
     def of(name):
         if name in SCALARS or name in BESIDE:
@@ -94,7 +96,8 @@ def signature(function, algorithm, dtype):
         stage = name.removeprefix("probe_")
         dims = 4 if name in ("q", "k", "v") else len(STAGES[stage].axes)
         if algorithm == "fp8":
-            own = {"codes": types.uint8, "dequant": types.float16, "out": types.float16}
+            own = {"codes": types.uint8, "dequant": types.float16, "out": types.float16, "q": types.float16}
+            dims = 4 if blocks and stage.startswith("scale") else dims
             return types.Array(own.get(stage.partition("_")[0], types.float32), dims, "C")
         return types.Array(STORAGE[dtype] if name in ("q", "k", "v", "out") else types.float32, dims, "C")
 
@@ -114,7 +117,8 @@ def library_of(function, algorithm, dtype, options):
 def compiled(name, constants, probed, faults=()):
     """The code library of one variant: a kernel function, its constants, all probes or none."""
     kernel, function = FUNCTIONS[name]
-    lacks = absent(numbers={"softcap"} if "SOFTCAP" in getattr(constants, "switches", ()) else ())
+    coded = "kv" if getattr(constants, "q_dtype", "") else "qkv"
+    lacks = absent(numbers={"softcap"} if "SOFTCAP" in getattr(constants, "switches", ()) else (), coded=coded)
     stages = tuple(stage for stage in ALGORITHMS[kernel.algorithm] if stage not in lacks) if probed else ()
     made = build(kernel.functions[function], function, of_kernel(kernel, constants), stages, faults)
     dtype = None if kernel.quantised else constants.dtype
@@ -197,10 +201,11 @@ def test_variant_on_codes_compiles_and_links(constants, probed, other):
 
 def test_variants_on_codes_hold_every_value():
     fields = {
-        "codes": {"simulated", "e4m3", "e5m2"},
+        "codes": {"simulated", "e4m3", "e5m2", "int8"},
         "scores": {"mma", "scalar"},
         "decode": {"table", "direct"},
         "probs_dtype": {"float16", "float32"},
+        "q_dtype": {"", "float16"},
     }
     assert {field: {getattr(one, field) for one in CODES_VARIANTS} for field in fields} == fields
 
@@ -411,7 +416,7 @@ def normalised(ptx):
     ("name", "constants"),
     [
         *itertools.product(FLOATS, [Constants(**SMALL, dtype="bfloat16"), Constants(**LARGEST, dtype="float32")]),
-        *itertools.product(["fp8_forward"], CODES_VARIANTS[:2]),
+        *itertools.product(["fp8_forward"], [*CODES_VARIANTS[:2], CODES_VARIANTS[3]]),
     ],
     ids=str,
 )

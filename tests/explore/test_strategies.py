@@ -15,6 +15,7 @@ from workbench.floats import DTYPES, round_to
 #: what a feature makes unlike other cases
 OF_FEATURES = {
     "sinks", "alibi_slopes", "dropout_p", "head_dim_v", "shared_kv", "seqlens_q", "seqlens_k", "page_size", "pack_gqa",
+    "window", "softcap", "mask_mod", "score_mod",
 }  # fmt: skip
 SOME = settings(max_examples=60, deadline=None)
 
@@ -89,7 +90,12 @@ def test_cases_of_every_feature_are_drawn_and_shrink_to_the_plainest(feature):
 
     holds()
     plain = find(cases(feature=feature), lambda case: True)
-    assert (plain.heads, plain.seqlen_q, plain.causal, plain.softcap) == (1, 1, False, None)
+    assert (plain.heads, plain.seqlen_q, plain.causal, plain.softcap) == (
+        1,
+        1,
+        False,
+        50.0 if feature == "softcap" else None,
+    )
 
 
 def test_a_strategy_chooses_among_features():

@@ -219,7 +219,7 @@ def test_wrong_usage_is_refused() -> None:
     assert diff(run(takes, CASE.but(codes="e4m3"), inputs=codes)).verdict == "rounding"
     assert refusal(plain, CASE.but(codes="e4m3"), inputs=codes) == (
         "kernel takes no codes, which are among the inputs: a function that does has the keywords scale_q, scale_k, "
-        "scale_v"
+        "scale_v, or the last two for codes of k and v"
     )
 
     def changes(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, **_: Any) -> Any:

@@ -8,6 +8,7 @@ import pytest
 
 from workbench import Case, Refusal, diff, run
 from workbench.case.box import parse
+from workbench.case.stages import STAGES
 from workbench.judge.blocks import comparisons
 from workbench.judge.elements import State
 from workbench.trace.narrow import narrowed
@@ -84,9 +85,7 @@ def test_tiles_come_from_the_contract() -> None:
         ),
         (
             {"kq": {"indices": INDICES, "values": np.zeros(3)}},
-            "attention returned unknown stages kq; stages are: scale_q, scale_k, scale_v, codes_q, codes_k, codes_v, "
-            "lut_k, lut_v, dequant_q, dequant_k, dequant_v, qk, capped, scores, row_max, correction, probs, probs_cast, "
-            "row_sum, acc, partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, out, lse",
+            f"attention returned unknown stages kq; stages are: {', '.join(STAGES)}",
         ),
     ],
 )

@@ -5,11 +5,14 @@ against the usual one as well; what is wrong under it may be right under one oth
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from workbench.case.contract import FLOAT8, WEAKEST_MMA, Contract
+from workbench.case.case import Case
+from workbench.case.contract import WEAKEST_MMA, Contract, of_foreign
+from workbench.case.promises import FLOAT8
 from workbench.case.tensor_cores import GENERATIONS
+from workbench.floats import DTYPES
 
 #: field -> what nearly every flash kernel does. Sums, scores and partial results are float32, probs are cast once, to
 #: the storage dtype (`usual`), and every cast rounds to nearest, CUDA's and torch's default. row_sum adds probs before
@@ -66,9 +69,9 @@ def alternatives(promise: Contract) -> Iterator[Choice]:
     """Choices for fields that nobody declared of the contract of `contract.of_foreign`, each in the `usual` contract in
     which that field alone is another, a weaker one first; a field may come more than once.
     """
-    base, fields = usual(promise), weaker(promise)
+    base, open_fields = usual(promise), weaker(promise)
     for name in _USUAL:
-        if name in fields and name not in ("mma_block", "mma_extra_bits"):
+        if name in open_fields and name not in ("mma_block", "mma_extra_bits"):
             yield Choice(name, replace(base, **{name: getattr(promise, name)}))
     for name, value, with_it in _wild(promise):
         if name in promise.assumed:
@@ -112,3 +115,21 @@ def _storage(promise: Contract) -> str:
     """The dtype in which q, k and v are stored, which the weakest choices are made of; of codes what they decode to."""
     weakest = (getattr(promise, name) for name in ("scores_dtype", "partials_dtype") if name in promise.assumed)
     return next(weakest, promise.out_dtype)
+
+
+def listing() -> list[dict[str, Any]]:
+    """Every field: its name, the rule of its values, what it means, and what is assumed where nobody says it, by the
+    dtype of q, k and v, or the format of their codes.
+    """
+    kinds = {dtype: Case(dtype=dtype) for dtype in DTYPES} | {f"{kind} codes": Case(codes=kind) for kind in FLOAT8}
+    unsaid = {kind: of_foreign({}, case) for kind, case in kinds.items()}
+    return [
+        {
+            "name": one.name,
+            "values": one.metadata["rule"].words,
+            "meaning": one.metadata["meaning"],
+            "assumed": {kind: getattr(promise, one.name) for kind, promise in unsaid.items()},
+        }
+        for one in fields(Contract)
+        if one.metadata
+    ]

@@ -17,7 +17,6 @@ from workbench.case.promises import (
     COUNT,
     DTYPE,
     EXP_ARGUMENTS,
-    FLOAT8,
     FLOOR,
     GENERATION,
     INPUT_PRECISIONS,
@@ -37,7 +36,6 @@ from workbench.case.promises import (
 )
 from workbench.case.tensor_cores import GENERATIONS, known_of
 from workbench.case.tiling import Tiling, tiling
-from workbench.floats import DTYPES
 from workbench.records import Rule, one_of
 from workbench.refusal import Refusal
 
@@ -320,24 +318,6 @@ def of_foreign(
     promise = Contract(**(weakest | known | told), assumed=assumed)
     _check_tiles(promise, case)
     return promise
-
-
-def listing() -> list[dict[str, Any]]:
-    """Every field: its name, the rule of its values, what it means, and what is assumed where nobody says it, by the
-    dtype of q, k and v, or the format of their codes.
-    """
-    kinds = {dtype: Case(dtype=dtype) for dtype in DTYPES} | {f"{kind} codes": Case(codes=kind) for kind in FLOAT8}
-    unsaid = {kind: of_foreign({}, case) for kind, case in kinds.items()}
-    return [
-        {
-            "name": one.name,
-            "values": one.metadata["rule"].words,
-            "meaning": one.metadata["meaning"],
-            "assumed": {kind: getattr(promise, one.name) for kind, promise in unsaid.items()},
-        }
-        for one in fields(Contract)
-        if one.metadata
-    ]
 
 
 def _check_tiles(promise: Contract, case: Case) -> None:

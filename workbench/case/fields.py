@@ -225,10 +225,14 @@ FIELDS: Mapping[str, Field] = {
         "Share of probs that are dropped, by a mask that the function is given [none]",
     ),
     "score_mod": Field(
-        PROBLEM, Function(), "FILE.py:FUNCTION(score, b, h, q_idx, kv_idx) of scaled scores, as of FlexAttention; or MODULE:FUNCTION"
+        PROBLEM,
+        Function(),
+        "FILE.py:FUNCTION(score, b, h, q_idx, kv_idx) of scaled scores, as of FlexAttention; or MODULE:FUNCTION",
     ),
     "mask_mod": Field(
-        PROBLEM, Function(), "FILE.py:FUNCTION(b, h, q_idx, kv_idx), whether a key is seen, as of FlexAttention; or MODULE:FUNCTION"
+        PROBLEM,
+        Function(),
+        "FILE.py:FUNCTION(b, h, q_idx, kv_idx), whether a key is seen, as of FlexAttention; or MODULE:FUNCTION",
     ),
     "page_size": Field(LAID, _COUNT, "Keys in a page of a paged KV cache, whose pages lie in any order [not paged]"),
     "kv_layout": Field(

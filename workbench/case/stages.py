@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from workbench.refusal import Refusal
 
-AXIS_NAMES = {"b": "batch", "h": "head", "q": "query", "k": "key", "d": "dim", "t": "tile", "s": "split", "c": "code"}
-AXIS_NAMES |= {"g": "block"}
+AXIS_NAMES = {
+    **{"b": "batch", "h": "head", "q": "query", "k": "key", "d": "dim", "t": "tile", "s": "split", "c": "code"},
+    "g": "block",  # of dims that share a scale
+}
 AXIS_PLURALS = {axis: f"{name}s" for axis, name in AXIS_NAMES.items()} | {"b": "batches", "q": "queries"}
 CODES = 256  #: size of the axis c
 BLOCKS = ("token", "block")  #: what has scales of its own, a row of them for each token (`Case.scale_of`)

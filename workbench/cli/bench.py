@@ -149,6 +149,25 @@ def assertions(cases: int, exact: int, seed: int, jobs: int, as_json: bool) -> N
 
 
 @bench.command()
+@click.option("--cases", default=200, help="Random cases of each feature and target [200]")
+@click.option("--target", "targets", multiple=True, help="A kernel of ours, or torch:FUNCTION; may be repeated [all]")
+@click.option("--feature", "features", multiple=True, help="Such as sinks, paged; may be repeated [all]")
+@click.option("--device", default="cpu", help="Where functions of PyTorch run: cpu or cuda [cpu]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
+@json_option
+def features(targets: tuple[str, ...], features: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Judge correct kernels on random cases of sinks, pages, packed sequences ...; 1 where one is called wrong."""
+    from workbench.bench import features as bench_features
+
+    given = {name: x for name, x in (("targets", targets), ("features", features)) if x}
+    results = _measured(bench_features, as_json, **options, **given)
+    for line in [] if as_json else results["wrong"]:
+        click.echo(line)
+    sys.exit(BUG if results["wrong"] else 0)
+
+
+@bench.command()
 @click.argument("target", metavar="TARGET")
 @fault_option
 @case_options

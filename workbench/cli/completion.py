@@ -49,7 +49,7 @@ def _probes(ctx: click.Context) -> Iterable[str]:
 
 def _contract(ctx: click.Context) -> Iterable[str]:
     """Presets, and fields with the sign that follows them."""
-    from workbench.case.contract import listing
+    from workbench.case.assumptions import listing
     from workbench.case.presets import PRESETS
 
     return (*PRESETS, *(f"{field['name']}=" for field in listing()))

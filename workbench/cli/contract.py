@@ -18,7 +18,7 @@ def contract(as_json: bool) -> None:
     printed values --contract does: --contract triton,block_k=64,exp_ulps=4, where fields override presets. A dtype may
     be `inputs`: that of q, k and v.
     """
-    from workbench.case.contract import listing
+    from workbench.case.assumptions import listing
     from workbench.case.presets import PRESETS, words
     from workbench.case.tensor_cores import table
     from workbench.records import number

@@ -1,6 +1,6 @@
 """Device functions that the kernels share: reductions over the threads of a row, and 16-bit floats as bits."""
 
-from numba import cuda, float32, int32, uint16, uint32
+from numba import cuda, float32, int32, uint16
 from numba.cuda import libdevice
 
 #: threads that share a query row: neighbours in one warp, so that two shuffles reduce a row
@@ -26,12 +26,6 @@ def row_sum_of(x):
         x = x + cuda.shfl_xor_sync(FULL_WARP, x, offset)
         offset //= 2
     return x
-
-
-@cuda.jit(device=True)
-def pair(tile, low, high):
-    """Two float16 of a tile as the register that a tensor core takes."""
-    return uint32((int(tile[high]) & 0xFFFF) << 16 | int(tile[low]) & 0xFFFF)
 
 
 @cuda.jit(device=True)

@@ -19,16 +19,22 @@ import math
 from pathlib import Path
 
 import numpy as np
-from numba import cuda, float32, int16, int32
+from numba import cuda, float32, int16, int32, uint32
 from numba.cuda import libdevice
 
 from workbench.case.stages import CODES
 from workbench.cuda import flash_build, ptx
-from workbench.cuda.device import LANES, pair, row_max_of, row_sum_of
+from workbench.cuda.device import LANES, row_max_of, row_sum_of
 from workbench.cuda.fp8_build import constants, contract, settle
 from workbench.cuda.kernel import Kernel, Launch
 
 NEG_INF, NAN = np.float32(-np.inf), np.float32(np.nan)
+
+
+@cuda.jit(device=True)
+def pair(tile, low, high):
+    """Two float16 of a tile as the register that a tensor core takes."""
+    return uint32((int(tile[high]) & 0xFFFF) << 16 | int(tile[low]) & 0xFFFF)
 
 
 @cuda.jit(device=True)

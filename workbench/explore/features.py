@@ -45,6 +45,16 @@ def _wide(draw: Draw, fields: Fields) -> Fields:
     return {"head_dim": head_dim, "head_dim_v": head_dim_v, "shared_kv": head_dim == 576, "scale": 192**-0.5, **tiles}
 
 
+def documents(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    """A mask_mod: tokens see those of their own document, of 16 tokens, and the first one of all."""
+    return (q_idx // 16 == kv_idx // 16) | (kv_idx == 0)
+
+
+def nearer(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    """A score_mod: scores are less the farther a key is, by head."""
+    return score - 0.0625 * (h + 1) * abs(q_idx - kv_idx)
+
+
 #: name -> the fields that it draws, in place of what `fields` of the case were drawn so far
 FEATURES: Mapping[str, Callable[[Draw, Fields], Fields]] = {
     "sinks": lambda draw, fields: {"sinks": "normal"},
@@ -57,4 +67,8 @@ FEATURES: Mapping[str, Callable[[Draw, Fields], Fields]] = {
     "padded": _padded,
     "paged": _paged,
     "pack_gqa": lambda draw, fields: {"pack_gqa": True},
+    "window": lambda draw, fields: {"window": (draw(Between(0, 64)), draw(Between(0, 64)))},
+    "softcap": lambda draw, fields: {"softcap": draw(Among((50.0, 5.0)))},
+    "mask_mod": lambda draw, fields: {"mask_mod": f"{__name__}:{documents.__name__}"},
+    "score_mod": lambda draw, fields: {"score_mod": f"{__name__}:{nearer.__name__}"},
 }

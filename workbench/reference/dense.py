@@ -29,8 +29,8 @@ def attention(
     scaled scores, [q, k] or [b, heads, q, k]; with a softcap scores are softcap * tanh(scaled / softcap) before
     attn_bias, and score_mod takes and gives such scores, [b, heads, q, k]. sinks [heads], natural logits, are one more
     key for each row, whose value is 0; dropout_mask, bool [b, heads, q, k], keeps weights, which are divided by 1 -
-    dropout_p. A row that sees no key has out 0 and lse -inf, or the sink; a NaN or infinity in the inputs comes out as IEEE
-    arithmetic makes it.
+    dropout_p. A row that sees no key has out 0 and lse -inf, or the sink; a NaN or infinity in the inputs comes out as
+    IEEE arithmetic makes it.
     """
     batch, heads, seqlen_q, dim = q.shape
     kv_heads = k.shape[1]

@@ -91,30 +91,30 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
 
 
 def _out(
-    at: Any, v: np.ndarray, of_v: Bound, pi: np.ndarray, kept: np.ndarray | None, relative: np.ndarray, squares: np.ndarray, common: np.ndarray,
-    sum_relative: np.ndarray, added: float, products: float, lost: float, total: np.ndarray,
-    loose: tuple[np.ndarray, float] | None,
+    at: Any, v: np.ndarray, of_v: Bound, pi: np.ndarray, kept: np.ndarray | None, relative: np.ndarray,
+    squares: np.ndarray, common: np.ndarray, sum_relative: np.ndarray, added: float, products: float, lost: float,
+    total: np.ndarray, loose: tuple[np.ndarray, float] | None,
 ) -> tuple[Bound, Any]:  # fmt: skip
     """[sum pi E |v - out| + sum k z + products sum pi |v| + added |out|] / (1 - sum pi E), division and cast rounded.
 
     sum pi E |v - out| <= sqrt(sum pi E) sqrt(sum pi E (v - out)^2) by Cauchy and Schwarz, which takes matrix products
     only; it is at most 1.25 times as large for normal errors. k is the cast of probs and z the value that it meets:
     v - out where the denominator has it too, v elsewhere. Values v + e that nobody saw move out by
-    sum (pi + pi E + k) |e|. With dropout a value is `kept` times as large in the row, 0 or 1 / (1 - p), of the numerator
-    alone. `loose`: how far the sum of the weights may be from 1, and the share of the largest value
-    that merges lose, in kernels that do not divide.
+    sum (pi + pi E + k) |e|. With dropout a value is `kept` times as large in the row, 0 or 1 / (1 - p), of the
+    numerator alone. `loose`: how far the sum of the weights may be from 1, and the share of the largest value that
+    merges lose, in kernels that do not divide.
     """
     p, out = at.p, at.computed["out"]
     xp, losses = array_namespace(v), p.losses
     v2, abs_v = v * v, abs(v)
-    k: np.ndarray | float = 1.0 if kept is None else kept
-    reach = (pi * k) @ abs_v
-    cast = _cast_of_probs(p, pi * k, total)
+    times: np.ndarray | float = 1.0 if kept is None else kept
+    reach = (pi * times) @ abs_v
+    cast = _cast_of_probs(p, pi * times, total)
 
     def centred(weights: np.ndarray) -> np.ndarray:
         """sum_j weights (v - out)^2, at least 0: it is a difference of large numbers."""
-        of_values = weights * k
-        moments = (of_values * k) @ v2 - 2 * out * (of_values @ v) + out * out * xp.sum(weights, axis=-1)[..., None]
+        of_values = weights * times
+        moments = (of_values * times) @ v2 - 2 * out * (of_values @ v) + out * out * xp.sum(weights, axis=-1)[..., None]
         return xp.maximum(moments, 0.0)
 
     def linear(weights: np.ndarray) -> np.ndarray:
@@ -129,7 +129,8 @@ def _out(
         # the cast of the numerator alone, of both, or, where that is not known, of either
         alone, both = (cast @ abs_v, (cast * cast) @ v2), (linear(cast), centred(cast * cast))
         if kept is not None:  # the numerator has the cast of what was kept, the denominator that of all
-            of_all = xp.zeros_like(out) + (x if isinstance(x := _cast_of_sum(p, pi, total), float) else x[..., None])
+            of_sum = _cast_of_sum(p, pi, total)
+            of_all = xp.zeros_like(out) + (of_sum if isinstance(of_sum, float) else of_sum[..., None])
             both = tuple(x + y for x, y in zip(alone, (abs(out) * of_all, (out * of_all) ** 2), strict=True))
         told = {False: (alone, alone), True: (both, both), None: (alone, both)}[p.contract.row_sum_of_cast]
         of_cast, squares_of_cast = (xp.maximum(one, other) for one, other in zip(*told, strict=True))
@@ -143,7 +144,7 @@ def _out(
     if loose is not None:
         last = last + loose[0][..., None] * abs(out) * grown + loose[1] * largest_v
     if of_v is not EXACT:
-        reached = (pi * (1 + 2 * products) + relative) * k + (0.0 if cast is None else cast)
+        reached = (pi * (1 + 2 * products) + relative) * times + (0.0 if cast is None else cast)
         last = last + reached @ of_v.worst * grown
     # the cast weights are larger than the others by (1 + E) at most, which the denominator covers twice over
     worst = (linear(relative) + of_cast * grown + rounding * grown) * grown + last

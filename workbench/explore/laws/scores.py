@@ -85,13 +85,13 @@ def dims_shared_out(s: Subject) -> Verdict:
 def one_key_and_its_opposite(s: Subject) -> Verdict:
     """The lse of a row that sees one key alone is its score: that of -q is its opposite.
 
-    Preconditions: lse is given, without a sink; no bias, no ALiBi, no score_mod; codes as they were made of q.
+    Preconditions: lse is given, without a sink; no bias, no ALiBi, no score_mod; no codes of q.
     """
     if "lse" not in s.first.stages or not s.read or _biased(s) or s.case.score_mod is not None:
         return "lse is not given, a bias moves it, or the kernel gave no codes"
     if s.case.sinks is not None and s.first.trace.contract.lse_includes_sink:
         return "lse holds a sink beside the score"
-    if s.quantises:
+    if s.quantises and "q" in s.first.trace.case.coded:
         return _CODES
     some = each(s.case, "k", lambda n: range(min(n, 1)))
     case, alone = part_of(s.case, k=some), taken(s.read, k=some)

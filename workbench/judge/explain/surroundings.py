@@ -22,7 +22,7 @@ def surroundings(trace: Trace) -> dict[str, np.ndarray]:
     positions: `queries`, their indices, int64 [q]; `lengths_q` and `lengths_k`, int64 [b]; `diagonals`, int64
     [b, 1, 1, 1]; `largest`, int64 [2], lengths of keys and of queries. masks: `window`, int64 [2], left and right;
     `mask_put_in`, bool [b, h, q, k]. added: `slopes`, [1, h, 1, 1]; `of_column`, a bool; `bias_put_in`, [b, h, q, k].
-    memory, of whole runs: `starts_q` and `starts_k`, int32 [b], `packed_k` and `packed_v`, [rows, kv_h, d];
+    memory, of whole runs: `starts_q` and `starts_k`, int32 [b], `packed_q`, `packed_k` and `packed_v`, [rows, h, d];
     `poisoned_k` and `poisoned_v`, [b, kv_h, k, d], with what stands behind the ends; `pages_k` and `pages_v`,
     [page, key, kv_h, d], the other way round where `heads_first`, a bool; `block_table`, int32 [b, pages].
     """
@@ -50,6 +50,7 @@ def _memory(trace: Trace) -> dict[str, np.ndarray]:
     case, k, v = trace.case, trace.inputs["k"], trace.inputs["v"]
     found: dict[str, np.ndarray] = {}
     if case.ragged:
+        found["packed_q"] = to_float64(packed(trace.inputs["q"], case.lengths_q))
         for name, x in (("k", k), ("v", v)):
             found[f"packed_{name}"] = to_float64(packed(x, case.lengths_k))
             found[f"poisoned_{name}"] = to_float64(padded(x, case.lengths_k, poison_of(case), case.seed))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.judge.explain.fields import judged, named
+from tests.judge.explain.fields import BLOCK, judged, named
 from workbench import Case
 from workbench.case.memory import paged, poison_of
 
@@ -44,7 +44,25 @@ def until(lengths):
     return {"k": rows("k"), "v": rows("v"), "visible": visible}
 
 
+def a_tile_apart(x):
+    def read(case, inputs, own):
+        pages = paged(case, inputs["k"], inputs["v"], poison_of(case))
+        rows = getattr(pages, x).reshape(-1, *own.shape[1::2])
+        keys = np.arange(case.seqlen_k)
+        place = pages.block_table[:, keys // case.page_size] * BLOCK + keys % case.page_size
+        return np.moveaxis(rows[place % len(rows)], 2, 1)
+
+    return read
+
+
+def to_the_end(case, inputs, own):
+    """V, with what its last page holds."""
+    there = np.arange(case.seqlen_k) < -(-case.lengths_k[:, None] // case.page_size) * case.page_size
+    return np.where(there[:, None, :, None], gathered(case, inputs, "v"), own)
+
+
 FAULTS = {
+    "tile-apart-around": {x: a_tile_apart(x) for x in "kv"},
     "table+1-kv": listed(lambda t: np.roll(t, -1, 0)),
     "page+1-kv": listed(lambda t: np.roll(t, -1, 1)),
     "logical-kv": listed(lambda t: np.arange(t.shape[1]) + 0 * t),
@@ -68,3 +86,8 @@ def test_a_fault_is_named_from_out_and_lse(wrong):
 def test_the_cause_is_proved_on_fresh_cases():
     (cause,) = judged(CASE, FAULTS["table+1-kv"]).explain(20).causes
     assert cause.id == "pages.table+1-kv" and cause.proved and cause.trial.held
+
+
+def test_what_a_page_holds_behind_the_last_key_is_nan_times_0():
+    whole = CASE.but(seed=3, seqlens_k=(9, 40, 20, 30), seqlen_k=40)  # NaN, and none behind the box
+    assert "pages.uncut-v" in named(whole, {"v": to_the_end})

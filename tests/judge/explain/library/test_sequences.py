@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.judge.explain.fields import judged, named
+from tests.judge.explain.fields import BLOCK, judged, named
 from workbench import Case
 from workbench.case.memory import cu_seqlens, packed, padded, poison_of
 from workbench.judge.explain.patterns import patterns
@@ -66,6 +66,15 @@ def begun(begins):
     return {x: lambda c, r, own, x=x: from_packed(c, r[x], begins(c)) for x in "kv"}
 
 
+def queries_from_keys(case, read, own):
+    """Queries from where the keys of their sequence begin; behind memory lies nothing."""
+    memory = packed(read["q"], case.lengths_q)
+    places = starts(case)[:, None] + np.arange(case.seqlen_q)
+    inside = places < len(memory)
+    rows = np.moveaxis(memory[np.where(inside, places, 0)], 2, 1)
+    return np.where(inside[:, None, :, None], rows, np.float32(0))
+
+
 def followed(case, lengths):
     return lengths - case.lengths_q
 
@@ -88,6 +97,8 @@ FAULTS = {
     "length-of-queries-packed": (CASE, of_lengths(lambda c: c.lengths_q)),
     "start-1-kv-around": (CASE, begun(lambda c: starts(c) - 1)),
     "start+1-kv-around": (CASE, begun(lambda c: starts(c) + 1)),
+    "start-of-keys": (CASE, {"q": queries_from_keys}),
+    "length-of-tiles-zeros": (CASE, of_lengths(lambda c: -(-c.lengths_k // BLOCK) * BLOCK, "zeros")),
     "start-next-kv-around": (CASE, begun(lambda c: np.roll(starts(c), -1))),
 }
 

@@ -9,6 +9,8 @@ from workbench.judge.explain.hypothesis import Hypothesis, across, altered
 from workbench.judge.explain.library.bias import own_mask
 from workbench.judge.explain.library.reach import cut, rows_read, seen_beyond
 from workbench.judge.explain.library.scored import asked
+from workbench.judge.explain.library.tiles import tile_width as width
+from workbench.reference.steps.parameters import by_query_head
 
 #: block_table [b, pages] -> the pages that are read in their place
 Tables = Callable[[np.ndarray], np.ndarray]
@@ -25,12 +27,14 @@ def _hypotheses() -> Iterator[Hypothesis]:
     for name, text, tables in _tables():
 
         def listed(at: Any, x: str, tables: Tables = tables) -> np.ndarray:
-            return _gathered(_of(at, x), tables(asked(at, "block_table")), at.p.keys)
+            return _cut(at, x, _gathered(_of(at, x), tables(asked(at, "block_table")), at.p.keys))
 
         for operands, words in (("kv", ""), ("k", " for k"), ("v", " for v")):
             yield Hypothesis(f"pages.{name}-{operands}", f"{text}{words}", rows_read(listed, operands))
     for name, text, read in _layouts():
-        yield Hypothesis(f"pages.{name}", text, rows_read(read))
+        yield Hypothesis(f"pages.{name}", text, rows_read(lambda at, x, read=read: _cut(at, x, read(at, x))))
+    text = "values are read to the end of the last page, where masked keys have a prob of 0: 0 * NaN is NaN"
+    yield Hypothesis("pages.uncut-v", text, (*rows_read(_to_the_end, "v"), altered("acc", _behind_all)))
     for name, text, lengths in _lengths():
 
         def taken(at: Any, lengths: Lengths = lengths) -> np.ndarray:
@@ -41,8 +45,7 @@ def _hypotheses() -> Iterator[Hypothesis]:
             return found & at.p.inputs["mask_put_in"] if "mask_put_in" in at.p.inputs else found
 
         def read(at: Any, x: str, taken: Any = taken) -> np.ndarray:
-            rows = _gathered(_of(at, x), asked(at, "block_table"), at.p.keys)
-            return cut(rows, at.p.inputs[x], taken(at))
+            return cut(_uncut(at, x), at.p.inputs[x], taken(at))
 
         yield Hypothesis(f"pages.{name}", text, (*rows_read(read), altered("visible", seen), *seen_beyond()))
 
@@ -62,6 +65,38 @@ def _gathered(cache: np.ndarray, table: np.ndarray, rows: int) -> np.ndarray:
     flat = found.reshape(len(table), -1, *cache.shape[2:])
     missing = max(rows - flat.shape[1], 0)
     return np.moveaxis(np.pad(flat, ((0, 0), (0, missing), (0, 0), (0, 0)))[:, :rows], 2, 1)
+
+
+def _cut(at: Any, x: str, rows: np.ndarray) -> np.ndarray:
+    """The rows of each sequence, behind which a kernel loads none."""
+    return cut(rows, at.p.inputs[x], asked(at, "lengths_k"))
+
+
+def _uncut(at: Any, x: str, rows: int | None = None) -> np.ndarray:
+    """All rows of all pages of each sequence, at most so many."""
+    return _gathered(_of(at, x), asked(at, "block_table"), rows or at.p.keys)
+
+
+def _whole_pages(at: Any) -> np.ndarray:
+    """Lengths of keys up to the end of the last page, [b]."""
+    size = _of(at, "v").shape[1]
+    found: np.ndarray = -(-asked(at, "lengths_k") // size) * size
+    return found
+
+
+def _to_the_end(at: Any, x: str) -> np.ndarray:
+    return cut(_uncut(at, x), at.p.inputs[x], _whole_pages(at))
+
+
+def _behind_all(at: Any, x: np.ndarray) -> np.ndarray:
+    """acc with what pages hold behind the last key of the longest sequence, times 0."""
+    if at.tiling.keys[at.tile[0]].stop < at.p.keys:
+        return x
+    ends = _whole_pages(at)
+    rows = _uncut(at, "v", int(max(ends.max(), at.p.keys)))
+    there = (np.arange(rows.shape[2]) < ends[:, None]) & (np.arange(rows.shape[2]) >= at.p.keys)
+    lost = 0 * np.where(there[:, None, :, None], rows, 0.0).sum(2, keepdims=True)
+    return np.asarray(x + by_query_head(lost, at.heads))
 
 
 def _tables() -> Iterator[tuple[str, str, Tables]]:
@@ -104,27 +139,37 @@ def _layouts() -> Iterator[tuple[str, str, Callable[[Any, str], np.ndarray]]]:
         return _gathered(cache, asked(at, "block_table"), at.p.keys)
 
     yield "layout", "pages are read in the other layout: HND as NHD, or NHD as HND", turned
-    for factor, words in ((2.0, "twice"), (0.5, "half")):
-        for strides in (True, False):
+    sizes: dict[str, tuple[str, Callable[[Any, int], tuple[int, int]]]] = {
+        "size-2": ("twice as large, and lie as far apart as they do", lambda at, n: (2 * n, n)),
+        "size-2-strides": ("twice as large, and to lie twice as far apart", lambda at, n: (2 * n, 2 * n)),
+        "size-0.5": ("half as large, and lie as far apart as they do", lambda at, n: (max(n // 2, 1), n)),
+        "size-0.5-strides": ("half as large, and to lie half as far apart", lambda at, n: (max(n // 2, 1), n // 2)),
+        "size-of-tile": ("as large as a tile of keys, and lie as far apart as they do", lambda at, n: (width(at), n)),
+        "size-of-tile-strides": ("as large as a tile of keys, and to lie so far apart", lambda at, n: 2 * (width(at),)),
+        "tile-apart": (
+            "as large as they are, and to lie as far apart as a tile of keys is long",
+            lambda at, n: (n, width(at)),
+        ),
+    }
+    for name, (words, sized) in sizes.items():
+        for around in (False, True):
 
-            def sized(at: Any, x: str, factor: float = factor, strides: bool = strides) -> np.ndarray:
-                return _sized(_of(at, x), asked(at, "block_table"), at.p.keys, factor, strides)
+            def read(at: Any, x: str, sized: Any = sized, around: bool = around) -> np.ndarray:
+                cache = _of(at, x)
+                size, apart = sized(at, cache.shape[1])
+                return _sized(cache, asked(at, "block_table"), at.p.keys, size, apart, around)
 
-            more = ", their strides too" if strides else ", their strides are right"
-            id_ = f"size-{factor:g}{'-strides' if strides else ''}"
-            yield id_, f"pages are taken for {words} as large{more}", sized
+            end = ", and behind the last one the first begins" if around else ""
+            yield f"{name}{'-around' if around else ''}", f"pages are taken to be {words}{end}", read
 
 
-def _sized(cache: np.ndarray, table: np.ndarray, rows: int, factor: float, strides: bool) -> np.ndarray:
-    """Keys read as from pages of another size, their pages as far apart where `strides`, from memory behind which lie
-    zeros.
-    """
-    size = cache.shape[1]
-    taken = max(int(size * factor), 1)
+def _sized(cache: np.ndarray, table: np.ndarray, rows: int, size: int, apart: int, around: bool) -> np.ndarray:
+    """Keys read as from pages of another size, so far apart; behind memory lie zeros, or memory again."""
     j = np.arange(rows)
-    page = table[:, np.minimum(j // taken, table.shape[1] - 1)]
-    place = np.where(j // taken < table.shape[1], page, -1) * (taken if strides else size) + j % taken
+    page = table[:, np.minimum(j // size, table.shape[1] - 1)]
+    place = np.where(j // size < table.shape[1], page, -1) * apart + j % size
     flat = cache.reshape(-1, *cache.shape[2:])
+    place = place % len(flat) if around else place
     inside = (place >= 0) & (place < len(flat))
     found = np.where(inside[..., None, None], flat[np.where(inside, place, 0)], 0.0)
     return np.moveaxis(found, 2, 1)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import unit_roundoff
 from workbench.judge.explain.hypothesis import Change, Edit, altered
 from workbench.judge.explain.library.scored import asked
 from workbench.reference.stage import Step, named
@@ -33,7 +32,7 @@ def seen_beyond() -> tuple[Edit, ...]:
     in were dumped: in the tile that holds the end, and in those behind it, of which out and lse alone tell.
     """
     return (
-        _with("row_max", {"scores": _scores}),
+        _with("row_max", {"scores": _scores_but_nan}),
         _with("row_sum", {"summed": _probs}),
         _with("acc", {"probs_cast": _probs}),
         _with("out", {"acc": _behind("acc"), "row_sum": _behind("row_sum")}),
@@ -41,8 +40,9 @@ def seen_beyond() -> tuple[Edit, ...]:
     )
 
 
-#: relative error of what such keys add: their scores are sums that nobody dumped, some hundreds of units large
-_SLACK = 512 * unit_roundoff("float32")
+#: relative error of what such keys add: nobody dumped their scores, and exp of one of some thousands turns one rounding
+#: of it into as many
+_SLACK = 2.0**-12
 
 
 def _with(stage: str, changes: Mapping[str, Change]) -> Edit:
@@ -85,6 +85,12 @@ def _scores(at: Any, x: np.ndarray) -> np.ndarray:
         return x
     keys = at.tiling.keys[at.tile[0]]
     return np.where(_absent(at)[..., keys], _whole_scores(at)[..., keys], x)
+
+
+def _scores_but_nan(at: Any, x: np.ndarray) -> np.ndarray:
+    """The same as a maximum takes them that passes over NaN, as that of CUDA does."""
+    keys, found = at.tiling.keys[at.tile[0]], _scores(at, x)
+    return np.where(_absent(at)[..., keys] & np.isnan(found), -np.inf, found)
 
 
 def _probs(at: Any, x: np.ndarray) -> np.ndarray:

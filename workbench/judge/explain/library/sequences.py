@@ -13,9 +13,10 @@ from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, 
 from workbench.judge.explain.library.bias import own_mask
 from workbench.judge.explain.library.reach import cut, rows_read, seen_beyond
 from workbench.judge.explain.library.scored import asked
+from workbench.judge.explain.library.tiles import tile_width
 
-#: lengths [b] of keys and of queries, and the largest of each -> the lengths of keys that a kernel takes
-Lengths = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
+#: of `at.At` and the lengths [b] of keys and of queries: the lengths of keys that a kernel takes
+Lengths = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 #: where sequences begin [b] in packed memory, and the largest length -> where a kernel lets them begin
 Starts = Callable[[np.ndarray, int], np.ndarray]
 
@@ -33,6 +34,7 @@ def _hypotheses() -> Iterator[Hypothesis]:
             for diagonal in _FOLLOWING:
                 yield _reaching(name, f"{text}{_FOLLOWING[diagonal]}{words}", lengths, memory, diagonal)
     yield from _begun()
+    yield from _uncomputed()
 
 
 def _seen(mask: Callable[[Any], np.ndarray]) -> Edit:
@@ -67,20 +69,23 @@ def _diagonals() -> Iterator[tuple[str, str, Callable[[Any], np.ndarray]]]:
 _MEMORY = {
     "zeros": "; behind a sequence lie zeros",
     "packed": "; behind a sequence lies the next one",
+    "packed-end": "; behind a sequence lies the next one, and none behind the last",
     "poisoned": "; behind a sequence lies what memory held",
 }
 
 
 def _lengths() -> Iterator[tuple[str, str, Lengths]]:
-    yield "length-largest", "all sequences have as many keys as the longest", lambda k, q, K, Q: 0 * k + K
-    yield "length+1", "each sequence has one key more", lambda k, q, K, Q: k + 1
-    yield "length-1", "each sequence has one key less", lambda k, q, K, Q: k - 1
-    yield "length-next", "the number of keys is that of the next sequence", lambda k, q, K, Q: np.roll(k, -1)
-    yield "length-previous", "the number of keys is that of the previous sequence", lambda k, q, K, Q: np.roll(k, 1)
-    yield "length-first", "the number of keys is that of the first sequence", lambda k, q, K, Q: 0 * k + k[0]
-    yield "length-of-queries", "each sequence has as many keys as queries", lambda k, q, K, Q: q
-    largest = lambda k, q, K, Q: 0 * k + Q  # noqa: E731
+    yield "length-largest", "all sequences have as many keys as the longest", lambda at, k, q: 0 * k + _largest(at)[0]
+    yield "length+1", "each sequence has one key more", lambda at, k, q: k + 1
+    yield "length-1", "each sequence has one key less", lambda at, k, q: k - 1
+    yield "length-next", "the number of keys is that of the next sequence", lambda at, k, q: np.roll(k, -1)
+    yield "length-previous", "the number of keys is that of the previous sequence", lambda at, k, q: np.roll(k, 1)
+    yield "length-first", "the number of keys is that of the first sequence", lambda at, k, q: 0 * k + k[0]
+    yield "length-of-queries", "each sequence has as many keys as queries", lambda at, k, q: q
+    largest = lambda at, k, q: 0 * k + _largest(at)[1]  # noqa: E731
     yield "length-largest-of-queries", "each sequence has as many keys as the longest has queries", largest
+    tiles = lambda at, k, q: -(-k // tile_width(at)) * tile_width(at)  # noqa: E731
+    yield "length-of-tiles", "the keys of each sequence are counted in whole tiles", tiles
 
 
 #: which diagonal goes with other lengths -> in words
@@ -91,8 +96,9 @@ def _reaching(name: str, text: str, lengths: Lengths, memory: str, diagonal: str
     """`text`, in which keys behind the end of a sequence come from `memory`."""
 
     def taken(at: Any) -> np.ndarray:
-        made = lengths(asked(at, "lengths_k"), asked(at, "lengths_q"), *_largest(at))
-        return np.clip(made, 0, at.p.keys)
+        made = np.clip(lengths(at, asked(at, "lengths_k"), asked(at, "lengths_q")), 0, at.p.keys)
+        left = len(asked(at, "packed_k")) - asked(at, "starts_k")
+        return np.minimum(made, left) if memory == "packed-end" else made
 
     def mask(at: Any) -> np.ndarray:
         diagonals = asked(at, "diagonals")
@@ -139,6 +145,9 @@ def _from(memory: np.ndarray, starts: np.ndarray, rows: int) -> np.ndarray:
     return np.where(inside[:, None, :, None], found, 0.0)
 
 
+_OPERANDS = {"kv": "keys and values", "k": "keys", "v": "values", "q": "queries"}
+
+
 def _begun() -> Iterator[Hypothesis]:
     """Sequences that begin elsewhere in packed memory."""
     starts: dict[str, tuple[str, Starts]] = {
@@ -150,22 +159,48 @@ def _begun() -> Iterator[Hypothesis]:
         "start-padded": ("where it would if all were as long as the longest", lambda s, n: np.arange(len(s)) * n),
     }
     for name, (text, begins) in starts.items():
-        for operands, words in (("kv", "keys and values"), ("k", "keys"), ("v", "values")):
+        for operands, words in _OPERANDS.items():
             for around in (False, True):
                 id_ = f"sequences.{name}-{operands}{'-around' if around else ''}"
                 end = ", the first of all at the end of memory" if around else ""
 
                 def read(at: Any, x: str, begins: Starts = begins, around: bool = around) -> np.ndarray:
                     memory = asked(at, f"packed_{x}")
-                    places = begins(asked(at, "starts_k"), _largest(at)[0])
+                    which = "q" if x == "q" else "k"
+                    places = begins(asked(at, f"starts_{which}"), _largest(at)[which == "q"])
                     if around:
                         memory, places = np.concatenate([memory, memory, memory]), places + len(memory)
                     return _from(memory, places, at.p.inputs[x].shape[2])
 
                 text_ = f"{words} of each sequence are read from {text}{end}"
                 yield Hypothesis(id_, text_, rows_read(read, operands))
-    yield Hypothesis(
-        "sequences.start-of-queries",
-        "keys and values are read from where the queries of the sequence begin",
-        rows_read(lambda at, x: _from(asked(at, f"packed_{x}"), asked(at, "starts_q"), at.p.inputs[x].shape[2])),
-    )
+    for x, name, words in (("kv", "queries", "keys and values"), ("q", "keys", "queries")):
+        other = f"starts_{'k' if x == 'q' else 'q'}"
+
+        def of_other(at: Any, x: str, other: str = other) -> np.ndarray:
+            return _from(asked(at, f"packed_{x}"), asked(at, other), at.p.inputs[x].shape[2])
+
+        text = f"{words} of each sequence are read from where its {name} begin"
+        yield Hypothesis(f"sequences.start-of-{name}", text, rows_read(of_other, x))
+
+
+def _uncomputed() -> Iterator[Hypothesis]:
+    """Queries that nobody computes, since a kernel takes the number of keys for theirs."""
+
+    def never(at: Any, x: np.ndarray, axis: int) -> np.ndarray:
+        lacking = asked(at, "queries") >= asked(at, "lengths_k")[:, None]
+        shape = [1] * x.ndim
+        shape[0], shape[axis] = lacking.shape
+        return np.where(lacking.reshape(shape), np.nan, x)
+
+    for name, stages in (("", _OF_QUERIES), ("-in-splits", {**_OF_QUERIES, **_OF_SPLITS})):
+        edits = tuple(altered(x, lambda at, y, axis=axis: never(at, y, axis)) for x, axis in stages.items())
+        text = "as many queries of each sequence are computed as it has keys"
+        yield Hypothesis(f"sequences.queries-of-keys{name}", text, edits)
+
+
+#: stages -> their axis of queries, where each is the row of a tile
+_OF_QUERIES = dict.fromkeys(
+    ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc", "out", "lse"), 2
+)
+_OF_SPLITS = {**dict.fromkeys(("partial_max", "partial_sum", "partial_O", "merge_weight"), 3), "merge_max": 2}
