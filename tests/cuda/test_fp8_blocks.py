@@ -6,7 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from workbench import Case, Refusal, diff, narrowed, run
+from tests.cuda.fp8_cases import CASE as SMALL
+from tests.cuda.fp8_cases import SHAPES, fp8_run
+from workbench import Case, Refusal, diff, narrowed
 from workbench.case.formats import FORMATS
 from workbench.case.stages import stages_of
 from workbench.cuda.build import build
@@ -19,19 +21,7 @@ from workbench.cuda.quantize import encode, quantized, scale_of
 from workbench.trace.file import load, save
 from workbench.trace.trace import unwritten
 
-#: grouped heads, ragged tiles, ragged blocks, rows without keys; small tiles, since each build is seconds
-CASE = Case(batch=2, heads=2, kv_heads=1, seqlen_q=19, seqlen_k=17, head_dim=80, causal=True, block_q=16, block_k=16)
-CASE = CASE.but(scores="scalar")
-SHAPES = (
-    dict(),
-    dict(seqlen_q=1, seqlen_k=33, distribution="outlier-channels"),
-    dict(distribution="tiny", quantiser_scale="static"),
-    dict(distribution="zero-head", heads=2, kv_heads=2),
-)
-
-
-def fp8_run(case, **options):
-    return run("fp8", case, **({"backend": "emulator"} | options))
+CASE = SMALL.but(scores="scalar")
 
 
 @pytest.mark.parametrize("kind", ["mxfp8-e4m3", "nvfp4", "int4"])

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from workbench import Case, Refusal, diff, run
+from tests.cuda.fp8_cases import CASE as SMALL
+from tests.cuda.fp8_cases import SHAPES, fp8_run
+from workbench import Case, Refusal, diff
 from workbench.case.formats import FORMATS
 from workbench.case.stages import stages_of
 from workbench.cuda.build import build
@@ -12,20 +14,8 @@ from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import requested, settle
 from workbench.foreign.arguments import drawn
 
-#: grouped heads, ragged tiles, ragged blocks, rows without keys; small tiles, since each build is seconds
-CASE = Case(batch=2, heads=2, kv_heads=1, seqlen_q=19, seqlen_k=17, head_dim=80, causal=True, block_q=16, block_k=16)
-CASE = CASE.but(codes_of="kv")
+CASE = SMALL.but(codes_of="kv")
 INT8 = CASE.but(codes="int8", scale_of="token", dtype="float16")
-SHAPES = (
-    dict(),
-    dict(seqlen_q=1, seqlen_k=33, distribution="outlier-channels"),
-    dict(distribution="tiny", quantiser_scale="static"),
-    dict(distribution="zero-head", heads=2, kv_heads=2),
-)
-
-
-def fp8_run(case, **options):
-    return run("fp8", case, **({"backend": "emulator"} | options))
 
 
 @pytest.mark.parametrize("case", [INT8, CASE.but(codes="int4", dtype="bfloat16")], ids=lambda x: x.codes)

@@ -139,7 +139,7 @@ def with_causal(inputs: Mapping[str, np.ndarray], case: Case, box: Box) -> dict[
     partial = box.edges()["q"] != (0, case.seqlen_q)
     if not (partial and (case.causal or case.window)):
         return dict(inputs)
-    mask = box._replace(q=slice(None)).of(x, "bhqk") if (x := case.mask(box.q)).ndim == 4 else x
+    mask = box.visible(case, {})
     return {**inputs, "mask": inputs["mask"] & mask if "mask" in inputs else mask}
 
 

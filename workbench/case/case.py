@@ -258,13 +258,10 @@ class Case:
         beyond = np.arange(self.seqlen_k) - (rows[:, None] + diagonal)  # keys after the row's own
         left, right = self.window or (-1, 0 if self.causal else -1)
         seen: np.ndarray = ((beyond >= -left) | (left == -1)) & ((beyond <= right) | (right == -1))
-        return seen & self.exists(queries) if self.ragged else seen
-
-    def exists(self, queries: slice | np.ndarray = slice(None)) -> np.ndarray:
-        """Which keys and queries there are, bool [b, 1, queries, seqlen_k]; all where the batch is not ragged."""
+        if not self.ragged:
+            return seen
         q, k = (x[:, None, None, None] for x in (self.lengths_q, self.lengths_k))
-        found: np.ndarray = (np.arange(self.seqlen_q)[queries][:, None] < q) & (np.arange(self.seqlen_k) < k)
-        return found
+        return seen & (rows[:, None] < q) & (np.arange(self.seqlen_k) < k)
 
     def cut(self, name: str, x: np.ndarray) -> np.ndarray:
         """An input [b, h, rows, d] that is 0 behind the end of each sequence."""

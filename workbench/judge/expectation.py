@@ -13,6 +13,7 @@ import numpy as np
 from workbench.arrays import in_float64
 from workbench.case.box import WHOLE, Box
 from workbench.case.contract import Contract
+from workbench.case.masks import Added
 from workbench.case.stages import ALGORITHMS, INPUTS
 from workbench.judge.judgeable import by_tile, free_maxima, hides_maxima, sizes_of, table, tiling_of
 from workbench.judge.units import natural
@@ -93,11 +94,16 @@ class Expectation:
     @cached_property
     def _slots(self) -> Slots:
         visible = self.visible if self.visible.ndim == 4 else self.visible[None, None]
-        if (added := self.trace.added(self.part)) is not None:
-            visible = visible & (added.bias != -np.inf)
+        if self._added is not None:
+            visible = visible & (self._added.bias != -np.inf)
         trace = self.trace
         sinks = self._sinks() if trace.contract.sinks == "first" else None
         return Slots(trace.contract, tiling_of(trace), visible, self.part.present(trace.case), sinks)
+
+    @cached_property
+    def _added(self) -> Added | None:
+        """What is added to the scaled scores of the part; None without anything."""
+        return self.trace.added(self.part)
 
     @property
     def visible(self) -> np.ndarray:
@@ -110,7 +116,7 @@ class Expectation:
         float64 and natural units, the table of steps, and of the contract what each operation may lose.
         """
         trace, steps, sizes = self.trace, table(self.trace), sizes_of(self.trace)
-        beside, added = self._beside(), trace.added(self.part)
+        beside, added = self._beside(), self._added
         return Problem(
             table=steps,
             contract=trace.contract,
