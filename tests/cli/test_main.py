@@ -249,6 +249,10 @@ def test_untestable_exits_with_1() -> None:
             ["flash", "--full", "--fault", "flash-no-causal-mask"],
             "fault flash-no-causal-mask shows only with --causal; got --full",
         ),
+        (
+            ["split_k", "--fault", "partial-cache-lengths-ignored", "--seqlens-k", "1,63,64"],
+            "fault partial-cache-lengths-ignored shows only with --seqlens-k 33,100,70; got 1,63,64",
+        ),
     ],
 )
 def test_wrong_usage_is_refused(words: list[str], expected: str) -> None:

@@ -194,8 +194,8 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
             elif given is None:
                 needs[name] = (value,)
             elif any(item != value for item in given):
-                listed = ",".join(map(str, given))
-                raise Refusal(f"fault {fault} shows only with {flag(name)} {value}; got {listed}")
+                listed = ",".join(map(typed, given))
+                raise Refusal(f"fault {fault} shows only with {flag(name)} {typed(value)}; got {listed}")
         length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
         if length and drawn and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
             needs["seqlen"] = (length,)
