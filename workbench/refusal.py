@@ -7,5 +7,9 @@ class Refusal(ValueError):
     """
 
 
+class Raised(Refusal):
+    """A function under test that was called as it should be, and raised."""
+
+
 class Unavailable(RuntimeError):
     """A request that this machine cannot serve, such as a GPU run without a GPU (exit code 3)."""

@@ -7,6 +7,7 @@ import pytest
 from workbench import Refusal
 from workbench.bench import features
 from workbench.foreign import run as running
+from workbench.refusal import Raised
 
 
 def test_correct_kernels_are_not_called_wrong():
@@ -32,7 +33,7 @@ def test_what_is_wrong_is_said(monkeypatch):
     assert found["features"][0]["bug"] == 1
 
     def raising(target, case, **options):
-        raise Refusal("mine raised on torch arrays:\nTraceback")
+        raise Raised("mine raised on torch arrays:\nTraceback")
 
     monkeypatch.setattr(features, "run", raising)
     assert "raised on torch arrays" in features.measure(cases=1, targets=("flash",), features=("sinks",))["wrong"][0]

@@ -242,7 +242,7 @@ def test_options_that_neither_side_takes(mine: str) -> None:
         "kernel flash does not split the keys and takes no splits; got splits=3"
     )
     assert message("flash", "--against", "split_k", "--codes", "e4m3", *SMALL) == (
-        "kernel flash reads no 8-bit codes and takes no codes; got e4m3"
+        "kernel flash reads no codes and takes no codes; got e4m3"
     )
     assert message("flash", "--against", "split_k", "--arrays", "torch", *SMALL) == (
         "arrays are for foreign kernels; flash is one of ours"

@@ -168,3 +168,9 @@ def test_gpu_is_within_the_same_bounds(kind, by):
         for scores in ("mma", "scalar"):
             judged = diff(fp8_run(CASE.but(codes=kind, scale_of=by, scores=scores, **shape), backend="cuda"))
             assert judged.verdict in ("exact", "rounding") and judged.origins == ()
+
+
+def test_scales_of_tokens_can_be_put_in():
+    """What float64 makes of them has the axes of this case's scales, not of a head's."""
+    case = CASE.but(codes="e4m3", scale_of="token")
+    assert diff(fp8_run(case, feed={"scale_k": "reference", "codes_k": "reference"})).verdict in ("exact", "rounding")

@@ -99,7 +99,7 @@ def test_a_stage_of_q_cannot_be_asked_for():
     )
     with pytest.raises(Refusal) as refused:
         settle(KERNELS["flash"], Case(codes_of="kv"))
-    assert str(refused.value) == "kernel flash reads no 8-bit codes and takes no codes_of; got kv"
+    assert str(refused.value) == "kernel flash reads no codes and takes no codes_of; got kv"
 
 
 @pytest.mark.gpu

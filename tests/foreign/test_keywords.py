@@ -205,7 +205,7 @@ def paged(q, k, v, *, scale, causal, block_table): ...
         (capped, SMALL.but(score_mod=relative), f"capped takes no score_mod, which the case has (score_mod={__name__}:relative): give it the keyword; it takes softcap"),
         (capped, SMALL.but(mask_mod=third), f"capped takes no mask_mod, which the case has (mask_mod={__name__}:third): give it, or mask; it takes softcap"),
         (capped, RAGGED, "capped takes no cu_seqlens_q, seqlens_k or mask, which tells seqlens_q=9,0,4, seqlens_k=6,3,12: give it one of these keywords; it takes softcap"),
-        (capped, SMALL.but(page_size=4), "capped takes no block_table, which the case has (page_size=4): give it, or kv_indptr and its like; it takes softcap"),
+        (capped, SMALL.but(page_size=4), "capped takes no block_table, which the case has (page_size=4): give it, or kv_indptr, kv_indices and kv_last_page_len; it takes softcap"),
         (paged, SMALL, "paged takes block_table, and the case has no pages: choose a page_size"),
         (paged, SMALL.but(page_size=4), "paged takes no seqlens_k, which tells where keys in pages end: give it that keyword, or cu_seqlens_k; it takes block_table"),
     ],

@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_refused() -> None:
     ]:  # fmt: skip
         assert refusal(normalised, given, "here") == message
     assert refusal(run, "flash", CASE, inputs=codes) == (
-        f"kernel flash reads no 8-bit codes; among the inputs are {', '.join(QUANTISED_INPUTS)}"
+        f"kernel flash reads no codes; among the inputs are {', '.join(QUANTISED_INPUTS)}"
     )
     assert refusal(run, "fp8", CASE, inputs=codes | {"scale_k": np.ones(3, np.float32)}) == (
         "kernel fp8: scale_k has axes [h] and must have shape [2] for this case; got [3]"

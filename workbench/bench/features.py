@@ -14,7 +14,7 @@ from workbench.explore.features import FEATURES
 from workbench.explore.sample import sample
 from workbench.foreign.run import run
 from workbench.judge.diff import SEVERITY, diff
-from workbench.refusal import Refusal
+from workbench.refusal import Raised, Refusal
 
 SCHEMA = "workbench.bench-features/1"
 #: what is run where nobody says: kernels of ours on floats, and PyTorch's functions
@@ -85,9 +85,9 @@ def _judged(asked: tuple[str, str, str, int, int]) -> dict[str, Any]:
         case = sample(random, target if ours else None, feature=feature)
         try:
             judged = diff(run(target, case, **options))
-        except Refusal as refusal:
-            if "raised on" in str(refusal):  # it took the case, and failed
-                return found | {"verdict": "bug", "refused": refused, "said": f"{target} on {case}: {refusal}"}
+        except Raised as raised:  # it took the case, and failed
+            return found | {"verdict": "bug", "refused": refused, "said": f"{target} on {case}: {raised}"}
+        except Refusal:
             refused += 1
             continue
         wrong = judged.verdict in ("bug", "missing")

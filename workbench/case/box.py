@@ -63,7 +63,7 @@ class Box(NamedTuple):
         return found if found.ndim == 2 else self._replace(q=slice(None)).of(found, "bhqk")
 
     def within(self, outer: "Box | None") -> "Box":
-        """The same of a run of which this is a part of `outer`, whose slices have both ends."""
+        """A box whose indices count within `outer`, in indices of the whole run; slices of `outer` have both ends."""
         if outer is None:
             return self
         b, h = (_within(x, y) for x, y in zip(self[:2], outer[:2], strict=True))
@@ -120,7 +120,6 @@ def case_of(case: Case, box: Box) -> Case:
     """
     heads, whole = range(case.heads)[box.of_kv(case).h], box.edges()["q"] == (0, case.seqlen_q)
     sizes = {axis: last - first for axis, (first, last) in box.edges().items()}
-    of_heads = {"alibi_slopes": case.slopes, "sinks": case.sink_logits}
     lengths = {}
     if case.ragged:
         first, last = box.edges()["q"]
@@ -129,7 +128,7 @@ def case_of(case: Case, box: Box) -> Case:
     return case.but(
         batch=sizes["b"], heads=sizes["h"], kv_heads=len(heads), seqlen_q=sizes["q"], seqlen_k=case.seqlen_k,
         causal=case.causal and whole, window=case.window if whole else None, scale=case.scale,
-        **{name: None if x is None else tuple(x[box.h].tolist()) for name, x in of_heads.items()},
+        **{name: tuple(x[box.h].tolist()) for name, x in case.of_heads.items()},
         **lengths,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from workbench.case.distributions import DISTRIBUTIONS, FIXED, shapes
 from workbench.case.fields import FIELDS, GIVEN, SEQLEN, name_of
 from workbench.case.formats import blocks_of
 from workbench.case.settled import OF_LENGTHS, check_fixed, check_heads, lengths_of, scale_of
-from workbench.case.stages import axis_sizes
+from workbench.case.stages import OF_HEADS, axis_sizes
 from workbench.floats import DTYPES
 from workbench.machine import memory_bytes
 from workbench.refusal import Refusal
@@ -151,17 +151,15 @@ class Case:
     @property
     def unusual(self) -> dict[str, Any]:
         """The fields that make this case, those alone that are not as usual; equal lengths as seqlen, others both."""
-        square = self.seqlen_q == self.seqlen_k
+        square, follows = self.seqlen_q == self.seqlen_k, self._follows
         usual = Case(heads=self.heads, head_dim=self.head_dim)
         found = {}
         for name in FIELDS:
             value = getattr(self, name)
-            if (
-                name in ("seqlen_q", "seqlen_k") and not square and name not in self._follows
-            ):  # one alone would set both
-                found[name] = value
-            elif name in self._follows:
+            if name in follows:
                 continue
+            if name in ("seqlen_q", "seqlen_k") and not square:  # one length alone would set both
+                found[name] = value
             elif name in ("heads", "head_dim"):
                 found |= {} if value == getattr(Case, name) else {name: value}
             elif value != getattr(usual, name) and name != "seqlen_k":
@@ -223,6 +221,17 @@ class Case:
         return (self.lengths_k - self.lengths_q) * bottom_right
 
     @property
+    def sides(self) -> tuple[int, int]:
+        """How far a row sees to the left and to the right of its diagonal, -1 for no limit."""
+        return self.window or (-1, 0 if self.causal else -1)
+
+    @property
+    def of_heads(self) -> dict[str, np.ndarray]:
+        """What each query head has a number of, float32 [heads]: OF_HEADS, those that there are."""
+        given = zip(OF_HEADS, (self.slopes, self.sink_logits), strict=True)
+        return {name: x for name, x in given if x is not None}
+
+    @property
     def slopes(self) -> np.ndarray | None:
         """Slopes of ALiBi, float32 [heads]; geometric as Press et al. 2022 have them for a power of two of heads."""
         if self.alibi_slopes == "geometric":
@@ -256,7 +265,7 @@ class Case:
         rows = np.arange(self.seqlen_q)[queries]
         diagonal: Any = self.diagonals[:, None, None, None] if self.ragged else self.diagonal
         beyond = np.arange(self.seqlen_k) - (rows[:, None] + diagonal)  # keys after the row's own
-        left, right = self.window or (-1, 0 if self.causal else -1)
+        left, right = self.sides
         seen: np.ndarray = ((beyond >= -left) | (left == -1)) & ((beyond <= right) | (right == -1))
         if not self.ragged:
             return seen

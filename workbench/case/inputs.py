@@ -13,14 +13,12 @@ from workbench.arrays import as_numpy
 from workbench.case.case import Case
 from workbench.case.formats import BY_DTYPE, FORMATS
 from workbench.case.masks import mask_of_mod, spread
-from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OF_QUANTISER, STAGES, scaled, shape
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OF_HEADS, OF_QUANTISER, STAGES, scaled, shape
 from workbench.floats import DTYPES, FLOATS
 from workbench.refusal import Refusal
 
 Arrays = Mapping[str, np.ndarray]
 
-#: inputs that are fields of a case, a number for each query head
-OF_HEADS = ("alibi_slopes", "sinks")
 NAMES = (*INPUTS, *OF_QUANTISER, *MASKS, *OF_HEADS)
 #: dtypes of codes
 CODES = (np.dtype(np.uint8), *BY_DTYPE)

@@ -21,7 +21,9 @@ class Added(NamedTuple):
     """What is added to scaled scores."""
 
     bias: np.ndarray  #: [b, h, q, k] or what broadcasts to it, float64 where it was not put in
-    computed: np.ndarray | None = None  #: the size of what a kernel computes of it itself, float64; None: nothing
+    computed: np.ndarray | None = (
+        None  #: |what a kernel computes itself|, ALiBi's part, for its error bound; None: nothing
+    )
 
 
 def visible(case: Case, inputs: Arrays, queries: Some = ALL) -> np.ndarray:

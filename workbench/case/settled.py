@@ -6,6 +6,7 @@ from typing import Any
 from workbench.case.distributions import EXACT, FIXED, SMALLEST_CAP, SMALLEST_SCALE
 from workbench.case.fields import FIELDS, typed
 from workbench.case.formats import FORMATS
+from workbench.case.stages import OF_HEADS
 from workbench.refusal import Refusal
 
 #: the fields that lengths settle, and that settle them
@@ -61,7 +62,7 @@ def check_heads(case: Any) -> None:
     """Refusal where what there is of heads does not fit, or of dims."""
     if case.heads % case.kv_heads:
         raise Refusal(f"heads must be a multiple of kv_heads; got heads={case.heads}, kv_heads={case.kv_heads}")
-    for name in ("alibi_slopes", "sinks"):
+    for name in OF_HEADS:
         if isinstance(x := getattr(case, name), tuple) and len(x) != case.heads:
             raise Refusal(f"{name} has a number for each of heads={case.heads}; got {len(x)}: {typed(x)}")
     if case.shared_kv and case.head_dim_v > case.head_dim:

@@ -23,6 +23,8 @@ INPUT_AXES: Mapping[str, str] = {"q": "bhqd", "k": "bhkd", "v": "bhkd"}
 INPUTS = tuple(INPUT_AXES)
 #: inputs beside these, [b, h, q, k]: which keys are visible, what is added to scaled scores, which probs are kept
 MASKS = ("mask", "bias", "dropout_mask")
+#: and fields of a case that are a number for each query head
+OF_HEADS = ("alibi_slopes", "sinks")
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,7 @@ def laid(case: Case, inputs: Mapping[str, np.ndarray]) -> tuple[Arrays, dict[str
         k = views.get("k", View("k", arrays["k"].shape, arrays["k"].strides))
         views["v"] = k._replace(shape=(*k.shape[:-1], case.head_dim_v))
     arrays |= {name: _four_axes(name, inputs[name]) for name in MASKS if name in inputs}
-    of_heads = {"alibi_slopes": case.slopes, "sinks": case.sink_logits}
-    return arrays | {name: x for name, x in of_heads.items() if x is not None}, views
+    return arrays | case.of_heads, views
 
 
 def results(case: Case, out: np.ndarray, lse: np.ndarray) -> tuple[Arrays, dict[str, View]]:

@@ -124,7 +124,7 @@ def plan(name: str, case: Case, options: Options) -> Plan:
     if kernel.quantised:
         read = {x: array.astype(DTYPES[case.dtype]) for x, array in read.items()}
     elif codes:
-        raise Refusal(f"kernel {name} reads no 8-bit codes; among the inputs are {', '.join(codes)}")
+        raise Refusal(f"kernel {name} reads no codes; among the inputs are {', '.join(codes)}")
     trace = Trace(
         target=name,
         algorithm=scaled(kernel.algorithm, case.scale_of),

@@ -107,7 +107,7 @@ def _window_from_bottom_right(case: Case) -> str:
 
 def _alibi_of_flash_attn(case: Case) -> str:
     """FlashAttention-2 adds slope * key where it masks nothing but what is causal (csrc/flash_attn/src/alibi.h)."""
-    left, right = case.window or (-1, 0 if case.causal else -1)
+    left, right = case.sides
     form = "column" if right == 0 and (left == -1 or left >= case.seqlen_k) else "distance"
     if case.alibi_slopes is None or case.alibi_form == form:
         return ""

@@ -30,7 +30,7 @@ from workbench.foreign.packages import Call
 from workbench.foreign.probes import interpreter as triton_interpreter
 from workbench.foreign.repeats import repeated
 from workbench.foreign.user_code import Function, running
-from workbench.refusal import Refusal, Unavailable
+from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.trace import seen
 from workbench.trace.narrow import narrowed
 from workbench.trace.sparse import dims_of, of_coordinates
@@ -102,7 +102,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
             if why := lacking(error, name):
                 raise Unavailable(why) from None
             hint = advice(error, function, arrays, lives_on)
-            raise Refusal(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
+            raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
         return found, parts, fields_of(declared, case)
 
     stages, parts, declared = first = called()

@@ -23,7 +23,7 @@ import numpy as np
 from workbench.case.box import parse
 from workbench.case.case import Case
 from workbench.case.options import Options
-from workbench.refusal import Refusal, Unavailable
+from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.trace.narrow import narrowed
 from workbench.trace.trace import Trace
 
@@ -89,7 +89,7 @@ def _answer(request: Mapping[str, Any], limits: Limits) -> tuple[Trace, bool]:
         return found[0], found[1]
     if kind == "defect":
         raise RuntimeError(f"in the process of {name}:\n{found[0]}")
-    raise {"Refusal": Refusal, "Unavailable": Unavailable}[kind](found[0])
+    raise {one.__name__: one for one in (Refusal, Raised, Unavailable)}[kind](found[0])
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from workbench.case.case import Case
 from workbench.case.fields import KEYWORDS, typed
 from workbench.case.memory import Paged, cu_seqlens, paged, poison_of
 from workbench.case.mods import function_of
+from workbench.case.stages import MASKS
 from workbench.refusal import Refusal
 
 #: what a call may have -> keywords for it; those of the lengths of sequences and of pages say how q, k and v lie
@@ -180,7 +181,9 @@ def _paged(takes: _Takes, asked: Asked) -> bool:
             raise Refusal(f"{takes.name} takes {', '.join(needed)}, and the case has no pages: choose a page_size")
         return False
     if not table and not lists:
-        raise takes.refusal("block_table", f"the case has (page_size={size})", "give it, or kv_indptr and its like")
+        raise takes.refusal(
+            "block_table", f"the case has (page_size={size})", "give it, or kv_indptr, kv_indices and kv_last_page_len"
+        )
     if not lists and not {"seqlens_k", "cu_seqlens_k"} & {*own}:
         raise takes.refusal("seqlens_k", "tells where keys in pages end", "give it that keyword, or cu_seqlens_k")
     return True
@@ -207,7 +210,11 @@ def _features(takes: _Takes, asked: Asked, untold: list[str]) -> dict[str, Any]:
             continue
         if what == "mask" and asked.own_mask is None:
             raise takes.refusal("mask_mod", f"the case has (mask_mod={typed(case.mask_mod)})", "give it, or mask")
-        in_inputs = what in ("mask", "bias", "dropout_mask")
-        whose = "the inputs hold" if in_inputs else f"the case has ({what}={typed(getattr(case, what))})"
+        if what == "dropout_mask":
+            whose = "says which probs dropout_p keeps"
+        elif what in MASKS:
+            whose = "the inputs hold"
+        else:
+            whose = f"the case has ({what}={typed(getattr(case, what))})"
         raise takes.refusal(FEATURES[what][0], whose)
     return found

@@ -102,7 +102,7 @@ def _mask_mod(call: Call) -> Callable[..., Any] | None:
     """What hides keys, as a mask_mod; None where nothing does."""
     asked = call.asked
     case, tests = asked.case, []
-    left, right = case.window or (-1, 0 if case.causal else -1)
+    left, right = case.sides
     diagonals = call.over(case.diagonals)
     if left != -1:
         tests.append(lambda b, h, q, k: k >= q + diagonals[b] - left)
@@ -169,7 +169,7 @@ def jax(call: Call) -> Any:
     mask.
     """
     asked, case = call.asked, call.asked.case
-    options = {name: call.keywords[name] for name in ("bias",) if name in call.keywords}
+    options = {"bias": call.over(asked.read["bias"])} if "bias" in asked.read else {}
     if "seqlens_q" in asked.uneven:
         options["query_seq_lengths"] = call.over(case.lengths_q.astype(np.int32))
     if "seqlens_k" in asked.uneven:

@@ -13,6 +13,7 @@ from workbench.case.fields import GIVEN
 from workbench.case.formats import said_by
 from workbench.case.inputs import by_name, fields
 from workbench.case.options import FOREIGN, OURS, ROLES, Options
+from workbench.case.stages import scaled
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.kernels import KERNELS
 from workbench.foreign.feed import values
@@ -70,7 +71,8 @@ def _fed(kernel: Kernel, case: Case, options: Options) -> Mapping[str, np.ndarra
     from workbench.cuda.plan import settle
 
     settled = settle(kernel, case)
-    return values(kernel.algorithm, settled, by_name(settled, options.inputs), options.feed, kernel.name)
+    algorithm = scaled(kernel.algorithm, settled.scale_of)
+    return values(algorithm, settled, by_name(settled, options.inputs), options.feed, kernel.name)
 
 
 def _check_foreign(found: Target, case: Case, options: Options) -> None:

@@ -102,10 +102,14 @@ def _unit(
     if not common or not ends or trace.requested:
         return None
     names = [stage.name for stage in judged if stage.decisive is not None]
+
+    @cache
+    def wrong_alone(contract: Contract) -> bool:
+        alone = compare(replace(trace, stages=ends, contract=contract), list(ends))
+        return any(_fails(alone[name]) for name in ends)
+
     for choice in common:
-        told = choice.contract if choice.field in OF_LSE else trace.contract
-        alone = compare(replace(trace, stages=ends, contract=told), list(ends))
-        if any(_fails(alone[name]) for name in ends):
+        if wrong_alone(choice.contract if choice.field in OF_LSE else trace.contract):
             continue
         summaries = compare(replace(trace, contract=choice.contract), names)
         if not any(_fails(summary) for summary in summaries.values()):

@@ -21,6 +21,7 @@ from workbench.case.presets import fields_of
 from workbench.case.ranks import Rank, dealt, indices
 from workbench.case.stages import INPUTS
 from workbench.files import write_atomically
+from workbench.records import number
 from workbench.refusal import Refusal
 from workbench.trace.merged import RESULTS, Partials, told
 from workbench.trace.seen import promise_of
@@ -92,7 +93,7 @@ def save_rank(
             got = "none" if name not in arrays else [*arrays[name].shape]
             raise Refusal(f"{where}: {name} must have shape {[*shapes[name]]} for this case; got {got}")
     manifest = {
-        "schema": SCHEMA, "target": target, "case": case.as_dict(), "contract": _for_json(said), "ranks": ranks,
+        "schema": SCHEMA, "target": target, "case": case.as_dict(), "contract": number(said), "ranks": ranks,
         "order": order, "results": [name for name in RESULTS if name in results], "rank": rank,
     }  # fmt: skip
     whole = {name: np.ascontiguousarray(arrays[name]) for name in (*INPUTS, *_PARTIALS, *results)}
@@ -123,11 +124,6 @@ def _stacked(what: str, given: Sequence[Any], shape: tuple[int, ...], nothing: f
             raise Refusal(f"{what}[{i}] must have shape {[*shape[1:]]} for this case; got {[*x.shape]}")
         stacked[i] = x
     return stacked
-
-
-def _for_json(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a contract, those that are not finite as strings."""
-    return {name: str(x) if isinstance(x, float) and not np.isfinite(x) else x for name, x in said.items()}
 
 
 def of_ranks(file: Path) -> bool:

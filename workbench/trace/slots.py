@@ -33,12 +33,6 @@ class Slots:
     present: Present | None = None  #: which queries and keys there are; None: all
     sinks: np.ndarray | None = None  #: logits with which a row's state begins, [1, h, 1]; None: it begins with nothing
 
-    @property
-    def all_judged(self) -> bool:
-        """Whether every slot is."""
-        promise = self.contract
-        return not promise.skips_masked_tiles and not math.isfinite(promise.mask_sentinel) and self.present is None
-
     @cached_property
     def _sees(self) -> np.ndarray:
         """Whether a row sees a key of a tile, bool [..., q, t]."""

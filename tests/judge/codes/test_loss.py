@@ -151,3 +151,25 @@ def test_inputs_known_to_a_bound_widen_budgets_by_what_they_do(
     # the bound is no wider than a few times what the inputs can do: with a fifth of it the run is wrong
     fifth = {name: error / 5 for name, error in errors.items()}
     assert diff(replace(untold, input_errors=fifth)).origin is not None
+
+
+def test_what_sinks_do_is_no_loss_of_the_kernel() -> None:
+    """A kernel on decoded codes that is exact, sink and all."""
+    case = Case(heads=2, seqlen=24, head_dim=32, codes="int8", scale_of="token", sinks="normal")
+
+    def decoded(codes: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return codes.view(np.int8).astype(np.float64) * scale.reshape(*codes.shape[:3], 1)
+
+    def exact(q: Any, k: Any, v: Any, *, scale: float, causal: bool, sinks: Any, **scales: Any) -> np.ndarray:
+        read = (decoded(x, scales[f"scale_{name}"]) for name, x in (("q", q), ("k", k), ("v", v)))
+        return dense.attention(*read, scale=scale, mask=case.mask(), sinks=sinks)["out"].astype(np.float32)
+
+    def kernel(
+        q: Any, k: Any, v: Any, *, scale: float, causal: bool, sinks: Any, scale_q: Any, scale_k: Any, scale_v: Any
+    ) -> np.ndarray:
+        return exact(
+            q, k, v, scale=scale, causal=causal, sinks=sinks, scale_q=scale_q, scale_k=scale_k, scale_v=scale_v
+        )
+
+    lost = loss(run(kernel, case))
+    assert lost.of_kernel.size > 0 and np.all(abs(lost.of_kernel) < 1e-5)

@@ -74,8 +74,7 @@ def part_of(case: Case, **some: Any) -> Case:
         kept = {name: x for name in ("seqlens_q", "seqlens_k") if (x := getattr(case, name)) is not None}
         changes |= {name: tuple(x[b] for b in indices["b"]) for name, x in kept.items()}
     if "h" in indices:
-        of_heads = {"alibi_slopes": case.slopes, "sinks": case.sink_logits}
-        changes |= {name: tuple(x[indices["h"]].tolist()) for name, x in of_heads.items() if x is not None}
+        changes |= {name: tuple(x[indices["h"]].tolist()) for name, x in case.of_heads.items()}
     for axis in {"q", "k"} & {*indices}:
         if indices[axis].ndim == 2:
             changes[f"seqlens_{axis}"] = tuple((indices[axis] >= 0).sum(-1).tolist())

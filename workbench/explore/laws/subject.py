@@ -10,9 +10,9 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.fields import GIVEN
-from workbench.case.inputs import OF_HEADS, by_name
+from workbench.case.inputs import by_name
 from workbench.case.masks import spread, visible
-from workbench.case.stages import INPUTS, MASKS, OF_QUANTISER, before_attention, quantised_inputs
+from workbench.case.stages import INPUTS, MASKS, OF_HEADS, OF_QUANTISER, before_attention, quantised_inputs
 from workbench.explore.laws.part import part_of, taken
 from workbench.explore.laws.run import Run
 from workbench.refusal import Refusal
@@ -54,8 +54,7 @@ class Subject:
     def case(self) -> Case:
         """The case, whose inputs, sinks and slopes are given, with the tiles and splits of a kernel of ours."""
         case = self.first.trace.case if self.ours else self.asked
-        of_heads = {"alibi_slopes": case.slopes, "sinks": case.sink_logits}
-        settled = {name: tuple(x.tolist()) for name, x in of_heads.items() if x is not None}
+        settled = {name: tuple(x.tolist()) for name, x in case.of_heads.items()}
         return case.but(distribution=GIVEN, **settled)
 
     @property

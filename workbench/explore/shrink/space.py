@@ -8,6 +8,7 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.distributions import DISTRIBUTIONS, shapes
 from workbench.case.fields import ALIGNMENTS
+from workbench.case.stages import OF_HEADS
 
 #: coordinates that are counts, at least 1; heads are kv_heads * group, so that each may shrink without the other
 COUNTS = ("batch", "group", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "splits")
@@ -79,7 +80,7 @@ def changed(case: Case, **changes: Any) -> Case:
         at["scale"] = at["head_dim"] ** -0.5
     if at["head_dim_v"] is None:
         at["head_dim_v"] = at["head_dim"]
-    for name in ("alibi_slopes", "sinks"):
+    for name in OF_HEADS:
         if isinstance(at[name], tuple):
             at[name] = (at[name] * at["heads"])[: at["heads"]]
     for name in LENGTHS:

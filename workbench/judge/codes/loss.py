@@ -48,8 +48,10 @@ def loss(trace: Trace) -> Loss:
     wanted, reached = (np.empty(trace.stages["out"].shape) for _ in range(2))
 
     def one(part: Box) -> None:
-        added = trace.added(part)
+        added, sinks = trace.added(part), trace.case.sink_logits
         options: dict[str, Any] = dict(trace.case.numbers)
+        options |= {"sinks": None if sinks is None else sinks[part.h], "score_mod": trace.modified(part)}
+        options["dropout_mask"] = trace.kept(part)
         options["mask"] = part.visible(trace.case, trace.inputs)
         options["attn_bias"] = None if added is None else to_float64(added.bias)
         for out, arrays in ((wanted, inputs), (reached, read)):

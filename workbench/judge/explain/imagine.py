@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
+from workbench.case.stages import OF_HEADS
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.scene import Arrays, Scene, predicted
@@ -101,7 +102,7 @@ def _but(case: Case, **changes: Any) -> Case:
     time, and whose sequences are as much of the largest length as they were.
     """
     heads, batch = changes.get("heads", case.heads), changes.get("batch", case.batch)
-    for name in ("alibi_slopes", "sinks"):
+    for name in OF_HEADS:
         if isinstance(x := getattr(case, name), tuple):
             changes[name] = tuple(x[h % len(x)] * _LARGER ** (h // len(x)) for h in range(heads))
     for name in ("seqlens_q", "seqlens_k"):

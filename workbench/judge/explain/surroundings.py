@@ -38,7 +38,7 @@ def surroundings(trace: Trace) -> dict[str, np.ndarray]:
     found["lengths_q"], found["lengths_k"] = whole.lengths_q[part.b], whole.lengths_k[part.b]
     found["diagonals"] = whole.diagonals[part.b][:, None, None, None]
     found["largest"] = np.array([whole.seqlen_k, whole.seqlen_q])
-    found["window"] = np.array(whole.window or (-1, 0 if whole.causal else -1))
+    found["window"] = np.array(whole.sides)
     if case.slopes is not None:
         found["slopes"] = case.slopes.astype(np.float64)[None, :, None, None]
         found["of_column"] = np.array(case.alibi_form == "column")

@@ -7,10 +7,9 @@ import numpy as np
 
 from workbench.case.formats import FORMATS
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, altered
+from workbench.judge.explain.library.blocks import OPERANDS
 from workbench.judge.explain.library.quantiser import encoded, smallest_normal
 from workbench.reference import quantize
-
-OPERANDS = ("q", "k", "v", "kv", "qkv")
 
 #: the smallest and the largest number of each block, the name of the input, and the problem's own value
 Change = Callable[[Any, np.ndarray, np.ndarray, np.ndarray, str], np.ndarray]
