@@ -42,3 +42,8 @@ def test_what_is_wrong_is_said(monkeypatch):
 def test_an_unknown_feature_is_refused():
     with pytest.raises(Refusal, match="^features are sinks, alibi, .*; got 'sink'$"):
         features.measure(features=("sink",))
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(Refusal, match="^device is cpu or cuda; got 'tpu'$"):
+        features.measure(device="tpu")

@@ -31,6 +31,11 @@ MLA = dict(
     **dict(seqlens_q=(2, 9), seqlens_k=(20, 33)),
 )  # fmt: skip
 
+ALL = dict(
+    **TILES, heads=4, kv_heads=2, head_dim_v=20, seqlens_q=(5, 0, 33, 1), seqlens_k=(40, 17, 60, 0), page_size=16,
+    **dict(sinks="normal", alibi_slopes="geometric", dropout_p=0.3, window=(30, 2), pack_gqa=True),
+)  # fmt: skip
+
 
 def inputs_of(case, seed=0):
     """The case's own inputs, with a mask and a bias that are the same along some axes."""
@@ -97,18 +102,22 @@ def assert_right(case, trace, given):
     assert seen
 
 
-def ran(kernel, case, given=None):
+def ran(kernel, case, backend, given=None):
     given = dict(zip("qkv", case.inputs(), strict=True)) if given is None else given
-    return run(kernel, case, inputs=given, backend="emulator")
+    return run(kernel, case, inputs=given, backend=backend)
+
+
+on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
 @pytest.mark.parametrize("form", ["distance", "column"])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"seqlen_q": 37, "seqlen_k": 21, "causal": True}])
-def test_scores_have_all_added_and_probs_are_dropped(form, options):
+@on_both
+def test_scores_have_all_added_and_probs_are_dropped(form, options, backend):
     """A sink far above the scores among them."""
     case = Case(**ADDED | options, alibi_form=form)
     given = inputs_of(case)
-    trace = ran("flash", case, given)
+    trace = ran("flash", case, backend, given)
     assert_right(case, trace, given)
     assert diff(trace).verdict == "rounding"
     for other in ({"alibi_form": "column" if form == "distance" else "distance"}, {"sinks": (0.0,) * 4}):
@@ -118,20 +127,22 @@ def test_scores_have_all_added_and_probs_are_dropped(form, options):
 
 @pytest.mark.parametrize("seed", range(len(POISONS)))
 @pytest.mark.parametrize("alignment", ["bottom-right", "top-left"])
-def test_sequences_behind_each_other(seed, alignment):
+@on_both
+def test_sequences_behind_each_other(seed, alignment, backend):
     """One without queries, and one without keys."""
     case = Case(**RAGGED, causal=True, causal_alignment=alignment, seed=seed)
-    trace = ran("flash", case)
+    trace = ran("flash", case, backend)
     assert_right(case, trace, dict(zip("qkv", case.inputs(), strict=True)))
     assert diff(trace).verdict == "rounding"
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize("seed", range(len(POISONS)))
-def test_pages_hold_the_keys_of_a_sequence_and_nothing_else(seed, layout):
+@on_both
+def test_pages_hold_the_keys_of_a_sequence_and_nothing_else(seed, layout, backend):
     """Over eight splits, of which short sequences have none; whatever lies behind their end."""
     case = Case(**DECODE, splits=8, kv_layout=layout, seed=seed)
-    trace = ran("split_k", case)
+    trace = ran("split_k", case, backend)
     assert poison_of(case) == POISONS[seed]
     assert_right(case, trace, dict(zip("qkv", case.inputs(), strict=True)))
     assert diff(trace).verdict == "rounding" and trace.stages["partial_max"].shape == (4, 8, 8, 1)
@@ -139,23 +150,40 @@ def test_pages_hold_the_keys_of_a_sequence_and_nothing_else(seed, layout):
 
 
 @pytest.mark.parametrize("seed", range(len(POISONS)))
-def test_caches_with_room_for_more(seed):
+@on_both
+def test_caches_with_room_for_more(seed, backend):
     case = Case(**TILES, heads=2, seqlen_q=9, seqlens_k=(40, 17, 0), seqlen_k=50, window=(7, 3), seed=seed)
-    trace = ran("flash", case)
+    trace = ran("flash", case, backend)
     assert_right(case, trace, dict(zip("qkv", case.inputs(), strict=True)))
     assert diff(trace).verdict == "rounding"
 
 
-def test_rows_wider_than_shared_memory_and_v_in_the_memory_of_k():
+@on_both
+@pytest.mark.parametrize("softcap", [None, 5.0])  # which row_of leaves out
+@pytest.mark.parametrize(("kernel", "options"), [("flash", {}), ("split_k", {"splits": 3})])
+def test_all_switches_at_once(kernel, options, softcap, backend):
+    case = Case(**ALL, **options, softcap=softcap)
+    given = inputs_of(case)
+    trace = ran(kernel, case, backend, given)
+    if softcap is None:
+        assert_right(case.but(sinks=tuple(case.of_heads["sinks"])), trace, given)
+    assert diff(trace).verdict == "rounding"
+    off = {"WHOLE", "COLUMN", "PACKED_K", "SPLIT", "SOFTCAP"}
+    assert {*SWITCHES} - off <= {*constants(settle(KERNELS[kernel], case), ("mask", "bias")).switches}
+
+
+@on_both
+def test_rows_wider_than_shared_memory_and_v_in_the_memory_of_k(backend):
     case = Case(**MLA)
-    trace = ran("flash", case)
+    trace = ran("flash", case, backend)
     assert_right(case, trace, dict(zip("qkv", case.inputs(), strict=True)))
     assert diff(trace).verdict == "rounding"
 
 
-def test_packed_heads_change_no_bit():
+@on_both
+def test_packed_heads_change_no_bit(backend):
     case = Case(**DECODE, splits=3)
-    packed, apart = (run("split_k", x, backend="emulator") for x in (case, case.but(pack_gqa=False)))
+    packed, apart = (run("split_k", x, backend=backend) for x in (case, case.but(pack_gqa=False)))
     assert packed.stages["acc"].size and not np.isnan(packed.stages["out"]).any()
     assert all(stage.tobytes() == apart.stages[name].tobytes() for name, stage in packed.stages.items())
 

@@ -1,5 +1,6 @@
-"""Whether correct kernels with everything that attention has today are ever called wrong: kernels of ours on the
-emulator, and PyTorch's attention, on random cases of each feature. Memory where a kernel may not look is poisoned.
+"""Whether correct kernels with everything that attention has today are ever called wrong: kernels of ours, on the
+emulator or a GPU, and PyTorch's attention, on random cases of each feature. Memory where a kernel may not look is
+poisoned.
 """
 
 from collections import Counter
@@ -21,6 +22,8 @@ SCHEMA = "workbench.bench-features/1"
 TARGETS = ("flash", "split_k", "torch:scaled_dot_product_attention", "torch:flex_attention")
 #: features of how kernels of ours cut a case, which no function is told
 OURS = ("pack_gqa",)
+#: device -> the backend of kernels of ours
+BACKENDS = {"cpu": "emulator", "cuda": "cuda"}
 #: draws of a feature that a function may refuse before as many as are wanted are given up: it does not take it
 TRIES = 4
 # seconds of a case, measured on 2 cores, for an estimate only
@@ -39,11 +42,12 @@ def measure(
 
     `features`: a row for each target and feature, of `cases` random cases: how many were called each verdict, and how
     many the target `refused`, which are drawn anew up to TRIES times; a feature that it never takes has no row.
-    `wrong`: what was called a bug, with its case. Kernels of ours run on the emulator; functions of packages on
-    `device`.
+    `wrong`: what was called a bug, with its case. `device`: cpu, where kernels of ours run on the emulator, or cuda.
     """
     if unknown := [name for name in features if name not in FEATURES]:
         raise Refusal(f"features are {', '.join(FEATURES)}; got {unknown[0]!r}")
+    if device not in BACKENDS:
+        raise Refusal(f"device is cpu or cuda; got {device!r}")
     asked = [(target, name) for target in targets for name in features if target in KERNELS or name not in OURS]
     runs = [(target, name, device, seed, i) for target, name in asked for i in range(cases)]
     done = gathered(f"judge {len(runs)} runs", CASE_S * len(runs) / jobs, spread(_judged, runs, jobs), _said)
@@ -79,7 +83,7 @@ def _judged(asked: tuple[str, str, str, int, int]) -> dict[str, Any]:
     target, feature, device, seed, i = asked
     random = np.random.default_rng([seed, i, *feature.encode()])
     ours, refused = target in KERNELS, 0
-    options = {"backend": "emulator"} if ours else {"arrays": "torch", "device": device}
+    options = {"backend": BACKENDS[device]} if ours else {"arrays": "torch", "device": device}
     found: dict[str, Any] = {"target": target, "feature": feature, "verdict": "", "said": ""}
     for _ in range(TRIES):
         case = sample(random, target if ours else None, feature=feature)

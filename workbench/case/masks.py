@@ -21,9 +21,7 @@ class Added(NamedTuple):
     """What is added to scaled scores."""
 
     bias: np.ndarray  #: [b, h, q, k] or what broadcasts to it, float64 where it was not put in
-    computed: np.ndarray | None = (
-        None  #: |what a kernel computes itself|, ALiBi's part, for its error bound; None: nothing
-    )
+    computed: np.ndarray | None = None  #: what of it a kernel computes itself, ALiBi's part; None: nothing
 
 
 def visible(case: Case, inputs: Arrays, queries: Some = ALL) -> np.ndarray:
@@ -42,7 +40,7 @@ def added(given: np.ndarray | None, of_alibi: np.ndarray | None) -> Added | None
     """The sum of what was put in and of what a kernel computes."""
     if of_alibi is None:
         return None if given is None else Added(given)
-    return Added(of_alibi if given is None else of_alibi + to_float64(given), abs(of_alibi))
+    return Added(of_alibi if given is None else of_alibi + to_float64(given), of_alibi)
 
 
 def alibi(case: Case, b: Some = ALL, h: Some = ALL, q: Some = ALL) -> np.ndarray | None:

@@ -152,7 +152,7 @@ def assertions(cases: int, exact: int, seed: int, jobs: int, as_json: bool) -> N
 @click.option("--cases", default=200, help="Random cases of each feature and target [200]")
 @click.option("--target", "targets", multiple=True, help="A kernel of ours, or torch:FUNCTION; may be repeated [all]")
 @click.option("--feature", "features", multiple=True, help="Such as sinks, paged; may be repeated [all]")
-@click.option("--device", default="cpu", help="Where functions of PyTorch run: cpu or cuda [cpu]")
+@click.option("--device", default="cpu", help="Where they run: cpu, kernels of ours on the emulator, or cuda [cpu]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
 @json_option

@@ -1,5 +1,5 @@
 """What kernels take beyond dense attention of one width, drawn at random. Each feature is a build of its own of kernels
-of ours: a case has one of them, where it is asked for.
+of ours: a case has one of them, where it is asked for, or several, which is one more.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,6 +55,23 @@ def nearer(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score - 0.0625 * (h + 1) * abs(q_idx - kv_idx)
 
 
+#: of each of these a mixed case has one, or none; pack_gqa is of kernels of ours alone, which have tiles
+_MIXED = (
+    ("packed", "padded", "paged"),
+    ("head_dim_v", "shared_kv"),
+    *(("sinks",), ("alibi",), ("dropout",), ("window",), ("softcap",), ("pack_gqa",)),
+)
+
+
+def _mixed(draw: Draw, fields: Fields) -> Fields:
+    """Several at once."""
+    found: Fields = {}
+    for group in _MIXED if "block_q" in fields else _MIXED[:-1]:
+        name = draw(Among((None, *group)))
+        found |= {} if name is None else FEATURES[name](draw, fields | found)
+    return found
+
+
 #: name -> the fields that it draws, in place of what `fields` of the case were drawn so far
 FEATURES: Mapping[str, Callable[[Draw, Fields], Fields]] = {
     "sinks": lambda draw, fields: {"sinks": "normal"},
@@ -70,5 +87,6 @@ FEATURES: Mapping[str, Callable[[Draw, Fields], Fields]] = {
     "window": lambda draw, fields: {"window": (draw(Between(0, 64)), draw(Between(0, 64)))},
     "softcap": lambda draw, fields: {"softcap": draw(Among((50.0, 5.0)))},
     "mask_mod": lambda draw, fields: {"mask_mod": f"{__name__}:{documents.__name__}"},
+    "mixed": _mixed,
     "score_mod": lambda draw, fields: {"score_mod": f"{__name__}:{nearer.__name__}"},
 }

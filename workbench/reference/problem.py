@@ -47,7 +47,7 @@ class Problem:
     statistics: bool = True  #: whether statistical bounds are wanted; without them they are the worst case
     input_errors: Arrays | None = None  #: bounds of |what the kernel read - q, k or v|, of those that nobody saw
     codes: Codes | None = None  #: of a kernel on 8-bit codes
-    bias_computed: np.ndarray | None = None  #: the size of what a kernel computes of attn_bias itself, as of ALiBi
+    bias_computed: np.ndarray | None = None  #: what of attn_bias a kernel computes itself, as ALiBi's
     score_mod: Callable[[np.ndarray], np.ndarray] | None = None  #: of scaled and capped scores [b, h, q, k]
 
     @property

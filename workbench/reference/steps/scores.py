@@ -37,7 +37,7 @@ class Scores:
     def bound(self, at: Any) -> Bounded:
         """|scale| times the bound of `of`, one rounding of the scale and one of the product (in base 2 one more, of
         scale * log2(e)), none in raw scores, which hold no scale; with a bias one of the sum (in base 2 two more, of
-        bias * log2(e), in raw scores of bias / scale); the mask is exact.
+        bias * log2(e), in raw scores of bias / scale), two with ALiBi beside it; the mask is exact.
         """
         p, losses, of = at.p, at.losses, at.error(self.of)
         scale = at(self.scale) if self.scale else 1.0
@@ -53,8 +53,12 @@ class Scores:
             # log2(e) and the product, the scale and the quotient
             converted = p.contract.base2 or not p.contract.scores_scaled
             own = own + (2 * losses.products if converted else 0.0) * abs(p.attn_bias)
-            if p.bias_computed is not None:
-                own = own + COMPUTED_BIAS * losses.products * p.bias_computed
+            if (made := p.bias_computed) is not None:
+                own = own + COMPUTED_BIAS * losses.products * abs(made)
+                put_in = p.attn_bias - made  # two sums, in whichever order
+                halfway = xp.maximum(abs(product + put_in), abs(product + made))
+                halfway = losses.sums * (own + xp.maximum(halfway, abs(p.attn_bias)))
+                own = own + xp.where(put_in != 0, halfway, 0.0)
             product = product + p.attn_bias
         own = own + xp.where(((product != 0) & (roundings > 0)) | (own > 0), losses.floor, 0.0)
         factor = abs(scale) * (1 + 3 * losses.products)
