@@ -15,6 +15,7 @@ LENGTHS = dict(seqlens_q=(3, 0, 5), seqlens_k=(9, 4, 2))
 def read(case):
     inputs = dict(zip("qkv", case.inputs(), strict=True))
     arrays, views = laid(case, inputs)
+    assert all(x.flags.c_contiguous for x in arrays.values())
     return inputs, arrays, viewed(arrays, views)
 
 
@@ -81,6 +82,7 @@ def test_results_come_back_in_boxes():
     out = np.arange(3 * 4 * 5 * 8, dtype=np.float32).reshape(3, 4, 5, 8)
     lse = np.arange(3 * 4 * 5, dtype=np.float32).reshape(3, 4, 5)
     packed, views = results(case, out, lse)
+    assert all(x.flags.c_contiguous for x in packed.values())
     assert packed["out"].shape == (8, 4, 8) and packed["lse"].shape == (4, 8)
     seen = viewed(packed, views)
     assert np.array_equal(seen["out"][2, :, 3:8], out[2]) and np.array_equal(seen["lse"][2, :, 3:8], lse[2])

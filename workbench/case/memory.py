@@ -52,9 +52,10 @@ def cu_seqlens(lengths: np.ndarray) -> np.ndarray:
 
 def packed(x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """[total, h, d] of an array [b, h, rows, d]: the first rows of each sequence behind each other; [total, h] of
-    [b, h, rows].
+    [b, h, rows]. Contiguous, as kernels take it that know no strides.
     """
-    return np.concatenate([np.moveaxis(one[:, :n], 1, 0) for one, n in zip(x, lengths, strict=True)])
+    rows = np.concatenate([np.moveaxis(one[:, :n], 1, 0) for one, n in zip(x, lengths, strict=True)])
+    return np.ascontiguousarray(rows)  # concatenate keeps the order in which its parts lie
 
 
 def unpacked(x: np.ndarray, lengths: np.ndarray, rows: int, fill: float = 0.0) -> np.ndarray:
