@@ -15,6 +15,9 @@ settings.register_profile("dev", deadline=None)
 if "CI" not in os.environ:
     settings.load_profile("dev")
 
+# JAX would take three quarters of a GPU's memory, which other processes of these tests need
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 # Without a GPU, kernels in Triton run in its interpreter. Triton asks for it once, when it is imported.
 if gpu() is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -290,3 +290,14 @@ def test_what_calls_functions_itself_refuses_those_with_an_adapter() -> None:
         f"bench kernel times what is called with q, k and v, scale and causal; {SDPA} takes others: give a function that "
         "calls it, as path.py:function"
     )
+
+
+@pytest.mark.parametrize("said", ["NotImplementedError: NYI: E=8", "No valid triton configs. Out of shared memory"])
+def test_what_the_compiler_of_flex_attention_has_no_kernel_for_is_refused(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(*_: Any, **__: Any) -> None:
+        raise RuntimeError(f"LoweringException:\n  )),){said}\n  target: flex_attention")
+
+    monkeypatch.setattr(flex_attention, "flex_attention", compiled)
+    assert refusal(run, FLEX, SMALL) == f"compiled, flex_attention does not take this case: {said}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from workbench import Case, Refusal, diff, run
 from workbench.case.contract import Contract, of_foreign
 from workbench.case.stages import QUANTISED_INPUTS
 from workbench.floats import round_to
+from workbench.judge.elements import State
 
 CASE = Case(seqlen_q=48, seqlen_k=40, heads=2, head_dim=32, dtype="float16")
 #: what the NumPy kernel below keeps
@@ -122,6 +124,26 @@ def test_rows_without_keys_hold_what_is_declared(name: str, field: str, value: f
     assert judged(other, case=case, **{field: value}).verdict == "rounding"
     assert judged(other, case=case).origins == (name,)
     assert judged(same, case=case, **{field: value}).origins == (name,)
+
+
+@pytest.mark.parametrize("value", [np.nan, 7.0])
+def test_rows_without_keys_may_hold_anything_where_that_is_declared(value: float) -> None:
+    """They are not judged, which is said; all others are."""
+    case = CASE.but(causal=True, seqlen_q=60)
+
+    def other(stages: Stages, row: int = 20) -> Stages:
+        changed = stages["out"].copy()
+        changed[:, :, :row] = value
+        return stages | {"out": changed}
+
+    found = judged(other, case=case, empty_out="any")
+    assert found.verdict == "rounding"
+    summary = found["out"].isolated.summary
+    unjudged = case.batch * case.heads * 20 * case.head_dim
+    assert summary.count(State.VACUOUS) == unjudged < summary.size
+    assert f"out: {unjudged} of {summary.size} elements have a budget that allows anything; not judged" in str(found)
+    assert judged(partial(other, row=21), case=case, empty_out="any").origins == ("out",)
+    assert judged(other, case=case, empty_out=0.0).origins == ("out",)
 
 
 def truncated_out(stages: Stages) -> Stages:

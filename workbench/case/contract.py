@@ -25,6 +25,7 @@ from workbench.case.promises import (
     NEGATIVE,
     NORMALISATIONS,
     NUMBER,
+    NUMBER_OR_ANY,
     ORDER,
     PROBS_DTYPE,
     ROUNDINGS,
@@ -148,7 +149,7 @@ class Contract:
     mask_sentinel: float = clause(
         "what scores and maxima hold in place of -inf; what is at most half of it is masked", NEGATIVE, -math.inf
     )
-    empty_out: float = clause("out of a row without keys", NUMBER, 0.0)
+    empty_out: float | str = clause("out of a row without keys; any: it is not judged", NUMBER_OR_ANY, 0.0)
     empty_lse: float = clause("lse of a row without keys", NUMBER, -math.inf)
     probs_rounding: str = clause("how the cast of probs rounds", one_of(ROUNDINGS), "nearest")
     partials_rounding: str = clause("how the cast of partial_O rounds", one_of(ROUNDINGS), "nearest")

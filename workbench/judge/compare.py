@@ -54,7 +54,7 @@ def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Compar
 def expected_out(e: Expectation) -> np.ndarray:
     """What out should be over a part, in float64 and before any cast; in rows without keys what the contract says."""
     expected, value = e.computed["out"], e.trace.contract.empty_out
-    if value == 0 or np.isnan(value):
+    if value == 0 or isinstance(value, str) or np.isnan(value):
         return expected
     return np.where((e.computed["lse"] == -np.inf)[..., None], value, expected)
 
@@ -86,6 +86,8 @@ def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: n
     empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
     if empty is not None:
         actual, expected = _without_keys(contract, name, actual, expected, empty)
+        if name == "out" and contract.empty_out == "any":
+            stored = replace(stored, bound=array_namespace(actual).where(empty[..., None], np.inf, stored.bound))
     if name in free_maxima(e.trace):
         expected = _as_chosen(contract, actual, expected, stored)
     open_ = e.open_slots(name)
@@ -159,6 +161,8 @@ def _without_keys(
     # with a floor probs of masked keys are no zeros, and row_sum of a row without keys is none
     if value == usual and contract.exp_floor is None:
         return actual, expected
+    if value == "any":
+        return array_namespace(actual).where(empty[..., None], expected, actual), expected
     if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
         actual = actual + 0.0
         actual[empty] = np.where(np.isnan(actual[empty]), usual, np.nan)

@@ -58,7 +58,7 @@ def inexact(trace: Trace, found: Elements) -> np.ndarray:
             (actual == rounded) | (abs(actual - rounded) < leeway) | np.isin(found.state, (State.EXACT, State.ABSENT))
         )
     # what a row without keys holds is a matter of convention
-    known = "empty_out" not in trace.contract.assumed
+    known = "empty_out" not in trace.contract.assumed and trace.contract.empty_out != "any"
     return ~same & (known | np.any(trace.case.mask(), axis=-1)[..., None])
 
 

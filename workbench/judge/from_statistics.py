@@ -87,14 +87,17 @@ def _sums(e: Expectation, name: str) -> _Sums:
     contract, given = e.trace.contract, e.trace.statistics[name]
     expected, budget = as_stored(e.trace, name, e.computed[name], e.budgets([name])[name])
     bound = np.maximum(budget.bound, ulp(expected, DTYPES[given.dtype]) / 2)
-    nan = np.zeros(expected.shape, bool)
+    nan, free = np.zeros(expected.shape, bool), np.zeros(expected.shape, bool)
     if name in ("out", "lse"):
         empty, value = e.computed["lse"] == -np.inf, contract.empty_out if name == "out" else contract.empty_lse
         empty = np.broadcast_to(empty[..., None] if name == "out" else empty, expected.shape)
-        nan, expected = empty & np.isnan(value), np.where(empty, value, expected)
+        if value == "any":
+            free = empty
+        else:
+            nan, expected = empty & np.isnan(value), np.where(empty, value, expected)
     top = largest(DTYPES[given.dtype])
     overflows = np.isfinite(expected) & ~(abs(expected) + bound <= top)
-    open_ = (np.isnan(expected) & ~nan) | overflows | ~(np.isinf(budget.size) | (budget.size <= top))
+    open_ = free | (np.isnan(expected) & ~nan) | overflows | ~(np.isinf(budget.size) | (budget.size <= top))
     fixed = ~open_ & ~nan
     finite = fixed & np.isfinite(expected)
     x, off = expected[finite], bound[finite]
