@@ -9,6 +9,10 @@ from workbench.cuda.arrays import laid, results, unpack, viewed
 from workbench.floats import to_float64
 
 SIZES = dict(heads=4, kv_heads=2, head_dim=8)
+# of this case NumPy leaves q in another order
+PEAKED = Case(
+    batch=2, heads=6, kv_heads=2, head_dim=48, distribution="peaked", dtype="float16", seqlen_q=69, seqlen_k=133
+)
 LENGTHS = dict(seqlens_q=(3, 0, 5), seqlens_k=(9, 4, 2))
 
 
@@ -17,6 +21,13 @@ def read(case):
     arrays, views = laid(case, inputs)
     assert all(x.flags.c_contiguous for x in arrays.values())
     return inputs, arrays, viewed(arrays, views)
+
+
+def test_what_a_case_draws_and_what_was_put_in_is_contiguous():
+    _, arrays, _ = read(PEAKED)
+    assert all(x.flags.c_contiguous for x in PEAKED.inputs())
+    turned = {name: x.swapaxes(2, 3).copy().swapaxes(2, 3) for name, x in arrays.items()}
+    assert all(x.flags.c_contiguous for x in laid(PEAKED, turned)[0].values())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 CASES = [
     Case(batch=2, heads=4, kv_heads=2, seqlen_q=70, seqlen_k=200, head_dim=64, causal=True),
     Case(batch=1, heads=3, seqlen=512, head_dim=128, seed=1),
-    Case(batch=3, heads=2, seqlen_q=1, seqlen_k=777, head_dim=40, seed=2),
+    Case(batch=3, heads=2, seqlen_q=33, seqlen_k=777, head_dim=40, seed=2),  # of one query cuBLAS makes no use of TF32
 ]
 
 
@@ -54,6 +54,7 @@ def test_products_in_tf32_are_right_as_declared_and_wrong_where_not(torch, case,
     assert diff(run(attention(torch), case, **options)).verdict == "rounding"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler, within itself
 @pytest.mark.parametrize("target", ["torch:scaled_dot_product_attention", "torch:flex_attention"])
 def test_functions_of_torch_are_not_called_wrong(target):
     asked = ("alibi", "head_dim_v", "shared_kv", "padded", "window", "softcap", "mask_mod", "score_mod")

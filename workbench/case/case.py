@@ -291,7 +291,7 @@ class Case:
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """q [b, heads, seqlen_q, d], k [b, kv_heads, seqlen_k, d] and v [b, kv_heads, seqlen_k, head_dim_v] in the
-        case's dtype, rounded before anyone sees them; 0 behind the end of a sequence.
+        case's dtype, contiguous, rounded before anyone sees them; 0 behind the end of a sequence.
         """
         if self.distribution == GIVEN:
             raise Refusal("a case of distribution given draws no inputs: they are put in (--inputs FILE)")
@@ -304,7 +304,7 @@ class Case:
             arrays = [self.cut(name, x) for name, x in zip("qkv", arrays, strict=True)]
         # by way of float32, so that a 16-bit case has the inputs of the float32 case, rounded once
         with np.errstate(over="ignore"):
-            q, k, v = (x.astype(np.float32).astype(DTYPES[self.dtype]) for x in arrays)
+            q, k, v = (x.astype(np.float32, order="C").astype(DTYPES[self.dtype]) for x in arrays)
         for name, x in (("q", q), ("k", k), ("v", v)):
             if not np.all(np.isfinite(x.astype(np.float32))):
                 raise Refusal(

@@ -31,7 +31,7 @@ def laid(case: Case, inputs: Mapping[str, np.ndarray]) -> tuple[Arrays, dict[str
     `inputs`: q, k, v as boxes [b, h, rows, d], and mask, bias, dropout_mask. Where a kernel has nothing to read, behind
     the end of a sequence and in pages that it does not own, is poison (`memory.poison_of`).
     """
-    arrays = {name: inputs[name] for name in "qkv"}
+    arrays = {name: np.ascontiguousarray(inputs[name]) for name in "qkv"}
     views: dict[str, View] = {}
     kind, lengths_k = memory.poison_of(case), case.lengths_k
     if case.seqlens_q is not None:
