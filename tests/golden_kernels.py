@@ -197,7 +197,7 @@ def faulty_style(rng: Random) -> Made:
 
 
 def foreign_codes(rng: Random) -> Made:
-    """A foreign kernel on 8-bit codes: it is given them or makes them; of a format that is known or not."""
+    """A foreign kernel on codes: it is given them or makes them; of a format that is known or not."""
     foreign = module("tests.test_foreign_codes")
     kind = str(rng.choice(foreign.KINDS))
     names = [name for name in ("dequant_q", "dequant_k", "dequant_v", "scores") if rng.random() < 0.5] + ["out"]

@@ -1,6 +1,11 @@
-"""Files: the folder that keeps compiled kernels between processes, and files that are whole or not there."""
+"""Files: the folder that keeps compiled kernels between processes, files that are whole or not there, and which file
+it is: its hash, and whether it is of Python's installation.
+"""
 
+import hashlib
 import os
+import sysconfig
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,3 +33,25 @@ def write_atomically(path: Path, content: bytes) -> None:
                 part.unlink(missing_ok=True)
     except OSError as error:
         raise Refusal(f"{path} cannot be written: {error.strerror}") from None
+
+
+def of_python(path: Path) -> bool:
+    """Whether a file is of Python's installation or environment."""
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return any(path.is_relative_to(Path(folder).resolve()) or path.is_relative_to(folder) for folder in folders)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file; empty where there is none."""
+    try:
+        status = path.stat()
+        return _sha256(path, status.st_mtime_ns, status.st_size)
+    except OSError:
+        return ""
+
+
+@cache
+def _sha256(path: Path, modified_ns: int, size: int) -> str:
+    """The hash of a file, once for each time that it was written."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""The kernel on 8-bit codes in a pairwise subset of its variants, and a small form of the measurement of all of them."""
+"""The kernel on codes in a pairwise subset of its variants, and a small form of the measurement of all of them."""
 
 import itertools
 import json

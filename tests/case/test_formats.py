@@ -1,4 +1,4 @@
-"""The formats of 8-bit codes; `tests/cuda/test_quantize.py` holds their values against gfloat."""
+"""The formats of codes; `tests/cuda/test_quantize.py` holds their values against gfloat."""
 
 from workbench.case.fields import QUANTISED
 from workbench.case.formats import BY_DTYPE, FLOAT8, FORMATS, blocks_of

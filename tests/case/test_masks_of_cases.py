@@ -1,5 +1,6 @@
 """Which keys are seen, what is added to scores, and what lies where, of cases with sequences of several lengths."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -184,7 +185,10 @@ def test_mods_are_read_from_a_file_or_given(tmp_path: Path):
 
     for mod, message in (
         (f"{tmp_path}/none.py:f", f"mask_mod={tmp_path}/none.py:f: no such file: {tmp_path}/none.py"),
-        (f"{file}:other", f"mask_mod={file}:other: {file} has no function other"),
+        (
+            f"{file}:other",
+            f"mask_mod={file}:other: {file} defines no function 'other'; it defines: document",
+        ),
         (
             wrong,
             f"mask_mod={__name__}:test_mods_are_read_from_a_file_or_given.<locals>.wrong is called with (b, h, q_idx, "
@@ -195,6 +199,28 @@ def test_mods_are_read_from_a_file_or_given(tmp_path: Path):
         with pytest.raises(Refusal) as refused:
             by_name(case.but(mask_mod=mod))
         assert str(refused.value) == message
+
+
+def test_a_file_of_mods_imports_the_files_beside_it_and_is_read_anew_when_it_was_edited(tmp_path: Path):
+    file, beside = tmp_path / "mods.py", tmp_path / "sizes.py"
+    file.write_text(
+        "from sizes import SIZE\n"
+        "def document(b, h, q_idx, kv_idx):\n"
+        "    import offsets\n"
+        "    return q_idx // SIZE == (kv_idx + offsets.OFFSET) // SIZE\n"
+    )
+    beside.write_text("SIZE = 3\n")
+    (tmp_path / "offsets.py").write_text("OFFSET = 0\n")
+    case, (i, j) = Case(seqlen=6, mask_mod=f"{file}:document"), np.indices((6, 6))
+    assert np.array_equal(by_name(case)["mask"][0, 0], i // 3 == j // 3)
+    beside.write_text("SIZE = 2\n")
+    assert np.array_equal(by_name(case)["mask"][0, 0], i // 2 == j // 2)
+    file.write_text(file.read_text().replace("==", "!="))
+    assert np.array_equal(by_name(case)["mask"][0, 0], i // 2 != j // 2)
+    assert "sizes" not in sys.modules and "offsets" not in sys.modules
+    file.write_text("import no_such_package\n")
+    with pytest.raises(Refusal, match="^mask_mod=.*mods.py:document: .*mods.py could not be imported:\nTraceback"):
+        by_name(case)
 
 
 def test_dropout_keeps_what_the_seed_says_and_inputs_may_say_it():

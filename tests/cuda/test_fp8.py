@@ -1,4 +1,4 @@
-"""The kernel on 8-bit codes: every stage within a bound of float64 on its own dumped inputs.
+"""The kernel on codes: every stage within a bound of float64 on its own dumped inputs.
 
 Bounds are those of the steps of `reference/tables.py`.
 """

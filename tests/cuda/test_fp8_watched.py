@@ -1,4 +1,4 @@
-"""Watched runs of the kernel on 8-bit codes: nothing is found, and a table that is not full is, with table and line."""
+"""Watched runs of the kernel on codes: nothing is found, and a table that is not full is, with table and line."""
 
 from pathlib import Path
 

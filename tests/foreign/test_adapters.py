@@ -17,6 +17,7 @@ from workbench.case.fields import FIELDS, LAID, PROBLEM, of_role
 from workbench.case.stages import MASKS
 from workbench.foreign import packages
 from workbench.foreign.adapters import ADAPTERS, SHAPES
+from workbench.foreign.keywords import VALUES
 
 flex_attention = pytest.importorskip("torch.nn.attention.flex_attention", reason="torch is not installed")
 
@@ -226,6 +227,17 @@ def test_no_field_is_ignored(target: str) -> None:
         if field not in ADAPTERS[target].takes and not (field == "mask_mod" and "mask" in ADAPTERS[target].takes):
             more = {"head_dim_v": 16} if field == "shared_kv" else {}
             assert f"takes no {field}, which" in refusal(run, target, base.but(**{field: value}, **more), device="cpu")
+
+
+def test_keywords_are_made_for_those_that_are_given_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for name, value in [*VALUES.items()]:
+        counted = lambda asked, name=name, value=value: [made.append(name), value(asked)][1]  # noqa: E731
+        monkeypatch.setitem(VALUES, name, counted)  # type: ignore[arg-type]
+    run(SDPA, SMALL.but(causal=True))
+    assert made == []
+    run(FUNC, HALF, device="cpu")
+    assert "scale" in made
 
 
 def test_inputs_that_it_does_not_take_are_refused() -> None:

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.refusals import refusal
 from workbench import Case, Refusal, diff, run
 from workbench.case.formats import FORMATS
 from workbench.foreign.arguments import drawn
@@ -148,26 +149,21 @@ def test_arrays_in_the_dtypes_of_libraries() -> None:
 
 
 def test_wrong_usage_is_refused() -> None:
-    def refusal(function: Callable[..., Any], case: Case, **options: Any) -> str:
-        with pytest.raises(Refusal) as refused:
-            run(function, case, **options)
-        return str(refused.value)
-
     case = CASE.but(codes="int4")
-    assert refusal(kernel("int8", "out"), case) == (
+    assert refusal(run, kernel("int8", "out"), case) == (
         "plain takes int4 codes, which have zero_q, zero_k, zero_v, too: give it the keywords"
     )
     made = {x: array for x, array in drawn(case).items() if "_" in x}
     lacking = {x: array for x, array in made.items() if x != "zero_k"}
-    assert refusal(kernel("int4", "out"), case, inputs=lacking) == (
+    assert refusal(run, kernel("int4", "out"), case, inputs=lacking) == (
         "with_zeros: int4 codes are codes_k, scale_k, zero_k; got scale_k, codes_k"
     )
     other = made | {"scale_k": made["scale_k"][..., :1, :]}
-    assert refusal(kernel("int4", "out"), case, inputs=other) == (
+    assert refusal(run, kernel("int4", "out"), case, inputs=other) == (
         "with_zeros: scale_k has axes [b h k g] and must have shape [2, 2, 21, 2] for this case; got [2, 2, 1, 2]"
     )
     packed = made | {"codes_v": made["codes_v"] * 16}
-    assert refusal(kernel("int4", "out"), case, inputs=packed).startswith(
+    assert refusal(run, kernel("int4", "out"), case, inputs=packed).startswith(
         "with_zeros: int4 codes are 0 to 15, one a byte; codes_v holds "
     )
     with pytest.raises(Refusal) as refused:
@@ -205,3 +201,41 @@ def test_both_rules_of_scales_of_powers_of_two_are_right_and_others_are_not() ->
     wrong = diff(run(quantising("mxfp8-e4m3", lambda x: np.rint(np.log2(x)) - 8), case))
     assert wrong.origins[:3] == ("scale_q", "scale_k", "scale_v")
     assert "to the nearest" in wrong.explained.causes[0].text
+
+
+def test_what_a_format_does_not_have_keeps_the_default_of_a_function_that_reads_stages() -> None:
+    given: dict[str, Any] = {}
+
+    def reads(
+        codes_q: Any, codes_k: Any, codes_v: Any, scale_q: Any, scale_k: Any, scale_v: Any,
+        zero_k: Any = None, zero_v: Any = None, global_k: Any = "usual", *, scale: float, causal: bool,
+    ) -> Any:  # fmt: skip
+        given.update(zero_k=zero_k, zero_v=zero_v, global_k=global_k)
+        zeros, of = (None, None, None), (codes_q, codes_k, codes_v)
+        if zero_k is not None:
+            zeros = (np.zeros_like(scale_q), zero_k, zero_v)
+        rows = [decoded("mxfp8-e4m3" if zero_k is None else "int4", c, s, z)
+                for c, s, z in zip(of, (scale_q, scale_k, scale_v), zeros, strict=True)]  # fmt: skip
+        return {"out": attention(*rows, scale)["out"]}
+
+    judged = diff(run(reads, CASE.but(codes="mxfp8-e4m3")))
+    assert given == {"zero_k": None, "zero_v": None, "global_k": "usual"} and not judged.origins
+    assert judged["out"].verdict == "rounding" and not {"zero_k", "global_k"} & {*judged.trace.put_in}
+    made = run(reads, CASE.but(codes="int4"))
+    assert given["zero_k"].shape == made.stages["zero_k"].shape and given["global_k"] == "usual"
+
+
+def test_what_a_format_does_not_have_is_refused_where_it_is_needed_or_given() -> None:
+    def needs(codes_k: Any, scale_k: Any, zero_k: Any, *, scale: float, causal: bool) -> Any:
+        raise AssertionError
+
+    def gives(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        return {"zero_k": np.zeros((2, 2, 21, 3), np.float32), "out": np.zeros_like(q)}
+
+    case = CASE.but(codes="mxfp8-e4m3")
+    assert refusal(run, needs, case).endswith(
+        "needs zero_k, which mxfp8-e4m3 codes of q, k, v do not have: give it a default"
+    )
+    assert "unknown stage 'zero_k'; stages of block_scaled: scale_q, scale_k, scale_v, codes_q" in refusal(
+        run, gives, case
+    )

@@ -1,4 +1,4 @@
-"""Foreign kernels on 8-bit codes: they are given codes, or quantise themselves, and tell some stages of it or none."""
+"""Foreign kernels on codes: they are given codes, or quantise themselves, and tell some stages of it or none."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Merges of ranks: right ones are right in every order, base and dtype; each fault is named with its cause."""
 
+import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,11 @@ from workbench import Case, Refusal, diff, load, run, save
 from workbench.bench.merges.correct import MERGES, Array, by_division, by_lse, by_shares, finite, without_keys
 from workbench.bench.merges.faulty import FAULTS, Fault, takes_natural_for_base2
 from workbench.bench.merges.measure import judged, of_fault
+from workbench.judge.diff import Diff
+from workbench.report.document import explained_document
+from workbench.report.text import WIDTH, in_full, plain
+from workbench.report.text import explained as explained_text
+from workbench.report.values import definition
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=24, seqlen_k=24, head_dim=16, causal=True)
 INF = np.inf
@@ -92,10 +99,65 @@ def test_weights_are_those_of_ranks_in_whatever_order_they_come() -> None:
     assert [*np.flatnonzero(found["merge_weight"].profile("s").outside)] == [2]
 
 
-def test_a_report_says_rank() -> None:
-    text = str(diff(run(takes_natural_for_base2, CASE)))
-    assert "4 ranks" in text and "keys of rank " in text and "lse of each rank is read as of base 2" in text
-    assert " split " not in text and " splits" not in text
+def doubles_the_second(outs: Array, lses: Array) -> Any:
+    """A fault that no hypothesis has: at some queries and dims of one rank alone."""
+    outs = outs.copy()
+    outs[1, :, :, ::3, 2:5] *= np.float32(2.5)
+    return by_division(outs, lses)
+
+
+def said(judged: Diff) -> dict[str, str]:
+    """All that is said of a run, by what says it."""
+    explained = judged.explain(5.0)
+    (axis,) = (one for one in judged.heatmap("merge_weight", axes=("s", "q")).axes if one.get_ylabel())
+    return {
+        "text": str(judged),
+        "-v": in_full(judged),
+        "HTML": judged._repr_html_(),
+        "JSON": json.dumps({**judged.as_dict(), "case": None, "contract": None, "provenance": None}),
+        "explain": plain(explained_text(judged, explained, unicode=False, width=WIDTH)),
+        "explain --json": json.dumps({**explained_document(judged, explained), "case": None}),
+        "elements": str(judged["merge_weight"].select(q=slice(0, 24), h=slice(0, 2), s=1)),
+        "truth": str(judged.truth("merge_weight", q=slice(0, 24), h=slice(0, 2), s=1)),
+        "picture": axis.get_ylabel(),
+        "definition": definition(judged.trace, "merge_weight"),
+    }
+
+
+@pytest.mark.parametrize("merge", [takes_natural_for_base2, doubles_the_second])
+def test_all_outputs_say_rank(merge: Any) -> None:
+    judged = diff(run(merge, CASE))
+    assert judged.verdict == "bug"
+    found = said(judged)
+    named = {name: re.sub(r'"splits":|splits=', "", text) for name, text in found.items()}  # fields and options
+    assert {name: re.findall(r"[^ ]* *split[^ ]*", text) for name, text in named.items() if "split" in text} == {}
+    assert "4 ranks" in found["text"] and "rank s=1" in found["elements"] and found["picture"] == "rank"
+    if merge is takes_natural_for_base2:
+        words = "lse of each rank is read as of base 2"
+        assert all(words in found[name] for name in ("text", "-v", "HTML", "JSON", "explain", "explain --json"))
+
+
+def test_what_no_ranks_have_are_splits(tmp_path: Path) -> None:
+    """Nor is what somebody else wrote changed: a line of a file stands as it is there."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import numpy as np\n"
+        "def merge(outs, lses):\n"
+        '    made = {"out": outs.sum(0)}  # of every split\n'
+        "    return made\n"
+    )
+    assert "# of every split" in str(diff(run(f"{path}:merge", CASE)))
+    ours = diff(run("split_k", Case(seqlen=20, head_dim=8, splits=2), backend="emulator"))
+    assert "2 splits" in str(ours) and "split 0" not in str(ours) and "rank" not in in_full(ours)
+
+
+def test_inputs_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Case.inputs
+    calls: list[Case] = []
+    monkeypatch.setattr(Case, "inputs", lambda case: [calls.append(case), drawn(case)][1])
+    trace = run(by_division, CASE)
+    assert len(calls) == 1 and trace.case.distribution == "normal"
+    assert trace.rerun is not None and trace.rerun(trace.case.but(seed=1)).inputs["q"].shape == trace.inputs["q"].shape
 
 
 def test_a_saved_trace_knows_its_ranks(tmp_path: Path) -> None:

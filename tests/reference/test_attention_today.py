@@ -8,14 +8,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.online import judged
+from tests.online import judged, promise
 from workbench import Case
-from workbench.case import masks
+from workbench.case import contract, masks
 from workbench.case.inputs import by_name
-from workbench.floats import to_float64
+from workbench.floats import to_float64, unit_roundoff
 from workbench.foreign.feed import reference
 from workbench.reference import dense
 from workbench.reference.forward import PLAIN
+from workbench.reference.losses import losses_of
 
 
 def modified(score, b, h, q_idx, kv_idx):
@@ -83,6 +84,18 @@ def test_a_kernel_that_does_not_say_what_sinks_do_is_not_wrong_for_it(enter):
         assert "right only of a kernel with sinks=first" in found["row_max"].reason
 
 
+def test_a_sink_is_rounded_where_its_units_may_not_be_natural():
+    """One by one unit of rounding more is wrong of a kernel that says that it converts nothing, and of no other."""
+    case, natural = Case(**FIELDS["sinks far above"]), {"base2": False, "scores_scaled": True}
+    said = [natural, *({name: value} for name, value in natural.items()), {}, {"base2": True}, {"scores_scaled": False}]
+    units = [losses_of(contract.of_foreign(one, case)).units for one in said]
+    assert units == [0.0] + 5 * [2 * unit_roundoff("float32")]
+    moved = {"sinks": lambda x: x * np.float32(1 + 2.0**-23)}
+    assert judged(case, declared=promise(case), **moved).verdict == "rounding"
+    wrong = judged(case, declared=promise(case) | natural, **moved)
+    assert (wrong.verdict, wrong.origin) == ("bug", "row_max")
+
+
 def test_lse_without_its_sink_is_right_of_a_kernel_that_says_so():
     case = Case(**FIELDS["sinks"])
     bare = Case(**FIELDS["sinks"] | {"sinks": None})
@@ -92,7 +105,6 @@ def test_lse_without_its_sink_is_right_of_a_kernel_that_says_so():
     trace = with_sink.trace
     trace = replace(trace, stages={"out": trace.stages["out"], "lse": without.astype(np.float32)})
     from workbench import diff
-    from workbench.case import contract
 
     said = {name: diff(replace(trace, contract=contract.of_foreign(x, case))) for name, x in {
         "nothing": {}, "so": {"lse_includes_sink": False}, "otherwise": {"lse_includes_sink": True},

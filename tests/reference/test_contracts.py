@@ -300,7 +300,7 @@ def test_values_outside_their_rule_are_refused(field: str, value: Any, message: 
 
 def test_what_was_not_declared_is_listed() -> None:
     promise = of_foreign({"out_dtype": "float16", "splits": 3}, CASE)
-    # what 8-bit codes are decoded to does not concern other kernels, nor how tanh is computed those without a softcap,
+    # what codes are decoded to does not concern other kernels, nor how tanh is computed those without a softcap,
     # what sinks do those without any, or a score_mod loses;
     # how operands are rounded to TF32 those that are not; no GPU tells its tensor cores; acc is accumulated as
     # `accumulation` says

@@ -4,7 +4,9 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from tests.refusals import invoked
 from workbench import Case, against, diff, load, run, save, table
 from workbench.case.options import Options
 from workbench.cuda.check import Checked
@@ -69,3 +71,46 @@ def test_a_path_with_a_space_can_be_pasted(tmp_path: Path) -> None:
     calibration = str(tmp_path / "of this machine.json")
     checked = Checked(target, (), Case(), (), 1, 1, (), called_with=Options(backend="cuda", calibration=calibration))
     assert shlex.split(check_command(checked))[-2:] == ["--calibration", calibration]
+
+
+SEEN = """
+import pathlib
+import numpy as np
+def attention(q, k, v, *, scale, causal, {takes}):
+    given = dict(q=q, k=k, v=v, {gives})
+    np.savez(pathlib.Path(__file__).parent / "seen.npz", **given)
+    return np.zeros((2, 2, 8, 4), np.float32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "takes"),
+    [
+        ({"sinks": "normal"}, ("sinks",)),
+        ({"dropout_p": 0.5}, ("dropout_p", "dropout_mask")),
+        ({"page_size": 4}, ("block_table", "seqlens_k")),
+        ({"seqlens_q": (8, 3)}, ("seqlens_q", "seqlens_k")),
+    ],
+)
+def test_what_is_drawn_beside_inputs_of_a_file_is_drawn_again(
+    tmp_path: Path, fields: dict[str, object], takes: tuple[str, ...]
+) -> None:
+    words = {"takes": ", ".join(takes), "gives": ", ".join(f"{x}={x}" for x in takes)}
+    (tmp_path / "mine.py").write_text(SEEN.format(**words))
+    case = Case(batch=2, heads=2, seqlen=8, head_dim=4, seed=7, **fields)
+    np.savez(tmp_path / "inputs.npz", **dict(zip("qkv", case.inputs(), strict=True)))
+    judged = diff(run(f"{tmp_path}/mine.py:attention", case, inputs=tmp_path / "inputs.npz"))
+    with np.load(tmp_path / "seen.npz") as file:
+        first = dict(file)
+    (tmp_path / "seen.npz").unlink()
+    assert "seed 7" in str(judged)
+    invoked(*shlex.split(diff_command(judged))[1:])
+    with np.load(tmp_path / "seen.npz") as again:
+        assert {*again} == {*first} and all(again[x].tobytes() == first[x].tobytes() for x in first)
+
+
+def test_a_seed_of_which_nothing_is_drawn_is_not_said(tmp_path: Path) -> None:
+    case = Case(seqlen=8, head_dim=4, seed=7)
+    np.savez(tmp_path / "inputs.npz", **dict(zip("qkv", case.inputs(), strict=True)))
+    judged = diff(run("flash", case, inputs=tmp_path / "inputs.npz", backend="emulator"))
+    assert "--seed" not in diff_command(judged) and "seed 7" not in str(judged)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from workbench import Case
+from workbench.case.user_code import function_of
 from workbench.foreign.find import find
-from workbench.foreign.user_code import function_of
 from workbench.testing.repeat import name_of, python_line
 
 

@@ -73,9 +73,7 @@ def test_the_rank_whose_merge_is_wrong_is_named_with_its_cause(tmp_path: Path) -
     found = diff(load_all(str(tmp_path)))
     assert (found.verdict, found.origin) == ("bug", "merge_weight")
     assert {*np.flatnonzero(found["merge_weight"].profile("q").outside)} <= {*range(16, 32)}
-    assert ["natural lse of each split is read as of base 2" in one.text for one in found.explain(20.0).causes] == [
-        True
-    ]
+    assert ["natural lse of each rank is read as of base 2" in one.text for one in found.explain(20.0).causes] == [True]
     text = str(found)
     assert "wrong at the queries of rank 1 (" in text and "the natural lse of each rank is read as of base 2" in text
     assert "keys of rank " in text and "of rank 1: actual" in text
@@ -96,9 +94,9 @@ def test_a_merge_by_lse_in_ranks(tmp_path: Path) -> None:
     assert found.verdict == "rounding" and found.trace.contract.normalisation == "lse"
 
 
-def changed(folder: Path, rank: int, **fields: Any) -> None:
+def changed(folder: Path, of: int, **fields: Any) -> None:
     """The file of a rank with other fields of its manifest."""
-    path = folder / f"rank{rank}.safetensors"
+    path = folder / f"rank{of}.safetensors"
     with safe_open(path, framework="numpy") as file:
         manifest = json.loads(file.metadata()["workbench"]) | fields
     save_file(load_file(path), path, {"workbench": json.dumps(manifest)})
@@ -115,7 +113,10 @@ def test_what_is_not_of_one_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="of 3 ranks 2 left no file beside"):
         load_all(str(tmp_path))
     changed(tmp_path, 1, schema="workbench.rank/9")
-    with pytest.raises(Refusal, match="not what a rank leaves: its schema must be .workbench.rank/1"):
+    with pytest.raises(Refusal, match="not what a rank leaves: .* schema 'workbench.rank/1'; got 'workbench.rank/9'"):
+        load_ranks(tmp_path)
+    changed(tmp_path, 1, schema="workbench.rank/1", rank="1")
+    with pytest.raises(Refusal, match="rank1.safetensors: not what a rank leaves: .*'rank' must be a whole number"):
         load_ranks(tmp_path)
 
 

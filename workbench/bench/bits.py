@@ -12,7 +12,6 @@ import numpy as np
 
 from workbench.bench.harness import gathered, spread
 from workbench.bench.showing import hiding, showing
-from workbench.case.box import WHOLE
 from workbench.case.case import Case
 from workbench.case.stages import STAGES
 from workbench.cuda.faults.benign import BENIGN
@@ -23,7 +22,7 @@ from workbench.judge.diff import diff
 from workbench.judge.stage import RIGHT_VERDICTS
 from workbench.reference.graph import upstream
 from workbench.reference.tables import table_of
-from workbench.trace.slots import Slots
+from workbench.trace.slots import of_case
 from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.bench-faults/1"
@@ -137,8 +136,6 @@ def roots(one: Trace, other: Trace) -> list[str]:
 
 def _differ(name: str, stage: np.ndarray, other: np.ndarray, trace: Trace) -> bool:
     """Whether two runs differ in a stage, of which slots of no query or key do not count."""
-    case, axes = trace.case, STAGES[name].axes
-    tiling = trace.contract.tiling(case.seqlen_k)
-    open_ = Slots(trace.contract, tiling, case.mask(), WHOLE.present(case)).open(name, axes)
+    open_ = of_case(trace.case, trace.contract, trace.case.mask()).open(name, STAGES[name].axes)
     kept = np.broadcast_to(True if open_ is None else ~open_, stage.shape)
     return stage[kept].tobytes() != other[kept].tobytes()

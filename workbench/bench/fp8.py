@@ -1,4 +1,4 @@
-"""The kernel on 8-bit codes in all its variants: its verdicts, its error against attention that nobody here wrote, and
+"""The kernel on codes in all its variants: its verdicts, its error against attention that nobody here wrote, and
 what a run of it takes.
 """
 

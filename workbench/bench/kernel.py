@@ -16,13 +16,13 @@ from workbench.bench.harness import gathered, torch_for
 from workbench.bench.latency import Call
 from workbench.case.case import Case
 from workbench.case.fields import QUANTISED
+from workbench.case.user_code import running
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.quiet import quiet
 from workbench.foreign.adapters import adapter_of
 from workbench.foreign.arguments import SCALES, parameters_of, stages_read
 from workbench.foreign.find import find, installed
 from workbench.foreign.run import run
-from workbench.foreign.user_code import running
 from workbench.judge.diff import Diff, diff
 from workbench.judge.stage import ORIGIN_VERDICTS
 from workbench.machine import machine, versions
@@ -67,7 +67,7 @@ def measure(
     - `kernel_us`: the GPU's work alone, one of `launches` runs in a replayed CUDA graph; null with the reason in
       `no_kernel_us`, on a CPU always.
 
-    `torch` has the same of the peer on the same inputs and device, in `dtype`: the case's, or float16 beside 8-bit
+    `torch` has the same of the peer on the same inputs and device, in `dtype`: the case's, or float16 beside
     codes, which are decoded to it. Torch chooses the backend. It is judged too: `refused` says why it is not timed.
     Calls of both take turns. `*_ratio` is our time over the peer's: below 1 is faster.
 

@@ -7,7 +7,7 @@ import numpy as np
 from workbench.bench.harness import gathered, spread
 from workbench.bench.score import FAULTS, FRESH, RUN_S, SCHEMA, SECONDS, is_right
 from workbench.bench.score import KNOWN as VIEWS
-from workbench.bench.showing import showing
+from workbench.bench.showing import can_show, showing
 from workbench.case.case import Case
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.floats import to_float64
@@ -77,7 +77,7 @@ def pair_row(drawn: tuple[str, str, int]) -> dict[str, Any]:
     cases: list[Case] = []
     while len(cases) < 1 + FRESH:
         case = showing(one, random)
-        cases += [case] if other.shows(case) else []
+        cases += [case] if can_show(other, case) else []
     try:
         traces = [run(one.kernel, case, faults=pair, backend="emulator") for case in cases]
     except Refusal:  # both change the same lines

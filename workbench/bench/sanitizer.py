@@ -116,9 +116,10 @@ def _text(cell: dict[str, Any]) -> str:
 
 def main(kernel: str, fault: str, where: str) -> None:
     """Run one kernel: on the GPU, or watched, with the findings' places as JSON in the last line."""
-    splits: dict[str, Any] = {"splits": 3} if KERNELS[kernel].splits else {}
     length = (CATALOGUE[fault].seqlen if fault else None) or 128
-    case = Case(seqlen=length, heads=2, head_dim=32, block_q=32, block_k=32, causal=True, **splits)
+    options: dict[str, Any] = {"seqlen_q": length, "seqlen_k": length, "heads": 2, "causal": True}
+    options |= {"head_dim": 32, "block_q": 32, "block_k": 32, "splits": 3 if KERNELS[kernel].splits else None}
+    case = Case(**options | dict(CATALOGUE[fault].needs if fault else {}))
     faults = [fault] if fault else []
     if where == "cuda":
         run_kernel(kernel, case, Options(faults=faults, probes="output", backend="cuda"), guarded=False)

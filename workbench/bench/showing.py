@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.cuda.effect import effective
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.conditions import always
 from workbench.cuda.faults.fault import Fault
@@ -33,17 +34,24 @@ TRIES = 1000
 def showing(fault: Fault, random: np.random.Generator) -> Case:
     """A settled case of several tiles in which the fault can show."""
     for _ in range(TRIES):
-        if fault.shows(case := _drawn(fault, random, shortest=65)):
+        if can_show(fault, case := _drawn(fault, random, shortest=65)):
             return case
     raise Refusal(f"in none of {TRIES} random cases can fault {fault.id} show")
 
 
+def can_show(fault: Fault, case: Case) -> bool:
+    """Whether a fault can show in a settled case: there it is in what is built, too."""
+    return fault.shows(case) and effective(fault, case)
+
+
 def hiding(fault: Fault, random: np.random.Generator) -> Case | None:
-    """A settled case with what the fault needs, in which it cannot show; None where none was found."""
+    """A settled case with what the fault needs, in which it changes what is built and cannot show; None where none was
+    found.
+    """
     if fault.shows is always:
         return None
     cases = (_drawn(fault, random, shortest=1) for _ in range(TRIES))
-    return next((case for case in cases if not fault.shows(case)), None)
+    return next((case for case in cases if not fault.shows(case) and effective(fault, case)), None)
 
 
 def _drawn(fault: Fault, random: np.random.Generator, shortest: int) -> Case:

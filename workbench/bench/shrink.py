@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.bench.harness import gathered, spread
-from workbench.bench.showing import FAULTS
+from workbench.bench.showing import FAULTS, can_show
 from workbench.case.case import Case
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fault import Fault
@@ -110,6 +110,6 @@ def _large(fault: Fault) -> list[Case]:
             case = settle(kernel, Case(**options | dict(fault.needs)))
         except Refusal:
             continue
-        if fault.shows(case) and case not in found:
+        if can_show(fault, case) and case not in found:
             found.append(case)
     return found[:TRIED]

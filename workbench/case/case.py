@@ -253,6 +253,13 @@ class Case:
         return np.random.default_rng((self.seed, 2)).random(shape, np.float32) >= self.dropout_p
 
     @property
+    def draws_beside(self) -> bool:
+        """Whether the seed draws more than q, k and v: sinks, which probs are kept, the order of pages, what stands
+        behind the end of a sequence.
+        """
+        return self.sinks == "normal" or self.dropout_p is not None or self.page_size is not None or self.ragged
+
+    @property
     def numbers(self) -> dict[str, float]:
         """What stages are made with: the scale, and the softcap and dropout_p where there are any."""
         beside = {name: x for name in ("softcap", "dropout_p") if (x := getattr(self, name)) is not None}
@@ -265,8 +272,7 @@ class Case:
         rows = np.arange(self.seqlen_q)[queries]
         diagonal: Any = self.diagonals[:, None, None, None] if self.ragged else self.diagonal
         beyond = np.arange(self.seqlen_k) - (rows[:, None] + diagonal)  # keys after the row's own
-        left, right = self.sides
-        seen: np.ndarray = ((beyond >= -left) | (left == -1)) & ((beyond <= right) | (right == -1))
+        seen = in_window(beyond, *self.sides)
         if not self.ragged:
             return seen
         q, k = (x[:, None, None, None] for x in (self.lengths_q, self.lengths_k))
@@ -312,3 +318,9 @@ class Case:
                     f"overflows in {name}"
                 )
         return q, k, v
+
+
+def in_window(beyond: np.ndarray, left: int, right: int) -> np.ndarray:
+    """Whether keys lie in a window of two sides, of how far each is behind its row's own; -1: a side has no end."""
+    seen: np.ndarray = ((beyond >= -left) | (left == -1)) & ((beyond <= right) | (right == -1))
+    return seen

@@ -155,7 +155,7 @@ class Contract:
     partials_rounding: str = clause("how the cast of partial_O rounds", one_of(ROUNDINGS), "nearest")
     out_rounding: str = clause("how the cast of out rounds", one_of(ROUNDINGS), "nearest")
     operands_dtype: str = clause(
-        "to which 8-bit codes are decoded before products read them; float32: not rounded", DTYPE, "float32"
+        "to which codes are decoded before products read them; float32: not rounded", DTYPE, "float32"
     )
     saturates: bool = clause(
         "whether casts turn what is too large into the largest value instead of an infinity", TRUTH, False
@@ -190,7 +190,7 @@ def of_dict(document: Mapping[str, Any]) -> Contract:
     outside its rule.
     """
     known = {field.name for field in fields(Contract)}
-    document = {**_LATER, **document}
+    document = {**{name: _USUAL[name] for name in _LATER}, **document}
     if lacking := [name for name in sorted(known) if name not in document]:
         raise Refusal(f'"contract" lists what is "assumed", and so holds every field; it lacks {", ".join(lacking)}')
     given = plain(numbers({name: value for name, value in document.items() if name != "assumed"}))
@@ -210,15 +210,10 @@ def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-#: fields that came after the first traces of this schema, and what these mean
-_LATER: Mapping[str, Any] = {
-    "tanh": "exact",
-    "tensor_core": None,
-    "input_rounding": "any",
-    "sinks": "last",
-    "lse_includes_sink": True,
-    "score_mod_ulps": 4.0,
-}
+#: field -> what is meant where nobody says it
+_USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(Contract)}
+#: fields that came after the first traces of this schema, which mean what is usual
+_LATER = ("tanh", "tensor_core", "input_rounding", "sinks", "lse_includes_sink", "score_mod_ulps")
 #: field that says how a function is computed -> the number of the case that it is due to, and its relative errors
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     one.name: one.metadata["function"] for one in fields(Contract) if one.metadata.get("function")
@@ -244,7 +239,7 @@ def of_foreign(
 ) -> Contract:
     """The contract that a foreign kernel declares, the weakest choice where it is silent.
 
-    `operands_dtype`: the 16-bit dtype of the decoded inputs of a kernel on 8-bit codes, where these were seen; else its
+    `operands_dtype`: the 16-bit dtype of the decoded inputs of a kernel on codes, where these were seen; else its
     products may be of float8. `gpu`: the generation of the GPU on which it ran, where that is known: what its tensor
     cores keep is assumed, and that they multiply is not.
 
@@ -296,8 +291,8 @@ def of_foreign(
         "base2": False,
         "scores_scaled": True,
         "row_max": "running",
-        **({} if case.sinks is None else {"sinks": "last", "lse_includes_sink": True}),
-        **({} if case.score_mod is None else {"score_mod_ulps": 4.0}),
+        **({} if case.sinks is None else {name: _USUAL[name] for name in ("sinks", "lse_includes_sink")}),
+        **({} if case.score_mod is None else {"score_mod_ulps": _USUAL["score_mod_ulps"]}),
         "normalisation": "any",
         "tile_order": "ascending",
         "skips_masked_tiles": False,

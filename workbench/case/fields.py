@@ -20,7 +20,7 @@ GIVEN = "given"
 TINIEST, SMALLEST_NORMAL, LARGEST = 2.0**-149, 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 #: what a field is for: the mathematical problem; how keys and values lie in memory; what inputs are drawn from; how
-#: these become 8-bit codes; how a kernel cuts the problem; how kernels of ours compute it
+#: these become codes; how a kernel cuts the problem; how kernels of ours compute it
 PROBLEM, LAID, DRAWN, QUANTISER = "problem", "laid", "drawn", "quantiser"
 TILES, ARITHMETIC = "tiles", "arithmetic"
 
@@ -140,7 +140,7 @@ class Field(NamedTuple):
     role: str
     rule: Rule
     help: str  #: of its option
-    on_codes: bool = False  #: whether it is of kernels on 8-bit codes alone
+    on_codes: bool = False  #: whether it is of kernels on codes alone
     keywords: tuple[str, ...] = ()  #: of a foreign function that is called with it where a case has one, in libraries
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from workbench.floats import smallest_normal
+
 
 @dataclass(frozen=True, eq=False)
 class Format:
@@ -42,6 +44,11 @@ class Format:
     def kinds(self) -> tuple[str, ...]:
         """What codes are decoded with, as the first words of stages: scale, and zero or global where it has them."""
         return ("scale", *["zero"] * self.zero, *["global"] * self.tensor_scale)
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest value that has all its digits; 0 of whole numbers."""
+        return 0.0 if self.dtype is None or self.dtype == _INT8 else smallest_normal(self.dtype)
 
     @property
     def four_bits(self) -> bool:
@@ -92,6 +99,11 @@ BY_DTYPE: Mapping[np.dtype, str] = {
 def blocks_of(codes: str, scale_of: str | None, head_dim: int) -> int:
     """How many scales a row of `head_dim` codes has."""
     return -(-head_dim // FORMATS[codes].block) if scale_of == "block" else 1
+
+
+def kinds_of(codes: str | None) -> tuple[str, ...]:
+    """`Format.kinds`; those of any where nobody told the format."""
+    return ("scale", "zero", "global") if codes is None else FORMATS[codes].kinds
 
 
 def said_by(dtype: str | None, codes: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Inputs that are not a case's own, as arrays: q, k and v, or 8-bit codes and scales in their place, and
+"""Inputs that are not a case's own, as arrays: q, k and v, or codes and scales in their place, and
 a mask and a bias beside them.
 """
 

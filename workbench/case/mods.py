@@ -6,45 +6,39 @@ that NumPy's arrays do not suit is given tensors, in float64 and int64.
 """
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from workbench.case import user_code
 from workbench.case.fields import name_of
 from workbench.refusal import Refusal
 
 
 def function_of(mod: str | Callable[..., Any], field: str) -> Callable[..., Any]:
-    """The function that a field of a case is, or names as path.py:name or module:name; Refusal where there is none."""
-    return _read(mod, field) if isinstance(mod, str) else mod
-
-
-@cache
-def _read(text: str, field: str) -> Callable[..., Any]:
-    path, _, name = text.rpartition(":")
-    if path.endswith(".py") and not Path(path).is_file():
-        raise Refusal(f"{field}={text}: no such file: {path}")
+    """The function that a field of a case is, or names as path.py:name or module:name; Refusal where there is none. A
+    file is loaded as of `user_code.function_of`.
+    """
+    if not isinstance(mod, str):
+        return mod
+    path, _, name = mod.rpartition(":")
+    if path.endswith(".py"):
+        if not Path(path).is_file():
+            raise Refusal(f"{field}={mod}: no such file: {path}")
+        try:
+            return user_code.function_of(Path(path), name)
+        except Refusal as refusal:
+            raise Refusal(f"{field}={mod}: {refusal}") from None
     try:
-        module = _module(Path(path)) if path.endswith(".py") else importlib.import_module(path)
+        module = importlib.import_module(path)
     except Exception as error:  # the user's own
-        raise Refusal(f"{field}={text}: {path} could not be imported: {type(error).__name__}: {error}") from None
+        raise Refusal(f"{field}={mod}: {path} could not be imported: {type(error).__name__}: {error}") from None
     if not callable(found := getattr(module, name, None)):
-        raise Refusal(f"{field}={text}: {path} has no function {name}")
+        raise Refusal(f"{field}={mod}: {path} has no function {name}")
     return found
-
-
-def _module(path: Path) -> Any:
-    """The module in a file, under a name of its own."""
-    spec = importlib.util.spec_from_file_location(f"workbench_mod_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def evaluated(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.ndarray | None = None) -> np.ndarray:
@@ -55,7 +49,7 @@ def evaluated(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.nda
     shape = np.broadcast_shapes(*(x.shape for x in indices))
     given = indices if score is None else (score, *indices)
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), user_code.running(function):
             try:
                 found = np.asarray(function(*given))
             except Exception:

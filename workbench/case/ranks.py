@@ -59,6 +59,13 @@ def dealt(length: int, ranks: int, order: str = "contiguous") -> list[Ranges]:
     return [ORDERS[order](length, rank, ranks) for rank in range(ranks)]
 
 
+def spoken(words: str, of_ranks: bool) -> str:
+    """What a step, a hypothesis or the name of an axis says of splits, where these are the keys of ranks; nothing that
+    anybody else wrote is in such words.
+    """
+    return words.replace("split", "rank") if of_ranks else words
+
+
 def indices(held: Sequence[range]) -> np.ndarray:
     """The indices of some ranges, in their order."""
     return np.concatenate([np.arange(x.start, x.stop, x.step) for x in held] or [np.arange(0)])

@@ -1,7 +1,7 @@
 """The vocabulary: every intermediate of an attention kernel, and its axes.
 
 What a stage is made of, its value, bounds and definition are its step in `reference/tables.py`, which has the same
-stages. Axes: b batch, h head, q query, k key, d dim, t key tile (counted over the whole row), s split, c 8-bit code, g
+stages. Axes: b batch, h head, q query, k key, d dim, t key tile (counted over the whole row), s split, c code, g
 block of dims that share a scale.
 """
 
@@ -45,7 +45,7 @@ def _stages(
 
 _OF_CODES = ("scale", "zero", "global", "codes", "lut", "dequant")
 _OF_KV = [f"{what}_{x}" for what in _OF_CODES for x in "kv"]
-#: from q, k and v to what attention reads of them, by way of 8-bit codes
+#: from q, k and v to what attention reads of them, by way of codes
 _DECODING = _stages(
     {f"scale_{x}": "h" for x in INPUTS}
     | {f"codes_{x}": INPUT_AXES[x] for x in INPUTS}
@@ -135,19 +135,23 @@ def absent(
     return frozenset([*tables, *(name for name, stage in STAGES.items() if stage.due and stage.due not in numbers)])
 
 
-def stages_of(algorithm: str, numbers: Collection[str] = (), coded: str = "qkv") -> dict[str, Stage]:
-    """The stages that a kernel may have on a case with these `numbers` and `coded` inputs, in data-flow order."""
-    lacks = absent(numbers=numbers, coded=coded)
+def stages_of(
+    algorithm: str, numbers: Collection[str] = (), coded: str = "qkv", kinds: Collection[str] = ("zero", "global")
+) -> dict[str, Stage]:
+    """The stages that a kernel may have on a case with these `numbers`, `coded` inputs and `kinds` of its format, as of
+    `absent`, in data-flow order.
+    """
+    lacks = absent(numbers=numbers, coded=coded, kinds=kinds)
     return {name: stage for name, stage in ALGORITHMS[algorithm].items() if name not in lacks}
 
 
 def before_attention(algorithm: str) -> tuple[str, ...]:
-    """The stages of a kernel on 8-bit codes before qk, in data-flow order; none of others."""
+    """The stages of a kernel on codes before qk, in data-flow order; none of others."""
     return tuple(name for name in ALGORITHMS[algorithm] if name in _DECODING or name in _BLOCK_DECODING)
 
 
 def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False, scale_of: str | None = None) -> str:
-    """Whose stages all of `names` are, which are STAGES: the first of ALGORITHMS; with `codes` none but those of 8-bit
+    """Whose stages all of `names` are, which are STAGES: the first of ALGORITHMS; with `codes` none but those of
     codes, with `splits`, of keys that are split, none but those that merge; with a `scale_of` (`Case.scale_of`) those
     that have scales for it.
     """

@@ -198,7 +198,7 @@ def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_j
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the variants over [1]")
 @json_option
 def fp8(backend: str, jobs: int, as_json: bool) -> None:
-    """Judge the kernel on 8-bit codes in all variants, hold its out against PyTorch's attention, and time it."""
+    """Judge the kernel on codes in all variants, hold its out against PyTorch's attention, and time it."""
     from workbench.bench import fp8 as bench_fp8
 
     _measured(bench_fp8, as_json, backend, jobs)

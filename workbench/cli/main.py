@@ -85,7 +85,7 @@ def commands(context: click.Context) -> None:
     workbench diff my_kernel.py:attention --against flash              beside another kernel: where the two part
     workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
-    from workbench.foreign.user_code import command
+    from workbench.case.user_code import command
 
     context.with_resource(command())
 

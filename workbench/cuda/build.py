@@ -48,14 +48,30 @@ class Build:
         return {"lineinfo": True, "launch_bounds": self.source.namespace["THREADS"]}
 
 
-class _Switches(ast.NodeTransformer):
-    """Puts the branch that is taken in the place of an `if` of a capital that is bound to True or False."""
+class Switches(ast.NodeTransformer):
+    """Puts the branch that is taken in the place of an `if` of a capital that is bound to True or False, and leaves out
+    what is behind a function's end.
+    """
 
     def __init__(self, bound: Mapping[str, Any]) -> None:
         self.bound = bound
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         """The `if`, or one of its branches."""
+        return self._taken(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        """The same of a conditional expression."""
+        return self._taken(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """The function up to its first `return` that no `if` is left of."""
+        self.generic_visit(node)
+        end = next((i for i, one in enumerate(node.body, 1) if isinstance(one, ast.Return)), None)
+        node.body = node.body[:end]
+        return node
+
+    def _taken(self, node: Any) -> Any:
         self.generic_visit(node)
         switch = self.bound.get(node.test.id) if isinstance(node.test, ast.Name) else None
         return (node.body if switch else node.orelse) if isinstance(switch, bool) else node
@@ -64,7 +80,7 @@ class _Switches(ast.NodeTransformer):
 def _switched(kernel: ast.FunctionDef, bound: Mapping[str, Any]) -> None:
     """Leave only the branches that are taken, and of the parameters none that only the others need."""
     before = _names(kernel)
-    _Switches(bound).visit(kernel)
+    Switches(bound).visit(kernel)
     gone = before - _names(kernel)
     kernel.args.args = [parameter for parameter in kernel.args.args if parameter.arg not in gone]
 
@@ -75,15 +91,19 @@ def _names(tree: ast.AST) -> set[str]:
 
 class _Probes(ast.NodeTransformer):
     """Turns `probe.<stage>[index] = value` into a store to an argument for wanted stages and drops it for others;
-    `boxed`: only where the index is in a box, into a buffer that begins there.
+    `boxed`: only where the index is in a box, into a buffer that begins there. What only probes need, such as a sum
+    that takes all lanes, is `x, y = probe(value, value)`: it goes where no stage of the kernel is wanted.
     """
 
-    def __init__(self, wanted: Sequence[str], boxed: bool) -> None:
-        self.wanted, self.boxed = wanted, boxed
+    def __init__(self, wanted: Sequence[str], boxed: bool, probed: bool) -> None:
+        self.wanted, self.boxed, self.probed = wanted, boxed, probed
         self.found: list[str] = []
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:
         """Keep, redirect or drop one assignment."""
+        if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "probe":
+            node.value = ast.copy_location(ast.Tuple(node.value.args, ast.Load()), node.value)
+            return node if self.probed else None
         target = node.targets[0]
         if not (isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute)):
             return node
@@ -107,6 +127,12 @@ class _Probes(ast.NodeTransformer):
     visit_If = visit_For = _block
 
 
+def _probed(tree: ast.AST) -> set[str]:
+    """The stages that a kernel has probes of."""
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return {node.attr for node in found if isinstance(node.value, ast.Name) and node.value.id == "probe"}
+
+
 def _in_box(node: ast.Assign, target: ast.Subscript, stage: Stage) -> ast.stmt:
     """The store under the condition that its index is in the box, counted from the box's first."""
     indices = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
@@ -126,7 +152,8 @@ def _in_box(node: ast.Assign, target: ast.Subscript, stage: Stage) -> ast.stmt:
 
 
 @functools.cache
-def _text(file: Path, faults: tuple[Fault, ...]) -> str:
+def text_of(file: Path, faults: tuple[Fault, ...]) -> str:
+    """A source with faults put in; Refusal for one whose text no longer matches."""
     return applied(file.read_text(), faults, file.name)
 
 
@@ -144,11 +171,11 @@ def build(
 
     Raises Refusal for a fault whose text no longer matches.
     """
-    text = _text(file, faults)
+    text = text_of(file, faults)
     tree = ast.parse(text, str(file))
     (kernel,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
     _switched(kernel, constants.names())
-    transformer = _Probes(probes, boxed)
+    transformer = _Probes(probes, boxed, _probed(kernel) & {*probes} != set())
     transformer.visit(kernel)
     found = tuple(dict.fromkeys(transformer.found))
     parameters = tuple(argument.arg for argument in kernel.args.args)

@@ -347,10 +347,11 @@ KERNEL = Kernel(
     algorithm="fp8",
     file=Path(__file__),
     functions={"fp8_forward": Path(__file__)},
-    summary="FlashAttention on 8-bit codes: decode tables in shared memory, scores from tensor cores",
+    summary="FlashAttention on codes: decode tables in shared memory, scores from tensor cores",
     settles=settle,
     constants=constants,
     launches=lambda case: [Launch("fp8_forward", flash_build.grid(case))],
     contract=contract,
+    masks=False,
     quantised=True,
 )

@@ -60,8 +60,9 @@ class Kernel:
     constants: Callable[..., Constants]
     launches: Callable[[Case], Sequence[Launch]]  #: in order
     contract: Callable[[Case], Contract]
+    masks: bool = True  #: whether it takes a mask, a bias and a dropout mask beside q, k and v
     splits: bool = False  #: whether it takes the case option splits
-    quantised: bool = False  #: whether it reads 8-bit codes of float32 inputs, and takes the case options about them
+    quantised: bool = False  #: whether it reads codes, and takes the case options about them
 
     def faults_of(self, file: Path, faults: Sequence[Fault]) -> tuple[Fault, ...]:
         """Those of its `faults` that change the source `file`."""

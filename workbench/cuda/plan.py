@@ -26,7 +26,7 @@ from workbench.case.stages import (
     shape,
 )
 from workbench.cuda import arrays as in_memory
-from workbench.cuda import quantised
+from workbench.cuda import effect, quantised
 from workbench.cuda.arrays import View
 from workbench.cuda.build import Build
 from workbench.cuda.faults import catalogue
@@ -69,9 +69,16 @@ class Plan:
 
     def arguments(self, built: Build, arrays: dict[str, Any]) -> tuple[Any, ...]:
         """Values of a build's arguments: its parameters by name, then the box and the stages it dumps, from
-        `arrays`, which are those of the plan with its views, where the backend can reach them.
+        `arrays`, which are those of the plan with its views, where the backend can reach them. Refusal where a fault
+        reads what the case has not.
         """
         values = {**scalars(self.trace.case), **arrays}
+        if lacking := [name for name in built.parameters if name not in values]:
+            needs = {name: value for fault in self.faults for name, value in fault.needs.items()}
+            raise Refusal(
+                f"{', '.join(self.trace.faults)} reads {', '.join(lacking)}, which {self.kernel.name} has not on this "
+                f"case; it shows with {', '.join(f'{name}={value}' for name, value in needs.items())}"
+            )
         box = ("box",) if self.box is not None and built.probes else ()
         return tuple(values[name] for name in (*built.parameters, *box, *built.probes))
 
@@ -96,13 +103,14 @@ class Plan:
         return tuple(stage for stage in self.trace.stages if stage not in (*OWN_BUFFERS, *OF_QUANTISER))
 
 
-def plan(name: str, case: Case, options: Options) -> Plan:
+def plan(name: str, case: Case, options: Options, *, again: bool = False) -> Plan:
     """Kernel `name` on `case`, with the faults of the options put in. The trace knows no backend yet.
 
     Of the options, `inputs` are those of `inputs.normalised`, the case's own where None; `feed` are arrays, in place of
     what the quantiser or an earlier launch makes, with the axes of the stages; `where` limits the dumps, and the trace
-    is of the whole case still. Refusal for a case, fault, input or feed that the kernel cannot take, and for dumps of
-    more than `limit_gb`.
+    is of the whole case still. `again`: who asks for the case did not choose the faults, and may have one that is
+    in no line of it. Refusal for a case, fault, input or feed that the kernel cannot take, and for dumps of more than
+    `limit_gb`.
     """
     kernel, feed = KERNELS[name], options.feed
     case = settle(kernel, case)
@@ -115,7 +123,10 @@ def plan(name: str, case: Case, options: Options) -> Plan:
         raise Refusal(f"kernel {name} takes {', '.join(between) or 'no stages'} from outside; got {', '.join(unknown)}")
     codes = put_in({**given, **feed}, case, f"kernel {name}")
     beside = {x: given[x] for x in MASKS if x in given}
-    if beside and kernel.quantised:
+    if not again:
+        launched = [one.function for one in launches(case, kernel, tuple(feed))]
+        effect.check(kernel, case, kernel.constants(case, (*read, *beside)), chosen, launched)
+    if beside and not kernel.masks:
         raise Refusal(f"kernel {name} takes no mask and no bias; among the inputs are {', '.join(beside)}")
     wanted = requested(kernel, case, options.probes)
     box = None if options.where is None else parse(options.where, case)

@@ -1,4 +1,4 @@
-"""What a kernel on 8-bit codes reads: its inputs, quantised."""
+"""What a kernel on codes reads: its inputs, quantised."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -49,13 +49,14 @@ def choose_backend(backend: str) -> str:
     return "emulator" if found is None else "cuda"
 
 
-def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True) -> Trace:
-    """The trace of kernel `name` on `case`, with options as of `plan`, and of `where` they limit it to that alone.
+def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True, again: bool = False) -> Trace:
+    """The trace of kernel `name` on `case`, with options and `again` as of `plan`, and of `where` they limit it to that
+    alone.
 
     Refusal for a case, fault or input that the kernel cannot take; Unavailable for a backend that this machine lacks.
     `guarded`: a fault that reads past its inputs finds memory of this run there.
     """
-    made = plan(name, case, options)
+    made = plan(name, case, options, again=again)
     backend = choose_backend(options.backend)
     memory = Memory(backend, made.arrays, made.views, made.inputs, made.guard if guarded else 0)
     wanted = made.trace.requested
@@ -79,10 +80,10 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True)
     # what was put in belongs to this case alone
     anew = options.inputs is None and not options.feed
 
-    def again(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
-        return run_kernel(name, case, replace(options, backend=backend, inputs=inputs), guarded=guarded)
+    def once_more(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
+        return run_kernel(name, case, replace(options, backend=backend, inputs=inputs), guarded=guarded, again=True)
 
-    rerun = again if anew else None
+    rerun = once_more if anew else None
     trace = _of_launches(made.trace, builds) if options.feed else made.trace
     lines = functools.partial(lines_of, builds, [x for x in trace.stages if x not in trace.put_in], made.faults)
     trace = replace(trace, backend=backend, versions=versions(backend), rerun=rerun, find_lines=lines)

@@ -45,7 +45,7 @@ class Adapter:
     device: str = "cuda"  #: where its arrays live unless it is said
     fixed: Mapping[str, Any] = field(default_factory=dict)  #: keywords of every call
     rules: tuple[Rule, ...] = ()
-    call: Callable[[Call], Any] = packages.plain  #: where keywords alone do not say all
+    call: Callable[[Call], Any] | None = None  #: where keywords alone do not say all
     poisoned: bool = True  #: whether nothing reads behind the end of a sequence; else what lies there is finite
 
     @property
@@ -54,7 +54,9 @@ class Adapter:
         return self.function.partition(".")[0].partition(":")[0]
 
     def keywords(self, asked: Asked) -> dict[str, Any]:
-        """What it is called with by keyword where they say all, arrays in NumPy."""
+        """What it is called with by keyword, arrays in NumPy; none where these do not say all."""
+        if self.call is not None:
+            return {}
         found = dict(self.fixed)
         for what, words in self.takes.items():
             for word in filter(None, words.split(", ")):

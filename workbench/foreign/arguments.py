@@ -159,7 +159,16 @@ def _stages(
     anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
     if lacking := [x for x in MASKS if x in read and x not in parameters and not anything]:
         raise Refusal(f"{name} takes no {' and no '.join(lacking)}, which the inputs hold: give it the keyword")
-    wanted = [*named, *(scale for scale in BESIDE_CODES if scale in parameters)]
+    codes = case.codes or next(iter(KINDS))
+    of_format = [f"{kind}_{x}" for kind in FORMATS[codes].kinds for x in case.coded]
+    beside = [x for x in BESIDE_CODES if x in parameters]
+    needed = [x for x in beside if parameters[x].default is inspect.Parameter.empty]
+    if lacking := [x for x in needed if x not in of_format]:
+        raise Refusal(
+            f"{name} needs {' and '.join(lacking)}, which {codes} codes of {', '.join(case.coded)} do not have: "
+            "give it a default"
+        )
+    wanted = [*named, *(x for x in beside if x in of_format)]
     if unread := [stage for stage in feed if stage not in wanted]:
         raise Refusal(f"{name} reads {', '.join(wanted)}; {', '.join(unread)} cannot be fed")
     algorithm = algorithm_of(wanted, codes=case.codes is not None, scale_of=case.scale_of)
@@ -167,7 +176,7 @@ def _stages(
     if "merge_weight" in ALGORITHMS[algorithm]:
         case = case.but(splits=case.splits or SPLITS)
     if before_attention(algorithm):
-        case = case.but(codes=case.codes or next(iter(KINDS)), quantiser_scale=case.quantiser_scale or SCALINGS[0])
+        case = case.but(codes=codes, quantiser_scale=case.quantiser_scale or SCALINGS[0])
     given = put_in(read, case, name)
     sources = {stage: feed.get(stage, given.get(stage, REFERENCE)) for stage in wanted}
     stages = values(algorithm, case, read, sources, name)
@@ -202,7 +211,7 @@ def _codes(
         )
     if case.codes is None and not takes:
         if case.quantiser_scale is not None:
-            raise Refusal(f"quantiser_scale is for kernels on 8-bit codes: say codes too; {name} got none")
+            raise Refusal(f"quantiser_scale is for kernels on codes: say codes too; {name} got none")
         return case, {}
     if case.codes is None:
         raise Refusal(

@@ -18,6 +18,7 @@ from workbench.case.options import Options
 from workbench.case.presets import fields_of, merged
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, before_attention
 from workbench.case.tensor_cores import generation_of
+from workbench.case.user_code import Function, running
 from workbench.foreign import returned
 from workbench.foreign.adapters import adapter_of, lives
 from workbench.foreign.arguments import arguments_of
@@ -29,7 +30,6 @@ from workbench.foreign.lines import lines_of
 from workbench.foreign.packages import Call
 from workbench.foreign.probes import interpreter as triton_interpreter
 from workbench.foreign.repeats import repeated
-from workbench.foreign.user_code import Function, running
 from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.trace import seen
 from workbench.trace.narrow import narrowed
@@ -91,10 +91,10 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
         keywords = {key: over(x) if isinstance(x, np.ndarray) else x for key, x in call.keywords.items()}
         try:
             with running(function), triton_interpreter.guarded():
-                if adapter is None:
+                if adapter is None or adapter.call is None:
                     made = function(*positional.values(), **keywords, **more)
                 else:
-                    made = adapter.call(Call(function, asked, **positional, keywords=keywords, over=over))
+                    made = adapter.call(Call(function, asked, **positional, over=over))
                 found, parts, declared = returned.read(made, name)  # waits for it, and so may find that it failed
         except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
@@ -117,7 +117,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     declared = merged(said, declared, name)
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and before_attention(algorithm):
-        raise Refusal(f"{name}: stages of a kernel on 8-bit codes are given whole; {next(iter(parts))} is not")
+        raise Refusal(f"{name}: stages of a kernel on codes are given whole; {next(iter(parts))} is not")
     measured = {} if options.calibration is None else _measured(options.calibration, case, declared)
     own = {stage: x for stage, x in stages.items() if stage not in put_in}
     told = measured | _tiling_of(case, put_in) | dict(declared)

@@ -1,6 +1,5 @@
 """What code runs in this process: the files of a function, the shared objects that are loaded, the machine."""
 
-import hashlib
 import inspect
 import os
 import platform
@@ -12,8 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from workbench.case.user_code import sources_beside
 from workbench.cuda.gpu import gpu
-from workbench.foreign.extension import sources_beside
+from workbench.files import of_python, sha256_of
 from workbench.machine import versions
 from workbench.trace.provenance import File, Provenance, is_object
 
@@ -111,35 +111,13 @@ def _foreign_object(path: Path) -> bool:
 
 
 @cache  # sysconfig makes up its paths anew at every call, and every run asks this of each shared object
-def of_python(path: Path) -> bool:
-    """Whether a file is of Python's installation or environment."""
-    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return any(path.is_relative_to(Path(folder).resolve()) or path.is_relative_to(folder) for folder in folders)
-
-
 def _file(path: Path, *, loaded: bool, deleted: bool = False) -> File:
     """The record of a file; `deleted`: what is in memory is no more on disk."""
     if deleted or not path.exists():
         return File(str(path), "", "", loaded)
     status = path.stat()
     modified = datetime.fromtimestamp(int(status.st_mtime), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return File(str(path), _sha256(path, status.st_mtime_ns, status.st_size), modified, loaded)
-
-
-def sha256_of(path: Path) -> str:
-    """The hash of a file; empty where there is none."""
-    try:
-        status = path.stat()
-        return _sha256(path, status.st_mtime_ns, status.st_size)
-    except OSError:
-        return ""
-
-
-@cache
-def _sha256(path: Path, modified_ns: int, size: int) -> str:
-    """The hash of a file, once for each time that it was written."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return File(str(path), sha256_of(path), modified, loaded)
 
 
 def failed(provenance: Provenance, name: str) -> tuple[str, ...]:

@@ -5,16 +5,13 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from workbench.case.user_code import sources_beside
 from workbench.refusal import Refusal, Unavailable
-from workbench.trace.provenance import SOURCES
-
-#: where they are looked for, beside what was built or uses it
-_FOLDERS = (".", "csrc", "src", "cuda", "kernels", "include")
 
 
 @dataclass(frozen=True)
@@ -71,13 +68,6 @@ def newer_sources(path: Path) -> tuple[str, ...]:
         sources = [*sources_beside(path.parent)]
     built = path.stat().st_mtime
     return tuple(sorted(str(one) for one in sources if one.is_file() and one.stat().st_mtime > built))
-
-
-def sources_beside(folder: Path) -> Iterator[Path]:
-    """The sources in a folder, and in those folders of it that usually hold them."""
-    for path in sorted(path for name in _FOLDERS for path in (folder / name).glob("*")):
-        if path.suffix in SOURCES and path.is_file():
-            yield path
 
 
 def _cxx11_abi(demangled: Sequence[str]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from workbench.arrays import as_numpy
 from workbench.case import masks as mask
 from workbench.case.case import Case
 from workbench.case.contract import Contract
+from workbench.case.formats import kinds_of
 from workbench.case.inputs import CODES
 from workbench.case.stages import INPUTS, shape, stages_of
 from workbench.floats import FLOATS, to_float64
@@ -46,7 +47,7 @@ def values(
     array. `case` is settled: it tells tiles and splits. Refusal for what is no stage of `algorithm`, and for an array
     or a file that does not fit; `where` names the run in messages.
     """
-    known = stages_of(algorithm, case.numbers, case.coded)
+    known = stages_of(algorithm, case.numbers, case.coded, kinds_of(case.codes))
     if unknown := [name for name in feed if name not in known]:
         raise Refusal(f"{where}: stages of {algorithm} are {', '.join(known)}; got {', '.join(unknown)}")
     made: dict[str, np.ndarray] = {}

@@ -12,9 +12,10 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from workbench.case.user_code import Function, function_of, prints_aside
 from workbench.foreign import adapters
-from workbench.foreign.user_code import Function, function_of, prints_aside
-from workbench.refusal import Refusal
+from workbench.foreign.lacking import lacking
+from workbench.refusal import Refusal, Unavailable
 
 GROUP = "workbench.kernels"
 
@@ -59,7 +60,9 @@ def load(kernel: Installed) -> Callable[..., Any]:
 
 
 def find(target: str) -> Function:
-    """The function that `path.py:function`, an adapter or a name of `installed` names; Refusal where there is none."""
+    """The function that `path.py:function`, an adapter or a name of `installed` names; Refusal where there is none,
+    Unavailable where its file needs what this machine lacks.
+    """
     if (kernel := None if ":" in target else installed().get(target)) is not None:
         return load(kernel)
     if (adapter := adapters.known(target)) is not None:
@@ -73,4 +76,9 @@ def find(target: str) -> Function:
         raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}{known}")
     if not Path(path).is_file():
         raise Refusal(f"{path}: no such file")
-    return function_of(Path(path), name)
+    try:
+        return function_of(Path(path), name)
+    except Refusal as refusal:
+        if (error := refusal.__cause__) is not None and (why := lacking(error, str(Path(path).resolve()))):
+            raise Unavailable(why) from None
+        raise refusal from None

@@ -18,12 +18,12 @@ from workbench.case.inputs import by_name
 from workbench.case.options import Options
 from workbench.case.presets import fields_of
 from workbench.case.ranks import Rank, bounds_of, dealt
+from workbench.case.user_code import Function, running
 from workbench.floats import DTYPES
 from workbench.foreign import returned
 from workbench.foreign.arguments import parameters_of
 from workbench.foreign.call import run_foreign
 from workbench.foreign.feed import reference
-from workbench.foreign.user_code import Function, running
 from workbench.reference.forward import PLAIN
 from workbench.refusal import Refusal
 from workbench.trace.merged import Partials, told
@@ -83,7 +83,8 @@ def run_merge(function: Function, case: Case, options: Options, *, name: str) ->
     if options.feed:
         raise Refusal(f"{name} takes outs and lses, which are made for it: {', '.join(options.feed)} cannot be fed")
     said = {} if options.contract is None else fields_of(options.contract, case)
-    given = _given(said, case, options, name)
+    read = by_name(case, options.inputs)
+    given = _given(said, case, read, name)
 
     def reduce(**_: Any) -> dict[str, Any]:
         found = returned.read(function(**given.handed(options)), name)
@@ -105,7 +106,7 @@ def run_merge(function: Function, case: Case, options: Options, *, name: str) ->
         trace = run_foreign(
             made,
             case.but(splits=len(given.ranks)),
-            replace(options, contract=promised, feed=given.partials.stages, where=None, layout="bhsd"),
+            replace(options, contract=promised, feed=given.partials.stages, inputs=read, where=None, layout="bhsd"),
             name=name,
         )
 
@@ -124,7 +125,7 @@ def _written(function: Function) -> Function:
     return function if isroutine(function) else type(function).__call__
 
 
-def _given(said: Mapping[str, Any], case: Case, options: Options, name: str) -> Given:
+def _given(said: Mapping[str, Any], case: Case, read: Mapping[str, np.ndarray], name: str) -> Given:
     """What the merge is given of a case; Refusal for what its contract may not say."""
     if case.codes is not None:
         raise Refusal(f"{name} merges results, and reads no codes; the case says {case.codes}")
@@ -143,7 +144,7 @@ def _given(said: Mapping[str, Any], case: Case, options: Options, name: str) -> 
     if sorted(chosen) != order["ascending"]:
         raise Refusal(f'"contract" field tile_order must list the {len(ranks)} ranks of this case; got {[*chosen]}')
     cut = replace(PLAIN, splits=len(ranks), split_bounds=bounds_of(ranks))
-    state = reference("split_k", case, by_name(case, options.inputs), name, cut)
+    state = reference("split_k", case, read, name, cut)
     with np.errstate(divide="ignore", invalid="ignore"):
         lses = state["partial_max"] + np.log(state["partial_sum"])
         outs = np.nan_to_num(state["partial_O"] / state["partial_sum"][..., None])

@@ -3,7 +3,7 @@
 import importlib
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +43,7 @@ class Call:
     q: Any
     k: Any
     v: Any
-    keywords: Mapping[str, Any]  #: where they say all; arrays are of the function's library, as q, k and v are
-    over: Callable[[np.ndarray], Any]  #: an array of NumPy's as one of that library
-
-
-def plain(call: Call) -> Any:
-    """q, k, v and keywords."""
-    return call.function(call.q, call.k, call.v, **call.keywords)
+    over: Callable[[np.ndarray], Any]  #: an array of NumPy's as one of the function's library, as q, k and v are
 
 
 def sdpa(call: Call) -> Any:

@@ -91,4 +91,4 @@ def _check_foreign(found: Target, case: Case, options: Options) -> None:
     for option in ("scores", "decode"):
         if getattr(case, option) is not None:
             quantised = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.quantised)
-            raise Refusal(f"{option} is for kernels of ours on 8-bit codes ({quantised}); {name} is a foreign one")
+            raise Refusal(f"{option} is for kernels of ours on codes ({quantised}); {name} is a foreign one")

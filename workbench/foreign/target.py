@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from workbench.case.user_code import Function
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.kernels import KERNELS
 from workbench.foreign.find import find, installed
 from workbench.foreign.lacking import NUMBA_PAGE, is_numba_kernel
-from workbench.foreign.user_code import Function
 from workbench.refusal import Refusal
 from workbench.trace.join import is_trace
 

@@ -55,7 +55,7 @@ def room(trace: Trace) -> Beside:
 
 
 def beside(trace: Trace) -> Beside:
-    """What is said of a trace, in a pass of its own; of a kernel on 8-bit codes bits lost of what its attention read,
+    """What is said of a trace, in a pass of its own; of a kernel on codes bits lost of what its attention read,
     and rules against what it should have read.
     """
     read, right = (attention_of(trace, from_codes=which) for which in (False, True))

@@ -1,7 +1,7 @@
 """Trace against reference: every stage judged on its own inputs, the origins named, the victims told apart.
 
 The reference is run twice in float64: with the kernel's own dumped stages in place of its own (isolated: what should
-each stage have been, given what it read?) and without them (propagated: given q, k, v?). Of a kernel on 8-bit codes
+each stage have been, given what it read?) and without them (propagated: given q, k, v?). Of a kernel on codes
 these stand in the place of q, k, v (`decoding.py`).
 """
 
@@ -194,7 +194,7 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
     given = {**trace.stages, **trace.statistics}
     names = [name for name in known if name in trace.stages and name not in ruled_out]
     where = parts.placed(trace, device)
-    # of a kernel on 8-bit codes they are of other traces, and arithmetic on a GPU is torch's
+    # of a kernel on codes they are of other traces, and arithmetic on a GPU is torch's
     gathered = room(trace) if report and where == "cpu" and not before_attention(trace.algorithm) and names else None
     strict = usual(trace.contract)
     if_usual: list[dict[str, Summary]] = []
@@ -341,6 +341,7 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         reason=reason,
         dumped=trace.stages[name],
         first=first_of(trace, ALGORITHMS[trace.algorithm][name]),
+        of_ranks=bool(trace.ranks),
         run=headline(trace),
     )
 

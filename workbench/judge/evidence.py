@@ -74,7 +74,7 @@ def excesses(trace: Trace, names: Iterable[str], beyond: float = BEYOND) -> dict
     """Those of the judged stages `names` of a trace whose errors are larger than roundings add up to, by a factor of
     `beyond`.
 
-    Left out are stages of a kernel on 8-bit codes before attention, and all of them where it may have decoded others
+    Left out are stages of a kernel on codes before attention, and all of them where it may have decoded others
     than the control reads; stages of which only some elements were given; scores and maxima in base 2 or without the
     scale, which the control has otherwise; and kernels of an arithmetic that the control does not have.
     """

@@ -36,7 +36,7 @@ def truth(trace: Trace, name: str, index: Index = ()) -> Selection:
         spans["h"] = slice(0, trace.case.heads)  # a part has one head or whole groups
     computed = Expectation(attention_of(trace, from_codes=True), {}, Box(**spans)).computed[name]
     within = {axis: [i - spans[axis].start if axis in spans else i for i in one] for axis, one in indices.items()}
-    return Selection(name, absolute, None, computed[np.ix_(*within.values())])
+    return Selection(name, absolute, None, computed[np.ix_(*within.values())], of_ranks=bool(trace.ranks))
 
 
 def _span(chosen: range) -> slice:

@@ -2,6 +2,7 @@
 
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN, typed
+from workbench.case.ranks import spoken
 from workbench.case.stages import BLOCKS
 from workbench.trace.trace import Trace
 
@@ -14,7 +15,7 @@ def headline(trace: Trace) -> str:
     case = trace.case_run
     # a foreign kernel may not say how it splits the keys, and its tiles of queries do not matter
     tiles = [f"tiles {case.block_q}x{case.block_k}"] if case.block_q and case.block_k else []
-    splits = [f"{case.splits} {'ranks' if trace.ranks else 'splits'}"] if case.splits else []
+    splits = [f"{case.splits} {spoken('splits', bool(trace.ranks))}"] if case.splits else []
     unmasked = [] if case.window else ["full"]
     mask = [f"causal {case.causal_alignment}"] if case.causal else unmasked
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
@@ -26,7 +27,7 @@ def headline(trace: Trace) -> str:
     codes += [f"{name} {getattr(case, name)}" for name in ("scores", "decode") if getattr(case, name)]
     inputs = [case.distribution, f"seed {case.seed}"]
     if case.distribution == GIVEN:
-        inputs = [f"inputs {trace.called_with.inputs or GIVEN}"]
+        inputs = [f"inputs {trace.called_with.inputs or GIVEN}", *(inputs[1:] if case.draws_beside else [])]
     fed = [f"put in: {', '.join(trace.put_in)}"] if trace.called_with.feed else []
     box = [] if trace.box is None else [f"only {trace.box}"]
     parts = [_shape(case), *mask, *_changed(case), *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *box]

@@ -37,6 +37,7 @@ class Selection:
     budget: np.ndarray | None = None  #: the largest |actual - expected| of a kernel that keeps its contract
     over_budget: np.ndarray | None = None  #: |actual - expected| / budget; inf for NaN, nan where not judged
     state: np.ndarray | None = None  #: a State each
+    of_ranks: bool = False  #: whether splits are the keys of ranks
 
     @property
     def shape(self) -> tuple[int, ...]:

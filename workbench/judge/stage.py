@@ -52,6 +52,7 @@ class StageDiff:
     dumped: np.ndarray | None = field(default=None, repr=False, compare=False)
     #: axis letter -> the first of its indices, where this is a part of a run
     first: Mapping[str, int] = field(default_factory=dict)
+    of_ranks: bool = False  #: whether splits are the keys of ranks
     #: what was run, in words, for pictures
     run: str = field(default="", repr=False, compare=False)
 
@@ -92,7 +93,8 @@ class StageDiff:
     def _selection(self, index: Index) -> Selection:
         if self.dumped is None:
             raise Refusal(f"stage {self.name} has no values: {self.reason or 'nobody gave them'}")
-        return select(self.name, self.axes, index, self.dumped, self.reported, self.first)
+        found = select(self.name, self.axes, index, self.dumped, self.reported, self.first)
+        return replace(found, of_ranks=self.of_ranks)
 
     def worst(self, n: int = 1) -> list[Element]:
         """The n elements farthest outside their budget, the farthest first; fewer where fewer were judged."""

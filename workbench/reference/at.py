@@ -96,8 +96,7 @@ class At:
         if name in self.p.given:
             return EXACT
         if name not in self.table:
-            errors = self.p.input_errors or {}
-            return Bound(errors[name], 0.0, errors[name]) if name in errors else EXACT
+            return self._of_input(name)
         if name not in self.bounds:
             with self.owning(None):
                 self.bounds[name] = self._at_none(name, self.bounded)
@@ -302,13 +301,17 @@ class At:
         return self.table[name].begins if self.tile[0] == self.tiling.order[0][0] else ""
 
     def _error_before_first(self, name: str) -> Bound:
-        """A sink in other units than its own was rounded: of a product with a rounded factor."""
         begins = self._begins(name)
-        if begins not in self.p.inputs or (self.contract.scores_scaled and not self.contract.base2):
-            return EXACT
-        first = self.whole(begins)
-        lost = 2 * self.losses.products * array_namespace(first).where(abs(first) < np.inf, abs(first), 0.0)
-        return Bound(lost, 0.0, lost)
+        return self._of_input(begins) if begins in self.p.inputs else EXACT
+
+    def _of_input(self, name: str) -> Bound:
+        """What a kernel has of an input that is off: one that nobody saw, and a sink in other units than its own."""
+        if name == "sinks" and self.losses.units:
+            x = self.whole(name)
+            lost = self.losses.units * array_namespace(x).where(abs(x) < np.inf, abs(x), 0.0)
+            return Bound(lost, 0.0, lost)
+        errors = self.p.input_errors or {}
+        return Bound(errors[name], 0.0, errors[name]) if name in errors else EXACT
 
     def _at_none(self, name: str, what: Callable[[Any], Made]) -> Made:
         """What a step that is visited at no tile makes, out of its turn."""

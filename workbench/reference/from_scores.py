@@ -175,11 +175,11 @@ def _kept(at: Any) -> np.ndarray | None:
 
 
 def _with_sink(at: Any, s: np.ndarray, of_s: Bound, v: np.ndarray, of_v: Bound) -> tuple[Any, Bound, Any, Bound]:
-    """Scores and values, with their errors, and with the sink as a last key. In other units it is rounded twice."""
+    """Scores and values, with their errors, and with the sink as a last key."""
     xp = array_namespace(s)
     column, row = xp.zeros_like(s[..., :1]), xp.zeros_like(v[..., :1, :])
     sink = column + at("sinks")[..., None]
-    lost = 2 * at.losses.products * xp.where(abs(sink) < np.inf, abs(sink), 0.0)
+    lost = column + (column[..., 0] + at.error("sinks").worst)[..., None]
 
     def longer(x: np.ndarray | float, last: np.ndarray) -> np.ndarray:
         return xp.concat([xp.zeros_like(s) + x, last], axis=-1)

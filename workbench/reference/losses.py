@@ -39,6 +39,7 @@ class Losses:
     terms_of_product: int  #: products that make up one
     scaled_q_dtype: str  #: to which q times scale is rounded
     products: float  #: relative error of a product that does not fit into float32, and of the scale
+    units: float  #: relative error of a change of units: of a product with a factor that is rounded; 0 of natural ones
     argument: float  #: relative error of the argument of exp
     argument_of_max: float  #: error of the argument of probs relative to the maximum: the rounding of max_scaled
     rescaling_of_max: float  #: the same of the arguments of correction and merge_weight
@@ -123,6 +124,7 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
     """
     raw = not contract.scores_scaled or ("scores_scaled" in contract.assumed and not contract.base2)
     unknown_base = "base2" in contract.assumed
+    natural = contract.scores_scaled and not contract.base2 and not {"base2", "scores_scaled"} & {*contract.assumed}
     fma, narrow = contract.exp_argument != "difference", contract.accumulator_dtype
     nearest = contract.input_rounding == "nearest"
     return Losses(
@@ -137,6 +139,7 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
         scaled_q_dtype=contract.scaled_q_dtype,
         tensor_cores=Accumulation(contract.mma_block, contract.mma_extra_bits),
         products=U,
+        units=0.0 if natural else 2 * U,
         argument=5 * U if raw else 3 * U if unknown_base else U,
         argument_of_max=U if fma else 0.0,
         # FlashAttention-2 rescales by exp2((previous - max) c)
@@ -164,7 +167,7 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
 _NOTHING: Mapping[str, Any] = {
     "functions": {},
     **dict.fromkeys(("sums", "products", "exp_ulps", "exp_ulps_per_x", "accumulators", "accumulator_floor"), 0.0),
-    **dict.fromkeys(("accumulator_store", "operand", "clamped"), 0.0),
+    **dict.fromkeys(("accumulator_store", "operand", "clamped", "units"), 0.0),
     **dict.fromkeys(("argument", "argument_of_max", "rescaling_of_max", "fused"), 0.0),
     **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
     **dict.fromkeys(("scores_dtype", "scaled_q_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
@@ -173,7 +176,7 @@ _NOTHING: Mapping[str, Any] = {
 _SOURCES: Mapping[str, tuple[str, ...]] = {
     "the additions": ("sums", "accumulators", "accumulator_store", "accumulator_floor"),
     "the operands of products": ("operand",),
-    "the rounding of products": ("products",),
+    "the rounding of products": ("products", "units"),
     "exp": ("exp_ulps", "exp_ulps_per_x"),
     "the argument of exp": ("argument", "argument_of_max", "rescaling_of_max", "fused"),
     "the division": ("division",),

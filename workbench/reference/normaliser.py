@@ -47,10 +47,7 @@ def normaliser(p: Problem, scores: np.ndarray, lse: np.ndarray) -> Normaliser | 
     told = p.declared("splits") and p.contract.splits is not None
     merges = max(1, p.splits if told or p.merges else -(-n // SMALLEST_CHUNK))
     size = abs(lse) + extent
-    converts = p.contract.base2 or not (
-        p.contract.scores_scaled and p.declared("base2") and p.declared("scores_scaled")
-    )
-    rounded = (2 * losses.sums + 2 * losses.products * converts) * size + losses.log_absolute + losses.floor
+    rounded = (2 * losses.sums + losses.units) * size + losses.log_absolute + losses.floor
     rounded = rounded + 2 * U * losses.log_ulps * (extent + math.log(max(n, 2)))
     weight = merges * 2 * rounded + losses.exp(extent, merges) + losses.argument * extent
     return Normaliser(weight, merges * rounded, merges * (7 * losses.sums + 2 * losses.division))

@@ -46,7 +46,7 @@ class Problem:
     elements: Mapping[str, int | None] | None = None
     statistics: bool = True  #: whether statistical bounds are wanted; without them they are the worst case
     input_errors: Arrays | None = None  #: bounds of |what the kernel read - q, k or v|, of those that nobody saw
-    codes: Codes | None = None  #: of a kernel on 8-bit codes
+    codes: Codes | None = None  #: of a kernel on codes
     bias_computed: np.ndarray | None = None  #: what of attn_bias a kernel computes itself, as ALiBi's
     score_mod: Callable[[np.ndarray], np.ndarray] | None = None  #: of scaled and capped scores [b, h, q, k]
 

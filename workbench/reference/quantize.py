@@ -48,10 +48,10 @@ def scale(
     largest power of two of the format (OCP's MX 1.0, section 6.3), at least 2^-127. In e4m3 max|x| / largest / `over`,
     rounded; 0 where that is far below 1.
     """
-    form, (low, high), share = FORMATS[kind], extremes(x, kind, scale_of), _share(scaling)
+    form, (low, high), share = FORMATS[kind], extremes(x, kind, scale_of), share_of(scaling)
     largest = np.maximum(-low, high)
     if form.scale_dtype == "float8_e8m0fnu":
-        return _power(np.floor(_log2(share * largest)) - np.floor(np.log2(form.largest)))
+        return power(np.floor(_log2(share * largest)) - np.floor(np.log2(form.largest)))
     if form.tensor_scale:
         assert over is not None
         return _as_e4m3(largest / form.largest / over[:, None, None])
@@ -69,8 +69,8 @@ def scale_interval(
     form = FORMATS[kind]
     if form.scale_dtype == "float8_e8m0fnu":
         low, high = extremes(x, kind, scale_of)
-        least = np.ceil(_log2(_share(scaling) * np.maximum(-low, high) / form.largest))
-        return value, np.maximum(value, _power(least))
+        least = np.ceil(_log2(share_of(scaling) * np.maximum(-low, high) / form.largest))
+        return value, np.maximum(value, power(least))
     if form.tensor_scale:
         assert over is not None
         low, high = extremes(x, kind, scale_of)
@@ -85,7 +85,7 @@ def tensor_scale(x: np.ndarray, kind: str, *, scaling: str = "dynamic") -> np.nd
     the largest number has the largest scale; half of that where static; 1 where no number is at least 2^-126 in size.
     """
     largest = np.abs(np.asarray(x, np.float64)).max()
-    found = _share(scaling) * largest / (FORMATS[kind].largest * LARGEST_E4M3) if not largest < 2.0**-126 else 1.0
+    found = share_of(scaling) * largest / (FORMATS[kind].largest * LARGEST_E4M3) if not largest < 2.0**-126 else 1.0
     return np.full(x.shape[1], found)
 
 
@@ -97,7 +97,8 @@ def zero(x: np.ndarray, scale: np.ndarray, kind: str, *, scale_of: str, off: flo
     return np.clip(np.rint(-np.minimum(low, 0.0) / scale * (1 + off)), 0.0, FORMATS[kind].largest)
 
 
-def _share(scaling: str) -> float:
+def share_of(scaling: str) -> float:
+    """Of what scales are made for, what they are where `scaling` is dynamic, or static."""
     return {"dynamic": 1.0, "static": 0.5}[scaling]
 
 
@@ -106,7 +107,8 @@ def _log2(x: np.ndarray) -> np.ndarray:
     return np.log2(x)
 
 
-def _power(exponent: np.ndarray) -> np.ndarray:
+def power(exponent: np.ndarray) -> np.ndarray:
+    """The scale in E8M0 that is nearest to 2^exponent, of whole exponents."""
     return np.exp2(np.clip(exponent, *E8M0))
 
 

@@ -150,7 +150,7 @@ def table_of(
     coded: str = "qkv",
 ) -> Table:
     """The table of one of `stages.ALGORITHMS`: with the stages that the `numbers` of a case add, with what a contract
-    says of the steps, and of a kernel on 8-bit codes that has a decode table or none, a format that is known or
+    says of the steps, and of a kernel on codes that has a decode table or none, a format that is known or
     not, and codes of all inputs or of some (`Case.coded`); with sinks that enter first or last, and a score_mod.
     """
     table = _ATTENTION[algorithm]
@@ -180,7 +180,7 @@ def table_of(
 
 
 def attention_of(algorithm: str) -> str:
-    """The algorithm of what a kernel on 8-bit codes does with the decoded rows; of any other its own."""
+    """The algorithm of what a kernel on codes does with the decoded rows; of any other its own."""
     return next(name for name in ("flash", "split_k") if _ATTENTION[name] is _ATTENTION[algorithm])
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from workbench.case.stages import ALGORITHMS, AXIS_NAMES
+from workbench.case.ranks import spoken
+from workbench.case.stages import ALGORITHMS
 from workbench.judge.against.alike import ORDER
 from workbench.judge.against.pair import Against
 from workbench.judge.against.stage import StageAgainst
@@ -15,7 +16,7 @@ from workbench.judge.diff import Diff
 from workbench.judge.judgeable import table
 from workbench.records import number as plain
 from workbench.reference.tables import definition
-from workbench.report import tables
+from workbench.report import ranks, tables
 from workbench.report.command import against_command, case_options
 from workbench.report.document import diff_document, largest
 from workbench.report.numbers import number, ratio, value
@@ -196,13 +197,13 @@ def _judged(judged: Diff) -> str:
 
 def _parting(pair: Against, stage: StageAgainst) -> list[str]:
     """Where they part, and who is wrong there."""
-    tables = (table(judged.trace) for judged in (pair.a, pair.b))
-    definitions = list(dict.fromkeys(definition(steps, stage.name) for steps in tables))
+    traces = (pair.a.trace, pair.b.trace)
+    definitions = list(dict.fromkeys(spoken(definition(table(one), stage.name), bool(one.ranks)) for one in traces))
     lines = [f"they part first at {stage.name} = {definitions[0]}"]
     lines += [f"  in B: {other}" for other in definitions[1:]]
     if stage.worst is not None:
         worst = stage.worst
-        axes = ", ".join(f"{AXIS_NAMES[axis]} {i}" for axis, i in worst.index.items())
+        axes = ", ".join(ranks.index(pair.a.trace, axis, i) for axis, i in worst.index.items())
         values = ((worst.a, worst.expected_a), (worst.b, worst.expected_b))
         one, other = (f"{value(actual)}, should be {value(expected)}" for actual, expected in values)
         lines.append(f"  worst at {axes}: A {one}; B {other}; {number(worst.budget)} of difference may arise here")

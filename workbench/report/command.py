@@ -111,7 +111,7 @@ def case_fields(case: Case, own: bool) -> dict[str, Any]:
     if case.ragged:  # whose sequences tell what they can
         found = {name: unusual[name] for name in ("seqlen", *lengths) if name in unusual}
     of_problem = [name for name in of_role(PROBLEM, LAID) if name not in (*lengths, "causal")]
-    drawn = () if case.distribution == GIVEN else of_role(DRAWN)
+    drawn = of_role(DRAWN) if case.distribution != GIVEN else ("seed",) if case.draws_beside else ()
     names = (*of_problem, "probs_dtype", *drawn, *QUANTISED, "causal", *(of_role(TILES) if own else ()))
     # what quantised kernels take where none is given is as usual there
     return found | {n: unusual[n] for n in names if n in unusual and unusual[n] != QUANTISED.get(n, (None,))[0]}

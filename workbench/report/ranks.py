@@ -1,6 +1,5 @@
 """Runs of several ranks in words: whose queries and whose keys are wrong."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 from workbench.case.ranks import indices
@@ -8,19 +7,8 @@ from workbench.case.stages import AXIS_NAMES
 from workbench.judge.stage import StageDiff
 from workbench.trace.trace import Trace
 
-#: a split in words, which no name, option or value is
-_SPLIT = re.compile(r"\bsplit(s?)\b(?![=_])")
-#: lines that show what stands in a file
-_SHOWS = "look at: "
 #: as many ranks are listed
 LISTED = 8
-
-
-def in_words(trace: Trace, line: str) -> str:
-    """A line of a report; where the splits are the keys of ranks, of ranks."""
-    if not trace.ranks or line.lstrip().startswith(_SHOWS):
-        return line
-    return _SPLIT.sub(r"rank\1", line)
 
 
 def index(trace: Trace, axis: str, i: int) -> str:

@@ -21,7 +21,6 @@ from workbench.report.causes import lines as causes
 from workbench.report.command import diff_command
 from workbench.report.document import largest
 from workbench.report.numbers import number, ratio, value
-from workbench.report.ranks import in_words
 from workbench.report.remarks import notes, remarks
 from workbench.report.tables import Table, new_screen
 from workbench.report.words import findings
@@ -137,7 +136,6 @@ def explained(diff: Diff, found: Explained, laws: "Laws | None" = None, *, unico
 
     fold = width if unicode else None
     lines = [*causes(diff, found), *([] if laws is None else broken_laws(laws))]
-    lines = [in_words(diff.trace, line) for line in lines]
     below = [x for line in lines for x in wrapped(line, "" if line.startswith(" ") else "bold", fold)]
     return Group(*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), *below)
 
@@ -154,8 +152,7 @@ def wrapped(line: str, style: str, width: int | None) -> list[Text]:
 
 def sentences(diff: Diff, full: bool) -> list[str]:
     """What stands below the table."""
-    lines = [*notes(diff), *findings(diff, full=full), *(remarks(diff) if full else [])]
-    return [in_words(diff.trace, line) for line in lines]
+    return [*notes(diff), *findings(diff, full=full), *(remarks(diff) if full else [])]
 
 
 def gates(traces: Iterable[Trace | Row]) -> list[Text]:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from workbench.case.ranks import spoken
 from workbench.case.stages import AXIS_NAMES, AXIS_PLURALS, INPUTS, OF_QUANTISER
 from workbench.judge.diff import Diff
 from workbench.judge.elements import State
@@ -69,7 +70,7 @@ def reference_report(trace: Trace, selection: Selection, screen: Console) -> Ren
 def definition(trace: Trace, name: str) -> str:
     """A stage, its axes and what it is, in a line."""
     steps = table(trace)
-    return f"{name} [{' '.join(steps[name].axes)}] = {meaning(steps, name)}"
+    return f"{name} [{' '.join(steps[name].axes)}] = {spoken(meaning(steps, name), bool(trace.ranks))}"
 
 
 def expected_from(diff: Diff, stage: StageDiff) -> str:
@@ -85,7 +86,7 @@ def checked(selection: Selection, text: str) -> Selection:
     """`selection` itself, which `text` chose; Refusal where it is too large to be printed."""
     if selection.size <= LIMIT:
         return selection
-    sizes = " x ".join(f"{n} {AXIS_PLURALS[axis]}" for axis, n in _long(selection).items())
+    sizes = " x ".join(f"{n} {spoken(AXIS_PLURALS[axis], selection.of_ranks)}" for axis, n in _long(selection).items())
     worst = "" if selection.actual is None else ", or say --worst N"
     raise Refusal(
         f"show prints at most {LIMIT} elements; {text} chooses {selection.size} ({sizes}): narrow the indices{worst}"
@@ -230,7 +231,8 @@ def _columns(
 def _matrix(selection: Selection, quantity: str, digits: int) -> tuple[str, list[str], list[dict[str, str]]]:
     """One quantity over the two axes along which several elements were chosen: title, columns and cells."""
     down, across = _long(selection)
-    fixed = [f"{AXIS_NAMES[axis]} {axis}={one[0]}" for axis, one in selection.indices.items() if len(one) == 1]
+    single = {axis: one[0] for axis, one in selection.indices.items() if len(one) == 1}
+    fixed = [f"{spoken(AXIS_NAMES[axis], selection.of_ranks)} {axis}={i}" for axis, i in single.items()]
     said = {"over_budget": "x of budget"}.get(quantity, quantity)
     corner = f"{down} \\ {across}"
     rows: dict[int, dict[str, str]] = {}

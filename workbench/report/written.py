@@ -33,7 +33,7 @@ def test_file(found: Shrunk) -> str:
     if arrays:
         imports = [*_libraries(arrays.values()), "", *imports]
     name = re.sub(r"\W+", "_", f"{_short(found)}_{found.origin}").lower()
-    body = [_call("case = Case", [], _fields(trace, bool(arrays)))]
+    body = [_call("case = Case", [], _fields(trace))]
     if arrays:
         body += ["inputs = {", *(f'{INDENT}"{name}": {_literal(x)},' for name, x in arrays.items()), "}"]
     own = ["inputs=inputs"] if arrays else []
@@ -42,13 +42,12 @@ def test_file(found: Shrunk) -> str:
     return "\n".join([_docstring(found), "", *imports, "", "", f"def test_{name}() -> None:", function, ""])
 
 
-def _fields(trace: Trace, given: bool) -> dict[str, Any]:
-    """The fields of its case; of one whose inputs are `given` also the seed, where that draws more than these."""
-    case, found = trace.case, case_fields(trace.case, takes_tiles(trace))
+def _fields(trace: Trace) -> dict[str, Any]:
+    """The fields of its case; Refusal as of `test_file`."""
+    case = trace.case
     if own := [name for name in ("score_mod", "mask_mod") if callable(getattr(case, name))]:
         raise Refusal(f"a test names {own[0]} as path.py:function; got a callable, which has no such name")
-    draws = case.dropout_p is not None or case.sinks == "normal" or case.page_size is not None or case.ragged
-    return found | ({"seed": case.seed} if given and draws and case.seed else {})
+    return case_fields(case, takes_tiles(trace))
 
 
 def run_options(trace: Trace) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.case.case import Case
-from workbench.foreign.collect import of_python
+from workbench.files import of_python
 
 
 def name_of(function: Callable[..., Any]) -> str | None:

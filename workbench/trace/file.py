@@ -25,14 +25,13 @@ from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_o
 from workbench.files import write_atomically
 from workbench.line import Line
 from workbench.refusal import Refusal
-from workbench.trace.manifest import checked
+from workbench.trace.manifest import KEY, checked
 from workbench.trace.provenance import of_dict as provenance_of
 from workbench.trace.seen import promise_of
 from workbench.trace.statistics import of_dict as statistics_of
 from workbench.trace.trace import Trace, check
 
 SCHEMA = "workbench.trace/2"
-KEY = "workbench"  #: of the manifest in the metadata
 #: the checksum in a manifest, and what stands in its place while the file is hashed
 _CHECKSUM, _BLANK = re.compile(r'"checksum":\s*"([0-9a-f]{64})"'), "0" * 64
 #: dtypes of arrays, as safetensors names them

@@ -18,6 +18,7 @@ from workbench.case.inputs import Arrays, fields, normalised
 from workbench.files import write_atomically
 from workbench.refusal import Refusal
 from workbench.trace.join import is_trace, load_all
+from workbench.trace.manifest import text_of
 from workbench.trace.trace import Trace
 
 #: dtype in a safetensors file -> NumPy's; the library's own loader knows no float8
@@ -101,30 +102,22 @@ def case_of(given: Any, where: str | None = None, **stated: Any) -> Case:
     if "seqlen" in stated:
         seqlen = stated.pop("seqlen")
         stated = {"seqlen_q": seqlen, "seqlen_k": seqlen} | stated
-    for name in of_role(DRAWN):
-        if name in stated:
-            raise Refusal(f"{name} is for inputs that are drawn; these come from {where}")
     if said_by(told.get("codes"), stated.get("codes")):
         told |= {"codes": stated["codes"]} if stated.get("codes") else {}
     for name, value in told.items():
         if name in stated and stated[name] != value:
             raise Refusal(f"{where} has {name}={value}; got {name}={stated[name]}")
-    return Case(**{**stated, **told}, distribution=GIVEN)
+    case = Case(**{**stated, **told, "distribution": GIVEN})
+    for name in of_role(DRAWN):
+        if name in stated and not (name == "seed" and case.draws_beside):
+            raise Refusal(f"{name} is for inputs that are drawn; these come from {where}")
+    return case
 
 
 def _trace(path: Path) -> Trace | None:
     """The trace in a safetensors file, in several, or in a folder, if it is one."""
-    from safetensors import SafetensorError, safe_open
-
-    if not is_trace(str(path)):
-        return None
-    try:
-        if path.is_file():
-            with safe_open(path, framework="numpy") as file:
-                if "workbench" not in (file.metadata() or {}):
-                    return None
-    except SafetensorError:
-        return None  # `read` says what is wrong with it
+    if not is_trace(str(path)) or (path.is_file() and text_of(path) is None):
+        return None  # of a file that cannot be read `read` says what is wrong with it
     return load_all(str(path))
 
 

@@ -1,13 +1,17 @@
-"""The manifest of a trace at rest: which fields it may have, and what each may hold."""
+"""The manifest of a trace at rest, and of what a rank leaves: where it stands in a file, which fields it may have, and
+what each may hold.
+"""
 
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from workbench.records import Rule, one_of
 from workbench.refusal import Refusal
 
+KEY = "workbench"  #: of the manifest in the metadata of a safetensors file
 BACKENDS = ("foreign", "emulator", "cuda")
 
 
@@ -57,7 +61,8 @@ _NAMES, _TEXTS = _list("a list of stages"), _list("a list of texts")
 _HASH = Rule("64 hexadecimal digits", lambda x: isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x) is not None)
 
 #: field -> what it is where it is not given (... where it must be), and its rule
-_FIELDS: Mapping[str, tuple[Any, Rule]] = {
+Fields = Mapping[str, tuple[Any, Rule]]
+_FIELDS: Fields = {
     "target": (..., _of(str, "a text, the kernel's name")),
     "checksum": (None, _HASH),
     "stages": (..., Rule('an object of stage name -> {"axes": letters}, with at least one stage', _stages)),
@@ -79,9 +84,32 @@ _FIELDS: Mapping[str, tuple[Any, Rule]] = {
 }
 
 
-def checked(text: str, schema: str) -> dict[str, Any]:
-    """The manifest in JSON, with every field; Refusal for another schema, and for a field that is missing, unknown or
-    breaks its rule.
+def text_of(path: Path) -> str | None:
+    """The manifest in a safetensors file, as it stands there; None where there is none, or nothing can be read."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            found: str | None = (file.metadata() or {}).get(KEY)
+            return found
+    except SafetensorError:
+        return None
+
+
+def schema_of(path: Path) -> str | None:
+    """The schema that the manifest in a file states; None where there is none."""
+    try:
+        found = json.loads(text_of(path) or "null")
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    return found.get("schema") if isinstance(found, dict) else None
+
+
+def checked(text: str, schema: str, known: Fields = _FIELDS) -> dict[str, Any]:
+    """The manifest in JSON, with every field of those `known`, a trace's; Refusal for another schema, and for a field
+    that is missing, unknown or breaks its rule.
     """
     try:
         manifest = json.loads(text)
@@ -90,10 +118,10 @@ def checked(text: str, schema: str) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("schema") != schema:
         found = manifest.get("schema") if isinstance(manifest, dict) else manifest
         raise Refusal(f"the manifest must have schema {schema!r}; got {found!r}")
-    if unknown := sorted({*manifest} - {*_FIELDS, "schema"}):
-        raise Refusal(f"the manifest has unknown fields {', '.join(unknown)}; its fields are {', '.join(_FIELDS)}")
+    if unknown := sorted({*manifest} - {*known, "schema"}):
+        raise Refusal(f"the manifest has unknown fields {', '.join(unknown)}; its fields are {', '.join(known)}")
     found = {}
-    for name, (default, rule) in _FIELDS.items():
+    for name, (default, rule) in known.items():
         if name not in manifest:
             if default is ...:
                 raise Refusal(f"the manifest lacks {name!r}, {rule.words}")

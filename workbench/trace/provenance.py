@@ -7,9 +7,6 @@ from typing import Any
 
 from workbench.refusal import Refusal
 
-#: suffixes of what an extension is built from
-SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
-
 
 @dataclass(frozen=True)
 class File:

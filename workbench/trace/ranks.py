@@ -18,17 +18,31 @@ from workbench.case.case import Case
 from workbench.case.contract import numbers, of_foreign
 from workbench.case.fields import GIVEN
 from workbench.case.presets import fields_of
-from workbench.case.ranks import Rank, dealt, indices
+from workbench.case.ranks import ORDERS, Rank, dealt, indices
 from workbench.case.stages import INPUTS
 from workbench.files import write_atomically
-from workbench.records import number
+from workbench.records import Rule, number, one_of
 from workbench.refusal import Refusal
+from workbench.trace.manifest import KEY, Fields, checked, schema_of, text_of
 from workbench.trace.merged import RESULTS, Partials, told
 from workbench.trace.seen import promise_of
 from workbench.trace.trace import Trace, check
 
 SCHEMA = "workbench.rank/1"
-_KEY, _PARTIALS = "workbench", ("outs", "lses")
+_PARTIALS = ("outs", "lses")
+_TEXT = Rule("a text", lambda x: isinstance(x, str))
+_OBJECT = Rule("an object", lambda x: isinstance(x, dict))
+_NUMBER = Rule("a whole number of at least 0", lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 0)
+#: of its manifest, every one of which must be given
+_FIELDS: Fields = {
+    "target": (..., _TEXT),
+    "case": (..., _OBJECT),
+    "contract": (..., _OBJECT),
+    "ranks": (..., _NUMBER),
+    "order": (..., one_of(ORDERS)),
+    "results": (..., Rule(f"some of {', '.join(RESULTS)}", lambda x: isinstance(x, list) and {*x} <= {*RESULTS})),
+    "rank": (..., _NUMBER),
+}
 _LSE = (
     "partial_max holds the lse of each rank; a wrong one shows in partial_sum, the sum of exp(score - lse), which is 1"
 )
@@ -97,7 +111,7 @@ def save_rank(
         "order": order, "results": [name for name in RESULTS if name in results], "rank": rank,
     }  # fmt: skip
     whole = {name: np.ascontiguousarray(arrays[name]) for name in (*INPUTS, *_PARTIALS, *results)}
-    write_atomically(Path(folder) / f"rank{rank}.safetensors", serialised(whole, {_KEY: json.dumps(manifest)}))
+    write_atomically(Path(folder) / f"rank{rank}.safetensors", serialised(whole, {KEY: json.dumps(manifest)}))
 
 
 def _shapes(case: Case, rank: int, ranks: int, order: str) -> dict[str, tuple[int, ...]]:
@@ -128,23 +142,7 @@ def _stacked(what: str, given: Sequence[Any], shape: tuple[int, ...], nothing: f
 
 def of_ranks(file: Path) -> bool:
     """Whether a file is what a rank left."""
-    manifest = _manifest(file)
-    return manifest is not None and manifest.get("schema") == SCHEMA
-
-
-def _manifest(file: Path) -> dict[str, Any] | None:
-    """What a safetensors file says of itself; None where it says nothing, or cannot be read."""
-    from safetensors import SafetensorError, safe_open
-
-    if not file.is_file():
-        return None
-    try:
-        with safe_open(file, framework="numpy") as opened:
-            text = (opened.metadata() or {}).get(_KEY)
-        found = None if text is None else json.loads(text)
-    except (SafetensorError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    return schema_of(file) == SCHEMA
 
 
 def load_ranks(folder: str | Path) -> Trace:
@@ -203,9 +201,10 @@ def joined(files: Sequence[Path]) -> Trace:
 def _load(file: Path) -> _Left:
     from safetensors.numpy import load_file
 
-    manifest = _manifest(file)
-    if manifest is None or manifest.get("schema") != SCHEMA:
-        raise Refusal(f"{file}: not what a rank leaves: its schema must be {SCHEMA!r}")
+    try:
+        manifest = checked(text_of(file) or "null", SCHEMA, _FIELDS)
+    except Refusal as refusal:
+        raise Refusal(f"{file}: not what a rank leaves: {refusal}") from None
     shared = {name: x for name, x in manifest.items() if name != "rank"}
     return _Left(shared, manifest["rank"], load_file(file))
 

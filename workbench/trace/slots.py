@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 from array_api_compat import array_namespace
 
-from workbench.case.box import Present
+from workbench.case.box import WHOLE, Present
+from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.tiling import Tiling
 
@@ -116,3 +117,8 @@ class Slots:
             return _STATES[name]
         xp = array_namespace(self.sinks)
         return self.sinks if name == "row_max" else xp.where(self.sinks == -np.inf, 0.0, 1.0)
+
+
+def of_case(case: Case, contract: Contract, visible: np.ndarray) -> Slots:
+    """Those of all rows of a case; `visible` as of `Slots`."""
+    return Slots(contract, contract.tiling(case.seqlen_k, case.splits), visible, WHOLE.present(case))

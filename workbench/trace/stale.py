@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from workbench.case.user_code import SOURCES
 from workbench.refusal import Refusal
 from workbench.trace.file import load
-from workbench.trace.provenance import SOURCES, File, Provenance, is_object
+from workbench.trace.provenance import File, Provenance, is_object
 from workbench.trace.trace import Trace
 
 

@@ -13,6 +13,7 @@ from workbench.case import masks
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.distributions import shapes
+from workbench.case.formats import kinds_of
 from workbench.case.options import Options
 from workbench.case.ranks import Rank
 from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape, stages_of
@@ -177,7 +178,7 @@ def check(trace: Trace, where: str) -> Trace:
         if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
             raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
     check_inputs(trace.case, trace.inputs, where)
-    known = stages_of(trace.algorithm, trace.case.numbers, trace.case.coded)
+    known = stages_of(trace.algorithm, trace.case.numbers, trace.case.coded, kinds_of(trace.case.codes))
     if "merge_weight" not in known and trace.contract.splits not in (None, 1):
         splitting = next(name for name, stages in ALGORITHMS.items() if {*known, "merge_weight"} <= {*stages})
         raise Refusal(

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from numba import cuda, float32, float64, int32, int64
+from numba import cuda, float32, float64, int32, int64, uint32
 
 FULL = 0xFFFFFFFF
 
@@ -31,6 +31,16 @@ def test_shuffles_of_four_types(emulate):
     np.testing.assert_array_equal(out[4], warp + (lane + 1) % 32)
     np.testing.assert_array_equal(out[5], lane ^ 2)
     np.testing.assert_array_equal(out[6], down)
+
+
+def unsigned(out):
+    t = cuda.threadIdx.x
+    out[t] = cuda.shfl_xor_sync(FULL, uint32(t), 1)
+
+
+def test_a_type_that_no_gpu_shuffles_is_an_error(error_of):
+    text = error_of(unsigned, 1, 32, (np.zeros(32, np.uint32),))
+    assert "shuffles take int32, int64, float32 and float64, not uint32" in text
 
 
 def votes(x, out):

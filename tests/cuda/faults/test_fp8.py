@@ -1,4 +1,4 @@
-"""The faults of the kernel on 8-bit codes and of its quantiser: each is found at its origin, and nowhere before it."""
+"""The faults of the kernel on codes and of its quantiser: each is found at its origin, and nowhere before it."""
 
 import json
 from dataclasses import replace

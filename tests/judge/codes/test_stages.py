@@ -1,4 +1,4 @@
-"""Runs on 8-bit codes judged: every stage before attention by its own rule, the rest on what was decoded."""
+"""Runs on codes judged: every stage before attention by its own rule, the rest on what was decoded."""
 
 import json
 from collections.abc import Callable

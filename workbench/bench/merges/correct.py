@@ -47,15 +47,19 @@ def weighed(outs: Array, weight: Array) -> Array:
     return total
 
 
-def by_division(outs: Array, lses: Array, base: Base = NATURAL) -> Stages:
-    """Weights against the largest lse, one division at the end."""
-    lses = without_keys(lses)
-    top = lses.max(0)
-    weight = base.exp(lses - finite(top))
+def made(outs: Array, top: Array, weight: Array, base: Base = NATURAL) -> Stages:
+    """All stages of a merge of these weights against a maximum, with one division at the end."""
     total = weight.sum(0)
     out = over(weighed(outs, weight), total[..., None]).astype(outs.dtype)
     lse = (top + base.log(total)).astype(F32)
     return {"merge_max": top, "merge_weight": weight, "merge_sum": total, "out": out, "lse": lse}
+
+
+def by_division(outs: Array, lses: Array, base: Base = NATURAL) -> Stages:
+    """Weights against the largest lse, one division at the end."""
+    lses = without_keys(lses)
+    top = lses.max(0)
+    return made(outs, top, base.exp(lses - finite(top)), base)
 
 
 def by_lse(outs: Array, lses: Array, base: Base = NATURAL) -> Stages:

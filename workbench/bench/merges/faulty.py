@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.bench.merges.correct import (
+    BASES,
     F32,
     INF,
     Array,
@@ -14,8 +15,8 @@ from workbench.bench.merges.correct import (
     Stages,
     by_division,
     finite,
+    made,
     over,
-    weighed,
     without_keys,
 )
 
@@ -36,21 +37,9 @@ class Fault:
         return str(getattr(self.merge, "__name__", ""))
 
 
-def _made(outs: Array, top: Array, weight: Array, log: Any = np.log) -> Stages:
-    """All stages of a merge of these weights."""
-    total = weight.sum(0)
-    out = over(weighed(outs, weight), total[..., None]).astype(outs.dtype)
-    return {
-        "merge_max": top, "merge_weight": weight, "merge_sum": total, "out": out,
-        "lse": (top + log(total)).astype(F32),
-    }  # fmt: skip
-
-
 def takes_natural_for_base2(outs: Array, lses: Array) -> Stages:
     """exp2 and log2 of natural lses."""
-    lses = without_keys(lses)
-    top = lses.max(0)
-    return _made(outs, top, np.exp2(lses - finite(top)), np.log2)
+    return by_division(outs, lses, BASES[True])
 
 
 def takes_base2_for_natural(outs: Array, lses: Array) -> Stages:
@@ -73,7 +62,7 @@ def averages(outs: Array, lses: Array) -> Stages:
 def weighs_alike(outs: Array, lses: Array) -> Stages:
     """Each rank with keys has the weight 1."""
     lses = without_keys(lses)
-    return _made(outs, lses.max(0), np.where(lses > -INF, F32(1), F32(0)))
+    return made(outs, lses.max(0), np.where(lses > -INF, F32(1), F32(0)))
 
 
 def forgets_to_rescale(outs: Array, lses: Array) -> tuple[Array, Array]:
@@ -97,13 +86,13 @@ def nan_of_two_empty(outs: Array, lses: Array) -> Stages:
     """-inf - -inf where no rank has a key."""
     lses = without_keys(lses)
     top = lses.max(0)
-    return _made(outs, top, np.exp(lses - top))
+    return made(outs, top, np.exp(lses - top))
 
 
 def takes_inf_for_maximum(outs: Array, lses: Array) -> Stages:
     """FlashAttention-2's +inf of a row without keys is the largest lse."""
     top = lses.max(0)
-    return _made(outs, top, np.exp(lses - top))
+    return made(outs, top, np.exp(lses - top))
 
 
 def leaves_out_the_last(outs: Array, lses: Array) -> Stages:
@@ -112,7 +101,7 @@ def leaves_out_the_last(outs: Array, lses: Array) -> Stages:
     top = lses.max(0)
     weight = np.exp(lses - finite(top))
     weight[-1] = 0
-    return _made(outs, top, weight)
+    return made(outs, top, weight)
 
 
 def lse_of_the_first(outs: Array, lses: Array) -> Stages:
@@ -132,16 +121,16 @@ def exchanges_weights(outs: Array, lses: Array) -> tuple[Array, Array]:
 
 
 FAULTS = (
-    Fault(takes_natural_for_base2, "merge_weight", "natural lse of each split is read as of base 2"),
-    Fault(takes_base2_for_natural, "merge_weight", "base-2 lse of each split is read as a natural", {"base2": True}),
-    Fault(one_rank_of_base2, "merge_max", "natural lse of split 1 is read as of base 2"),
+    Fault(takes_natural_for_base2, "merge_weight", "natural lse of each rank is read as of base 2"),
+    Fault(takes_base2_for_natural, "merge_weight", "base-2 lse of each rank is read as a natural", {"base2": True}),
+    Fault(one_rank_of_base2, "merge_max", "natural lse of rank 1 is read as of base 2"),
     Fault(averages, "out", "mean of the results"),
-    Fault(weighs_alike, "merge_weight", "weights are 1 for each split"),
+    Fault(weighs_alike, "merge_weight", "weights are 1 for each rank"),
     Fault(forgets_to_rescale, "out", "does not rescale what came before"),
     Fault(divides_twice, "out", "divided twice"),
     Fault(nan_of_two_empty, "merge_weight", "in a row without keys", no_keys=True),
-    Fault(takes_inf_for_maximum, "merge_max", "+inf of a split without keys", {"empty_lse": float("inf")}),
-    Fault(leaves_out_the_last, "merge_weight", "last split"),
-    Fault(lse_of_the_first, "lse", "that of the first split"),
+    Fault(takes_inf_for_maximum, "merge_max", "+inf of a rank without keys", {"empty_lse": float("inf")}),
+    Fault(leaves_out_the_last, "merge_weight", "last rank"),
+    Fault(lse_of_the_first, "lse", "that of the first rank"),
     Fault(exchanges_weights, "out", "weights of each other"),
 )

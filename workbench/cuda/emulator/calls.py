@@ -167,7 +167,7 @@ def _barrier(rewriter, node, name):
         case (("match_any_sync" | "match_all_sync"), [mask, value]):
             offered = [mask, value, zero]
         case (("shfl_sync" | "shfl_up_sync" | "shfl_down_sync" | "shfl_xor_sync"), [mask, value, operand]):
-            offered = [mask, value, operand]
+            offered = [mask, called(imported(f"{_EMULATOR}.places", "shuffled"), value), operand]
         case _:
             raise rewriter.refusal(node, f"{ast.unparse(node)} with {len(arguments)} arguments")
     offer = called(imported(f"{_EMULATOR}.context", "offer"), rewriter.context(), *offered)

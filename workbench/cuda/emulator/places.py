@@ -25,6 +25,14 @@ def typed(typingctx, operation, operands):
 
 
 @intrinsic
+def shuffled(typingctx, value):
+    """Return the value; where types are compiled, refuse one that shuffles on a GPU would refuse."""
+    if types.unliteral(value) not in (types.int32, types.int64, types.float32, types.float64):
+        raise TypingError(f"shuffles take int32, int64, float32 and float64, not {types.unliteral(value)}")
+    return signature(value, value), lambda context, builder, sig, args: args[0]
+
+
+@intrinsic
 def address_of(typingctx, array, index):
     """Return the address of an element as an int64."""
     if problem := inline.misplaced("address_of", array, index):

@@ -26,7 +26,7 @@ from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.fault import Fault
 from workbench.refusal import Refusal
 
-#: in data-flow order, those of 8-bit codes last
+#: in data-flow order, those of codes last
 CATALOGUE: Mapping[str, Fault] = {
     fault.id: fault
     for file in (

@@ -1,4 +1,4 @@
-"""Faults of how the kernel on 8-bit codes decodes them."""
+"""Faults of how the kernel on codes decodes them."""
 
 from workbench.cuda.faults.conditions import batched, ragged, several_kv_heads, shared_kv
 from workbench.cuda.faults.fault import Fault

@@ -1,4 +1,4 @@
-"""Faults of attention in the kernel on 8-bit codes: fragments of tensor cores, and the softmax in shared memory."""
+"""Faults of attention in the kernel on codes: fragments of tensor cores, and the softmax in shared memory."""
 
 from workbench.cuda.faults.conditions import hides_keys, several_tiles
 from workbench.cuda.faults.fault import Fault

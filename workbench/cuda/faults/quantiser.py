@@ -1,4 +1,4 @@
-"""Faults of the quantiser, which makes the 8-bit codes and their scales."""
+"""Faults of the quantiser, which makes the codes and their scales."""
 
 from workbench.cuda.faults.conditions import several_heads
 from workbench.cuda.faults.fault import Fault

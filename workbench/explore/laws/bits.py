@@ -3,24 +3,28 @@
 Rounding to nearest commutes with them, and so does rounding toward zero, as long as every number is in the normal
 range of its dtype. Where that is not sure (sums that are or may be in float16, weights so small that their products
 with V are subnormal), and of codes, the same is asked within the budgets: of codes whose decoded rows are normal
-numbers, since these are what the budgets are about.
+numbers, since these are what the budgets are about. Of codes with zero points another sign is put in as codes
+(`codes.opposite`), since a quantiser treats the two ends of what shares a scale differently.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from workbench.case.case import Case
 from workbench.case.memory import POISONS
+from workbench.explore.laws.codes import NO_CODES, format_of, in_another_order, opposite
 from workbench.explore.laws.compare import Change, budgets, first, results, same_bits
 from workbench.explore.laws.law import Break, Verdict
 from workbench.explore.laws.run import Rows, Run
 from workbench.explore.laws.subject import Subject, cast, wide
 from workbench.floats import FLOATS, smallest_normal
 
-#: least product of a weight and a value: exact, it has 48 bits, all of them above float32's smallest normal number,
-#: 2^-126; and whatever cancels has the last of them, at least
-_SMALLEST = 2.0 ** (48 - 126)
+#: least product of a weight and a value of which all sums are normal: exact, it has 48 bits, all of them above
+#: float32's smallest normal number, 2^-126; and whatever cancels has the last of them, at least
+SMALLEST = 2.0 ** (48 - 126)
 
 
 def v_times_power_of_two(s: Subject) -> Verdict:
@@ -29,7 +33,7 @@ def v_times_power_of_two(s: Subject) -> Verdict:
     Where v is a part of k, q is halved. Preconditions of bits: as of this file; V holds its doubles.
     """
     for factor in (2.0, 0.5):
-        if (run := _v_times(s, factor)) is not None:
+        if isinstance(run := _times(s, _of_v(s, factor)), Run):
             return _moved(s, run, factor)
     return f"neither twice nor half of V is exact in {s.case.dtype}"
 
@@ -40,8 +44,8 @@ def v_negated(s: Subject) -> Verdict:
     Where v is a part of k, q changes its sign too. Preconditions of bits: as of this file; rounding toward plus or
     minus infinity is not of IEEE arithmetic in kernels.
     """
-    run = _v_times(s, -1.0)
-    return "q or k leaves the normal range of its dtype" if run is None else _moved(s, run, -1.0)
+    run = _times(s, _of_v(s, -1.0))
+    return _moved(s, run, -1.0) if isinstance(run, Run) else run
 
 
 def q_and_k_times_power_of_two(s: Subject) -> Verdict:
@@ -49,10 +53,8 @@ def q_and_k_times_power_of_two(s: Subject) -> Verdict:
 
     Where v is a part of k, out is -1/4 of what it was. Preconditions of bits: as of this file; both are exact.
     """
-    q, k = cast(wide(s.inputs["q"]) * -4, s.inputs["q"]), cast(wide(s.inputs["k"]) / -4, s.inputs["k"])
-    if q is None or k is None or not _in_range(s, "q", q) or not _in_range(s, "k", k):
-        return f"4 q or k / 4 leaves the normal range of {s.case.dtype}"
-    return _moved(s, s.run(q=q, k=k), -0.25 if s.case.shared_kv else 1.0)
+    run = _times(s, {"q": -4.0, "k": -0.25})
+    return _moved(s, run, -0.25 if s.case.shared_kv else 1.0) if isinstance(run, Run) else run
 
 
 def scale_times_power_of_two(s: Subject) -> Verdict:
@@ -61,20 +63,19 @@ def scale_times_power_of_two(s: Subject) -> Verdict:
     4, so that the square root of the scale, by which some multiply q and k, is exact too. Preconditions of bits: as of
     this file; q / 4 is exact.
     """
-    q = cast(wide(s.inputs["q"]) / 4, s.inputs["q"])
-    if q is None or not _in_range(s, "q", q):
-        return f"q / 4 leaves the normal range of {s.case.dtype}"
-    return _moved(s, s.run(s.case.but(scale=s.case.scale * 4), q=q), 1.0)
+    run = _times(s, {"q": 0.25}, s.case.but(scale=s.case.scale * 4))
+    return _moved(s, run, 1.0) if isinstance(run, Run) else run
 
 
 def columns_of_v_permuted(s: Subject) -> Verdict:
     """The columns of V permuted permute the columns of out.
 
-    Where v is a part of k, the dims of q go with them. Preconditions of bits: as of this file, and columns that are
-    computed alike: of kernels of ours, and where it is claimed. Libraries of matrix products add up some columns in
-    another order than others, as do products of q and k whose dims have another order.
+    Where v is a part of k, the dims of q go with them; blocks of codes that have scales stay together. Preconditions of
+    bits: as of this file, and columns that are computed alike: of kernels of ours, and where it is claimed. Libraries
+    of matrix products add up some columns in another order than others, as do products of q and k whose dims have
+    another order.
     """
-    columns = s.rng.permutation(s.case.head_dim_v)
+    columns = in_another_order(s, range(s.case.head_dim_v))
     if s.case.shared_kv:
         dims = [*columns, *range(s.case.head_dim_v, s.case.head_dim)]
         run = s.run(q=s.inputs["q"][..., dims], k=s.inputs["k"][..., dims])
@@ -148,15 +149,29 @@ def _seen(x: Any) -> Any:
     return as_numpy(x, "an input", (*FLOATS, *map(np.dtype, ("bool", "int32", "int64", "uint8"))))
 
 
-def _v_times(s: Subject, factor: float) -> Run | None:
-    """The kernel on V times a power of two, by which q is divided where v is a part of k; None where that rounds."""
-    if not s.case.shared_kv:
-        v = cast(wide(s.inputs["v"]) * factor, s.inputs["v"])
-        return None if v is None else s.run(v=v)
-    q, k = cast(wide(s.inputs["q"]) / factor, s.inputs["q"]), cast(wide(s.inputs["k"]) * factor, s.inputs["k"])
-    if q is None or k is None or not _in_range(s, "q", q) or not _in_range(s, "k", k):
-        return None
-    return s.run(q=q, k=k)
+def _of_v(s: Subject, factor: float) -> dict[str, float]:
+    """Factors by which out is multiplied: of v, or of k, by which q is divided, where v is a part of it."""
+    return {"q": 1 / factor, "k": factor} if s.case.shared_kv else {"v": factor}
+
+
+def _times(s: Subject, factors: Mapping[str, float], case: Case | None = None) -> Run | str:
+    """The kernel on inputs times powers of two, on another `case`; why there is none."""
+    form, changed = format_of(s), dict[str, np.ndarray]()
+    on_codes = form is not None and form.zero and min(factors.values()) < 0
+    if not (read := s.read if on_codes else s.inputs):
+        return NO_CODES
+    if on_codes and s.case.shared_kv and "k" in factors:  # codes of v are an array of their own
+        factors = {**factors, "v": factors["k"]}
+    for x, factor in factors.items():
+        name = x
+        if on_codes and x in s.first.trace.case.coded:
+            changed |= opposite(s, x)
+            name, factor = f"scale_{x}", abs(factor)
+        made = cast(wide(read[name]) * factor, read[name])
+        if made is None or (x != "v" and not _in_range(s, made)):
+            return f"{x} times {factor:g} is not exact, or leaves the normal range of its dtype"
+        changed[name] = made
+    return s.on(case or s.case, {**read, **changed})
 
 
 def _moved(s: Subject, run: Run, factor: float) -> Verdict:
@@ -179,8 +194,8 @@ def normal(s: Subject) -> bool:
     if s.case.dtype == "float16" and sums & {*promise.assumed}:
         return False
     values = abs(wide(s.inputs["v"]))
-    return least_weight(s) * values[values > 0].min(initial=np.inf) >= _SMALLEST and all(
-        _in_range(s, name, s.inputs[name]) for name in "qkv"
+    return least_weight(s) * values[values > 0].min(initial=np.inf) >= SMALLEST and all(
+        _in_range(s, s.inputs[name]) for name in "qkv"
     )
 
 
@@ -211,7 +226,7 @@ def score_range(s: Subject) -> tuple[float, float]:
     return low, high
 
 
-def _in_range(s: Subject, name: str, x: np.ndarray) -> bool:
+def _in_range(s: Subject, x: np.ndarray) -> bool:
     """Whether the products of an input stay normal: none of its numbers but 0 is near the end of the range."""
     size = abs(wide(x))
     dtype = "float32" if s.case.dtype != "float16" else "float16"

@@ -100,10 +100,14 @@ def budgets(
 
 
 def results(
-    a: tuple[Run, Rows], b: tuple[Run, Rows], factors: Mapping[str, float] | None = None, only: Sequence[str] = ()
+    a: tuple[Run, Rows],
+    b: tuple[Run, Rows],
+    factors: Mapping[str, float] | None = None,
+    only: Sequence[str] = (),
+    where: np.ndarray | None = None,
 ) -> Verdict:
     """Whether run `b` gives the values of run `a`, out and lse times exact `factors`, bit for bit; of out only what is
-    within the normal range of its dtype in both.
+    within the normal range of its dtype in both, and `where` says, bool of its shape.
     """
     (one, rows_a), (other, rows_b) = a, b
     verdicts: list[Verdict] = []
@@ -117,7 +121,7 @@ def results(
         # twice and half: what rounds to the end of the range in one run may be beyond it in the other
         small = (abs(x) < 2 * least) & (abs(y) < 2 * least)
         large = (abs(x) > most / 2) & (abs(y) > most / 2)
-        judged = ~((small | large) & (factor != 1))
+        judged = ~((small | large) & (factor != 1)) & (True if where is None else where)
         there = one.there(name, rows_a)
         verdicts.append(equal(name, x, y, rows_a, judged if there is None else judged & there))
     return first(*verdicts)

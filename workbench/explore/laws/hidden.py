@@ -8,8 +8,8 @@ import numpy as np
 from workbench.case.assumptions import FLOOR
 from workbench.case.memory import POISONS
 from workbench.case.tiling import tiles
+from workbench.explore.laws.codes import NO_CODES
 from workbench.explore.laws.compare import alike, budgets, by_pairs, first, results, within
-from workbench.explore.laws.invariant import NO_CODES
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.part import each, sequences
 from workbench.explore.laws.run import Bounded, Rows, Run, smaller

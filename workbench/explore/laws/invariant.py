@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from workbench.explore.laws.codes import NO_CODES
 from workbench.explore.laws.compare import alike, budgets, by_pairs, first
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.part import Arrays, own, part_of, sequences, taken
@@ -17,7 +18,6 @@ from workbench.explore.laws.subject import Subject
 
 #: sequences of a batch in which those of the case are put, and where
 _CROWD, _SEAT = 8, 5
-NO_CODES = "the kernel gave no codes and scales, which are of all batches and rows"
 
 
 def heads_alone(s: Subject) -> Verdict:

@@ -3,8 +3,8 @@
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.explore.laws.codes import NO_CODES
 from workbench.explore.laws.compare import Change, budgets, by_pairs, first, within
-from workbench.explore.laws.invariant import NO_CODES
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.part import Alike, each, own, sequences
 from workbench.explore.laws.run import Rows, Run, smaller, together

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from workbench.explore.laws.beside import of_heads
+from workbench.explore.laws.bits import SMALLEST
 from workbench.explore.laws.compare import budgets, first, results, within
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.run import Bounded, Rows, Run, elements
 from workbench.explore.laws.subject import Subject
-from workbench.floats import to_float64
+from workbench.floats import largest, to_float64
 from workbench.judge.units import natural
 
 PARTIALS = ("partial_O", "partial_max", "partial_sum")
@@ -20,7 +21,8 @@ _SUMS = (("merge_max", "merge_sum"), ("row_max", "row_sum"))
 def partials_doubled(s: Subject) -> Verdict:
     """Partial outputs and sums times 2 leave out, and sums alone halve it, bit for bit; lse grows by log(2).
 
-    Preconditions: a kernel whose partial results can be put in.
+    Preconditions: a kernel whose partial results can be put in; of bits, products with weights none of whose digits
+    leaves the normal range of float32: of other elements out is within the budgets.
     """
     partials = _partials(s)
     if isinstance(partials, str):
@@ -31,11 +33,13 @@ def partials_doubled(s: Subject) -> Verdict:
         _merge(s, {**partials, "partial_O": 2 * o, "partial_sum": 2 * l}),
         _merge(s, {**partials, "partial_sum": 2 * l}),
     )
+    normal = _normal(before, partials)
     by = {"lse": lambda x: x.plus(np.log(2))}
     return first(
-        results((before, rows), (both, rows), only=("out",)),
-        results((before, rows), (sums, rows), {"out": 0.5}, only=("out",)),
-        budgets((before, rows), (both, rows), by, only=("lse",)),
+        results((before, rows), (both, rows), only=("out",), where=normal),
+        results((before, rows), (sums, rows), {"out": 0.5}, only=("out",), where=normal),
+        budgets((before, rows), (both, rows), by),
+        budgets((before, rows), (sums, rows), {"out": lambda x: x.times(0.5)}, only=("out",)),
     )
 
 
@@ -127,6 +131,19 @@ def _partials(s: Subject) -> dict[str, np.ndarray] | str:
     if not all(np.isfinite(found[name]).all() for name in ("partial_O", "partial_sum")):
         return "the partial results hold NaN or infinity"
     return {name: x.astype(np.float32) for name, x in found.items()}
+
+
+def _normal(run: Run, partials: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Which elements of out are of products of weights with partial outputs and sums that are 0 or have all their
+    digits in the normal range of float32, twice as large, too, bool [b, h, q, d].
+    """
+    m = natural(run.trace, "partial_max", partials["partial_max"]).astype(np.float64)
+    weights = np.exp(m - m.max(2, keepdims=True))[..., None]
+    sure = []
+    for x in (partials["partial_O"], partials["partial_sum"][..., None]):
+        size = abs(x.astype(np.float64))
+        sure.append((size == 0) | ((weights * size >= SMALLEST) & (size < largest("float32") / (4 * m.shape[2]))))
+    return np.logical_and(*sure).all(2)
 
 
 def _merge(s: Subject, partials: Mapping[str, np.ndarray]) -> Run:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from workbench.explore.laws.beside import beside, of_heads
+from workbench.explore.laws.codes import in_another_order
 from workbench.explore.laws.compare import Change, budgets, within
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.part import each, part_of, taken
@@ -54,12 +55,13 @@ def row_moved(s: Subject) -> Verdict:
 def dims_permuted(s: Subject) -> Verdict:
     """The dims of q and k permuted alike leave out and lse.
 
-    Where v is a part of k, the dims behind it. Preconditions: two dims or more.
+    Where v is a part of k, the dims behind it; blocks of codes that have scales stay together. Preconditions: two dims
+    or more.
     """
     first = s.case.head_dim_v if s.case.shared_kv else 0
     if s.case.head_dim - first < 2:
         return "one dim has no other order"
-    dims = [*range(first), *(first + s.rng.permutation(s.case.head_dim - first))]
+    dims = [*range(first), *in_another_order(s, range(first, s.case.head_dim))]
     rows = Rows.all(s.case)
     return budgets((s.first, rows), (s.whole(d=dims), rows))
 

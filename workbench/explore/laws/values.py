@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.explore.laws.beside import beside, of_heads
+from workbench.explore.laws.codes import STATIC, held, scale_off
 from workbench.explore.laws.compare import NOTHING, budgets, first, within
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.part import each, part_of, taken
@@ -20,8 +21,8 @@ def v_of_ones(s: Subject) -> Verdict:
     Preconditions: no sinks, which take a share; of codes a quantiser that holds 1, whose scale makes the largest value
     the largest code.
     """
-    if s.quantises and s.case.quantiser_scale != "dynamic":
-        return "1 is beyond the largest code of a static scale"
+    if s.quantises and s.first.trace.case.quantiser_scale != "dynamic":
+        return STATIC
     if s.case.sinks is not None:
         return "sinks take a share of the weights"
     changed = _with_v(s, np.ones_like(s.inputs["v"]))
@@ -33,7 +34,7 @@ def v_of_ones(s: Subject) -> Verdict:
     rows = smaller(Rows.all(s.case), run)
     found = run.bounded("out", rows)
     wanted = np.full(found.value.shape, 1 / (1 - (s.case.dropout_p or 0.0)))
-    return within("out", Bounded(wanted, np.zeros(wanted.shape)), found, rows)
+    return within("out", Bounded(wanted, scale_off(s) * wanted), found, rows)
 
 
 def v_added(s: Subject) -> Verdict:
@@ -157,15 +158,14 @@ def queries_of_zeros(s: Subject) -> Verdict:
     """Queries of zeros give the mean of V over the keys that a row sees, and the log of their number as lse; weighed by
     what is beside the products of q and k: a bias, ALiBi, sinks, a score_mod.
 
-    V is made of -1, 0 and 1, which codes hold too. Preconditions: of codes, a scale that makes the largest value the
-    largest code.
+    V is made of numbers that codes hold, too (`codes.held`). Preconditions: of codes, a scale that makes the largest
+    value the largest code.
     """
-    if s.quantises and s.case.quantiser_scale != "dynamic":
-        return "1 is beyond the largest code of a static scale"
-    case = s.case
-    v = s.rng.integers(-1, 2, s.inputs["v"].shape).astype(np.float64)
-    v[:, :, 0, 0] = 1.0
-    run = s.run(q=np.zeros_like(s.inputs["q"]), **_with_v(s, v.astype(s.inputs["v"].dtype)))
+    made = held(s)
+    if isinstance(made, str):
+        return made
+    case, v = s.case, made.stands_for
+    run = s.run(q=np.zeros_like(s.inputs["q"]), **_with_v(s, made.given.astype(s.inputs["v"].dtype)))
     rows = smaller(Rows.all(case), run)
     scores = beside(case, s.inputs, rows)
     largest = scores.max(-1)
@@ -178,9 +178,10 @@ def queries_of_zeros(s: Subject) -> Verdict:
     with np.errstate(invalid="ignore", divide="ignore"):
         out = weights @ rows.of_keys(v, case) / (total + of_sink)[..., None]
         lse = top + np.log(total + of_sink * run.trace.contract.lse_includes_sink)
-    # sums of float64, of numbers of at most 1 by 1 - dropout_p
-    off = (case.seqlen_k + 8) * np.finfo(np.float64).eps / (1 - (case.dropout_p or 0.0))
-    wanted = {name: Bounded(x, np.full(x.shape, off)) for name, x in (("out", out), ("lse", lse))}
+    # sums of float64, of numbers of at most 1; of V, of which codes have scales that are rounded, by 1 - dropout_p
+    off = (case.seqlen_k + 8) * np.finfo(np.float64).eps
+    of_v = (off + made.off) * abs(v).max() / (1 - (case.dropout_p or 0.0))
+    wanted = {name: Bounded(x, np.full(x.shape, o)) for name, x, o in (("out", out, of_v), ("lse", lse, off))}
     return first(*(within(name, wanted[name], run.bounded(name, rows), rows) for name in run.stages))
 
 

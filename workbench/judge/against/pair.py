@@ -91,7 +91,7 @@ def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:
     """Two judged runs of one problem held against each other.
 
     `device` as of `diff`. Raises Refusal where they are not of one problem: shapes, mask, scale and inputs must agree;
-    inputs of different dtypes may differ by their rounding, and a kernel on 8-bit codes reads what it decodes.
+    inputs of different dtypes may differ by their rounding, and a kernel on codes reads what it decodes.
     """
     check_same_problem(a.trace, b.trace)
     found = shared(a.trace, b.trace)

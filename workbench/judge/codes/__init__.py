@@ -1,1 +1,1 @@
-"""What is of kernels on 8-bit codes alone."""
+"""What is of kernels on codes alone."""

@@ -1,4 +1,4 @@
-"""A run on 8-bit codes: the stages before attention, and what its attention read.
+"""A run on codes: the stages before attention, and what its attention read.
 
 Scales span batches, so that these stages are computed whole. What q, k and v lost when they were quantised is
 `loss.Loss`, and no error of a stage.
@@ -81,7 +81,7 @@ def scale_of(trace: Trace, x: str) -> np.ndarray:
 
 
 def comparisons(trace: Trace, names: Sequence[str], device: str) -> dict[str, Pair]:
-    """As `parts.comparisons`, of a kernel on 8-bit codes; propagated is against the dumped codes and scales, where
+    """As `parts.comparisons`, of a kernel on codes; propagated is against the dumped codes and scales, where
     there are any.
     """
     dumped = readable(trace)

@@ -1,4 +1,4 @@
-"""The stages before attention of a kernel on 8-bit codes, as hypotheses see them."""
+"""The stages before attention of a kernel on codes, as hypotheses see them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Coded:
 
     @staticmethod
     def of(trace: Trace) -> "Coded":
-        """Of a trace of a kernel on 8-bit codes of a known format."""
+        """Of a trace of a kernel on codes of a known format."""
         return Coded(trace)
 
     def like(self, trace: Trace) -> "Coded":

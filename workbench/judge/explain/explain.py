@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from workbench.case.ranks import spoken
 from workbench.case.stages import before_attention
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
@@ -80,7 +81,7 @@ def explain(
     run = nowhere if alone or trace.box is not None else runner(trace)
     scenes = list(_scenes(trace, origins)) if scores_of(trace) <= LARGEST else []
     # made before the clock starts: once in a process it takes about a second
-    searched = [library([name for name in scene.families if name != without]) for scene in scenes]
+    searched = [_hypotheses(trace, [name for name in scene.families if name != without]) for scene in scenes]
     begun = time.monotonic()
     until = time.thread_time() + seconds
     causes: list[Cause] = []
@@ -134,6 +135,12 @@ def _scenes(trace: Trace, origins: Sequence[StageDiff]) -> Iterator[Scene | Code
         yield Coded.of(trace)
     if any(stage.name not in before for stage in origins):
         yield Scene.of(trace)
+
+
+def _hypotheses(trace: Trace, families: Sequence[str]) -> Sequence[Hypothesis]:
+    """Those of some families, in the words of a run."""
+    found = library(families)
+    return [replace(one, text=spoken(one.text, True)) for one in found] if trace.ranks else found
 
 
 def _wrong(scene: Scene | Coded, origins: Sequence[StageDiff]) -> dict[str, np.ndarray]:

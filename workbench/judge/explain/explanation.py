@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from workbench.case.ranks import spoken
 from workbench.judge.explain.budget_shares import terms
 from workbench.judge.explain.patterns import where
 from workbench.judge.explain.suspects import Suspects, suspects
@@ -25,12 +26,12 @@ class Explanation:
     @cached_property
     def definition(self) -> str:
         """What the stage is, in float64 and natural units."""
-        return definition(table(self.trace), self.stage.name)
+        return spoken(definition(table(self.trace), self.stage.name), bool(self.trace.ranks))
 
     @cached_property
     def where(self) -> str:
         """The part of one axis that holds all that is wrong, in words; "" where there is none."""
-        return where(self.stage)
+        return spoken(where(self.stage), bool(self.trace.ranks))
 
     @cached_property
     def budget_shares(self) -> Mapping[str, float]:

@@ -4,6 +4,9 @@ A formula is said where it was learned on one half of what is wrong and reproduc
 the budget; and where it explains nearly all of the error, so that what changes next to nothing fits nothing.
 """
 
+from dataclasses import replace
+
+from workbench.case.ranks import spoken
 from workbench.judge.explain.unknown.difference import of_stage
 from workbench.judge.explain.unknown.formula import INDEPENDENT, Formula
 from workbench.judge.explain.unknown.maps import mapped
@@ -33,4 +36,5 @@ def formulas(trace: Trace, stage: StageDiff) -> tuple[Formula, ...]:
     if found.wrong.sum() < INDEPENDENT or case.batch * case.heads * case.seqlen_q * case.seqlen_k > LARGEST:
         return ()
     made = [*mapped(found), *related(found, around)] or regression(found, around) or operands(found, around)
-    return tuple(sorted(made, key=lambda formula: -formula.of))[:SAID]
+    first = sorted(made, key=lambda formula: -formula.of)[:SAID]
+    return tuple(replace(one, text=spoken(one.text, bool(trace.ranks))) for one in first)

@@ -1,5 +1,8 @@
 """Which elements of a wrong stage are wrong, as rules: where they are, and what they are computed from."""
 
+from dataclasses import replace
+
+from workbench.case.ranks import spoken
 from workbench.judge.explain.unknown import parts
 from workbench.judge.explain.unknown.difference import of_stage
 from workbench.judge.explain.unknown.mining import Pattern, mined
@@ -20,4 +23,5 @@ def patterns(trace: Trace, stage: StageDiff) -> tuple[Pattern, ...]:
     What could be wrong was judged, and is wrong or expected to be a number other than 0: on others a fault may show
     nothing.
     """
-    return mined(of_stage(stage), Tensors(trace, stage))
+    found = mined(of_stage(stage), Tensors(trace, stage))
+    return tuple(replace(one, text=spoken(one.text, bool(trace.ranks))) for one in found)

@@ -62,7 +62,7 @@ class Scene:
     decoded: Arrays = field(default_factory=dict)  #: scales and codes of its inputs, where it reads these
     codes: Codes | None = None
     supposed: Supposed | None = None
-    quantised: Trace | None = None  #: the trace of a kernel on 8-bit codes, of which `trace` is the attention
+    quantised: Trace | None = None  #: the trace of a kernel on codes, of which `trace` is the attention
 
     def like(self, trace: Trace) -> "Scene":
         """The scene of another run of the same kernel, cut as this one is supposed to be."""
@@ -71,7 +71,7 @@ class Scene:
 
     @staticmethod
     def of(trace: Trace) -> "Scene":
-        """Of any trace; of a kernel on 8-bit codes from what it decoded on."""
+        """Of any trace; of a kernel on codes from what it decoded on."""
         attention = attention_of(trace)
         if attention is trace or trace.case.codes is None:
             return Scene(attention)

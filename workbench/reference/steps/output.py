@@ -130,8 +130,4 @@ def lse_own(p: Any, lse: np.ndarray, maximum: np.ndarray, total: np.ndarray) -> 
     losses, xp = p.losses, array_namespace(total)
     log = abs(xp.log(total))
     own = 2 * U * losses.log_ulps * log + 2 * losses.sums * abs(lse)
-    own = own + losses.log_absolute + losses.floor
-    told = p.declared("base2") and p.declared("scores_scaled")
-    if p.contract.base2 or not p.contract.scores_scaled or not told:
-        own = own + 2 * losses.products * abs(maximum)
-    return own
+    return own + losses.log_absolute + losses.floor + losses.units * abs(maximum)

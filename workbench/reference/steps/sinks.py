@@ -94,7 +94,7 @@ class LogSumSink:
 def of_exp(at: Any, sink: str, top: str) -> np.ndarray:
     """Relative error of exp(sink - top): of exp, of its argument, and of the units of both."""
     losses, length = at.losses, abs(_difference(at(sink), at(top)))
-    converted = 2 * losses.products * abs(array_namespace(length).where(length > 0, at(sink) + 0.0 * length, 0.0))
+    converted = array_namespace(length).where(length > 0, at.error(sink).worst + 0.0 * length, 0.0)
     found: np.ndarray = array_namespace(length).expm1(
         losses.argument * length + losses.exp(length) + losses.argument_of_max * (length + abs(at(sink))) + converted
     )

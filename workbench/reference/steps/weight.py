@@ -45,8 +45,8 @@ class Weight:
         """
         top, losses = self._top(at), at.losses
         dx = added(at.error(self.of), part(at.error(self.top), _spread(self.axis)))
-        if self.scores and dx is not EXACT:
-            # no score can reach the previous maximum: both maxima are one number
+        if self.scores and dx is not EXACT and not at.given(self.top):
+            # no score can reach the previous maximum: both maxima are one number, unless one of the two was dumped
             s, of_s = at(self.scores), at.error(self.scores)
             unchanged = array_namespace(s).max(s + of_s.worst, axis=-1) < at(self.of) - at.error(self.of).worst
             dx = where(~unchanged, dx)

@@ -1,4 +1,4 @@
-"""How 8-bit codes were decoded: a table against the ideal one, and a decoded tile beside its errors."""
+"""How codes were decoded: a table against the ideal one, and a decoded tile beside its errors."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.case.ranks import spoken
 from workbench.case.stages import AXIS_NAMES, AXIS_PLURALS
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
@@ -55,8 +56,8 @@ def heatmap(stage: StageDiff, *, case: Case, axes: tuple[str, str] | None = None
     figure = look.page(WIDTH, height)
     look.headline(figure, look.title(stage), f"{_place(stage, cut, steps)}\n{look.worst_line(stage)}")
     plot = figure.add_axes((0.72 / WIDTH, (0.55 + below) / height, MAP / WIDTH, MAP / height))
-    _image(plot, shades, steps, cut)
-    handles = [*_mark_worst(plot, cut.worst), *_lines(plot, case, cut), *swatches(shades)]
+    _image(plot, shades, steps, cut, stage.of_ranks)
+    handles = [*_mark_worst(plot, cut.worst), *_lines(plot, case, cut, stage.of_ranks), *swatches(shades)]
     key(figure, handles, left=5.75, top=0.55 + below + MAP)
     if below:
         heads_strip(figure, stage, cut.fixed, left=0.72, width=MAP)
@@ -118,7 +119,7 @@ def grid(case: Case, axis: str, size: int, first: int = 0) -> tuple[list[int], l
 
 def _place(stage: StageDiff, cut: Slice, steps: tuple[int, int]) -> str:
     sizes = dict(zip(stage.axes, look.shown(stage).state.shape, strict=True))
-    several = [f"{sizes[axis]} {PLURALS[axis]}" for axis in cut.fixed if sizes[axis] > 1]
+    several = [f"{sizes[axis]} {spoken(PLURALS[axis], stage.of_ranks)}" for axis in cut.fixed if sizes[axis] > 1]
     place = " ".join(f"{axis}={i}" for axis, i in cut.fixed.items())
     if several:
         place = f"{'first' if cut.worst is None else 'worst'} of {' x '.join(several)}: {place}"
@@ -126,7 +127,7 @@ def _place(stage: StageDiff, cut: Slice, steps: tuple[int, int]) -> str:
     return ", ".join(part for part in (place, f"{look.kind(stage)} |error| / budget", cells) if part)
 
 
-def _image(axes: "Axes", shades: np.ndarray, steps: tuple[int, int], cut: Slice) -> None:
+def _image(axes: "Axes", shades: np.ndarray, steps: tuple[int, int], cut: Slice, of_ranks: bool) -> None:
     look.bare(axes)
     (rows, columns), (height, width), (top, left) = shades.shape, cut.over_budget.shape, cut.corner
     extent = (left - 0.5, left + columns * steps[1] - 0.5, top + rows * steps[0] - 0.5, top - 0.5)
@@ -137,15 +138,16 @@ def _image(axes: "Axes", shades: np.ndarray, steps: tuple[int, int], cut: Slice)
         axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", zorder=3)
     axes.set(xlim=(left - 0.5, left + width - 0.5), ylim=(top + height - 0.5, top - 0.5))
     axes.set(xticks=look.ticks(left, width), yticks=look.ticks(top, height))
-    axes.set_xlabel(WORDS.get(cut.columns, cut.columns), fontsize=LABEL, color=INK)
-    axes.set_ylabel(WORDS.get(cut.rows, cut.rows), fontsize=LABEL, color=INK)
+    across, down = (spoken(WORDS.get(axis, axis), of_ranks) for axis in (cut.columns, cut.rows))
+    axes.set_xlabel(across, fontsize=LABEL, color=INK)
+    axes.set_ylabel(down, fontsize=LABEL, color=INK)
     axes.spines[:].set(visible=True, color=FAINT, linewidth=0.8)
 
 
-def _lines(axes: "Axes", case: Case, cut: Slice) -> list:
+def _lines(axes: "Axes", case: Case, cut: Slice, of_ranks: bool) -> list:
     (height, width), (top, left) = cut.over_budget.shape, cut.corner
     tile: dict[str, Any] = {"colors": FAINT, "linewidths": 0.6, "alpha": 0.5, "label": "tile bounds"}
-    split: dict[str, Any] = {"colors": INK, "linewidths": 1.8, "label": "split bounds"}
+    split: dict[str, Any] = {"colors": INK, "linewidths": 1.8, "label": spoken("split bounds", of_ranks)}
     drawn = {}
     across = (cut.rows, top, height, axes.hlines, left, width)
     down = (cut.columns, left, width, axes.vlines, top, height)

@@ -73,7 +73,7 @@ def save(diff: Diff, folder: Path) -> list[Path]:
 
 
 def _of_codes(stage: StageDiff, case: Case) -> dict[str, "Figure"]:
-    """The pictures, by name, that only stages of a kernel on 8-bit codes have."""
+    """The pictures, by name, that only stages of a kernel on codes have."""
     if stage.name.startswith("lut"):
         return {"table": decode_table(stage)}
     if stage.name.startswith("dequant"):

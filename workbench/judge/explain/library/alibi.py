@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import round_to
-from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.scored import added, asked, unbiased
+from workbench.judge.explain.library.scored import asked, before_cap, instead
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -24,26 +24,16 @@ def hypotheses() -> Iterator[Hypothesis]:
     for name, text, distances in _other_distances():
         edit = _instead(lambda at, x, distances=distances: asked(at, "slopes") * distances(at))
         yield Hypothesis(f"alibi.{name}", text, (edit,))
-    if_capped: Change = lambda at, x: _capped(at)  # noqa: E731
-    yield Hypothesis("alibi.before-cap", "ALiBi is added before scores are capped", (altered("scores", if_capped),))
+    yield Hypothesis("alibi.before-cap", "ALiBi is added before scores are capped", (before_cap(_own),))
+
+
+def _own(at: Any) -> np.ndarray:
+    return asked(at, "slopes") * _distances(at)
 
 
 def _instead(bias: Change) -> Edit:
     """Scores with another bias in place of ALiBi's, of `at.At` and that."""
-
-    def changed(at: Any, x: np.ndarray) -> np.ndarray:
-        own = asked(at, "slopes") * _distances(at)
-        return np.where(at("visible"), unbiased(at) + added(at) - own + bias(at, own), -np.inf)
-
-    return altered("scores", changed)
-
-
-def _capped(at: Any) -> np.ndarray:
-    if "cap" not in at.table:
-        return np.where(at("visible"), unbiased(at) + added(at), -np.inf)
-    own, cap = asked(at, "slopes") * _distances(at), at("cap")
-    capped = cap * np.tanh((at("qk") * at("scale") + own) / cap)
-    return np.where(at("visible"), capped + added(at) - own, -np.inf)
+    return instead(_own, bias)
 
 
 def _keys(at: Any) -> np.ndarray:

@@ -10,14 +10,14 @@ from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.scored import added, asked, unbiased
+from workbench.judge.explain.library.scored import asked, before_cap, instead, own_mask
 
 
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     for name, text, change in _biases():
         yield Hypothesis(f"bias.{name}", text, (_instead(change),))
-    yield Hypothesis("bias.before-cap", "the bias is added before scores are capped", (altered("scores", _capped),))
+    yield Hypothesis("bias.before-cap", "the bias is added before scores are capped", (before_cap(_own),))
     for name, text, change in _masks():
         yield Hypothesis(f"bias.mask-{name}", text, (_seen(change),))
     for which, words, edit in (("", "bias", _instead), ("mask-", "mask that was given", _seen)):
@@ -28,23 +28,13 @@ def hypotheses() -> Iterator[Hypothesis]:
                 yield replace(Hypothesis(f"bias.{which}{named}-{one.id}", text, (edit(other),)), across=True)
 
 
+def _own(at: Any) -> np.ndarray:
+    return asked(at, "bias_put_in")
+
+
 def _instead(change: Change) -> Edit:
-    """Scores with `change` of the bias in its place; what it hides by -inf stays hidden where the bias is."""
-
-    def changed(at: Any, x: np.ndarray) -> np.ndarray:
-        own = asked(at, "bias_put_in")
-        rest = np.where(np.isfinite(own), added(at) - np.where(np.isfinite(own), own, 0.0), 0.0)
-        return np.where(at("visible"), unbiased(at) + rest + change(at, own), -np.inf)
-
-    return altered("scores", changed)
-
-
-def _capped(at: Any, x: np.ndarray) -> np.ndarray:
-    if "cap" not in at.table:
-        return x
-    own, cap = asked(at, "bias_put_in"), at("cap")
-    rest = np.where(np.isfinite(own), added(at) - np.where(np.isfinite(own), own, 0.0), 0.0)
-    return np.where(at("visible"), cap * np.tanh((at("qk") * at("scale") + own) / cap) + rest, -np.inf)
+    """Scores with `change` of the bias in its place."""
+    return instead(_own, change)
 
 
 def _biases() -> Iterator[tuple[str, str, Change]]:
@@ -68,20 +58,6 @@ def _seen(change: Change) -> Edit:
         return own_mask(at) & change(at, asked(at, "mask_put_in"))
 
     return altered("visible", changed)
-
-
-def own_mask(at: Any, diagonals: np.ndarray | int | None = None, lengths_k: np.ndarray | None = None) -> np.ndarray:
-    """Which keys are seen but for what was put in, bool [b, 1, q, k]: causal, in the window, and within the lengths;
-    with other diagonals, [b, 1, 1, 1] or one for all, or other numbers of keys [b].
-    """
-    where = asked(at, "diagonals") if diagonals is None else diagonals
-    rows, keys = asked(at, "queries")[:, None], np.arange(at.p.keys)
-    beyond = keys - rows - where
-    left, right = asked(at, "window")
-    ends = asked(at, "lengths_k") if lengths_k is None else lengths_k
-    there = (rows < asked(at, "lengths_q")[:, None, None, None]) & (keys < ends[:, None, None, None])
-    found: np.ndarray = ((beyond >= -left) | (left == -1)) & ((beyond <= right) | (right == -1)) & there
-    return found
 
 
 def _masks() -> Iterator[tuple[str, str, Callable[[Any, np.ndarray], np.ndarray]]]:

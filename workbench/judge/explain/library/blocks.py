@@ -12,7 +12,7 @@ from workbench.floats import round_to
 from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.quantiser import power_of_two, smallest_normal
+from workbench.judge.explain.library.quantiser import power_of_two
 from workbench.reference import quantize
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.parameters import by_query_head
@@ -195,7 +195,7 @@ def _values() -> Iterator[tuple[str, str, Change]]:
         return lambda c: replace(c, values=change(c.values, c.kind))
 
     half = lambda v: len(v) // 2  # noqa: E731
-    small = lambda v, f: np.where(abs(v) < smallest_normal(f), 0.0, v)  # noqa: E731
+    small = lambda v, f: np.where(abs(v) < FORMATS[f].smallest_normal, 0.0, v)  # noqa: E731
     yield "flushed-values", "subnormal codes are 0", valued(small)
     yield "absolute-values", "the sign of codes is lost", valued(lambda v, f: abs(v))
     yield "negated-values", "the sign of codes is the wrong way round", valued(lambda v, f: -v)

@@ -12,7 +12,7 @@ from workbench.floats import round_to
 from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered, read_as
 from workbench.judge.explain.library import block_quantiser, blocks, indices, quantiser
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.quantiser import LARGEST, fitting, of_heads, power_of_two, smallest_normal
+from workbench.judge.explain.library.quantiser import LARGEST, fitting, of_heads, power_of_two
 from workbench.reference import quantize
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.parameters import by_query_head
@@ -151,9 +151,10 @@ def _values() -> Iterator[tuple[str, str, Entries]]:
         yield f"shifted{shift:+}", words, valued(lambda v, f, n=shift: v[np.clip(np.arange(256) - n, 0, 255)])
         linear = lambda v, f, n=shift: v - n * (v[129] - v[128])  # noqa: E731
         yield f"zero-point{shift:+}", f"the zero point is off by {-shift}", valued(linear)
-    yield "flushed", "subnormal codes are 0", valued(lambda v, f: np.where(abs(v) < smallest_normal(f), 0.0, v))
+    yield "flushed", "subnormal codes are 0", valued(lambda v, f: np.where(abs(v) < FORMATS[f].smallest_normal, 0.0, v))
     yield "implicit-one", "subnormal codes are read with an implicit leading 1", valued(_implicit)
-    leading = lambda v, f: np.where(abs(v) < smallest_normal(f), v + np.copysign(smallest_normal(f), _SIGN), v)  # noqa: E731
+    least = lambda f: FORMATS[f].smallest_normal  # noqa: E731
+    leading = lambda v, f: np.where(abs(v) < least(f), v + np.copysign(least(f), _SIGN), v)  # noqa: E731
     yield "leading-one", "subnormal codes and zeros get the leading 1 of normal ones", valued(leading)
     yield "low-bits", "the lowest bit of codes is lost", valued(lambda v, f: v[np.arange(256) // 2 * 2])
     yield "seven-bits", "the highest bit of codes is lost", valued(lambda v, f: v[np.arange(256) % 128])
@@ -166,7 +167,7 @@ def _values() -> Iterator[tuple[str, str, Entries]]:
 
 
 def _implicit(values: np.ndarray, kind: str) -> np.ndarray:
-    least = smallest_normal(kind)
+    least = FORMATS[kind].smallest_normal
     small = abs(values) < least
     return np.where(small, np.copysign(least / 2 + abs(values) / 2, _SIGN), values)
 

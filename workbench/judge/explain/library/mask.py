@@ -9,7 +9,7 @@ from workbench.floats import unit_roundoff
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, across, altered
 from workbench.judge.explain.library import edges, indices
 from workbench.judge.explain.library.edges import BLOCKS
-from workbench.judge.explain.library.scored import added, unbiased
+from workbench.judge.explain.library.scored import unmasked
 from workbench.judge.explain.library.tiles import tile_width
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
@@ -96,9 +96,9 @@ def _filled() -> Iterator[Hypothesis]:
     leak = Edit("probs", _leak)
     yield Hypothesis("mask.not-in-probs", "the mask is used for the maximum and not for probs", (leak,))
     for value in SENTINELS[:-1]:
-        added = altered("scores", lambda at, x, v=value: np.where(at("visible"), x, _unmasked(at) + v), "qk", "scale")
+        added = altered("scores", lambda at, x, v=value: np.where(at("visible"), x, unmasked(at) + v), "qk", "scale")
         yield Hypothesis(f"mask.added-{value:g}", f"the mask adds {value:g} to scores in place of -inf", (added,))
-    top = altered("row_max", lambda at, x: np.maximum(at("-row_max"), _unmasked(at).max(-1)), "qk", "scale")
+    top = altered("row_max", lambda at, x: np.maximum(at("-row_max"), unmasked(at).max(-1)), "qk", "scale")
     yield Hypothesis("mask.not-in-max", "the maximum is taken over masked keys too", (top,))
 
 
@@ -175,7 +175,7 @@ def _leak(step: Step) -> Step:
 
 def _leaking(at: Any, p: np.ndarray) -> np.ndarray:
     """probs whose masked keys weigh what they would without the mask."""
-    return np.where(at("visible"), p, np.exp(np.minimum(_unmasked(at) - _subtracted(at)[..., None], 700.0)))
+    return np.where(at("visible"), p, np.exp(np.minimum(unmasked(at) - _subtracted(at)[..., None], 700.0)))
 
 
 def _subtracted(at: Any) -> np.ndarray:
@@ -232,11 +232,6 @@ def _behind(at: Any, rows: int) -> set[int]:
 def _left_over(at: Any) -> set[int]:
     tiles, splits = len(at.tiling.keys), len(at.tiling.splits)
     return set(range(max(tiles // splits, 1) * splits, tiles))
-
-
-def _unmasked(at: Any) -> np.ndarray:
-    """The scores before the mask."""
-    return unbiased(at) + added(at)
 
 
 def _in_tiles(at: Any, keys: np.ndarray, tiles: list[int]) -> np.ndarray:

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Change, Hypothesis, altered
-from workbench.judge.explain.library.scored import added
+from workbench.judge.explain.library.scored import added, cap, masked, scaled, unmodified
 
 
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     forms: dict[str, tuple[str, Change]] = {
-        "none": ("the score_mod is left out", lambda at, x: _before(at)),
+        "none": ("the score_mod is left out", lambda at, x: unmodified(at)),
         "twice": ("the score_mod is applied twice", lambda at, x: at.p.score_mod(x)),
         "before-scale": ("the score_mod is applied before the scale", lambda at, x: _unscaled(at) * at("scale")),
         "unscaled": ("the score_mod is applied to dot products that are not scaled", lambda at, x: _unscaled(at)),
         "scaled-again": ("what the score_mod makes is scaled once more", lambda at, x: x * at("scale")),
-        "added": ("what the score_mod makes is added to scores", lambda at, x: _before(at) + x),
+        "added": ("what the score_mod makes is added to scores", lambda at, x: unmodified(at) + x),
         "before-cap": ("scores are capped after the score_mod, not before it", _before_cap),
     }
     for name, (text, change) in forms.items():
@@ -29,22 +29,13 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield Hypothesis("mods.after-bias", text, (altered("scores", _after_bias, "visible"),))
 
 
-def _before(at: Any) -> np.ndarray:
-    """What the score_mod should take."""
-    found: np.ndarray = at("capped") if "capped" in at.table else at("qk") * at("scale")
-    return found
-
-
 def _unscaled(at: Any) -> np.ndarray:
     found: np.ndarray = at.p.score_mod(at("qk"))
     return found
 
 
 def _before_cap(at: Any, x: np.ndarray) -> np.ndarray:
-    if "cap" not in at.table:
-        return x
-    made: np.ndarray = at.p.score_mod(at("qk") * at("scale"))
-    return np.asarray(at("cap") * np.tanh(made / at("cap")))
+    return cap(at, at.p.score_mod(scaled(at)))
 
 
 def _of_masked(at: Any) -> np.ndarray:
@@ -54,4 +45,4 @@ def _of_masked(at: Any) -> np.ndarray:
 
 
 def _after_bias(at: Any, x: np.ndarray) -> np.ndarray:
-    return np.where(at("visible"), at.p.score_mod(_before(at) + added(at)), -np.inf)
+    return masked(at, at.p.score_mod(unmodified(at) + added(at)))

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Hypothesis, across, altered
-from workbench.judge.explain.library.bias import own_mask
 from workbench.judge.explain.library.reach import cut, rows_read, seen_beyond
-from workbench.judge.explain.library.scored import asked
+from workbench.judge.explain.library.scored import asked, own_mask, with_mask_put_in
 from workbench.judge.explain.library.tiles import tile_width as width
 from workbench.reference.steps.parameters import by_query_head
 
@@ -41,8 +40,7 @@ def _hypotheses() -> Iterator[Hypothesis]:
             return np.clip(lengths(asked(at, "lengths_k"), _of(at, "k").shape[1]), 0, at.p.keys)
 
         def seen(at: Any, x: np.ndarray, taken: Any = taken) -> np.ndarray:
-            found = own_mask(at, lengths_k=taken(at))
-            return found & at.p.inputs["mask_put_in"] if "mask_put_in" in at.p.inputs else found
+            return with_mask_put_in(at, own_mask(at, lengths_k=taken(at)))
 
         def read(at: Any, x: str, taken: Any = taken) -> np.ndarray:
             return cut(_uncut(at, x), at.p.inputs[x], taken(at))

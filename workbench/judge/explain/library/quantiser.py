@@ -116,7 +116,7 @@ def _encoded() -> Iterator[Hypothesis]:
         yield from of(
             f"rounded-{how}", f"codes are rounded {how}", lambda at, w, x, how=how: encoded(w, at.p.codes.format, how)
         )
-    small = lambda at, w: abs(w) < smallest_normal(at.p.codes.format)  # noqa: E731
+    small = lambda at, w: abs(w) < FORMATS[at.p.codes.format].smallest_normal  # noqa: E731
     flushed = lambda at, w, x: nearest(at, np.where(small(at, w), 0.0 * w, w))  # noqa: E731
     yield from of("flushed-codes", "values below the smallest normal one are encoded as 0", flushed)
     late = lambda at, w, x: nearest(at, np.where(small(at, nearest_value(at, w)), 0.0 * w, w))  # noqa: E731
@@ -168,11 +168,6 @@ def of_heads(at: Any, x: str, scale: np.ndarray | None = None) -> np.ndarray:
     if found.ndim != 1:
         raise Unfit
     return found
-
-
-def smallest_normal(kind: str) -> float:
-    """The smallest normal value of a format; 0 of whole numbers."""
-    return {"e4m3": 2.0**-6, "e5m2": 2.0**-14, "nvfp4": 1.0}.get(kind.removeprefix("mxfp8-"), 0.0)
 
 
 def fitting(scales: np.ndarray, n: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from workbench.floats import round_to
 from workbench.judge.explain.hypothesis import Hypothesis, altered
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
+from workbench.judge.explain.library.scored import cap, scaled
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -57,23 +58,18 @@ def _scales() -> Iterator[tuple[str, str, Callable[[Any, float], float]]]:
 
 def _caps() -> Iterator[Hypothesis]:
     """What may be wrong in cap * tanh(s / cap)."""
-
-    def s(at: Any) -> np.ndarray:
-        x: np.ndarray = at("qk") * at("scale")
-        return x
-
     forms: dict[str, tuple[str, Callable[[Any, Any], np.ndarray]]] = {
-        "none": ("scores are not capped", lambda at, x: s(at)),
+        "none": ("scores are not capped", lambda at, x: scaled(at)),
         "argument": (
             "capped scores are (s / cap) * tanh(s / cap)",
-            lambda at, x: s(at) / at("cap") * np.tanh(s(at) / at("cap")),
+            lambda at, x: scaled(at) / at("cap") * np.tanh(scaled(at) / at("cap")),
         ),
         "no-product": ("capped scores are tanh(s / cap), without the product with cap", lambda at, x: x / at("cap")),
         "no-quotient": (
             "capped scores are cap * tanh(s), without the quotient",
-            lambda at, x: at("cap") * np.tanh(s(at)),
+            lambda at, x: at("cap") * np.tanh(scaled(at)),
         ),
-        "twice": ("scores are capped twice", lambda at, x: at("cap") * np.tanh(x / at("cap"))),
+        "twice": ("scores are capped twice", cap),
         "before-scale": (
             "dot products are capped before they are scaled",
             lambda at, x: at("scale") * at("cap") * np.tanh(at("qk") / at("cap")),
@@ -81,9 +77,9 @@ def _caps() -> Iterator[Hypothesis]:
         "scale-after": ("capped scores are scaled once more", lambda at, x: x * at("scale")),
         "base-2": (
             "scores are capped in units of log2: cap * tanh(s * log2(e) / cap) is taken in base 2",
-            lambda at, x: LN2 * at("cap") * np.tanh(s(at) * LOG2E / at("cap")),
+            lambda at, x: LN2 * at("cap") * np.tanh(scaled(at) * LOG2E / at("cap")),
         ),
-        "clamped": ("scores are clamped at the cap", lambda at, x: np.clip(s(at), -at("cap"), at("cap"))),
+        "clamped": ("scores are clamped at the cap", lambda at, x: np.clip(scaled(at), -at("cap"), at("cap"))),
     }
     for name, (text, change) in forms.items():
         edit = altered("capped", change, "qk", "scale", "cap")

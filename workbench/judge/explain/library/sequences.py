@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered
-from workbench.judge.explain.library.bias import own_mask
 from workbench.judge.explain.library.reach import cut, rows_read, seen_beyond
-from workbench.judge.explain.library.scored import asked
+from workbench.judge.explain.library.scored import asked, own_mask, with_mask_put_in
 from workbench.judge.explain.library.tiles import tile_width
 
 #: of `at.At` and the lengths [b] of keys and of queries: the lengths of keys that a kernel takes
@@ -39,12 +38,7 @@ def _hypotheses() -> Iterator[Hypothesis]:
 
 def _seen(mask: Callable[[Any], np.ndarray]) -> Edit:
     """Another mask of the case itself; what was put in stays."""
-
-    def changed(at: Any, x: np.ndarray) -> np.ndarray:
-        seen = mask(at)
-        return seen & at.p.inputs["mask_put_in"] if "mask_put_in" in at.p.inputs else seen
-
-    return altered("visible", changed)
+    return altered("visible", lambda at, x: with_mask_put_in(at, mask(at)))
 
 
 def _diagonals() -> Iterator[tuple[str, str, Callable[[Any], np.ndarray]]]:

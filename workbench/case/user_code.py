@@ -5,6 +5,7 @@ files may each have a utils.py beside them, and nobody else gets it in place of 
 """
 
 import importlib.util
+import os
 import sys
 import threading
 import traceback
@@ -17,16 +18,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from workbench.foreign.collect import of_python, sha256_of
-from workbench.foreign.extension import sources_beside
-from workbench.foreign.lacking import lacking
-from workbench.refusal import Refusal, Unavailable
+from workbench.files import of_python, sha256_of
+from workbench.refusal import Refusal
 
 Function = Callable[..., Any]
 
 #: folders whose files were looked at in this command; None outside of one
 _looked_at: ContextVar[set[Path] | None] = ContextVar("looked_at", default=None)
 _LOCK = threading.RLock()  # sys.path and sys.modules are everybody's
+#: what code may be compiled from, and where that is looked for, beside what was built or uses it
+SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
+_FOLDERS = (".", "csrc", "src", "cuda", "kernels", "include")
+
+
+def sources_beside(folder: Path) -> Iterator[Path]:
+    """The sources in a folder, and in those folders of it that usually hold them."""
+    for path in sorted(path for name in _FOLDERS for path in (folder / name).glob("*")):
+        if path.suffix in SOURCES and path.is_file():
+            yield path
 
 
 @contextmanager
@@ -62,7 +71,8 @@ class _Home:
     def entered(self, targets: Sequence[Path]) -> Iterator[None]:
         """Within it modules of the folder can be imported, as from files of `targets` that Python runs."""
         with _LOCK:
-            others = {name for name in [*sys.modules] if "." not in name and self._stands_in(name)}
+            own_names = {entry.name.removesuffix(".py") for entry in os.scandir(self.folder)}
+            others = {name for name in own_names & {*sys.modules} if self._stands_in(name)}
             hidden = {name: one for name, one in [*sys.modules.items()] if name.partition(".")[0] in others}
             for name in hidden:
                 del sys.modules[name]
@@ -88,7 +98,7 @@ class _Home:
                 sys.modules.update(hidden)
 
     def load(self, path: Path) -> ModuleType:
-        """The module that a file of the folder makes; Refusal where it cannot be imported."""
+        """The module that a file of the folder makes; Refusal of what it raises where it cannot be imported."""
         if path in self.targets:
             return self.targets[path]
         # under a name of its own: a file named torch.py or sparse.py must not stand in for the library
@@ -103,9 +113,7 @@ class _Home:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # sys.exit among them
-                if why := lacking(error, str(path)):
-                    raise Unavailable(why) from None
-                raise Refusal(f"{path} could not be imported:\n{traceback.format_exc()}") from None
+                raise Refusal(f"{path} could not be imported:\n{traceback.format_exc()}") from error
         self.targets[path] = module
         return module
 
@@ -122,7 +130,7 @@ class _Home:
         """Whether a module lies in the folder itself, as a file or a package."""
         file = getattr(module, "__file__", None)
         places = [file] if file and not hasattr(module, "__path__") else [*getattr(module, "__path__", ())]
-        return any(Path(place).parent == self.folder for place in places)
+        return any(os.path.dirname(place) == str(self.folder) for place in places)
 
     def _stands_in(self, name: str) -> bool:
         """Whether a module that somebody else imported has the name of one in the folder."""
@@ -155,8 +163,8 @@ _FOUND: list[tuple[Function, _Home]] = []
 
 
 def function_of(file: Path, name: str) -> Function:
-    """The function `name` of a file; Refusal where the file cannot be imported or has none. A file that was loaded
-    before is loaded again only as `command` says.
+    """The function `name` of a file; Refusal where the file cannot be imported, as of `_Home.load`, or has none. A file
+    that was loaded before is loaded again only as `command` says.
     """
     path = file.resolve()
     looked_at = _looked_at.get()

@@ -1,0 +1,114 @@
+"""A fault that is in no line of what is built is refused, in words that say which case has it; the catalogue has none."""
+
+import numpy as np
+import pytest
+
+from tests.refusals import refusal, refused
+from workbench import Case, check, run
+from workbench.bench.showing import can_show
+from workbench.case.options import Options
+from workbench.cuda.effect import CHOICES, OF_FORMAT, effective
+from workbench.cuda.faults.benign import BENIGN
+from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.cuda.kernels import KERNELS
+from workbench.cuda.plan import plan, settle
+
+EVERY = {**CATALOGUE, **BENIGN}
+BASE = dict(seqlen_q=20, seqlen_k=40, head_dim=32)
+#: fault, a case without its lines -> what has them, what the case has there, and a case with them; the lines are in
+#: either branch of a kernel, in a device function that only a branch calls, in a branch or behind the end of one, or
+#: read what another branch makes
+NOT_BUILT = [
+    ("flash-no-barrier-after-load", {"head_dim": 256}, "head_dim and head_dim_v up to 128",
+     "head_dim=256, head_dim_v=256", {"head_dim": 128}),
+    ("flash-window-off-by-one", {}, "window", "window=None", {"window": (16, 0)}),
+    ("flash-reads-past-keys", {"page_size": 16}, "no page_size", "page_size=16", {}),
+    ("flash-cache-length-off-by-one", {}, "page_size, or seqlens_k and no seqlens_q",
+     "page_size=None, seqlens_k=None, seqlens_q=None", {"batch": 2, "seqlens_k": (40, 7)}),
+    ("flash-page-offset-dropped", {}, "page_size", "page_size=None", {"page_size": 16}),
+    ("partial-packed-causal", {"causal": True}, "pack_gqa", "pack_gqa=False", {"pack_gqa": True, "causal": True}),
+    ("zero-point-forgotten", {"codes": "e4m3"}, "scale_of=token or block and codes=int4", "scale_of=head, codes=e4m3",
+     {"codes": "int4"}),
+    ("float4-subnormal-is-zero", {"codes": "int4"}, "codes=nvfp4", "codes=int4", {"codes": "nvfp4"}),
+    ("int8-read-as-unsigned", {"codes": "e4m3"}, "codes=int8", "codes=e4m3", {"codes": "int8"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "options", "words", "got", "others"), NOT_BUILT, ids=[one[0] for one in NOT_BUILT])
+def test_a_fault_is_refused_where_a_switch_leaves_it_out(fault, options, words, got, others):
+    name = CATALOGUE[fault].kernel
+    case = Case(**BASE | options)
+    said = (
+        f"a fault is in lines that are built: what {fault} changes or reads is in {name} only with {words}; got {got}. "
+        "Choose such a case, or another fault"
+    )
+    assert refusal(run, name, case, faults=[fault], backend="emulator") == said
+    assert refusal(check, name, case, faults=[fault]) == said
+    assert not can_show(CATALOGUE[fault], settle(KERNELS[name], case))
+    made = plan(name, Case(**BASE | others), Options(faults=[fault]))
+    assert made.trace.faults == (fault,) and effective(CATALOGUE[fault], made.trace.case)
+
+
+def test_the_command_line_refuses_it():
+    words = "flash", "--head-dim", 256, "--seqlen", 20, "--fault", "flash-no-barrier-after-load"
+    assert refused("diff", *words).startswith("a fault is in lines that are built: what flash-no-barrier-after-load ")
+
+
+def test_of_several_faults_each_must_be_in_what_is_built():
+    faults = ["flash-scale-twice", "flash-window-off-by-one"]
+    assert "what flash-window-off-by-one changes" in refusal(plan, "flash", Case(**BASE), Options(faults=faults))
+
+
+def test_a_mask_that_is_put_in_builds_its_lines():
+    fault, case = "flash-mask-of-first-head", Case(**BASE)
+    assert "only with a mask among the inputs or mask_mod; got mask_mod=None." in refusal(
+        plan, "flash", case, Options(faults=[fault])
+    )
+    drawn = dict(zip("qkv", case.inputs(), strict=True)) | {"mask": np.ones((1, 1, 20, 40), bool)}
+    made = plan("flash", case.but(distribution="given"), Options(faults=[fault], inputs=drawn))
+    assert made.trace.faults == (fault,)
+
+
+def test_of_switches_that_any_of_bring_a_fault_back_that_is_named_which_it_needs():
+    options = Options(faults=["flash-softcap-after-mask"])
+    assert "only with softcap; got softcap=None." in refusal(plan, "flash", Case(**BASE), options)
+
+
+def test_a_fault_of_a_launch_that_does_not_run_is_refused():
+    case = Case(**BASE, splits=2)
+    fed = run("split_k", case, probes="lean", backend="emulator").stages
+    partials = {name: fed[name] for name in ("partial_O", "partial_max", "partial_sum")}
+    assert refusal(run, "split_k", case, feed=partials, faults=["partial-tail-not-masked"], backend="emulator") == (
+        "fault partial-tail-not-masked is in flash_forward, which does not run where its results come from outside"
+    )
+
+
+def test_a_fault_that_reads_what_a_case_has_not_is_refused():
+    assert refusal(run, "flash", Case(**BASE), faults=["flash-q-start-of-k"], backend="emulator") == (
+        "flash-q-start-of-k reads cu_seqlens_k, which flash has not on this case; it shows with batch=3, "
+        "seqlens_q=(40, 9, 65), seqlens_k=(33, 100, 70), seqlen_q=65, seqlen_k=100"
+    )
+
+
+def test_other_cases_of_a_run_need_not_have_its_fault():
+    """A law, a smaller case or a trial may leave it out."""
+    made = plan("flash", Case(**BASE), Options(faults=["flash-window-off-by-one"]), again=True)
+    assert made.trace.faults == ("flash-window-off-by-one",)
+
+
+# ---- the catalogue
+
+
+@pytest.mark.parametrize("fault", EVERY.values(), ids=list(EVERY))
+def test_every_fault_is_in_what_is_built_of_the_case_that_it_needs(fault):
+    made = plan(fault.kernel, Case(**BASE | dict(fault.needs)), Options(faults=[fault.id]))
+    assert effective(fault, made.trace.case)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_switch_says_which_case_has_it(kernel):
+    """Those of the format of codes say nothing: the formats themselves are named."""
+    dtype = "float16" if kernel == "flash_mma" else "float32"
+    names = KERNELS[kernel].constants(settle(KERNELS[kernel], Case(dtype=dtype))).names()
+    unsaid = {name for name, value in names.items() if isinstance(value, bool)} - CHOICES.keys()
+    assert unsaid == (OF_FORMAT if kernel == "fp8" else set())
