@@ -13,6 +13,7 @@ from workbench.lazy import attribute
 if TYPE_CHECKING:
     from workbench.case.case import Case
     from workbench.cuda.check import check
+    from workbench.cuda.prepared import kernel
     from workbench.explore.laws.every import laws
     from workbench.explore.shrink.shrink import shrink
     from workbench.foreign.run import run
@@ -53,6 +54,7 @@ _HOMES = {
     "laws": "explore.laws.every.laws",
     "shrink": "explore.shrink.shrink.shrink",
     "check": "cuda.check.check",
+    "kernel": "cuda.prepared.kernel",
     "Refusal": "refusal.Refusal",
     "Unavailable": "refusal.Unavailable",
 }
@@ -68,6 +70,7 @@ __all__ = [
     "case_of",
     "check",
     "diff",
+    "kernel",
     "laws",
     "load",
     "load_inputs",

@@ -32,7 +32,7 @@ def completed(*words):
     [
         (("diff", ""), ["file", *KERNELS]),
         (("diff", "spl"), ["file", "split_k"]),
-        (("check", "fl"), ["file", "flash"]),
+        (("check", "fl"), ["file", "flash", "flash_mma"]),
         (("diff", "flash,"), ["file", *(f"flash,{name}" for name in KERNELS)]),
         (("diff", "flash", "--dtype", ""), [*DTYPES]),
         (("diff", "flash", "--dtype", "float16,b"), ["float16,bfloat16"]),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import refusal, refused
-from workbench import Case, check, run
+from workbench import Case, check, diff, run
 from workbench.bench.showing import can_show
 from workbench.case.options import Options
 from workbench.cuda.effect import CHOICES, OF_FORMAT, effective
@@ -74,13 +74,13 @@ def test_of_switches_that_any_of_bring_a_fault_back_that_is_named_which_it_needs
     assert "only with softcap; got softcap=None." in refusal(plan, "flash", Case(**BASE), options)
 
 
-def test_a_fault_of_a_launch_that_does_not_run_is_refused():
+def test_a_fault_of_a_launch_that_does_not_run_is_no_matter():
+    """Fed with what is right, the rest of a faulty kernel shows that it is not to blame."""
     case = Case(**BASE, splits=2)
     fed = run("split_k", case, probes="lean", backend="emulator").stages
     partials = {name: fed[name] for name in ("partial_O", "partial_max", "partial_sum")}
-    assert refusal(run, "split_k", case, feed=partials, faults=["partial-tail-not-masked"], backend="emulator") == (
-        "fault partial-tail-not-masked is in flash_forward, which does not run where its results come from outside"
-    )
+    found = run("split_k", case, feed=partials, faults=["partial-tail-not-masked"], backend="emulator")
+    assert diff(found).verdict in ("exact", "rounding")
 
 
 def test_a_fault_that_reads_what_a_case_has_not_is_refused():
@@ -101,7 +101,8 @@ def test_other_cases_of_a_run_need_not_have_its_fault():
 
 @pytest.mark.parametrize("fault", EVERY.values(), ids=list(EVERY))
 def test_every_fault_is_in_what_is_built_of_the_case_that_it_needs(fault):
-    made = plan(fault.kernel, Case(**BASE | dict(fault.needs)), Options(faults=[fault.id]))
+    case = Case(**BASE | {"dtype": KERNELS[fault.kernel].dtypes[0]} | dict(fault.needs))
+    made = plan(fault.kernel, case, Options(faults=[fault.id]))
     assert effective(fault, made.trace.case)
 
 

@@ -23,6 +23,7 @@ from workbench.cuda.build import build
 from workbench.cuda.doctor import facts
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.flash_build import BLOCKS, SWITCHES, Constants
+from workbench.cuda.flash_mma_build import Constants as MmaConstants
 from workbench.cuda.fp8_build import Constants as QuantisedConstants
 from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
@@ -48,7 +49,8 @@ FUNCTIONS = {
     for function, file in kernel.functions.items()
 }
 PLAIN = Path(__file__).with_name("plain_kernels.py")
-FLOATS = [name for name, (kernel, _) in FUNCTIONS.items() if not kernel.quantised]
+MMA = "flash_mma_forward"
+FLOATS = [name for name, (kernel, _) in FUNCTIONS.items() if not kernel.quantised and name != MMA]
 CODES_TILES = (64, 32, 64)
 #: every format, scores, decoding and probs of a kernel on codes is in one of them
 CODES_VARIANTS = [
@@ -59,6 +61,12 @@ CODES_VARIANTS = [
         ("e5m2", "mma", "table", "float32"),
         ("int8", "scalar", "direct", "float16", 64, "float16"),
     )
+]
+#: tiles, dtypes and switches of the kernel on tensor cores, each with and without probes
+MMA_VARIANTS = [
+    MmaConstants(64, 64, 64, "float16", ("CAUSAL",)),
+    MmaConstants(128, 32, 128, "bfloat16", ("SOFTCAP", "SCALED", "WINDOW", "PADDED")),
+    MmaConstants(64, 64, 128, "float16", ("RAGGED", "PACKED_Q", "PACKED_K", "CAUSAL")),
 ]
 STORAGE = {"float32": types.float32, "float16": types.float16, "bfloat16": types.uint16}
 SCALARS = {
@@ -126,7 +134,9 @@ def compiled(name, constants, probed, faults=()):
 
 
 def of_kernel(kernel, constants):
-    return constants if kernel.quantised else switched(constants, *["SPLIT"] * kernel.splits)
+    return (
+        constants if kernel.quantised or kernel.name == "flash_mma" else switched(constants, *["SPLIT"] * kernel.splits)
+    )
 
 
 def switched(constants, *names):
@@ -197,6 +207,28 @@ def test_variant_on_codes_compiles_and_links(constants, probed, other):
     assert_compiles_and_links("fp8_forward", constants, probed, other)
     ptx = compiled("fp8_forward", constants, probed).get_asm_str(cc=(9, 0))
     assert ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in ptx) == (constants.scores == "mma")
+
+
+@pytest.mark.parametrize(
+    ("constants", "probed", "other"),
+    [pytest.param(one, i % 2 == 1, turn(i), id=f"{one.dtype}-{one.head_dim}") for i, one in enumerate(MMA_VARIANTS)],
+)
+def test_variant_on_tensor_cores_compiles_and_links(constants, probed, other):
+    assert_compiles_and_links(MMA, constants, probed, other)
+    ptx = compiled(MMA, constants, probed).get_asm_str(cc=(9, 0))
+    types = "f16.f16" if constants.dtype == "float16" else "bf16.bf16"
+    for instruction in (f"mma.sync.aligned.m16n8k16.row.col.f32.{types}.f32", "ldmatrix.sync", "cp.async.cg"):
+        assert instruction in ptx
+    assert "mma.sync.aligned" in ptx and ("tanh.approx" in ptx) == ("SOFTCAP" in constants.switches)
+
+
+@pytest.mark.parametrize(("block_q", "head_dim"), [(64, 64), (128, 64), (64, 128)])
+def test_default_tiles_on_tensor_cores_stay_in_registers(block_q, head_dim):
+    """Nothing is spilled, no array lies in local memory, and two blocks of a multiprocessor have room."""
+    constants = MmaConstants(block_q, 64, head_dim, "float16")
+    _, log = linked(compiled(MMA, constants, False), (9, 0))
+    assert re.search(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", log)
+    assert 2 * registers_of(log) * constants.threads <= REGISTERS
 
 
 def test_variants_on_codes_hold_every_value():
@@ -387,7 +419,7 @@ def test_linker_refuses_more_shared_memory():
 
 def without_probe_lines(text):
     """The source with its probe lines, and the headers of blocks left empty, blanked out; no syntax tree involved."""
-    lines = ["" if line.strip().startswith("probe.") else line for line in text.split("\n")]
+    lines = ["" if re.match(r" *(probe\.|.* = probe\()", line) else line for line in text.split("\n")]
     while True:
         empty = [i for i, line in enumerate(lines) if re.match(r" +(if|for) .*:$", line) and not has_body(lines, i)]
         if not empty:
@@ -417,6 +449,7 @@ def normalised(ptx):
     [
         *itertools.product(FLOATS, [Constants(**SMALL, dtype="bfloat16"), Constants(**LARGEST, dtype="float32")]),
         *itertools.product(["fp8_forward"], [*CODES_VARIANTS[:2], CODES_VARIANTS[3]]),
+        (MMA, MmaConstants(64, 64, 64, "float16", ("CAUSAL",))),
     ],
     ids=str,
 )
@@ -500,10 +533,12 @@ def test_probes_leave_contraction_alone(operations, name, cc):
     A probe is one more reader: a probed product that otherwise only meets an addition would be fused in plain builds
     alone, and rounded once less there.
     """
-    constants = CODES_VARIANTS[1] if FUNCTIONS[name][0].quantised else Constants(**SMALL, dtype="float32")
+    own = {"fp8_forward": CODES_VARIANTS[1], MMA: MmaConstants(16, 16, 64, "float16")}
+    constants = own.get(name, Constants(**SMALL, dtype="float32"))
     plain, probed = (operations(linked(compiled(name, constants, kind), cc)[0]) for kind in (False, True))
     assert plain["FFMA"] > 20
-    assert probed == plain
+    kept = ("FFMA", "FMUL", "MUFU") if name == MMA else plain  # whose lanes add up a row for its probe alone
+    assert {x: probed[x] for x in kept} == {x: plain[x] for x in kept}
 
 
 def test_probe_that_undoes_a_contraction_would_be_seen(operations):

@@ -374,7 +374,11 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
             Refusal,
             "NumPy arrays live on the cpu; got device 'cuda': say --arrays torch, cupy or jax",
         ),
-        ({"probes": "lean"}, Refusal, "probes is for kernels of ours (flash, split_k, fp8); <lambda> is a foreign one"),
+        (
+            {"probes": "lean"},
+            Refusal,
+            "probes is for kernels of ours (flash, flash_mma, split_k, fp8); <lambda> is a foreign one",
+        ),
         (
             {"case": CASE.but(scores="mma")},
             Refusal,
@@ -385,7 +389,11 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
             Refusal,
             "quantiser_scale is for kernels on codes: say codes too; <lambda> got none",
         ),
-        ({"faults": ["x"]}, Refusal, "fault is for kernels of ours (flash, split_k, fp8); <lambda> is a foreign one"),
+        (
+            {"faults": ["x"]},
+            Refusal,
+            "fault is for kernels of ours (flash, flash_mma, split_k, fp8); <lambda> is a foreign one",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], error: type, message: str) -> None:

@@ -260,7 +260,7 @@ def test_without_the_program_or_a_gpu(tools: Path, monkeypatch: pytest.MonkeyPat
     [
         (
             ["mine.py:attention"],
-            "check runs kernels of ours (flash, split_k, fp8) on the emulator, and path.py:function with --backend "
+            "check runs kernels of ours (flash, flash_mma, split_k, fp8) on the emulator, and path.py:function with --backend "
             "cuda; got 'mine.py:attention'",
         ),
         (
@@ -274,7 +274,7 @@ def test_without_the_program_or_a_gpu(tools: Path, monkeypatch: pytest.MonkeyPat
         ),
         (
             ["mine.py:attention", "--backend", "cuda", "--schedules", "2"],
-            "--schedules is for kernels of ours (flash, split_k, fp8); mine.py:attention is a foreign one",
+            "--schedules is for kernels of ours (flash, flash_mma, split_k, fp8); mine.py:attention is a foreign one",
         ),
     ],
 )

@@ -119,6 +119,7 @@ def main(kernel: str, fault: str, where: str) -> None:
     length = (CATALOGUE[fault].seqlen if fault else None) or 128
     options: dict[str, Any] = {"seqlen_q": length, "seqlen_k": length, "heads": 2, "causal": True}
     options |= {"head_dim": 32, "block_q": 32, "block_k": 32, "splits": 3 if KERNELS[kernel].splits else None}
+    options["dtype"] = KERNELS[kernel].dtypes[0]
     case = Case(**options | dict(CATALOGUE[fault].needs if fault else {}))
     faults = [fault] if fault else []
     if where == "cuda":

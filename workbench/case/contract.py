@@ -66,6 +66,9 @@ class Contract:
     partials_dtype: str = clause("in which partial_O is stored", DTYPE)
     out_dtype: str = clause("in which out is stored; the dtype of out tells it", DTYPE)
     row_sum_of_cast: bool | None = clause("whether row_sum adds the cast probs; none: unknown, it may be either", TRUTH)
+    row_sum_lanes: int = clause(
+        "lanes that add up keys of their own until a row ends; their sums are added for each dump of row_sum", COUNT, 1
+    )
     accumulation: str = clause("how qk and acc are summed", one_of(ACCUMULATIONS), "nearest")
     acc_accumulation: str | None = clause("how acc is summed, where that is another way", one_of(ACCUMULATIONS), None)
     tensor_core: str | None = clause(
@@ -213,7 +216,7 @@ def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
 #: field -> what is meant where nobody says it
 _USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(Contract)}
 #: fields that came after the first traces of this schema, which mean what is usual
-_LATER = ("tanh", "tensor_core", "input_rounding", "sinks", "lse_includes_sink", "score_mod_ulps")
+_LATER = ("tanh", "tensor_core", "input_rounding", "sinks", "lse_includes_sink", "score_mod_ulps", "row_sum_lanes")
 #: field that says how a function is computed -> the number of the case that it is due to, and its relative errors
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     one.name: one.metadata["function"] for one in fields(Contract) if one.metadata.get("function")

@@ -352,6 +352,8 @@ KERNEL = Kernel(
     constants=constants,
     launches=lambda case: [Launch("fp8_forward", flash_build.grid(case))],
     contract=contract,
+    dtypes=("float32",),
+    dims=16,
     masks=False,
     quantised=True,
 )

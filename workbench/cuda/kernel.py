@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.cuda.faults.fault import Fault
+from workbench.floats import DTYPES
 
 LARGEST_BLOCK = 128  #: rows of the largest tile of any kernel
 #: sizes to which head_dim is rounded up in shared memory and registers
@@ -60,6 +61,8 @@ class Kernel:
     constants: Callable[..., Constants]
     launches: Callable[[Case], Sequence[Launch]]  #: in order
     contract: Callable[[Case], Contract]
+    dtypes: tuple[str, ...] = (*DTYPES,)  #: of q, k and v, that random cases may have
+    dims: int = 1  #: that a copy takes at once: head_dim is a multiple of it, as are strides and addresses in elements
     masks: bool = True  #: whether it takes a mask, a bias and a dropout mask beside q, k and v
     splits: bool = False  #: whether it takes the case option splits
     quantised: bool = False  #: whether it reads codes, and takes the case options about them

@@ -11,7 +11,7 @@ class _Kernels(Mapping[str, Kernel]):
     for: a completion of the command line may wait for neither.
     """
 
-    names = ("flash", "split_k", "fp8")
+    names = ("flash", "flash_mma", "split_k", "fp8")
 
     def __getitem__(self, name: str) -> Kernel:
         if name not in self.names:

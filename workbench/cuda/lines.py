@@ -1,5 +1,6 @@
 """Where in their sources the kernels of this project make each stage."""
 
+import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,8 @@ def _of_build(build: Build, stages: Collection[str]) -> Iterator[tuple[str, Line
     file, source = file_of(build.source.tree), build.source
     text = build.text.splitlines()
     for stage in stages:
-        if (number := _number(file, source.name, stage, probed=stage in build.probes)) is not None:
+        number = _number(file, source.name, stage, probed=stage in build.probes)
+        if (number := number or _stored(source.tree, source.name, stage)) is not None:
             yield stage, line_of(source.filename, text, number)
 
 
@@ -40,6 +42,14 @@ def _number(file: File, kernel: str, stage: str, *, probed: bool) -> int | None:
         write = function.last(stage, None)
         made = None if write is None else write.place.statement
     return None if made is None else made.lineno
+
+
+def _stored(tree: ast.Module, kernel: str, stage: str) -> int | None:
+    """The number of the line where a kernel function stores several elements of a stage at once; None for none."""
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == kernel)
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call) and node.args)
+    stores = (node for node in calls if ast.unparse(node.func).startswith("ptx.st_"))
+    return next((node.lineno for node in stores if ast.unparse(node.args[0]) == stage), None)
 
 
 def _of_quantiser(stages: Collection[str], faults: Sequence[Fault]) -> Iterator[tuple[str, Line]]:

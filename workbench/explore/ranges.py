@@ -121,12 +121,13 @@ def _built(draw: Draw, kernel: Kernel | None, given: Mapping[str, Any]) -> dict[
         return {name: draw({**RANGES, **given}[name]) for name in ("dtype", "head_dim")}
     fits = [build for build in BUILDS if _fits(build, kernel, given)]
     if not fits:  # a build of its own
-        dtype = Among(("float32",)) if kernel.quantised else RANGES["dtype"]
-        return {name: draw({**RANGES, "dtype": dtype, **given}[name]) for name in ("dtype", "head_dim")}
+        own = {**RANGES, "dtype": Among(kernel.dtypes), **given}
+        return {name: draw(own[name]) for name in ("dtype", "head_dim")}
     build: Build = draw(Among(tuple(fits)))
     head_dim: Between | Among = build.head_dim
-    if kernel.quantised:  # in steps of 16
-        head_dim = Among(tuple(range(-(-build.head_dim.low // 16) * 16, build.head_dim.high + 1, 16)))
+    if kernel.dims > 1:
+        first = -(-build.head_dim.low // kernel.dims) * kernel.dims
+        head_dim = Among(tuple(range(first, build.head_dim.high + 1, kernel.dims)))
     fixed = {"block_q": build.block_q, "block_k": build.block_k, "dtype": build.dtype, "head_dim": head_dim}
     return {name: draw(given.get(name, x)) for name, x in fixed.items()}
 
@@ -147,6 +148,8 @@ def _fits(build: Build, kernel: Kernel, given: Mapping[str, Any]) -> bool:
         return False
     if isinstance(head_dim := given.get("head_dim"), int) and not build.head_dim.low <= head_dim <= build.head_dim.high:
         return False
-    if kernel.quantised:  # of float32; its tables of codes leave no room for tiles of 64 rows
-        return build.dtype == "float32" and build.block_q < 64
+    if build.dtype not in kernel.dtypes:
+        return False
+    if kernel.quantised:  # its tables of codes leave no room for tiles of 64 rows
+        return build.block_q < 64
     return bool(given.get("dtype", build.dtype) == build.dtype)

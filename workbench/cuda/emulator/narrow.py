@@ -21,6 +21,7 @@ class Narrow(types.Number):
 
     def __init__(self, name, mantissa_bits, least_exponent):
         super().__init__(name=f"emulated_{name}")
+        self.bitwidth = 16
         self.mantissa_bits = mantissa_bits
         self.least_exponent = least_exponent
 

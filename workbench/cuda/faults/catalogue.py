@@ -13,6 +13,8 @@ from workbench.cuda.faults import (
     maximum,
     memory,
     merge,
+    mma,
+    mma_softmax,
     output,
     pages,
     partials,
@@ -31,7 +33,7 @@ CATALOGUE: Mapping[str, Fault] = {
     fault.id: fault
     for file in (
         *(inputs, scores, masks, maximum, probs, accumulator, partials, merge, output, memory),
-        *(sequences, pages, added, sinks),
+        *(sequences, pages, added, sinks, mma, mma_softmax),
         *(quantiser, codes, fp8, blocks),
     )
     for fault in file.FAULTS

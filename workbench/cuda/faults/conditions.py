@@ -141,6 +141,51 @@ def sees_past_end(case: Case) -> bool:
     return ragged(case) and (not case.causal or case.seqlen_q + case.diagonal > case.seqlen_k)
 
 
+def row_of_other_warp(case: Case) -> bool:
+    """Whether there are rows of more than one warp of the kernel on tensor cores."""
+    return case.seqlen_q > _warp_rows(case)
+
+
+def odd_key_behind_diagonal(case: Case) -> bool:
+    """Whether the first key that some row does not see for the causal mask is odd."""
+    rows = np.arange(case.seqlen_q) + case.diagonal
+    return bool(np.any((rows >= 0) & (rows + 1 < case.seqlen_k) & (rows % 2 == 0)))
+
+
+def lower_row_sees_more(case: Case) -> bool:
+    """Whether some row g + 8 of 16 sees a key that row g does not."""
+    rows = np.arange(case.seqlen_q)
+    rows = rows[rows % 16 >= 8] + case.diagonal
+    return bool(np.any((rows >= 0) & (rows - 8 < case.seqlen_k - 1)))
+
+
+def diagonal_within_warp(case: Case) -> bool:
+    """Whether the diagonal ends a row of some warp's in a tile that the warp's last row sees to the end."""
+    ends = np.arange(1, _tiles(case) + 1) * _block_k(case) - 1
+    first = np.arange(0, case.seqlen_q, _warp_rows(case))[:, None] + case.diagonal
+    seen = np.minimum(first + _warp_rows(case) - 1, case.seqlen_k - 1)
+    return bool(np.any((ends > first) & (ends <= seen)))
+
+
+def last_tile_of_block(case: Case) -> bool:
+    """Whether the diagonal of some block of queries ends within the keys."""
+    assert case.block_q is not None
+    lasts = np.arange(0, case.seqlen_q, case.block_q) + case.block_q - 1 + case.diagonal
+    return bool(np.any((lasts >= 0) & (lasts // _block_k(case) < _tiles(case))))
+
+
+def blind_in_visited_tile(case: Case) -> bool:
+    """Whether some row sees no key of the first tile that its block visits."""
+    assert case.block_q is not None
+    mask, block = case.mask(), _block_k(case)
+    for row in range(0, case.seqlen_q, case.block_q):
+        rows = mask[row : row + case.block_q]
+        first = int(rows.any(axis=0).argmax()) // block * block
+        if rows.any() and _blind(rows[:, first : first + block]):
+            return True
+    return False
+
+
 def _block_k(case: Case) -> int:
     assert case.block_k is not None
     return case.block_k
@@ -160,3 +205,9 @@ def _splits(case: Case) -> Iterator[tuple[int, int]]:
 
 def _blind(mask: np.ndarray) -> bool:
     return not mask.any(axis=1).all()
+
+
+def _warp_rows(case: Case) -> int:
+    """Query rows of a warp of the kernel on tensor cores."""
+    assert case.block_q is not None
+    return 32 if case.block_q > 64 else 16

@@ -60,24 +60,27 @@ class RunningSum:
 
         Random: prefixes start at c0 = rescale * previous and grow to the total over n sums, so that their squares add
         up to n (c0^2 + c0 T + T^2 / 3 + sum w^2 / 2) for T = sum w (see `Dot`). Weights of one size that were cast
-        round alike: their errors are common. Values v + e that nobody saw move it by weights @ |e|.
+        round alike: their errors are common. Values v + e that nobody saw move it by weights @ |e|. Where lanes keep
+        sums of their own, both this sum and the previous one were rounded when lanes' sums were added up for the dump.
         """
         return self._with_values(at) if self.values else self._alone(at)
 
     def _alone(self, at: Any) -> Bounded:
         losses, probs, of = at.losses, at(self.weights), at.error(self.weights)
         xp, n = array_namespace(probs), probs.shape[-1]
+        dumped = 2 * (at.contract.row_sum_lanes - 1).bit_length()
         l, of_l, c, of_c = at(self.previous), at.error(self.previous), at(self.rescale), at.error(self.rescale)
         events = at.once("rescaling", lambda: self._rescaling(at))
         c0, total_p = abs(c * l), xp.sum(abs(probs), axis=-1)
         total = c0 + total_p
         worst_p = 0.0 if of is EXACT else xp.sum(of.worst, axis=-1)
         incoming = of_c.worst * (abs(l) + of_l.worst) + abs(c) * of_l.worst + worst_p + events * total
-        worst = bound_of_sum(at, total, incoming, losses.sum(n + 1), n + 1)
+        worst = bound_of_sum(at, total, incoming, losses.sum(n + 1 + dumped), n + 1)
         size = xp.maximum(total, NEGLIGIBLE)
         if not at.statistics:
             return Bounded(Bound(worst, 0.0, 0.0), size)
         own = losses.sums**2 * (n + 1) * (c0 * c0 + c0 * total_p + total_p**2 / 3 + xp.sum(probs * probs, axis=-1) / 2)
+        own = own + losses.sums**2 * dumped * total * total
         random_p = 0.0 if of is EXACT else xp.sum(of.random * of.random, axis=-1)
         common = of_c.common * abs(l) + abs(c) * of_l.common + events * total + (n + 1) * losses.floor
         if of is not EXACT:

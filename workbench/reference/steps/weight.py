@@ -26,14 +26,14 @@ class Weight:
         return xp.where((x == -np.inf) & ~xp.isnan(top), 0.0, xp.exp(x - top))
 
     def control(self, at: Any) -> np.ndarray:
-        """Larger by all that exp and its argument may lose where the manner leans; 1 and 0 are exact."""
+        """Larger by all that exp and its argument may lose where the manner leans; 0 is exact, and 1 but for fma."""
         x, top, losses = at(self.of), self._top(at), at.losses
         weight = self.value(at)
         x = x - top
         length = np.where(np.isfinite(x), abs(x), 0.0)
         of_max = losses.argument_of_max * np.where(np.isfinite(top), abs(top), 0.0)
         off = losses.argument * length + losses.exp(length) + of_max
-        return np.where(x == 0, weight, weight * (1 + off)).astype(np.float32)
+        return np.where((x == 0) & (of_max == 0), weight, weight * (1 + off)).astype(np.float32)
 
     def bound(self, at: Any) -> Bounded:
         """Error of exp(x) for x = of - top known to dx: exp(x) expm1(dx + u|x| + eE), the subtraction rounded, eE = 2u

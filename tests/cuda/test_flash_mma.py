@@ -1,0 +1,138 @@
+"""The kernel on tensor cores: right on both backends, with probes from its fragments, masks, lengths and every tile."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.refusals import refusal
+from workbench import Case, check, diff, run
+from workbench.cuda.flash_mma_build import NOT_TAKEN, Constants, constants
+from workbench.cuda.kernels import KERNELS
+from workbench.cuda.plan import settle
+from workbench.floats import to_float64
+
+KERNEL = KERNELS["flash_mma"]
+on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+PLAIN = dict(heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=50, head_dim=64, dtype="float16")
+#: one build each
+CASES = {
+    "plain": PLAIN,
+    "causal, rows without keys": dict(heads=2, seqlen_q=90, seqlen_k=70, head_dim=40, dtype="bfloat16", causal=True),
+    "two rows of fragments": dict(PLAIN, block_q=128, block_k=32, seqlen_q=150, seqlen_k=100, causal=True),
+    "q in shared memory": dict(seqlen_q=130, seqlen_k=70, head_dim=128, dtype="float16", block_q=128, block_k=32),
+    "softcap": dict(PLAIN, softcap=5.0, scale=0.3),
+    "negative scale, window": dict(PLAIN, scale=-0.5, window=(20, 3), seqlen_k=150),
+    "exp of what is left of max - max": dict(PLAIN, distribution="index-coded", scale=1.0, causal=True),
+    "packed": dict(heads=2, seqlens_q=(5, 0, 70, 1), seqlens_k=(40, 17, 100, 0), dtype="bfloat16", causal=True),
+    "padded": dict(PLAIN, batch=None, seqlens_k=(33, 0), seqlen_k=60, causal=True, causal_alignment="top-left"),
+}
+
+
+def case_of(name):
+    return Case(**{x: value for x, value in CASES[name].items() if value is not None})
+
+
+@on_both
+@pytest.mark.parametrize("name", CASES)
+def test_every_stage_is_right(name, backend):
+    case = case_of(name)
+    judged = diff(run("flash_mma", case, backend=backend))
+    stages = ["qk", *["capped"] * (case.softcap is not None), "scores", "row_max", "correction", "probs", "probs_cast"]
+    assert [stage.name for stage in judged] == [*stages, "row_sum", "acc", "out", "lse"]
+    assert judged.verdict == "rounding" and judged.origins == ()
+
+
+def test_row_sum_is_rounded_by_each_dump_of_what_lanes_keep():
+    """A key in the last tile adds two roundings; those of both dumps are more."""
+    case = Case(**PLAIN).but(seqlen_k=129)
+    trace = run("flash_mma", case, backend="emulator")
+    whole = replace(trace, contract=replace(trace.contract, row_sum_lanes=1), rerun=None)
+    assert diff(trace).origins == () and diff(whole).origins == ("row_sum",)
+
+
+def test_it_is_another_kernel_than_flash():
+    """Same numbers within rounding, from tensor cores: the bits of scores differ."""
+    case = Case(**PLAIN)
+    mma, scalar = (run(name, case, backend="emulator").stages for name in ("flash_mma", "flash"))
+    assert np.any(mma["qk"] != scalar["qk"])
+    np.testing.assert_allclose(to_float64(mma["out"]), to_float64(scalar["out"]), atol=2e-3)
+
+
+@on_both
+def test_probes_do_not_change_a_bit_of_the_output(backend):
+    case = case_of("two rows of fragments")
+    plain, probed = (run("flash_mma", case, probes=probes, backend=backend) for probes in ("output", "all"))
+    assert all(plain.stages[name].tobytes() == probed.stages[name].tobytes() for name in ("out", "lse"))
+
+
+@pytest.mark.parametrize("name", ["causal, rows without keys", "packed"])
+def test_a_watched_run_finds_nothing(name):
+    assert check("flash_mma", case_of(name)).findings == ()
+
+
+def test_what_a_block_holds():
+    for block_q, block_k, head_dim in itertools.product((16, 64, 128), (16, 64), (64, 128)):
+        made = Constants(block_q, block_k, head_dim, "float16")
+        names = made.names()
+        assert names["V_AT"] + block_k == made.rows and made.shared_bytes == 2 * names["SHARED_SIZE"]
+        assert made.threads // 32 * made.warp_rows == block_q
+        assert names["ROWS_AT_ONCE"] * names["CHUNKS"] == made.threads
+
+
+@pytest.mark.parametrize(
+    ("options", "blocks"),
+    [
+        (dict(heads=32, batch=2, seqlen=4096), (128, 64)),
+        (dict(heads=32, batch=2, seqlen=4096, causal=True), (64, 64)),
+        (dict(heads=32, batch=2, seqlen=4096, head_dim=128), (64, 64)),
+        (dict(seqlen=512), (64, 64)),
+        (dict(seqlen=512, block_q=32, block_k=128), (32, 128)),
+    ],
+)
+def test_tiles(options, blocks):
+    case = settle(KERNEL, Case(dtype="float16", **options))
+    assert (case.block_q, case.block_k) == blocks and case.probs_dtype == "float16"
+    assert constants(case).shared_bytes <= 48 * 1024
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(dtype="float32"), "kernel flash_mma multiplies float16 or bfloat16 on tensor cores; got float32"),
+        (
+            dict(head_dim=60),
+            "kernel flash_mma copies 8 dims at once and takes head_dim 8 to 128 in steps of as many; got 60",
+        ),
+        (
+            dict(head_dim=136),
+            "kernel flash_mma copies 8 dims at once and takes head_dim 8 to 128 in steps of as many; got 136",
+        ),
+        (dict(block_k=48), "block_k of kernel flash_mma is one of 16, 32, 64, 128; got 48"),
+        (
+            dict(probs_dtype="float32"),
+            "kernel flash_mma casts probs to the dtype of its inputs, float16; got probs_dtype=float32",
+        ),
+        (dict(sinks="normal"), "kernel flash_mma takes no sinks; got normal"),
+        (dict(page_size=16), "kernel flash_mma takes no page_size; got 16"),
+        (dict(head_dim_v=32), "kernel flash_mma takes no head_dim_v; got 32"),
+        (dict(codes="e4m3", dtype="float32"), "kernel flash_mma takes no codes; got e4m3"),
+        (
+            dict(splits=2),
+            "kernel flash_mma does not split the keys and takes no splits; got splits=2",
+        ),
+    ],
+)
+def test_what_it_does_not_take_is_refused(options, message):
+    assert refusal(settle, KERNEL, Case(**{"dtype": "float16"} | options)) == message
+    assert {"sinks", "page_size", "head_dim_v"} <= {*NOT_TAKEN}
+
+
+def test_inputs_beside_are_refused():
+    case = Case(**PLAIN)
+    given = dict(zip("qkv", case.inputs(), strict=True)) | {"mask": np.ones((37, 50), bool)}
+    assert refusal(run, "flash_mma", case, inputs=given, backend="emulator") == (
+        "kernel flash_mma takes no mask and no bias; among the inputs are mask"
+    )

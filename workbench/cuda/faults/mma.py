@@ -1,0 +1,259 @@
+"""Faults of the kernel on tensor cores: fragments, swizzled tiles, and copies that are under way meanwhile."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.cuda.faults.conditions import grouped, row_of_other_warp, several_tiles
+from workbench.cuda.faults.fault import Fault
+from workbench.cuda.faults.sequences import PACKED
+
+#: tiles of queries of which a warp has 32 rows, two of fragments
+TALL: Mapping[str, Any] = {"block_q": 128}
+_A = "a = (q_registers[x], q_registers[x + 1], q_registers[x + 2], q_registers[x + 3])"
+_P = "a = (p[x], p[x + 1], p[x + 2], p[x + 3])"
+_PACK = "p[i] = PACK(s[2 * i], s[2 * i + 1])"
+_LD_V = "ldmatrix_x4_trans(tiles, key_row * HEAD_DIM + chunk(i, lane >> 4, lane))"
+_K_CAME = "        cuda.syncthreads()  # K of all threads has come; protects V, which all warps have multiplied"
+_V_CAME = "        cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
+_WAIT = "        ptx.cp_async_wait_all()\n"
+_NEXT = (
+    "        if tile + 1 < end_tile:\n"
+    "            first_next = first_k + first_key + BLOCK_K\n"
+    "            copy_rows(tiles, K_AT, k, b, kv_h, first_next, first_k + seqlen_k, head_dim, BLOCK_K)\n"
+)
+
+FAULTS: tuple[Fault, ...] = (
+    # fragments of Q and K
+    Fault(
+        "mma-fragment-rows-swapped",
+        "flash_mma",
+        "rows g and g + 8 of a fragment of Q are swapped",
+        _A,
+        "a = (q_registers[x + 1], q_registers[x], q_registers[x + 3], q_registers[x + 2])",
+        ("qk",),
+        source="synthetic",
+    ),
+    Fault(
+        "mma-fragment-registers-swapped",
+        "flash_mma",
+        "the registers of rows g + 8 and of dims 8 to 15 of Q are swapped",
+        _A,
+        "a = (q_registers[x], q_registers[x + 2], q_registers[x + 1], q_registers[x + 3])",
+        ("qk",),
+        source="synthetic",
+    ),
+    Fault(
+        "mma-q-of-first-warp",
+        "flash_mma",
+        "every warp reads the rows of Q of the first",
+        "q_row = Q_AT + warp_row + i // (HEAD_DIM // 16) * 16 + (lane & 15)",
+        "q_row = Q_AT + i // (HEAD_DIM // 16) * 16 + (lane & 15)",
+        ("qk",),
+        shows=row_of_other_warp,
+        source="synthetic",
+    ),
+    Fault(
+        "mma-second-rows-are-first",
+        "flash_mma",
+        "the second 16 rows of a warp meet K with the fragments of the first",
+        "                    x = tall * 4\n"
+        "                    if Q_IN_REGISTERS:\n"
+        "                        x = (tall * (HEAD_DIM // 16) + i) * 4\n",
+        "                    x = 0\n                    if Q_IN_REGISTERS:\n                        x = i * 4\n",
+        ("qk",),
+        needs=TALL,
+        shows=lambda case: case.seqlen_q > 16,
+        source="synthetic",
+    ),
+    Fault(
+        "mma-k-matrices-as-of-v",
+        "flash_mma",
+        "lanes give the places of K's matrices in the order of V's, which are transposed",
+        "                key_row = K_AT + 16 * n + (lane >> 4) * 8 + (lane & 7)\n"
+        "                b0, b1, b2, b3 = ptx.ldmatrix_x4(tiles, key_row * HEAD_DIM + chunk(i, lane >> 3 & 1, lane))\n",
+        "                key_row = K_AT + 16 * n + (lane & 15)\n"
+        "                b0, b1, b2, b3 = ptx.ldmatrix_x4(tiles, key_row * HEAD_DIM + chunk(i, lane >> 4, lane))\n",
+        ("qk",),
+        source="synthetic",
+    ),
+    Fault(
+        "mma-k-not-unswizzled",
+        "flash_mma",
+        "chunks of K are read where they would be without the swizzle with which they were written",
+        "chunk(i, lane >> 3 & 1, lane)",
+        "(2 * i | lane >> 3 & 1) * 8",
+        ("qk",),
+        source="flash-attention eeca63a7",
+    ),
+    Fault(
+        "mma-right-half-begins-anew",
+        "flash_mma",
+        "the right half of a tile is accumulated on 0 at each 16 dims, so that the last 16 alone count",
+        "right_sums = MMA(a, (b2, b3), (s[y + 4], s[y + 5], s[y + 6], s[y + 7]))",
+        "right_sums = MMA(a, (b2, b3), (float32(0), float32(0), float32(0), float32(0)))",
+        ("qk",),
+        shows=lambda case: case.seqlen_k > 8,
+        source="flashinfer#448",
+    ),
+    Fault(
+        "mma-kv-head-modulo",
+        "flash_mma",
+        "query head h meets kv head h % kv_heads",
+        "kv_h = h // (q.shape[1] // k.shape[1])",
+        "kv_h = h % k.shape[1]",
+        ("qk", "acc"),
+        shows=grouped,
+        source="native-sparse-attention-triton#27",
+    ),
+    Fault(
+        "mma-next-k-of-first-sequence",
+        "flash_mma",
+        "every K but the first of a sequence is copied as if the sequence were the first of the batch",
+        "first_next = first_k + first_key + BLOCK_K",
+        "first_next = first_key + BLOCK_K",
+        ("qk",),
+        needs=PACKED,
+        source="TensorRT-LLM#10102",
+    ),
+    Fault(
+        "mma-dims-not-zeroed",
+        "flash_mma",
+        "of rows that there are, the dims that there are not are left as they were in shared memory",
+        "            elif r < count:\n",
+        "            elif r < count and first_row + r >= rows:\n",
+        ("qk",),
+        finding="uninitialised-read",
+        needs={"head_dim": 40},
+        unwritten_memory=True,
+        source="synthetic",
+    ),
+    # copies and barriers
+    Fault(
+        "mma-k-not-waited-for",
+        "flash_mma",
+        "K is read behind a barrier, but before its copy was waited for",
+        _WAIT + _K_CAME,
+        "        pass\n" + _K_CAME,
+        ("qk",),
+        finding="uninitialised-read",
+        shows=several_tiles,
+        source="FlashMLA 01a2772",
+    ),
+    Fault(
+        "mma-v-not-waited-for",
+        "flash_mma",
+        "V is read behind a barrier, but before its copy was waited for",
+        _WAIT + _V_CAME,
+        "        pass\n" + _V_CAME,
+        ("acc",),
+        finding="uninitialised-read",
+        source="Fuser#2000",
+    ),
+    Fault(
+        "mma-v-waited-for-behind-barrier",
+        "flash_mma",
+        "each thread waits for its own copies of V behind the barrier, not before it: those of others may be under way",
+        _WAIT + _V_CAME,
+        _V_CAME + "\n" + _WAIT.rstrip("\n"),
+        finding="race",
+        source="csarofeen#2457",
+    ),
+    Fault(
+        "mma-no-barrier-before-v",
+        "flash_mma",
+        "no barrier between the wait for K and the copy of V over what other warps multiply",
+        _K_CAME,
+        "        pass  # K of all threads has come; protects V, which all warps have multiplied",
+        finding="race",
+        shows=several_tiles,
+        source="llama.cpp#13438",
+    ),
+    Fault(
+        "mma-next-k-too-early",
+        "flash_mma",
+        "the next K is copied before the barrier, over K that other warps still multiply",
+        _V_CAME + "\n" + _NEXT,
+        _NEXT + _V_CAME + "\n",
+        finding="race",
+        shows=several_tiles,
+        source="rocm-libraries#4742",
+    ),
+    Fault(
+        "mma-tail-not-zeroed",
+        "flash_mma",
+        "rows of V beyond the last key are left as they were in shared memory: 0 * NaN",
+        "            elif r < count:\n",
+        "            elif r < count and at != V_AT:\n",
+        finding="uninitialised-read",
+        needs={"block_k": 128},  # no tile before left numbers there
+        shows=lambda case: case.seqlen_k < 128,
+        seqlen=100,
+        source="flashinfer#1029",
+    ),
+    # fragments of probs and V, and the accumulator
+    Fault(
+        "mma-packed-halves-swapped",
+        "flash_mma",
+        "the halves of a packed pair of probs are swapped",
+        _PACK,
+        "p[i] = PACK(s[2 * i + 1], s[2 * i])",
+        ("acc",),
+        source="synthetic",
+    ),
+    Fault(
+        "mma-packed-as-float16",
+        "flash_mma",
+        "probs are packed as float16, and multiplied as bfloat16",
+        _PACK,
+        "p[i] = ptx.cvt_f16x2_f32(s[2 * i], s[2 * i + 1])",
+        ("acc",),
+        needs={"dtype": "bfloat16"},
+        source="synthetic",
+    ),
+    Fault(
+        "mma-probs-registers-swapped",
+        "flash_mma",
+        "the registers of rows g + 8 and of keys 8 to 15 of probs are swapped",
+        _P,
+        "a = (p[x], p[x + 2], p[x + 1], p[x + 3])",
+        ("acc",),
+        source="synthetic",
+    ),
+    Fault(
+        "mma-v-not-transposed",
+        "flash_mma",
+        "V is read without the transposition",
+        _LD_V,
+        _LD_V.replace("_trans", ""),
+        ("acc",),
+        source="flashinfer#2689",
+    ),
+    Fault(
+        "mma-v-swizzle-of-other-rows",
+        "flash_mma",
+        "chunks of V are sought where the swizzle of half the row has them",
+        _LD_V,
+        "ldmatrix_x4_trans(tiles, key_row * HEAD_DIM + chunk(i, lane >> 4, lane >> 1))",
+        ("acc",),
+        source="flash-attention eeca63a7",
+    ),
+    Fault(
+        "mma-v-read-from-k",
+        "flash_mma",
+        "probs meet the tile of K, where the next K may be on its way",
+        "key_row = V_AT + 16 * n + (lane & 15)",
+        "key_row = K_AT + 16 * n + (lane & 15)",
+        ("acc",),
+        source="llama.cpp#9374",
+    ),
+    Fault(
+        "mma-correction-of-upper-row",
+        "flash_mma",
+        "row g + 8 of the accumulator is rescaled by the correction of row g",
+        "acc[x] = acc[x] * correction[r]",
+        "acc[x] = acc[x] * correction[r // 2 * 2]",
+        ("acc",),
+        shows=lambda case: several_tiles(case) and case.seqlen_q > 8,
+        source="synthetic",
+    ),
+)

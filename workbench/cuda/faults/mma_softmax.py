@@ -1,0 +1,236 @@
+"""Faults of the kernel on tensor cores beside its products: masks, a softmax of raw scores in lanes, out and lse."""
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.cuda.faults.conditions import (
+    blind_in_visited_tile,
+    diagonal_within_warp,
+    empty_rows,
+    last_tile_of_block,
+    lower_row_sees_more,
+    odd_key_behind_diagonal,
+    scaled,
+)
+from workbench.cuda.faults.fault import UNVISITED, Fault
+
+
+def raw(case: Case) -> bool:
+    """Whether the maximum is sought among products that are not scaled yet."""
+    return case.softcap is None and case.scale > 0
+
+
+def window_begins_within_tile(case: Case) -> bool:
+    """Whether the window of some block of queries begins after the first key of a tile."""
+    assert case.window is not None and case.block_q is not None and case.block_k is not None
+    keys = np.arange(0, case.seqlen_q, case.block_q) + case.diagonal - case.window[0]
+    return bool(np.any((keys > 0) & (keys < case.seqlen_k) & (keys % case.block_k != 0)))
+
+
+_STORED = "if row + 8 * r < seqlen_q and key < seqlen_k:"
+_DUMP = (
+    f"                {_STORED}\n"
+    "                    probe.probs[b, h, row + 8 * r, key] = s[x]\n"
+    "                    probe.probs_cast[b, h, row + 8 * r, key] = CAST(s[x])\n"
+)
+
+FAULTS: tuple[Fault, ...] = (
+    # scores
+    Fault(
+        "mma-softcap-of-raw-scores",
+        "flash_mma",
+        "scores are capped before they are scaled",
+        "                s[i] = libdevice.fmul_rn(s[i], scale)\n",
+        "                pass\n",
+        ("capped",),
+        needs={"softcap": 5.0},
+        shows=scaled,
+        source="synthetic",
+    ),
+    Fault(
+        "mma-mask-of-pair",
+        "flash_mma",
+        "the mask hides both of a lane's neighbouring columns, or none: it is that of the first",
+        "if first_key + column(i, t) > last:",
+        "if first_key + column(i, t) - i % 2 > last:",
+        ("scores",),
+        needs={"causal": True},
+        shows=odd_key_behind_diagonal,
+        source="synthetic",
+    ),
+    Fault(
+        "mma-mask-of-upper-row",
+        "flash_mma",
+        "row g + 8 of a fragment has the causal mask of row g",
+        "last = min(last, row + 8 * r + diagonal)\n",
+        "last = min(last, row + r // 2 * 16 + diagonal)\n",
+        ("scores",),
+        needs={"causal": True},
+        shows=lower_row_sees_more,
+        source="synthetic",
+    ),
+    Fault(
+        "mma-mask-skipped-by-last-row",
+        "flash_mma",
+        "a warp skips the causal mask of tiles that its last row sees whole, which its first does not",
+        "high = min(high, first_row + warp_row + diagonal)\n",
+        "high = min(high, first_row + warp_row + WARP_ROWS - 1 + diagonal)\n",
+        ("scores",),
+        needs={"causal": True},
+        shows=diagonal_within_warp,
+        source="pytorch#196678",
+    ),
+    Fault(
+        "mma-window-off-by-one",
+        "flash_mma",
+        "the window hides the first key in it: < became <=",
+        "if first_key + column(i, t) < row + 8 * r + diagonal - left:",
+        "if first_key + column(i, t) <= row + 8 * r + diagonal - left:",
+        ("scores",),
+        needs={"window": (16, 0)},
+        source="transformers#39408",
+    ),
+    Fault(
+        "mma-causal-one-tile-short",
+        "flash_mma",
+        "the last tile that a block of queries sees is not visited",
+        "(first_row + BLOCK_Q - 1 + diagonal + BLOCK_K) // BLOCK_K",
+        "(first_row + BLOCK_Q - 1 + diagonal) // BLOCK_K",
+        UNVISITED,
+        needs={"causal": True},
+        shows=last_tile_of_block,
+        source="synthetic",
+    ),
+    Fault(
+        "mma-window-one-tile-late",
+        "flash_mma",
+        "the first tile of a window is rounded up: the one in which the window begins is not visited",
+        "first_tile = max(0, first_row + diagonal - left) // BLOCK_K",
+        "first_tile = (max(0, first_row + diagonal - left) + BLOCK_K - 1) // BLOCK_K",
+        UNVISITED,
+        needs={"window": (16, 0)},
+        shows=window_begins_within_tile,
+        source="synthetic",
+    ),
+    # softmax
+    Fault(
+        "mma-row-max-of-two-lanes",
+        "flash_mma",
+        "the reduction of a row's max ends one shuffle early: two of its four lanes",
+        "largest = row_max_of(largest)",
+        "largest = max(largest, cuda.shfl_xor_sync(FULL_WARP, largest, 1))",
+        ("row_max", "probs", "row_sum", "acc"),  # the lanes of a row go on with a max each
+        source="synthetic",
+    ),
+    Fault(
+        "mma-no-masked-tile-guard",
+        "flash_mma",
+        "exp2(-inf - (-inf)) in rows that see no key of the first tile of their block",
+        "safe = largest if largest > NEG_INF else float32(0)",
+        "safe = largest",
+        ("row_sum", "acc", "out", "lse"),  # what came of the tile itself is not judged: it might have been skipped
+        needs={"causal": True},
+        shows=blind_in_visited_tile,
+        source="xformers 540fcbfd",
+    ),
+    Fault(
+        "mma-max-stored-too-early",
+        "flash_mma",
+        "the correction is made of the new max, which takes the old one's place one line too early",
+        "            correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n            m[r] = largest\n",
+        "            m[r] = largest\n            correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n",
+        ("correction",),
+        source="synthetic",
+    ),
+    Fault(
+        "mma-max-not-scaled",
+        "flash_mma",
+        "exp2(fma(s, scale, -max)): what is subtracted from a scaled score is the max of those that are not",
+        "s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))",
+        "s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -safe))",
+        ("probs", "acc"),  # that of probs so small that they are subnormal, of which a tensor core loses more
+        source="synthetic",
+    ),
+    Fault(
+        "mma-exp2-without-log2e",
+        "flash_mma",
+        "the scale of exp2's argument lacks the factor log2(e)",
+        "    exp2_scale = libdevice.fmul_rn(scale, LOG2_E)\n",
+        "    exp2_scale = scale\n",
+        ("correction", "probs"),
+        shows=raw,
+        source="flashinfer#787",
+    ),
+    Fault(
+        "mma-scale-twice",
+        "flash_mma",
+        "scores that were scaled before their cap are scaled by exp2 once more",
+        "        exp2_scale = LOG2_E\n",
+        "        pass\n",
+        ("correction", "probs"),
+        needs={"softcap": 5.0},
+        shows=scaled,
+        source="vllm#48016",
+    ),
+    Fault(
+        "mma-row-sum-reduced-twice",
+        "flash_mma",
+        "the lanes of a row add up their sums at every tile and once more at the end",
+        "            l[r] = total\n",
+        "            l[r] = row_sum_of(total)\n",
+        ("row_sum",),
+        source="synthetic",
+    ),
+    Fault(
+        "mma-probs-cut-off",
+        "flash_mma",
+        "the upper halves of float32 are packed as bfloat16: rounded toward zero",
+        _DUMP,
+        f"                {_STORED} probe.probs[b, h, row + 8 * r, key] = s[x]\n"
+        "                s[x] = libdevice.int_as_float(int32(libdevice.float_as_int(s[x]) & -65536))\n"
+        f"                {_STORED} probe.probs_cast[b, h, row + 8 * r, key] = CAST(s[x])\n",
+        ("probs_cast",),
+        needs={"dtype": "bfloat16"},
+        source="FreeToken#103",
+    ),
+    # out and lse
+    Fault(
+        "mma-row-sum-of-one-lane",
+        "flash_mma",
+        "each lane divides by the sum of its own keys, not by that of its row",
+        "        l[r] = row_sum_of(l[r])\n",
+        "        pass\n",
+        ("out", "lse"),
+        source="synthetic",
+    ),
+    Fault(
+        "mma-no-empty-row-guard",
+        "flash_mma",
+        "rows that see no key are divided by 0",
+        "inverse = float32(1) / l[r] if l[r] != float32(0) else float32(0)",
+        "inverse = float32(1) / l[r]",
+        ("out",),
+        needs={"causal": True},
+        shows=empty_rows,
+        source="CK#3326",
+    ),
+    Fault(
+        "mma-out-lanes-swapped",
+        "flash_mma",
+        "lanes store the halves of a row that they keep and that they get in the wrong order",
+        "(upper, other) if t % 2 == 0 else (other, lower)",
+        "(other, upper) if t % 2 == 0 else (lower, other)",
+        ("out",),
+        source="synthetic",
+    ),
+    Fault(
+        "mma-lse-without-scale",
+        "flash_mma",
+        "lse is the log-sum-exp with a max that is not scaled",
+        "largest = m[r] * scale",
+        "largest = m[r]",
+        ("lse",),
+        shows=lambda case: raw(case) and scaled(case),
+        source="synthetic",
+    ),
+)

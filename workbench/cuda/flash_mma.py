@@ -1,0 +1,322 @@
+"""FlashAttention-2 on tensor cores: mma.sync, fragments by ldmatrix, tiles that are copied while others are multiplied.
+
+Algorithm 1 of FlashAttention-2 (Dao 2023, section 3.1.1), its query rows split between warps (section 3.3): scores and
+accumulator of 16 or 32 rows stay in a warp's registers. Of a 16x8 tile of sums lane 4 g + t holds rows g and g + 8,
+columns 2 t and 2 t + 1 ("PTX ISA 9.0", matrix fragments for mma.m16n8k16); the probs of 16 keys, cast and packed, are
+then the left factor of the product with V as they lie. Copies are asynchronous: V is on its way while Q meets K, the
+next K while probs meet V. Scores are raw: the scale enters with exp2 alone, exp2(fma(s, scale * log2(e), -max_scaled)).
+
+Names in capitals are bound when the kernel is built (`flash_mma_build.Constants`): BLOCK_Q, BLOCK_K; HEAD_DIM, head_dim
+rounded up to CHUNKS of 8 dims; ROWS_AT_ONCE, which all threads copy together; SHARED_SIZE, and the rows of shared
+memory at which Q, K and V begin; THREADS; rows of a warp and of a lane, and registers of a lane; MMA, PACK and CAST of
+the dtype. Switches, whose `if` is absent where they are off: CAUSAL, WINDOW, SOFTCAP, SCALED (scores are scaled before
+their maximum is sought), PADDED (rows have fewer than HEAD_DIM dims), Q_IN_REGISTERS, RAGGED, PACKED_Q, PACKED_K and
+LENGTHS as in `flash.py`.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+from numba import cuda, float32, int16, int32, uint32
+from numba.cuda import libdevice
+
+from workbench.cuda import ptx
+from workbench.cuda.device import FULL_WARP, row_max_of, row_sum_of
+from workbench.cuda.flash_mma_build import DIMS_AT_ONCE, DTYPES, constants, contract, grid, settle
+from workbench.cuda.kernel import Kernel, Launch
+
+NEG_INF = np.float32(-np.inf)
+LOG2_E = np.float32(math.log2(math.e))
+
+
+@cuda.jit(device=True)
+def place(row, c):
+    """Where dims 8 c, ... of a row begin in shared memory: chunks of a row change places by its last bits, so that
+    ldmatrix, which reads one chunk of 8 neighbouring rows, finds each in other banks.
+    """
+    return (row * CHUNKS + (c ^ (row & 7))) * 8
+
+
+@cuda.jit(device=True)
+def chunk(i, half, lane):
+    """Where dims 16 i + 8 half, ... begin in a row of which the last bits are those of the lane, as ldmatrix's are."""
+    return ((2 * i | half) ^ (lane & 7)) * 8
+
+
+@cuda.jit(device=True)
+def register(r, i, columns):
+    """Where a lane has element i of its row r, of so many `columns`: of 16 rows it has g and g + 8, pairs in turn."""
+    return r // 2 * (columns // 2) + i // 2 * 4 + r % 2 * 2 + i % 2
+
+
+@cuda.jit(device=True)
+def column(i, t):
+    """The column of that element: of every 8 columns a lane has two neighbours."""
+    return i // 2 * 8 + 2 * t + i % 2
+
+
+@cuda.jit(device=True)
+def copy_rows(tiles, at, x, b, h, first_row, rows, head_dim, count):
+    """Ask for rows first_row, ... of x[b, h], `count` of them, from row `at` of shared memory on; those from `rows` on,
+    and dims that there are not, are 0: a product with what lies there may be NaN.
+    """
+    # a thread has the same dims of every row that it copies
+    first, c = cuda.threadIdx.x // CHUNKS, cuda.threadIdx.x % CHUNKS
+    if first_row + count <= rows and not PADDED and count % ROWS_AT_ONCE == 0:
+        for step in range(count // ROWS_AT_ONCE):  # without tests, which cost as many instructions as copies
+            r = first + step * ROWS_AT_ONCE
+            ptx.cp_async_16(tiles, place(at + r, c), x, (b, h, first_row + r, c * 8))
+    else:
+        for step in range((count + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE):
+            r = first + step * ROWS_AT_ONCE
+            if first_row + r < rows and r < count and (not PADDED or c * 8 < head_dim):
+                ptx.cp_async_16(tiles, place(at + r, c), x, (b, h, first_row + r, c * 8))
+            elif r < count:
+                ptx.st_v4_u32(tiles, place(at + r, c), (uint32(0), uint32(0), uint32(0), uint32(0)))
+
+
+def flash_mma_forward(
+    q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, cache_seqlens, scale, softcap, diagonal, left, right, bottom_right
+):  # fmt: skip
+    """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp; grid (query tiles,
+    heads, batch).
+
+    q, out [b, heads, seqlen_q, d], k, v [b, kv_heads, seqlen_k, d], of 16 bits, d a multiple of 8 and of stride 1, rows
+    that begin at multiples of 16 bytes; lse float32 [b, heads, seqlen_q]. Masks, and sequences of lengths of their own,
+    are those of `flash.flash_forward`; tiles that no row of a block sees are not visited. A row that sees no key gets
+    out 0 and lse -inf.
+    """
+    seqlen_q, seqlen_k, head_dim = q.shape[2], k.shape[2], q.shape[3]
+    b, h = cuda.blockIdx.z, cuda.blockIdx.y
+    kv_h = h // (q.shape[1] // k.shape[1])
+    first_q, first_k = 0, 0
+    if PACKED_Q:
+        first_q, seqlen_q = cu_seqlens_q[b], cu_seqlens_q[b + 1] - cu_seqlens_q[b]
+    if PACKED_K:
+        first_k, seqlen_k = cu_seqlens_k[b], cu_seqlens_k[b + 1] - cu_seqlens_k[b]
+    if LENGTHS:
+        seqlen_k = cache_seqlens[b]
+    if RAGGED:
+        diagonal = seqlen_k - seqlen_q if bottom_right else 0
+    block = cuda.blockIdx.x
+    if CAUSAL:
+        block = cuda.gridDim.x - 1 - block  # blocks with the most keys first: the last to end is a short one
+    first_row = block * BLOCK_Q
+    if PACKED_Q:
+        if first_row >= seqlen_q:
+            return  # behind the end of the sequence
+
+    first_tile, end_tile = 0, (seqlen_k + BLOCK_K - 1) // BLOCK_K
+    if CAUSAL:
+        end_tile = max(0, min(end_tile, (first_row + BLOCK_Q - 1 + diagonal + BLOCK_K) // BLOCK_K))
+    if WINDOW:
+        end_tile = max(0, min(end_tile, (first_row + BLOCK_Q - 1 + diagonal + right + BLOCK_K) // BLOCK_K))
+        first_tile = max(0, first_row + diagonal - left) // BLOCK_K
+
+    warp_row, lane = (cuda.threadIdx.x >> 5) * WARP_ROWS, cuda.laneid
+    g, t = lane >> 2, lane & 3
+    row = first_row + warp_row + g  # and every 8th from there: LANE_ROWS of them
+    # the last key that the first row of the warp sees, and the first key that its last row sees
+    high = seqlen_k - 1
+    if CAUSAL:
+        high = min(high, first_row + warp_row + diagonal)
+    if WINDOW:
+        high = min(high, first_row + warp_row + diagonal + right)
+        low = first_row + warp_row + WARP_ROWS - 1 + diagonal - left
+
+    tiles = cuda.shared.array(SHARED_SIZE, int16, alignment=16)
+    q_registers = cuda.local.array(Q_REGISTERS, uint32)
+    s = cuda.local.array(S_REGISTERS, float32)
+    p = cuda.local.array(P_REGISTERS, uint32)
+    acc = cuda.local.array(ACC_REGISTERS, float32)
+    m = cuda.local.array(LANE_ROWS, float32)
+    l = cuda.local.array(LANE_ROWS, float32)  # of the lane's own keys, until the end
+    correction = cuda.local.array(LANE_ROWS, float32)
+    for i in range(ACC_REGISTERS):
+        acc[i] = float32(0)
+    for r in range(LANE_ROWS):
+        m[r] = NEG_INF
+        l[r] = float32(0)
+    exp2_scale = libdevice.fmul_rn(scale, LOG2_E)
+    if SCALED:
+        exp2_scale = LOG2_E
+
+    if first_tile < end_tile:
+        copy_rows(tiles, Q_AT, q, b, h, first_q + first_row, first_q + seqlen_q, head_dim, BLOCK_Q)
+        first_key = first_k + first_tile * BLOCK_K
+        copy_rows(tiles, K_AT, k, b, kv_h, first_key, first_k + seqlen_k, head_dim, BLOCK_K)
+        if Q_IN_REGISTERS:
+            ptx.cp_async_wait_all()
+            cuda.syncthreads()  # Q of all threads has come
+            for i in range(Q_REGISTERS // 4):
+                # matrices of rows 0 to 7 and dims 0 to 7, rows 8 to 15; dims 8 to 15 likewise
+                q_row = Q_AT + warp_row + i // (HEAD_DIM // 16) * 16 + (lane & 15)
+                fragment = ptx.ldmatrix_x4(tiles, q_row * HEAD_DIM + chunk(i % (HEAD_DIM // 16), lane >> 4, lane))
+                for j in range(4):
+                    q_registers[4 * i + j] = fragment[j]
+
+    for tile in range(first_tile, end_tile):
+        first_key = tile * BLOCK_K
+        ptx.cp_async_wait_all()
+        cuda.syncthreads()  # K of all threads has come; protects V, which all warps have multiplied
+        copy_rows(tiles, V_AT, v, b, kv_h, first_k + first_key, first_k + seqlen_k, head_dim, BLOCK_K)
+
+        for i in range(S_REGISTERS):
+            s[i] = float32(0)
+        for i in range(HEAD_DIM // 16):
+            if not Q_IN_REGISTERS:
+                for tall in range(WARP_ROWS // 16):
+                    q_row = Q_AT + warp_row + tall * 16 + (lane & 15)
+                    fragment = ptx.ldmatrix_x4(tiles, q_row * HEAD_DIM + chunk(i, lane >> 4, lane))
+                    for j in range(4):
+                        q_registers[4 * tall + j] = fragment[j]
+            for n in range(BLOCK_K // 16):
+                # matrices of keys 0 to 7 and dims 0 to 7, dims 8 to 15; keys 8 to 15 likewise
+                key_row = K_AT + 16 * n + (lane >> 4) * 8 + (lane & 7)
+                b0, b1, b2, b3 = ptx.ldmatrix_x4(tiles, key_row * HEAD_DIM + chunk(i, lane >> 3 & 1, lane))
+                for tall in range(WARP_ROWS // 16):
+                    x = tall * 4
+                    if Q_IN_REGISTERS:
+                        x = (tall * (HEAD_DIM // 16) + i) * 4
+                    a = (q_registers[x], q_registers[x + 1], q_registers[x + 2], q_registers[x + 3])
+                    y = (tall * (BLOCK_K // 16) + n) * 8
+                    left_sums = MMA(a, (b0, b1), (s[y], s[y + 1], s[y + 2], s[y + 3]))
+                    right_sums = MMA(a, (b2, b3), (s[y + 4], s[y + 5], s[y + 6], s[y + 7]))
+                    for j in range(4):
+                        s[y + j] = left_sums[j]
+                        s[y + 4 + j] = right_sums[j]
+
+        for r in range(LANE_ROWS):
+            for i in range(BLOCK_K // 4):
+                x, key = register(r, i, BLOCK_K), first_key + column(i, t)
+                if row + 8 * r < seqlen_q and key < seqlen_k:
+                    probe.qk[b, h, row + 8 * r, key] = s[x]
+        if SCALED:
+            for i in range(S_REGISTERS):
+                s[i] = libdevice.fmul_rn(s[i], scale)
+        if SOFTCAP:
+            for i in range(S_REGISTERS):
+                s[i] = libdevice.fmul_rn(softcap, ptx.tanh_approx(s[i] / softcap))
+            for r in range(LANE_ROWS):
+                for i in range(BLOCK_K // 4):
+                    x, key = register(r, i, BLOCK_K), first_key + column(i, t)
+                    if row + 8 * r < seqlen_q and key < seqlen_k:
+                        probe.capped[b, h, row + 8 * r, key] = s[x]
+        if first_key + BLOCK_K - 1 > high:
+            cuda.syncwarp()  # protects nothing: it keeps the branch, which compilers turn into selects in every tile
+            for r in range(LANE_ROWS):
+                last = seqlen_k - 1
+                if CAUSAL:
+                    last = min(last, row + 8 * r + diagonal)
+                if WINDOW:
+                    last = min(last, row + 8 * r + diagonal + right)
+                for i in range(BLOCK_K // 4):
+                    if first_key + column(i, t) > last:
+                        s[register(r, i, BLOCK_K)] = NEG_INF
+        if WINDOW:
+            if first_key < low:
+                cuda.syncwarp()  # likewise
+                for r in range(LANE_ROWS):
+                    for i in range(BLOCK_K // 4):
+                        if first_key + column(i, t) < row + 8 * r + diagonal - left:
+                            s[register(r, i, BLOCK_K)] = NEG_INF
+
+        for r in range(LANE_ROWS):
+            largest = m[r]
+            for i in range(BLOCK_K // 4):
+                largest = max(largest, s[register(r, i, BLOCK_K)])
+            largest = row_max_of(largest)
+            # no key seen yet: exp(-inf - 0) is 0, exp(-inf + inf) is NaN
+            safe = largest if largest > NEG_INF else float32(0)
+            correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)
+            m[r] = largest
+            scaled_max = libdevice.fmul_rn(safe, exp2_scale)
+            total = l[r] * correction[r]
+            for i in range(BLOCK_K // 4):
+                x, key = register(r, i, BLOCK_K), first_key + column(i, t)
+                if row + 8 * r < seqlen_q and key < seqlen_k:
+                    probe.scores[b, h, row + 8 * r, key] = s[x]
+                s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))
+                total += s[x]
+                if row + 8 * r < seqlen_q and key < seqlen_k:
+                    probe.probs[b, h, row + 8 * r, key] = s[x]
+                    probe.probs_cast[b, h, row + 8 * r, key] = CAST(s[x])
+            l[r] = total
+        for i in range(P_REGISTERS):
+            p[i] = PACK(s[2 * i], s[2 * i + 1])
+        for r in range(LANE_ROWS):
+            for i in range(HEAD_DIM // 4):
+                x = register(r, i, HEAD_DIM)
+                acc[x] = acc[x] * correction[r]
+
+        ptx.cp_async_wait_all()
+        cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied
+        if tile + 1 < end_tile:
+            first_next = first_k + first_key + BLOCK_K
+            copy_rows(tiles, K_AT, k, b, kv_h, first_next, first_k + seqlen_k, head_dim, BLOCK_K)
+
+        for n in range(BLOCK_K // 16):
+            for i in range(HEAD_DIM // 16):
+                # matrices of keys 0 to 7 and dims 0 to 7, keys 8 to 15; dims 8 to 15 likewise; each transposed
+                key_row = V_AT + 16 * n + (lane & 15)
+                b0, b1, b2, b3 = ptx.ldmatrix_x4_trans(tiles, key_row * HEAD_DIM + chunk(i, lane >> 4, lane))
+                for tall in range(WARP_ROWS // 16):
+                    x = (tall * (BLOCK_K // 16) + n) * 4
+                    a = (p[x], p[x + 1], p[x + 2], p[x + 3])
+                    y = (tall * (HEAD_DIM // 16) + i) * 8
+                    left_sums = MMA(a, (b0, b1), (acc[y], acc[y + 1], acc[y + 2], acc[y + 3]))
+                    right_sums = MMA(a, (b2, b3), (acc[y + 4], acc[y + 5], acc[y + 6], acc[y + 7]))
+                    for j in range(4):
+                        acc[y + j] = left_sums[j]
+                        acc[y + 4 + j] = right_sums[j]
+
+        for r in range(LANE_ROWS):
+            (total,) = probe(row_sum_of(l[r]))
+            if t == 0 and row + 8 * r < seqlen_q:
+                probe.row_max[b, h, row + 8 * r, tile] = m[r]
+                probe.correction[b, h, row + 8 * r, tile] = correction[r]
+                probe.row_sum[b, h, row + 8 * r, tile] = total
+            for i in range(HEAD_DIM // 4):
+                x, d = register(r, i, HEAD_DIM), column(i, t)
+                if row + 8 * r < seqlen_q and d < head_dim:
+                    probe.acc[b, h, row + 8 * r, tile, d] = acc[x]
+
+    for r in range(LANE_ROWS):
+        l[r] = row_sum_of(l[r])
+        inverse = float32(1) / l[r] if l[r] != float32(0) else float32(0)
+        for i in range(HEAD_DIM // 4):
+            x = register(r, i, HEAD_DIM)
+            acc[x] = acc[x] * inverse
+        if t == 0 and row + 8 * r < seqlen_q:
+            largest = m[r] * scale
+            if SCALED:
+                largest = m[r]
+            lse[b, h, first_q + row + 8 * r] = largest + math.log(l[r]) if l[r] != float32(0) else NEG_INF
+    for tall in range(WARP_ROWS // 16):
+        this_row = row + tall * 16 + t % 2 * 8
+        for i in range(HEAD_DIM // 8):
+            x, d = (tall * (HEAD_DIM // 8) + i) * 4, i * 8 + t // 2 * 4
+            upper, lower = PACK(acc[x], acc[x + 1]), PACK(acc[x + 2], acc[x + 3])
+            # lanes swap halves, so that each has 4 neighbours of one row: even ones of the upper, odd ones of the lower
+            other = uint32(cuda.shfl_xor_sync(FULL_WARP, int32(lower if t % 2 == 0 else upper), 1))
+            if this_row < seqlen_q and (not PADDED or d < head_dim):
+                ptx.st_v2_u32(out, (b, h, first_q + this_row, d), (upper, other) if t % 2 == 0 else (other, lower))
+
+
+# ---- on the host
+
+KERNEL = Kernel(
+    name="flash_mma",
+    algorithm="flash",
+    file=Path(__file__),
+    functions={"flash_mma_forward": Path(__file__)},
+    summary="FlashAttention-2 on tensor cores, tiles copied while others are multiplied",
+    settles=settle,
+    constants=constants,
+    launches=lambda case: [Launch("flash_mma_forward", grid(case))],
+    contract=contract,
+    dtypes=DTYPES,
+    dims=DIMS_AT_ONCE,
+    masks=False,
+)

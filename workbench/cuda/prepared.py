@@ -1,0 +1,295 @@
+"""Kernels of ours as functions of torch tensors: compiled once for shapes and options, launched by the driver alone.
+
+numba's own launcher takes 35 to 60 us a call, ten times what a small kernel runs (it looks at every argument anew, and
+an array is 13 of them). Here the arguments of a shape are written once; a call changes five addresses in them.
+"""
+
+import ctypes
+import functools
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.cuda.build import build
+from workbench.cuda.cubin import Cubin, cubin, signature
+from workbench.cuda.kernel import Constants, Kernel
+from workbench.cuda.kernels import KERNELS
+from workbench.cuda.plan import scalars, settle
+from workbench.refusal import Refusal, Unavailable
+
+#: kernels that a call can launch: one launch, on floats
+CALLABLE = ("flash", "flash_mma")
+#: shapes and options whose arguments a thread keeps, 5 kB each: growing caches of keys bring ever new ones
+KEPT = 4096
+
+
+class Attention(Protocol):
+    """A kernel as a function of torch tensors on a GPU."""
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] | None = None,
+        softcap: float | None = None,
+        out: Any = None,
+        lse: Any = None,
+    ) -> tuple[Any, Any]:
+        """(out, lse)."""
+
+
+def kernel(name: str) -> Attention:
+    """A function of torch tensors on a GPU: (q, k, v, options) -> (out, lse); `name`: flash or flash_mma.
+
+    q [batch, heads, seqlen_q, d], k, v [batch, kv_heads, seqlen_k, d], in float32, float16 or bfloat16 as the kernel
+    takes them, none empty, with any strides but for that of d, which is 1; flash_mma copies 16 bytes at once, so that
+    addresses and strides are multiples of 16 bytes there. `out` is like q, and `lse` is float32 [batch, heads,
+    seqlen_q], contiguous; they are written where they are given, and share no memory with q, k and v then; else they
+    are made, out by `torch.empty_like(q)`. A row that sees no key gets out 0 and lse -inf. Options are those of a Case:
+    scale is a factor of q k^T, 1 / sqrt(d) where it is None; causal and window are around the diagonal that ends at the
+    last key.
+
+    Work is sent to torch's current stream of the tensors' GPU, and nothing is waited for: a CUDA graph may record a
+    call, after one like it in the same thread. The first call of a process with other dtypes, layouts,
+    head_dim or switches compiles (1 to 3 s, or from the cache on disk); one with new shapes alone takes a millisecond.
+
+    There is no backward: a Refusal where a gradient would be recorded. Refusal for another kernel, for tensors that are
+    no such arrays, and for what the kernel does not take; Unavailable without torch, or with one for CPUs alone.
+    """
+    if name not in CALLABLE:
+        raise Refusal(f"kernels that can be called are {', '.join(CALLABLE)}; got {name!r}")
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise Unavailable("a kernel is called with torch tensors, and torch is not installed") from None
+    try:  # what `torch.cuda.current_stream` asks before it makes an object of the answer
+        from torch._C import _cuda_getCurrentRawStream as current_stream
+        from torch._C import _cuda_getDevice as current_device
+    except ImportError:
+        raise Unavailable("a kernel is called with tensors on a GPU, and this torch is built for CPUs alone") from None
+
+    empty_like, records = torch.empty_like, torch.is_grad_enabled
+    mine = _Mine()
+
+    def attention(
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        scale: float | None = None,
+        causal: bool = False,
+        window: tuple[int, int] | None = None,
+        softcap: float | None = None,
+        out: Any = None,
+        lse: Any = None,
+    ) -> tuple[Any, Any]:
+        try:
+            key = (
+                q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
+                q.device, k.device, v.device, scale, causal, window, softcap,
+                None if out is None else (out.shape, out.stride(), out.dtype, out.device),
+                None if lse is None else (lse.shape, lse.stride(), lse.dtype, lse.device),
+            )  # fmt: skip
+            one = mine.by_key.get(key)
+        except (AttributeError, TypeError) as error:
+            raise Refusal(
+                f"{name} takes torch tensors, and options that are numbers or pairs of them: {error}"
+            ) from None
+        if one is None:
+            options = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
+            one = mine.keep(key, _prepared(name, q, k, v, out, lse, options))
+        if out is None:
+            out = empty_like(q)
+        if lse is None:
+            lse = empty_like(one.lse)
+        grad = q.requires_grad or k.requires_grad or v.requires_grad or out.requires_grad or lse.requires_grad
+        if grad and records():
+            raise Refusal(f"{name} has no backward, and a gradient is asked for: call it within torch.no_grad()")
+        values, (of_q, of_k, of_v, of_out, of_lse) = one.values, one.places
+        values[of_q] = at_q = q.data_ptr()
+        values[of_k] = at_k = k.data_ptr()
+        values[of_v] = at_v = v.data_ptr()
+        values[of_out] = at_out = out.data_ptr()
+        values[of_lse] = lse.data_ptr()
+        if (at_q | at_k | at_v | at_out) & one.odd:
+            raise Refusal(_misplaced(name, one.odd + 1, {"q": at_q, "k": at_k, "v": at_v, "out": at_out}))
+        if current_device() == one.device:
+            (status,) = one.launch(current_stream(one.device), one.parameters, 0)
+        else:  # the default stream is that of the current GPU
+            with torch.cuda.device(one.device):
+                (status,) = one.launch(current_stream(one.device), one.parameters, 0)
+        if status:
+            raise RuntimeError(f"{name}: the driver answers {status.name} on {one.case}")
+        return out, lse
+
+    return attention
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A kernel with its arguments for some shapes and options."""
+
+    case: Case
+    launch: Any  #: cuLaunchKernel of the function, its grid and block: (stream, parameters, 0) -> (status,)
+    device: int
+    values: Any  #: of all arguments, 8 bytes each
+    addresses: Any  #: where each of them is
+    parameters: int  #: where the addresses are
+    places: tuple[int, ...]  #: of the addresses of q, k, v, out and lse among the values
+    odd: int  #: bits that are 0 in the addresses of q, k, v and out
+    lse: Any  #: one element with the shape of lse
+
+
+class _Mine(threading.local):
+    """Arguments by shapes and options; a thread's own, since a call writes into them."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Any, _Prepared] = {}
+
+    def keep(self, key: Any, one: _Prepared) -> _Prepared:
+        """`one`, which the next call with that key finds."""
+        if len(self.by_key) >= KEPT:  # a launch has copied its arguments when it returns
+            self.by_key.clear()
+        self.by_key[key] = one
+        return one
+
+
+class _Loaded(NamedTuple):
+    """A kernel on a GPU."""
+
+    parameters: tuple[str, ...]
+    kernel: Any  #: keeps the code there
+
+
+def _prepared(name: str, q: Any, k: Any, v: Any, out: Any, lse: Any, options: Mapping[str, Any]) -> _Prepared:
+    """The kernel compiled for some tensors, and its arguments but for addresses."""
+    import torch
+    from cuda.bindings import driver
+    from cuda.core import Device
+
+    found: Kernel = KERNELS[name]
+    dtypes = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+    _check({"q": q, "k": k, "v": v} | ({} if out is None else {"out": out}), dtypes, found)
+    batch, heads, seqlen_q, head_dim = q.shape
+    if k.shape != v.shape or (k.shape[0], k.shape[3]) != (batch, head_dim):
+        raise Refusal(f"k and v are [{batch}, kv_heads, rows, {head_dim}]; got {[*k.shape]} and {[*v.shape]}")
+    said = {what: x for what, x in options.items() if x is not None}
+    sizes = dict(batch=batch, heads=heads, kv_heads=k.shape[1], seqlen_q=seqlen_q, seqlen_k=k.shape[2])
+    case = settle(found, Case(**sizes, head_dim=head_dim, dtype=dtypes[q.dtype], **said))
+    if out is None:
+        out = torch.empty_like(torch.empty_strided(q.shape, q.stride(), dtype=q.dtype, device="meta"))
+    elif out.shape != q.shape:
+        raise Refusal(f"out is like q: {_words(q)}; got {_words(out)}")
+    elif any(size > 1 and not stride for size, stride in zip(out.shape, out.stride(), strict=True)):
+        raise Refusal(f"no two elements of out are at one place; got {_words(out)}, strides {[*out.stride()]}")
+    of_lse = q.new_empty((), dtype=torch.float32).expand(q.shape[:3])
+    if lse is not None and (lse.shape, lse.dtype, lse.device) != (of_lse.shape, of_lse.dtype, q.device):
+        raise Refusal(f"lse is {_words(of_lse)} on {q.device}; got {_words(lse)} on {lse.device}")
+    if lse is not None and not lse.is_contiguous():
+        raise Refusal(f"lse is contiguous; got strides {[*lse.stride()]}")
+    (one,) = found.launches(case)
+    constants = found.constants(case)
+    layout = "C" if all(x.is_contiguous() for x in (q, k, v, out)) else "A"
+    with torch.cuda.device(q.device):
+        Device(q.device.index).set_current()  # in a new thread no context is, until something asks for memory
+        loaded = _loaded(name, one.function, constants, case.dtype, layout, q.device.index)
+    tensors = {"q": q, "k": k, "v": v, "out": out, "lse": torch.empty(of_lse.shape, dtype=of_lse.dtype, device="meta")}
+    values, places = _arguments(loaded.parameters, tensors, scalars(case))
+    cells = (ctypes.c_uint64 * len(values))(*values)
+    start = ctypes.addressof(cells)
+    addresses = (ctypes.c_void_p * len(values))(*(start + 8 * i for i in range(len(values))))
+    return _Prepared(
+        case=case,
+        launch=functools.partial(
+            driver.cuLaunchKernel, driver.CUfunction(int(loaded.kernel.handle)), *one.grid, constants.threads, 1, 1, 0
+        ),
+        device=q.device.index,
+        values=cells,
+        addresses=addresses,
+        parameters=ctypes.addressof(addresses),
+        places=tuple(places[x] for x in ("q", "k", "v", "out", "lse")),
+        odd=found.dims * q.element_size() - 1,
+        lse=of_lse,
+    )
+
+
+def _check(given: Mapping[str, Any], dtypes: Mapping[Any, str], kernel: Kernel) -> None:
+    """Refusal for tensors that no kernel reads, or not this one; the first of them is q."""
+    q = given["q"]
+    for what, x in given.items():
+        strides = x.stride()
+        if x.dim() != 4 or x.device.type != "cuda" or x.dtype not in dtypes or (x.shape[3] > 1 and strides[3] != 1):
+            raise Refusal(
+                f"{what} is a tensor [batch, heads, rows, d] of {', '.join(dtypes.values())} on a GPU, the stride of d "
+                f"1; got {_words(x)}, strides {[*strides]} on {x.device}"
+            )
+        if x.dtype != q.dtype or x.device != q.device:
+            raise Refusal(
+                f"q, k, v and out are of one dtype on one GPU; {what} is {_words(x)} on {x.device}, q is {_words(q)} "
+                f"on {q.device}"
+            )
+        if any(size > 1 and stride % kernel.dims for size, stride in zip(x.shape[:3], strides[:3], strict=True)):
+            raise Refusal(
+                f"{kernel.name} copies {kernel.dims} dims at once, and strides are multiples of {kernel.dims}; those "
+                f"of {what} are {[*strides]}"
+            )
+
+
+def _misplaced(name: str, size: int, addresses: Mapping[str, int]) -> str:
+    what, at = next((what, at) for what, at in addresses.items() if at % size)
+    return f"{name} copies {size} bytes at once, and {what} begins at a multiple of {size} bytes; got {at:#x}"
+
+
+@functools.cache
+def _loaded(name: str, function: str, constants: Constants, dtype: str, layout: str, device: int) -> _Loaded:
+    """A kernel function on a GPU, once in a process and for good: a CUDA graph may hold launches of it."""
+    import torch
+
+    made = build(KERNELS[name].functions[function], function, constants, (), ())
+    code = cubin(made, constants, signature(made, dtype, layout), torch.cuda.get_device_capability(device))
+    return _Loaded(made.parameters, _load(code))
+
+
+def _load(code: Cubin) -> Any:
+    from cuda.core import ObjectCode
+
+    return ObjectCode.from_cubin(code.code).get_kernel(code.symbol)
+
+
+def _arguments(
+    parameters: tuple[str, ...], tensors: Mapping[str, Any], numbers: Mapping[str, Any]
+) -> tuple[list[int], dict[str, int]]:
+    """What a kernel takes as numba.cuda passes it, each as 8 bytes: of an array two pointers that are none, elements,
+    bytes of one, the address, shape and strides in bytes; and where the address of each array is.
+    """
+    values: list[int] = []
+    places: dict[str, int] = {}
+    for name in parameters:
+        if name in tensors:
+            x = tensors[name]
+            size = x.element_size()
+            places[name] = len(values) + 4
+            values += [0, 0, x.numel(), size, 0, *x.shape, *(size * stride for stride in x.stride())]
+        else:
+            values.append(_cell(numbers[name]))
+    return values, places
+
+
+def _cell(number: Any) -> int:
+    """A scalar in the lowest of 8 bytes."""
+    if isinstance(number, np.float32):
+        return int(struct.unpack("<I", struct.pack("<f", number))[0])
+    return int(number) & 0xFFFFFFFF
+
+
+def _words(x: Any) -> str:
+    return f"{x.dtype} {[*x.shape]}".removeprefix("torch.")
