@@ -122,7 +122,9 @@ ARRAYS = {
 
 
 def test_every_fault_that_a_watched_run_finds_is_tested() -> None:
-    assert set(LINES) == {fault.id for fault in CATALOGUE.values() if fault.finding}
+    """Those of the kernel on tensor cores in faults/test_mma.py."""
+    others = (fault for fault in CATALOGUE.values() if fault.kernel != "flash_mma")
+    assert set(LINES) == {fault.id for fault in others if fault.finding}
 
 
 @pytest.mark.parametrize("id", LINES)

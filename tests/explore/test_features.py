@@ -22,13 +22,22 @@ FOREIGN = ("score_mod",)
 
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
-@pytest.mark.parametrize("feature", [name for name in FEATURES if name not in FOREIGN])
+@pytest.mark.parametrize("feature", [name for name in FEATURES if name not in (*FOREIGN, "mixed")])
 def test_cases_of_a_feature_are_taken(feature, kernel):
     random = np.random.default_rng(3)
     cases = [settle(KERNELS[kernel], sample(random, kernel, feature=feature)) for _ in range(30)]
     usual = Case(heads=2)
-    assert {*TOLD} == {*FEATURES}
+    assert {*TOLD, "mixed"} == {*FEATURES}
     assert sum(getattr(case, TOLD[feature]) != getattr(usual, TOLD[feature]) for case in cases) >= 25
+
+
+@pytest.mark.parametrize("kernel", ["flash", "split_k"])
+def test_a_mixed_case_has_several_features(kernel):
+    random, usual = np.random.default_rng(3), Case(heads=2)
+    cases = [settle(KERNELS[kernel], sample(random, kernel, feature="mixed")) for _ in range(60)]
+    fields = {*TOLD.values()} - {"head_dim", "mask_mod", "score_mod"}
+    had = [{name for name in fields if getattr(case, name) != getattr(usual, name)} for case in cases]
+    assert set().union(*had) == fields and sum(len(one) >= 3 for one in had) > 40
 
 
 def test_sequences_without_queries_and_without_keys_are_among_them():

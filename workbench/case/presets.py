@@ -25,7 +25,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "exp_ulps_per_x": 0.0,
         "exp_flushes": True,
         "accumulation": "tensor-core",
-        "row_sum_of_cast": False,  # summed in float32 before probs are converted
+        "row_sum_of_cast": False,  # summed in float32 before probs are converted ...
+        "row_sum_lanes": 4,  # ... by each lane of a quad, whose sums meet at the end
         "probs_normalised": False,
         "probs_dtype": INPUTS,
         "probs_rounding": "nearest",

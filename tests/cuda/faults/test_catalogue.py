@@ -14,7 +14,7 @@ from workbench.bench.bits import fault_row
 from workbench.bench.showing import showing
 from workbench.case.stages import ALGORITHMS, scaled
 from workbench.cuda.faults.benign import BENIGN
-from workbench.cuda.faults.catalogue import CATALOGUE, chosen
+from workbench.cuda.faults.catalogue import CATALOGUE, FILES, chosen
 from workbench.cuda.faults.fault import Fault, applied
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
@@ -49,6 +49,11 @@ def test_there_are_as_many_faults_as_real_kernels_had() -> None:
     assert len(BENIGN) >= 8 and not {*CATALOGUE} & {*BENIGN}
     changes = [(fault.kernel, fault.file, fault.before, fault.after) for fault in EVERY.values()]
     assert len({*changes}) == len(changes) == len(CATALOGUE) + len(BENIGN)
+
+
+def test_no_two_faults_have_one_id() -> None:
+    listed = [fault.id for file in FILES for fault in file.FAULTS]
+    assert len(listed) == len({*listed}) == len(CATALOGUE)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -29,15 +29,12 @@ from workbench.cuda.faults.fault import Fault
 from workbench.refusal import Refusal
 
 #: in data-flow order, those of codes last
-CATALOGUE: Mapping[str, Fault] = {
-    fault.id: fault
-    for file in (
-        *(inputs, scores, masks, maximum, probs, accumulator, partials, merge, output, memory),
-        *(sequences, pages, added, sinks, mma, mma_softmax),
-        *(quantiser, codes, fp8, blocks),
-    )
-    for fault in file.FAULTS
-}
+FILES = (
+    *(inputs, scores, masks, maximum, probs, accumulator, partials, merge, output, memory),
+    *(sequences, pages, added, sinks, mma, mma_softmax),
+    *(quantiser, codes, fp8, blocks),
+)
+CATALOGUE: Mapping[str, Fault] = {fault.id: fault for file in FILES for fault in file.FAULTS}
 
 
 def chosen(ids: Sequence[str], kernel: str) -> tuple[Fault, ...]:
