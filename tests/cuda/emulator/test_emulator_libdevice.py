@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from numba import cuda, float32, float64
+from numba.cuda import libdevice
 
 from workbench.cuda.emulator.libdevice import FUNCTIONS
 
@@ -152,3 +153,17 @@ def test_tests_of_bits(emulate, kernel_of):
     np.testing.assert_array_equal(out[6:9], tests(words))
     np.testing.assert_array_equal(out[9].astype(np.int64) & 0xFFFFFFFF, [int(text[::-1], 2) for text in words])
     np.testing.assert_array_equal(out[10:], tests(longs))
+
+
+def permutes(words, selectors, out):
+    t = cuda.threadIdx.x
+    out[t] = libdevice.byte_perm(words[0], words[1], selectors[t])
+
+
+def test_bytes_are_permuted(emulate):
+    both = np.array([0xF3, 0x02, 0x81, 0x10, 0xA7, 0x66, 0x00, 0xFF], np.uint8)
+    selectors = np.array([0x3210, 0x5140, 0x7362, 0x0007, 0x7777], np.int32)
+    out = np.zeros(len(selectors), np.uint32)
+    emulate(permutes, 1, len(selectors), both.view(np.uint32), selectors, out)
+    expected = [both[[x >> 4 * i & 7 for i in range(4)]] for x in selectors]
+    np.testing.assert_array_equal(out.view(np.uint8).reshape(-1, 4), expected)

@@ -4,6 +4,8 @@ A kernel's syntax tree is rewritten (`rewrite`, `calls`, `program`) into a modul
 generator which suspends at each barrier (`barriers`); a compiled scheduler (`schedule`) runs the threads of a block and
 makes the exchanges of its warps. Operations of `workbench.cuda.ptx` are performed by `fragments` and `tensor` (those of
 a warp), `copies` and `packed` (those of a thread); `places` makes all their accesses to memory but the queued copies.
+What operations of `workbench.cuda.hopper` ask for (`requests`), `asynchronous` does: barriers in shared memory
+(`mbarriers`), copies of boxes (`boxes`), products of warp groups (`products`).
 
 float32 arithmetic stays float32; `compile` says whether it is contracted to fused multiply-adds. A thread runs until
 its next barrier, so a loop that waits for another thread's store never ends. Indices are not checked.

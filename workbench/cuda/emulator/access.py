@@ -17,7 +17,7 @@ from numba.np.arrayobj import make_array
 from workbench.cuda.emulator import copies, shadow
 from workbench.cuda.emulator.inner import inner, inner_overload
 from workbench.cuda.emulator.intrinsics import peek
-from workbench.cuda.emulator.shadow import MISALIGNED, OUT_OF_BOUNDS, Watch
+from workbench.cuda.emulator.watch_words import MISALIGNED, OUT_OF_BOUNDS, Watch
 
 int64 = types.int64
 _I64 = ir.IntType(64)

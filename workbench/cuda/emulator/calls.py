@@ -2,10 +2,11 @@
 
 import ast
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from workbench.cuda.emulator import libdevice, names
+from workbench.cuda.emulator import async_calls, libdevice, names
 from workbench.cuda.emulator.kinds import KINDS
 from workbench.cuda.emulator.names import UNKNOWN
 from workbench.cuda.emulator.source import is_function
@@ -49,6 +50,8 @@ class Array:
     dtype: str
     #: the variable that holds it; "" where it has none of its own
     name: str
+    #: bytes of which its address is a multiple
+    alignment: int = 16
 
 
 def called(function: str, *arguments: ast.expr) -> ast.Call:
@@ -100,7 +103,9 @@ def array_of(rewriter, node: ast.Call, memory: str, name: str = "") -> str:
     is_dynamic = memory == "shared" and extents == (0,)
     if not is_dynamic and not all(isinstance(extent, int | np.integer) and extent > 0 for extent in extents):
         raise rewriter.refusal(node, f"a shape that is not constant and positive: {ast.unparse(node)}")
-    return rewriter.program.array(Array(memory, tuple(int(extent) for extent in extents), dtype, name))
+    alignment = rewriter.static(given["alignment"]) if "alignment" in given else None
+    alignment = max(16, alignment) if isinstance(alignment, int) else 16
+    return rewriter.program.array(Array(memory, tuple(int(extent) for extent in extents), dtype, name, alignment))
 
 
 def _arguments(rewriter, node):
@@ -119,6 +124,10 @@ def _construct(rewriter, node, name):
         return called(array_of(rewriter, node, name.partition(".")[0]), rewriter.context())
     if node.keywords:
         raise rewriter.refusal(node, f"keyword arguments of {ast.unparse(node.func)}")
+    if name.startswith("hopper."):
+        return async_calls.operation_of(
+            rewriter, node, name.removeprefix("hopper."), partial(_new_site, rewriter, node, name)
+        )
     if name.startswith("ptx."):
         return _ptx(rewriter, node, name)
     if name == "const.array_like" and len(node.args) == 1 and isinstance(rewriter.value(node.args[0]), np.ndarray):
@@ -174,10 +183,15 @@ def _barrier(rewriter, node, name):
     return called(imported(f"{_EMULATOR}.context", _TAKES[name]), rewriter.context(), offer, wait)
 
 
+def _new_site(rewriter, node, construct, kind):
+    """Return the number of a new place where threads wait for this kind."""
+    return rewriter.program.site(Site(construct, rewriter.function.at(node), rewriter.branches > 0), kind)
+
+
 def _wait(rewriter, node, construct, kind):
     """Return the expression that waits at a new site."""
     rewriter.result.has_barrier = True
-    site = rewriter.program.site(Site(construct, rewriter.function.at(node), rewriter.branches > 0), kind)
+    site = _new_site(rewriter, node, construct, kind)
     return called(rewriter.program.imported(f"{_EMULATOR}.barriers", "barrier"), ast.Constant(site))
 
 

@@ -6,7 +6,7 @@ from numba.core import types
 
 from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import bits_of, from_bits, words_at
-from workbench.cuda.emulator.shadow import Watch
+from workbench.cuda.emulator.watch_words import Watch
 
 int32, int64, uint32 = types.int32, types.int64, types.uint32
 
@@ -21,13 +21,10 @@ class Launch:
     DYNAMIC_SIZE = 17  # bytes at the end of shared memory
     WATCH = 18  # address of the words of the first thread's watch, or 0
     ALIGNED = 19  # address of the entry function of `aligned`, where the kernel has such operations
-    BEGIN_BLOCK, PASS_BARRIER, MEET_LANES, MISS_LANE = (
-        20,
-        21,
-        22,
-        23,
-    )  # addresses of the functions of `epochs`, likewise
-    WORDS = 24
+    # addresses of the functions of `epochs`, where the kernel is watched
+    BEGIN_BLOCK, PASS_BARRIER, MEET_LANES, MISS_LANE = 20, 21, 22, 23
+    ASYNC, ADVANCE = 24, 25  # addresses of the words of `async_state.Block` and of a function of `asynchronous`, or 0
+    WORDS = 26
 
 
 class Record:
@@ -35,7 +32,8 @@ class Record:
 
     MASK, VALUE, OPERAND, RESULT = 0, 1, 2, 3
     REGISTERS = 4  # what an aligned operation offers, ten at most, and then what it gives
-    WORDS = 14
+    ASKER = 14  # address of the words of `async_state.Asker`, where the kernel has such operations
+    WORDS = 15
 
 
 class Context(NamedTuple):

@@ -9,7 +9,8 @@ from numba.core import types
 
 from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import peek, poke, poke_byte
-from workbench.cuda.emulator.shadow import (
+from workbench.cuda.emulator.shadow import report, time_of
+from workbench.cuda.emulator.watch_words import (
     EPOCH_SHIFT,
     MAX_TIMES,
     MISSING_LANES,
@@ -17,8 +18,6 @@ from workbench.cuda.emulator.shadow import (
     TIME_SHIFT,
     Common,
     Watch,
-    report,
-    time_of,
 )
 
 int64 = types.int64

@@ -2,6 +2,8 @@
 
 # Block-wide: every thread that has not exited must arrive at the same site.
 SYNCTHREADS, SYNCTHREADS_COUNT, SYNCTHREADS_AND, SYNCTHREADS_OR = 1, 2, 3, 4
+# Of a thread or a warp group, with operations of `workbench.cuda.hopper`.
+MBARRIER_WAIT, NAMED_BARRIER, WGMMA_WAIT = 5, 6, 7
 # Warp-wide: the lanes named by a mask meet.
 SYNCWARP, SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR, ALL, ANY, EQ, BALLOT = 10, 11, 12, 13, 14, 15, 16, 17, 18
 # Warp-wide without a mask: whichever lanes arrive together.
@@ -12,10 +14,11 @@ MATCH_ANY, MATCH_ALL = 20, 21
 MMA_F16, MMA_BF16, MMA_E4M3, MMA_E5M2, MMA_E4M3_E5M2, MMA_E5M2_E4M3 = 22, 23, 24, 25, 26, 27
 LDMATRIX, LDMATRIX_TRANS = 28, 29
 
+FIRST_ASYNC_KIND = MBARRIER_WAIT
 FIRST_WARP_KIND = SYNCWARP
 FIRST_ALIGNED_KIND = MMA_F16
 
-# Name in `numba.cuda`, or after "ptx." in `workbench.cuda.ptx` -> kind.
+# Name in `numba.cuda`, or after "ptx." in `workbench.cuda.ptx`, or after "hopper." in `workbench.cuda.hopper` -> kind.
 KINDS = {
     "syncthreads": SYNCTHREADS,
     "syncthreads_count": SYNCTHREADS_COUNT,
@@ -33,6 +36,9 @@ KINDS = {
     "activemask": ACTIVEMASK,
     "match_any_sync": MATCH_ANY,
     "match_all_sync": MATCH_ALL,
+    "hopper.mbarrier_wait": MBARRIER_WAIT,
+    "hopper.named_barrier": NAMED_BARRIER,
+    "hopper.wgmma_wait": WGMMA_WAIT,
     "ptx.mma_m16n8k16_f16": MMA_F16,
     "ptx.mma_m16n8k16_bf16": MMA_BF16,
     "ptx.mma_m16n8k32_e4m3": MMA_E4M3,

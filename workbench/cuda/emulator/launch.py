@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from workbench.cuda.emulator import cache
+from workbench.cuda.emulator.area import area_of
 from workbench.cuda.emulator.arguments import Parameter, encoded
+from workbench.cuda.emulator.async_state import Block
 from workbench.cuda.emulator.context import Launch, Record
 from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.kinds import FIRST_ALIGNED_KIND
@@ -161,10 +163,10 @@ def _compiled(name):
     return cache.load(name, Path(__file__).with_name(f"{name}.py").read_text())
 
 
-def _aligned(size):
-    """Return ``size`` bytes whose address is a multiple of 64."""
-    buffer = np.empty(size + 64, np.uint8)
-    start = -buffer.ctypes.data % 64
+def _aligned(size, alignment=64):
+    """Return ``size`` bytes whose address is a multiple of the alignment."""
+    buffer = np.empty(size + alignment, np.uint8)
+    start = -buffer.ctypes.data % alignment
     return buffer[start : start + size]
 
 
@@ -193,7 +195,7 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
     state = np.zeros(threads, np.int64)
     records = np.zeros((threads, Record.WORDS), np.int64)
     local_poison = np.frombuffer(program.local or b"\0", np.uint8)
-    shared, local = _aligned(len(shared_poison)), _aligned(threads * len(local_poison))
+    shared, local = _aligned(len(shared_poison), 1024), _aligned(threads * len(local_poison))
     launch = np.zeros(Launch.WORDS, np.int64)
     launch[[Launch.ARGUMENTS, Launch.RECORDS]] = words.ctypes.data, records.ctypes.data
     launch[Launch.SHARED : Launch.LOCAL] = shared.ctypes.data, len(shared), shared_poison.ctypes.data
@@ -203,12 +205,19 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
     launch[Launch.DYNAMIC_SIZE] = dynamic_size
     watch = memory and session(memory, program, arrays, grid, threads, shared, local)
     if watch:
-        epochs = _compiled("epochs")
-        events = epochs.begin_block, epochs.pass_barrier, epochs.meet_lanes, epochs.miss_lane
+        watcher = _compiled("clocked" if program.asynchronous else "epochs")
+        events = watcher.begin_block, watcher.pass_barrier, watcher.meet_lanes, watcher.miss_lane
         launch[Launch.WATCH] = watch.address
-        launch[Launch.BEGIN_BLOCK : Launch.WORDS] = [event.address for event in events]
+        launch[Launch.BEGIN_BLOCK : Launch.ASYNC] = [event.address for event in events]
     if max(program.kinds) >= FIRST_ALIGNED_KIND:
         launch[Launch.ALIGNED] = _compiled("aligned").entry.address
+    area = area_of(state, kinds, records, shared) if program.asynchronous else None
+    if area:
+        compiled = _compiled("asynchronous")
+        area.block[Block.OPERATE] = compiled.operate.address
+        launch[[Launch.ASYNC, Launch.ADVANCE]] = area.block.ctypes.data, compiled.advance.address
+        if watch:
+            area.watch(watch.watches, watcher.note.address, watcher.tell.address)
     address = launch.ctypes.data
     slot_size = -(-scheduler.size_of(entry.address, address) // 64) * 64
     slots = _aligned(threads * slot_size)
@@ -223,9 +232,11 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
     if watch:
         memory.abandoned = True
         if end == scheduler.STUCK:
-            memory.findings.append(waiting(program, place, block, state, records[:, Record.MASK]))
+            memory.findings.append(waiting(program, place, block, state, records[:, Record.MASK], area))
         if end == scheduler.STUCK or found:  # a thread ends with an exception after some findings
             return 0, None
+    if area and (why := area.refusal(program)):
+        return failed, f"{why} in block {place}"
     if end == scheduler.EXCEPTION:
         return failed, f"{program.location}: {program.name} raised an exception in block {place}"
-    return failed, stuck(program, place, block, state, records[:, Record.MASK])
+    return failed, stuck(program, place, block, state, records[:, Record.MASK], area)

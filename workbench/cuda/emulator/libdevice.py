@@ -55,6 +55,19 @@ fast_log = inner(lambda x: lg2(x) * LN_2)
 fast_log10 = inner(lambda x: lg2(x) * LOG10_2)
 fast_pow = inner(lambda x, y: ex2(y * lg2(x)))
 
+
+
+@inner()
+def byte_perm(x, y, selectors):
+    """Four of the bytes of x, 0 to 3, and y, 4 to 7, each by its own selector of four bits, of which three count."""
+    both = uint64(uint32(x)) | uint64(uint32(y)) << uint64(32)
+    made = uint64(0)
+    for i in range(4):
+        byte = both >> uint64(8 * (selectors >> 4 * i & 7)) & uint64(255)
+        made |= byte << uint64(8 * i)
+    return int32(made)
+
+
 float_as_int = inner(lambda x: int32(bits_of(float32(x))))
 int_as_float = inner(lambda x: from_bits(bits_of(int32(x)), float32(0)))
 double_as_longlong = inner(lambda x: bits_of(float64(x)))
@@ -102,6 +115,7 @@ FUNCTIONS = {
     "fast_sinf": _unary(math.sin, float32),
     "fast_cosf": _unary(math.cos, float32),
     "fast_tanf": _unary(math.tan, float32),
+    "byte_perm": byte_perm,
     "float_as_int": float_as_int,
     "int_as_float": int_as_float,
     "double_as_longlong": double_as_longlong,

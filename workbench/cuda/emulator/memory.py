@@ -5,19 +5,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from workbench.cuda.emulator import shadow
+from workbench.cuda.emulator import clocks, hazards, watch_words
+from workbench.cuda.emulator.async_state import MAX_BARRIERS
 from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.program import Program
-from workbench.cuda.emulator.shadow import Common, Found, Region, Watch
+from workbench.cuda.emulator.watch_words import Common, Found, Region, Watch
 
 KINDS = {
-    shadow.UNINITIALISED: "uninitialised-read",
-    shadow.RACE: "race",
-    shadow.OUT_OF_BOUNDS: "out-of-bounds",
-    shadow.MISALIGNED: "misaligned",
-    shadow.RUNAWAY: "runaway",
-    shadow.MISSING_LANES: "missing-lanes",
-    shadow.SECOND_WRITE: "second-write",
+    watch_words.UNINITIALISED: "uninitialised-read",
+    watch_words.RACE: "race",
+    watch_words.OUT_OF_BOUNDS: "out-of-bounds",
+    watch_words.MISALIGNED: "misaligned",
+    watch_words.RUNAWAY: "runaway",
+    watch_words.MISSING_LANES: "missing-lanes",
+    watch_words.SECOND_WRITE: "second-write",
+    **{number: kind for number, (kind, _) in hazards.HAZARDS.items()},
 }
 _LIMIT = 256  # findings of one launch that are told apart
 STEPS = 10**8
@@ -28,7 +30,7 @@ class Finding:
     """Something that a kernel must not do, and where it first did it."""
 
     #: uninitialised-read, race, out-of-bounds, misaligned, second-write, unwritten-output, divergent-barrier,
-    #: missing-lanes, runaway, order-dependent
+    #: missing-lanes, runaway, order-dependent, deadlock, and those of `hazards`
     kind: str
     array: str  #: its name in the source; "" where no array is concerned
     file: str  #: of the access
@@ -70,7 +72,7 @@ class Memory:
         low, high = np.lib.array_utils.byte_bounds(array)
         stamps = np.zeros(((high - low) // array.itemsize, 3), np.int64)
         if written:
-            stamps[:, 0] = shadow.HOST
+            stamps[:, 0] = watch_words.HOST
         self.owned.append(Owned(array, stamps, once))
 
     def find(self, address: int) -> Owned | None:
@@ -111,7 +113,7 @@ class Session:
     common: np.ndarray
     regions: np.ndarray
     found: np.ndarray
-    keep: tuple[np.ndarray, ...]  #: shared memory, local memory, and the stamps of both
+    keep: tuple[np.ndarray, ...]  #: shared memory, local memory, and what their words point to
 
     @property
     def address(self) -> int:
@@ -121,9 +123,9 @@ class Session:
     def end(self) -> int:
         """Add what was found to the memory's findings; return how many."""
         self.memory.epoch = int(self.common[Common.EPOCH])
-        if self.memory.epoch >= shadow.MAX_EPOCHS:
+        if self.memory.epoch >= watch_words.MAX_EPOCHS:
             raise EmulatorError(
-                f"a watched run has at most {shadow.MAX_EPOCHS} barriers and blocks; use a smaller case"
+                f"a watched run has at most {watch_words.MAX_EPOCHS} barriers and blocks; use a smaller case"
             )
         findings = merged(self._findings())
         self.memory.findings.extend(findings)
@@ -142,7 +144,11 @@ class Session:
                 file, line = place.file, place.line
                 array, index = self._element(words) if place.text else ("", ())
                 other = self.program.places[words[Found.OTHER] - 1] if words[Found.OTHER] else None
-                text = _words(kind, array, index, place.text)
+                element = f"{array}[{', '.join(map(str, index))}]" if array else "this place"
+                if (hazard := int(words[Found.KIND])) in hazards.HAZARDS:
+                    text = hazards.words(hazard, element, place.text, words[Found.INDEX :])
+                else:
+                    text = _words(kind, element)
             threads = [words[Found.THREAD], words[Found.OTHER_THREAD]]
             yield Finding(
                 kind=kind,
@@ -197,7 +203,8 @@ def session(
     regions = np.array(arrays or [[0] * Region.WORDS], np.int64)
     found = np.zeros((_LIMIT, Found.WORDS), np.int64)
     shifts = {name: _shift(program, name) for name in ("shared", "local")}
-    shared_stamps = np.zeros((len(shared) >> shifts["shared"], 3), np.int64)
+    slots = 1 + 2 * -(-threads // 32) + -(-threads // 128) if program.asynchronous else 3
+    shared_stamps = np.zeros((len(shared) >> shifts["shared"], slots), np.int64)
     local_bytes = len(local) // threads
     local_flags = np.zeros((threads, -(-local_bytes // (1 << shifts["local"])) + 1), np.uint8)
 
@@ -209,7 +216,7 @@ def session(
     common[Common.MEET] = any(site.construct == "cuda.syncwarp" for site in program.sites)
     common[Common.STEPS] = memory.steps
     watches = np.zeros((threads, Watch.WORDS), np.int64)
-    watches[:, Watch.LAUNCH_START] = (memory.epoch + 1) * shadow.EPOCH
+    watches[:, Watch.LAUNCH_START] = (memory.epoch + 1) * watch_words.EPOCH
     watches[:, Watch.COMMON] = common.ctypes.data
     watches[:, [Watch.SHARED, Watch.SHARED_BYTES]] = (
         shared.ctypes.data,
@@ -221,6 +228,17 @@ def session(
     watches[:, Watch.LOCAL_SHADOW] = local_flags.ctypes.data + np.arange(threads) * local_flags.shape[1]
     watches[:, Watch.LOCAL_SHIFT] = shifts["local"]
     keep = (shared, local, shared_stamps, local_flags)
+    if program.asynchronous:
+        if threads > clocks.MAX_BLOCK:
+            raise EmulatorError(
+                f"{program.name}: a watched block with barriers in shared memory has at most {clocks.MAX_BLOCK} threads"
+            )
+        actors = clocks.actors_of(threads)
+        rows = np.zeros((clocks.rows_of(threads), 2 * actors), np.int64)
+        waits = np.zeros((threads, MAX_BARRIERS), np.int64)
+        common[[Common.ROWS, Common.ACTORS, Common.THREADS]] = rows.ctypes.data, actors, threads
+        common[[Common.SLOTS, Common.WAITS]] = slots, waits.ctypes.data
+        keep += (rows, waits)
     return Session(memory, program, parameters, grid, watches, common, regions, found, keep)
 
 
@@ -277,8 +295,7 @@ def _unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(flat, shape))
 
 
-def _words(kind: str, array: str, index: tuple[int, ...], source: str) -> str:
-    element = f"{array}[{', '.join(map(str, index))}]"
+def _words(kind: str, element: str) -> str:
     match kind:
         case "uninitialised-read":
             return f"{element} is read, and nobody has written it"

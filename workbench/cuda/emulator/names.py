@@ -11,7 +11,7 @@ from numba import cuda
 from numba.core import types
 from numba.cuda import libdevice
 
-from workbench.cuda import ptx
+from workbench.cuda import hopper, ptx
 from workbench.cuda.emulator.intrinsics import DTYPES
 
 UNKNOWN = object()
@@ -23,13 +23,14 @@ _CUDA_NAMES = (
     "threadfence_system nanosleep popc clz ffs brev selp fma cbrt"
 ).split()
 _ATOMIC_NAMES = "add sub max min nanmax nanmin and_ or_ xor inc dec exch cas compare_and_swap".split()
-#: constructs of numba.cuda and `ptx` that are rewritten, by the identity of the value that stands for them
+#: constructs of numba.cuda, `ptx` and `hopper` that are rewritten, by the identity of the value that stands for them
 _CONSTRUCTS = {
     **{id(getattr(cuda, name)): name for name in _CUDA_NAMES},
     **{id(getattr(cuda.atomic, name)): f"atomic.{name}" for name in _ATOMIC_NAMES},
     id(cuda.shared.array): "shared.array",
     id(cuda.local.array): "local.array",
     **{id(operation): f"ptx.{name}" for name, operation in ptx.OPERATIONS.items()},
+    **{id(operation): f"hopper.{name}" for name, operation in hopper.OPERATIONS.items()},
     id(cuda.const.array_like): "const.array_like",
 }
 _MATH = {id(value): name for name, value in vars(math).items() if callable(value)}
@@ -80,7 +81,7 @@ def static_value(node: ast.expr, local_names: Set[str], namespace: Mapping[str, 
 def construct(value: object) -> str | None:
     """Return the name within `numba.cuda` of a construct that is rewritten, such as ``"atomic.add"``.
 
-    Of an operation of `workbench.cuda.ptx` it is the name with ``"ptx."`` before it.
+    Of an operation of `workbench.cuda.ptx` or `hopper` it is the name with ``"ptx."`` or ``"hopper."`` before it.
     """
     return _CONSTRUCTS.get(id(value))
 

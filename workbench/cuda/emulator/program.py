@@ -52,6 +52,8 @@ class Program:
     #: the element that fills dynamic shared memory, b"" where the kernel has no such array
     dynamic: bytes
     uses_atomics: bool
+    #: whether it uses operations of `workbench.cuda.hopper`
+    asynchronous: bool
     #: whether its accesses are watched; the places of the accesses, of which number n is places[n - 1]
     watched: bool
     places: tuple[Place, ...]
@@ -86,6 +88,8 @@ class _Builder:
     kinds: list[int] = field(default_factory=list)
     memory: dict[str, bytes] = field(default_factory=lambda: {"shared": b"", "local": b""})
     dynamic: set[bytes] = field(default_factory=set)
+    dynamic_alignment: int = _ALIGNMENT
+    asynchronous: bool = False
     alive: list[object] = field(default_factory=list)  # keeps the ids in `functions` valid
     places: dict[Place, int] = field(default_factory=dict)
     arrays: dict[str, tuple[Array, int]] = field(default_factory=dict)
@@ -116,11 +120,12 @@ class _Builder:
             parameters=tuple(argument.arg for argument in arguments.args[1:]),
             sites=tuple(self.sites),
             kinds=(0, *self.kinds),
-            shared=_padded(self.memory["shared"]),
+            shared=_padded(self.memory["shared"], self.dynamic_alignment),
             local=_padded(self.memory["local"]),
             # All bits set are a NaN of every float type, so that aliased arrays of several types see one too.
             dynamic=self.dynamic.pop() if len(self.dynamic) == 1 else b"\xff" * bool(self.dynamic),
             uses_atomics=rewritten.uses_atomics,
+            asynchronous=self.asynchronous,
             watched=self.watched,
             places=tuple(self.places),
             arrays=self.arrays,
@@ -193,11 +198,12 @@ class _Builder:
         element = POISON.get(array.dtype, garbage).to_bytes(dtype.itemsize, "little")
         if array.shape == (0,):
             self.dynamic.add(element)
+            self.dynamic_alignment = max(self.dynamic_alignment, array.alignment)
             make = self.imported(f"{_EMULATOR}.intrinsics", "dynamic_array")
             name = f"__dynamic_{array.dtype}"
             self.arrays.setdefault(name, (array, 0))
             return self.declare(name, f"{name} = {make}({array.dtype!r})")
-        used = _padded(self.memory[array.memory])
+        used = _padded(self.memory[array.memory], array.alignment)
         self.memory[array.memory] = used + element * math.prod(array.shape)
         make = self.imported(f"{_EMULATOR}.intrinsics", "array_in")
         name = f"__array{len(self.header)}"
@@ -246,9 +252,9 @@ class _Builder:
         return name, rewritten
 
 
-def _padded(memory):
+def _padded(memory, alignment=_ALIGNMENT):
     """Return the bytes up to where a next array may start."""
-    return memory.ljust(-(-len(memory) // _ALIGNMENT) * _ALIGNMENT, b"\0")
+    return memory.ljust(-(-len(memory) // alignment) * alignment, b"\0")
 
 
 def _number(value):

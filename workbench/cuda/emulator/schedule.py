@@ -5,7 +5,7 @@ This file is compiled once for all kernels; a kernel is the address of its entry
 
 from numba import njit
 
-from workbench.cuda.emulator import kinds
+from workbench.cuda.emulator import async_state, kinds
 from workbench.cuda.emulator.context import Launch, Record
 from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes, words_at
@@ -17,17 +17,18 @@ FINISHED_BLOCK, STUCK, EXCEPTION = 0, 1, 2
 SHARED, SHARED_SIZE, SHARED_POISON = Launch.SHARED, Launch.SHARED_SIZE, Launch.SHARED_POISON
 LOCAL, LOCAL_SIZE, LOCAL_POISON = Launch.LOCAL, Launch.LOCAL_SIZE, Launch.LOCAL_POISON
 BLOCK_IDX, GRID_DIM, WATCH, WORDS = Launch.BLOCK_IDX, Launch.GRID_DIM, Launch.WATCH, Launch.WORDS
-ALIGNED, RECORDS = Launch.ALIGNED, Launch.RECORDS
+ALIGNED, RECORDS, ASYNC, ADVANCE = Launch.ALIGNED, Launch.RECORDS, Launch.ASYNC, Launch.ADVANCE
 BEGIN_BLOCK, PASS_BARRIER = Launch.BEGIN_BLOCK, Launch.PASS_BARRIER
 MEET_LANES, MISS_LANE = Launch.MEET_LANES, Launch.MISS_LANE
 RECORD_BYTES = 8 * Record.WORDS
 MASK, VALUE, OPERAND, RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
 SYNCTHREADS_AND, SYNCTHREADS_OR = kinds.SYNCTHREADS_AND, kinds.SYNCTHREADS_OR
 FIRST_WARP_KIND, SYNCWARP, ACTIVEMASK = kinds.FIRST_WARP_KIND, kinds.SYNCWARP, kinds.ACTIVEMASK
-FIRST_ALIGNED_KIND = kinds.FIRST_ALIGNED_KIND
+FIRST_ASYNC_KIND, FIRST_ALIGNED_KIND = kinds.FIRST_ASYNC_KIND, kinds.FIRST_ALIGNED_KIND
 SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR = kinds.SHFL, kinds.SHFL_UP, kinds.SHFL_DOWN, kinds.SHFL_XOR
 ALL, ANY, EQ, BALLOT = kinds.ALL, kinds.ANY, kinds.EQ, kinds.BALLOT
 MATCH_ANY, MATCH_ALL = kinds.MATCH_ANY, kinds.MATCH_ALL
+BEGIN, GO_ON, END = async_state.BEGIN, async_state.ADVANCE, async_state.END
 UNDEFINED = 0x7FF8DEAD7FC0DEAD  # what a lane reads that no lane offered: NaN as float32 or float64, else garbage
 
 
@@ -169,7 +170,7 @@ def release(state, kinds, records):
             live += 1
             total += records[thread, VALUE] != 0
     kind = kinds[site]
-    if kind >= FIRST_WARP_KIND:
+    if kind >= FIRST_ASYNC_KIND:
         return False
     result = total
     if kind == SYNCTHREADS_AND:
@@ -216,6 +217,9 @@ def run_block(entry, launch, block, order, groups, kinds, state, records, slots,
     watches = words[WATCH]
     if watches:
         call_entry(words[BEGIN_BLOCK], watches, state.size, block)
+    asynchronous = words[ADVANCE]
+    if asynchronous:
+        call_entry(asynchronous, words[ASYNC], BEGIN, 0)
     copy_bytes(words[SHARED], words[SHARED_POISON], words[SHARED_SIZE])
     for thread in range(state.size):
         copy_bytes(words[LOCAL] + thread * words[LOCAL_SIZE], words[LOCAL_POISON], words[LOCAL_SIZE])
@@ -226,7 +230,14 @@ def run_block(entry, launch, block, order, groups, kinds, state, records, slots,
             threads = order[groups[group] : groups[group + 1]]
             if run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
                 return EXCEPTION
+        moved = call_entry(asynchronous, words[ASYNC], GO_ON, 0) if asynchronous else 0
+        if moved < 0:
+            return EXCEPTION
+        if moved:
+            continue
         if all_finished(state):
+            if asynchronous:
+                call_entry(asynchronous, words[ASYNC], END, 0)
             return FINISHED_BLOCK
         if not release(state, kinds, records):
             return STUCK

@@ -12,72 +12,36 @@ without a barrier of the block in between conflicts with one of them. Among lane
 kept: a write may miss an earlier reader that only a barrier of some of the warp's lanes leaves unordered.
 """
 
-import numpy as np
 from numba.core import types
 
 from workbench.cuda.emulator.inner import inner
-from workbench.cuda.emulator.intrinsics import peek, peek_byte, poke, poke_byte
+from workbench.cuda.emulator.intrinsics import call_entry, peek, peek_byte, poke, poke_byte
+from workbench.cuda.emulator.watch_words import (
+    ATOMIC,
+    AWAIT,
+    EPOCH,
+    LOCKED,
+    MAX_PLACES,
+    MAX_THREADS,
+    MAX_TIMES,
+    OUT_OF_BOUNDS,
+    RACE,
+    READ,
+    RUNAWAY,
+    SECOND_WRITE,
+    SHADOW_BYTES,
+    THREAD_SHIFT,
+    TIME_SHIFT,
+    UNINITIALISED,
+    WARP_SHIFT,
+    WRITE,
+    Common,
+    Found,
+    Region,
+    Watch,
+)
 
 int64, uint64 = types.int64, types.uint64
-
-# a stamp, from its low bits: place, whether the access was atomic, warp barriers passed, thread, epoch
-MAX_PLACES, MAX_TIMES, MAX_THREADS, MAX_EPOCHS = 1 << 11, 1 << 15, 1 << 10, 1 << 26
-ATOMIC = 1 << 11
-TIME_SHIFT, THREAD_SHIFT, WARP_SHIFT, EPOCH_SHIFT = 12, 27, 32, 37
-EPOCH = 1 << EPOCH_SHIFT
-#: stamp of what was in memory before the first launch
-HOST = EPOCH
-#: bytes of an element's three words
-SHADOW_BYTES = 24
-
-# np.int64: numba compiles a function anew for every literal int that it is called with
-UNINITIALISED, RACE, OUT_OF_BOUNDS, MISALIGNED, RUNAWAY, MISSING_LANES, SECOND_WRITE = np.arange(1, 8)
-
-
-class Watch:
-    """Positions in the int64 words of a watched thread."""
-
-    STAMP, LAUNCH_START, BLOCK_START = 0, 1, 2  #: now; when this launch and this block started
-    SHARED, SHARED_BYTES, SHARED_SHADOW, SHARED_SHIFT = (
-        3,
-        4,
-        5,
-        6,
-    )  #: address, bytes, stamps, log2 of an element's bytes
-    LOCAL, LOCAL_BYTES, LOCAL_SHADOW, LOCAL_SHIFT = 7, 8, 9, 10
-    STEPS = 11  #: turns of loops that the thread may still take
-    BLOCK = 12  #: number of the block
-    COMMON = 13  #: address of the words of `Common`
-    NDIM, INDEX = 14, 15  #: what an index out of bounds was
-    CLOCKS = 21  #: of each lane of the warp: how many of its warp barriers are known to lie before now
-    WORDS = 56
-
-
-class Common:
-    """Positions in the int64 words that all threads share."""
-
-    EPOCH = 0  #: number of the running epoch: every barrier of a block and every block begins one
-    REGIONS, REGION_COUNT = 1, 2  #: address and number of the global arrays' records
-    FINDINGS, FINDING_COUNT, FINDING_LIMIT = 3, 4, 5  #: address and number of findings, and how many there is room for
-    MEET = 6  #: whether the kernel has warp barriers that order memory
-    STEPS = 7  #: turns of loops that every thread may take
-    ARRAY_COUNT = 8  #: number of all arrays' records: after the global ones those of shared and local arrays
-    WORDS = 9
-
-
-class Region:
-    """Positions in the int64 words of an array; one in local memory starts and ends at bytes of its thread's."""
-
-    START, END, SHADOW, SHIFT, ONCE = 0, 1, 2, 3, 4  #: ONCE: whether an element may be written once only
-    WORDS = 5
-
-
-class Found:
-    """Positions in the int64 words of a finding; the same kind at the same places of the same array is counted."""
-
-    KIND, PLACE, OTHER, ARRAY, COUNT, ADDRESS, BLOCK, THREAD, OTHER_THREAD, NDIM, INDEX = range(11)
-    WORDS = INDEX + 6
-
 
 # numba freezes globals, not attributes of classes; positions become offsets in bytes
 _STAMP, _LAUNCH_START, _BLOCK_START = 8 * Watch.STAMP, 8 * Watch.LAUNCH_START, 8 * Watch.BLOCK_START
@@ -86,7 +50,7 @@ _SHARED_SHADOW, _SHARED_SHIFT = 8 * Watch.SHARED_SHADOW, 8 * Watch.SHARED_SHIFT
 _LOCAL, _LOCAL_BYTES = 8 * Watch.LOCAL, 8 * Watch.LOCAL_BYTES
 _LOCAL_SHADOW, _LOCAL_SHIFT = 8 * Watch.LOCAL_SHADOW, 8 * Watch.LOCAL_SHIFT
 _STEPS, _BLOCK, _COMMON = 8 * Watch.STEPS, 8 * Watch.BLOCK, 8 * Watch.COMMON
-_NDIM, _CLOCKS = 8 * Watch.NDIM, 8 * Watch.CLOCKS
+_NDIM, _CLOCKS, _NOTE = 8 * Watch.NDIM, 8 * Watch.CLOCKS, 8 * Watch.NOTE
 _REGIONS, _REGION_COUNT = 8 * Common.REGIONS, 8 * Common.REGION_COUNT
 _ARRAY_COUNT = 8 * Common.ARRAY_COUNT
 _FINDINGS, _COUNT, _LIMIT = 8 * Common.FINDINGS, 8 * Common.FINDING_COUNT, 8 * Common.FINDING_LIMIT
@@ -178,7 +142,8 @@ def report(watch, kind, place, other, address):
     poke(found + _F_THREAD, thread_of(peek(watch + _STAMP)))
     poke(found + _F_OTHER_THREAD, thread_of(other) if other >= EPOCH else -1)
     for word in range(7):
-        poke(found + _F_NDIM + 8 * word, peek(watch + _NDIM + 8 * word) if kind == OUT_OF_BOUNDS else 0)
+        has_more = kind == OUT_OF_BOUNDS or kind > SECOND_WRITE
+        poke(found + _F_NDIM + 8 * word, peek(watch + _NDIM + 8 * word) if has_more else 0)
 
 
 @_watched
@@ -272,8 +237,19 @@ def _stamps(watch, address):
 
 
 @_watched
+def _elsewhere(watch, access, address, place):
+    """Whether `clocked` notes an access, as in kernels with asynchronous operations."""
+    note = peek(watch + _NOTE)
+    if note:
+        call_entry(note, watch, address, place | access)
+    return note != 0
+
+
+@_watched
 def read(watch, address, place):
     """Note a read."""
+    if _elsewhere(watch, READ, address, place):
+        return
     shadow, start, oldest, _ = _stamps(watch, address)
     if shadow:
         _read_at(watch, shadow, address, place, peek(watch + _STAMP), start, oldest)
@@ -284,6 +260,8 @@ def read(watch, address, place):
 @_watched
 def write(watch, address, place):
     """Note a write."""
+    if _elsewhere(watch, WRITE, address, place):
+        return
     shadow, start, _, once = _stamps(watch, address)
     if shadow:
         _write_at(watch, shadow, address, place, peek(watch + _STAMP), start, once)
@@ -294,6 +272,8 @@ def write(watch, address, place):
 @_watched
 def await_copy(watch, address, place):
     """Note the start of an asynchronous write of shared memory; until it arrives, the element counts as unwritten."""
+    if _elsewhere(watch, AWAIT, address, place):
+        return
     write(watch, address, place)
     poke(_stamps(watch, address)[0], 0)
 
@@ -301,6 +281,8 @@ def await_copy(watch, address, place):
 @_watched
 def atomic(watch, address, place):
     """Note an atomic read and write: one that only plain accesses conflict with."""
+    if _elsewhere(watch, LOCKED, address, place):
+        return
     stamp = peek(watch + _STAMP)
     poke(watch + _STAMP, stamp | ATOMIC)
     read(watch, address, place)
@@ -311,6 +293,8 @@ def atomic(watch, address, place):
 @_watched
 def read_local(watch, address, place):
     """Note a read of the thread's local memory."""
+    if _elsewhere(watch, READ, address, place):
+        return
     element = (address - peek(watch + _LOCAL)) >> peek(watch + _LOCAL_SHIFT)
     if not peek_byte(peek(watch + _LOCAL_SHADOW) + element):
         report(watch, UNINITIALISED, place, int64(0), address)
@@ -319,6 +303,8 @@ def read_local(watch, address, place):
 @_watched
 def write_local(watch, address, place):
     """Note a write of the thread's local memory."""
+    if _elsewhere(watch, WRITE, address, place):
+        return
     element = (address - peek(watch + _LOCAL)) >> peek(watch + _LOCAL_SHIFT)
     poke_byte(peek(watch + _LOCAL_SHADOW) + element, 1)
 

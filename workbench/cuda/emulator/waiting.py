@@ -1,24 +1,34 @@
 """Messages for threads that wait for what never comes."""
 
-from workbench.cuda.emulator.kinds import FIRST_ALIGNED_KIND, FIRST_WARP_KIND, SYNCWARP
+from workbench.cuda.emulator.area import Area
+from workbench.cuda.emulator.kinds import FIRST_ALIGNED_KIND, FIRST_ASYNC_KIND, FIRST_WARP_KIND, SYNCWARP
 from workbench.cuda.emulator.memory import Finding, located
 from workbench.cuda.emulator.program import Program
 
+#: kind of finding -> in words; the first that a thread suffers from
+_PROBLEMS = {
+    "deadlock": "deadlock",
+    "missing-lanes": "lanes of the mask are missing",
+    "divergent-barrier": "divergent barrier",
+}
 
-def stuck(program: Program, block: tuple[int, ...], block_dim: tuple[int, ...], state, masks) -> str:
+
+def stuck(
+    program: Program, block: tuple[int, ...], block_dim: tuple[int, ...], state, masks, area: Area | None = None
+) -> str:
     """Return why no thread of a block can go on.
 
     ``state`` holds what each thread waits for: a site, or -1 for a thread that has exited; ``masks`` what the threads
-    at warp operations named.
+    at warp operations named; ``area`` what threads at barriers in shared memory lack.
     """
-    groups, exited = _groups(program, state, masks)
+    groups, exited = _groups(program, state, masks, area)
     lines = []
-    warp_wide = False
-    for (site, mask), threads in sorted(groups.items()):
+    for (site, mask, lacking), threads in sorted(groups.items()):
         place = program.sites[site - 1]
         line = f"  {place.location}: {place.construct} reached by {_threads(threads, block_dim)}"
-        if program.kinds[site] >= FIRST_WARP_KIND:
-            warp_wide = True
+        if lacking:
+            line += f" {lacking}"
+        elif program.kinds[site] >= FIRST_WARP_KIND:
             missing = _missing(mask, threads, state, exited if program.kinds[site] == SYNCWARP else [])
             line += f" with mask {mask:#x}"
             if missing:
@@ -30,29 +40,31 @@ def stuck(program: Program, block: tuple[int, ...], block_dim: tuple[int, ...], 
         lines.append(line)
     if exited:
         lines.append(f"  exited: {_threads(exited, block_dim)}")
-    problem = "lanes of the mask are missing" if warp_wide else "divergent barrier"
-    return f"{program.name}: {problem} in block {block}\n" + "\n".join(lines)
+    return f"{program.name}: {_PROBLEMS[_kind(program, groups)]} in block {block}\n" + "\n".join(lines)
 
 
-def waiting(program: Program, block: tuple[int, ...], block_dim: tuple[int, ...], state, masks) -> Finding:
+def waiting(
+    program: Program, block: tuple[int, ...], block_dim: tuple[int, ...], state, masks, area: Area | None = None
+) -> Finding:
     """Return the finding for a block of which no thread can go on; arguments as of `stuck`.
 
-    Its place is that of the warp operation that lacks lanes, else of a barrier in a branch, else of the first one in
-    the source.
+    Its place is that of a wait at a barrier in shared memory, else of the warp operation that lacks lanes, else of a
+    barrier in a branch, else of the first one in the source.
     """
-    groups, exited = _groups(program, state, masks)
-    warp_wide = {key: threads for key, threads in groups.items() if program.kinds[key[0]] >= FIRST_WARP_KIND}
+    groups, exited = _groups(program, state, masks, area)
+    kind = _kind(program, groups)
+    suspects = [key for key in groups if _suits(program, key, kind)]
 
     def suspicion(key):
         site = program.sites[key[0] - 1]
         return not site.conditional, located(site.location), key
 
-    ordered = sorted(warp_wide or groups, key=suspicion)
-    first, *others = [*ordered, *sorted(key for key in groups if warp_wide and key not in warp_wide)]
+    ordered = sorted(suspects, key=suspicion)
+    first, *others = [*ordered, *sorted(key for key in groups if key not in suspects)]
     file, line = located(program.sites[first[0] - 1].location)
     other_file, other_line = located(program.sites[others[0][0] - 1].location) if others else (None, None)
     return Finding(
-        kind="missing-lanes" if warp_wide else "divergent-barrier",
+        kind=kind,
         array="",
         file=file,
         line=line,
@@ -62,20 +74,33 @@ def waiting(program: Program, block: tuple[int, ...], block_dim: tuple[int, ...]
         threads=tuple(groups[first]),
         index=(),
         count=1,
-        text=stuck(program, block, block_dim, state, masks),
+        text=stuck(program, block, block_dim, state, masks, area),
     )
 
 
-def _groups(program, state, masks):
-    """Return (site, mask) -> the threads that wait there, and the threads that have exited."""
-    groups: dict[tuple[int, int], list[int]] = {}
+def _kind(program, groups):
+    """Return what the threads that wait at these sites suffer from."""
+    return next(kind for kind in _PROBLEMS if any(_suits(program, key, kind) for key in groups))
+
+
+def _suits(program, key, kind):
+    """Whether a wait may be the reason for a finding of this kind."""
+    wide = program.kinds[key[0]] >= FIRST_WARP_KIND
+    asynchronous = not wide and program.kinds[key[0]] >= FIRST_ASYNC_KIND
+    return {"deadlock": asynchronous, "missing-lanes": wide, "divergent-barrier": not (asynchronous or wide)}[kind]
+
+
+def _groups(program, state, masks, area):
+    """Return (site, mask, what is lacking) -> the threads that wait there, and the threads that have exited."""
+    groups: dict[tuple[int, int, str], list[int]] = {}
     exited = []
     for thread, site in enumerate(state):
         if site < 0:
             exited.append(thread)
         else:
             mask = masks[thread] if program.kinds[site] >= FIRST_WARP_KIND else 0
-            groups.setdefault((int(site), int(mask)), []).append(thread)
+            lacking = area.lacking(program, thread, site) if area else ""
+            groups.setdefault((int(site), int(mask), lacking), []).append(thread)
     return groups, exited
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from workbench.cuda.emulator.calls import called
 from workbench.cuda.emulator.emulator_error import EmulatorError
-from workbench.cuda.emulator.shadow import MAX_PLACES
+from workbench.cuda.emulator.watch_words import MAX_PLACES
 
 _ACCESS = "workbench.cuda.emulator.access"
 
@@ -147,6 +147,8 @@ class Watcher(ast.NodeTransformer):
             node.args[0] = self.noted(function, node, node.args[0], node.args[1], ast.Constant(4 * int(operation[4])))
         elif family == "copies" and operation:
             self.copies(node, operation)
+        elif family == "requests" and operation != "waited":
+            node.args[2] = self.place(node, operation)
         for argument in node.args:
             self.program.note_use(self.rewriter.function, argument, node, stores=False)
         return node

@@ -1,0 +1,188 @@
+"""Vector clocks of a watched block: of threads, which meet at barriers of some of them, and of what is under way.
+
+Everyone who touches memory has a time: threads, the copies of each barrier (a phase), the products of each warp group
+(a group). A row says how much of everyone's time lies before now, and how much of it a fence has made known to the
+asynchronous proxy, which copies and multiplies ("PTX ISA 9.0", memory consistency model, causality order; the fence may
+lie anywhere in between). Every thread has a row, and so has every barrier: what those knew who arrived in this phase,
+and in all before it. Who arrives leaves a row, who waits takes one over.
+"""
+
+from numba.core import types
+
+from workbench.cuda.emulator.async_state import MAX_BARRIERS, MAX_NAMED
+from workbench.cuda.emulator.inner import inner
+from workbench.cuda.emulator.intrinsics import peek, poke, words_at
+from workbench.cuda.emulator.shadow import epoch_of, thread_of, time_of
+from workbench.cuda.emulator.watch_words import ATOMIC, MAX_THREADS, MAX_TIMES, THREAD_SHIFT, TIME_SHIFT, Common, Watch
+
+int64 = types.int64
+
+# numba freezes globals, not attributes of classes; positions become offsets in bytes
+_STAMP, _BLOCK_START, _COMMON = 8 * Watch.STAMP, 8 * Watch.BLOCK_START, 8 * Watch.COMMON
+_ROWS, _ACTORS, _THREADS = 8 * Common.ROWS, 8 * Common.ACTORS, 8 * Common.THREADS
+_NAMED_ROWS = 2 * MAX_BARRIERS
+
+
+def rows_of(threads: int) -> int:
+    """Return how many rows a block has."""
+    return threads + 2 * MAX_BARRIERS + 2 * MAX_NAMED + 1
+
+
+def actors_of(threads: int) -> int:
+    """Return how many have a time: threads, barriers, warp groups."""
+    return threads + MAX_BARRIERS + -(-threads // 128)
+
+
+#: threads of a block at most: a stamp has room for so many who have a time
+MAX_BLOCK = max(threads for threads in range(MAX_THREADS) if actors_of(threads) <= MAX_THREADS)
+
+
+@inner
+def common_of(watch):
+    """Return the address of the words that all threads share."""
+    return peek(watch + _COMMON)
+
+
+@inner
+def threads_of(watch):
+    """Return how many threads the block has."""
+    return peek(common_of(watch) + _THREADS)
+
+
+@inner
+def copies_of(watch, barrier):
+    """Return who makes the copies of a barrier, given its number."""
+    return threads_of(watch) + barrier
+
+
+@inner
+def products_of(watch, thread):
+    """Return who makes the products of a thread's warp group."""
+    return threads_of(watch) + MAX_BARRIERS + thread // 128
+
+
+@inner
+def is_copy(watch, actor):
+    """Whether it is the copies of a barrier."""
+    return threads_of(watch) <= actor < threads_of(watch) + MAX_BARRIERS
+
+
+@inner
+def is_thread(watch, actor):
+    """Whether it is a thread."""
+    return actor < threads_of(watch)
+
+
+@inner
+def row(watch, index):
+    """Return the address of a row."""
+    common = common_of(watch)
+    return peek(common + _ROWS) + 16 * index * peek(common + _ACTORS)
+
+
+@inner
+def own(watch):
+    """Return the number of the watched thread, and of its row."""
+    return thread_of(peek(watch + _STAMP))
+
+
+@inner
+def arriving(watch, barrier):
+    """Return the row of those who arrived in the running phase of a barrier."""
+    return threads_of(watch) + 2 * barrier
+
+
+@inner
+def arrived(watch, barrier):
+    """Return the row of those who arrived in the phases before."""
+    return threads_of(watch) + 2 * barrier + 1
+
+
+@inner
+def coming(watch, named):
+    """Return the row of those who have come to a named barrier."""
+    return threads_of(watch) + _NAMED_ROWS + 2 * named
+
+
+@inner
+def came(watch, named):
+    """Return the row of those with whom it opened."""
+    return threads_of(watch) + _NAMED_ROWS + 2 * named + 1
+
+
+@inner
+def meeting(watch):
+    """Return the row of those who meet at once; zeros but for that moment."""
+    return threads_of(watch) + _NAMED_ROWS + 2 * MAX_NAMED
+
+
+@inner
+def clear(watch, index):
+    """Make a row know nothing."""
+    width = 2 * peek(common_of(watch) + _ACTORS)
+    words = words_at(row(watch, index), width)
+    for i in range(width):
+        words[i] = 0
+
+
+@inner
+def join(watch, index, other):
+    """Make a row know what another one does."""
+    width = 2 * peek(common_of(watch) + _ACTORS)
+    words, more = words_at(row(watch, index), width), words_at(row(watch, other), width)
+    for i in range(width):
+        words[i] = max(words[i], more[i])
+
+
+@inner
+def learn(watch, index, actor, time):
+    """Make a row know what lies before a time of someone."""
+    at = row(watch, index) + 8 * actor
+    poke(at, max(peek(at), time))
+
+
+@inner
+def tick(watch):
+    """Begin the thread's next time: what it did so far can be made known."""
+    stamp = peek(watch + _STAMP)
+    learn(watch, own(watch), own(watch), time_of(stamp) + 1)
+    if time_of(stamp) < MAX_TIMES - 1:  # from then on, until the block ends, no race of this thread is seen
+        poke(watch + _STAMP, stamp + (1 << TIME_SHIFT))
+
+
+@inner
+def fence(watch):
+    """Make what the thread knows known to the asynchronous proxy."""
+    tick(watch)
+    actors = peek(common_of(watch) + _ACTORS)
+    words = words_at(row(watch, own(watch)), 2 * actors)
+    for actor in range(actors):
+        words[actors + actor] = max(words[actors + actor], words[actor])
+
+
+@inner
+def is_fenced(watch, stamp):
+    """Whether a fence lies between an access of a thread and now."""
+    actors = peek(common_of(watch) + _ACTORS)
+    return peek(row(watch, own(watch)) + 8 * (actors + thread_of(stamp))) > time_of(stamp)
+
+
+@inner
+def conflicts(watch, stamp, now, start):
+    """Whether an access is another's, not ordered before now, and not atomic like this one.
+
+    Stamps from before `start` belong to an earlier launch, or in shared memory to an earlier block, and to nobody.
+    """
+    if stamp < start or stamp & now & ATOMIC:
+        return False
+    if stamp < peek(watch + _BLOCK_START):
+        return True  # another block
+    actor = thread_of(stamp)
+    return actor != thread_of(now) and peek(row(watch, thread_of(now)) + 8 * actor) <= time_of(stamp)
+
+
+@inner
+def stamped(watch, actor, time, place):
+    """Return the stamp of an access that someone else than the thread makes."""
+    time = min(time, MAX_TIMES - 1)
+    return epoch_of(peek(watch + _STAMP)) | actor << THREAD_SHIFT | time << TIME_SHIFT | place

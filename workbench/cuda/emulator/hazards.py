@@ -1,0 +1,83 @@
+"""What can go wrong with barriers in shared memory, copies and products: kinds of findings, and their words."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from workbench.cuda.emulator.async_state import SWIZZLE_BYTES
+from workbench.cuda.emulator.inner import inner
+from workbench.cuda.emulator.intrinsics import poke
+from workbench.cuda.emulator.shadow import report
+from workbench.cuda.emulator.watch_words import SECOND_WRITE, Watch
+
+# numba freezes globals, not attributes of classes; positions become offsets in bytes
+_NDIM, _INDEX = 8 * Watch.NDIM, 8 * Watch.INDEX
+
+READ_BEFORE_COPY, READ_BEFORE_PRODUCT, WRONG_PHASE = SECOND_WRITE + np.arange(1, 4)
+WRITTEN_IN_COPY, WRITTEN_IN_PRODUCT, REGISTER_WRITTEN, COPIED_OVER = SECOND_WRITE + np.arange(4, 8)
+UNFENCED, UNFENCED_BARRIER, UNFENCED_REGISTER = SECOND_WRITE + np.arange(8, 11)
+BYTE_COUNT, ARRIVAL_COUNT, NO_BARRIER, SECOND_INIT = SECOND_WRITE + np.arange(11, 15)
+UNFINISHED, TILE_OUTSIDE, TILE_MISPLACED = SECOND_WRITE + np.arange(15, 18)
+
+#: number -> kind of finding, and its words
+HAZARDS: Mapping[int, tuple[str, str]] = {
+    READ_BEFORE_COPY: (
+        "early-read",
+        "{element} is read before its copy is known to have come: that completes phase {phase} of a barrier, for "
+        "{last} of which this thread has waited",
+    ),
+    READ_BEFORE_PRODUCT: (
+        "early-read",
+        "{element} is read, and no wgmma_wait that names it has waited for the product that makes it",
+    ),
+    WRONG_PHASE: (
+        "wrong-phase",
+        "the wait is over at once, since the phase before the first counts as complete: {element} is read before its "
+        "copy has come",
+    ),
+    WRITTEN_IN_COPY: ("early-write", "{element} is written while a copy into it is under way"),
+    WRITTEN_IN_PRODUCT: ("early-write", "{element} is written while a product that reads it is under way"),
+    REGISTER_WRITTEN: ("early-write", "{element} is written while a product that has it is under way"),
+    COPIED_OVER: ("early-write", "{element} is copied over, and a thread that touches it is not known to be done"),
+    UNFENCED: ("missing-fence", "{element} was written by a thread, and no fence_async_shared lies before {operation}"),
+    UNFENCED_BARRIER: (
+        "missing-fence",
+        "{element} was initialised, and no fence_barrier_init lies before the copy whose bytes it counts",
+    ),
+    UNFENCED_REGISTER: ("missing-fence", "{element} was touched after the last wgmma_fence, and {operation} takes it"),
+    BYTE_COUNT: (
+        "byte-count",
+        "phase {phase} of {element} completes while copies for it are under way: {bytes} bytes were announced, and "
+        "copies bring more",
+    ),
+    ARRIVAL_COUNT: ("arrival-count", "{element} gets more arrivals than its phase still takes"),
+    NO_BARRIER: ("uninitialised-barrier", "{element} is used, and no initialisation of it is known to lie before"),
+    SECOND_INIT: ("reinitialised-barrier", "{element} is initialised a second time"),
+    UNFINISHED: ("unfinished", "{operation} is under way when the block ends: nobody has waited for it"),
+    TILE_OUTSIDE: ("out-of-bounds", "what begins at {element} lies, or ends, outside of its array"),
+    TILE_MISPLACED: (
+        "misaligned",
+        "{element} is not where a tile begins: at a multiple of " + f"{SWIZZLE_BYTES} bytes in shared memory",
+    ),
+}
+
+
+@inner
+def found(watch, hazard, place, other, address):
+    """Report a hazard."""
+    poke(watch + _NDIM, 0)
+    report(watch, hazard, place, other, address)
+
+
+@inner
+def detailed(watch, phase, detail):
+    """Leave what the words of the next hazard tell: a phase, and another one or bytes."""
+    poke(watch + _INDEX, phase)
+    poke(watch + _INDEX + 8, detail)
+
+
+def words(hazard: int, element: str, operation: str, details: Sequence[int]) -> str:
+    """Return a hazard in words, given the element, the operation at its place, and what was left with it."""
+    phase, detail = details[:2]
+    last = f"phase {detail}" if detail >= 0 else "no phase"
+    return HAZARDS[hazard][1].format(element=element, operation=operation, phase=phase, bytes=detail, last=last)
