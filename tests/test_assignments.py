@@ -37,6 +37,7 @@ def last(body: str, name: str) -> str | None:
         ("tl.store(out + q * 4 + k, q / k, mask=q)", "out", "tl.store(out + q * 4 + k, q / k, mask=q)"),
         ("s = 0", "s", None),
         ("s = zeros(q.shape)", "s", None),
+        ("s = cuda.device_array_like(q)", "s", None),
         ("def g():\n    s = q", "s", None),
         ("s = q\nfor s in k:\n    pass", "s", "for s in k:"),
     ],
@@ -51,6 +52,12 @@ def test_a_branch_counts_for_what_stands_in_it() -> None:
     inside, behind = (place for place in found.places if ast.unparse(place.statement).startswith("out"))
     values = [write.value for place in (inside, behind) if (write := found.last("s", place)) is not None]
     assert [ast.unparse(value) for value in values if value is not None] == ["s + k", "q"]
+
+
+def test_what_is_computed_in_place_stands_in_its_line() -> None:
+    write = function("out[0] = q\nout[0] /= k").last("out", None)
+    assert write is not None and write.value is not None
+    assert (ast.unparse(write.value), write.value.lineno) == ("out / k", 3)
 
 
 def test_entries_of_a_dict_are_told_apart() -> None:

@@ -12,10 +12,10 @@ from workbench.lazy import attribute
 
 if TYPE_CHECKING:
     from workbench.case.case import Case
-    from workbench.cuda.check import check
     from workbench.cuda.prepared import kernel
     from workbench.explore.laws.every import laws
     from workbench.explore.shrink.shrink import shrink
+    from workbench.foreign.check import check
     from workbench.foreign.run import run
     from workbench.judge.against.pair import Against, against
     from workbench.judge.diff import Diff, diff
@@ -53,7 +53,7 @@ _HOMES = {
     "Against": "judge.against.pair.Against",
     "laws": "explore.laws.every.laws",
     "shrink": "explore.shrink.shrink.shrink",
-    "check": "cuda.check.check",
+    "check": "foreign.check.check",
     "kernel": "cuda.prepared.kernel",
     "Refusal": "refusal.Refusal",
     "Unavailable": "refusal.Unavailable",

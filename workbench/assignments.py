@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 #: what makes or fills an array with what is to be replaced
-_BLANK = re.compile(r"(new_|masked_)?(zeros?|ones|empty|full|fill|blank)(_like)?_?$")
+_BLANK = re.compile(r"(new_|masked_)?(zeros?|ones|empty|full|fill|blank|device_array)(_like)?_?$")
 
 
 class Place(NamedTuple):
@@ -132,7 +132,8 @@ def _writes(place: Place) -> Iterator[tuple[str, Write]]:
         yield from _pairs(place, statement.target, statement.value)
     elif isinstance(statement, ast.AugAssign):
         if (name := plain(statement.target)) is not None:
-            yield name, Write(place, ast.BinOp(ast.Name(name, ast.Load()), statement.op, statement.value))
+            sum_ = ast.BinOp(ast.Name(name, ast.Load()), statement.op, statement.value)
+            yield name, Write(place, ast.copy_location(sum_, statement))
     elif isinstance(statement, ast.For | ast.With):
         bound = [statement.target] if isinstance(statement, ast.For) else [x.optional_vars for x in statement.items]
         names = [node.id for x in bound if x is not None for node in ast.walk(x) if isinstance(node, ast.Name)]

@@ -1,69 +1,63 @@
-"""docs/numba-kernels.md: its kernel runs on the emulator as it stands there, is judged, and is watched."""
+"""docs/numba-kernels.md: its kernel runs on the emulator as it stands there, is judged, and is watched.
+
+What its commands print is held by tests/test_readme.py.
+"""
 
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.refusals import refused
-from workbench import Case, Unavailable, run
+from workbench import Case, Unavailable, check, run
 from workbench.cuda.gpu import gpu
 
 PAGE = Path(__file__).parent.parent.parent.joinpath("docs/numba-kernels.md").read_text()
-KERNEL, HOST, COMMAND, WATCH, RACES = re.findall(r"^```\w*\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-SECOND_BARRIER = "        cuda.syncthreads()\n    if row"
+KERNEL, _ = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+SECOND_BARRIER = "        cuda.syncthreads()\n        probe"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "my_numba_kernel.py").write_text(f"{KERNEL}\n\n{HOST}")
-    (tmp_path / "watch.py").write_text(WATCH)
-    return tmp_path
+def kernel(tmp_path: Path) -> Path:
+    path = tmp_path / "my_numba_kernel.py"
+    path.write_text(KERNEL)
+    return path
 
 
-def printed(folder: Path, *words: str) -> str:
-    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.replace(f"{folder}/", "")
+def test_it_is_watched_and_a_barrier_that_lacks_is_named(kernel: Path) -> None:
+    case = Case(seqlen=40, causal=True)
+    assert check(f"{kernel}:attention", case).passed
+    kernel.write_text(KERNEL.replace(SECOND_BARRIER, "        probe"))
+    assert KERNEL.count(SECOND_BARRIER) == 1
+    lines = kernel.read_text().splitlines()
+    findings = check(f"{kernel}:attention", case).findings
+    assert {(one.kind, one.array) for one in findings} == {("race", "k_tile"), ("race", "v_tile")}
+    assert {lines[one.line - 1].strip() for one in findings} == {
+        "score += q[b, h, row, d] * k_tile[j, d]",
+        "acc[d] = acc[d] * correction + prob * v_tile[j, d]",
+        "k_tile[i // DIM, i % DIM] = k[b, h, first + i // DIM, i % DIM]",
+        "v_tile[i // DIM, i % DIM] = v[b, h, first + i // DIM, i % DIM]",
+    }
 
 
-def test_the_command_judges_it(folder: Path) -> None:
-    lines = printed(folder, "-c", "from workbench.cli.main import main; main()", *shlex.split(COMMAND)[1:]).splitlines()
-    assert lines[0].startswith("my_numba_kernel.py:attention: float32 b=1 h=2 q=100 k=100 d=64, causal")
-    assert [line.split()[:2] for line in lines if line.startswith(("out ", "lse "))] == [
-        ["out", "rounding"],
-        ["lse", "rounding"],
-    ]
-    assert len([line for line in HOST.splitlines() if line and not line.startswith(("#", "from"))]) <= 10
-
-
-def test_it_is_watched_and_a_barrier_that_lacks_is_named(folder: Path) -> None:
-    assert printed(folder, "watch.py") == ""
-    (folder / "my_numba_kernel.py").write_text(KERNEL.replace(SECOND_BARRIER, "    if row"))
-    assert SECOND_BARRIER in KERNEL and printed(folder, "watch.py") == RACES
-
-
-def test_a_kernel_in_the_place_of_a_function_is_told_of_the_page(folder: Path) -> None:
-    target = f"{folder}/my_numba_kernel.py:flash"
+def test_a_kernel_in_the_place_of_a_function_is_told_of_the_page(kernel: Path) -> None:
+    target = f"{kernel}:flash"
     assert refused("diff", target) == (
         f"{target} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
-        "launches it and returns out; docs/numba-kernels.md has one, on a GPU and on the emulator"
+        "launches it and returns out, as in docs/numba-kernels.md; `workbench check` takes one without parameters, too, "
+        "which launches any kernel"
     )
 
 
-@pytest.mark.skipif(gpu() is not None, reason="there is a GPU, on which it runs")
-def test_a_launch_where_there_is_no_gpu_is_told_of_the_page(tmp_path: Path) -> None:
+@pytest.mark.skipif(gpu() is not None, reason="there is a GPU, which has it")
+def test_what_nothing_stands_in_for_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
-        "from numba import cuda\n@cuda.jit\ndef kernel(x): ...\n"
-        "def attention(q, k, v, *, scale, causal):\n    kernel[1, 1](q)\n"
+        "from numba import cuda\ndef attention(q, k, v, *, scale, causal):\n    return q * len(cuda.gpus)\n"
     )
     with pytest.raises(Unavailable) as raised:
         run(f"{path}:attention", Case(seqlen=4))
     assert str(raised.value) == (
-        f"{path}:attention launches a kernel in numba.cuda, and there is no GPU. docs/numba-kernels.md shows how the "
-        "emulator runs it"
+        f"{path}:attention asks numba.cuda for a GPU, and there is none: the emulator does not stand in for one in "
+        f"{path}:3: return q * len(cuda.gpus)"
     )

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.case.fields import flag
 from workbench.case.options import FOREIGN
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
-from workbench.cli.options import case_options, cases_of, fault_option, given, json_option, needs_of
+from workbench.cli.options import CASE_OPTIONS, case_options, cases_of, fault_option, given, json_option, needs_of
+from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
+    from workbench.case.case import Case
     from workbench.cuda.check import Checked
 
 FOUND = 1  #: exit code
@@ -23,9 +26,9 @@ FOUND = 1  #: exit code
 @case_options
 @click.option("--probes", default="all", shell_complete=complete, help="Stages to dump: all, lean or output [all]")
 @click.option("--backend", default="emulator", help="emulator, or cuda: a foreign function under compute-sanitizer")
-@click.option("--arrays", help="With cuda, what the function takes, as of `workbench diff`")
+@click.option("--arrays", help="What a foreign function takes, as of `workbench diff`")
 @click.option("--device", help="With cuda, where it wants its arrays, as of `workbench diff`")
-@click.option("--layout", help="With cuda, layout of its q, k, v and out, as of `workbench diff`")
+@click.option("--layout", help="Layout of its q, k, v and out, as of `workbench diff`")
 @click.option(
     "--schedules",
     type=click.IntRange(min=1),
@@ -36,16 +39,20 @@ FOUND = 1  #: exit code
 def check(target: str, as_json: bool, **options: Any) -> None:
     """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
 
-    TARGET is a kernel of ours, or several, separated by commas. Case options take comma-separated lists; every
-    combination is run. Exits with 1 where something was found.
+    TARGET is a kernel of ours, or several, separated by commas; or a function, path.py:function, which launches kernels
+    of numba.cuda: one that takes q, k and v, as for `workbench diff`, or one without parameters, of any kernels. Case
+    options take comma-separated lists; every combination is run. Exits with 1 where something was found.
 
-    With --backend cuda, TARGET is a foreign function, path.py:function, and NVIDIA's compute-sanitizer watches it on a
-    GPU: memcheck, racecheck, initcheck, synccheck. Lines are known of kernels compiled with -lineinfo.
+    With --backend cuda, NVIDIA's compute-sanitizer watches a function on a GPU, in any language: memcheck, racecheck,
+    initcheck, synccheck. Lines are known of kernels compiled with -lineinfo.
     """
     from workbench.progress import shown
 
     with shown():
-        checked = _on_gpu(target, **options) if options["backend"] == "cuda" else _emulated(target, **options)
+        if options["backend"] not in ("emulator", "cuda"):
+            raise Refusal(f"check runs on emulator or cuda; got --backend {options['backend']!r}")
+        run = _on_gpu if options.pop("backend") == "cuda" else _of_ours if _is_ours(target) else _emulated
+        checked = run(target, **options)
     if as_json:
         from workbench.report.findings import check_document, checks_document
 
@@ -57,26 +64,22 @@ def check(target: str, as_json: bool, **options: Any) -> None:
     sys.exit(0 if all(one.passed for one in checked) else FOUND)
 
 
-def _emulated(
-    target: str, faults: tuple[str, ...], probes: str, schedules: int, backend: str, **options: Any
-) -> list["Checked"]:
+def _is_ours(target: str) -> bool:
+    """Whether TARGET names kernels of ours."""
+    from workbench.foreign.target import targets_of
+
+    return targets_of(target)[0].kernel is not None
+
+
+def _of_ours(target: str, faults: tuple[str, ...], probes: str, schedules: int, **options: Any) -> list["Checked"]:
     """Kernels of ours, watched on the emulator."""
     from workbench.cuda.check import check as check_kernel
     from workbench.cuda.check import estimate_s
-    from workbench.cuda.kernels import KERNELS
     from workbench.progress import step
-    from workbench.refusal import Refusal
 
-    if backend != "emulator":
-        raise Refusal(f"check runs on emulator or cuda; got --backend {backend!r}")
     targets = target.split(",")
-    if unknown := [name for name in targets if name not in KERNELS]:
-        raise Refusal(
-            f"check runs kernels of ours ({', '.join(KERNELS)}) on the emulator, and path.py:function with --backend "
-            f"cuda; got {unknown[0]!r}"
-        )
     if foreign := given(options, FOREIGN):
-        raise Refusal(f"{', '.join(foreign)} are for foreign functions, with --backend cuda; {target} is one of ours")
+        raise Refusal(f"{', '.join(foreign)} are for foreign functions; {target} is one of ours")
     cases = cases_of({**options, **needs_of(faults, options)})
     checked: list[Checked] = []
     runs = len(cases) * len(targets)
@@ -88,20 +91,43 @@ def _emulated(
     return checked
 
 
-def _on_gpu(
-    target: str, faults: tuple[str, ...], probes: str, schedules: int, backend: str, **options: Any
-) -> list["Checked"]:
+def _emulated(target: str, faults: tuple[str, ...], probes: str, schedules: int, **options: Any) -> list["Checked"]:
+    """What a foreign function launches, watched on the emulator."""
+    from workbench.foreign.check import check as check_function
+    from workbench.foreign.check import takes_nothing, watchable
+    from workbench.foreign.target import target_of
+    from workbench.progress import step
+
+    _refuse(target, {"--fault": faults, "--probes": probes != "all"})
+    asked = given(options, FOREIGN)
+    if takes_nothing(watchable(target_of(target))):
+        of_case = [flag(name) for name in (*CASE_OPTIONS, "causal", "full") if options.get(name)]
+        if of_case or asked:
+            raise Refusal(
+                f"{target} has no parameters, and is called as it is: it takes no {[*of_case, *map(flag, asked)][0]}"
+            )
+        cases: list[Case | None] = [None]
+    else:
+        cases = [*cases_of(options)]
+    checked: list[Checked] = []
+    with step(f"watch {len(cases)} run{'s' * (len(cases) > 1)}", None) as tick:
+        for case in cases:
+            tick(f"{len(checked)} done")
+            checked.append(check_function(target, case, schedules=schedules, **asked))
+    return checked
+
+
+def _on_gpu(target: str, faults: tuple[str, ...], probes: str, schedules: int, **options: Any) -> list["Checked"]:
     """A foreign function on a GPU, watched by compute-sanitizer."""
     from workbench.cuda.kernels import KERNELS
     from workbench.foreign.sanitizer import check as check_function
     from workbench.progress import step
-    from workbench.refusal import Refusal
 
     if target in KERNELS:
         raise Refusal(f"--backend cuda is for foreign functions (path.py:function); {target} is one of ours")
-    ours = {"--fault": faults, "--probes": probes != "all", "--schedules": schedules != 1}
-    if asked := [name for name, value in ours.items() if value]:
-        raise Refusal(f"{asked[0]} is for kernels of ours ({', '.join(KERNELS)}); {target} is a foreign one")
+    _refuse(target, {"--fault": faults, "--probes": probes != "all"})
+    if schedules != 1:
+        raise Refusal("--schedules orders what the emulator runs; got it with --backend cuda")
     cases = cases_of(options)
     checked: list[Checked] = []
     with step(f"watch {len(cases)} case{'s' * (len(cases) > 1)} under each tool", None) as tick:
@@ -109,3 +135,11 @@ def _on_gpu(
             tick(f"{len(checked)} done")
             checked.append(check_function(target, case, given(options, FOREIGN)))
     return checked
+
+
+def _refuse(target: str, given: dict[str, Any]) -> None:
+    """Refusal for options of kernels of ours that were given for a foreign function."""
+    from workbench.cuda.kernels import KERNELS
+
+    if asked := [name for name, value in given.items() if value]:
+        raise Refusal(f"{asked[0]} is for kernels of ours ({', '.join(KERNELS)}); {target} is a foreign one")

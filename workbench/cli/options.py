@@ -23,7 +23,7 @@ from workbench.case.fields import (
     flag,
     typed,
 )
-from workbench.case.options import CLICK, OURS, ROLES, Options, flag_of, of_role
+from workbench.case.options import ANY, CLICK, OURS, ROLES, Options, flag_of, of_role
 from workbench.cli.completion import complete
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def given(options: Mapping[str, Any], *roles: str) -> dict[str, Any]:
     """The options of a run that were given, of some roles, or all; a feed as words."""
     chosen = of_role(*(roles or ROLES.values()))
     values = {name: options.get(name) for name in chosen}
-    usual = {name: getattr(USUAL, name) for name in of_role(OURS)}
+    usual = {name: getattr(USUAL, name) for name in of_role(OURS, ANY)}
     return {name: x for name, x in values.items() if x not in (None, (), usual.get(name))}
 
 

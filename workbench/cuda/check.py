@@ -1,7 +1,6 @@
 """Run a kernel of ours on the emulator with every access watched, and report what a GPU cannot show."""
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,23 +18,17 @@ from workbench.cuda.faults.fault import applied
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import Plan, launches, plan, settle
 from workbench.cuda.run import leave_receipt, receipts
-from workbench.refusal import Refusal
+from workbench.cuda.schedules import Schedule, schedules_of
 from workbench.shown import shown_by
 
 #: kinds of findings that end a launch; they come first, since others may follow from them
-_STOPPING = ("divergent-barrier", "missing-lanes", "runaway", "misaligned")
+_STOPPING = (
+    *("divergent-barrier", "missing-lanes", "runaway", "misaligned"),
+    *("uninitialised-barrier", "reinitialised-barrier"),
+)
 
 # Seconds measured on 2 cores, for estimates only: a cold compile, and each (query, key) pair
 COMPILE_S, ELEMENT_S = 4.0, 2e-6
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """In which order blocks and threads run; arguments of `emulator.Emulated`."""
-
-    order: str
-    seed: int
-    skew: bool  #: each warp runs to the block's barrier before the next one starts
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ class Checked:
 
     target: str
     faults: tuple[str, ...]
-    case: Case  #: with its tiles and splits
+    case: Case | None  #: with its tiles and splits; None of a function that takes none
     schedules: tuple[Schedule, ...]
     launches: int  #: of kernel functions in one run
     blocks: int  #: that those launch
@@ -90,9 +83,7 @@ def check(name: str, case: Case, *, faults: Sequence[str] = (), probes: str = "a
     `faults` and `probes` (all, lean, output) as in `workbench.run`. Refusal for a case or a fault that the kernel
     cannot take.
     """
-    if schedules < 1:
-        raise Refusal(f"schedules must be a whole number of at least 1; got {schedules}")
-    tried = tuple(itertools.islice(_schedules(), schedules))
+    tried = schedules_of(schedules)
     findings: list[Finding] = []
     first: Plan | None = None
     for schedule in tried:
@@ -111,8 +102,13 @@ def check(name: str, case: Case, *, faults: Sequence[str] = (), probes: str = "a
         schedules=tried,
         launches=len(launched),
         blocks=sum(int(np.prod(grid)) for _, grid, _ in launched),
-        findings=tuple(sorted(emulator.merged(findings), key=lambda finding: finding.kind not in _STOPPING)),
+        findings=merged_findings(findings),
     )
+
+
+def merged_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Those of all runs, each place once, those first that others may follow from."""
+    return tuple(sorted(emulator.merged(iter(findings)), key=lambda finding: finding.kind not in _STOPPING))
 
 
 def estimate_s(names: Sequence[str], cases: Sequence[Case], faults: Sequence[str], probes: str) -> float:
@@ -125,14 +121,6 @@ def estimate_s(names: Sequence[str], cases: Sequence[Case], faults: Sequence[str
         total += COMPILE_S * sum(not file.exists() for file in needed)
         total += sum(ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
     return total
-
-
-def _schedules() -> Iterator[Schedule]:
-    """Ascending and descending order, then orders drawn at random, each with and without skew."""
-    for seed in itertools.count():
-        for order in ("ascending", "descending") if seed == 0 else ("shuffle",):
-            for skew in (False, True):
-                yield Schedule(order, seed, skew)
 
 
 def _watched(made: Plan, schedule: Schedule) -> tuple[list[Finding], dict[str, str]]:
@@ -150,7 +138,15 @@ def _watched(made: Plan, schedule: Schedule) -> tuple[list[Finding], dict[str, s
         built = build(file, function, made.constants, made.trace.requested, faults)
         kernel = built.for_emulator(watched=True)
         arguments = made.arguments(built, viewed(made.arrays, made.views))
-        kernel(grid, made.constants.threads, arguments, memory=memory, **vars(schedule))
+        dynamic = made.kernel.dynamic_bytes(made.constants, function)
+        kernel(
+            grid,
+            made.constants.threads,
+            arguments,
+            dynamic_shared_bytes=dynamic,
+            memory=memory,
+            **vars(schedule),
+        )
         leave_receipt(function, made.constants, made.trace.requested, faults, watched=True)
         if memory.abandoned:
             return memory.findings, {}

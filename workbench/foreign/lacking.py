@@ -1,9 +1,12 @@
 """What a foreign function lacks on this machine: a package, or a GPU."""
 
 import traceback
+from pathlib import Path
 
+from workbench.files import of_python
 from workbench.foreign.probes import interpreter as triton_interpreter
 
+_OURS = Path(__file__).parent.parent
 #: what numba.cuda raises where it finds no driver, and the page on its kernels
 _NUMBA, NUMBA_PAGE = "CudaSupportError", "docs/numba-kernels.md"
 
@@ -20,10 +23,18 @@ def lacking(error: BaseException, name: str) -> str:
     if str(error) == triton_interpreter.NO_GPU:
         return f"{name} launches a kernel in Triton, and there is no GPU. {triton_interpreter.HINT}"
     if type(error).__name__ == _NUMBA:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if _of_user(Path(frame.filename))] or frames
         return (
-            f"{name} launches a kernel in numba.cuda, and there is no GPU. {NUMBA_PAGE} shows how the emulator runs it"
+            f"{name} asks numba.cuda for a GPU, and there is none: the emulator does not stand in for one in "
+            f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}"
         )
     return ""
+
+
+def _of_user(file: Path) -> bool:
+    """Whether a file is neither a library's nor the workbench's."""
+    return not of_python(file) and not file.is_relative_to(_OURS)
 
 
 def is_numba_kernel(function: object) -> bool:

@@ -1,0 +1,115 @@
+"""Watched runs of any target: a kernel of ours, or what a foreign function launches of numba.cuda."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any
+
+from workbench.case.case import Case
+from workbench.case.options import OURS, Options
+from workbench.case.user_code import Function, running
+from workbench.cuda.kernels import KERNELS
+from workbench.foreign.arguments import parameters_of
+from workbench.foreign.lacking import lacking
+from workbench.foreign.launches import Launches, bare
+from workbench.foreign.merge import run_function
+from workbench.foreign.target import Target, target_of
+from workbench.refusal import Raised, Refusal, Unavailable
+
+if TYPE_CHECKING:
+    from workbench.cuda.check import Checked
+    from workbench.cuda.host.watch import Watch
+
+
+def check(target: str | Callable[..., Any], case: Case | None = None, *, schedules: int = 1, **given: Any) -> "Checked":
+    """What a watched run of `target` on `case` finds, of a correct one nothing; where none is given on the usual one.
+
+    Of a kernel of ours as of `cuda.check.check`, which takes `faults` and `probes`. Of a foreign function, every access
+    of the kernels of numba.cuda that it launches, without their probes: uninitialised-read, race, out-of-bounds,
+    misaligned; divergent-barrier, missing-lanes, runaway; and unwritten-output, elements that no kernel wrote and the
+    host reads. It is called with the case as in `run`, with the options `arrays` and `layout`; one that has no
+    parameters is called as it is, and takes neither. Its `schedules` orders of blocks and threads are compared by what
+    is in each array afterwards: order-dependent.
+
+    Refusal for a function that launches nothing, or raises without a finding.
+    """
+    from workbench.cuda.check import Checked, merged_findings
+    from workbench.cuda.check import check as check_kernel
+    from workbench.cuda.host.watch import Watch
+    from workbench.cuda.schedules import schedules_of
+
+    found = target_of(target)
+    if found.kernel is not None:
+        return check_kernel(found.name, case or Case(), schedules=schedules, **given)
+    options, function = Options(**given), watchable(found)
+    if ours := options.given(OURS):
+        raise Refusal(f"{ours[0]} is for kernels of ours ({', '.join(KERNELS)}); {found.name} is a foreign one")
+    tried, alone = schedules_of(schedules), takes_nothing(function)
+    if alone and (case is not None or given):
+        what = "a case" if case is not None else next(iter(given))
+        raise Refusal(f"{found.name} has no parameters, and is called as it is: it takes no {what.removeprefix('a ')}")
+    case = None if alone else case or Case()
+    watches = [Watch(schedule) for schedule in tried]
+    findings = []
+    for watch in watches:
+        _run(function, found.name, case, options, watch)
+        findings += watch.memory.findings
+        if not findings:
+            findings += watches[0].differences(watch, found.name)
+    return Checked(
+        target=found.name,
+        faults=(),
+        case=case,
+        schedules=tried,
+        launches=watches[0].launches,
+        blocks=watches[0].blocks,
+        findings=merged_findings(findings),
+        called_with=options.printable(),
+    )
+
+
+def watchable(found: Target) -> Function:
+    """The foreign function that a target is; Refusal for what is none."""
+    if not found.is_foreign:
+        raise Refusal(f"{found.name} is {found.kind.value}, which is not run: `workbench.load` reads it")
+    return found.function()
+
+
+def takes_nothing(function: Function) -> bool:
+    """Whether a function has no parameters that need a value."""
+    optional = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    parameters = parameters_of(function).values()
+    return all(one.default is not one.empty or one.kind in optional for one in parameters)
+
+
+def _run(function: Function, name: str, case: Case | None, options: Options, watch: "Watch") -> None:
+    """Call a function under a watch, to its end, or until a launch is given up."""
+    from workbench.cuda.host.watch import GivenUp
+
+    try:
+        with bare(watch):
+            if case is None:
+                _call(function, name)
+            else:
+                run_function(function, case, replace(options, backend="emulator"), name=name)
+    except GivenUp:
+        pass
+    except Refusal:
+        if not watch.memory.findings:  # of which it may be a consequence
+            raise
+
+
+def _call(function: Function, name: str) -> None:
+    """Call a function that takes nothing."""
+    launches = Launches(name, on_emulator=True)
+    try:
+        with running(function), launches.sent():
+            function()
+    except (Refusal, Unavailable, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # sys.exit among them
+        if why := lacking(error, name):
+            raise Unavailable(why) from None
+        raise Raised(f"{name} raised:\n{traceback.format_exc()}") from None
+    launches.check("emulator")
