@@ -11,7 +11,7 @@
 # %% [markdown]
 # # 3. Inside a quantised kernel
 #
-# A kernel on codes has more places to go wrong than one on floats: scales, codes, tables that decode them, tiles
+# A kernel on quantised codes has more places to go wrong than one on floats: scales, codes, tables that decode them, tiles
 # of tensor cores. All of them are stages like any other. `fp8` is such a kernel, here without a bug: q, k and v are
 # quantised to 256 codes with a scale for each head, K and V are decoded by tables in shared memory, scores come from
 # tensor cores.

@@ -35,20 +35,24 @@ def streams(monkeypatch):
     """The stream of each launch; launches go to the emulator."""
     launched = []
 
+    def emulate(made, dynamic, grid, threads, arguments, stream):
+        launched.append(stream)
+        there = [x.array if isinstance(x, OnDevice) else x for x in arguments]
+        made.for_emulator()(grid, threads, there, dynamic_shared_bytes=dynamic)
+
+    def bound(made, kernel, *launch):
+        return lambda stream: emulate(made, *launch, stream)
+
     class Dispatcher:
         def __init__(self, made):
             self.made = made
 
         def __getitem__(self, configured):
             grid, threads, stream = configured
+            return lambda *arguments: emulate(self.made, 0, grid, threads, arguments, stream)
 
-            def launch(*arguments):
-                launched.append(stream)
-                there = [x.array if isinstance(x, OnDevice) else x for x in arguments]
-                self.made.for_emulator()(grid, threads, there)
-
-            return launch
-
+    monkeypatch.setattr(latency, "bound", bound)
+    monkeypatch.setattr(latency, "loader", lambda *_: lambda _: None)
     monkeypatch.setattr(build.Build, "for_cuda", lambda made: Dispatcher(made))
 
     def arrays(memory):
@@ -58,9 +62,9 @@ def streams(monkeypatch):
     monkeypatch.setattr(Memory, "arrays", property(arrays))
     monkeypatch.setattr(latency.cuda, "external_stream", lambda pointer: pointer)
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=7)))
-    latency._built.cache_clear()
+    latency._launcher.cache_clear()
     yield launched
-    latency._built.cache_clear()
+    latency._launcher.cache_clear()
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -105,7 +109,7 @@ def test_bits_are_compared(streams):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_graph_of_the_launches_is_right_and_timed(name):
-    case = Case(seqlen=128, head_dim=64)
+    case = Case(seqlen=128, head_dim=64, dtype=KERNELS[name].dtypes[0])
     call = latency.prepared(name, case, faults_in=(), judged=run(name, case, backend="cuda").stages)
     graph = captured(call)
     assert isinstance(graph, torch.cuda.CUDAGraph), graph

@@ -14,9 +14,15 @@ from workbench.cuda.faults.fault import Fault
 from workbench.cuda.flash_build import SWITCHES, Constants
 from workbench.cuda.flash_mma_build import SWITCHES as MMA_SWITCHES
 from workbench.cuda.flash_mma_build import Constants as MmaConstants
+from workbench.cuda.flash_tensor_build import SWITCHES as TENSOR_SWITCHES
+from workbench.cuda.flash_tensor_build import Constants as TensorConstants
+from workbench.cuda.flash_wgmma_build import SWITCHES as WGMMA_SWITCHES
+from workbench.cuda.flash_wgmma_build import Constants as WgmmaConstants
 from workbench.cuda.fp8_build import Constants as QuantisedConstants
+from workbench.cuda.fp8_wgmma_build import Constants as Fp8WgmmaConstants
 from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
+from workbench.cuda.split_mma_build import Constants as SplitConstants
 from workbench.refusal import Refusal
 
 CONSTANTS = Constants(block_q=16, block_k=32, head_dim=64, dtype="float32")
@@ -30,13 +36,22 @@ OWN_BUFFERS = {
 
 
 def stages_with_softcap(kernel):
-    lacks = absent(numbers=() if kernel.quantised else {"softcap"})
+    lacks = {*absent(numbers=() if kernel.quantised else {"softcap"}), *kernel.without}
+    lacks |= {"lut_k", "lut_v"} if kernel.name == "fp8_wgmma" else set()  # it decodes nothing
     return tuple(name for name in ALGORITHMS[kernel.algorithm] if name not in lacks)
 
 
 def constants_of(kernel):
+    if kernel.name == "split_mma":
+        return SplitConstants(16, 16, 64, "float16", tuple(name for name in MMA_SWITCHES if name != "PADDED"))
+    if kernel.name == "flash_tensor":
+        return TensorConstants(16, 16, 64, "float16", TENSOR_SWITCHES)
     if kernel.name == "flash_mma":
         return MmaConstants(16, 16, 64, "float16", tuple(name for name in MMA_SWITCHES if name != "PADDED"))
+    if kernel.name == "flash_wgmma":
+        return WgmmaConstants(64, 64, 64, "float16", WGMMA_SWITCHES)
+    if kernel.name == "fp8_wgmma":
+        return Fp8WgmmaConstants(64, 64, 64, ("CAUSAL", "SCALED"))
     if kernel.quantised:
         return QuantisedConstants(16, 32, 64, "e5m2", "mma", "table", "float16")
     return replace(CONSTANTS, switches=tuple(name for name in SWITCHES if kernel.splits or name != "SPLIT"))

@@ -109,7 +109,7 @@ def test_every_fault_is_in_what_is_built_of_the_case_that_it_needs(fault):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_switch_says_which_case_has_it(kernel):
     """Those of the format of codes say nothing: the formats themselves are named."""
-    dtype = "float16" if kernel == "flash_mma" else "float32"
-    names = KERNELS[kernel].constants(settle(KERNELS[kernel], Case(dtype=dtype))).names()
+    case = Case(dtype="float32" if "float32" in KERNELS[kernel].dtypes else "float16")
+    names = KERNELS[kernel].constants(settle(KERNELS[kernel], case)).names()
     unsaid = {name for name, value in names.items() if isinstance(value, bool)} - CHOICES.keys()
     assert unsaid == (OF_FORMAT if kernel == "fp8" else set())

@@ -8,25 +8,28 @@ import pytest
 
 from tests.refusals import refusal
 from workbench import Case, check, diff, run
-from workbench.cuda.flash_mma_build import NOT_TAKEN, Constants, constants
+from workbench.cuda.flash_mma_build import BLOCKS_K, BLOCKS_Q, NOT_TAKEN, Constants
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
 from workbench.floats import to_float64
 
 KERNEL = KERNELS["flash_mma"]
+#: dynamic shared memory of a block on every GPU that has cp.async: that of sm_86 and sm_89
+LEAST_DYNAMIC = 99 * 1024
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 PLAIN = dict(heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=50, head_dim=64, dtype="float16")
-#: one build each
+TWO_ROWS = dict(PLAIN, block_q=128, block_k=32, causal=True)
+#: few builds, since each is seconds of compiling: what is no switch of the source shares one
 CASES = {
     "plain": PLAIN,
-    "causal, rows without keys": dict(heads=2, seqlen_q=90, seqlen_k=70, head_dim=40, dtype="bfloat16", causal=True),
-    "two rows of fragments": dict(PLAIN, block_q=128, block_k=32, seqlen_q=150, seqlen_k=100, causal=True),
+    "two rows of fragments": dict(TWO_ROWS, seqlen_q=150, seqlen_k=100),  # and rows without keys
+    "exp of what is left of max - max": dict(TWO_ROWS, distribution="index-coded", scale=1.0),
     "q in shared memory": dict(seqlen_q=130, seqlen_k=70, head_dim=128, dtype="float16", block_q=128, block_k=32),
-    "softcap": dict(PLAIN, softcap=5.0, scale=0.3),
-    "negative scale, window": dict(PLAIN, scale=-0.5, window=(20, 3), seqlen_k=150),
-    "exp of what is left of max - max": dict(PLAIN, distribution="index-coded", scale=1.0, causal=True),
-    "packed": dict(heads=2, seqlens_q=(5, 0, 70, 1), seqlens_k=(40, 17, 100, 0), dtype="bfloat16", causal=True),
+    "negative scale, softcap, window": dict(PLAIN, softcap=5.0, scale=-0.3, window=(20, 3), seqlen_k=150),
+    "packed": dict(
+        heads=2, seqlens_q=(5, 0, 90, 1), seqlens_k=(40, 17, 70, 0), head_dim=40, dtype="bfloat16", causal=True
+    ),
     "padded": dict(PLAIN, batch=None, seqlens_k=(33, 0), seqlen_k=60, causal=True, causal_alignment="top-left"),
 }
 
@@ -68,34 +71,46 @@ def test_probes_do_not_change_a_bit_of_the_output(backend):
     assert all(plain.stages[name].tobytes() == probed.stages[name].tobytes() for name in ("out", "lse"))
 
 
-@pytest.mark.parametrize("name", ["two rows of fragments", "packed"])
-def test_a_watched_run_finds_nothing(name):
-    assert check("flash_mma", case_of(name), probes="output").findings == ()
+def test_a_watched_run_finds_nothing():
+    """Of other tiles in `test_check.py`."""
+    case = case_of("packed").but(block_q=128, block_k=32)  # two rows of fragments
+    assert check("flash_mma", case, probes="output").findings == ()
 
 
 def test_what_a_block_holds():
-    for block_q, block_k, head_dim in itertools.product((16, 64, 128), (16, 64), (64, 128)):
+    for block_q, block_k, head_dim in itertools.product(BLOCKS_Q, BLOCKS_K, (64, 128)):
         made = Constants(block_q, block_k, head_dim, "float16")
         names = made.names()
-        assert names["V_AT"] + block_k == made.rows and made.shared_bytes == 2 * names["SHARED_SIZE"]
+        assert names["V_AT"] + block_k == made.rows and made.shared_bytes == 2 * made.rows * head_dim
+        assert KERNEL.dynamic_bytes(made, "flash_mma_forward") == made.shared_bytes <= LEAST_DYNAMIC
         assert made.threads // 32 * made.warp_rows == block_q
         assert names["ROWS_AT_ONCE"] * names["CHUNKS"] == made.threads
 
 
+LONG, MIDDLE = dict(heads=16, batch=2, seqlen=4096), dict(heads=16, batch=4, seqlen=1024)
+
+
 @pytest.mark.parametrize(
-    ("options", "blocks"),
+    ("options", "of_64", "of_128"),
     [
-        (dict(heads=32, batch=2, seqlen=4096), (128, 64)),
-        (dict(heads=32, batch=2, seqlen=4096, causal=True), (64, 64)),
-        (dict(heads=32, batch=2, seqlen=4096, head_dim=128), (64, 64)),
-        (dict(seqlen=512), (64, 64)),
-        (dict(seqlen=512, block_q=32, block_k=128), (32, 128)),
+        (LONG, (128, 128), (128, 64)),
+        (LONG | {"causal": True}, (64, 128), (128, 64)),
+        (LONG | {"causal": True, "window": (500, 0)}, (64, 128), (64, 64)),
+        (LONG | {"causal": True, "window": (2047, 0)}, (64, 128), (128, 64)),
+        (MIDDLE, (128, 128), (128, 64)),
+        (MIDDLE | {"causal": True}, (64, 128), (64, 64)),
+        (dict(heads=8, seqlen=2048), (64, 128), (64, 128)),
+        (dict(heads=8, seqlen=512), (32, 128), (32, 128)),
+        (dict(heads=8, seqlen=512, causal=True), (32, 128), (32, 128)),
+        (dict(heads=8, seqlen=128), (16, 128), (32, 128)),
+        (dict(seqlen=512, block_q=32, block_k=64), (32, 64), (32, 64)),
     ],
 )
-def test_tiles(options, blocks):
-    case = settle(KERNEL, Case(dtype="float16", **options))
-    assert (case.block_q, case.block_k) == blocks and case.probs_dtype == "float16"
-    assert constants(case).shared_bytes <= 48 * 1024
+def test_tiles(options, of_64, of_128):
+    """Tall ones where there are many blocks, and few of their tiles are cut by a mask."""
+    for head_dim, blocks in ((40, of_64), (128, of_128)):
+        case = settle(KERNEL, Case(dtype="float16", **options, head_dim=head_dim))
+        assert (case.block_q, case.block_k) == blocks and case.probs_dtype == "float16"
 
 
 @pytest.mark.parametrize(

@@ -205,8 +205,8 @@ def test_a_trace_survives_a_file(tmp_path):
             "tiles must fit in 49152 bytes of shared memory; block_q=64, block_k=64 at head_dim=64 (padded to 64) need "
             "53760: choose smaller blocks",
         ),
-        ("flash", {"codes": "e4m3"}, "kernel flash reads no codes and takes no codes; got e4m3"),
-        ("split_k", {"scores": "mma"}, "kernel split_k reads no codes and takes no scores; got mma"),
+        ("flash", {"codes": "e4m3"}, "kernel flash reads no quantised codes and takes no codes; got e4m3"),
+        ("split_k", {"scores": "mma"}, "kernel split_k reads no quantised codes and takes no scores; got mma"),
     ],
 )
 def test_a_case_that_does_not_fit_is_refused(kernel, options, message):

@@ -74,10 +74,13 @@ def test_a_tile_of_q_in_float32_takes_its_room():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(scores="mma"), "kernel fp8 multiplies a q without codes by scalar products alone; got scores=mma"),
+        (
+            dict(scores="mma"),
+            "kernel fp8 multiplies a q that is not quantised by scalar products alone; got scores=mma",
+        ),
         (
             dict(decode="table", scale_of="token"),
-            "kernel fp8 has tables of codes with a scale a head alone; got decode=table, scale_of=token",
+            "kernel fp8 has tables of quantised codes with a scale a head alone; got decode=table, scale_of=token",
         ),
         (
             dict(codes_of="qkv", dtype="float16"),
@@ -99,7 +102,7 @@ def test_a_stage_of_q_cannot_be_asked_for():
     )
     with pytest.raises(Refusal) as refused:
         settle(KERNELS["flash"], Case(codes_of="kv"))
-    assert str(refused.value) == "kernel flash reads no codes and takes no codes_of; got kv"
+    assert str(refused.value) == "kernel flash reads no quantised codes and takes no codes_of; got kv"
 
 
 @pytest.mark.gpu

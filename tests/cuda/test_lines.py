@@ -35,6 +35,9 @@ STAGES = {
     ("split_k", "partial_O"): "partial_O[b, h, split, row, d] = acc[i]",
     ("split_k", "merge_weight"): "weight = math.exp(partial_max[b, h, s, row] - m_safe)",
     ("split_k", "merge_sum"): "l += math.exp(",
+    ("split_mma", "qk"): "right_sums = MMA(a, (b2, b3), (s[y + 4], ",
+    ("split_mma", "acc"): "right_sums = MMA(a, (b2, b3), (acc[y + 4], ",
+    ("split_mma", "merge_weight"): "weight = ptx.ex2_approx((partial_max[b, h, own, row] - safe) * exp2_scale)",
     ("fp8", "lut_k"): "s_lut_k[c] = decoded(c, k_scale)",
     ("fp8", "dequant_k"): "tile[i] = libdevice.float2half_rn(",
     ("fp8", "qk"): "s_p[(row + g + i // 2 * 8) * BLOCK_K + key + half + 2 * t + i % 2] = sums[i]",
@@ -68,8 +71,8 @@ def test_the_line_of_a_stage(kernel: str, stage: str) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_stages_have_lines_of_their_own(kernel: str) -> None:
     places = [(line.path, line.line) for stage, line in clean(kernel).items() if stage not in QUANTISED_INPUTS]
-    # K and V are decoded by one function; scores without their scale are the products
-    assert len(places) - len({*places}) == (1 if kernel in ("fp8", "flash_mma") else 0)
+    # K and V are decoded by one function; scores without their scale are the products, or what these were made of
+    assert len(places) - len({*places}) == (1 if kernel in ("fp8", "fp8_wgmma", "flash_mma", "split_mma") else 0)
 
 
 def changed(fault: Fault) -> tuple[str, list[str], set[int]]:

@@ -14,7 +14,7 @@ from numba.cuda import dispatcher
 import workbench
 from tests.refusals import refusal
 from workbench import Case, Unavailable, run
-from workbench.cuda import prepared
+from workbench.cuda import launch, prepared
 from workbench.cuda.build import build
 from workbench.cuda.cubin import signature
 from workbench.cuda.kernels import KERNELS
@@ -38,6 +38,7 @@ class Driver:
     def __init__(self):
         self.codes, self.launches, self.status = [], [], 0
         self.gpu, self.entered, self.contexts = 0, [], []
+        self.runs = False  #: whether the emulator runs what is launched, at once: what is left between may go then
         self.stream_of = lambda: 0
 
     def load(self, code):
@@ -46,11 +47,13 @@ class Driver:
 
     def launch(self, function, *rest):
         *size, shared, stream, parameters, extra = rest
-        assert (shared, extra) == (0, 0)
+        assert extra == 0
         code = self.codes[int(function) - 1]
         addresses = (ctypes.c_void_p * len(code.parts)).from_address(parameters)
         values = [part.from_address(address).value for part, address in zip(code.parts, addresses, strict=True)]
-        self.launches.append(SimpleNamespace(code=code, size=(*size,), stream=stream, values=values))
+        self.launches.append(SimpleNamespace(code=code, size=(*size,), shared=shared, stream=stream, values=values))
+        if self.runs:
+            emulated(self.launches[-1])
         return (self.status,)
 
     def context(self, gpu):
@@ -80,11 +83,12 @@ def driver(monkeypatch):
     found = Driver()
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: SimpleNamespace(compute_capability=(9, 0)))
     monkeypatch.setattr(bindings, "cuLaunchKernel", found.launch)
-    monkeypatch.setattr(prepared, "cubin", code_of)
-    monkeypatch.setattr(prepared, "_load", found.load)
+    monkeypatch.setattr(bindings, "cuKernelSetAttribute", lambda *_: (0,))
+    monkeypatch.setattr(launch, "cubin", lambda *of: SimpleNamespace(load=lambda: found.load(code_of(*of))))
     monkeypatch.setattr(cuda.core, "Device", found.context)
     monkeypatch.setattr(torch.cuda, "device", found.device)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: (9, gpu))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(multi_processor_count=4))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda gpu: found.stream_of(), raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: found.gpu, raising=False)
     prepared._loaded.cache_clear()
@@ -129,7 +133,7 @@ def emulated(launch):
         array(x, str(kind.dtype)) if isinstance(kind, types.Array) else np.dtype(str(kind)).type(x)
         for x, kind in zip(given(launch).values(), launch.code.typed.args, strict=True)
     ]
-    launch.code.made.for_emulator()(launch.size[:3], launch.size[3], arguments)
+    launch.code.made.for_emulator()(launch.size[:3], launch.size[3], arguments, dynamic_shared_bytes=launch.shared)
 
 
 # ---- what the driver is given
@@ -140,6 +144,7 @@ CASES = {
         batch=2, heads=4, kv_heads=2, seqlen_q=37, seqlen_k=50, head_dim=64, dtype="bfloat16", causal=True
     ),
     "flash": dict(heads=2, seqlen_q=20, seqlen_k=17, head_dim=30, scale=0.3, window=(5, 2)),
+    "split_mma": dict(heads=8, kv_heads=2, batch=2, seqlen_q=1, seqlen_k=330, head_dim=64, dtype="float16"),
 }
 
 
@@ -181,6 +186,32 @@ def test_what_the_driver_is_given_runs_on_the_emulator(name, transposed, driver)
     assert bits(out) == bits(expected["out"]) and bits(lse) == bits(expected["lse"])
 
 
+def test_two_launches_of_a_call_share_what_the_first_leaves(driver):
+    """Where the second finds it, in a room of the call's own; in as many splits as fill 4 multiprocessors."""
+    case = Case(**CASES["split_mma"])
+    expected = run("split_mma", case.but(splits=2), probes="output", backend="emulator").stages
+    attention, inputs = prepared.kernel("split_mma"), filled(case)
+    driver.runs = True
+    for _ in range(2):
+        out, lse = attention(*inputs)
+        assert bits(out) == bits(expected["out"]) and bits(lse) == bits(expected["lse"])
+    first, second, *_ = driver.launches
+    assert first.size == (2, 2, 2, 128, 1, 1) and second.size == (1, 8, 2, 128, 1, 1)
+    assert (first.shared, second.shared) == (2 * (16 + 4 * 64) * 64, 0) and len(driver.codes) == 2
+    for name in ("partial_O", "partial_max", "partial_sum"):
+        assert given(first)[name] == given(second)[name]
+    start = given(first)["partial_O"][4]
+    assert given(first)["partial_max"][4] - start == 4 * 2 * 8 * 2 * 64
+    assert given(first)["partial_sum"][4] - start == 4 * 2 * 8 * 2 * (64 + 1)
+
+
+def test_no_later_launch_of_a_call_that_failed(driver):
+    driver.status = SimpleNamespace(name="CUDA_ERROR_INVALID_VALUE")
+    with pytest.raises(RuntimeError, match="^split_mma: the driver answers CUDA_ERROR_INVALID_VALUE on "):
+        prepared.kernel("split_mma")(*tensors())
+    assert len(driver.launches) == 1
+
+
 def test_arguments_are_those_of_numba_cuda(driver):
     """Of an array: no meminfo and no parent, elements, bytes of one, address, shape, strides in bytes."""
     q, k, v = tensors()
@@ -212,7 +243,9 @@ def test_a_second_call_changes_addresses_alone(driver):
 
 def test_the_grid_is_that_of_a_run(driver):
     prepared.kernel("flash_mma")(*tensors(seqlen_q=130))
-    assert driver.launches[0].size == (3, 4, 2, 128, 1, 1)  # 64 query rows a block, 16 of them a warp
+    one = driver.launches[0]
+    assert one.size == (9, 4, 2, 32, 1, 1)  # 16 query rows a block, few as they are
+    assert one.shared == 2 * (16 + 2 * 128) * 64
 
 
 def test_other_shapes_share_the_code(driver):
@@ -294,7 +327,10 @@ def refused(driver, name, *given, **options):
 
 
 def test_other_kernels_are_refused():
-    assert refusal(workbench.kernel, "fp8") == "kernels that can be called are flash, flash_mma; got 'fp8'"
+    assert (
+        refusal(workbench.kernel, "fp8")
+        == "kernels that can be called are flash, flash_tensor, flash_mma, flash_wgmma, split_mma; got 'fp8'"
+    )
 
 
 @pytest.mark.skipif(hasattr(torch._C, "_cuda_getDevice"), reason="this torch is built for GPUs")
@@ -604,3 +640,53 @@ def test_a_refused_address_leaves_the_gpu_as_it_was():
     assert refusal(attention, good, x, good).startswith("flash_mma copies 16 bytes at once, and k begins at")
     out, _ = attention(good, good, good)
     assert torch.all(out == 0).item()
+
+
+DECODING = dict(batch=3, heads=16, kv_heads=4, seqlen_q=1, seqlen_k=1500, head_dim=128, dtype="float16")
+
+
+def as_split(case):
+    """The case in as many splits as a call has on this GPU."""
+    kernel = KERNELS["split_mma"]
+    count = torch.cuda.get_device_properties(0).multi_processor_count
+    return case.but(splits=kernel.fills(settle(kernel, case), count))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("transposed", [False, True], ids=["b h s d", "b s h d"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(),
+        dict(dtype="bfloat16", head_dim=64, seqlen_q=3, causal=True),
+        dict(head_dim=72, seqlen_q=20, window=(300, 0), softcap=3.0),
+        dict(batch=64, heads=32, kv_heads=32, seqlen_k=70, scale=-0.3),
+    ],
+    ids=str,
+)
+def test_split_mma_is_called_likewise(options, transposed):
+    case = as_split(Case(**DECODING | options))
+    assert_like_a_run("split_mma", case, filled(case, "cuda", transposed=transposed))
+
+
+@pytest.mark.gpu
+def test_graphs_and_streams_have_partial_results_of_their_own():
+    """Two graphs, recorded of one shape, that run at the same time on two streams."""
+    cases = [as_split(Case(**DECODING, seed=seed)) for seed in (1, 2)]
+    expected = [run("split_mma", case, probes="output", backend="cuda").stages for case in cases]
+    attention, found = prepared.kernel("split_mma"), []
+    for case in cases:
+        inputs = filled(case, "cuda")
+        attention(*inputs)
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.graph(graph):
+            results = [attention(*inputs) for _ in range(20)]
+        found.append((graph, stream, results, inputs))
+    torch.cuda.synchronize()
+    for _ in range(10):
+        for graph, stream, _, _ in found:
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    for (_, _, results, _), right in zip(found, expected, strict=True):
+        assert {(bits(out), bits(lse)) for out, lse in results} == {(bits(right["out"]), bits(right["lse"]))}

@@ -3,6 +3,7 @@
 numba.cuda.jit hands LTO-IR to nvJitLink, which optimises it once more; PTX shows what it was given.
 """
 
+import ast
 import functools
 import itertools
 import re
@@ -20,14 +21,19 @@ from numba.cuda import compiler, dispatcher, types
 from workbench.case.case import Case
 from workbench.case.stages import ALGORITHMS, STAGES, absent
 from workbench.cuda.build import build
+from workbench.cuda.cubin import SCALARS, type_of
 from workbench.cuda.doctor import facts
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.flash_build import BLOCKS, SWITCHES, Constants
+from workbench.cuda.flash_mma_build import TILES
 from workbench.cuda.flash_mma_build import Constants as MmaConstants
+from workbench.cuda.flash_tensor_build import Constants as TensorConstants
 from workbench.cuda.fp8_build import Constants as QuantisedConstants
-from workbench.cuda.kernel import HEAD_DIMS
+from workbench.cuda.kernel import HEAD_DIMS, STATIC_SHARED
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import SHARED_LIMIT, settle
+from workbench.cuda.loops import apart
+from workbench.cuda.plan import settle
+from workbench.cuda.split_mma_build import Constants as SplitConstants
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal
 
@@ -49,8 +55,15 @@ FUNCTIONS = {
     for function, file in kernel.functions.items()
 }
 PLAIN = Path(__file__).with_name("plain_kernels.py")
-MMA = "flash_mma_forward"
-FLOATS = [name for name, (kernel, _) in FUNCTIONS.items() if not kernel.quantised and name != MMA]
+MMA, TENSOR = "flash_mma_forward", "flash_tensor_forward"
+#: kernels of scalar products on floats, whose constants are those of `flash_build`
+SCALAR = ("flash", "split_k")
+SPLIT_MMA, SPLIT_MMA_REDUCE = "split_mma_forward", "split_mma_split_mma_reduce"
+OF_TENSOR = TensorConstants(64, 64, 64, "float16", ("CAUSAL",))
+OF_SPLITS = SplitConstants(16, 32, 64, "float16", ("CAUSAL",), stages=1)
+#: kernels of instructions and tensor maps of which code is made by the driver alone
+OF_HOPPER = [name for name, (kernel, _) in FUNCTIONS.items() if kernel.name in ("flash_wgmma", "fp8_wgmma")]
+FLOATS = [name for name, (kernel, _) in FUNCTIONS.items() if kernel.name in SCALAR]
 CODES_TILES = (64, 32, 64)
 #: every format, scores, decoding and probs of a kernel on codes is in one of them
 CODES_VARIANTS = [
@@ -65,18 +78,11 @@ CODES_VARIANTS = [
 #: tiles, dtypes and switches of the kernel on tensor cores, each with and without probes
 MMA_VARIANTS = [
     MmaConstants(64, 64, 64, "float16", ("CAUSAL",)),
-    MmaConstants(128, 32, 128, "bfloat16", ("SOFTCAP", "SCALED", "WINDOW", "PADDED")),
-    MmaConstants(64, 64, 128, "float16", ("RAGGED", "PACKED_Q", "PACKED_K", "CAUSAL")),
+    MmaConstants(64, 32, 64, "bfloat16", ("SOFTCAP", "SCALED", "WINDOW", "PADDED")),
+    MmaConstants(32, 32, 128, "float16", ("RAGGED", "PACKED_Q", "PACKED_K", "CAUSAL")),
 ]
-STORAGE = {"float32": types.float32, "float16": types.float16, "bfloat16": types.uint16}
-SCALARS = {
-    **dict.fromkeys(("scale", "softcap", "keep_scale"), types.float32),
-    **dict.fromkeys(("causal", "bottom_right"), types.boolean),
-    **dict.fromkeys(("diagonal", "left", "right", "max_seqlen_k"), types.int32),
-}
-#: arrays that are no stages -> their types
+#: arrays that no prepared launch has -> their types
 BESIDE = {
-    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens"), types.int32[::1]),
     "block_table": types.int32[:, ::1],
     **dict.fromkeys(("mask", "dropout_mask"), types.uint8[:, :, :, ::1]),
     "bias": types.float32[:, :, :, ::1],
@@ -99,15 +105,14 @@ def signature(function, algorithm, dtype):
     blocks = not function.__globals__.get("HEADS", True)
 
     def of(name):
-        if name in SCALARS or name in BESIDE:
-            return (SCALARS | BESIDE)[name]
+        if name in BESIDE:
+            return BESIDE[name]
+        if algorithm != "fp8" or name in SCALARS:
+            return type_of(name, dtype)
         stage = name.removeprefix("probe_")
-        dims = 4 if name in ("q", "k", "v") else len(STAGES[stage].axes)
-        if algorithm == "fp8":
-            own = {"codes": types.uint8, "dequant": types.float16, "out": types.float16, "q": types.float16}
-            dims = 4 if blocks and stage.startswith("scale") else dims
-            return types.Array(own.get(stage.partition("_")[0], types.float32), dims, "C")
-        return types.Array(STORAGE[dtype] if name in ("q", "k", "v", "out") else types.float32, dims, "C")
+        own = {"codes": types.uint8, "dequant": types.float16, "out": types.float16, "q": types.float16}
+        dims = 4 if name == "q" or (blocks and stage.startswith("scale")) else len(STAGES[stage].axes)
+        return types.Array(own.get(stage.partition("_")[0], types.float32), dims, "C")
 
     code = function.__code__
     return types.void(*(of(name) for name in code.co_varnames[: code.co_argcount]))
@@ -134,9 +139,7 @@ def compiled(name, constants, probed, faults=()):
 
 
 def of_kernel(kernel, constants):
-    return (
-        constants if kernel.quantised or kernel.name == "flash_mma" else switched(constants, *["SPLIT"] * kernel.splits)
-    )
+    return switched(constants, *["SPLIT"] * kernel.splits) if kernel.name in SCALAR else constants
 
 
 def switched(constants, *names):
@@ -222,13 +225,29 @@ def test_variant_on_tensor_cores_compiles_and_links(constants, probed, other):
     assert "mma.sync.aligned" in ptx and ("tanh.approx" in ptx) == ("SOFTCAP" in constants.switches)
 
 
-@pytest.mark.parametrize(("block_q", "head_dim"), [(64, 64), (128, 64), (64, 128)])
-def test_default_tiles_on_tensor_cores_stay_in_registers(block_q, head_dim):
+@pytest.mark.parametrize(
+    ("tiles", "head_dim", "causal"),
+    [((128, 128), 64, False), ((64, 128), 64, True), ((128, 64), 128, True), ((64, 128), 128, False)],
+    ids=str,
+)
+def test_default_tiles_on_tensor_cores_stay_in_registers(tiles, head_dim, causal):
     """Nothing is spilled, no array lies in local memory, and two blocks of a multiprocessor have room."""
-    constants = MmaConstants(block_q, 64, head_dim, "float16")
+    assert tiles in [one[:2] for one in TILES[head_dim]]
+    constants = MmaConstants(*tiles, head_dim, "float16", ("CAUSAL",) * causal)
     _, log = linked(compiled(MMA, constants, False), (9, 0))
     assert re.search(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", log)
     assert 2 * registers_of(log) * constants.threads <= REGISTERS
+
+
+def test_plain_loads_stay_in_registers():
+    """Likewise, of the default tiles of the kernel that loads them through registers, and it loads 16 bytes at once."""
+    library = compiled(TENSOR, OF_TENSOR, False)
+    ptx = library.get_asm_str(cc=(9, 0))
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in ptx and "ld.v4.u32" in ptx and "st.v4.u32" in ptx
+    assert not re.search(r"ldmatrix|cp\.async", ptx)
+    _, log = linked(library, (9, 0))
+    assert re.search(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", log)
+    assert 3 * registers_of(log) * OF_TENSOR.threads <= REGISTERS and shared_of(log) == OF_TENSOR.shared_bytes
 
 
 def test_variants_on_codes_hold_every_value():
@@ -259,13 +278,9 @@ def assert_compiles_and_links(name, constants, probed, other):
         assert 0 < registers_of(log) * constants.threads <= REGISTERS
     _, log = linked(library, (9, 0))
     assert 0 < registers_of(log) * constants.threads <= REGISTERS
-    assert shared_of(log) == (0 if name == "split_k_reduce" else constants.shared_bytes)
-
-
-@pytest.mark.parametrize("name", ["flash_forward", "split_k_flash_forward"])
-def test_softcap_and_window_compile_and_link(name):
-    constants = switched(Constants(**SMALL, dtype="bfloat16"), "SOFTCAP", "WINDOW")
-    assert_compiles_and_links(name, constants, True, ARCHITECTURES[0])
+    kernel, function = FUNCTIONS[name]
+    static = constants.shared_bytes - kernel.dynamic_bytes(constants, function)
+    assert shared_of(log) == (0 if name == "split_k_reduce" else static)
 
 
 def test_softcap_and_window_are_more_code_alone_and_together():
@@ -294,12 +309,12 @@ SWITCHED = (
 @pytest.mark.parametrize(("name", "constants"), SWITCHED, ids=lambda x: getattr(x, "head_dim", x))
 def test_switches_compile_and_link(name, constants):
     library = compiled(name, constants, True)
-    for cc in ARCHITECTURES:
+    for cc in (ARCHITECTURES[0], ARCHITECTURES[-1]):
         ptx = library.get_asm_str(cc=cc)
         assert f".target sm_{cc[0]}{cc[1]}" in ptx and ".f32" in ptx and ".f64" not in ptx
     _, log = linked(library, ARCHITECTURES[-1])
     assert 0 < registers_of(log) * constants.threads <= REGISTERS
-    assert shared_of(log) == (0 if name == "split_k_reduce" else constants.shared_bytes) <= SHARED_LIMIT
+    assert shared_of(log) == (0 if name == "split_k_reduce" else constants.shared_bytes) <= STATIC_SHARED
 
 
 def test_every_switch_is_compiled():
@@ -401,7 +416,7 @@ def test_largest_blocks_link(name, tiles):
     _, log = linked(compiled(name, constants, True), (9, 0))
     assert registers_of(log) * constants.threads <= REGISTERS
     assert shared_of(log) == (0 if name == "split_k_reduce" else constants.shared_bytes)
-    assert Constants(**LARGEST, dtype="float16").shared_bytes == SHARED_LIMIT == 49152
+    assert Constants(**LARGEST, dtype="float16").shared_bytes == STATIC_SHARED == 49152
 
 
 def test_linker_refuses_more_shared_memory():
@@ -447,9 +462,12 @@ def normalised(ptx):
 @pytest.mark.parametrize(
     ("name", "constants"),
     [
-        *itertools.product(FLOATS, [Constants(**SMALL, dtype="bfloat16"), Constants(**LARGEST, dtype="float32")]),
-        *itertools.product(["fp8_forward"], [*CODES_VARIANTS[:2], CODES_VARIANTS[3]]),
+        *itertools.product(FLOATS, [Constants(**SMALL, dtype="bfloat16")]),
+        ("flash_forward", Constants(**LARGEST, dtype="float32")),
+        *itertools.product(["fp8_forward"], [CODES_VARIANTS[0], CODES_VARIANTS[3]]),
         (MMA, MmaConstants(64, 64, 64, "float16", ("CAUSAL",))),
+        (TENSOR, OF_TENSOR),
+        *itertools.product([SPLIT_MMA, SPLIT_MMA_REDUCE], [OF_SPLITS]),
     ],
     ids=str,
 )
@@ -463,6 +481,7 @@ def test_plain_build_is_the_source_without_its_probe_lines_and_switches(name, co
     stripped = without_switches(without_probe_lines(text), function, switches)
     assert text.count("\n") == stripped.count("\n") and "    probe." in text and "    probe." not in stripped
     assert not re.search(r"\bif [A-Z_]+:", stripped) and re.search(r"\bif [A-Z_]+:", text)
+    stripped = apart(ast.parse(stripped), namespace)
     exec(compile(stripped, str(kernel.functions[function]), "exec"), namespace)
     options = {"lineinfo": True, "launch_bounds": constants.threads}
     dtype = None if kernel.quantised else constants.dtype
@@ -524,7 +543,7 @@ def operations(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "cc"),
-    [*((name, (9, 0)) for name in FUNCTIONS), ("flash_forward", (10, 0))],
+    [*((name, (9, 0)) for name in FUNCTIONS if name not in OF_HOPPER), ("flash_forward", (10, 0))],
     ids=lambda x: x if isinstance(x, str) else f"sm_{x[0]}{x[1]}",
 )
 def test_probes_leave_contraction_alone(operations, name, cc):
@@ -534,9 +553,10 @@ def test_probes_leave_contraction_alone(operations, name, cc):
     alone, and rounded once less there.
     """
     own = {"fp8_forward": CODES_VARIANTS[1], MMA: MmaConstants(16, 16, 64, "float16")}
+    own |= dict.fromkeys((SPLIT_MMA, SPLIT_MMA_REDUCE), OF_SPLITS) | {TENSOR: OF_TENSOR}
     constants = own.get(name, Constants(**SMALL, dtype="float32"))
     plain, probed = (operations(linked(compiled(name, constants, kind), cc)[0]) for kind in (False, True))
-    assert plain["FFMA"] > 20
+    assert plain["FFMA"] >= 10
     kept = ("FFMA", "FMUL", "MUFU") if name == MMA else plain  # whose lanes add up a row for its probe alone
     assert {x: probed[x] for x in kept} == {x: plain[x] for x in kept}
 
@@ -549,3 +569,36 @@ def test_probe_that_undoes_a_contraction_would_be_seen(operations):
         for kind in (False, True)
     )
     assert plain["FFMA"] > probed["FFMA"] and plain["FMUL"] < probed["FMUL"]
+    ptx = compiled("flash_forward", Constants(**SMALL, dtype="float32"), True, (probing,)).get_asm_str(cc=(9, 0))
+    assert stored_and_added(ptx)
+
+
+@pytest.mark.parametrize("name", [*OF_HOPPER, "flash_forward"])
+def test_no_probe_stores_a_product_that_is_added(name):
+    """What a compiler fuses without that probe. Instructions of whole kernels are no measure where loops are taken apart,
+    whose copies it merges as it likes.
+    """
+    kernel, _ = FUNCTIONS[name]
+    case = Case(head_dim=64, dtype=kernel.dtypes[-1], causal=True)
+    constants = kernel.constants(settle(kernel, case)) if name in OF_HOPPER else Constants(**SMALL, dtype="float32")
+    ptx = compiled(name, constants, True).get_asm_str(cc=(9, 0))
+    assert len(re.findall(r"\bst\.global\.f32\s", ptx)) > 10 and re.search(r"\bmul\.f32\s", ptx)
+    assert not stored_and_added(ptx)
+
+
+def stored_and_added(ptx):
+    """Registers of products that are stored, and else only added: by instructions that may become one with the product's,
+    which those that say how they round may not.
+    """
+    lines = re.findall(r"^\s+(?:@!?%p\d+ )?([a-z][\w.:]+)\s+(.*);$", ptx, re.MULTILINE)
+    users = {text.partition(",")[0]: set() for name, text in lines if name == "mul.f32"}
+    for name, text in lines:
+        first, *others = re.findall(r"%f\d+", text) or [""]
+        for register in [first, *others] if name.startswith("st.") else others:
+            users.get(register, set()).add(name)
+    sums = {"add.f32", "sub.f32"}
+    return [
+        x
+        for x, names in users.items()
+        if names & sums and "st.global.f32" in names and names <= {*sums, "st.global.f32"}
+    ]

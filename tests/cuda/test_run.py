@@ -141,7 +141,7 @@ def test_a_launch_of_few_blocks_is_no_reason_to_warn(monkeypatch: pytest.MonkeyP
         def __getitem__(self, launch: Any) -> Any:
             return lambda *_: warnings.warn("Grid size 1 will likely result in GPU under-utilization", stacklevel=1)
 
-    made = SimpleNamespace(probes=(), for_cuda=Dispatcher)
+    made = SimpleNamespace(probes=(), maps=(), for_cuda=Dispatcher)
     monkeypatch.setattr(runs, "build", lambda *_, **__: made)
     _, launch = runs._launcher.__wrapped__(KERNELS["flash"], "flash_forward", None, (), (), "cuda", False)
     with warnings.catch_warnings(record=True) as caught:

@@ -80,7 +80,7 @@ def measure(
     if foreign.get("arrays") == "jax":
         raise Refusal("calls of JAX functions return before they are done, and off torch's streams: they are not timed")
     on_gpu = ours or foreign.get("arrays") == "cupy" or foreign.get("device") == "cuda"
-    torch = _torch(name, ours, on_gpu)
+    torch = torch_on_gpu(name, ours, on_gpu)
     found = machine()
     options = {"faults": faults, "probes": probes, **foreign}
     if attention is None:
@@ -116,7 +116,7 @@ def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     for row in results["rows"]:
         cells = {"case": _words(results, row), "verdict": row["verdict"] or "-", "origin": row["origin"] or "-"}
         for kind in kinds:
-            cells |= {f"{kind} us": _spread(row, kind), f"torch {kind} us": _spread(row["torch"], kind)}
+            cells |= {f"{kind} us": spread(row, kind), f"torch {kind} us": spread(row["torch"], kind)}
             cells[f"{kind} ratio"] = row[f"{kind}_ratio"]
         rows.append(cells)
     return [rows]
@@ -171,7 +171,7 @@ def _named(target: str | Callable[..., Any], backend: str) -> tuple[str, Callabl
     return target, None
 
 
-def _torch(name: str, ours: bool, on_gpu: bool) -> Any:
+def torch_on_gpu(name: str, ours: bool, on_gpu: bool) -> Any:
     """The module; Unavailable where it, or the GPU, is missing."""
     from workbench.cuda.gpu import gpu
 
@@ -293,7 +293,7 @@ def _words(results: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     return " ".join(case_options(Case(**row["case"]), own=results["backend"] != "foreign"))
 
 
-def _spread(times: Mapping[str, Any], kind: str) -> str:
+def spread(times: Mapping[str, Any], kind: str) -> str:
     """Median (10th to 90th percentile); a dash where there is none."""
     if times[f"{kind}_us"] is None:
         return "-"

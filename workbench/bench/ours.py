@@ -1,4 +1,4 @@
-"""Kernels of ours as they are timed: built without probes, launched by numba's dispatcher, their arrays on the GPU."""
+"""Kernels of ours as they are timed: built without probes, launched as they are run, their arrays on the GPU."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +15,7 @@ from workbench.case.options import Options
 from workbench.cuda.build import Build, build
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernel import Constants
+from workbench.cuda.launch import bound, by_driver, loader
 from workbench.cuda.plan import launches, plan
 from workbench.cuda.quiet import quiet
 from workbench.cuda.run import Memory
@@ -33,15 +34,13 @@ def prepared(name: str, case: Case, *, faults_in: Sequence[str], judged: Mapping
     parts = []
     for function, grid, _ in launches(made.trace.case, made.kernel):
         file = made.kernel.functions[function]
-        built, dispatcher = _built(file, function, made.constants, made.kernel.faults_of(file, made.faults))
-        parts.append((dispatcher, grid, made.arguments(built, memory.arguments)))
+        faults, dynamic = made.kernel.faults_of(file, made.faults), made.kernel.dynamic_bytes(made.constants, function)
+        built, launcher = _launcher(file, function, made.constants, faults, dynamic)
+        parts.append(launcher(grid, made.constants.threads, made.arguments(built, memory.arguments)))
 
     @functools.cache
     def configured(stream: int) -> list[Callable[[], None]]:
-        with quiet():
-            there = cuda.external_stream(stream)
-            threads = made.constants.threads
-            return [functools.partial(part[grid, threads, there], *arguments) for part, grid, arguments in parts]
+        return [part(stream) for part in parts]
 
     def run() -> None:
         for launch in configured(torch.cuda.current_stream().cuda_stream):
@@ -66,7 +65,26 @@ def prepared(name: str, case: Case, *, faults_in: Sequence[str], judged: Mapping
 
 
 @functools.lru_cache(maxsize=256)
-def _built(file: Path, function: str, constants: Constants, faults: tuple[Fault, ...]) -> tuple[Build, Any]:
-    """The build without probes, and its dispatcher; cases of one head_dim share them, and what it is compiled to."""
+def _launcher(
+    file: Path, function: str, constants: Constants, faults: tuple[Fault, ...], dynamic: int
+) -> tuple[Build, Callable[..., Callable[[int], Callable[[], None]]]]:
+    """The build without probes, and of (grid, threads, arguments) a launch that is configured for a stream; cases of
+    one head_dim share what it is compiled to.
+    """
     built = build(file, function, constants, (), faults)
-    return built, built.for_cuda()
+    if by_driver(built, dynamic):
+        kernel_for = loader(built, constants, dynamic)
+        return built, lambda *given: functools.partial(
+            functools.partial, bound(built, kernel_for(given[-1]), dynamic, *given)
+        )
+    dispatcher = built.for_cuda()
+
+    def configured(grid: Any, threads: int, arguments: Sequence[Any]) -> Callable[[int], Callable[[], None]]:
+        def on(stream: int) -> Callable[[], None]:
+            with quiet():
+                there = cuda.external_stream(stream)
+                return functools.partial(dispatcher[grid, threads, there], *arguments)
+
+        return on
+
+    return built, configured

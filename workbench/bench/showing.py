@@ -20,7 +20,7 @@ from workbench.refusal import Refusal
 FAULTS = tuple(fault.id for fault in CATALOGUE.values() if fault.stages)
 #: what is drawn of a case of any fault, but for what it needs; one build, since each is a compile for every fault
 RANGES_OF_FAULTS: Mapping[str, Any] = {
-    **{"block_q": 32, "block_k": 32, "head_dim": 32},
+    "head_dim": 32,
     "batch": Among((1, 1, 2)),
     "group": Between(1, 2),
     "causal_alignment": "bottom-right",
@@ -60,6 +60,7 @@ def _drawn(fault: Fault, random: np.random.Generator, shortest: int) -> Case:
     square = random.integers(2) and not {"seqlen_q", "seqlen_k"} & {*fault.needs}
     given: dict[str, Any] = {
         **RANGES_OF_FAULTS,
+        **dict.fromkeys(("block_q", "block_k"), max(32, kernel.least_block)),
         "dtype": kernel.dtypes[0],
         **({"seqlen": lengths} if square else {"seqlen_q": lengths, "seqlen_k": lengths}),
         "splits": Between(1 if shortest == 1 else 2, 4) if kernel.splits else None,

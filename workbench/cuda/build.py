@@ -18,6 +18,8 @@ from workbench.case.stages import STAGES, Stage
 from workbench.cuda import emulator
 from workbench.cuda.faults.fault import Fault, applied
 from workbench.cuda.kernel import Constants
+from workbench.cuda.loops import apart
+from workbench.cuda.tensor_maps import TensorMap, tensor_maps
 
 #: axis -> where its first index in a box is among the int32 that a boxed build takes; its last + 1 is behind it
 BOX = {"b": 0, "h": 2, "q": 4, "kv_h": 6}
@@ -31,6 +33,7 @@ class Build:
     text: str  #: of its file, with the faults put in
     parameters: tuple[str, ...]  #: arguments of the function by name
     probes: tuple[str, ...]  #: stages dumped; each is an argument behind those, in this order
+    maps: tuple[TensorMap, ...] = ()  #: of copies of whole tiles, which numba.cuda itself cannot launch
 
     def for_emulator(self, *, watched: bool = False) -> emulator.Emulated:
         """The function for the CPU; compiled at its first launch, from a cache on disk where it was compiled before."""
@@ -184,8 +187,9 @@ def build(
     tree.body = [node for node in tree.body if node is kernel or _is_device_code(node)]
     ast.fix_missing_locations(tree)
     namespace: dict[str, Any] = {"__name__": f"workbench.cuda.{file.stem}", **constants.names()}
-    exec(compile(tree, str(file), "exec"), namespace)
-    return Build(emulator.Source(function, tree, namespace, str(file)), text, parameters, found)
+    exec(compile(apart(tree, namespace), str(file), "exec"), namespace)
+    source = emulator.Source(function, tree, namespace, str(file))
+    return Build(source, text, parameters, found, tensor_maps(tree, constants.names()))
 
 
 def _is_device_code(node: ast.stmt) -> bool:

@@ -11,6 +11,7 @@ from numba import cuda, types
 from workbench.case.stages import STAGES
 from workbench.cuda.build import Build
 from workbench.cuda.kernel import Constants
+from workbench.cuda.tensor_maps import MAP_BYTES, tensor_map_name
 from workbench.files import cache_folder, write_atomically
 from workbench.machine import versions
 
@@ -28,28 +29,41 @@ LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens")
 COMPILERS = ("numba", "numba-cuda", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink")
 
 
+#: compute capability of the instructions in `hopper`
+HOPPER = (9, 0)
+
+
 class Cubin(NamedTuple):
-    """A kernel in an ELF file."""
+    """A kernel in an ELF file, or in PTX."""
 
     code: bytes
     symbol: str  #: its name in there
 
+    def load(self) -> Any:
+        """The kernel of `cuda.core` on the GPU whose context is current."""
+        from cuda.core import ObjectCode
+
+        made = ObjectCode.from_cubin if self.code.startswith(b"\x7fELF") else ObjectCode.from_ptx
+        return made(self.code).get_kernel(self.symbol)
+
 
 def signature(build: Build, dtype: str, layout: str = "C") -> Any:
-    """The numba signature of a build on floats: arrays of q, k, v and out of `dtype` and a layout, C or, with strides
-    of any size, A; all others contiguous, float32 but for lengths.
+    """The numba signature of a build on floats, its parameters as of `type_of`."""
+    names = (*build.parameters, *(f"probe_{stage}" for stage in build.probes))
+    return types.void(*(type_of(name, dtype, layout) for name in names))
+
+
+def type_of(name: str, dtype: str, layout: str = "C") -> Any:
+    """The type of a parameter of a kernel on floats: arrays of q, k, v and out of `dtype` and a layout, C or, with
+    strides of any size, A; all others contiguous, float32 but for lengths.
     """
-
-    def of(name: str) -> Any:
-        if name in SCALARS:
-            return SCALARS[name]
-        if name in LENGTHS:
-            return types.Array(types.int32, 1, "C")
-        if name in ("q", "k", "v", "out"):
-            return types.Array(STORAGE[dtype], 4, layout)
-        return types.Array(types.float32, len(STAGES[name.removeprefix("probe_")].axes), "C")
-
-    return types.void(*map(of, (*build.parameters, *(f"probe_{stage}" for stage in build.probes))))
+    if name in SCALARS:
+        return SCALARS[name]
+    if name in LENGTHS:
+        return types.Array(types.int32, 1, "C")
+    if name in ("q", "k", "v", "out"):
+        return types.Array(STORAGE[dtype], 4, layout)
+    return types.Array(types.float32, len(STAGES[name.removeprefix("probe_")].axes), "C")
 
 
 def cubin(build: Build, constants: Constants, typed: Any, compute_capability: tuple[int, int]) -> Cubin:
@@ -64,7 +78,7 @@ def cubin(build: Build, constants: Constants, typed: Any, compute_capability: tu
         write_atomically(path, _compiled(build, typed, compute_capability))
     code = path.read_bytes()
     # only what is launched has a bank of its arguments: a function that it calls has a text at most
-    (symbol,) = {*re.findall(rb"\.nv\.constant0\.(\w+)", code)}
+    (symbol,) = {*re.findall(rb"\.entry (\w+)" if build.maps else rb"\.nv\.constant0\.(\w+)", code)}
     return Cubin(code, symbol.decode())
 
 
@@ -80,9 +94,21 @@ def _compiled(build: Build, typed: Any, compute_capability: tuple[int, int]) -> 
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     function = build.source.namespace[build.source.name]
+    if build.maps:
+        ptx, _ = cuda.compile(function, typed, device=False, abi="numba", cc=HOPPER, output="ptx", **build.cuda_options)
+        return _with_maps(ptx, len(build.maps)).encode()
     ltoir, _ = cuda.compile(
         function, typed, device=False, abi="numba", cc=compute_capability, output="ltoir", **build.cuda_options
     )
     options = LinkerOptions(arch="sm_{}{}".format(*compute_capability), link_time_optimization=True, lineinfo=True)
     code: bytes = Linker(ObjectCode.from_ltoir(ltoir), options=options).link("cubin").code
     return code
+
+
+def _with_maps(ptx: str, count: int) -> str:
+    """PTX for Hopper alone, its entry with as many tensor maps behind its other parameters. A linker makes code that
+    others may call, for which it ignores how registers are handed on (setmaxnreg); the driver compiles it whole.
+    """
+    ptx = re.sub(r"^\.target sm_90\b", ".target sm_90a", ptx, flags=re.M)
+    maps = "".join(f",\n\t.param .align 64 .b8 {tensor_map_name(i)}[{MAP_BYTES}]" for i in range(count))
+    return re.sub(r"(\.entry \w+\([^)]*?)\s*\)", rf"\1{maps}\n)", ptx, count=1)

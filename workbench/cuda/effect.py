@@ -42,6 +42,8 @@ CHOICES: Mapping[str, tuple[str, str]] = {
     "WHOLE": ("head_dim and head_dim_v up to 128", "head_dim or head_dim_v above 128"),
     "Q_IN_REGISTERS": ("head_dim or block_q up to 64", "head_dim and block_q above 64"),
     "PADDED": ("head_dim that is neither 64 nor 128", "head_dim of 64 or 128"),
+    "TURNS": ("block_q=128", "block_q of 64 or 192"),
+    "HANDS_ON": ("block_q above 64", "block_q=64"),
     "HEADS": ("scale_of=head", f"scale_of={' or '.join(BLOCKS)}"),
     "CODED_Q": ("codes_of=qkv", "codes_of=kv"),
     "TABLE": ("decode=table", "decode=direct"),

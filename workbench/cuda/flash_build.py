@@ -105,7 +105,9 @@ def settle(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where a kernel on floats cannot run it."""
     for name in QUANTISED:
         if getattr(case, name) is not None:
-            raise Refusal(f"kernel {kernel.name} reads no codes and takes no {name}; got {getattr(case, name)}")
+            raise Refusal(
+                f"kernel {kernel.name} reads no quantised codes and takes no {name}; got {getattr(case, name)}"
+            )
     if case.score_mod is not None:
         raise Refusal(
             f"kernel {kernel.name} calls no Python and takes no score_mod; got {name_of(case.score_mod)}: give what it "

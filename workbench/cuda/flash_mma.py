@@ -1,17 +1,24 @@
 """FlashAttention-2 on tensor cores: mma.sync, fragments by ldmatrix, tiles that are copied while others are multiplied.
 
-Algorithm 1 of FlashAttention-2 (Dao 2023, section 3.1.1), its query rows split between warps (section 3.3): scores and
-accumulator of 16 or 32 rows stay in a warp's registers. Of a 16x8 tile of sums lane 4 g + t holds rows g and g + 8,
-columns 2 t and 2 t + 1 ("PTX ISA 9.0", matrix fragments for mma.m16n8k16); the probs of 16 keys, cast and packed, are
-then the left factor of the product with V as they lie. Copies are asynchronous: V is on its way while Q meets K, the
-next K while probs meet V. Scores are raw: the scale enters with exp2 alone, exp2(fma(s, scale * log2(e), -max_scaled)).
+The third of four steps (docs/steps.md). Algorithm 1 of FlashAttention-2 (Dao 2023, section 3.1.1), its query rows split
+between warps (section 3.3): scores and accumulator of 16 or 32 rows stay in a warp's registers. Of a 16x8 tile of sums
+lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1 ("PTX ISA 9.0", matrix fragments for mma.m16n8k16); the
+probs of 16 keys, cast and packed, are then the left factor of the product with V as they lie. Copies are asynchronous:
+V is on its way while Q meets K, the next K while probs meet V. Scores are raw: the scale enters with exp2 alone,
+exp2(fma(s, scale * log2(e), -max_scaled)).
+
+A warp issues one instruction at a time, and those beside products are what tensor cores wait for. So the loops of both
+products are unrolled: where a fragment lies is then one XOR of the lane's own place, and an offset for which ldmatrix
+has room (`dims`). And in tall blocks each fragment of K and V that is read meets 32 rows, not 16. At head_dim 128 the
+first takes the loop over tiles from 4.15 other instructions for each mma.sync to 3.32 in tiles of 64x64, both to 2.68
+in tiles of 128x64, which need more than the 48 KiB of static shared memory: it is dynamic.
 
 Names in capitals are bound when the kernel is built (`flash_mma_build.Constants`): BLOCK_Q, BLOCK_K; HEAD_DIM, head_dim
-rounded up to CHUNKS of 8 dims; ROWS_AT_ONCE, which all threads copy together; SHARED_SIZE, and the rows of shared
-memory at which Q, K and V begin; THREADS; rows of a warp and of a lane, and registers of a lane; MMA, PACK and CAST of
-the dtype. Switches, whose `if` is absent where they are off: CAUSAL, WINDOW, SOFTCAP, SCALED (scores are scaled before
-their maximum is sought), PADDED (rows have fewer than HEAD_DIM dims), Q_IN_REGISTERS, RAGGED, PACKED_Q, PACKED_K and
-LENGTHS as in `flash.py`.
+rounded up to CHUNKS of 8 dims; ROWS_AT_ONCE, which all threads copy together; the rows of shared memory at which Q, K
+and V begin; THREADS; rows of a warp and of a lane, and registers of a lane; MMA, PACK and CAST of the dtype. Switches,
+whose `if` is absent where they are off: CAUSAL, WINDOW, SOFTCAP, SCALED (scores are scaled before their maximum is
+sought), PADDED (rows have fewer than HEAD_DIM dims), Q_IN_REGISTERS, RAGGED, PACKED_Q, PACKED_K and LENGTHS as in
+`flash.py`.
 """
 
 import math
@@ -24,36 +31,29 @@ from numba.cuda import libdevice
 from workbench.cuda import ptx
 from workbench.cuda.device import FULL_WARP, row_max_of, row_sum_of
 from workbench.cuda.flash_mma_build import DIMS_AT_ONCE, DTYPES, constants, contract, grid, settle
+from workbench.cuda.fragments import column, register
 from workbench.cuda.kernel import Kernel, Launch
+from workbench.cuda.loops import unrolled
 
 NEG_INF = np.float32(-np.inf)
 LOG2_E = np.float32(math.log2(math.e))
 
 
 @cuda.jit(device=True)
-def place(row, c):
-    """Where dims 8 c, ... of a row begin in shared memory: chunks of a row change places by its last bits, so that
-    ldmatrix, which reads one chunk of 8 neighbouring rows, finds each in other banks.
+def place(at, first, more, c):
+    """Where dims 8 c, ... of row `first + more` begin in the tile whose rows begin at row `at` of shared memory: chunks
+    of a row change places by its last bits, so that ldmatrix, which reads one chunk of 8 neighbouring rows, finds each
+    in other banks. What a multiple of 8 adds as `more` is a constant.
     """
-    return (row * CHUNKS + (c ^ (row & 7))) * 8
+    return (at + more) * HEAD_DIM + (first * HEAD_DIM + (c ^ (first + more & 7)) * 8)
 
 
 @cuda.jit(device=True)
-def chunk(i, half, lane):
-    """Where dims 16 i + 8 half, ... begin in a row of which the last bits are those of the lane, as ldmatrix's are."""
-    return ((2 * i | half) ^ (lane & 7)) * 8
-
-
-@cuda.jit(device=True)
-def register(r, i, columns):
-    """Where a lane has element i of its row r, of so many `columns`: of 16 rows it has g and g + 8, pairs in turn."""
-    return r // 2 * (columns // 2) + i // 2 * 4 + r % 2 * 2 + i % 2
-
-
-@cuda.jit(device=True)
-def column(i, t):
-    """The column of that element: of every 8 columns a lane has two neighbours."""
-    return i // 2 * 8 + 2 * t + i % 2
+def dims(at, i):
+    """Where a row has dims 16 i, ... if dims 0, ... are at `at`: a chunk changes places only with those of its 64 dims,
+    whatever the row, so that an i that is known leaves one XOR and a constant.
+    """
+    return i // 4 * 64 + (at ^ i % 4 * 16)
 
 
 @cuda.jit(device=True)
@@ -63,17 +63,19 @@ def copy_rows(tiles, at, x, b, h, first_row, rows, head_dim, count):
     """
     # a thread has the same dims of every row that it copies
     first, c = cuda.threadIdx.x // CHUNKS, cuda.threadIdx.x % CHUNKS
+    row = first_row + first
     if first_row + count <= rows and not PADDED and count % ROWS_AT_ONCE == 0:
         for step in range(count // ROWS_AT_ONCE):  # without tests, which cost as many instructions as copies
-            r = first + step * ROWS_AT_ONCE
-            ptx.cp_async_16(tiles, place(at + r, c), x, (b, h, first_row + r, c * 8))
+            more = step * ROWS_AT_ONCE
+            ptx.cp_async_16(tiles, place(at, first, more, c), x, (b, h, row + more, c * 8))
     else:
         for step in range((count + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE):
-            r = first + step * ROWS_AT_ONCE
-            if first_row + r < rows and r < count and (not PADDED or c * 8 < head_dim):
-                ptx.cp_async_16(tiles, place(at + r, c), x, (b, h, first_row + r, c * 8))
-            elif r < count:
-                ptx.st_v4_u32(tiles, place(at + r, c), (uint32(0), uint32(0), uint32(0), uint32(0)))
+            more = step * ROWS_AT_ONCE
+            if row + more < rows and first + more < count and (not PADDED or c * 8 < head_dim):
+                ptx.cp_async_16(tiles, place(at, first, more, c), x, (b, h, row + more, c * 8))
+            elif first + more < count:
+                zeros = (uint32(0), uint32(0), uint32(0), uint32(0))
+                ptx.st_v4_u32(tiles, place(at, first, more, c), zeros)
 
 
 def flash_mma_forward(
@@ -89,7 +91,7 @@ def flash_mma_forward(
     """
     seqlen_q, seqlen_k, head_dim = q.shape[2], k.shape[2], q.shape[3]
     b, h = cuda.blockIdx.z, cuda.blockIdx.y
-    kv_h = h // (q.shape[1] // k.shape[1])
+    kv_h = uint32(h * k.shape[1]) // uint32(q.shape[1])  # of 32 bits: divisions of 64 are loops
     first_q, first_k = 0, 0
     if PACKED_Q:
         first_q, seqlen_q = cu_seqlens_q[b], cu_seqlens_q[b + 1] - cu_seqlens_q[b]
@@ -116,6 +118,11 @@ def flash_mma_forward(
 
     warp_row, lane = (cuda.threadIdx.x >> 5) * WARP_ROWS, cuda.laneid
     g, t = lane >> 2, lane & 3
+    # where a lane's row of the four 8x8 matrices is that ldmatrix reads, each given by 8 lanes. Of K: dims 0 to 7 and 8
+    # to 15 of keys 0 to 7, then of keys 8 to 15; of V and Q: dims 0 to 7 of rows 0 to 7 and 8 to 15, then dims 8 to 15
+    lane_k = (lane >> 1 & 8 | lane & 7) * HEAD_DIM + (lane >> 3 & 1 ^ lane & 7) * 8
+    lane_v = (lane & 15) * HEAD_DIM + (lane >> 4 ^ lane & 7) * 8
+    lane_q = warp_row * HEAD_DIM + lane_v
     row = first_row + warp_row + g  # and every 8th from there: LANE_ROWS of them
     # the last key that the first row of the warp sees, and the first key that its last row sees
     high = seqlen_k - 1
@@ -125,7 +132,7 @@ def flash_mma_forward(
         high = min(high, first_row + warp_row + diagonal + right)
         low = first_row + warp_row + WARP_ROWS - 1 + diagonal - left
 
-    tiles = cuda.shared.array(SHARED_SIZE, int16, alignment=16)
+    tiles = cuda.shared.array(0, int16, alignment=16)
     q_registers = cuda.local.array(Q_REGISTERS, uint32)
     s = cuda.local.array(S_REGISTERS, float32)
     p = cuda.local.array(P_REGISTERS, uint32)
@@ -150,11 +157,11 @@ def flash_mma_forward(
             ptx.cp_async_wait_all()
             cuda.syncthreads()  # Q of all threads has come
             for i in range(Q_REGISTERS // 4):
-                # matrices of rows 0 to 7 and dims 0 to 7, rows 8 to 15; dims 8 to 15 likewise
-                q_row = Q_AT + warp_row + i // (HEAD_DIM // 16) * 16 + (lane & 15)
-                fragment = ptx.ldmatrix_x4(tiles, q_row * HEAD_DIM + chunk(i % (HEAD_DIM // 16), lane >> 4, lane))
+                at = i // (HEAD_DIM // 16) * 16 * HEAD_DIM
+                fragment = ptx.ldmatrix_x4(tiles, at + dims(lane_q, i % (HEAD_DIM // 16)))
                 for j in range(4):
                     q_registers[4 * i + j] = fragment[j]
+    at_k, at_v = K_AT * HEAD_DIM + lane_k, V_AT * HEAD_DIM + lane_v
 
     for tile in range(first_tile, end_tile):
         first_key = tile * BLOCK_K
@@ -164,17 +171,14 @@ def flash_mma_forward(
 
         for i in range(S_REGISTERS):
             s[i] = float32(0)
-        for i in range(HEAD_DIM // 16):
+        for i in unrolled(HEAD_DIM // 16):
             if not Q_IN_REGISTERS:
                 for tall in range(WARP_ROWS // 16):
-                    q_row = Q_AT + warp_row + tall * 16 + (lane & 15)
-                    fragment = ptx.ldmatrix_x4(tiles, q_row * HEAD_DIM + chunk(i, lane >> 4, lane))
+                    fragment = ptx.ldmatrix_x4(tiles, tall * 16 * HEAD_DIM + dims(lane_q, i))
                     for j in range(4):
                         q_registers[4 * tall + j] = fragment[j]
             for n in range(BLOCK_K // 16):
-                # matrices of keys 0 to 7 and dims 0 to 7, dims 8 to 15; keys 8 to 15 likewise
-                key_row = K_AT + 16 * n + (lane >> 4) * 8 + (lane & 7)
-                b0, b1, b2, b3 = ptx.ldmatrix_x4(tiles, key_row * HEAD_DIM + chunk(i, lane >> 3 & 1, lane))
+                b0, b1, b2, b3 = ptx.ldmatrix_x4(tiles, 16 * n * HEAD_DIM + dims(at_k, i))
                 for tall in range(WARP_ROWS // 16):
                     x = tall * 4
                     if Q_IN_REGISTERS:
@@ -211,15 +215,17 @@ def flash_mma_forward(
                     last = min(last, row + 8 * r + diagonal)
                 if WINDOW:
                     last = min(last, row + 8 * r + diagonal + right)
+                column_of_last = int32(last - first_key - 2 * t)
                 for i in range(BLOCK_K // 4):
-                    if first_key + column(i, t) > last:
+                    if column(i, 0) > column_of_last:
                         s[register(r, i, BLOCK_K)] = NEG_INF
         if WINDOW:
             if first_key < low:
                 cuda.syncwarp()  # likewise
                 for r in range(LANE_ROWS):
+                    column_of_first = int32(row + 8 * r + diagonal - left - first_key - 2 * t)
                     for i in range(BLOCK_K // 4):
-                        if first_key + column(i, t) < row + 8 * r + diagonal - left:
+                        if column(i, 0) < column_of_first:
                             s[register(r, i, BLOCK_K)] = NEG_INF
 
         for r in range(LANE_ROWS):
@@ -256,11 +262,9 @@ def flash_mma_forward(
             first_next = first_k + first_key + BLOCK_K
             copy_rows(tiles, K_AT, k, b, kv_h, first_next, first_k + seqlen_k, head_dim, BLOCK_K)
 
-        for n in range(BLOCK_K // 16):
+        for n in unrolled(BLOCK_K // 16):
             for i in range(HEAD_DIM // 16):
-                # matrices of keys 0 to 7 and dims 0 to 7, keys 8 to 15; dims 8 to 15 likewise; each transposed
-                key_row = V_AT + 16 * n + (lane & 15)
-                b0, b1, b2, b3 = ptx.ldmatrix_x4_trans(tiles, key_row * HEAD_DIM + chunk(i, lane >> 4, lane))
+                b0, b1, b2, b3 = ptx.ldmatrix_x4_trans(tiles, 16 * n * HEAD_DIM + dims(at_v, i))
                 for tall in range(WARP_ROWS // 16):
                     x = (tall * (BLOCK_K // 16) + n) * 4
                     a = (p[x], p[x + 1], p[x + 2], p[x + 3])
@@ -318,5 +322,6 @@ KERNEL = Kernel(
     contract=contract,
     dtypes=DTYPES,
     dims=DIMS_AT_ONCE,
+    dynamic=True,
     masks=False,
 )

@@ -1,8 +1,9 @@
 """The kernel on tensor cores as the host knows it: its tiles, what a build binds capitals to, its grid and contract."""
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.case.case import Case
 from workbench.case.contract import EX2_ULPS, Contract
@@ -18,14 +19,43 @@ DTYPES = ("float16", "bfloat16")
 HEAD_DIMS, DIMS_AT_ONCE = (64, 128), 8
 #: 16 rows for each warp; a step of a product takes 16 keys
 BLOCKS_Q, BLOCKS_K = (16, 32, 64, 128), (16, 32, 64, 128)
-#: tiles (block_q, block_k), and those of head_dim 64 where there are blocks enough for all multiprocessors, two for
-#: each of an H100's 132, and no mask leaves them unequal work: 10 % faster there, 4 % slower elsewhere
-DEFAULT_BLOCKS, MANY_BLOCKS, MANY = (64, 64), (128, 64), 264
+
 #: fields of a case that the kernel does not take
 NOT_TAKEN = (
     *("head_dim_v", "shared_kv", "alibi_slopes", "sinks", "dropout_p", "score_mod", "mask_mod", "page_size"),
     "pack_gqa",
 )
+
+
+class Tiles(NamedTuple):
+    """Tiles, and where they are worth their while."""
+
+    block_q: int
+    block_k: int
+    blocks: int  #: so many of them at least
+    #: a mask cuts through tiles, which are multiplied whole: rows see so many keys at least, that few of all are cut
+    keys: float
+
+
+#: blocks: two for each of an H100's 132 multiprocessors, which is what registers of 128 rows leave room for; nearly one
+TWO_EACH, ONE_EACH = 264, 128
+#: padded head_dim -> tiles, of which the first that are worth their while are the default. On an H100 they are within
+#: 2 % of the fastest that were timed, at 128, 512, 1024 and 4096 keys with a causal mask and without. One warp alone,
+#: as blocks of 16 rows are, takes 1.2 to 1.7 times as long at head_dim 128
+TILES: Mapping[int, tuple[Tiles, ...]] = {
+    64: (
+        Tiles(128, 128, TWO_EACH, math.inf),
+        Tiles(64, 128, ONE_EACH, 0),
+        Tiles(32, 128, ONE_EACH, 0),
+        Tiles(16, 128, 0, 0),
+    ),
+    128: (
+        Tiles(128, 64, TWO_EACH, 2048),
+        Tiles(64, 128, ONE_EACH, 2048),
+        Tiles(64, 64, ONE_EACH, 0),
+        Tiles(32, 128, 0, 0),
+    ),
+}
 
 #: switch of the source -> whether it is on for a case
 SWITCHES: Mapping[str, Callable[[Case], bool]] = {
@@ -72,8 +102,8 @@ class Constants:
 
     @property
     def q_in_registers(self) -> bool:
-        """Whether Q stays in registers, as it does where the accumulator leaves room for it."""
-        return self.head_dim * self.warp_rows <= 64 * 32
+        """Whether Q stays in registers, as it does where accumulator and scores leave room for it."""
+        return self.warp_rows * max(self.head_dim, self.block_k) <= 64 * 32
 
     @property
     def rows(self) -> int:
@@ -82,7 +112,7 @@ class Constants:
 
     @property
     def shared_bytes(self) -> int:
-        """Static shared memory of a block."""
+        """Dynamic shared memory of a block."""
         return 2 * self.rows * self.head_dim
 
     def names(self) -> dict[str, Any]:
@@ -94,7 +124,6 @@ class Constants:
             "HEAD_DIM": self.head_dim,
             "CHUNKS": self.head_dim // DIMS_AT_ONCE,
             "ROWS_AT_ONCE": self.threads * DIMS_AT_ONCE // self.head_dim,
-            "SHARED_SIZE": self.rows * self.head_dim,
             "Q_AT": 0,
             "K_AT": self.block_q,
             "V_AT": self.block_q + self.block_k,
@@ -141,16 +170,29 @@ def settle(kernel: Kernel, case: Case) -> Case:
             f"kernel {kernel.name} copies {DIMS_AT_ONCE} dims at once and takes head_dim {DIMS_AT_ONCE} to "
             f"{HEAD_DIMS[-1]} in steps of as many; got {case.head_dim}"
         )
-    many = case.batch * case.heads * -(-case.seqlen_q // MANY_BLOCKS[0]) >= MANY
-    unmasked = not case.causal and case.window is None
-    block_q, block_k = MANY_BLOCKS if many and unmasked and padded(case.head_dim) == 64 else DEFAULT_BLOCKS
-    case = case.but(block_q=case.block_q or block_q, block_k=case.block_k or block_k, probs_dtype=case.dtype)
+    tiles = default_tiles(case)
+    case = case.but(
+        block_q=case.block_q or tiles.block_q, block_k=case.block_k or tiles.block_k, probs_dtype=case.dtype
+    )
     for name, sizes in (("block_q", BLOCKS_Q), ("block_k", BLOCKS_K)):
         if getattr(case, name) not in sizes:
             raise Refusal(
                 f"{name} of kernel {kernel.name} is one of {', '.join(map(str, sizes))}; got {getattr(case, name)}"
             )
     return case
+
+
+def default_tiles(case: Case) -> Tiles:
+    """The first of TILES that are worth their while for a case."""
+    left, right = case.sides
+    keys: float = math.inf  # nothing is cut
+    if (left, right) != (-1, -1):
+        keys = case.seqlen_k if min(left, right) < 0 else min(case.seqlen_k, left + 1 + right)
+    return next(
+        tiles
+        for tiles in TILES[padded(case.head_dim)]
+        if case.batch * case.heads * -(-case.seqlen_q // tiles.block_q) >= tiles.blocks and keys >= tiles.keys
+    )
 
 
 def grid(case: Case) -> tuple[int, int, int]:

@@ -118,7 +118,9 @@ def settle(kernel: Kernel, case: Case) -> Case:
             f"dtype={case.dtype}"
         )
     if case.scores == "mma" and not coded_q:
-        raise Refusal(f"kernel {kernel.name} multiplies a q without codes by scalar products alone; got scores=mma")
+        raise Refusal(
+            f"kernel {kernel.name} multiplies a q that is not quantised by scalar products alone; got scores=mma"
+        )
     for name in NOT_TAKEN:
         if (value := getattr(case, name)) != getattr(Case, name):
             raise Refusal(f"kernel {kernel.name} takes no {name}; got {value}")
@@ -141,7 +143,7 @@ def settle(kernel: Kernel, case: Case) -> Case:
     # a table holds the scale of a head
     if case.decode == "table" and case.scale_of in OF_BLOCKS:
         raise Refusal(
-            f"kernel {kernel.name} has tables of codes with a scale a head alone; got decode=table, "
+            f"kernel {kernel.name} has tables of quantised codes with a scale a head alone; got decode=table, "
             f"scale_of={case.scale_of}"
         )
     # beside a tile of Q in float32 tables have no room

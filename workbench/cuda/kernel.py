@@ -10,6 +10,8 @@ from workbench.case.contract import Contract
 from workbench.cuda.faults.fault import Fault
 from workbench.floats import DTYPES
 
+#: shared memory of a block, without asking for more on every GPU from sm_50 on, and at most on Hopper
+STATIC_SHARED, DYNAMIC_SHARED = 48 * 1024, 227 * 1024
 LARGEST_BLOCK = 128  #: rows of the largest tile of any kernel
 #: sizes to which head_dim is rounded up in shared memory and registers
 HEAD_DIMS = (32, 64, 128, 192, 256, 576)
@@ -33,7 +35,7 @@ class Constants(Hashable, Protocol):
 
     @property
     def shared_bytes(self) -> int:
-        """Static shared memory of a block."""
+        """Shared memory of a block."""
 
     def names(self) -> dict[str, Any]:
         """Capital name in the kernel's source -> its value."""
@@ -63,9 +65,20 @@ class Kernel:
     contract: Callable[[Case], Contract]
     dtypes: tuple[str, ...] = (*DTYPES,)  #: of q, k and v, that random cases may have
     dims: int = 1  #: that a copy takes at once: head_dim is a multiple of it, as are strides and addresses in elements
+    least_block: int = 1  #: rows and keys that tiles have at least
+    dynamic: bool = False  #: whether a launch says how much shared memory a block has: it may be more than 48 KiB then
+    static: tuple[str, ...] = ()  #: functions of such a kernel whose launches do not
     masks: bool = True  #: whether it takes a mask, a bias and a dropout mask beside q, k and v
+    without: tuple[str, ...] = ()  #: stages of its algorithm that it never makes
     splits: bool = False  #: whether it takes the case option splits
+    #: of a settled case and a number of multiprocessors: the splits that keep all of these busy
+    fills: Callable[[Case, int], int] | None = None
     quantised: bool = False  #: whether it reads codes, and takes the case options about them
+    codes: tuple[str, ...] = ()  #: formats of codes that it reads, where these are not all
+
+    def dynamic_bytes(self, constants: Constants, function: str) -> int:
+        """Shared memory of a block that a launch of `function` has to ask for."""
+        return constants.shared_bytes if self.dynamic and function not in self.static else 0
 
     def faults_of(self, file: Path, faults: Sequence[Fault]) -> tuple[Fault, ...]:
         """Those of its `faults` that change the source `file`."""

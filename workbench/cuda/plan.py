@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case.box import WHOLE, Box, parse, sizes_of
+from workbench.case.box import Box, parse, sizes_of
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.formats import FORMATS
@@ -31,14 +31,13 @@ from workbench.cuda.arrays import View
 from workbench.cuda.build import Build
 from workbench.cuda.faults import catalogue
 from workbench.cuda.faults.fault import Fault
-from workbench.cuda.kernel import HEAD_DIMS, LARGEST_BLOCK, Constants, Kernel, Launch
+from workbench.cuda.kernel import DYNAMIC_SHARED, HEAD_DIMS, LARGEST_BLOCK, STATIC_SHARED, Constants, Kernel, Launch
 from workbench.cuda.kernels import KERNELS
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal
-from workbench.trace.slots import Slots
+from workbench.trace import slots
 from workbench.trace.trace import Trace, blank, check
 
-SHARED_LIMIT = 48 * 1024  # static shared memory of a block on every GPU from sm_50 on
 GRID_LIMIT = 65535  # blocks along y and z
 
 #: elements behind each input of a kernel whose fault reads past its end: a tile of keys of the largest head_dim
@@ -94,8 +93,7 @@ class Plan:
         case = self.trace.case
         if name not in STAGES or name in self.views:
             return None
-        slots = Slots(self.trace.contract, self.trace.contract.tiling(case.seqlen_k), case.mask(), WHOLE.present(case))
-        return slots.open(name, STAGES[name].axes)
+        return slots.of_case(case, self.trace.contract, case.mask()).open(name, STAGES[name].axes)
 
     @property
     def boxed(self) -> tuple[str, ...]:
@@ -135,7 +133,7 @@ def plan(name: str, case: Case, options: Options, *, again: bool = False) -> Pla
     if kernel.quantised:
         read = {x: array.astype(DTYPES[case.dtype]) for x, array in read.items()}
     elif codes:
-        raise Refusal(f"kernel {name} reads no codes; among the inputs are {', '.join(codes)}")
+        raise Refusal(f"kernel {name} reads no quantised codes; among the inputs are {', '.join(codes)}")
     trace = Trace(
         target=name,
         algorithm=scaled(kernel.algorithm, case.scale_of),
@@ -217,7 +215,7 @@ def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | Non
 def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
     """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
     kinds = () if case.codes is None else FORMATS[case.codes].kinds
-    lacks = absent(decode=case.decode, numbers=case.numbers, kinds=kinds, coded=case.coded)
+    lacks = {*absent(decode=case.decode, numbers=case.numbers, kinds=kinds, coded=case.coded), *kernel.without}
     wanted = probe_set(scaled(kernel.algorithm, case.scale_of), probes, case.numbers)
     asked = [name.strip() for name in probes.split(",")]
     if probes not in PROBE_SETS and (named := [stage for stage in asked if stage in lacks]):
@@ -242,9 +240,10 @@ def settle(kernel: Kernel, case: Case) -> Case:
     case = kernel.settles(kernel, case)
     constants = kernel.constants(case)
     needed = constants.shared_bytes
-    if needed > SHARED_LIMIT:
+    limit = DYNAMIC_SHARED if kernel.dynamic else STATIC_SHARED
+    if needed > limit:
         raise Refusal(
-            f"tiles must fit in {SHARED_LIMIT} bytes of shared memory; block_q={case.block_q}, block_k={case.block_k} "
+            f"tiles must fit in {limit} bytes of shared memory; block_q={case.block_q}, block_k={case.block_k} "
             f"at head_dim={case.head_dim} (padded to {constants.head_dim}) need {needed}: choose smaller blocks"
         )
     columns = case.heads * (case.splits or 1)

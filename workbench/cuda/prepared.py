@@ -4,28 +4,29 @@ numba's own launcher takes 35 to 60 us a call, ten times what a small kernel run
 an array is 13 of them). Here the arguments of a shape are written once; a call changes five addresses in them.
 """
 
-import ctypes
 import functools
-import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from workbench.case.case import Case
-from workbench.cuda.build import build
-from workbench.cuda.cubin import Cubin, cubin, signature
-from workbench.cuda.kernel import Constants, Kernel
+from workbench.case.stages import STAGES, shape
+from workbench.cuda.build import Build, build
+from workbench.cuda.cubin import signature
+from workbench.cuda.kernel import Constants, Kernel, Launch
 from workbench.cuda.kernels import KERNELS
+from workbench.cuda.launch import ADDRESS_CELL, Array, Parameters, cell, load, maps_of, parameters
 from workbench.cuda.plan import scalars, settle
 from workbench.refusal import Refusal, Unavailable
 
-#: kernels that a call can launch: one launch, on floats
-CALLABLE = ("flash", "flash_mma")
+#: kernels that a call can launch: those on floats, but for split_k
+CALLABLE = ("flash", "flash_tensor", "flash_mma", "flash_wgmma", "split_mma")
 #: shapes and options whose arguments a thread keeps, 5 kB each: growing caches of keys bring ever new ones
 KEPT = 4096
+#: bytes of which arrays in one room begin at multiples
+ALIGNED = 16
 
 
 class Attention(Protocol):
@@ -48,7 +49,8 @@ class Attention(Protocol):
 
 
 def kernel(name: str) -> Attention:
-    """A function of torch tensors on a GPU: (q, k, v, options) -> (out, lse); `name`: flash or flash_mma.
+    """A function of torch tensors on a GPU: (q, k, v, options) -> (out, lse); `name`: flash, flash_tensor,
+    flash_mma, flash_wgmma or split_mma, which merges as many splits of the keys as keep the GPU busy.
 
     q [batch, heads, seqlen_q, d], k, v [batch, kv_heads, seqlen_k, d], in float32, float16 or bfloat16 as the kernel
     takes them, none empty, with any strides but for that of d, which is 1; flash_mma copies 16 bytes at once, so that
@@ -60,7 +62,8 @@ def kernel(name: str) -> Attention:
 
     Work is sent to torch's current stream of the tensors' GPU, and nothing is waited for: a CUDA graph may record a
     call, after one like it in the same thread. The first call of a process with other dtypes, layouts,
-    head_dim or switches compiles (1 to 3 s, or from the cache on disk); one with new shapes alone takes a millisecond.
+    head_dim or switches compiles (1 to 3 s, or from the cache on disk), and so does one with shapes that have other
+    tiles, which depend on how many blocks there are; one with other new shapes takes a millisecond.
 
     There is no backward: a Refusal where a gradient would be recorded. Refusal for another kernel, for tensors that are
     no such arrays, and for what the kernel does not take; Unavailable without torch, or with one for CPUs alone.
@@ -76,6 +79,8 @@ def kernel(name: str) -> Attention:
         from torch._C import _cuda_getDevice as current_device
     except ImportError:
         raise Unavailable("a kernel is called with tensors on a GPU, and this torch is built for CPUs alone") from None
+
+    from cuda.bindings.driver import cuTensorMapReplaceAddress as replace_address
 
     empty_like, records = torch.empty_like, torch.is_grad_enabled
     mine = _Mine()
@@ -122,11 +127,20 @@ def kernel(name: str) -> Attention:
         values[of_lse] = lse.data_ptr()
         if (at_q | at_k | at_v | at_out) & one.odd:
             raise Refusal(_misplaced(name, one.odd + 1, {"q": at_q, "k": at_k, "v": at_v, "out": at_out}))
+        if one.maps and one.mapped != [at_q, at_k, at_v]:
+            one.mapped[:] = at_q, at_k, at_v
+            for place, tensor_map in one.maps:
+                replace_address(tensor_map, values[place])
+        if one.partials:  # anew in each call: another stream, or a graph, may still use those of the last
+            room = empty_like(one.room)
+            at_room = room.data_ptr()
+            for place, offset in one.partials:
+                values[place] = at_room + offset
         if current_device() == one.device:
-            (status,) = one.launch(current_stream(one.device), one.parameters, 0)
+            status = one.launch(current_stream(one.device))
         else:  # the default stream is that of the current GPU
             with torch.cuda.device(one.device):
-                (status,) = one.launch(current_stream(one.device), one.parameters, 0)
+                status = one.launch(current_stream(one.device))
         if status:
             raise RuntimeError(f"{name}: the driver answers {status.name} on {one.case}")
         return out, lse
@@ -139,14 +153,25 @@ class _Prepared:
     """A kernel with its arguments for some shapes and options."""
 
     case: Case
-    launch: Any  #: cuLaunchKernel of the function, its grid and block: (stream, parameters, 0) -> (status,)
+    launches: tuple[tuple[Any, int], ...]  #: cuLaunchKernel of a function, its grid and block; where its arguments are
     device: int
-    values: Any  #: of all arguments, 8 bytes each
-    addresses: Any  #: where each of them is
-    parameters: int  #: where the addresses are
+    values: Any  #: of all arguments of all launches, 8 bytes each
+    arguments: Parameters  #: keeps them and the tensor maps
     places: tuple[int, ...]  #: of the addresses of q, k, v, out and lse among the values
+    maps: tuple[tuple[int, Any], ...]  #: where the address of its array is among the values, and each tensor map
+    mapped: list[int]  #: addresses of q, k and v that are in the maps
     odd: int  #: bits that are 0 in the addresses of q, k, v and out
     lse: Any  #: one element with the shape of lse
+    room: Any  #: one element with the size of what launches leave for later ones
+    partials: tuple[tuple[int, int], ...]  #: places of addresses in there among the values, and bytes before each
+
+    def launch(self, stream: int) -> Any:
+        """The status of the first launch that fails, or of the last."""
+        for launch, at in self.launches:
+            (status,) = launch(stream, at, 0)
+            if status:
+                break
+        return status
 
 
 class _Mine(threading.local):
@@ -166,7 +191,7 @@ class _Mine(threading.local):
 class _Loaded(NamedTuple):
     """A kernel on a GPU."""
 
-    parameters: tuple[str, ...]
+    build: Build
     kernel: Any  #: keeps the code there
 
 
@@ -185,6 +210,8 @@ def _prepared(name: str, q: Any, k: Any, v: Any, out: Any, lse: Any, options: Ma
     said = {what: x for what, x in options.items() if x is not None}
     sizes = dict(batch=batch, heads=heads, kv_heads=k.shape[1], seqlen_q=seqlen_q, seqlen_k=k.shape[2])
     case = settle(found, Case(**sizes, head_dim=head_dim, dtype=dtypes[q.dtype], **said))
+    if found.fills is not None:
+        case = case.but(splits=found.fills(case, torch.cuda.get_device_properties(q.device).multi_processor_count))
     if out is None:
         out = torch.empty_like(torch.empty_strided(q.shape, q.stride(), dtype=q.dtype, device="meta"))
     elif out.shape != q.shape:
@@ -196,30 +223,62 @@ def _prepared(name: str, q: Any, k: Any, v: Any, out: Any, lse: Any, options: Ma
         raise Refusal(f"lse is {_words(of_lse)} on {q.device}; got {_words(lse)} on {lse.device}")
     if lse is not None and not lse.is_contiguous():
         raise Refusal(f"lse is contiguous; got strides {[*lse.stride()]}")
-    (one,) = found.launches(case)
-    constants = found.constants(case)
+    launches, constants = found.launches(case), found.constants(case)
     layout = "C" if all(x.is_contiguous() for x in (q, k, v, out)) else "A"
     with torch.cuda.device(q.device):
         Device(q.device.index).set_current()  # in a new thread no context is, until something asks for memory
-        loaded = _loaded(name, one.function, constants, case.dtype, layout, q.device.index)
+        loaded = [_loaded(name, one.function, constants, case.dtype, layout, q.device.index) for one in launches]
     tensors = {"q": q, "k": k, "v": v, "out": out, "lse": torch.empty(of_lse.shape, dtype=of_lse.dtype, device="meta")}
-    values, places = _arguments(loaded.parameters, tensors, scalars(case))
-    cells = (ctypes.c_uint64 * len(values))(*values)
-    start = ctypes.addressof(cells)
-    addresses = (ctypes.c_void_p * len(values))(*(start + 8 * i for i in range(len(values))))
+    left, size = _left(launches, case)
+    arrays = {what: _array(x) for what, x in tensors.items()} | left
+    values: list[int] = []
+    starts: list[int] = []
+    places: dict[str, list[int]] = {x: [] for x in arrays}
+    for one in loaded:
+        starts.append(len(values))
+        values += _arguments(one.build.parameters, arrays, scalars(case), len(values), places)
+    maps = [x for one in loaded for x in one.build.maps]  # of the last launch alone: they lie behind all arguments
+    made = parameters(values, maps_of(loaded[-1].build, arrays))
+    functions = (
+        functools.partial(
+            driver.cuLaunchKernel,
+            driver.CUfunction(int(its.kernel.handle)),
+            *one.grid,
+            constants.threads,
+            1,
+            1,
+            found.dynamic_bytes(constants, one.function),
+        )
+        for one, its in zip(launches, loaded, strict=True)
+    )
     return _Prepared(
         case=case,
-        launch=functools.partial(
-            driver.cuLaunchKernel, driver.CUfunction(int(loaded.kernel.handle)), *one.grid, constants.threads, 1, 1, 0
-        ),
+        launches=tuple((function, made.at + 8 * start) for function, start in zip(functions, starts, strict=True)),
         device=q.device.index,
-        values=cells,
-        addresses=addresses,
-        parameters=ctypes.addressof(addresses),
-        places=tuple(places[x] for x in ("q", "k", "v", "out", "lse")),
+        values=made.values,
+        arguments=made,
+        maps=tuple((places[array][0], one) for (array, _), one in zip(maps, made.maps, strict=True)),
+        mapped=[],
+        places=tuple(place for x in ("q", "k", "v", "out", "lse") for place in places[x]),
         odd=found.dims * q.element_size() - 1,
         lse=of_lse,
+        room=q.new_empty((), dtype=torch.uint8).expand(size),
+        partials=tuple((place, array.address) for x, array in left.items() for place in places[x]),
     )
+
+
+def _left(launches: Sequence[Launch], case: Case) -> tuple[dict[str, Array], int]:
+    """What launches leave for later ones, in one room: arrays of float32, whose addresses are counted from there, and
+    the bytes of all.
+    """
+    found: dict[str, Array] = {}
+    size = 0
+    for name in (name for one in launches for name in one.leaves):
+        dims = shape(STAGES[name], case.sizes)
+        strides = tuple(4 * prod(dims[i + 1 :]) for i in range(len(dims)))
+        found[name] = Array(size, dims, strides, 4)
+        size += -(-4 * prod(dims) // ALIGNED) * ALIGNED
+    return found, size
 
 
 def _check(given: Mapping[str, Any], dtypes: Mapping[Any, str], kernel: Kernel) -> None:
@@ -254,41 +313,35 @@ def _loaded(name: str, function: str, constants: Constants, dtype: str, layout: 
     """A kernel function on a GPU, once in a process and for good: a CUDA graph may hold launches of it."""
     import torch
 
-    made = build(KERNELS[name].functions[function], function, constants, (), ())
-    code = cubin(made, constants, signature(made, dtype, layout), torch.cuda.get_device_capability(device))
-    return _Loaded(made.parameters, _load(code))
-
-
-def _load(code: Cubin) -> Any:
-    from cuda.core import ObjectCode
-
-    return ObjectCode.from_cubin(code.code).get_kernel(code.symbol)
+    found = KERNELS[name]
+    made = build(found.functions[function], function, constants, (), ())
+    typed, dynamic = signature(made, dtype, layout), found.dynamic_bytes(constants, function)
+    return _Loaded(made, load(made, constants, typed, dynamic, device, torch.cuda.get_device_capability(device)))
 
 
 def _arguments(
-    parameters: tuple[str, ...], tensors: Mapping[str, Any], numbers: Mapping[str, Any]
-) -> tuple[list[int], dict[str, int]]:
-    """What a kernel takes as numba.cuda passes it, each as 8 bytes: of an array two pointers that are none, elements,
-    bytes of one, the address, shape and strides in bytes; and where the address of each array is.
-    """
+    names: tuple[str, ...],
+    arrays: Mapping[str, Array],
+    numbers: Mapping[str, Any],
+    start: int,
+    places: Mapping[str, list[int]],
+) -> list[int]:
+    """What a kernel takes, each as 8 bytes, from `start` on; where the address of an array is goes to its `places`."""
     values: list[int] = []
-    places: dict[str, int] = {}
-    for name in parameters:
-        if name in tensors:
-            x = tensors[name]
-            size = x.element_size()
-            places[name] = len(values) + 4
-            values += [0, 0, x.numel(), size, 0, *x.shape, *(size * stride for stride in x.stride())]
+    for name in names:
+        if name in arrays:
+            places[name].append(start + len(values) + ADDRESS_CELL)
+            values += arrays[name].cells
         else:
-            values.append(_cell(numbers[name]))
-    return values, places
+            values.append(cell(numbers[name]))
+    return values
 
 
-def _cell(number: Any) -> int:
-    """A scalar in the lowest of 8 bytes."""
-    if isinstance(number, np.float32):
-        return int(struct.unpack("<I", struct.pack("<f", number))[0])
-    return int(number) & 0xFFFFFFFF
+def _array(x: Any) -> Array:
+    """A tensor; its address is that of the next call."""
+    size = x.element_size()
+    address = 0 if x.device.type == "meta" else x.data_ptr()
+    return Array(address, (*x.shape,), tuple(size * stride for stride in x.stride()), size)
 
 
 def _words(x: Any) -> str:

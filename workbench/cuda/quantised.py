@@ -28,7 +28,7 @@ def encoded(
     assert case.codes is not None and case.quantiser_scale is not None
     put_in = of_file(faults, QUANTISER.name)
     if put_in and all(f"codes_{name}" in given for name in case.coded):
-        raise Refusal(f"fault {put_in[0].id} is in the quantiser, which does not run on codes from outside")
+        raise Refusal(f"fault {put_in[0].id} is in the quantiser, which does not run on quantised codes from outside")
     quantise = quantiser(put_in).quantized
     made: dict[str, np.ndarray] = {}
     for name in case.coded:

@@ -20,6 +20,7 @@ from workbench.cuda.faults.fault import Fault
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernel import Constants, Kernel
 from workbench.cuda.kernels import KERNELS
+from workbench.cuda.launch import bound, by_driver, loader
 from workbench.cuda.lines import lines_of
 from workbench.cuda.plan import OWN_BUFFERS, launches, plan, requested, settle
 from workbench.cuda.quiet import quiet
@@ -113,8 +114,12 @@ def _launcher(
 ) -> tuple[Build, Callable[..., None]]:
     """The build of a kernel function, and launch(grid, block, arguments); made once in a process."""
     made = build(kernel.functions[function], function, constants, wanted, chosen, boxed=boxed)
+    dynamic = kernel.dynamic_bytes(constants, function)
     if backend == "emulator":
-        return made, made.for_emulator()
+        return made, functools.partial(made.for_emulator(), dynamic_shared_bytes=dynamic)
+    if by_driver(made, dynamic):
+        kernel_for = loader(made, constants, dynamic)
+        return made, lambda *given: bound(made, kernel_for(given[-1]), dynamic, *given)(0)
     dispatcher = made.for_cuda()
 
     def launch(grid: Any, block: int, arguments: tuple[Any, ...]) -> None:

@@ -92,7 +92,7 @@ def drawn(draw: Draw, kernel: str | None, given: Mapping[str, Any]) -> Case:
     if ours is not None and ours.splits:
         fields["splits"] = one("splits")
     if ours is not None and ours.quantised:  # it takes neither softcap nor window
-        fields["codes"] = one("codes")
+        fields["codes"] = draw(given.get("codes", Among(ours.codes) if ours.codes else RANGES["codes"]))
     else:
         fields["softcap"] = one("softcap")
         windowed = "window" not in given and one("windowed")
@@ -148,8 +148,8 @@ def _fits(build: Build, kernel: Kernel, given: Mapping[str, Any]) -> bool:
         return False
     if isinstance(head_dim := given.get("head_dim"), int) and not build.head_dim.low <= head_dim <= build.head_dim.high:
         return False
-    if build.dtype not in kernel.dtypes:
+    if build.dtype not in kernel.dtypes or min(build.block_q, build.block_k) < kernel.least_block:
         return False
-    if kernel.quantised:  # its tables of codes leave no room for tiles of 64 rows
-        return build.block_q < 64
+    if kernel.quantised:  # tables of codes leave no room for tiles of 64 rows in static shared memory
+        return build.block_q < 64 or kernel.dynamic
     return bool(given.get("dtype", build.dtype) == build.dtype)

@@ -23,6 +23,11 @@ from workbench.cuda.faults import (
     scores,
     sequences,
     sinks,
+    split_mma,
+    split_mma_merge,
+    tensor,
+    wgmma,
+    wgmma_softmax,
 )
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.fault import Fault
@@ -31,7 +36,7 @@ from workbench.refusal import Refusal
 #: in data-flow order, those of codes last
 FILES = (
     *(inputs, scores, masks, maximum, probs, accumulator, partials, merge, output, memory),
-    *(sequences, pages, added, sinks, mma, mma_softmax),
+    *(sequences, pages, added, sinks, tensor, mma, mma_softmax, split_mma, split_mma_merge, wgmma, wgmma_softmax),
     *(quantiser, codes, fp8, blocks),
 )
 CATALOGUE: Mapping[str, Fault] = {fault.id: fault for file in FILES for fault in file.FAULTS}

@@ -12,7 +12,7 @@ TALL: Mapping[str, Any] = {"block_q": 128}
 _A = "a = (q_registers[x], q_registers[x + 1], q_registers[x + 2], q_registers[x + 3])"
 _P = "a = (p[x], p[x + 1], p[x + 2], p[x + 3])"
 _PACK = "p[i] = PACK(s[2 * i], s[2 * i + 1])"
-_LD_V = "ldmatrix_x4_trans(tiles, key_row * HEAD_DIM + chunk(i, lane >> 4, lane))"
+_LD_V = "ldmatrix_x4_trans(tiles, 16 * n * HEAD_DIM + dims(at_v, i))"
 _K_CAME = "        cuda.syncthreads()  # K of all threads has come; protects V, which all warps have multiplied"
 _V_CAME = "        cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
 _WAIT = "        ptx.cp_async_wait_all()\n"
@@ -46,8 +46,8 @@ FAULTS: tuple[Fault, ...] = (
         "mma-q-of-first-warp",
         "flash_mma",
         "every warp reads the rows of Q of the first",
-        "q_row = Q_AT + warp_row + i // (HEAD_DIM // 16) * 16 + (lane & 15)",
-        "q_row = Q_AT + i // (HEAD_DIM // 16) * 16 + (lane & 15)",
+        "lane_q = warp_row * HEAD_DIM + lane_v",
+        "lane_q = lane_v",
         ("qk",),
         shows=row_of_other_warp,
         source="synthetic",
@@ -69,10 +69,8 @@ FAULTS: tuple[Fault, ...] = (
         "mma-k-matrices-as-of-v",
         "flash_mma",
         "lanes give the places of K's matrices in the order of V's, which are transposed",
-        "                key_row = K_AT + 16 * n + (lane >> 4) * 8 + (lane & 7)\n"
-        "                b0, b1, b2, b3 = ptx.ldmatrix_x4(tiles, key_row * HEAD_DIM + chunk(i, lane >> 3 & 1, lane))\n",
-        "                key_row = K_AT + 16 * n + (lane & 15)\n"
-        "                b0, b1, b2, b3 = ptx.ldmatrix_x4(tiles, key_row * HEAD_DIM + chunk(i, lane >> 4, lane))\n",
+        "lane_k = (lane >> 1 & 8 | lane & 7) * HEAD_DIM + (lane >> 3 & 1 ^ lane & 7) * 8",
+        "lane_k = (lane & 15) * HEAD_DIM + (lane >> 4 ^ lane & 7) * 8",
         ("qk",),
         source="synthetic",
     ),
@@ -80,8 +78,8 @@ FAULTS: tuple[Fault, ...] = (
         "mma-k-not-unswizzled",
         "flash_mma",
         "chunks of K are read where they would be without the swizzle with which they were written",
-        "chunk(i, lane >> 3 & 1, lane)",
-        "(2 * i | lane >> 3 & 1) * 8",
+        "(lane >> 3 & 1 ^ lane & 7) * 8",
+        "(lane >> 3 & 1) * 8",
         ("qk",),
         source="flash-attention eeca63a7",
     ),
@@ -99,7 +97,7 @@ FAULTS: tuple[Fault, ...] = (
         "mma-kv-head-modulo",
         "flash_mma",
         "query head h meets kv head h % kv_heads",
-        "kv_h = h // (q.shape[1] // k.shape[1])",
+        "kv_h = uint32(h * k.shape[1]) // uint32(q.shape[1])",
         "kv_h = h % k.shape[1]",
         ("qk", "acc"),
         shows=grouped,
@@ -119,8 +117,8 @@ FAULTS: tuple[Fault, ...] = (
         "mma-dims-not-zeroed",
         "flash_mma",
         "of rows that there are, the dims that there are not are left as they were in shared memory",
-        "            elif r < count:\n",
-        "            elif r < count and first_row + r >= rows:\n",
+        "            elif first + more < count:\n",
+        "            elif first + more < count and row + more >= rows:\n",
         ("qk",),
         finding="uninitialised-read",
         needs={"head_dim": 40},
@@ -182,8 +180,8 @@ FAULTS: tuple[Fault, ...] = (
         "mma-tail-not-zeroed",
         "flash_mma",
         "rows of V beyond the last key are left as they were in shared memory: 0 * NaN",
-        "            elif r < count:\n",
-        "            elif r < count and at != V_AT:\n",
+        "            elif first + more < count:\n",
+        "            elif first + more < count and at != V_AT:\n",
         finding="uninitialised-read",
         needs={"block_k": 128},  # no tile before left numbers there
         shows=lambda case: case.seqlen_k < 128,
@@ -232,8 +230,8 @@ FAULTS: tuple[Fault, ...] = (
         "mma-v-swizzle-of-other-rows",
         "flash_mma",
         "chunks of V are sought where the swizzle of half the row has them",
-        _LD_V,
-        "ldmatrix_x4_trans(tiles, key_row * HEAD_DIM + chunk(i, lane >> 4, lane >> 1))",
+        "V_AT * HEAD_DIM + lane_v",
+        "V_AT * HEAD_DIM + (lane & 15) * HEAD_DIM + (lane >> 4 ^ lane >> 1 & 7) * 8",
         ("acc",),
         source="flash-attention eeca63a7",
     ),
@@ -241,8 +239,8 @@ FAULTS: tuple[Fault, ...] = (
         "mma-v-read-from-k",
         "flash_mma",
         "probs meet the tile of K, where the next K may be on its way",
-        "key_row = V_AT + 16 * n + (lane & 15)",
-        "key_row = K_AT + 16 * n + (lane & 15)",
+        "at_k, at_v = K_AT * HEAD_DIM + lane_k, V_AT * HEAD_DIM + lane_v",
+        "at_k, at_v = K_AT * HEAD_DIM + lane_k, K_AT * HEAD_DIM + lane_v",
         ("acc",),
         source="llama.cpp#9374",
     ),

@@ -10,14 +10,10 @@ from workbench.cuda.faults.conditions import (
     last_tile_of_block,
     lower_row_sees_more,
     odd_key_behind_diagonal,
+    raw,
     scaled,
 )
 from workbench.cuda.faults.fault import UNVISITED, Fault
-
-
-def raw(case: Case) -> bool:
-    """Whether the maximum is sought among products that are not scaled yet."""
-    return case.softcap is None and case.scale > 0
 
 
 def window_begins_within_tile(case: Case) -> bool:
@@ -51,8 +47,8 @@ FAULTS: tuple[Fault, ...] = (
         "mma-mask-of-pair",
         "flash_mma",
         "the mask hides both of a lane's neighbouring columns, or none: it is that of the first",
-        "if first_key + column(i, t) > last:",
-        "if first_key + column(i, t) - i % 2 > last:",
+        "if column(i, 0) > column_of_last:",
+        "if column(i, 0) - i % 2 > column_of_last:",
         ("scores",),
         needs={"causal": True},
         shows=odd_key_behind_diagonal,
@@ -84,8 +80,8 @@ FAULTS: tuple[Fault, ...] = (
         "mma-window-off-by-one",
         "flash_mma",
         "the window hides the first key in it: < became <=",
-        "if first_key + column(i, t) < row + 8 * r + diagonal - left:",
-        "if first_key + column(i, t) <= row + 8 * r + diagonal - left:",
+        "if column(i, 0) < column_of_first:",
+        "if column(i, 0) <= column_of_first:",
         ("scores",),
         needs={"window": (16, 0)},
         source="transformers#39408",

@@ -1,0 +1,283 @@
+"""Faults of the kernels for Hopper: products of warp groups, stages of buffers, the barriers that copies come to."""
+
+from typing import Any
+
+from workbench.case.case import Case
+from workbench.cuda.faults.conditions import grouped, several_tiles
+from workbench.cuda.faults.fault import Fault
+
+#: blocks with two consumers, and several tiles of keys
+PAIR: dict[str, Any] = {"block_q": 128, "block_k": 64}
+SMALL: dict[str, Any] = {"block_q": 64, "block_k": 64}
+#: keys of so many tiles that buffers are used again
+LONG: dict[str, Any] = {"seqlen_k": 300}
+_WAIT_PV = "                hopper.wgmma_wait(0, acc, ACC_REGISTERS)\n"
+_V_ARRIVES = "                if lane == 0:\n                    hopper.mbarrier_arrive(bars, V_EMPTY + before)\n"
+_WAIT_S = "                hopper.wgmma_wait(1, s, S_REGISTERS)\n"
+
+
+def _tiles(least: int) -> Any:
+    """Whether a row sees so many tiles of keys."""
+    return lambda case: case.window is None and (case.seqlen_k - 1) // (case.block_k or 64) >= least - 1
+
+
+def _partial(case: Case) -> bool:
+    """Whether the last tile has keys that there are not, which no mask hides; their scores are 0, and no maximum."""
+    plain = not case.causal and case.window is None and case.distribution == "normal"
+    return plain and case.seqlen_k % (case.block_k or 64) > 0
+
+
+FAULTS: tuple[Fault, ...] = (
+    # buffers
+    Fault(
+        "wgmma-k-stage-not-flipped",
+        "flash_wgmma",
+        "K is always read from the first buffer",
+        "k_place = K_AT + stage * BLOCK_K * HEAD_DIM + i // 4",
+        "k_place = K_AT + i // 4",
+        ("qk",),
+        needs=SMALL,
+        shows=_tiles(2),
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-v-of-this-stage",
+        "flash_wgmma",
+        "probs of the tile before meet V of this one",
+        "place = V_AT + before * BLOCK_K * HEAD_DIM + i * 16 * 64",
+        "place = V_AT + stage * BLOCK_K * HEAD_DIM + i * 16 * 64",
+        (),
+        finding="early-read",
+        needs=SMALL,
+        shows=_tiles(2),
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-k-parity",
+        "flash_wgmma",
+        "consumers wait for the phase before the one in which K comes, which is complete",
+        "hopper.mbarrier_wait(bars, K_FULL + stage, turn & 1)",
+        "hopper.mbarrier_wait(bars, K_FULL + stage, (turn & 1) ^ 1)",
+        (),
+        finding="wrong-phase",
+        needs=SMALL,
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-parity-not-flipped",
+        "flash_wgmma",
+        "the parity of V's barrier stays 0 when the ring of buffers is used again",
+        "hopper.mbarrier_wait(bars, V_FULL + before, turn_before & 1)",
+        "hopper.mbarrier_wait(bars, V_FULL + before, 0)",
+        (),
+        finding="early-read",
+        needs=SMALL | LONG,
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-half-the-bytes",
+        "flash_wgmma",
+        "K is taken to have come when half of its bytes have",
+        "hopper.mbarrier_expect_tx(bars, K_FULL + stage, BLOCK_K * HEAD_DIM * 2)",
+        "hopper.mbarrier_expect_tx(bars, K_FULL + stage, BLOCK_K * HEAD_DIM)",
+        (),
+        finding="byte-count",
+        needs=SMALL,
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-more-bytes-than-come",
+        "flash_wgmma",
+        "V's barrier waits for twice the bytes that come",
+        "hopper.mbarrier_expect_tx(bars, V_FULL + stage, BLOCK_K * HEAD_DIM * 2)",
+        "hopper.mbarrier_expect_tx(bars, V_FULL + stage, BLOCK_K * HEAD_DIM * 4)",
+        (),
+        finding="deadlock",
+        needs=SMALL,
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-one-consumer-empties",
+        "flash_wgmma",
+        "K is overwritten when the warps of one consumer have multiplied it",
+        "hopper.mbarrier_init(bars, K_EMPTY + stage, 4 * CONSUMERS)",
+        "hopper.mbarrier_init(bars, K_EMPTY + stage, 4)",
+        (),
+        finding="early-write",
+        needs=PAIR | LONG,
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-v-emptied-too-early",
+        "flash_wgmma",
+        "V is given back before its product is done",
+        _WAIT_PV + _V_ARRIVES,
+        _V_ARRIVES + _WAIT_PV,
+        (),
+        finding="early-write",
+        needs=SMALL | LONG,
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-scores-not-waited-for",
+        "flash_wgmma",
+        "scores are read while their product is under way: the wait allows two groups, not one",
+        _WAIT_S,
+        _WAIT_S.replace("(1,", "(2,"),
+        (),
+        finding="early-read",
+        needs=SMALL,
+        shows=_tiles(2),
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-barriers-not-fenced",
+        "flash_wgmma",
+        "copies may not see the barriers that a thread has initialised",
+        "        hopper.fence_barrier_init()\n",
+        "        pass\n",
+        (),
+        finding="missing-fence",
+        needs=SMALL,
+        source="synthetic",
+    ),
+    # products
+    Fault(
+        "wgmma-swizzle-off-by-a-phase",
+        "flash_wgmma",
+        "the places of K advance by 8 dims where a product takes 16, through chunks that the swizzle has exchanged",
+        "k_place = K_AT + stage * BLOCK_K * HEAD_DIM + i // 4 * BLOCK_K * 64 + i % 4 * 16",
+        "k_place = K_AT + stage * BLOCK_K * HEAD_DIM + i // 4 * BLOCK_K * 64 + i % 4 * 8",
+        ("qk",),
+        needs=SMALL,
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-q-of-first-consumer",
+        "flash_wgmma",
+        "both consumers multiply the first 64 rows of Q",
+        "q_at = Q_AT + consumer * 64 * 64",
+        "q_at = Q_AT",
+        ("qk",),
+        needs=PAIR,
+        shows=lambda case: case.seqlen_q > 64,
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-second-dims-of-v",
+        "flash_wgmma",
+        "dims 64 to 127 of V are sought one row of tiles too early",
+        "    hopper.wgmma_fence(acc, ACC_REGISTERS)\n"
+        "                for i in range(BLOCK_K // 16):\n"
+        "                    place = V_AT + before * BLOCK_K * HEAD_DIM + i * 16 * 64\n"
+        "                    PV(acc, p, 4 * i, tiles, place, V_TILE_BYTES, 1)\n",
+        "    hopper.wgmma_fence(acc, ACC_REGISTERS)\n"
+        "                for i in range(BLOCK_K // 16):\n"
+        "                    place = V_AT + before * BLOCK_K * HEAD_DIM + i * 16 * 64\n"
+        "                    PV(acc, p, 4 * i, tiles, place, 1024, 1)\n",
+        ("acc",),
+        needs=SMALL | {"head_dim": 128},
+        shows=_tiles(2),
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-scores-accumulate",
+        "flash_wgmma",
+        "the product with K begins on the scores of the tile before",
+        "QK(s, tiles, q_place, tiles, k_place, i)",
+        "QK(s, tiles, q_place, tiles, k_place, 1)",
+        ("qk",),
+        needs=SMALL,
+        shows=_tiles(2),
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-kv-head-modulo",
+        "flash_wgmma",
+        "query head h meets kv head h % kv_heads",
+        "kv_h = h // (q.shape[1] // k.shape[1])",
+        "kv_h = h % k.shape[1]",
+        ("qk", "acc"),
+        needs=SMALL,
+        shows=grouped,
+        source="native-sparse-attention-triton#27",
+    ),
+    # softmax
+    Fault(
+        "wgmma-last-partial-tile",
+        "flash_wgmma",
+        "keys that there are not, zeros of a copy, get probs",
+        "                    last = seqlen_k - 1\n",
+        "                    last = seqlen_k + BLOCK_K\n",
+        ("row_sum",),
+        needs=SMALL,
+        shows=_partial,
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-no-rescale",
+        "flash_wgmma",
+        "the accumulator keeps the maximum of the tile before",
+        "acc[x] = acc[x] * correction[r]",
+        "acc[x] = acc[x] * float32(1)",
+        ("acc",),
+        needs=SMALL,
+        shows=several_tiles,
+        source="synthetic",
+    ),
+    Fault(
+        "wgmma-probs-before-their-product",
+        "flash_wgmma",
+        "probs are packed into registers that a product under way reads",
+        "                hopper.wgmma_wait(0, acc, ACC_REGISTERS)\n                if lane == 0:",
+        "                hopper.wgmma_wait(1, acc, ACC_REGISTERS)\n                if lane == 0:",
+        (),
+        finding="early-write",
+        needs=SMALL,
+        shows=_tiles(2),
+        source="synthetic",
+    ),
+    # float8
+    Fault(
+        "fp8-wgmma-order-of-keys",
+        "fp8_wgmma",
+        "keys of V stand in another order than those of probs in a register",
+        "tiles[at + even + 8 * ROW], tiles[at + odd + 8 * ROW]",
+        "tiles[at + odd + 8 * ROW], tiles[at + even + 8 * ROW]",
+        ("acc",),
+        needs=SMALL,
+        shows=lambda case: case.seqlen_k > 9,
+        source="synthetic",
+    ),
+    Fault(
+        "fp8-wgmma-turned-v-not-fenced",
+        "fp8_wgmma",
+        "products may not see V as warps have turned it",
+        "            hopper.fence_async_shared()\n",
+        "            pass\n",
+        (),
+        finding="missing-fence",
+        needs=SMALL,
+        source="synthetic",
+    ),
+    Fault(
+        "fp8-wgmma-scale-of-k-missing",
+        "fp8_wgmma",
+        "products of codes get the scale of q alone",
+        "libdevice.fmul_rn(scale_q[h], scale_k[kv_h])",
+        "scale_q[h]",
+        ("qk",),
+        needs=SMALL,
+        source="synthetic",
+    ),
+    Fault(
+        "fp8-wgmma-tiles-added-twice",
+        "fp8_wgmma",
+        "a product with V begins on the one of the tile before, which is in the accumulator, too",
+        "PV(pv, p, 4 * i, tiles, V_AT + before * HEAD_DIM * ROW + i * 8, i)",
+        "PV(pv, p, 4 * i, tiles, V_AT + before * HEAD_DIM * ROW + i * 8, 1)",
+        ("acc",),
+        needs=SMALL | LONG,
+        source="synthetic",
+    ),
+)

@@ -1,0 +1,122 @@
+"""The kernel for Hopper as the host knows it: its tiles, what a build binds capitals to, its grid and contract."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.case.case import Case
+from workbench.case.contract import Contract
+from workbench.cuda import flash_mma_build, hopper, ptx
+from workbench.cuda.device import CASTS
+from workbench.cuda.flash_mma_build import DTYPES, grid, padded
+from workbench.cuda.kernel import Kernel
+from workbench.refusal import Refusal
+
+__all__ = ["DTYPES", "Constants", "constants", "contract", "grid", "settle"]
+
+#: a warp group has 64 query rows
+BLOCKS_Q, BLOCKS_K = (64, 128, 192), (64, 128)
+BLOCK_Q, BLOCK_K = 128, 128
+#: query rows of a tile where tiles of BLOCK_Q are fewer than the multiprocessors of an H100: at 8 heads of 512 queries
+#: 8.0 us, not 10.3
+FEW_BLOCK_Q, MULTIPROCESSORS = 64, 132
+#: buffers of K, and of V
+STAGES = 2
+SWITCHES = ("CAUSAL", "WINDOW", "SOFTCAP", "SCALED")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of a build."""
+
+    block_q: int
+    block_k: int
+    head_dim: int  #: padded: one of HEAD_DIMS
+    dtype: str
+    switches: tuple[str, ...] = ()  #: those of SWITCHES that are on
+
+    @property
+    def consumers(self) -> int:
+        """Warp groups that multiply."""
+        return self.block_q // 64
+
+    @property
+    def threads(self) -> int:
+        """Threads in a block: those of the producer and the consumers."""
+        return 128 * (1 + self.consumers)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, but for its barriers."""
+        return 2 * self.head_dim * (self.block_q + 2 * STAGES * self.block_k)
+
+    def names(self) -> dict[str, Any]:
+        """Capital name in the kernel's source -> its value."""
+        kind = "f16" if self.dtype == "float16" else "bf16"
+        of_tiles = self.block_k * self.head_dim * STAGES
+        # a multiprocessor has 65536 registers, and a thread at most 255: where a block has more than 256 threads the
+        # producer hands on what it does not need
+        producer, consumer = {2: (24, 240), 3: (32, 160)}.get(self.consumers, (0, 0))
+        return {
+            "BLOCK_Q": self.block_q,
+            "BLOCK_K": self.block_k,
+            "HEAD_DIM": self.head_dim,
+            "DIM_TILES": self.head_dim // 64,
+            "STAGES": STAGES,
+            "Q_AT": 0,
+            "K_AT": self.block_q * self.head_dim,
+            "V_AT": self.block_q * self.head_dim + of_tiles,
+            "THREADS": self.threads,
+            "CONSUMERS": self.consumers,
+            "V_TILE_BYTES": self.block_k * 128,
+            "BARRIERS": 1 + 4 * STAGES,
+            "Q_FULL": 0,
+            "K_FULL": 1,
+            "V_FULL": 1 + STAGES,
+            "K_EMPTY": 1 + 2 * STAGES,
+            "V_EMPTY": 1 + 3 * STAGES,
+            "HANDS_ON": producer > 0,
+            "PRODUCER_REGISTERS": producer,
+            "CONSUMER_REGISTERS": consumer,
+            "S_REGISTERS": self.block_k // 2,
+            "P_REGISTERS": self.block_k // 4,
+            "ACC_REGISTERS": self.head_dim // 2,
+            "QK": hopper.PRODUCTS[f"wgmma_m64n{self.block_k}k16_{kind}"],
+            "PV": hopper.PRODUCTS[f"wgmma_m64n{self.head_dim}k16_{kind}_rs_trans"],
+            "PACK": ptx.cvt_f16x2_f32 if kind == "f16" else ptx.cvt_bf16x2_f32,
+            "CAST": CASTS[self.dtype],
+            "TURNS": self.consumers == 2,
+        } | {name: name in self.switches for name in SWITCHES}
+
+
+def constants(case: Case, beside: Collection[str] = ()) -> Constants:
+    """The constants of a settled case; nothing is `beside` q, k and v."""
+    assert case.block_q is not None and case.block_k is not None
+    switches = tuple(name for name in SWITCHES if flash_mma_build.SWITCHES[name](case))
+    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches)
+
+
+def settle(kernel: Kernel, case: Case) -> Case:
+    """`case` with its tiles; Refusal where the kernel cannot run it."""
+    for name in ("seqlens_q", "seqlens_k"):  # a copy of a box knows one end of all sequences
+        if name in case.unusual:
+            raise Refusal(f"kernel {kernel.name} takes no {name}; got {getattr(case, name)}")
+    block_q, block_k = case.block_q or (FEW_BLOCK_Q if few_blocks(case) else BLOCK_Q), case.block_k or BLOCK_K
+    # tiles of one kernel are not those of the other
+    case = flash_mma_build.settle(kernel, case.but(block_q=None, block_k=None)).but(block_q=block_q, block_k=block_k)
+    for name, sizes in (("block_q", BLOCKS_Q), ("block_k", BLOCKS_K)):
+        if getattr(case, name) not in sizes:
+            raise Refusal(
+                f"{name} of kernel {kernel.name} is one of {', '.join(map(str, sizes))}; got {getattr(case, name)}"
+            )
+    return case
+
+
+def few_blocks(case: Case) -> bool:
+    """Whether tiles of BLOCK_Q rows leave multiprocessors without work."""
+    return case.batch * case.heads * -(-case.seqlen_q // BLOCK_Q) < MULTIPROCESSORS
+
+
+def contract(case: Case) -> Contract:
+    """The contract of a settled case: the arithmetic of `flash_mma`."""
+    return flash_mma_build.contract(case)

@@ -1,0 +1,25 @@
+"""Where numbers are that tensor cores multiply: in the registers of a lane, and in rows of shared memory.
+
+Of a 16x8 tile of sums lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t + 1 ("PTX ISA 9.0", matrix fragments for
+mma.m16n8k16). Rows of shared memory are chunks of 8 dims, 16 bytes, that change places by the last bits of their row.
+"""
+
+from numba import cuda
+
+
+@cuda.jit(device=True)
+def chunk(i, half, lane):
+    """Where dims 16 i + 8 half, ... begin in a row of which the last bits are those of the lane, as ldmatrix's are."""
+    return ((2 * i | half) ^ (lane & 7)) * 8
+
+
+@cuda.jit(device=True)
+def register(r, i, columns):
+    """Where a lane has element i of its row r, of so many `columns`: of 16 rows it has g and g + 8, pairs in turn."""
+    return r // 2 * (columns // 2) + i // 2 * 4 + r % 2 * 2 + i % 2
+
+
+@cuda.jit(device=True)
+def column(i, t):
+    """The column of that element: of every 8 columns a lane has two neighbours."""
+    return i // 2 * 8 + 2 * t + i % 2

@@ -1,0 +1,161 @@
+"""Split-K on tensor cores as the host knows it: its tiles, what a build binds capitals to, its launches, its splits."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workbench.case.case import Case
+from workbench.case.contract import Contract
+from workbench.cuda import flash_mma_build, ptx
+from workbench.cuda.device import CASTS, CONVERSIONS
+from workbench.cuda.flash_mma_build import DIMS_AT_ONCE, DTYPES, SWITCHES, padded
+from workbench.cuda.kernel import Kernel, Launch
+from workbench.refusal import Refusal
+
+__all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "constants", "contract", "fills", "launches", "settle"]
+
+#: rows of fragments; a warp takes 16 keys of a tile or more, and WARPS of them are enough
+BLOCKS_Q, BLOCKS_K, WARPS = (16, 32, 64), (16, 32, 64, 128), 4
+#: keys in a tile: of 64 a warp has 16, a fragment; and tiles of K and of V that a block has in shared memory
+DEFAULT_BLOCK_K, STAGES = 64, 2
+#: blocks along y of a grid
+MOST_TILES = 65535
+#: blocks of a multiprocessor that are counted on: two have bytes enough under way; and splits beyond which merging them
+#: takes longer than what it saves
+BLOCKS_AT_ONCE, MOST_SPLITS = 2, 256
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of a build."""
+
+    block_q: int
+    block_k: int
+    head_dim: int  #: padded: one of flash_mma_build.HEAD_DIMS
+    dtype: str
+    switches: tuple[str, ...] = ()  #: those of SWITCHES that are on
+    stages: int = STAGES  #: tiles of K, and of V, that are in shared memory
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block: one for each 16 keys of a tile, WARPS at most."""
+        return min(WARPS, self.block_k // 16)
+
+    @property
+    def threads(self) -> int:
+        """Threads in a block."""
+        return 32 * self.warps
+
+    @property
+    def rows(self) -> int:
+        """Rows of shared memory, of tiles of Q, K and V."""
+        return self.block_q + 2 * self.stages * self.block_k
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block for its tiles, which a launch asks for; there are probs besides, and a maximum and a
+        sum for each row and warp: 18 KiB at most.
+        """
+        return 2 * self.rows * self.head_dim
+
+    def names(self) -> dict[str, Any]:
+        """Capital name in the kernel's source -> its value."""
+        half = self.dtype == "float16"
+        warp_keys, warp_dims, lane_rows = self.block_k // self.warps, self.head_dim // self.warps, self.block_q // 8
+        return {
+            "BLOCK_Q": self.block_q,
+            "BLOCK_K": self.block_k,
+            "HEAD_DIM": self.head_dim,
+            "CHUNKS": self.head_dim // DIMS_AT_ONCE,
+            "STAGES": self.stages,
+            # groups of copies are asked for in the order K, V, K, ...: behind those that a product needs
+            "K_PENDING": 2 * self.stages - 2,
+            "V_PENDING": 2 * self.stages - 1,
+            "WARPS": self.warps,
+            "THREADS": self.threads,
+            "WARP_KEYS": warp_keys,
+            "WARP_DIMS": warp_dims,
+            "LANE_ROWS": lane_rows,
+            # of a product over dims, that are unrolled: all of them where registers suffice
+            "DIM_STEPS": self.head_dim // 16 if self.block_q <= 32 else 2,
+            "LANE_DIMS": self.head_dim // 32,
+            "ROWS_AT_ONCE": self.threads * DIMS_AT_ONCE // self.head_dim,
+            "PROBS_SIZE": self.block_q * self.block_k // 2,
+            "STATES_SIZE": self.block_q * self.warps,
+            "ACC_SIZE": self.head_dim * self.warps,
+            "Q_AT": 0,
+            "K_AT": self.block_q,
+            "V_AT": self.block_q + self.stages * self.block_k,
+            # bits of a row by which its chunks of 8 probs change places: so many chunks has a row at least
+            "PROBS_SWIZZLE": min(8, self.block_k // 8) - 1,
+            "S_REGISTERS": lane_rows * warp_keys // 4,
+            "V_REGISTERS": warp_dims // 4,
+            "ACC_REGISTERS": lane_rows * warp_dims // 4,
+            "MMA": ptx.mma_m16n8k16_f16 if half else ptx.mma_m16n8k16_bf16,
+            "PACK": ptx.cvt_f16x2_f32 if half else ptx.cvt_bf16x2_f32,
+            "CAST": CASTS[self.dtype],
+            "STORE": CONVERSIONS[self.dtype][1],
+            "LOAD": ptx.ld_v2_f32 if self.head_dim == 64 else ptx.ld_v4_f32,
+        } | {name: name in self.switches for name in SWITCHES}
+
+
+def constants(case: Case, beside: Collection[str] = ()) -> Constants:
+    """The constants of a settled case; nothing is `beside` q, k and v."""
+    assert case.block_q is not None and case.block_k is not None
+    switches = tuple(name for name, is_on in SWITCHES.items() if is_on(case))
+    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches, STAGES)
+
+
+def settle(kernel: Kernel, case: Case) -> Case:
+    """`case` with its tiles, in 2 splits where none are given; Refusal where the kernel cannot run it."""
+    rows = case.seqlen_q * (case.heads // case.kv_heads)
+    block_q = next((size for size in BLOCKS_Q if size >= rows), BLOCKS_Q[-1])
+    case = case.but(block_q=case.block_q or block_q, block_k=case.block_k or DEFAULT_BLOCK_K, splits=case.splits or 2)
+    case = flash_mma_build.settle(kernel, case.but(pack_gqa=False)).but(pack_gqa=True)
+    for name, sizes in (("block_q", BLOCKS_Q), ("block_k", BLOCKS_K)):
+        if getattr(case, name) not in sizes:
+            raise Refusal(
+                f"{name} of kernel {kernel.name} is one of {', '.join(map(str, sizes))}; got {getattr(case, name)}"
+            )
+    if (tiles := launches(case)[0].grid[1]) > MOST_TILES:
+        raise Refusal(
+            f"kernel {kernel.name} is for few queries, and has a block for each tile of {case.block_q} queries and heads "
+            f"of a group, {MOST_TILES} of all kv heads at most; got {tiles}"
+        )
+    return case
+
+
+def launches(case: Case) -> list[Launch]:
+    """A block for each split, tile of packed rows, kv head and batch; then one for each row."""
+    assert case.block_q is not None and case.splits is not None
+    query_tiles = -(-case.seqlen_q * (case.heads // case.kv_heads) // case.block_q)
+    partials = ("partial_O", "partial_max", "partial_sum")
+    return [
+        Launch("split_mma_forward", (case.splits, case.kv_heads * query_tiles, case.batch), partials),
+        Launch("split_mma_reduce", (case.seqlen_q, case.heads, case.batch)),
+    ]
+
+
+def fills(case: Case, multiprocessors: int) -> int:
+    """The number of splits with which a GPU ends first, the least where several do.
+
+    Of BLOCKS_AT_ONCE blocks that a multiprocessor has at a time each takes a turn for every tile of its split, and one
+    more to begin and to end, in which nothing of its own is under way; the others wait for the last of them. It is the
+    rule of FlashAttention's `num_splits_heuristic`, that the last wave of blocks be full, with the tiles counted.
+    """
+    first, _ = launches(case)
+    assert case.block_k is not None
+    _, rows, batch = first.grid
+    tiles, slots = -(-case.seqlen_k // case.block_k), BLOCKS_AT_ONCE * multiprocessors
+
+    def turns(splits: int) -> int:
+        return -(-rows * batch * splits // slots) * (-(-tiles // splits) + 1)
+
+    return min(range(1, min(tiles, MOST_SPLITS) + 1), key=turns)
+
+
+def contract(case: Case) -> Contract:
+    """The contract of a settled case: the arithmetic of `flash_mma`, but that lanes add up their sums at each tile, and
+    that out is a quotient.
+    """
+    return replace(flash_mma_build.contract(case), splits=case.splits, row_sum_lanes=1, fast_math=False)
