@@ -43,7 +43,8 @@ def printed(page: Path, command: str, folder: Path) -> tuple[str, int]:
     program, *words = shlex.split(command)
     words = [sys.executable, *PROGRAMS[program], *words]
     # a screen is a user's: where CI is set, pytest writes whole messages into its summary
-    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
+    ours = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{command} exits with {done.returncode}:\n{done.stderr}")

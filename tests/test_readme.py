@@ -94,7 +94,11 @@ def test_reading_a_report_explains_every_line_of_one():
     def of(judged):
         return [line for full in (False, True) for line in findings(judged, full=full)]
 
+    def one_key(q, k, v, *, scale, causal):
+        return np.repeat(v, q.shape[2], axis=2)
+
     small = Case(seqlen=20, head_dim=8, block_q=16, block_k=16)
+    no_keys = Case(seqlen_q=4, seqlen_k=1, head_dim=8, causal=True)
     out_alone = run("flash", small, probes="output", backend="emulator")
     lines = [
         *of(diff(run("split_k", small, faults=["reduce-double-counts-sum"], backend="emulator"))),
@@ -102,6 +106,7 @@ def test_reading_a_report_explains_every_line_of_one():
         *of(diff(out_alone)),
         *of(diff(run(lambda q, k, v, *, scale, causal: (2 * q, q[..., 0].astype(np.float32)), small))),
         *of(diff(run(lambda q, k, v, *, scale, causal: q * np.nan, small))),
+        *(line for said in ("empty_out=0", "empty_out=any") for line in of(diff(run(one_key, no_keys, contract=said)))),
         *of(diff(run("flash", small.but(input_std=3e37), backend="emulator"))),
     ]
     assert len(lines) > 40

@@ -1,16 +1,21 @@
-"""Files: the folder that keeps compiled kernels between processes, files that are whole or not there, and which file
-it is: its hash, and whether it is of Python's installation.
+"""Files: the folder that keeps compiled kernels between processes, files that are whole or not there, which file it is
+(its hash, and whether it is of Python's installation), and sources beside it.
 """
 
 import hashlib
 import os
 import sysconfig
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
 from workbench.process import unfinished
 from workbench.refusal import Refusal
+
+#: what code may be compiled from, and where that is looked for, beside what was built or uses it
+SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
+_FOLDERS = (".", "csrc", "src", "cuda", "kernels", "include")
 
 
 def cache_folder() -> Path:
@@ -35,10 +40,18 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise Refusal(f"{path} cannot be written: {error.strerror}") from None
 
 
+@cache  # sysconfig makes up its paths anew at every call, and every run asks this of each shared object
 def of_python(path: Path) -> bool:
     """Whether a file is of Python's installation or environment."""
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return any(path.is_relative_to(Path(folder).resolve()) or path.is_relative_to(folder) for folder in folders)
+
+
+def sources_beside(folder: Path) -> Iterator[Path]:
+    """The sources in a folder, and in those folders of it that usually hold them."""
+    for path in sorted(path for name in _FOLDERS for path in (folder / name).glob("*")):
+        if path.suffix in SOURCES and path.is_file():
+            yield path
 
 
 def sha256_of(path: Path) -> str:

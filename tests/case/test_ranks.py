@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workbench.case.ranks import ORDERS, Rank, bounds_of, dealt, indices, of_lists
+from workbench.case.ranks import ORDERS, Rank, bounds_of, dealt, indices, of_lists, spoken
 from workbench.refusal import Refusal
 
 
@@ -32,3 +32,9 @@ def test_a_rank_survives_json() -> None:
 
 def test_bounds_are_those_of_keys_one_rank_behind_the_other() -> None:
     assert bounds_of([Rank((range(0, 4), range(12, 16))), Rank(()), Rank((range(4, 12),))]) == (0, 8, 8, 16)
+
+
+def test_splits_are_said_to_be_ranks_but_for_names() -> None:
+    words = "per-split: 4 splits, the last split's tile, log(splits) of split_k with splits=4, split_bounds and split=2"
+    said = "per-rank: 4 ranks, the last rank's tile, log(ranks) of split_k with splits=4, split_bounds and split=2"
+    assert spoken(words, (Rank(()),)) == said and spoken(words, ()) == words

@@ -1,6 +1,7 @@
 """Files of users: loaded once, with the modules beside them, and what they return, print and end is not the workbench's."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,12 @@ def test_a_file_is_loaded_again_where_it_or_a_module_beside_it_changed(tmp_path:
     written(tmp_path, later=LATER)
     (tmp_path / "mine.cu").write_text("// another\n")
     assert diff(run(target, CASE)).verdict == "rounding" and loads(tmp_path) == 4
+
+
+def test_a_function_whose_folder_is_gone_runs_as_it_was_loaded(tmp_path: Path) -> None:
+    function = find(written(tmp_path / "gone", mine=SIMPLE))
+    shutil.rmtree(tmp_path / "gone")
+    assert diff(run(function, CASE)).verdict == "rounding"
 
 
 def test_a_gate_is_told_where_a_row_says_that_it_fails(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_options_that_belong_together_stand_together():
     }
     assert {"--arrays", "--layout", "--runs"} <= {*found["A kernel of yours"]}
     assert {"--json", "-v", "--out", "--fail-on", "-h"} == {*found["What is printed"]}
-    assert {*found["Kernels on codes"]} == {flag(name) for name in QUANTISED}
+    assert {*found["Kernels on quantised codes"]} == {flag(name) for name in QUANTISED}
 
 
 @pytest.mark.parametrize("words", [("faults",), ("bench", "verdicts"), ("doctor",)], ids=" ".join)

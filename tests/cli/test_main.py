@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from workbench import Case, progress, run, save
 from workbench.cli import main as cli
 from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.cuda.kernels import KERNELS
 from workbench.report import text
 
 SMALL = ["--seqlen", "20", "--head-dim", "8", "--block-q", "16", "--block-k", "16", "--backend", "emulator"]
@@ -204,7 +205,7 @@ def test_untestable_exits_with_1() -> None:
     [
         (
             ["flsh"],
-            "unknown kernel 'flsh'; kernels are flash, flash_mma, split_k, fp8, a foreign one is given as path.py:function, a trace as FILE.safetensors",
+            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma, a foreign one is given as path.py:function, a trace as FILE.safetensors",
         ),
         (
             ["flash", "--fault", "reduce-double-counts-sum"],
@@ -243,7 +244,7 @@ def test_untestable_exits_with_1() -> None:
         (["mine.py:attention"], "mine.py: no such file"),
         (
             ["mine.py:attention", "--limit-gb", "1"],
-            "limit_gb is for kernels of ours (flash, flash_mma, split_k, fp8); mine.py:attention is a foreign one",
+            "limit_gb is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); mine.py:attention is a foreign one",
         ),
         (
             ["flash", "--full", "--fault", "flash-no-causal-mask"],
@@ -313,7 +314,7 @@ def test_faults_and_kernels_are_listed() -> None:
     faults = json.loads(workbench("faults", "--json").stdout)
     assert [fault["id"] for fault in faults["faults"]] == list(CATALOGUE) and faults["schema"] == "workbench.faults/1"
     kernels = json.loads(workbench("kernels", "--json").stdout)
-    assert [kernel["name"] for kernel in kernels["kernels"]] == ["flash", "flash_mma", "split_k", "fp8"]
+    assert [kernel["name"] for kernel in kernels["kernels"]] == [*KERNELS]
     outs = [stage for stage in kernels["stages"] if stage["stage"] == "out"]
     assert [(one["axes"], one["of"]) for one in outs] == [
         ("bhqd", ["flash", "fp8", "block_scaled"]),
@@ -427,8 +428,9 @@ def test_a_fault_brings_the_length_at_which_it_shows() -> None:
 
 
 def test_check_refuses_what_it_cannot_run() -> None:
-    assert message("check", "my.py:kernel") == (
-        "check runs kernels of ours (flash, flash_mma, split_k, fp8) on the emulator, and path.py:function with --backend cuda; got 'my.py:kernel'"
+    assert message("check", "my.py:kernel") == "my.py: no such file"
+    assert message("check", "run.safetensors") == (
+        "run.safetensors is a trace, which is not run: `workbench.load` reads it"
     )
     refused = workbench(*CHECK, "--schedules", "0")
     assert refused.exit_code == 2 and "Invalid value for '--schedules': 0 is not in the range x>=1." in refused.stderr

@@ -4,6 +4,7 @@ import sys
 import types
 from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,20 @@ def test_what_a_function_takes_it_is_given(target: str, case: Case) -> None:
     judged = diff(run(target, case, device="cpu"))
     assert judged.verdict in RIGHT, (judged.verdict, judged.origins)
     assert [stage.name for stage in judged] == ["out", "lse"][: 2 if ADAPTERS[target].lse else 1]
+
+
+def test_functions_of_a_case_import_what_lies_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("STEP = 0.05\n")
+    (tmp_path / "mods.py").write_text(
+        "def relative(score, b, h, q_idx, kv_idx):\n"
+        "    from beside import STEP\n"
+        "    return score + STEP * (q_idx - kv_idx)\n"
+        "def third(b, h, q_idx, kv_idx):\n"
+        "    import beside\n"
+        "    return (q_idx + 2 * kv_idx + h) % 3 != 0\n"
+    )
+    case = SMALL.but(score_mod=f"{tmp_path}/mods.py:relative", mask_mod=f"{tmp_path}/mods.py:third")
+    assert diff(run(FLEX, case)).verdict in RIGHT
 
 
 @pytest.mark.parametrize("target", ADAPTERS)
@@ -266,7 +281,16 @@ def test_a_target_is_the_function_by_its_own_name_or_itself() -> None:
         trace = run(target, SMALL.but(causal=True))
         assert diff(trace).verdict in RIGHT and trace.contract.scores_dtype == "float32"  # of its preset
         assert diff(trace).verdict == diff(trace.rerun(SMALL)).verdict
+
+
+def test_what_is_known_of_a_function_gives_way_to_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(SDPA, HALF, contract="probs_dtype=float32").contract.probs_dtype == "float32"
+    assert run(FLEX, HALF).contract.empty_out == 0 and run(SDPA, HALF).contract.empty_out != "any"
+    assert run(FLEX, HALF, contract="empty_out=any").contract.empty_out == "any"
+    on = ADAPTERS[SDPA].on["cuda"]
+    monkeypatch.setitem(ADAPTERS, SDPA, replace(ADAPTERS[SDPA], on={"cpu": on}))
+    assert run(SDPA, HALF).contract.empty_out == "any"
+    assert run(SDPA, HALF, contract="empty_out=0").contract.empty_out == 0
 
 
 def test_what_is_not_installed_or_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -377,22 +377,22 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
         (
             {"probes": "lean"},
             Refusal,
-            "probes is for kernels of ours (flash, flash_mma, split_k, fp8); <lambda> is a foreign one",
+            "probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); <lambda> is a foreign one",
         ),
         (
             {"case": CASE.but(scores="mma")},
             Refusal,
-            "scores is for kernels of ours on codes (fp8); <lambda> is a foreign one",
+            "scores is for kernels of ours on quantised codes (fp8, fp8_wgmma); <lambda> is a foreign one",
         ),
         (
             {"case": CASE.but(quantiser_scale="static")},
             Refusal,
-            "quantiser_scale is for kernels on codes: say codes too; <lambda> got none",
+            "quantiser_scale is for kernels on quantised codes: say codes too; <lambda> got none",
         ),
         (
             {"faults": ["x"]},
             Refusal,
-            "fault is for kernels of ours (flash, flash_mma, split_k, fp8); <lambda> is a foreign one",
+            "fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); <lambda> is a foreign one",
         ),
     ],
 )

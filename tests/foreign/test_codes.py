@@ -210,7 +210,7 @@ def test_wrong_usage_is_refused() -> None:
 
     takes, plain = given_codes("e4m3", "out"), given_floats("e4m3", "out")
     assert refusal(takes, CASE) == (
-        "kernel takes codes, as its keyword scale_q says: choose codes of simulated, e4m3, e5m2, mxfp8-e4m3, "
+        "kernel takes quantised codes, as its keyword scale_q says: choose codes of simulated, e4m3, e5m2, mxfp8-e4m3, "
         "mxfp8-e5m2, nvfp4, int8, int4"
     )
     codes: dict[str, Any] = {}
@@ -218,7 +218,7 @@ def test_wrong_usage_is_refused() -> None:
         codes[f"codes_{x}"], codes[f"scale_{x}"] = quantize(array, "e4m3", saturate=True)
     assert diff(run(takes, CASE.but(codes="e4m3"), inputs=codes)).verdict == "rounding"
     assert refusal(plain, CASE.but(codes="e4m3"), inputs=codes) == (
-        "kernel takes no codes, which are among the inputs: a function that does has the keywords scale_q, scale_k, "
+        "kernel takes no quantised codes, which are among the inputs: a function that does has the keywords scale_q, scale_k, "
         "scale_v, or the last two for codes of k and v"
     )
 

@@ -160,7 +160,7 @@ def test_what_cannot_be_fed_is_refused(tmp_path: Path) -> None:
     for target, feed, message in [
         ("flash", {"acc": "reference"}, "kernel flash takes no stages from outside; got acc"),
         ("split_k", {"qk": "reference"}, "kernel split_k takes partial_O, partial_max, partial_sum from outside; got qk"),
-        ("fp8", {"codes_q": "reference"}, "kernel fp8: codes and scales come in pairs; codes_q is alone"),
+        ("fp8", {"codes_q": "reference"}, "kernel fp8: quantised codes and scales come in pairs; codes_q is alone"),
         ("split_k", {"partial_max": str(tmp_path / "x.npz")}, f"{tmp_path}/x.npz holds no partial_max; it holds partial_O"),
         (
             "split_k",

@@ -69,11 +69,11 @@ def test_nothing_is_listed_where_no_package_ships_any() -> None:
         ),
         (
             {},
-            "^unknown kernel 'shipped'; kernels are flash, flash_mma, split_k, fp8, a foreign one is given as path.py:function",
+            "^unknown kernel 'shipped'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma, a foreign one is given as path.py:function",
         ),
         (
             {"other": "shippedtwo_kernels:forward"},
-            "^unknown kernel 'shipped'; kernels are flash, flash_mma, split_k, fp8, other, ",
+            "^unknown kernel 'shipped'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma, other, ",
         ),
     ],
     ids=["no module", "no function", "not a function", "none", "another"],
@@ -99,6 +99,6 @@ def test_one_name_of_two_packages_is_refused(site: Path) -> None:
 def test_faults_are_for_kernels_of_ours(site: Path) -> None:
     ship(site, "shippedone", {"shipped": "shippedone_kernels:forward"})
     with pytest.raises(
-        Refusal, match=r"^fault is for kernels of ours \(flash, flash_mma, split_k, fp8\); shipped is a foreign one$"
+        Refusal, match=r"^fault is for kernels of ours \(flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma\); shipped is a foreign one$"
     ):
         run("shipped", Case(seqlen=8), faults=["x"])

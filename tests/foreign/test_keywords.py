@@ -194,6 +194,9 @@ def capped(q, k, v, *, scale, causal, softcap=None):
 def paged(q, k, v, *, scale, causal, block_table): ...
 
 
+def dropping(q, k, v, *, scale, causal, dropout_p): ...
+
+
 @pytest.mark.parametrize(
     ("function", "case", "message"),
     [
@@ -202,6 +205,7 @@ def paged(q, k, v, *, scale, causal, block_table): ...
         (capped, SMALL.but(alibi_slopes=(0.5, 1.0)), "capped takes no alibi_slopes, which the case has (alibi_slopes=0.5,1.0): give it the keyword; it takes softcap"),
         (capped, SMALL.but(sinks="normal"), "capped takes no sinks, which the case has (sinks=normal): give it the keyword; it takes softcap"),
         (capped, SMALL.but(dropout_p=0.5), "capped takes no dropout_p, which the case has (dropout_p=0.5): give it the keyword; it takes softcap"),
+        (dropping, SMALL.but(dropout_p=0.5), "dropping takes no dropout_mask, which says which probs dropout_p=0.5 keeps: give it the keyword; it takes dropout_p"),
         (capped, SMALL.but(score_mod=relative), f"capped takes no score_mod, which the case has (score_mod={__name__}:relative): give it the keyword; it takes softcap"),
         (capped, SMALL.but(mask_mod=third), f"capped takes no mask_mod, which the case has (mask_mod={__name__}:third): give it, or mask; it takes softcap"),
         (capped, RAGGED, "capped takes no cu_seqlens_q, seqlens_k or mask, which tells seqlens_q=9,0,4, seqlens_k=6,3,12: give it one of these keywords; it takes softcap"),
@@ -212,6 +216,14 @@ def paged(q, k, v, *, scale, causal, block_table): ...
 )  # fmt: skip
 def test_what_a_function_does_not_take_is_refused(function: Any, case: Case, message: str) -> None:
     assert refusal(run, function, case) == message
+
+
+def test_a_dropout_mask_without_dropout_is_refused() -> None:
+    inputs = dict(zip("qkv", SMALL.inputs(), strict=True)) | {"dropout_mask": np.eye(9, 12, dtype=bool)}
+    for target in (everything, "flash"):
+        assert refusal(run, target, SMALL, inputs=inputs).endswith(
+            ": dropout_mask needs dropout_p: probs that are kept are divided by 1 - dropout_p"
+        )
 
 
 def test_distances_of_alibi_in_a_ragged_batch_need_lengths() -> None:
@@ -228,4 +240,7 @@ def test_codes_lie_in_boxes() -> None:
     def kernel(q, k, v, *, scale, causal, scale_q, scale_k, scale_v, cu_seqlens_q, cu_seqlens_k): ...
 
     case = RAGGED.but(codes="e4m3")
-    assert refusal(run, kernel, case) == "kernel: codes are handed over in boxes, and neither packed nor in pages"
+    assert (
+        refusal(run, kernel, case)
+        == "kernel: quantised codes are handed over in boxes, and neither packed nor in pages"
+    )

@@ -160,21 +160,28 @@ def test_in_a_process_of_its_own(mine: Path) -> None:
 
 @pytest.fixture
 def numba_kernel(tmp_path: Path) -> str:
-    """The file of docs/numba-kernels.md, with a dump of scores, under a name that no other test imports."""
-    kernel, wrapper = re.findall(r"```python\n(.*?)```", (ROOT / "docs/numba-kernels.md").read_text(), re.DOTALL)[:2]
-    source = (kernel + wrapper).replace("q, k, v, out, lse, scale", "q, k, v, out, lse, dump, scale")
-    source = source.replace(
-        "                larger = ", "                dump[b, h, row, first + j] = score\n                larger = "
-    )
-    source = source.replace("(q, k, v, out, lse, np", "(q, k, v, out, lse, scores, np")
-    source = source.replace("    grid = ", "    scores = np.empty((1, 1, 16, 16), np.float32)\n    grid = ")
-    (tmp_path / "in_numba.py").write_text(source.replace('return {"out"', 'return {"scores": scores, "out"'))
+    """The file of docs/numba-kernels.md, with scores as an output of the kernel, no probe, under a name that no other
+    test imports.
+    """
+    source = re.findall(r"```python\n(.*?)```", (ROOT / "docs/numba-kernels.md").read_text(), re.DOTALL)[0]
+    for before, after in (
+        ("q, k, v, out, lse, scale", "q, k, v, out, lse, dump, scale"),
+        ("probe.scores[", "dump["),
+        ("out, lse, np.float32(scale)", "out, lse, scores, np.float32(scale)"),
+        ("    grid = ", "    scores = cuda.device_array((1, 1, 16, 16), np.float32)\n    grid = "),
+        ("return out.copy_to_host(), lse.copy", 'return {"scores": scores, "out": out.copy_to_host(), "lse": lse.copy'),
+        ("lse.copy_to_host()", "lse.copy_to_host()}"),
+    ):
+        assert source.count(before) == 1
+        source = source.replace(before, after)
+    (tmp_path / "in_numba.py").write_text(source)
     return f"{tmp_path}/in_numba.py:attention"
 
 
 def test_numba(numba_kernel: str) -> None:
     assert texts(find(numba_kernel)) == {
         "scores": "score *= scale",
+        "row_max": "row_max, row_sum = larger, row_sum * correction + prob",
         "out": "out[b, h, row, d] = acc[d] / row_sum",
         "lse": "lse[b, h, row] = row_max + math.log(row_sum)",
     }

@@ -205,7 +205,7 @@ def test_what_is_no_result_of_a_merge_is_refused() -> None:
         run(lambda outs, lses: {"partial_max": lses}, CASE)
     with pytest.raises(Refusal, match=r"merge_weight has the shape of lses, \[4, 1, 2, 24\]; got \[1, 2, 4, 24\]"):
         run(lambda outs, lses: {"merge_weight": np.moveaxis(lses, 0, 2)}, CASE)
-    with pytest.raises(Refusal, match="reads no codes"):
+    with pytest.raises(Refusal, match="reads no quantised codes"):
         run(by_division, CASE.but(codes="e4m3"))
 
 

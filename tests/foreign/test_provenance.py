@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from workbench import Case, Refusal, diff, load, run, save
 from workbench.cli.main import commands
-from workbench.foreign.collect import failed, files
+from workbench.foreign.collect import failed, files, of_run
+from workbench.foreign.find import find
 from workbench.trace.provenance import File, Provenance
 from workbench.trace.stale import since
 
@@ -146,6 +147,14 @@ def test_a_foreign_run_tells_its_files(mine: str, tmp_path: Path) -> None:
     assert found.versions["numpy"] == np.__version__ and found.device
     save(trace, tmp_path / "x.safetensors")
     assert load(tmp_path / "x.safetensors").provenance == found
+
+
+def test_a_file_that_was_edited_between_two_runs_is_told_anew(mine: str, tmp_path: Path) -> None:
+    function, source = find(f"{mine}:attention"), tmp_path / "mine.cu"
+    before = of_run(function)
+    source.write_text("// another kernel\n")
+    (changed,) = {*of_run(function).files} - {*before.files}
+    assert (Path(changed.path), changed.sha256) == (source, hashlib.sha256(source.read_bytes()).hexdigest())
 
 
 def test_kernels_of_ours_are_told_by_their_versions() -> None:

@@ -278,7 +278,7 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
             lambda x: x.update(colour=np.zeros(3, np.float32)),
             "FILE: the file holds colour, which the manifest does not name",
         ),
-        (lambda x: x.pop("k"), "FILE: k is missing, and so are codes and scales that were put in for it"),
+        (lambda x: x.pop("k"), "FILE: k is missing, and so are quantised codes and scales that were put in for it"),
     ],
 )
 def test_wrong_arrays_are_refused(saved: Path, change: Callable[[Any], Any], message: str) -> None:

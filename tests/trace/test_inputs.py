@@ -95,7 +95,7 @@ def test_float8_tensors_tell_their_format(tmp_path: Path) -> None:
     case = case_of(load_inputs(path), "file", scores="scalar")
     assert case.codes == "e5m2" and diff(run("fp8", case, inputs=path, backend="emulator")).verdict == "rounding"
     assert refusal(run, "fp8", case.but(codes="e4m3"), inputs=path) == (
-        f"{path}: codes are e5m2, and the case says e4m3"
+        f"{path}: quantised codes are e5m2, and the case says e4m3"
     )
     torch = pytest.importorskip("torch", reason="torch is not installed")
     tensors = {name: torch.from_numpy(x.view(np.uint8) if "codes" in name else x) for name, x in given.items()}
@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_refused() -> None:
     for given, message in [
         ({"q": arrays["q"], "k": arrays["k"]}, "here: v is missing; give v, or codes_v and scale_v"),
         (arrays | {"out": arrays["q"]}, f"here: inputs are {', '.join((*INPUTS, *OF_QUANTISER))}, mask, bias, dropout_mask, alibi_slopes, sinks; got out"),
-        (arrays | {"codes_q": codes["codes_q"]}, "here: codes and scales come in pairs; codes_q is alone"),
+        (arrays | {"codes_q": codes["codes_q"]}, "here: quantised codes and scales come in pairs; codes_q is alone"),
         (arrays | {"q": arrays["q"][0]}, "here: q must have axes [batch head row dim]; got shape [4, 20, 64]"),
         (
             arrays | {"q": arrays["q"].astype(np.float64)},
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ),
         (
             codes | {"codes_k": codes["codes_k"].view(ml_dtypes.float8_e4m3fn), "codes_v": codes["codes_v"].view(ml_dtypes.float8_e5m2)},
-            "here: codes must have one format; got e4m3, e5m2",
+            "here: quantised codes must have one format; got e4m3, e5m2",
         ),
         (
             codes | {"scale_k": np.ones((2, 2), np.float32)},
@@ -183,13 +183,13 @@ def test_what_does_not_fit_is_refused() -> None:
     ]:  # fmt: skip
         assert refusal(normalised, given, "here") == message
     assert refusal(run, "flash", CASE, inputs=codes) == (
-        f"kernel flash reads no codes; among the inputs are {', '.join(QUANTISED_INPUTS)}"
+        f"kernel flash reads no quantised codes; among the inputs are {', '.join(QUANTISED_INPUTS)}"
     )
     assert refusal(run, "fp8", CASE, inputs=codes | {"scale_k": np.ones(3, np.float32)}) == (
         "kernel fp8: scale_k has axes [h] and must have shape [2] for this case; got [3]"
     )
     assert refusal(run, "fp8", CASE, inputs=codes, faults=["no-saturation"]) == (
-        "fault no-saturation is in the quantiser, which does not run on codes from outside"
+        "fault no-saturation is in the quantiser, which does not run on quantised codes from outside"
     )
     assert refusal(CASE.but(distribution="given").inputs) == (
         "a case of distribution given draws no inputs: they are put in (--inputs FILE)"

@@ -115,9 +115,17 @@ def test_what_is_not_of_one_run_is_refused(tmp_path: Path) -> None:
     changed(tmp_path, 1, schema="workbench.rank/9")
     with pytest.raises(Refusal, match="not what a rank leaves: .* schema 'workbench.rank/1'; got 'workbench.rank/9'"):
         load_ranks(tmp_path)
-    changed(tmp_path, 1, schema="workbench.rank/1", rank="1")
-    with pytest.raises(Refusal, match="rank1.safetensors: not what a rank leaves: .*'rank' must be a whole number"):
-        load_ranks(tmp_path)
+    right = {"schema": "workbench.rank/1", "rank": 1, "ranks": RANKS, "results": [], "case": CASE.as_dict()}
+    for wrong, message in (
+        ({"rank": "1"}, "the manifest's 'rank' must be a whole number of at least 0; got \"1\""),
+        ({"ranks": 0}, "the manifest's 'ranks' must be a whole number of at least 1; got 0"),
+        ({"results": [["out"]]}, "the manifest's 'results' must be a list of some of merge_max, .*; got .*\"out\""),
+        ({"case": {"seqlens": 4}}, "the case has unknown fields seqlens; its fields are "),
+        ({"case": {"heads": "two"}}, "heads must be a whole number of at least 1; got 'two'"),
+    ):
+        changed(tmp_path, 1, **{**right, **wrong})
+        with pytest.raises(Refusal, match=f"rank1.safetensors: not what a rank leaves: {message}"):
+            load_ranks(tmp_path)
 
 
 def test_what_does_not_fit_the_case_is_refused(tmp_path: Path) -> None:

@@ -254,13 +254,13 @@ FIELDS: Mapping[str, Field] = {
     "codes": Field(
         QUANTISER,
         _one_of("simulated", "e4m3", "e5m2", "mxfp8-e4m3", "mxfp8-e5m2", "nvfp4", "int8", "int4"),
-        "Codes of fp8: simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8 or int4 [simulated]",
+        "Quantised codes of fp8: simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8 or int4 [simulated]",
         on_codes=True,
     ),
     "codes_of": Field(
         QUANTISER,
         _one_of("qkv", "kv"),
-        "What has codes: qkv, or kv, a KV cache, whose q is read as it is [qkv, or as the function's keywords say]",
+        "What is quantised: qkv, or kv, a KV cache, whose q is read as it is [qkv, or as the function's keywords say]",
         on_codes=True,
     ),
     "scores": Field(
@@ -281,7 +281,7 @@ FIELDS: Mapping[str, Field] = {
     "scale_of": Field(
         QUANTISER,
         _one_of("head", "token", "block"),
-        "What shares a scale of codes: a head, a token (a row of a head), or a block of its dims [by --codes]",
+        "What shares a scale of quantised codes: a head, a token (a row of it), or a block of its dims [by --codes]",
         on_codes=True,
     ),
     "seed": Field(DRAWN, Whole(at_least=0), "Seed of the inputs [0]"),

@@ -106,6 +106,13 @@ def kinds_of(codes: str | None) -> tuple[str, ...]:
     return ("scale", "zero", "global") if codes is None else FORMATS[codes].kinds
 
 
+def beside(codes: str, coded: str) -> list[str]:
+    """The stages that codes of the inputs `coded`, such as kv, are decoded with: their scales, and the zero points and
+    scales of tensors that the format has.
+    """
+    return [f"{kind}_{x}" for kind in FORMATS[codes].kinds for x in coded]
+
+
 def said_by(dtype: str | None, codes: str | None) -> bool:
     """Whether codes in the dtype of the format `dtype` may be of the format `codes`."""
     return dtype is None or codes is None or FORMATS[dtype].dtype == FORMATS[codes].dtype

@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.case import Case
-from workbench.case.formats import BY_DTYPE, FORMATS
+from workbench.case.formats import BY_DTYPE, FORMATS, beside
 from workbench.case.masks import mask_of_mod, spread
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OF_HEADS, OF_QUANTISER, STAGES, scaled, shape
 from workbench.floats import DTYPES, FLOATS
@@ -43,7 +43,7 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
     for x in INPUTS:
         halves = [name for name in (f"codes_{x}", f"scale_{x}") if name in arrays]
         if len(halves) == 1:
-            raise Refusal(f"{where}: codes and scales come in pairs; {halves[0]} is alone")
+            raise Refusal(f"{where}: quantised codes and scales come in pairs; {halves[0]} is alone")
         if not halves and x not in arrays:
             raise Refusal(f"{where}: {x} is missing; give {x}, or codes_{x} and scale_{x}")
     dtypes = {str(arrays[x].dtype) for x in INPUTS if x in arrays}
@@ -51,7 +51,7 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
         raise Refusal(f"{where}: q, k and v must have one dtype; got {', '.join(sorted(dtypes))}")
     formats = {BY_DTYPE[arrays[f"codes_{x}"].dtype] for x in INPUTS if _float8(arrays.get(f"codes_{x}"))}
     if len(formats) > 1:
-        raise Refusal(f"{where}: codes must have one format; got {', '.join(sorted(formats))}")
+        raise Refusal(f"{where}: quantised codes must have one format; got {', '.join(sorted(formats))}")
     return arrays
 
 
@@ -146,10 +146,10 @@ def put_in(arrays: Arrays, case: Case, where: str) -> dict[str, np.ndarray]:
         elif name in arrays:
             found[name] = _scale(name, arrays[name], case, where)
     for x in INPUTS if case.codes is not None else ():
-        due = [f"{kind}_{x}" for kind in ("codes", *FORMATS[str(case.codes)].kinds)]
+        due = [f"codes_{x}", *beside(str(case.codes), x)]
         here = [name for name in OF_QUANTISER if name in found and name.endswith(f"_{x}")]
         if len(here) == 1:
-            raise Refusal(f"{where}: codes and scales come in pairs; {here[0]} is alone")
+            raise Refusal(f"{where}: quantised codes and scales come in pairs; {here[0]} is alone")
         if here and {*here} != {*due}:
             raise Refusal(f"{where}: {case.codes} codes are {', '.join(due)}; got {', '.join(here)}")
         if here and (largest := int(found[f"codes_{x}"].max())) >= (n := len(FORMATS[str(case.codes)].values)):

@@ -7,7 +7,8 @@ that NumPy's arrays do not suit is given tensors, in float64 and int64.
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,18 @@ def function_of(mod: str | Callable[..., Any], field: str) -> Callable[..., Any]
     if not callable(found := getattr(module, name, None)):
         raise Refusal(f"{field}={mod}: {path} has no function {name}")
     return found
+
+
+@contextmanager
+def running(**mods: Any) -> Iterator[None]:
+    """Within it somebody else calls these functions, given by field, which may import from the folders of their files;
+    None is a field that a case does not have.
+    """
+    with ExitStack() as stack:
+        for field, mod in mods.items():
+            if mod is not None:
+                stack.enter_context(user_code.running(function_of(mod, field)))
+        yield
 
 
 def evaluated(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.ndarray | None = None) -> np.ndarray:

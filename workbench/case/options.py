@@ -39,7 +39,10 @@ class Options:
     faults: Sequence[str] = _option(
         OURS, "Put a fault in; may be repeated. `workbench faults` lists them", default=(), multiple=True, metavar="ID"
     )
-    backend: str = _option(OURS, "auto, emulator or cuda [auto: a GPU where there is one]", default="auto")
+    #: of kernels of ours, and of those of numba.cuda that a foreign function launches
+    backend: str = _option(
+        ANY, "Of ours and in numba.cuda: auto, emulator or cuda [auto: a GPU where there is one]", default="auto"
+    )
     isolate: bool = _option(FOREIGN, _ISOLATE, default=False, is_flag=True)
     values: str | None = _option(AT_REST)  #: the log in which the values were found
     arrays: str = _option(FOREIGN, "What a foreign kernel takes: numpy, torch, cupy or jax [numpy]", default="numpy")

@@ -65,6 +65,7 @@ def _wholes(x: Any) -> bool:
 
 TRUTH = Rule("true or false", lambda x: isinstance(x, bool))
 COUNT = Rule("a whole number of at least 1", lambda x: _whole(x, 1))
+INDEX = Rule("a whole number of at least 0", lambda x: _whole(x, 0))
 #: most of them without keys: kernels have some hundred at most, and each costs the reference time and memory
 SPLITS = _from(1, 4096)
 #: hardware has 4 to 32; and float32 has 24 bits, all but one of which an accumulator may lack

@@ -5,14 +5,18 @@ queries stay and keys go round. Under a causal mask contiguous parts leave the f
 (Brandon et al. 2023, arXiv 2311.09431) deals single tokens, zig-zag a chunk from each end.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from workbench.refusal import Refusal
 
 Ranges = tuple[range, ...]
+_Said = TypeVar("_Said", bound=Any)  # a dataclass with a text
+_SPLIT = re.compile(r"\bsplit(s?)\b(?![=_])")
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,16 @@ def dealt(length: int, ranks: int, order: str = "contiguous") -> list[Ranges]:
     return [ORDERS[order](length, rank, ranks) for rank in range(ranks)]
 
 
-def spoken(words: str, of_ranks: bool) -> str:
-    """What a step, a hypothesis or the name of an axis says of splits, where these are the keys of ranks; nothing that
-    anybody else wrote is in such words.
+def spoken(words: str, ranks: object) -> str:
+    """What a step, a hypothesis or the name of an axis says of splits, in a run that has `ranks`, whose keys these are
+    then; names such as split_k and splits=4 stay.
     """
-    return words.replace("split", "rank") if of_ranks else words
+    return _SPLIT.sub(r"rank\1", words) if ranks else words
+
+
+def all_spoken(found: Iterable[_Said], ranks: object) -> tuple[_Said, ...]:
+    """Records with their `text` as `spoken`."""
+    return tuple(replace(one, text=spoken(one.text, ranks)) if ranks else one for one in found)
 
 
 def indices(held: Sequence[range]) -> np.ndarray:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from workbench.files import of_python, sha256_of
+from workbench.files import of_python, sha256_of, sources_beside
 from workbench.refusal import Refusal
 
 Function = Callable[..., Any]
@@ -26,16 +26,6 @@ Function = Callable[..., Any]
 #: folders whose files were looked at in this command; None outside of one
 _looked_at: ContextVar[set[Path] | None] = ContextVar("looked_at", default=None)
 _LOCK = threading.RLock()  # sys.path and sys.modules are everybody's
-#: what code may be compiled from, and where that is looked for, beside what was built or uses it
-SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
-_FOLDERS = (".", "csrc", "src", "cuda", "kernels", "include")
-
-
-def sources_beside(folder: Path) -> Iterator[Path]:
-    """The sources in a folder, and in those folders of it that usually hold them."""
-    for path in sorted(path for name in _FOLDERS for path in (folder / name).glob("*")):
-        if path.suffix in SOURCES and path.is_file():
-            yield path
 
 
 @contextmanager
@@ -71,11 +61,11 @@ class _Home:
     def entered(self, targets: Sequence[Path]) -> Iterator[None]:
         """Within it modules of the folder can be imported, as from files of `targets` that Python runs."""
         with _LOCK:
-            own_names = {entry.name.removesuffix(".py") for entry in os.scandir(self.folder)}
+            entries = os.listdir(self.folder) if self.folder.is_dir() else ()  # what is loaded runs without it
+            own_names = {entry.removesuffix(".py") for entry in entries}
             others = {name for name in own_names & {*sys.modules} if self._stands_in(name)}
-            hidden = {name: one for name, one in [*sys.modules.items()] if name.partition(".")[0] in others}
-            for name in hidden:
-                del sys.modules[name]
+            hidden = [name for name in [*sys.modules] if name.partition(".")[0] in others] if others else []
+            taken = {name: sys.modules.pop(name) for name in hidden}
             before = {*sys.modules}
             sys.modules.update(self.modules)
             finder, folder = _Libraries(self.folder, [path.stem for path in targets]), str(self.folder)
@@ -88,14 +78,13 @@ class _Home:
                 yield
             finally:
                 sys.dont_write_bytecode = writes_bytecode
-                roots = {name for name, one in [*sys.modules.items()] if "." not in name and self._holds(one)}
-                own = {name for name in [*sys.modules] if name.partition(".")[0] in roots} - before
+                own = {x for x in {*sys.modules} - before if self._holds(sys.modules.get(x.partition(".")[0]))}
                 self.modules |= {name: sys.modules.pop(name) for name in own}
                 self._remember(path for one in self.modules.values() if (path := getattr(one, "__file__", None)))
                 if folder in sys.path:
                     sys.path.remove(folder)
                 sys.meta_path.remove(finder)
-                sys.modules.update(hidden)
+                sys.modules.update(taken)
 
     def load(self, path: Path) -> ModuleType:
         """The module that a file of the folder makes; Refusal of what it raises where it cannot be imported."""
@@ -112,6 +101,9 @@ class _Home:
                 spec.loader.exec_module(module)
             except KeyboardInterrupt:
                 raise
+            except Refusal as refusal:  # of ours, which says what is wrong
+                own = [x.lineno for x in traceback.extract_tb(refusal.__traceback__) if x.filename == str(path)]
+                raise Refusal(f"{path} could not be imported, as of its line {own[-1]}:\n{refusal}") from refusal
             except BaseException as error:  # sys.exit among them
                 raise Refusal(f"{path} could not be imported:\n{traceback.format_exc()}") from error
         self.targets[path] = module
@@ -126,7 +118,7 @@ class _Home:
             if path not in self.made_of:
                 self.made_of[path] = sha256_of(path)
 
-    def _holds(self, module: ModuleType) -> bool:
+    def _holds(self, module: ModuleType | None) -> bool:
         """Whether a module lies in the folder itself, as a file or a package."""
         file = getattr(module, "__file__", None)
         places = [file] if file and not hasattr(module, "__path__") else [*getattr(module, "__path__", ())]

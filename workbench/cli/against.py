@@ -115,8 +115,11 @@ class _Side:
         """The options of the run that are its own, by name. What neither side takes is left for others to refuse."""
         ours = given(options, OURS) if self.kernel or not other.kernel else {}
         foreign = given(options, FOREIGN) if self.target.is_foreign or not other.target.is_foreign else {}
+        both = given(options, ANY)
+        if other.kernel and not self.kernel:  # a function need not launch what a backend is for
+            both.pop("backend", None)
         backend = {name: value for name, value in self.settings.items() if name == "backend"}
-        return {**ours, **foreign, **given(options, ANY), "faults": (), "feed": (), **self.own, **backend}
+        return {**ours, **foreign, **both, "faults": (), "feed": (), **self.own, **backend}
 
     def call(self, case: "Case", other: "_Side", options: dict[str, Any], inputs: Any) -> "Callable[[], Trace]":
         """Runs it, or reads it."""

@@ -194,11 +194,30 @@ def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_j
 
 
 @bench.command()
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@case_options
+@json_option
+def steps(kernels: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Time kernels of ours beside each other and PyTorch's flash and cuDNN attention, where they are right; on a GPU.
+
+    KERNELs that are not named are flash, flash_tensor, flash_mma and flash_wgmma, and for a single query flash_mma and
+    split_mma. Without case options, which take comma-separated lists, cases are those of docs/steps.md. What is wrong
+    is not timed; the command then exits with 1.
+    """
+    from workbench.bench import steps as bench_steps
+
+    results = _measured(bench_steps, as_json, kernels, *([cases_of(options)] if any(options.values()) else []))
+    for line in [] if as_json else bench_steps.sentences(results):
+        click.echo(line)
+    sys.exit(BUG if bench_steps.wrong(results) else 0)
+
+
+@bench.command()
 @click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the variants over [1]")
 @json_option
 def fp8(backend: str, jobs: int, as_json: bool) -> None:
-    """Judge the kernel on codes in all variants, hold its out against PyTorch's attention, and time it."""
+    """Judge the kernel on quantised codes in all variants, hold its out against PyTorch's attention, and time it."""
     from workbench.bench import fp8 as bench_fp8
 
     _measured(bench_fp8, as_json, backend, jobs)

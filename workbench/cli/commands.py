@@ -13,7 +13,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "full", "seqlen", *of_role(PROBLEM, LAID, DRAWN), "inputs",
     ),
     "Kernels of ours": ("faults", "backend", "probes", *of_role(TILES), "probs_dtype", "schedules"),
-    "Kernels on codes": (*QUANTISED,),
+    "Kernels on quantised codes": (*QUANTISED,),
     "A kernel of yours": (*options.of_role(options.FOREIGN), "values"),
     "A part of a run": ("where", "by_head", "limit_gb", "feed"),
     "A second run beside it": (

@@ -16,6 +16,7 @@ from workbench.case.case import Case
 from workbench.case.fields import LAID, PROBLEM, QUANTISER, of_role, typed
 from workbench.case.memory import poison_of
 from workbench.case.options import Options
+from workbench.case.presets import INPUTS
 from workbench.case.stages import MASKS
 from workbench.foreign import packages
 from workbench.foreign.keywords import VALUES, Asked
@@ -41,6 +42,7 @@ class Adapter:
     lse: str = ""  #: axes of lse; empty: it returns none
     base2: bool = False  #: whether its lse is of base 2
     contract: str = ""  #: a preset; empty: nothing is known
+    on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: device -> fields of the contract there
     arrays: str = "torch"
     device: str = "cuda"  #: where its arrays live unless it is said
     fixed: Mapping[str, Any] = field(default_factory=dict)  #: keywords of every call
@@ -120,6 +122,20 @@ def _paged_decode(case: Case) -> str:
     return "" if case.page_size is not None else "a paged cache; the case has no page_size"
 
 
+#: in operations of torch (torch/_higher_order_ops/flex_attention.py, math_attention): scores and their softmax in
+#: float32; probs are rounded when they are normalised
+_FLEX_ON_CPU = {
+    "scores_dtype": "float32",
+    "probs_normalised": True,
+    "probs_dtype": INPUTS,
+    "row_sum_of_cast": False,
+    "out_dtype": INPUTS,
+    "empty_out": 0.0,
+}
+#: a row that a mask leaves no key has 0 of some kernels, and of others what v makes of equal probs: of an H100 in 9 of
+#: 330 random cases in 16 bits
+_SDPA_ON_GPU = {"empty_out": "any"}
+
 _OF_FLASH_ATTN = {
     "scale": "softmax_scale",
     "causal": "causal",
@@ -158,7 +174,8 @@ ADAPTERS: Mapping[str, Adapter] = {
             "mask": "attn_mask",
             "bias": "attn_mask",
         },
-        q="bhsd", kv="bhsd", contract="torch-sdpa", device="cpu", call=packages.sdpa, poisoned=False,
+        q="bhsd", kv="bhsd", contract="torch-sdpa", on={"cuda": _SDPA_ON_GPU}, device="cpu", call=packages.sdpa,
+        poisoned=False,
     ),
     "torch:flex_attention": Adapter(
         "torch.nn.attention.flex_attention:flex_attention",
@@ -180,7 +197,8 @@ ADAPTERS: Mapping[str, Adapter] = {
             "mask": "block_mask",
             "bias": "score_mod",
         },
-        q="bhsd", kv="bhsd", lse="bhs", device="cpu", call=packages.flex, poisoned=False,
+        q="bhsd", kv="bhsd", lse="bhs", on={"cpu": _FLEX_ON_CPU}, device="cpu", call=packages.flex,
+        poisoned=False,
     ),
     "flash_attn:flash_attn_func": Adapter(
         "flash_attn:flash_attn_func",

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case import formats
 from workbench.case.case import Case
-from workbench.case.formats import FORMATS
 from workbench.case.inputs import NAMES, by_name, put_in
 from workbench.case.memory import poison_of
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OF_QUANTISER, STAGES, algorithm_of, before_attention
@@ -82,7 +82,7 @@ def _inputs(parameters: Mapping[str, inspect.Parameter], asked: Asked, layout: s
     told = keywords_of(parameters, asked, name)
     case, codes = _codes(parameters, asked.case, asked.read, name)
     if codes and (told.packed or told.paged):
-        raise Refusal(f"{name}: codes are handed over in boxes, and neither packed nor in pages")
+        raise Refusal(f"{name}: quantised codes are handed over in boxes, and neither packed nor in pages")
     if layout != BOX and {*told.packed, *("kv" if told.paged else "")} == {*INPUTS}:
         raise Refusal(f"{name}: layout is of boxes, and q, k and v lie packed or in pages; got layout={layout!r}")
     box = "bshd" if layout == "bshd" else BOX
@@ -160,7 +160,7 @@ def _stages(
     if lacking := [x for x in MASKS if x in read and x not in parameters and not anything]:
         raise Refusal(f"{name} takes no {' and no '.join(lacking)}, which the inputs hold: give it the keyword")
     codes = case.codes or next(iter(KINDS))
-    of_format = [f"{kind}_{x}" for kind in FORMATS[codes].kinds for x in case.coded]
+    of_format = formats.beside(codes, case.coded)
     beside = [x for x in BESIDE_CODES if x in parameters]
     needed = [x for x in beside if parameters[x].default is inspect.Parameter.empty]
     if lacking := [x for x in needed if x not in of_format]:
@@ -194,28 +194,32 @@ def _codes(
     takes = {"scale_k", "scale_v"} <= set(parameters)
     if takes and "scale_q" not in parameters:
         if case.codes_of == "qkv":
-            raise Refusal(f"{name} takes codes of k and v alone, as it has no keyword scale_q; got codes_of=qkv")
+            raise Refusal(
+                f"{name} takes quantised codes of k and v alone, as it has no keyword scale_q; got codes_of=qkv"
+            )
         case = case.but(codes_of="kv")
-    due = [f"{kind}_{x}" for kind in FORMATS[case.codes].kinds for x in case.coded] if case.codes is not None else []
+    due = [] if case.codes is None else formats.beside(case.codes, case.coded)
     if takes and (lacking := [stage for stage in due if stage not in parameters]):
         raise Refusal(f"{name} takes {case.codes} codes, which have {', '.join(lacking)}, too: give it the keywords")
     found = put_in(read, case, name)
     if found and not takes:
         raise Refusal(
-            f"{name} takes no codes, which are among the inputs: a function that does has the keywords "
+            f"{name} takes no quantised codes, which are among the inputs: a function that does has the keywords "
             f"{', '.join(SCALES)}, or the last two for codes of k and v"
         )
     if takes and (unread := [stage for stage in found if stage[-1] not in case.coded]):
         raise Refusal(
-            f"{name} takes codes of {' and '.join(case.coded)} alone; among the inputs are {', '.join(unread)}"
+            f"{name} takes quantised codes of {' and '.join(case.coded)} alone; among the inputs are "
+            f"{', '.join(unread)}"
         )
     if case.codes is None and not takes:
         if case.quantiser_scale is not None:
-            raise Refusal(f"quantiser_scale is for kernels on codes: say codes too; {name} got none")
+            raise Refusal(f"quantiser_scale is for kernels on quantised codes: say codes too; {name} got none")
         return case, {}
     if case.codes is None:
         raise Refusal(
-            f"{name} takes codes, as its keyword scale_{case.coded[0]} says: choose codes of {', '.join(KINDS)}"
+            f"{name} takes quantised codes, as its keyword scale_{case.coded[0]} says: choose codes of "
+            f"{', '.join(KINDS)}"
         )
     scaling = case.quantiser_scale or SCALINGS[0]
     case = case.but(quantiser_scale=scaling)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.arrays import ARRAYS, advice, handed_over, home
+from workbench.case import mods
 from workbench.case.box import parse
 from workbench.case.case import Case
 from workbench.case.formats import float8_of
@@ -25,6 +26,7 @@ from workbench.foreign.arguments import arguments_of
 from workbench.foreign.collect import failed, of_run, repeats
 from workbench.foreign.keywords import Asked
 from workbench.foreign.lacking import lacking
+from workbench.foreign.launches import Launches, emulated
 from workbench.foreign.layouts import BOX, results
 from workbench.foreign.lines import lines_of
 from workbench.foreign.packages import Call
@@ -84,18 +86,24 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
             return over(x)
         return handed_over(np.array(_swapped(x), order="C").swapaxes(1, 2), arrays, lives_on)
 
-    def called(**more: Any) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
+    launches = Launches(name, case, emulated(options.backend))
+
+    def called(
+        launches: Launches, **more: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
         positional = {x: over_input(array) for x, array in call.positional.items() if not (shared and x == "v")}
         if shared:
             positional["v"] = positional["k"][..., : case.head_dim_v]
         keywords = {key: over(x) if isinstance(x, np.ndarray) else x for key, x in call.keywords.items()}
+        of_case = mods.running(score_mod=case.score_mod, mask_mod=case.mask_mod)
         try:
-            with running(function), triton_interpreter.guarded():
+            with of_case, running(function), triton_interpreter.guarded(), launches.sent():
                 if adapter is None or adapter.call is None:
                     made = function(*positional.values(), **keywords, **more)
                 else:
                     made = adapter.call(Call(function, asked, **positional, over=over))
                 found, parts, declared = returned.read(made, name)  # waits for it, and so may find that it failed
+                found, declared = launches.joined(found, parts, fields_of(declared, case))
         except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
         except BaseException as error:  # sys.exit among them: its exit is not ours
@@ -103,21 +111,23 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
                 raise Unavailable(why) from None
             hint = advice(error, function, arrays, lives_on)
             raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
-        return found, parts, fields_of(declared, case)
+        return found, parts, declared
 
-    stages, parts, declared = first = called()
-    again = repeated(function, called, first, options.runs)
+    stages, parts, declared = first = called(launches)
+    launches.check(options.backend)
+    without = None if launches.plain is None else partial(called, launches.plain)
+    again = repeated(function, lambda **more: called(launches.anew(), **more), first, options.runs, without)
     with running(function):  # its modules are told
         made_by = of_run(function, **again)
     stages |= results(stages, call.axes, case, name, base2=adapter is not None and adapter.base2)
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
-    if adapter is not None and adapter.contract:
-        said = fields_of(adapter.contract, case) | said
+    if adapter is not None:
+        said = fields_of(adapter.contract, case) | fields_of(adapter.on.get(lives_on, {}), case) | said
     declared = merged(said, declared, name)
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and before_attention(algorithm):
-        raise Refusal(f"{name}: stages of a kernel on codes are given whole; {next(iter(parts))} is not")
+        raise Refusal(f"{name}: stages of a kernel on quantised codes are given whole; {next(iter(parts))} is not")
     measured = {} if options.calibration is None else _measured(options.calibration, case, declared)
     own = {stage: x for stage, x in stages.items() if stage not in put_in}
     told = measured | _tiling_of(case, put_in) | dict(declared)
@@ -137,7 +147,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
         put_in=tuple(put_in),
         sparse=sparse,
         gates=failed(made_by, name),
-        notes=(*repeats(made_by), *seen.notes(stages, case)),
+        notes=(*launches.notes, *repeats(made_by), *seen.notes(stages, case)),
         provenance=made_by,
         called_with=options.printable(),
         find_lines=partial(lines_of, function, [stage for stage in stages if stage not in put_in], made_by),

@@ -3,17 +3,19 @@
 import inspect
 import os
 import platform
+import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from operator import is_not
 from pathlib import Path
 from typing import Any
 
-from workbench.case.user_code import sources_beside
 from workbench.cuda.gpu import gpu
-from workbench.files import of_python, sha256_of
+from workbench.files import of_python, sha256_of, sources_beside
 from workbench.machine import versions
 from workbench.trace.provenance import File, Provenance, is_object
 
@@ -28,6 +30,7 @@ _UNTOLD = (
     *("numpy", "ml_dtypes", "safetensors", "llvmlite", "matplotlib", "PIL", "pillow", "kiwisolver", "contourpy"),
 )
 _MAPS, _DELETED = Path("/proc/self/maps"), " (deleted)"
+_PATH = re.compile(r" (/.*)")  # the last field of a line, the only one with a slash
 
 
 def of_run(function: Callable[..., Any], **repeated: Any) -> Provenance:
@@ -49,12 +52,7 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
     """
     source = _source_of(function)
     folder = source.parent if source is not None else None
-    paths = {
-        name: vars(module).get("__file__") for name, module in [*sys.modules.items()] if hasattr(module, "__dict__")
-    }
-    modules = {_resolved(path) for name, path in paths.items() if path and name.partition(".")[0] != "workbench"}
-    # as text: every run asks this of a thousand modules
-    near = {path for path in modules if folder and str(path).startswith(os.path.join(folder, ""))}
+    near = {Path(path) for path in _modules(os.path.join(folder, ""))} if folder else set()
     own = {path for path in near if path.is_file() and not of_python(path)}
     for path in sorted({*own, *([source] if source else [])}):
         if not is_object(str(path)):
@@ -67,9 +65,33 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
             yield _file(path, loaded=False)
 
 
+@dataclass
+class _Imported:
+    """The modules of this process when they were last looked at, and the files of all but the workbench's; as text."""
+
+    modules: Sequence[object]
+    files: list[str]
+
+
+_last = _Imported([], [])
+
+
+def _modules(folder: str) -> set[str]:
+    """The files of modules in a folder, but for the workbench's. Every run asks this, of a thousand modules: they are
+    looked at where others were imported.
+    """
+    items = [*sys.modules.items()]
+    modules = [module for _, module in items]
+    if len(modules) != len(_last.modules) or any(map(is_not, modules, _last.modules)):
+        theirs = [module for name, module in items if name.partition(".")[0] != "workbench"]
+        files = [getattr(module, "__dict__", {}).get("__file__") for module in theirs]
+        _last.modules, _last.files = modules, [_resolved(file) for file in files if file]
+    return {path for path in _last.files if path.startswith(folder)}
+
+
 @cache
-def _resolved(path: str) -> Path:
-    return Path(path).resolve()  # 60 us, and a process has a thousand modules
+def _resolved(path: str) -> str:
+    return str(Path(path).resolve())  # 60 us, and a process has a thousand modules
 
 
 def _source_of(function: Callable[..., Any]) -> Path | None:
@@ -88,9 +110,8 @@ def _mapped() -> dict[Path, bool]:
     """Shared objects in this process's memory -> whether what was mapped is no more on disk; none where the system does
     not tell.
     """
-    lines = _MAPS.read_text().splitlines() if _MAPS.exists() else []
-    paths = [line.split(None, 5)[5] for line in lines if len(line.split(None, 5)) == 6]
-    found = {path.removesuffix(_DELETED): path.endswith(_DELETED) for path in paths if path.startswith("/")}
+    lines = {*_PATH.findall(_MAPS.read_text())} if _MAPS.exists() else set()
+    found = {path.removesuffix(_DELETED): path.endswith(_DELETED) for path in sorted(lines)}
     return {Path(path): deleted for path, deleted in found.items() if is_object(path)}
 
 
@@ -110,7 +131,6 @@ def _foreign_object(path: Path) -> bool:
     return not of_python(path)
 
 
-@cache  # sysconfig makes up its paths anew at every call, and every run asks this of each shared object
 def _file(path: Path, *, loaded: bool, deleted: bool = False) -> File:
     """The record of a file; `deleted`: what is in memory is no more on disk."""
     if deleted or not path.exists():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from workbench.case.user_code import sources_beside
+from workbench.files import sources_beside
 from workbench.refusal import Refusal, Unavailable
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench.case.user_code import Function, function_of, prints_aside
+from workbench.cuda.gpu import gpu
 from workbench.foreign import adapters
 from workbench.foreign.lacking import lacking
+from workbench.foreign.launches import Launches
 from workbench.refusal import Refusal, Unavailable
 
 GROUP = "workbench.kernels"
@@ -77,7 +79,10 @@ def find(target: str) -> Function:
     if not Path(path).is_file():
         raise Refusal(f"{path}: no such file")
     try:
-        return function_of(Path(path), name)
+        with Launches(
+            target, on_emulator=gpu() is None
+        ).sent():  # kernels with signatures are compiled when it is loaded
+            return function_of(Path(path), name)
     except Refusal as refusal:
         if (error := refusal.__cause__) is not None and (why := lacking(error, str(Path(path).resolve()))):
             raise Unavailable(why) from None

@@ -211,7 +211,7 @@ def _features(takes: _Takes, asked: Asked, untold: list[str]) -> dict[str, Any]:
         if what == "mask" and asked.own_mask is None:
             raise takes.refusal("mask_mod", f"the case has (mask_mod={typed(case.mask_mod)})", "give it, or mask")
         if what == "dropout_mask":
-            whose = "says which probs dropout_p keeps"
+            whose = f"says which probs dropout_p={typed(case.dropout_p)} keeps"
         elif what in MASKS:
             whose = "the inputs hold"
         else:

@@ -23,8 +23,8 @@ from workbench.lineage import File, Node, agreed, file_of
 from workbench.trace.provenance import File as SourceFile
 from workbench.trace.provenance import Provenance
 
-#: a probe of a stage, in CUDA C++ or in Triton; not where a comment stands before it
-_PROBE = r"^(?:(?!//|#).)*\b(?:WB_PROBE(?:_TILE|_FRAGMENT)?\(\s*|probe\(\s*\w+\.){stage}\s*,"
+#: a probe of a stage, in CUDA C++ or in Triton, or in numba.cuda; not where a comment stands before it
+_PROBE = r"^(?:(?!//|#).)*\b(?:(?:WB_PROBE(?:_TILE|_FRAGMENT)?\(\s*|probe\(\s*\w+\.){stage}\s*,|probe\.{stage}\s*\[)"
 #: in a file that reads the probes of CUDA C++
 _CUDA = "cuda_cpp"
 #: functions that are gone into, one from the other
@@ -168,9 +168,17 @@ def _text(key: ast.expr | None) -> str | None:
 
 
 def _probed(file: File, first: Function, stage: str) -> Node | None:
-    """Where what the probe of a stage stores in a kernel in Triton is computed; None without one, and of several."""
+    """Where what the probe of a stage stores in a kernel in Triton or numba.cuda is computed; None without one, and of
+    several.
+    """
     found = []
     for function in _reached(file, first):
+        for place in function.places:
+            match place.statement:
+                case ast.Assign(
+                    targets=[ast.Subscript(value=ast.Attribute(value=ast.Name(id="probe"), attr=attribute))], value=x
+                ) if attribute == stage:
+                    found.append(file.made(function, x, place) or place.statement)
         for place, call in function.calls:
             if callee(call) == "probe" and len(call.args) == 3 and getattr(call.args[0], "attr", None) == stage:
                 found.append(file.made(function, call.args[2], place) or place.statement)

@@ -128,7 +128,7 @@ def _written(function: Function) -> Function:
 def _given(said: Mapping[str, Any], case: Case, read: Mapping[str, np.ndarray], name: str) -> Given:
     """What the merge is given of a case; Refusal for what its contract may not say."""
     if case.codes is not None:
-        raise Refusal(f"{name} merges results, and reads no codes; the case says {case.codes}")
+        raise Refusal(f"{name} merges results, and reads no quantised codes; the case says {case.codes}")
     if said.get("row_max", "upper_bound") != "upper_bound":
         raise Refusal(
             f'{name} is given an lse in the place of each maximum: row_max="upper_bound"; got {said["row_max"]!r}'

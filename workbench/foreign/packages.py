@@ -11,27 +11,14 @@ import numpy as np
 
 from workbench.case import masks
 from workbench.case.mods import function_of
-from workbench.case.presets import INPUTS
 from workbench.floats import DTYPES
 from workbench.foreign.keywords import Asked
 from workbench.refusal import Refusal
 
 #: bytes of FlashInfer's workspace, as its documentation recommends
 WORKSPACE = 128 << 20
-#: scores and their softmax in float32; probs are rounded when they are normalised
-FLEX_ON_CPU = {
-    "scores_dtype": "float32",
-    "probs_normalised": True,
-    "probs_dtype": INPUTS,
-    "row_sum_of_cast": False,
-    "out_dtype": INPUTS,
-    "empty_out": 0.0,
-}
 #: what the compiler of flex_attention says where it has no kernel for the widths of a case
 _LIMIT = re.compile("(NotImplementedError: NYI|No valid triton configs).*")
-#: a row that a mask leaves no key has 0 of some kernels, and of others what v makes of equal probs: of an H100 in 9 of
-#: 330 random cases in 16 bits
-SDPA_ON_GPU = {"empty_out": "any"}
 
 
 @dataclass(frozen=True)
@@ -59,8 +46,7 @@ def sdpa(call: Call) -> Any:
         options["is_causal"] = True
     if case.kv_heads != case.heads:
         options["enable_gqa"] = True
-    out = call.function(call.q, call.k, call.v, scale=case.scale, **options)
-    return {"out": out, "contract": SDPA_ON_GPU} if call.q.is_cuda else out
+    return call.function(call.q, call.k, call.v, scale=case.scale, **options)
 
 
 def _float_mask(bias: np.ndarray, dtype: str, *, on_gpu: bool) -> np.ndarray:
@@ -78,8 +64,7 @@ def _float_mask(bias: np.ndarray, dtype: str, *, on_gpu: bool) -> np.ndarray:
 
 def flex(call: Call) -> Any:
     """torch's flex_attention: what hides keys is a block_mask, what changes scores a score_mod. On a GPU it is
-    compiled, as its Triton kernels are used; on a CPU it is run as it is, in operations of torch, of which it is known
-    what they compute (torch/_higher_order_ops/flex_attention.py, math_attention).
+    compiled, as its Triton kernels are used; on a CPU it is run as it is.
     """
     torch, module = importlib.import_module("torch"), importlib.import_module("torch.nn.attention.flex_attention")
     case, options = call.asked.case, {}
@@ -100,8 +85,7 @@ def flex(call: Call) -> Any:
             if limit := _LIMIT.search(str(error)):
                 raise Refusal(f"compiled, flex_attention does not take this case: {limit[0]}") from None
             raise
-    found = {"out": out, "lse": found.lse}
-    return found if call.q.is_cuda else found | {"contract": FLEX_ON_CPU}
+    return {"out": out, "lse": found.lse}
 
 
 def _mask_mod(call: Call) -> Callable[..., Any] | None:

@@ -1,6 +1,7 @@
 """Whether a foreign function gives the same bits again, and without its probes."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,23 +23,32 @@ def _switch(function: Callable[..., Any]) -> str | None:
     return next((name for name in PROBES if name in parameters_of(function)), None)
 
 
-def repeated(function: Callable[..., Any], call: Callable[..., Returned], first: Returned, runs: int) -> dict[str, Any]:
+def repeated(
+    function: Callable[..., Any],
+    call: Callable[..., Returned],
+    first: Returned,
+    runs: int,
+    plain: Callable[[], Returned] | None = None,
+) -> dict[str, Any]:
     """`runs`, how often `function` was run; `identical`, whether all runs gave the same bits (None of one run); and
     `plain_agrees`, whether out and lse have the same bits without probes, in as many runs again (None for a function
-    that has none of PROBES). `call` runs it on fresh copies of its arrays; `first` is what one run gave.
+    that has none of PROBES). `call` runs it on fresh copies of its arrays; `first` is what one run gave; `plain` runs
+    it without probes where no keyword does.
     """
     if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
         raise Refusal(f"runs must be a whole number of at least 1; got {runs!r}")
-    if runs == 1 and _switch(function) is None:
+    if plain is None and (switch := _switch(function)) is not None:
+        plain = partial(call, **{switch: False})
+    if runs == 1 and plain is None:
         return {}
     bits = _bits(first)
     same = [_bits(call()) == bits for _ in range(runs - 1)]
-    plain = None
-    if (switch := _switch(function)) is not None:
-        outputs = {name: bits[name] for name in _OUTPUTS if name in bits}
-        found = [_bits(call(**{switch: False})) for _ in range(runs)]
-        plain = bool(outputs) and all({name: one.get(name) for name in outputs} == outputs for one in found)
-    return {"runs": runs, "identical": all(same) if same else None, "plain_agrees": plain}
+    agrees = None
+    if plain is not None:
+        found = [_bits(plain()) for _ in range(runs)]
+        outputs = {name: bits[name] for name in _OUTPUTS if name in bits and name in found[0]}  # a probe may dump lse
+        agrees = bool(outputs) and all({name: one.get(name) for name in outputs} == outputs for one in found)
+    return {"runs": runs, "identical": all(same) if same else None, "plain_agrees": agrees}
 
 
 def _bits(returned: Returned) -> dict[str, tuple[str, bytes]]:

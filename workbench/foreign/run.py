@@ -30,24 +30,35 @@ USUAL = Case()
 def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> Trace:
     """The trace of `target` on `case`, where none is given the one of the command line without options.
 
-    `given` are fields of `options.Options`: `faults`, `probes` (all, lean, output, or stages), `backend` (auto,
-    emulator, cuda) and `limit_gb`, above which dumps are refused, for kernels of ours; arrays, device, layout,
-    calibration, contract, runs, and isolate, timeout in seconds and memory_gb, each of which has it run in a process of
-    its own, for others. `inputs`, instead of the case's own: a file as of `inputs.load`, (q, k, v), or a mapping of
-    names to arrays as of `inputs.normalised`; `inputs.case_of` makes a case that fits them. `feed`: stages that are put
-    in, as of `feed.values`; what makes them alone does not run. `where`: as of `box.parse`, to which dumps and
-    judgement are limited; the kernel runs whole.
+    `given` are fields of `options.Options`: `faults`, `probes` (all, lean, output, or stages) and `limit_gb`, above
+    which dumps are refused, for kernels of ours; `backend` (auto, emulator, cuda) for these, and for those of
+    numba.cuda that a foreign function launches; arrays, device, layout, calibration, contract, runs, and isolate,
+    timeout in seconds and memory_gb, each of which has it run in a process of its own, for others. `inputs`, instead of
+    the case's own: a file as of `inputs.load`, (q, k, v), or a mapping of names to arrays as of `inputs.normalised`;
+    `inputs.case_of` makes a case that fits them. `feed`: stages that are put in, as of `feed.values`; what makes them
+    alone does not run. `where`: as of `box.parse`, to which dumps and judgement are limited; the kernel runs whole.
 
     Raises Refusal for an unknown target, an option that the target does not take and inputs that do not fit the case,
     Unavailable for a missing GPU.
     """
+    return _run(target, case, given)
+
+
+def run_again(target: str | Callable[..., Any], case: Case, **given: Any) -> Trace:
+    """As `run`, of a target that ran with these options on another case: faults were chosen for that one, and may be in
+    no line of what is built for this.
+    """
+    return _run(target, case, given, again=True)
+
+
+def _run(target: str | Callable[..., Any], case: Case, given: Mapping[str, Any], *, again: bool = False) -> Trace:
     options, found = Options(**given), target_of(target)
     name, printable = found.name, options.printable()
     if options.inputs is not None:
         options = replace(options, inputs=taken(options.inputs, name))
         codes = fields(options.inputs).get("codes")
         if not said_by(codes, case.codes):
-            raise Refusal(f"{printable.inputs or name}: codes are {codes}, and the case says {case.codes}")
+            raise Refusal(f"{printable.inputs or name}: quantised codes are {codes}, and the case says {case.codes}")
         case = case.but(distribution=GIVEN, codes=case.codes or codes)
     if found.kernel is not None:
         if foreign := [option for option in given if ROLES[option] == FOREIGN]:
@@ -55,8 +66,9 @@ def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> T
         from workbench.cuda.run import run_kernel
 
         options = replace(options, feed=_fed(found.kernel, case, options))
-        return replace(run_kernel(name, case, options), called_with=printable)
+        return replace(run_kernel(name, case, options, again=again), called_with=printable)
     _check_foreign(found, case, options)
+    printable = replace(printable, backend=options.backend)  # no trace of a foreign function has one of its own
     if (limits := limits_of(options, name)) is None:
         return replace(run_function(found.function(), case, options, name=name), called_with=printable)
     if found.given is not None:
@@ -91,4 +103,4 @@ def _check_foreign(found: Target, case: Case, options: Options) -> None:
     for option in ("scores", "decode"):
         if getattr(case, option) is not None:
             quantised = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.quantised)
-            raise Refusal(f"{option} is for kernels of ours on codes ({quantised}); {name} is a foreign one")
+            raise Refusal(f"{option} is for kernels of ours on quantised codes ({quantised}); {name} is a foreign one")

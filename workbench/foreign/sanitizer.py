@@ -24,6 +24,7 @@ from workbench.cuda.emulator import Finding, merged
 from workbench.cuda.gpu import gpu
 from workbench.foreign.call import run_foreign
 from workbench.foreign.find import find
+from workbench.foreign.launches import bare
 from workbench.refusal import Refusal, Unavailable
 
 #: tool -> options; with memory between allocations, memcheck sees a read that would else hit the next array
@@ -195,7 +196,8 @@ def main(name: str, case: str, options: str) -> None:
     if said.get("arrays") == "cupy":
         module("cupy").cuda.set_allocator(None)  # as for torch
     try:
-        run_foreign(find(name), Case(**json.loads(case)), Options(**said), name=name)
+        with bare():
+            run_foreign(find(name), Case(**json.loads(case)), Options(**said), name=name)
     except Refusal as refusal:
         sys.exit(str(refusal))
 

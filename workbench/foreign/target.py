@@ -60,7 +60,8 @@ class Target:
         if is_numba_kernel(function):
             raise Refusal(
                 f"{self.name} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, "
-                f"k and v, launches it and returns out; {NUMBA_PAGE} has one, on a GPU and on the emulator"
+                f"k and v, launches it and returns out, as in {NUMBA_PAGE}; `workbench check` takes one without "
+                "parameters, too, which launches any kernel"
             )
         return function
 

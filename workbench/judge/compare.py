@@ -6,11 +6,11 @@ from functools import reduce
 from operator import add
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from workbench.arrays import in_float64
 from workbench.case.box import Box
 from workbench.case.contract import Contract
+from workbench.floats import array_namespace
 from workbench.judge.elements import Compared, Elements, State, Summary, compare, summary
 from workbench.judge.expectation import Expectation, in_bool
 from workbench.judge.judgeable import free_maxima

@@ -22,7 +22,7 @@ from workbench.judge.evidence import DOUBTFUL, ROWS, excesses
 from workbench.judge.judgeable import unjudgeable
 from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
 from workbench.refusal import Refusal
-from workbench.trace.trace import Trace, check
+from workbench.trace.trace import Trace, check_stages
 
 #: stages of a trace -> what their decisive comparisons add up to
 Compare = Callable[[Trace, Sequence[str]], Mapping[str, Summary]]
@@ -49,8 +49,11 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
     """The stages, with what the assumptions of the trace's contract decide of them."""
     promise, base = trace.contract, usual(trace.contract)
     names = [stage.name for stage in judged if stage.decisive is not None]
-    choices = [choice for choice in alternatives(promise) if _fits(trace, names, choice.contract)]
     doubts = _wrong_if_usual(trace, judged, compare)
+    wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
+    if not doubts and not wrong:
+        return [*judged]
+    choices = [choice for choice in alternatives(promise) if _fits(trace, names, choice.contract)]
     # those that a budget decides are told apart by budgets
     doubtful = [
         stage if doubts[stage.name].by_size else replace(stage, verdict="bug")
@@ -58,7 +61,6 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         if stage.name in doubts
     ]
     explained = _explained(trace, doubtful, choices)
-    wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
     # what is wrong by the size of its errors together is tried by that
     tried = [x if _fails(x.decisive.summary) else replace(x, verdict="rounding") for x in wrong if x.decisive]
     beside = [Choice(field, _with(promise, base, contract)) for field, contract in choices]
@@ -172,7 +174,7 @@ def _fits(trace: Trace, names: Sequence[str], contract: Contract) -> bool:
     """
     other = replace(trace, contract=contract)
     try:
-        check(other, trace.target)
+        check_stages(other, trace.target)  # inputs fit the case, whatever the contract
     except Refusal:
         return False
     return not any(unjudgeable(other, name) for name in names)

@@ -7,9 +7,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from workbench.floats import largest, round_to, to_float64, ulp, ulp_error
+from workbench.floats import array_namespace, largest, round_to, to_float64, ulp, ulp_error
 from workbench.reference.bound import Budget
 
 

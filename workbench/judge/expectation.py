@@ -22,7 +22,7 @@ from workbench.reference.losses import losses_of
 from workbench.reference.problem import Problem
 from workbench.reference.walk import budgets, values
 from workbench.trace.slots import Slots
-from workbench.trace.trace import Trace
+from workbench.trace.trace import Trace, unwritten
 
 #: fields of a contract that budgets read and the reference does not, at all (but for whether it casts probs:
 #: `Problem.cast_aware`) or unless they were declared
@@ -88,8 +88,17 @@ class Expectation:
 
     def open_slots(self, name: str) -> np.ndarray | None:
         """Which slots of a stage hold nothing to judge, bool that broadcasts to it; None for none."""
-        found = self._slots.open(name, self.axes(name))
+        found, left = self._slots.open(name, self.axes(name)), self._left_out(name)
+        found = left if found is None else found if left is None else found | left
         return None if found is None else in_bool(found, self.device)
+
+    def _left_out(self, name: str) -> np.ndarray | None:
+        """Slots that a kernel of others did not write, and need not, as what they are of is masked; None for none."""
+        if name not in self.trace.stages or self.trace.requested:
+            return None
+        left = unwritten(self.part.of(self.trace.stages[name], self.axes(name)))
+        skippable = self._slots.skippable(name, self.axes(name)) if left.any() else None
+        return None if skippable is None else left & skippable
 
     @cached_property
     def _slots(self) -> Slots:

@@ -71,7 +71,7 @@ def allowed(trace: Trace, name: str) -> Allowed | str:
     known.
     """
     if before_attention(trace.algorithm):
-        return "statistics of a kernel on codes are not judged"
+        return "statistics of a kernel on quantised codes are not judged"
     dumped = readable(trace)
     if not nearest_dumped(table(trace), name, dumped) and not determined(trace, name):
         return "the contract does not tell splits"

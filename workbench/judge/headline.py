@@ -15,7 +15,7 @@ def headline(trace: Trace) -> str:
     case = trace.case_run
     # a foreign kernel may not say how it splits the keys, and its tiles of queries do not matter
     tiles = [f"tiles {case.block_q}x{case.block_k}"] if case.block_q and case.block_k else []
-    splits = [f"{case.splits} {spoken('splits', bool(trace.ranks))}"] if case.splits else []
+    splits = [f"{case.splits} {spoken('splits', trace.ranks)}"] if case.splits else []
     unmasked = [] if case.window else ["full"]
     mask = [f"causal {case.causal_alignment}"] if case.causal else unmasked
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""

@@ -1,12 +1,13 @@
 """What can be judged of a trace: which of its stages are whole and of known keys, and what that depends on."""
 
 import numpy as np
-from array_api_compat import array_namespace
 
+from workbench.case.ranks import spoken
 from workbench.case.stages import ALGORITHMS, before_attention
 from workbench.case.tiling import Tiling
+from workbench.floats import array_namespace
+from workbench.reference import tables
 from workbench.reference.stage import Table
-from workbench.reference.tables import table_of
 from workbench.trace.trace import Trace
 
 _PARTIALS = ("partial_max", "partial_sum", "partial_O")
@@ -16,9 +17,14 @@ _OF_MAXIMUM = ("correction", "probs", "probs_cast", "row_sum", "acc", "partial_s
 BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 
 
+def definition(trace: Trace, name: str) -> str:
+    """What a stage of a run is, in float64 and natural units."""
+    return spoken(tables.definition(table(trace), name), trace.ranks)
+
+
 def table(trace: Trace) -> Table:
     """The steps of the stages of a trace."""
-    return table_of(
+    return tables.table_of(
         trace.algorithm,
         numbers=frozenset(trace.case.numbers),
         row_sum_of_cast=trace.contract.row_sum_of_cast,
@@ -57,7 +63,7 @@ def unjudgeable(trace: Trace, name: str) -> str:
         return "it is made of more than this part of the run holds"
     codes = name in before_attention(trace.algorithm) and not name.startswith("dequant")
     if codes and trace.case.codes is None:
-        return "nobody told the format of the codes (--codes)"
+        return "nobody told the format of the quantised codes (--codes)"
     if name in BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
     if name in _OF_MAXIMUM and trace.contract.row_max != "running" and "row_max" not in trace.stages:

@@ -1,10 +1,10 @@
 """Units in which kernels store stages, and natural ones: natural logarithms, scaled scores, -inf where masked."""
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from workbench.arrays import in_float64
 from workbench.case.contract import Contract
+from workbench.floats import array_namespace
 from workbench.trace.trace import Trace
 
 #: stages in the units of scores, where -inf may be a sentinel

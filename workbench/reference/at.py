@@ -7,10 +7,9 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from workbench.case.stages import INPUT_AXES
-from workbench.floats import largest, round_to, smallest_subnormal, unit_roundoff
+from workbench.floats import array_namespace, largest, round_to, smallest_subnormal, unit_roundoff
 from workbench.reference.bound import EXACT, Bound, added, changed, part, statistical
 from workbench.reference.manner import VALUE, Manner
 from workbench.reference.problem import Problem

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
+
+from workbench.floats import array_namespace
 
 #: probability that any element of a stage is farther off than its statistical budget, if roundings are independent
 FAMILY_WISE = 1e-6

@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from workbench.case.contract import Contract
 from workbench.case.tensor_cores import Accumulation
-from workbench.floats import smallest_subnormal, ulp, unit_roundoff
+from workbench.floats import array_namespace, smallest_subnormal, ulp, unit_roundoff
 
 U = unit_roundoff("float32")
 #: ulps of an accurate float32 log. CUDA's logf: 1 (CUDA programming guide, mathematical functions); one ulp is at most

@@ -11,8 +11,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
 
+from workbench.floats import array_namespace
 from workbench.reference.losses import U
 from workbench.reference.problem import Problem
 

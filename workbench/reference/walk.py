@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
+from workbench.floats import array_namespace
 from workbench.reference.at import At
 from workbench.reference.bound import EXACT, Bound, Budget
 from workbench.reference.graph import upstream
@@ -32,9 +33,10 @@ def values(p: Problem, names: Collection[str] | None = None, manner: Manner = VA
     its own inputs; with nothing given, of q, k and v. `manner`: in float32, as a kernel might.
     """
     at = At(p, {}, manner)
-    wanted = {name for name, stage in p.table.items() if stage.dumped} if names is None else {*names}
-    needed = {*wanted, *(x for name in wanted for x in upstream(p.table, name, p.given))}
-    needed = {name for name in needed if p.table[name].dumped}
+    dumped = {name for name, stage in p.table.items() if stage.dumped}
+    wanted = dumped if names is None else {*names}
+    needed = dumped if names is None else {x for name in wanted for x in (name, *upstream(p.table, name, p.given))}
+    needed = needed & dumped
     for name in at.looped & needed:
         at.computed[name] = _empty(p, name)
     for name in at.visits(needed):

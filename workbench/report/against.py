@@ -7,15 +7,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from workbench.case.ranks import spoken
 from workbench.case.stages import ALGORITHMS
 from workbench.judge.against.alike import ORDER
 from workbench.judge.against.pair import Against
 from workbench.judge.against.stage import StageAgainst
 from workbench.judge.diff import Diff
-from workbench.judge.judgeable import table
+from workbench.judge.judgeable import definition
 from workbench.records import number as plain
-from workbench.reference.tables import definition
 from workbench.report import ranks, tables
 from workbench.report.command import against_command, case_options
 from workbench.report.document import diff_document, largest
@@ -198,7 +196,7 @@ def _judged(judged: Diff) -> str:
 def _parting(pair: Against, stage: StageAgainst) -> list[str]:
     """Where they part, and who is wrong there."""
     traces = (pair.a.trace, pair.b.trace)
-    definitions = list(dict.fromkeys(spoken(definition(table(one), stage.name), bool(one.ranks)) for one in traces))
+    definitions = list(dict.fromkeys(definition(one, stage.name) for one in traces))
     lines = [f"they part first at {stage.name} = {definitions[0]}"]
     lines += [f"  in B: {other}" for other in definitions[1:]]
     if stage.worst is not None:

@@ -82,7 +82,7 @@ def check_command(checked: "Checked") -> str:
     """The command that watches the same run again."""
     schedules = ["--schedules", str(len(checked.schedules))] if len(checked.schedules) > 1 else []
     foreign = [] if checked.called_with is None else checked.called_with.words()
-    options = case_options(checked.case, own=checked.called_with is None)
+    options = [] if checked.case is None else case_options(checked.case, own=checked.called_with is None)
     return _command("check", checked.target, checked.faults, [*options, *schedules, *foreign])
 
 

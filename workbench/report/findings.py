@@ -23,7 +23,7 @@ def check_document(checked: "Checked") -> dict[str, Any]:
         "schema": "workbench.check/1",
         "target": checked.target,
         "faults": list(checked.faults),
-        "case": number(checked.case.as_dict()),
+        "case": None if checked.case is None else number(checked.case.as_dict()),
         "schedules": [asdict(schedule) for schedule in checked.schedules],
         "tools": dict(checked.tools),
         "silent": dict(checked.silent),
@@ -71,7 +71,7 @@ def html_report(checked: "Checked") -> str:
 
 def _scope(checked: "Checked") -> str:
     """What was watched, or by whom."""
-    if checked.called_with:
+    if not checked.launches:
         tools = [f"{tool} ({limits})" if limits else tool for tool, limits in checked.tools.items()]
         return f"by {', '.join(tools) or 'nobody'}"
     where = f"in {_many(checked.launches, 'launch')} of {_many(checked.blocks, 'block')}"

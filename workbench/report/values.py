@@ -12,12 +12,12 @@ from workbench.case.ranks import spoken
 from workbench.case.stages import AXIS_NAMES, AXIS_PLURALS, INPUTS, OF_QUANTISER
 from workbench.judge.diff import Diff
 from workbench.judge.elements import State
+from workbench.judge.judgeable import definition as meaning
 from workbench.judge.judgeable import table
 from workbench.judge.selection import Selection
 from workbench.judge.stage import Profile, StageDiff
 from workbench.records import number
 from workbench.reference.graph import direct
-from workbench.reference.tables import definition as meaning
 from workbench.refusal import Refusal
 from workbench.report import tables
 from workbench.report.numbers import number as short
@@ -69,8 +69,7 @@ def reference_report(trace: Trace, selection: Selection, screen: Console) -> Ren
 
 def definition(trace: Trace, name: str) -> str:
     """A stage, its axes and what it is, in a line."""
-    steps = table(trace)
-    return f"{name} [{' '.join(steps[name].axes)}] = {spoken(meaning(steps, name), bool(trace.ranks))}"
+    return f"{name} [{' '.join(table(trace)[name].axes)}] = {meaning(trace, name)}"
 
 
 def expected_from(diff: Diff, stage: StageDiff) -> str:

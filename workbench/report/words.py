@@ -81,6 +81,8 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
         return [stage.reason, *made_at, *_unseen(known)]
     lines = [stage.reason] if stage.reason else []
     lines += [counts(stage.decisive, known.where), *ranks.whose(diff.trace, stage)]
+    if known.wrong_without_keys and diff.trace.backend == "foreign":
+        lines.append("only rows without keys are wrong: if these may hold anything, --contract empty_out=any says so")
     worst = stage.worst(1)[0]
     axes = ", ".join(ranks.index(diff.trace, axis, i) for axis, i in worst.index.items())
     lines.append(
@@ -193,8 +195,12 @@ def _vacuous(diff: Diff) -> list[str]:
         if stage.decisive is None or stage.verdict == "untestable" or stage.role == "origin":
             continue
         if vacuous := stage.decisive.summary.count(State.VACUOUS):
-            of = f"{vacuous} of {stage.decisive.summary.size}"
-            lines.append(f"{stage.name}: {of} elements have a budget that allows anything; not judged")
+            size, empty = stage.decisive.summary.size, diff.explanation(stage.name).open_without_keys
+            kinds = {
+                "are in rows without keys (empty_out=any)": empty,
+                "have a budget that allows anything": vacuous - empty,
+            }
+            lines += [f"{stage.name}: {n} of {size} elements {what}; not judged" for what, n in kinds.items() if n]
     return lines
 
 

@@ -64,7 +64,7 @@ def run_options(trace: Trace) -> dict[str, Any]:
     found: dict[str, Any] = {"faults": list(trace.faults)} if trace.faults else {}
     found |= {"backend": trace.backend} if ours else {}
     given = called.given(OURS if ours else FOREIGN, ANY)
-    return found | {name: getattr(called, name) for name in given if name not in ("faults", "backend", "inputs")}
+    return found | {name: getattr(called, name) for name in given if name not in ("faults", "inputs")}
 
 
 def _short(found: Shrunk) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from workbench.case import contract
 from workbench.case.box import case_of, parse, with_causal
 from workbench.case.case import Case
-from workbench.case.fields import DRAWN, FIELDS, GIVEN, QUANTISED, of_role
+from workbench.case.fields import DRAWN, GIVEN, QUANTISED, of_role
 from workbench.case.inputs import fields as fields_of_inputs
 from workbench.case.options import Options
 from workbench.case.ranks import of_lists
@@ -25,7 +25,7 @@ from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_o
 from workbench.files import write_atomically
 from workbench.line import Line
 from workbench.refusal import Refusal
-from workbench.trace.manifest import KEY, checked
+from workbench.trace.manifest import KEY, checked, fields_of_case
 from workbench.trace.provenance import of_dict as provenance_of
 from workbench.trace.seen import promise_of
 from workbench.trace.statistics import of_dict as statistics_of
@@ -180,9 +180,7 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
 
 def _case(manifest: Mapping[str, Any], read: Mapping[str, np.ndarray]) -> Case:
     """The case that the manifest states; what it does not state is told by what the kernel read, else the default."""
-    stated = manifest["case"]
-    if unknown := sorted(set(stated) - set(FIELDS)):
-        raise Refusal(f"the case has unknown fields {', '.join(unknown)}; its fields are {', '.join(FIELDS)}")
+    stated = fields_of_case(manifest)
     either = [read.get(x, read.get(f"codes_{x}")) for x in INPUTS]
     told = fields_of_inputs(read) if all(array is not None and array.ndim == 4 for array in either) else {}
     if manifest["window"] is not None:

@@ -4,10 +4,11 @@ what each may hold.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench.case.fields import FIELDS
 from workbench.records import Rule, one_of
 from workbench.refusal import Refusal
 
@@ -15,12 +16,19 @@ KEY = "workbench"  #: of the manifest in the metadata of a safetensors file
 BACKENDS = ("foreign", "emulator", "cuda")
 
 
-def _of(kind: type, words: str) -> Rule:
+def of_type(kind: type, words: str) -> Rule:
+    """A value of JSON of one kind."""
     return Rule(words, lambda x: isinstance(x, kind))
 
 
-def _list(words: str) -> Rule:
-    return Rule(words, lambda x: isinstance(x, list) and all(isinstance(one, str) for one in x))
+def list_of(words: str, known: Collection[str] | None = None) -> Rule:
+    """A list of texts, which are those `known` where there are such."""
+
+    def holds(x: Any) -> bool:
+        texts = isinstance(x, list) and all(isinstance(one, str) for one in x)
+        return texts and (known is None or {*x} <= {*known})
+
+    return Rule(words, holds)
 
 
 def _stages(x: Any) -> bool:
@@ -57,19 +65,19 @@ def _whole_numbers(x: Any) -> bool:
     return isinstance(x, list) and len(x) == 3 and all(isinstance(i, int) for i in x) and x[2] > 0
 
 
-_NAMES, _TEXTS = _list("a list of stages"), _list("a list of texts")
+_NAMES, _TEXTS = list_of("a list of stages"), list_of("a list of texts")
 _HASH = Rule("64 hexadecimal digits", lambda x: isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x) is not None)
 
 #: field -> what it is where it is not given (... where it must be), and its rule
 Fields = Mapping[str, tuple[Any, Rule]]
 _FIELDS: Fields = {
-    "target": (..., _of(str, "a text, the kernel's name")),
+    "target": (..., of_type(str, "a text, the kernel's name")),
     "checksum": (None, _HASH),
     "stages": (..., Rule('an object of stage name -> {"axes": letters}, with at least one stage', _stages)),
-    "algorithm": (None, _of(str, "a text")),
-    "case": ({}, _of(dict, "an object of fields of a case")),
-    "contract": ({}, _of(dict, "an object of fields of a contract")),
-    "window": (None, _of(str, 'a text such as "b=0,h=3,q=64:128"')),
+    "algorithm": (None, of_type(str, "a text")),
+    "case": ({}, of_type(dict, "an object of fields of a case")),
+    "contract": ({}, of_type(dict, "an object of fields of a contract")),
+    "window": (None, of_type(str, 'a text such as "b=0,h=3,q=64:128"')),
     "requested": ([], _NAMES),
     "put_in": ([], _NAMES),
     "sparse": ([], _NAMES),
@@ -78,7 +86,7 @@ _FIELDS: Fields = {
     "versions": ({}, Rule("an object of name -> text", _versions)),
     "notes": ([], _TEXTS),
     "gates": ([], _TEXTS),
-    "provenance": (None, _of(dict, "an object")),
+    "provenance": (None, of_type(dict, "an object")),
     "ranks": ([], Rule('a list of {"keys": [[start, stop, step]], "queries": ...}, one for each rank', _ranks)),
     "lines": ({}, Rule('an object of stage -> {"path": text, "line": number, "text": text}', _lines)),
 }
@@ -105,6 +113,14 @@ def schema_of(path: Path) -> str | None:
     except (json.JSONDecodeError, RecursionError):
         return None
     return found.get("schema") if isinstance(found, dict) else None
+
+
+def fields_of_case(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest states of the case; Refusal for a field that cases do not have."""
+    stated: dict[str, Any] = manifest["case"]
+    if unknown := sorted({*stated} - {*FIELDS}):
+        raise Refusal(f"the case has unknown fields {', '.join(unknown)}; its fields are {', '.join(FIELDS)}")
+    return stated
 
 
 def checked(text: str, schema: str, known: Fields = _FIELDS) -> dict[str, Any]:

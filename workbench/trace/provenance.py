@@ -1,5 +1,6 @@
 """What code a foreign run was: its sources and shared objects with their hashes, its machine, whether it repeats."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -47,7 +48,7 @@ class Provenance:
 
 def is_object(path: str) -> bool:
     """Whether a path is that of a shared object, by its name."""
-    name = Path(path).name
+    name = os.path.basename(path)
     return name.endswith(".so") or ".so." in name
 
 

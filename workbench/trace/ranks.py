@@ -18,30 +18,28 @@ from workbench.case.case import Case
 from workbench.case.contract import numbers, of_foreign
 from workbench.case.fields import GIVEN
 from workbench.case.presets import fields_of
+from workbench.case.promises import COUNT, INDEX
 from workbench.case.ranks import ORDERS, Rank, dealt, indices
 from workbench.case.stages import INPUTS
 from workbench.files import write_atomically
-from workbench.records import Rule, number, one_of
+from workbench.records import number, one_of
 from workbench.refusal import Refusal
-from workbench.trace.manifest import KEY, Fields, checked, schema_of, text_of
+from workbench.trace.manifest import KEY, Fields, checked, fields_of_case, list_of, of_type, schema_of, text_of
 from workbench.trace.merged import RESULTS, Partials, told
 from workbench.trace.seen import promise_of
 from workbench.trace.trace import Trace, check
 
 SCHEMA = "workbench.rank/1"
 _PARTIALS = ("outs", "lses")
-_TEXT = Rule("a text", lambda x: isinstance(x, str))
-_OBJECT = Rule("an object", lambda x: isinstance(x, dict))
-_NUMBER = Rule("a whole number of at least 0", lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 0)
 #: of its manifest, every one of which must be given
 _FIELDS: Fields = {
-    "target": (..., _TEXT),
-    "case": (..., _OBJECT),
-    "contract": (..., _OBJECT),
-    "ranks": (..., _NUMBER),
+    "target": (..., of_type(str, "a text")),
+    "case": (..., of_type(dict, "an object of fields of a case")),
+    "contract": (..., of_type(dict, "an object of fields of a contract")),
+    "ranks": (..., COUNT),
     "order": (..., one_of(ORDERS)),
-    "results": (..., Rule(f"some of {', '.join(RESULTS)}", lambda x: isinstance(x, list) and {*x} <= {*RESULTS})),
-    "rank": (..., _NUMBER),
+    "results": (..., list_of(f"a list of some of {', '.join(RESULTS)}", RESULTS)),
+    "rank": (..., INDEX),
 }
 _LSE = (
     "partial_max holds the lse of each rank; a wrong one shows in partial_sum, the sum of exp(score - lse), which is 1"
@@ -58,6 +56,7 @@ class _Left:
     """What one rank left."""
 
     told: Mapping[str, Any]  #: the same in the files of all ranks
+    case: Case
     rank: int
     arrays: Mapping[str, np.ndarray]
 
@@ -169,7 +168,7 @@ def joined(files: Sequence[Path]) -> Trace:
     ranks, name = first.told["ranks"], first.told["target"]
     if lacking := [str(rank) for rank in range(ranks) if rank not in by_rank]:
         raise Refusal(f"of {ranks} ranks {', '.join(lacking)} left no file beside {told_by}")
-    case, order = Case(**first.told["case"]).but(splits=ranks), first.told["order"]
+    case, order = first.case.but(splits=ranks), first.told["order"]
     held = [
         Rank(keys, queries)
         for keys, queries in zip(*(dealt(n, ranks, order) for n in (case.seqlen_k, case.seqlen_q)), strict=True)
@@ -203,10 +202,11 @@ def _load(file: Path) -> _Left:
 
     try:
         manifest = checked(text_of(file) or "null", SCHEMA, _FIELDS)
+        case = Case(**fields_of_case(manifest))
     except Refusal as refusal:
         raise Refusal(f"{file}: not what a rank leaves: {refusal}") from None
     shared = {name: x for name, x in manifest.items() if name != "rank"}
-    return _Left(shared, manifest["rank"], load_file(file))
+    return _Left(shared, case, manifest["rank"], load_file(file))
 
 
 def _by_query(by_rank: Mapping[int, _Left], held: Sequence[Rank], name: str) -> np.ndarray:

@@ -5,16 +5,16 @@ for the weight of masked keys until the row sees its first key, whose correction
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from workbench.case.box import WHOLE, Present
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.tiling import Tiling
+from workbench.floats import array_namespace
 
 #: running states and what they are before a row's first key
 _STATES = {"row_max": -np.inf, "row_sum": 0.0, "acc": 0.0}
@@ -93,6 +93,14 @@ class Slots:
         if name == "merge_weight":
             return no_keys[..., None, :]
         return no_keys if name == "merge_sum" else None
+
+    def skippable(self, name: str, axes: str) -> np.ndarray | None:
+        """Which slots of a stage a kernel that skips all that is masked, keys or whole tiles, leaves as they were; None
+        for none.
+        """
+        if name in _OF_KEYS:
+            return ~self.visible
+        return replace(self, contract=replace(self.contract, skips_masked_tiles=True)).open(name, axes)
 
     def filled(self, name: str, axes: str, stage: np.ndarray, open_: np.ndarray) -> np.ndarray:
         """The stage, float64, with what later stages should read in its open slots: a state as it was before the tile,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench.case.user_code import SOURCES
+from workbench.files import SOURCES
 from workbench.refusal import Refusal
 from workbench.trace.file import load
 from workbench.trace.provenance import File, Provenance, is_object

@@ -161,6 +161,8 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
             )
     if case.dropout_p is not None and "dropout_mask" not in inputs:
         raise Refusal(f"{where}: dropout_p={case.dropout_p:g} needs dropout_mask: which probs are kept")
+    if case.dropout_p is None and "dropout_mask" in inputs:
+        raise Refusal(f"{where}: dropout_mask needs dropout_p: probs that are kept are divided by 1 - dropout_p")
     for name in MASKS:
         shape = list(inputs[name].shape) if name in inputs else []
         fits = zip(reversed(shape), reversed(whole), strict=False)
@@ -176,8 +178,13 @@ def check(trace: Trace, where: str) -> Trace:
     """
     for name in INPUTS:
         if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
-            raise Refusal(f"{where}: {name} is missing, and so are codes and scales that were put in for it")
+            raise Refusal(f"{where}: {name} is missing, and so are quantised codes and scales that were put in for it")
     check_inputs(trace.case, trace.inputs, where)
+    return check_stages(trace, where)
+
+
+def check_stages(trace: Trace, where: str) -> Trace:
+    """The part of `check` that is about stages and the contract."""
     known = stages_of(trace.algorithm, trace.case.numbers, trace.case.coded, kinds_of(trace.case.codes))
     if "merge_weight" not in known and trace.contract.splits not in (None, 1):
         splitting = next(name for name, stages in ALGORITHMS.items() if {*known, "merge_weight"} <= {*stages})

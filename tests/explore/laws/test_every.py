@@ -11,6 +11,7 @@ import pytest
 from tests.builds import FEW_BUILDS
 from tests.explore.laws.fields import WRONG
 from tests.explore.laws.kernels import BREAKERS, attention, changed, merge, partials
+from tests.refusals import refusal
 from workbench import run
 from workbench.case.case import Case
 from workbench.explore.laws.every import LAWS, asked, held_to, laws, subject
@@ -153,6 +154,19 @@ def test_a_kernel_that_gives_nan_keeps_no_law() -> None:
     found = laws(nan, CAUSAL)
     kept = {name for name, held in found.signature.items() if held}
     assert kept <= {name for name, law in LAWS.items() if law.kind == "bits" or law.kind == "hidden"}
+
+
+def test_a_fault_may_be_in_no_line_of_the_runs_that_laws_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths of caches, say, are read of padded batches alone, and rows-alone packs what it asks."""
+
+    def run_kernel(name: str, case: Case, options: Any, *, again: bool) -> Any:
+        raise Refusal(f"chosen for {'another' if again else 'this'} case")
+
+    monkeypatch.setattr("workbench.cuda.run.run_kernel", run_kernel)
+    s = subject("split_k", FULL, faults=["reduce-double-counts-sum"])
+    assert refusal(s.attend, s.asked) == "chosen for this case"
+    assert refusal(s.attend, s.asked.but(seed=1)) == "chosen for another case"
+    assert s.feed is not None and refusal(s.feed, s.asked.but(seed=1), {}) == "chosen for another case"
 
 
 @pytest.mark.parametrize("option", ["where", "feed"])

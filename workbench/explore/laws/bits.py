@@ -178,7 +178,7 @@ def _moved(s: Subject, run: Run, factor: float) -> Verdict:
     """Whether a run gives out times a factor, and the same lse."""
     rows = Rows.all(s.case)
     if s.quantises and not (_decodes_to_normal(s.first) and _decodes_to_normal(run)):
-        return "rows that codes are decoded to hold subnormal numbers, or were not given"
+        return "rows that quantised codes are decoded to hold subnormal numbers, or were not given"
     if normal(s):
         return results((s.first, rows), (run, rows), {"out": factor})
     return budgets((s.first, rows), (run, rows), {"out": lambda x: x.times(factor)})

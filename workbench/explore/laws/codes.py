@@ -9,7 +9,7 @@ from workbench.case.stages import BLOCKS
 from workbench.explore.laws.subject import Subject
 from workbench.reference.losses import losses_of
 
-NO_CODES = "the kernel gave no codes and scales, which are of all batches and rows"
+NO_CODES = "the kernel gave no quantised codes and scales, which are of all batches and rows"
 STATIC = "the largest number is beyond the largest code of a static scale"
 #: how far both ends of a block with a zero point are above whole numbers: they become these by a zero point and codes
 #: that are rounded, and others by what is cut off

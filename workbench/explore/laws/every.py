@@ -15,7 +15,7 @@ from workbench.explore.laws import bits, exact, hidden, invariant, keys, merge, 
 from workbench.explore.laws.compare import NOTHING
 from workbench.explore.laws.law import Break, Finding, Law, Laws, Verdict
 from workbench.explore.laws.subject import Failed, Subject
-from workbench.foreign.run import run
+from workbench.foreign.run import run, run_again
 from workbench.foreign.target import target_of
 from workbench.refusal import Refusal
 from workbench.trace.inputs import taken
@@ -166,8 +166,9 @@ def subject(target: str | Callable[..., Any], case: Case, *, invariant: bool = F
         raise Refusal(f"{given[0]} is not for laws: {_NOT[given[0]]}; got {given[0]}={options[given[0]]!r}")
     given_inputs = options.pop("inputs", None)
 
-    def attend(case: Case, inputs: Arrays | None = None) -> Trace:
-        return run(target, case, **options, **({} if inputs is None else {"inputs": inputs}))
+    def attend(on: Case, inputs: Arrays | None = None) -> Trace:
+        of_run = run if on is case else run_again
+        return of_run(target, on, **options, **({} if inputs is None else {"inputs": inputs}))
 
     found = target_of(target)
     inputs = None if given_inputs is None else taken(given_inputs, found.name)
@@ -175,8 +176,8 @@ def subject(target: str | Callable[..., Any], case: Case, *, invariant: bool = F
     isolated = options.get("isolate") or options.get("timeout") or options.get("memory_gb")
     function = None if not found.is_foreign or isolated else found.function()
 
-    def feed(case: Case, stages: Mapping[str, np.ndarray]) -> Trace:
-        return run(target, case, **options, feed=stages, **({} if inputs is None else {"inputs": inputs}))
+    def feed(on: Case, stages: Mapping[str, np.ndarray]) -> Trace:
+        return run_again(target, on, **options, feed=stages, **({} if inputs is None else {"inputs": inputs}))
 
     def behind(before: Callable[..., Any]) -> Rerun:
         assert function is not None

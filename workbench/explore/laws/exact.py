@@ -27,7 +27,7 @@ def _exact(s: Subject, distribution: str) -> Verdict:
     if {*MASKS} & {*s.inputs}:
         return "a mask or a bias is not of these inputs"
     if s.quantises and not is_exact(run.trace):
-        return "the codes round these inputs"
+        return "the quantised codes round these inputs"
     rows = smaller(Rows.all(run.trace.case), run)
     right = elements(run.narrowed(rows))
     verdicts: list[Verdict] = []

@@ -29,7 +29,7 @@ def hidden_keys_changed(s: Subject) -> Verdict:
     maximum: a bound by the norms of all keys moves with hidden ones, and out within the budgets.
     """
     if s.quantises:
-        return "other keys change the scale of codes"
+        return "other keys change the scale of quantised codes"
     case, sees, groups = s.case, seen(s.case, s.inputs), sequences(s.case)
     by_row = [np.logical_or.reduce(sees[list(one.b), :, : one.q, : one.k], axis=(0, 1)) for one in groups]
     ends = zip(*(_ends(one.k) for one in groups), strict=True)

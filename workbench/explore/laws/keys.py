@@ -77,7 +77,7 @@ def halves_merged(s: Subject) -> Verdict:
     """
     case = s.case
     if case.window is not None or case.alibi_slopes is not None or case.seqlen_k == 1 or not s.read:
-        return "a window, ALiBi, one key, or no codes: no two parts that could be merged"
+        return "a window, ALiBi, one key, or no quantised codes: no two parts that could be merged"
     if not {"out", "lse"} <= {*s.first.stages}:
         return "out or lse was not given"
     alone = without(s)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.case.box import WHOLE, Box
+from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.masks import visible
 from workbench.case.stages import ALGORITHMS, PROBE_SETS
@@ -16,7 +16,7 @@ from workbench.judge.blocks import placed
 from workbench.judge.diff import comparisons
 from workbench.judge.elements import Elements, State
 from workbench.trace.narrow import narrowed
-from workbench.trace.slots import Slots
+from workbench.trace.slots import Slots, of_case
 from workbench.trace.trace import Trace
 
 #: scores of a run beyond which budgets, which are float64's, are of a part of it alone
@@ -137,8 +137,7 @@ class Run:
         trace = self.trace
         if not trace.case.ragged:
             return None
-        tiling = trace.contract.tiling(trace.case.seqlen_k, trace.case.splits)
-        return Slots(trace.contract, tiling, visible(trace.case, trace.inputs), WHOLE.present(trace.case))
+        return of_case(trace.case, trace.contract, visible(trace.case, trace.inputs))
 
     def bounded(self, name: str, rows: Rows) -> Bounded:
         """Out or lse at some rows, with its error budget from what the kernel read; anything goes in rows without keys,

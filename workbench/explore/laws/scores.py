@@ -13,7 +13,7 @@ from workbench.explore.laws.subject import Subject, cast, digits, wide
 
 #: how far scores are moved where exp of them is to leave float32's range, once or three times
 _FAR = 128.0
-_CODES = "codes of q and k would get another scale"
+_CODES = "quantised codes of q and k would get another scale"
 
 
 def row_moved(s: Subject) -> Verdict:
@@ -90,7 +90,7 @@ def one_key_and_its_opposite(s: Subject) -> Verdict:
     Preconditions: lse is given, without a sink; no bias, no ALiBi, no score_mod; no codes of q.
     """
     if "lse" not in s.first.stages or not s.read or _biased(s) or s.case.score_mod is not None:
-        return "lse is not given, a bias moves it, or the kernel gave no codes"
+        return "lse is not given, a bias moves it, or the kernel gave no quantised codes"
     if s.case.sinks is not None and s.first.trace.contract.lse_includes_sink:
         return "lse holds a sink beside the score"
     if s.quantises and "q" in s.first.trace.case.coded:

@@ -59,7 +59,7 @@ class Subject:
 
     @property
     def quantises(self) -> bool:
-        """Whether the kernel reads 8-bit codes."""
+        """Whether the kernel reads quantised codes."""
         return bool(before_attention(self.first.trace.algorithm))
 
     def under(self, contract: Contract) -> "Subject":

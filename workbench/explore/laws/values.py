@@ -44,7 +44,7 @@ def v_added(s: Subject) -> Verdict:
     whose scale depends on V.
     """
     if s.quantises:
-        return "the codes of V1 and V2 have other scales than those of V"
+        return "the quantised codes of V1 and V2 have other scales than those of V"
     v, rows = s.inputs["v"], Rows.all(s.case)
     here = s.rng.random(v.shape) < 0.5
     zero = np.zeros((), v.dtype)
@@ -65,7 +65,7 @@ def v_split_by_digits(s: Subject) -> Verdict:
     So that what rounds or cuts V or its products shows. Preconditions: no codes; digits whose rest is exact.
     """
     if s.quantises:
-        return "the codes of V1 and V2 have other scales than those of V"
+        return "the quantised codes of V1 and V2 have other scales than those of V"
     one, other = digits(wide(s.inputs["v"]), s.inputs["v"])
     if one is None or other is None:
         return f"leading digits and the rest of V are not both exact in {s.case.dtype}"

@@ -33,12 +33,15 @@ class Loss:
 
 def loss(trace: Trace) -> Loss:
     """The parts of the error of a quantised kernel's out. What it read is decoded from its codes and scales; where
-    these were not dumped, it is what the kernel decoded. Refusal without out, or where only codes were put in.
+    these were not dumped, it is what the kernel decoded. Refusal without out, or where nothing but
+    quantised codes was put in.
     """
     if "out" not in trace.stages:
         raise Refusal(f"the loss of quantisation needs out; {trace.target} gave none")
     if missing := [name for name in INPUTS if name not in trace.inputs]:
-        raise Refusal(f"the loss of quantisation needs q, k and v; only codes were put in for {', '.join(missing)}")
+        raise Refusal(
+            f"the loss of quantisation needs q, k and v; only quantised codes were put in for {', '.join(missing)}"
+        )
     inputs = {name: to_float64(trace.inputs[name]) for name in INPUTS}
     read = {name: to_float64(x) for name, x in attention_of(trace).inputs.items()}
     coded = trace.case.coded

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from workbench.case.ranks import spoken
+from workbench.case.ranks import all_spoken
 from workbench.case.stages import before_attention
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
@@ -139,8 +139,7 @@ def _scenes(trace: Trace, origins: Sequence[StageDiff]) -> Iterator[Scene | Code
 
 def _hypotheses(trace: Trace, families: Sequence[str]) -> Sequence[Hypothesis]:
     """Those of some families, in the words of a run."""
-    found = library(families)
-    return [replace(one, text=spoken(one.text, True)) for one in found] if trace.ranks else found
+    return all_spoken(library(families), trace.ranks)
 
 
 def _wrong(scene: Scene | Coded, origins: Sequence[StageDiff]) -> dict[str, np.ndarray]:

@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from workbench.case.masks import visible
 from workbench.case.ranks import spoken
+from workbench.judge.elements import WRONG, State
 from workbench.judge.explain.budget_shares import terms
 from workbench.judge.explain.patterns import where
 from workbench.judge.explain.suspects import Suspects, suspects
-from workbench.judge.judgeable import table
+from workbench.judge.judgeable import definition, table
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import unseen_upstream
-from workbench.reference.tables import definition
 from workbench.trace.trace import Trace
 
 
@@ -26,12 +29,32 @@ class Explanation:
     @cached_property
     def definition(self) -> str:
         """What the stage is, in float64 and natural units."""
-        return spoken(definition(table(self.trace), self.stage.name), bool(self.trace.ranks))
+        return definition(self.trace, self.stage.name)
 
     @cached_property
     def where(self) -> str:
         """The part of one axis that holds all that is wrong, in words; "" where there is none."""
-        return spoken(where(self.stage), bool(self.trace.ranks))
+        return spoken(where(self.stage), self.trace.ranks)
+
+    @cached_property
+    def open_without_keys(self) -> int:
+        """How many elements of out are in rows without keys that the contract leaves open, and so not judged."""
+        return int(self._without_keys(State.VACUOUS).sum()) if self.trace.contract.empty_out == "any" else 0
+
+    @cached_property
+    def wrong_without_keys(self) -> bool:
+        """Whether all that is wrong of out is in rows without keys, of which kernels make different things."""
+        found = self.stage.decisive
+        wrong = 0 if found is None else found.summary.outside
+        return wrong > 0 and int(self._without_keys(*WRONG).sum()) == wrong
+
+    def _without_keys(self, *states: State) -> np.ndarray:
+        """Elements of out in one of some states whose rows have no keys, and no sink, which is one."""
+        found, case = self.stage.decisive, self.trace.case
+        if found is None or self.stage.name != "out" or case.sinks is not None:
+            return np.zeros(0, bool)
+        empty = ~np.any(visible(case, self.trace.inputs), axis=-1, keepdims=True)
+        return np.isin(found.state, states) & empty
 
     @cached_property
     def budget_shares(self) -> Mapping[str, float]:

@@ -4,9 +4,7 @@ A formula is said where it was learned on one half of what is wrong and reproduc
 the budget; and where it explains nearly all of the error, so that what changes next to nothing fits nothing.
 """
 
-from dataclasses import replace
-
-from workbench.case.ranks import spoken
+from workbench.case.ranks import all_spoken
 from workbench.judge.explain.unknown.difference import of_stage
 from workbench.judge.explain.unknown.formula import INDEPENDENT, Formula
 from workbench.judge.explain.unknown.maps import mapped
@@ -36,5 +34,4 @@ def formulas(trace: Trace, stage: StageDiff) -> tuple[Formula, ...]:
     if found.wrong.sum() < INDEPENDENT or case.batch * case.heads * case.seqlen_q * case.seqlen_k > LARGEST:
         return ()
     made = [*mapped(found), *related(found, around)] or regression(found, around) or operands(found, around)
-    first = sorted(made, key=lambda formula: -formula.of)[:SAID]
-    return tuple(replace(one, text=spoken(one.text, bool(trace.ranks))) for one in first)
+    return all_spoken(sorted(made, key=lambda formula: -formula.of)[:SAID], trace.ranks)

@@ -1,8 +1,6 @@
 """Which elements of a wrong stage are wrong, as rules: where they are, and what they are computed from."""
 
-from dataclasses import replace
-
-from workbench.case.ranks import spoken
+from workbench.case.ranks import all_spoken
 from workbench.judge.explain.unknown import parts
 from workbench.judge.explain.unknown.difference import of_stage
 from workbench.judge.explain.unknown.mining import Pattern, mined
@@ -23,5 +21,4 @@ def patterns(trace: Trace, stage: StageDiff) -> tuple[Pattern, ...]:
     What could be wrong was judged, and is wrong or expected to be a number other than 0: on others a fault may show
     nothing.
     """
-    found = mined(of_stage(stage), Tensors(trace, stage))
-    return tuple(replace(one, text=spoken(one.text, bool(trace.ranks))) for one in found)
+    return all_spoken(mined(of_stage(stage), Tensors(trace, stage)), trace.ranks)

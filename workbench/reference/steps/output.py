@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
+from workbench.floats import array_namespace
 from workbench.reference.bound import Bound, part, root_of_squares, statistical, where
 from workbench.reference.losses import U, cast_bound
 from workbench.reference.normaliser import normaliser

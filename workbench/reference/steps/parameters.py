@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
+from workbench.floats import array_namespace
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.stage import Bounded, Ref
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from workbench.floats import smallest_subnormal, unit_roundoff
+from workbench.floats import array_namespace, smallest_subnormal, unit_roundoff
 from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound, root_of_squares, where
 from workbench.reference.stage import Bounded, Ref
 from workbench.reference.steps.dot import maybe_stored

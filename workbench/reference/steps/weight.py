@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from workbench.case.contract import FAST_EXP_ULPS
+from workbench.floats import array_namespace
 from workbench.reference.bound import EXACT, Bound, added, part, root_of_squares, where
 from workbench.reference.stage import Bounded, Ref
 

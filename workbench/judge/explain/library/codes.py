@@ -1,4 +1,4 @@
-"""8-bit codes: scales, encoding, decode tables, decoded rows."""
+"""Quantised codes: scales, encoding, decode tables, decoded rows."""
 
 from collections.abc import Callable, Iterator
 from itertools import permutations
