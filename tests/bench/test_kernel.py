@@ -328,10 +328,6 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
             ["MINE:attention", "--fault", "flash-no-correction"],
             "fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); MINE:attention is a foreign one",
         ),
-        (
-            ["MINE:attention", "--backend", "cuda"],
-            "backend is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); MINE:attention is a foreign one",
-        ),
         (["MINE:attention", "--layout", "bsdh"], "layout is one of bhsd, bshd, strided; got 'bsdh'"),
         (
             ["MINE:attention", "--arrays", "jax"],
@@ -371,7 +367,7 @@ def test_a_callable_is_named_by_itself():
     results = measure(flash, [SMALL], arrays="torch")
     assert (results["target"], results["backend"]) == ("flash", "foreign")
     with pytest.raises(
-        Refusal, match="^scores is for kernels of ours on quantised codes .fp8.; flash is a foreign one$"
+        Refusal, match="^scores is for kernels of ours on quantised codes .fp8, fp8_wgmma.; flash is a foreign one$"
     ):
         measure(flash, [SMALL.but(scores="mma")], arrays="torch")
 

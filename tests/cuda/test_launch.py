@@ -122,8 +122,6 @@ def test_kernels_for_hopper_are_refused_elsewhere():
     )
 
 
-@pytest.mark.parametrize(
-    ("maps", "dynamic", "expected"), [((), 0, False), ((), 1, True), (("k",), 0, True)]
-)
+@pytest.mark.parametrize(("maps", "dynamic", "expected"), [((), 0, False), ((), 1, True), (("k",), 0, True)])
 def test_who_launches(maps, dynamic, expected):
     assert by_driver(SimpleNamespace(maps=maps), dynamic) is expected

@@ -99,6 +99,7 @@ def test_one_name_of_two_packages_is_refused(site: Path) -> None:
 def test_faults_are_for_kernels_of_ours(site: Path) -> None:
     ship(site, "shippedone", {"shipped": "shippedone_kernels:forward"})
     with pytest.raises(
-        Refusal, match=r"^fault is for kernels of ours \(flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma\); shipped is a foreign one$"
+        Refusal,
+        match=r"^fault is for kernels of ours \(flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma\); shipped is a foreign one$",
     ):
         run("shipped", Case(seqlen=8), faults=["x"])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -155,6 +156,18 @@ def test_a_file_that_was_edited_between_two_runs_is_told_anew(mine: str, tmp_pat
     source.write_text("// another kernel\n")
     (changed,) = {*of_run(function).files} - {*before.files}
     assert (Path(changed.path), changed.sha256) == (source, hashlib.sha256(source.read_bytes()).hexdigest())
+
+
+def test_a_module_that_takes_the_place_of_another_is_told(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many modules, of the same names."""
+    function = find(f"{mine}:attention")
+    for name, other in (("one.py", "two.py"), ("two.py", "one.py")):
+        helper = ModuleType("helper_of_mine")
+        helper.__file__ = str(Path(mine).with_name(name))
+        Path(helper.__file__).write_text("")
+        monkeypatch.setitem(sys.modules, "helper_of_mine", helper)
+        told = {one.name for one in files(function)}
+        assert name in told and other not in told
 
 
 def test_kernels_of_ours_are_told_by_their_versions() -> None:

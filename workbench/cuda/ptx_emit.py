@@ -49,8 +49,9 @@ def address(context, builder, kinds, values, space=None):
         indices, index_types = cgutils.unpack_tuple(builder, index, len(index_type)), list(index_type)
     indices = [context.cast(builder, i, kind, types.intp) for i, kind in zip(indices, index_types, strict=True)]
     struct = make_array(array_type)(context, builder, array)
-    # by its strides, which a compiler adds up from place to place, and not by products of shape
-    if array_type.ndim > 1:
+    # by its strides, which a compiler adds up from place to place, and not by products of shape; from loads and stores
+    # themselves that would hide that the array is global or shared
+    if array_type.ndim > 1 and space is not None:
         array_type = array_type.copy(layout="A")
     pointer = cgutils.get_item_pointer(context, builder, array_type, struct, indices)
     if space is None:

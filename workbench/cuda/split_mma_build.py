@@ -119,8 +119,8 @@ def settle(kernel: Kernel, case: Case) -> Case:
             )
     if (tiles := launches(case)[0].grid[1]) > MOST_TILES:
         raise Refusal(
-            f"kernel {kernel.name} is for few queries, and has a block for each tile of {case.block_q} queries and heads "
-            f"of a group, {MOST_TILES} of all kv heads at most; got {tiles}"
+            f"kernel {kernel.name} is for few queries, and has a block for each tile of {case.block_q} queries and "
+            f"heads of a group, {MOST_TILES} of all kv heads at most; got {tiles}"
         )
     return case
 

@@ -7,12 +7,11 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from operator import is_not
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.cuda.gpu import gpu
 from workbench.files import of_python, sha256_of, sources_beside
@@ -65,28 +64,27 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
             yield _file(path, loaded=False)
 
 
-@dataclass
-class _Imported:
-    """The modules of this process when they were last looked at, and the files of all but the workbench's; as text."""
+class _Imported(NamedTuple):
+    """The modules of this process when they were last looked at, and the files of all but the workbench's, as text."""
 
     modules: Sequence[object]
-    files: list[str]
+    files: Sequence[str]
 
 
-_last = _Imported([], [])
+_last = [_Imported((), ())]
 
 
 def _modules(folder: str) -> set[str]:
     """The files of modules in a folder, but for the workbench's. Every run asks this, of a thousand modules: they are
-    looked at where others were imported.
+    looked at again once others were imported.
     """
-    items = [*sys.modules.items()]
+    items, known = [*sys.modules.items()], _last[0]
     modules = [module for _, module in items]
-    if len(modules) != len(_last.modules) or any(map(is_not, modules, _last.modules)):
+    if len(modules) != len(known.modules) or any(map(is_not, modules, known.modules)):
         theirs = [module for name, module in items if name.partition(".")[0] != "workbench"]
         files = [getattr(module, "__dict__", {}).get("__file__") for module in theirs]
-        _last.modules, _last.files = modules, [_resolved(file) for file in files if file]
-    return {path for path in _last.files if path.startswith(folder)}
+        known = _last[0] = _Imported(modules, [_resolved(file) for file in files if file])
+    return {path for path in known.files if path.startswith(folder)}
 
 
 @cache

@@ -56,7 +56,6 @@ fast_log10 = inner(lambda x: lg2(x) * LOG10_2)
 fast_pow = inner(lambda x, y: ex2(y * lg2(x)))
 
 
-
 @inner()
 def byte_perm(x, y, selectors):
     """Four of the bytes of x, 0 to 3, and y, 4 to 7, each by its own selector of four bits, of which three count."""

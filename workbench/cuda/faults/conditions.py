@@ -211,8 +211,3 @@ def _warp_rows(case: Case) -> int:
     """Query rows of a warp of the kernel on tensor cores."""
     assert case.block_q is not None
     return 32 if case.block_q > 64 else 16
-
-
-def raw(case: Case) -> bool:
-    """Whether the maximum is sought among products that are not scaled yet, in kernels on tensor cores."""
-    return case.softcap is None and case.scale > 0

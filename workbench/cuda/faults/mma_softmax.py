@@ -10,10 +10,14 @@ from workbench.cuda.faults.conditions import (
     last_tile_of_block,
     lower_row_sees_more,
     odd_key_behind_diagonal,
-    raw,
     scaled,
 )
 from workbench.cuda.faults.fault import UNVISITED, Fault
+
+
+def raw(case: Case) -> bool:
+    """Whether the maximum is sought among products that are not scaled yet."""
+    return case.softcap is None and case.scale > 0
 
 
 def window_begins_within_tile(case: Case) -> bool:

@@ -1,7 +1,8 @@
 """Faults of the softmax and of the results of the kernels for Hopper, whose lines are alike."""
 
-from workbench.cuda.faults.conditions import empty_rows, lower_row_sees_more, raw, scaled
+from workbench.cuda.faults.conditions import empty_rows, lower_row_sees_more, scaled
 from workbench.cuda.faults.fault import Fault
+from workbench.cuda.faults.mma_softmax import raw
 
 _STORED = "if row + 8 * r < seqlen_q and key < seqlen_k:"
 
