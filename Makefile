@@ -34,8 +34,8 @@ demo: $(BASE) ## find a historical Split-K bug and draw where it is (installs th
 
 # One thread for each process: NumPy's own threads would compete with the other test processes for the same cores.
 test: export OMP_NUM_THREADS := 1
-# glibc's malloc keeps memory instead of handing each large array back to the system, which took 6 % of the time.
-test: export MALLOC_MMAP_THRESHOLD_ := 1073741824
+# glibc keeps what is freed instead of handing each array back to the system; 32 MiB is the largest that it takes.
+test: export MALLOC_MMAP_THRESHOLD_ := 33554432
 test: export MALLOC_TRIM_THRESHOLD_ := 1073741824
 test: $(FULL) ## run the tests
 	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal

@@ -116,6 +116,28 @@ def compiles(tmp_path, monkeypatch):
     return done
 
 
+@pytest.mark.parametrize("lines", [True, False])
+def test_what_nvvm_cannot_give_lines_is_compiled_without(monkeypatch, lines):
+    """NVVM 13.0 on some locals: "Symbol name with unsupported characters"; what is wrong otherwise stays so."""
+    nvvm = pytest.importorskip("cuda.bindings.nvvm", reason="needs cuda-bindings")
+    refused, asked = nvvm.nvvmError(nvvm.Result.ERROR_COMPILATION), []
+
+    def compiles(function, typed, **options):
+        asked.append(options["lineinfo"])
+        if options["lineinfo"] or not lines:
+            raise refused
+        return ".target sm_90\n", None
+
+    monkeypatch.setattr(in_cache.cuda, "compile", compiles)
+    made, _, _ = built("flash")
+    if lines:
+        assert in_cache._by_nvvm(made, None, CC, "ptx") == ".target sm_90\n"
+    else:
+        with pytest.raises(nvvm.nvvmError):
+            in_cache._by_nvvm(made, None, CC, "ptx")
+    assert asked == [True, False]
+
+
 def code_of(name, cc=CC, layout="C", probes=(), **options):
     made, constants, case = built(name, probes, **options)
     return cubin(made, constants, signature(made, case.dtype, layout), cc)

@@ -18,7 +18,9 @@ KERNEL = KERNELS["flash_mma"]
 LEAST_DYNAMIC = 99 * 1024
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 
-PLAIN = dict(heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=50, head_dim=64, dtype="float16")
+PLAIN = dict(
+    heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=50, head_dim=64, dtype="float16", block_q=64, block_k=64
+)
 TWO_ROWS = dict(PLAIN, block_q=128, block_k=32, causal=True)
 #: few builds, since each is seconds of compiling: what is no switch of the source shares one
 CASES = {

@@ -71,8 +71,8 @@ def test_the_line_of_a_stage(kernel: str, stage: str) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_stages_have_lines_of_their_own(kernel: str) -> None:
     places = [(line.path, line.line) for stage, line in clean(kernel).items() if stage not in QUANTISED_INPUTS]
-    # K and V are decoded by one function; scores without their scale are the products, or what these were made of
-    assert len(places) - len({*places}) == (1 if kernel in ("fp8", "fp8_wgmma", "flash_mma", "split_mma") else 0)
+    # K and V are decoded by one function
+    assert len(places) - len({*places}) == (1 if kernel == "fp8" else 0)
 
 
 def changed(fault: Fault) -> tuple[str, list[str], set[int]]:

@@ -88,7 +88,8 @@ def driver(monkeypatch):
     monkeypatch.setattr(cuda.core, "Device", found.context)
     monkeypatch.setattr(torch.cuda, "device", found.device)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: (9, gpu))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(multi_processor_count=4))
+    properties = SimpleNamespace(multi_processor_count=4, shared_memory_per_multiprocessor=228 * 1024)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: properties)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda gpu: found.stream_of(), raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: found.gpu, raising=False)
     prepared._loaded.cache_clear()
@@ -648,8 +649,9 @@ DECODING = dict(batch=3, heads=16, kv_heads=4, seqlen_q=1, seqlen_k=1500, head_d
 def as_split(case):
     """The case in as many splits as a call has on this GPU."""
     kernel = KERNELS["split_mma"]
-    count = torch.cuda.get_device_properties(0).multi_processor_count
-    return case.but(splits=kernel.fills(settle(kernel, case), count))
+    gpu = torch.cuda.get_device_properties(0)
+    count, shared_bytes = gpu.multi_processor_count, gpu.shared_memory_per_multiprocessor
+    return case.but(splits=kernel.fills(settle(kernel, case), count, shared_bytes))
 
 
 @pytest.mark.gpu

@@ -29,6 +29,8 @@ from workbench.cuda.flash_mma_build import TILES
 from workbench.cuda.flash_mma_build import Constants as MmaConstants
 from workbench.cuda.flash_tensor_build import Constants as TensorConstants
 from workbench.cuda.fp8_build import Constants as QuantisedConstants
+from workbench.cuda.fp8_mma_build import Constants as Fp8MmaConstants
+from workbench.cuda.fp8_mma_build import default_tiles
 from workbench.cuda.kernel import HEAD_DIMS, STATIC_SHARED
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.loops import apart
@@ -59,8 +61,10 @@ MMA, TENSOR = "flash_mma_forward", "flash_tensor_forward"
 #: kernels of scalar products on floats, whose constants are those of `flash_build`
 SCALAR = ("flash", "split_k")
 SPLIT_MMA, SPLIT_MMA_REDUCE = "split_mma_forward", "split_mma_split_mma_reduce"
+OF_MMA = MmaConstants(16, 16, 64, "float16", ("CAUSAL",))
 OF_TENSOR = TensorConstants(64, 64, 64, "float16", ("CAUSAL",))
 OF_SPLITS = SplitConstants(16, 32, 64, "float16", ("CAUSAL",), stages=1)
+FP8_MMA, OF_FP8_MMA = "fp8_mma_forward", Fp8MmaConstants(16, 32, 64, "e4m3", ("CAUSAL",))
 #: kernels of instructions and tensor maps of which code is made by the driver alone
 OF_HOPPER = [name for name, (kernel, _) in FUNCTIONS.items() if kernel.name in ("flash_wgmma", "fp8_wgmma")]
 FLOATS = [name for name, (kernel, _) in FUNCTIONS.items() if kernel.name in SCALAR]
@@ -239,6 +243,26 @@ def test_default_tiles_on_tensor_cores_stay_in_registers(tiles, head_dim, causal
     assert 2 * registers_of(log) * constants.threads <= REGISTERS
 
 
+@pytest.mark.parametrize(("head_dim", "causal"), [(64, True), (128, False)])
+def test_decoded_codes_stay_in_registers(head_dim, causal):
+    """Likewise, of the kernel that decodes them, for the oldest GPUs that it runs on; words of four at a time."""
+    case = Case(batch=2, heads=16, seqlen=4096, head_dim=head_dim, causal=causal, codes="e4m3")
+    constants = Fp8MmaConstants(*default_tiles(case), head_dim, "e4m3", ("HEADS", *["CAUSAL"] * causal))
+    library = compiled(FP8_MMA, constants, False)
+    ptx = library.get_asm_str(cc=(8, 0))
+    for instruction in (
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        "ldmatrix.sync",
+        "cp.async.cg",
+        "prmt.b32",
+    ):
+        assert instruction in ptx
+    assert "e4m3" not in ptx and ".f64" not in ptx
+    _, log = linked(library, (8, 0))
+    assert re.search(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", log)
+    assert 2 * registers_of(log) * constants.threads <= REGISTERS
+
+
 def test_plain_loads_stay_in_registers():
     """Likewise, of the default tiles of the kernel that loads them through registers, and it loads 16 bytes at once."""
     library = compiled(TENSOR, OF_TENSOR, False)
@@ -274,11 +298,9 @@ def assert_compiles_and_links(name, constants, probed, other):
         assert f".target sm_{cc[0]}{cc[1]}" in ptx
         assert ".f32" in ptx
         assert ".f64" not in ptx
-        cubin, log = linked(library, cc, lto=False)
+        cubin, log = linked(library, cc, lto=cc == ARCHITECTURES[-1])
         assert cubin.startswith(b"\x7fELF")
         assert 0 < registers_of(log) * constants.threads <= REGISTERS
-    _, log = linked(library, (9, 0))
-    assert 0 < registers_of(log) * constants.threads <= REGISTERS
     kernel, function = FUNCTIONS[name]
     static = constants.shared_bytes - kernel.dynamic_bytes(constants, function)
     assert shared_of(log) == (0 if name == "split_k_reduce" else static)
@@ -466,8 +488,9 @@ def normalised(ptx):
         *itertools.product(FLOATS, [Constants(**SMALL, dtype="bfloat16")]),
         ("flash_forward", Constants(**LARGEST, dtype="float32")),
         *itertools.product(["fp8_forward"], [CODES_VARIANTS[0], CODES_VARIANTS[3]]),
-        (MMA, MmaConstants(64, 64, 64, "float16", ("CAUSAL",))),
+        (MMA, OF_MMA),
         (TENSOR, OF_TENSOR),
+        (FP8_MMA, OF_FP8_MMA),
         *itertools.product([SPLIT_MMA, SPLIT_MMA_REDUCE], [OF_SPLITS]),
     ],
     ids=str,
@@ -553,12 +576,13 @@ def test_probes_leave_contraction_alone(operations, name, cc):
     A probe is one more reader: a probed product that otherwise only meets an addition would be fused in plain builds
     alone, and rounded once less there.
     """
-    own = {"fp8_forward": CODES_VARIANTS[1], MMA: MmaConstants(16, 16, 64, "float16")}
+    own = {"fp8_forward": CODES_VARIANTS[1], MMA: OF_MMA, FP8_MMA: OF_FP8_MMA}
     own |= dict.fromkeys((SPLIT_MMA, SPLIT_MMA_REDUCE), OF_SPLITS) | {TENSOR: OF_TENSOR}
     constants = own.get(name, Constants(**SMALL, dtype="float32"))
     plain, probed = (operations(linked(compiled(name, constants, kind), cc)[0]) for kind in (False, True))
     assert plain["FFMA"] >= 10
-    kept = ("FFMA", "FMUL", "MUFU") if name == MMA else plain  # whose lanes add up a row for its probe alone
+    # lanes of these add up a row for its probe alone, and of codes what they stand for, and acc, get their scale there
+    kept = {MMA: ("FFMA", "FMUL", "MUFU"), FP8_MMA: ("FFMA", "MUFU")}.get(name, plain)
     assert {x: probed[x] for x in kept} == {x: plain[x] for x in kept}
 
 

@@ -162,7 +162,9 @@ def _ours(name: str, case: Case) -> tuple[Diff, Call]:
     kernel = KERNELS[name]
     case = settle(kernel, case)
     if kernel.fills is not None:
-        case = case.but(splits=kernel.fills(case, torch.cuda.get_device_properties(0).multi_processor_count))
+        gpu = torch.cuda.get_device_properties(0)
+        splits = kernel.fills(case, gpu.multi_processor_count, gpu.shared_memory_per_multiprocessor)
+        case = case.but(splits=splits)
     if _scores(case) <= WHOLE:
         parts = [run(name, case, backend="cuda")]
     else:

@@ -213,6 +213,21 @@ def steps(kernels: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
 
 @bench.command()
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@case_options
+@json_option
+def probes(kernels: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Time kernels of ours with every probe and without, beside a copy of as many bytes; on a GPU.
+
+    KERNELs that are not named are flash_tensor, flash_mma and flash_wgmma. Case options take comma-separated lists.
+    """
+    from workbench.bench import probes as bench_probes
+
+    cases = cases_of(options) if any(options.values()) else bench_probes.CASES
+    _measured(bench_probes, as_json, kernels or bench_probes.NAMES, cases)
+
+
+@bench.command()
 @click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the variants over [1]")
 @json_option

@@ -23,6 +23,8 @@ from workbench.cuda.tensor_maps import TensorMap, tensor_maps
 
 #: axis -> where its first index in a box is among the int32 that a boxed build takes; its last + 1 is behind it
 BOX = {"b": 0, "h": 2, "q": 4, "kv_h": 6}
+#: the argument with what is stored, of a call that stores several elements of a stage, behind the place where
+REGISTERS = 4
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,10 @@ def _names(tree: ast.AST) -> set[str]:
 
 class _Probes(ast.NodeTransformer):
     """Turns `probe.<stage>[index] = value` into a store to an argument for wanted stages and drops it for others;
-    `boxed`: only where the index is in a box, into a buffer that begins there. What only probes need, such as a sum
-    that takes all lanes, is `x, y = probe(value, value)`: it goes where no stage of the kernel is wanted.
+    `boxed`: only where the index is in a box, into a buffer that begins there. `probe.<stage>[..., i:end] = f(x, y)`
+    is stored by f itself, given the array, the index without its last axis, and of that where it begins and ends:
+    f(array, (...), i, end, x, y). What only probes need, such as a sum that takes all lanes, is `x, y = probe(value,
+    value)`: it goes where no stage of the kernel is wanted.
     """
 
     def __init__(self, wanted: Sequence[str], boxed: bool, probed: bool) -> None:
@@ -118,7 +122,13 @@ class _Probes(ast.NodeTransformer):
             return None
         self.found.append(stage)
         target.value = ast.copy_location(ast.Name(f"probe_{stage}", ast.Load()), target.value)
-        return _in_box(node, target, STAGES[stage]) if self.boxed else node
+        if not self.boxed:
+            return _stored(node, target)
+        test = _into_box(target, STAGES[stage])
+        made = ast.If(test, [_stored(node, target)], [])
+        for inner in ast.walk(made):
+            ast.copy_location(inner, node)
+        return made
 
     def _block(self, node: ast.If | ast.For) -> ast.AST | None:
         """A block left empty goes with its header; a header holds no effects, only a condition or a range."""
@@ -136,8 +146,8 @@ def _probed(tree: ast.AST) -> set[str]:
     return {node.attr for node in found if isinstance(node.value, ast.Name) and node.value.id == "probe"}
 
 
-def _in_box(node: ast.Assign, target: ast.Subscript, stage: Stage) -> ast.stmt:
-    """The store under the condition that its index is in the box, counted from the box's first."""
+def _into_box(target: ast.Subscript, stage: Stage) -> ast.expr:
+    """Count the index of a store from the box's first; the condition that it is in the box."""
     indices = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
     conditions: list[str] = []
     counted: list[str] = []
@@ -146,12 +156,22 @@ def _in_box(node: ast.Assign, target: ast.Subscript, stage: Stage) -> ast.stmt:
         counted.append(index if place is None else f"{index} - box[{place}]")
         if place is not None:
             conditions.append(f"box[{place}] <= {index} and {index} < box[{place + 1}]")
-    target.slice = ast.parse(f"({', '.join(counted)},)", mode="eval").body
-    made = ast.If(ast.parse(" and ".join(conditions), mode="eval").body, [node], [])
-    for part in (made.test, target.slice):
-        for inner in ast.walk(part):
-            ast.copy_location(inner, node)
-    return ast.copy_location(made, node)
+    made = ast.parse(f"x[{', '.join(counted)},]", mode="eval").body
+    assert isinstance(made, ast.Subscript)
+    target.slice = made.slice
+    return ast.parse(" and ".join(conditions), mode="eval").body
+
+
+def _stored(node: ast.Assign, target: ast.Subscript) -> ast.stmt:
+    """A store of one element, or the call of what stores several."""
+    index, value = target.slice, node.value
+    if not (isinstance(index, ast.Tuple) and isinstance(index.elts[-1], ast.Slice)):
+        return node
+    several = index.elts[-1]
+    assert several.lower is not None and several.upper is not None and isinstance(value, ast.Call)
+    row = ast.Tuple(index.elts[:-1], ast.Load())
+    call = ast.Call(value.func, [target.value, row, several.lower, several.upper, *value.args], [])
+    return ast.copy_location(ast.Expr(call), node)
 
 
 @functools.cache

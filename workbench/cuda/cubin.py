@@ -93,16 +93,27 @@ def _compiled(build: Build, typed: Any, compute_capability: tuple[int, int]) -> 
     """As numba.cuda's own launch has it: LTO-IR, optimised once more where it is linked."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    function = build.source.namespace[build.source.name]
     if build.maps:
-        ptx, _ = cuda.compile(function, typed, device=False, abi="numba", cc=HOPPER, output="ptx", **build.cuda_options)
-        return _with_maps(ptx, len(build.maps)).encode()
-    ltoir, _ = cuda.compile(
-        function, typed, device=False, abi="numba", cc=compute_capability, output="ltoir", **build.cuda_options
-    )
+        return _with_maps(_by_nvvm(build, typed, HOPPER, "ptx"), len(build.maps)).encode()
+    ltoir = _by_nvvm(build, typed, compute_capability, "ltoir")
     options = LinkerOptions(arch="sm_{}{}".format(*compute_capability), link_time_optimization=True, lineinfo=True)
     code: bytes = Linker(ObjectCode.from_ltoir(ltoir), options=options).link("cubin").code
     return code
+
+
+def _by_nvvm(build: Build, typed: Any, compute_capability: tuple[int, int], output: str) -> Any:
+    """What NVVM makes of a build; without its lines where it cannot have them."""
+    from cuda.bindings.nvvm import nvvmError
+
+    function = build.source.namespace[build.source.name]
+    given = {"device": False, "abi": "numba", "cc": compute_capability, "output": output, **build.cuda_options}
+    try:
+        made, _ = cuda.compile(function, typed, **given)
+    except nvvmError:
+        # with lines, numba-cuda tells the debugger of each local's values too (llvm.dbg.value), and NVVM 13.0 has no
+        # symbol for some that it has folded: "Symbol name with unsupported characters"
+        made, _ = cuda.compile(function, typed, **given | {"lineinfo": False})
+    return made
 
 
 def _with_maps(ptx: str, count: int) -> str:

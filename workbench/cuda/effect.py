@@ -50,7 +50,7 @@ CHOICES: Mapping[str, tuple[str, str]] = {
     "MMA": ("scores=mma", "scores=scalar"),
 }
 #: switches of the format of codes: the formats themselves are named
-OF_FORMAT = frozenset({"SIMULATED", "INT8", "FOUR_BITS", "E8M0", "E4M3", "ZEROS", "TENSOR_SCALE"})
+OF_FORMAT = frozenset({"SIMULATED", "INTEGERS", "INT8", "FOUR_BITS", "E8M0", "E4M3", "ZEROS", "TENSOR_SCALE"})
 Bound = tuple[tuple[str, bool], ...]
 
 
@@ -117,7 +117,7 @@ def _missing(kernel: Kernel, case: Case, fault: Fault, functions: Sequence[str],
 def _formats(kernel: Kernel, case: Case, fault: Fault) -> list[str]:
     """The formats of codes with which a fault is in a kernel."""
     found = []
-    for codes in FORMATS:
+    for codes in kernel.codes or FORMATS:
         other = kernel.settles(kernel, case.but(codes=codes, scale_of=None, decode=None))
         found += [codes] if effective(fault, other) else []
     return found

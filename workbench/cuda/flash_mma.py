@@ -31,7 +31,7 @@ from numba.cuda import libdevice
 from workbench.cuda import ptx
 from workbench.cuda.device import FULL_WARP, row_max_of, row_sum_of
 from workbench.cuda.flash_mma_build import DIMS_AT_ONCE, DTYPES, constants, contract, grid, settle
-from workbench.cuda.fragments import column, register
+from workbench.cuda.fragments import column, lane_row, register
 from workbench.cuda.kernel import Kernel, Launch
 from workbench.cuda.loops import unrolled
 
@@ -191,22 +191,18 @@ def flash_mma_forward(
                         s[y + j] = left_sums[j]
                         s[y + 4 + j] = right_sums[j]
 
-        for r in range(LANE_ROWS):
-            for i in range(BLOCK_K // 4):
-                x, key = register(r, i, BLOCK_K), first_key + column(i, t)
-                if row + 8 * r < seqlen_q and key < seqlen_k:
-                    probe.qk[b, h, row + 8 * r, key] = s[x]
+        for r in unrolled(LANE_ROWS):
+            if row + 8 * r < seqlen_q:
+                probe.qk[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
         if SCALED:
             for i in range(S_REGISTERS):
                 s[i] = libdevice.fmul_rn(s[i], scale)
         if SOFTCAP:
             for i in range(S_REGISTERS):
                 s[i] = libdevice.fmul_rn(softcap, ptx.tanh_approx(s[i] / softcap))
-            for r in range(LANE_ROWS):
-                for i in range(BLOCK_K // 4):
-                    x, key = register(r, i, BLOCK_K), first_key + column(i, t)
-                    if row + 8 * r < seqlen_q and key < seqlen_k:
-                        probe.capped[b, h, row + 8 * r, key] = s[x]
+            for r in unrolled(LANE_ROWS):
+                if row + 8 * r < seqlen_q:
+                    probe.capped[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
         if first_key + BLOCK_K - 1 > high:
             cuda.syncwarp()  # protects nothing: it keeps the branch, which compilers turn into selects in every tile
             for r in range(LANE_ROWS):
@@ -227,6 +223,9 @@ def flash_mma_forward(
                     for i in range(BLOCK_K // 4):
                         if column(i, 0) < column_of_first:
                             s[register(r, i, BLOCK_K)] = NEG_INF
+        for r in unrolled(LANE_ROWS):
+            if row + 8 * r < seqlen_q:
+                probe.scores[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
 
         for r in range(LANE_ROWS):
             largest = m[r]
@@ -240,15 +239,18 @@ def flash_mma_forward(
             scaled_max = libdevice.fmul_rn(safe, exp2_scale)
             total = l[r] * correction[r]
             for i in range(BLOCK_K // 4):
-                x, key = register(r, i, BLOCK_K), first_key + column(i, t)
-                if row + 8 * r < seqlen_q and key < seqlen_k:
-                    probe.scores[b, h, row + 8 * r, key] = s[x]
+                x = register(r, i, BLOCK_K)
                 s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))
                 total += s[x]
-                if row + 8 * r < seqlen_q and key < seqlen_k:
-                    probe.probs[b, h, row + 8 * r, key] = s[x]
-                    probe.probs_cast[b, h, row + 8 * r, key] = CAST(s[x])
             l[r] = total
+        for r in unrolled(LANE_ROWS):
+            if row + 8 * r < seqlen_q:
+                probe.probs[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
+        for i in range(S_REGISTERS):
+            (s[i],) = probe(CAST(s[i]))  # as they are packed, for which they are the same
+        for r in unrolled(LANE_ROWS):
+            if row + 8 * r < seqlen_q:
+                probe.probs_cast[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
         for i in range(P_REGISTERS):
             p[i] = PACK(s[2 * i], s[2 * i + 1])
         for r in range(LANE_ROWS):
@@ -275,16 +277,14 @@ def flash_mma_forward(
                         acc[y + j] = left_sums[j]
                         acc[y + 4 + j] = right_sums[j]
 
-        for r in range(LANE_ROWS):
+        for r in unrolled(LANE_ROWS):
             (total,) = probe(row_sum_of(l[r]))
-            if t == 0 and row + 8 * r < seqlen_q:
-                probe.row_max[b, h, row + 8 * r, tile] = m[r]
-                probe.correction[b, h, row + 8 * r, tile] = correction[r]
-                probe.row_sum[b, h, row + 8 * r, tile] = total
-            for i in range(HEAD_DIM // 4):
-                x, d = register(r, i, HEAD_DIM), column(i, t)
-                if row + 8 * r < seqlen_q and d < head_dim:
-                    probe.acc[b, h, row + 8 * r, tile, d] = acc[x]
+            if row + 8 * r < seqlen_q:
+                if t == 0:
+                    probe.row_max[b, h, row + 8 * r, tile] = m[r]
+                    probe.correction[b, h, row + 8 * r, tile] = correction[r]
+                    probe.row_sum[b, h, row + 8 * r, tile] = total
+                probe.acc[b, h, row + 8 * r, tile, 0:head_dim] = lane_row(acc, r, HEAD_DIM, t)
 
     for r in range(LANE_ROWS):
         l[r] = row_sum_of(l[r])

@@ -24,8 +24,9 @@ from numba.cuda import libdevice
 from workbench.cuda import ptx
 from workbench.cuda.device import row_max_of, row_sum_of
 from workbench.cuda.flash_tensor_build import DIMS_AT_ONCE, DTYPES, constants, contract, grid, settle
-from workbench.cuda.fragments import column, register
+from workbench.cuda.fragments import column, lane_row, register
 from workbench.cuda.kernel import Kernel, Launch
+from workbench.cuda.loops import unrolled
 
 NEG_INF = np.float32(-np.inf)
 LOG2_E = np.float32(math.log2(math.e))
@@ -113,29 +114,37 @@ def flash_tensor_forward(q, k, v, out, lse, scale, softcap, diagonal, left, righ
                 for j in range(4):
                     s[4 * n + j] = sums[j]
 
+        for r in unrolled(2):
+            if row + 8 * r < seqlen_q:
+                probe.qk[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
+        for i in range(S_REGISTERS):
+            s[i] = libdevice.fmul_rn(s[i], scale)
+        if SOFTCAP:
+            for i in range(S_REGISTERS):
+                s[i] = libdevice.fmul_rn(softcap, ptx.tanh_approx(s[i] / softcap))
+            for r in unrolled(2):
+                if row + 8 * r < seqlen_q:
+                    probe.capped[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
         for r in range(2):
-            this_row, largest, last = row + 8 * r, m[r], seqlen_k - 1
+            this_row, last = row + 8 * r, seqlen_k - 1
             if CAUSAL:
                 last = min(last, this_row + diagonal)
             if WINDOW:
                 last = min(last, this_row + diagonal + right)
             for i in range(BLOCK_K // 4):
                 x, key = register(r, i, BLOCK_K), first_key + column(i, t)
-                if this_row < seqlen_q and key < seqlen_k:
-                    probe.qk[b, h, this_row, key] = s[x]
-                s[x] = libdevice.fmul_rn(s[x], scale)
-                if SOFTCAP:
-                    s[x] = libdevice.fmul_rn(softcap, ptx.tanh_approx(s[x] / softcap))
-                    if this_row < seqlen_q and key < seqlen_k:
-                        probe.capped[b, h, this_row, key] = s[x]
                 if key > last:
                     s[x] = NEG_INF
                 if WINDOW:
                     if key < this_row + diagonal - left:
                         s[x] = NEG_INF
-                if this_row < seqlen_q and key < seqlen_k:
-                    probe.scores[b, h, this_row, key] = s[x]
-                largest = max(largest, s[x])
+        for r in unrolled(2):
+            if row + 8 * r < seqlen_q:
+                probe.scores[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
+        for r in range(2):
+            largest = m[r]
+            for i in range(BLOCK_K // 4):
+                largest = max(largest, s[register(r, i, BLOCK_K)])
             largest = row_max_of(largest)
             # no key seen yet: exp(-inf - 0) is 0, exp(-inf + inf) is NaN
             safe = largest if largest > NEG_INF else float32(0)
@@ -144,16 +153,21 @@ def flash_tensor_forward(q, k, v, out, lse, scale, softcap, diagonal, left, righ
             scaled_max = libdevice.fmul_rn(safe, LOG2_E)
             total = float32(0)
             for i in range(BLOCK_K // 4):
-                x, key = register(r, i, BLOCK_K), first_key + column(i, t)
+                x = register(r, i, BLOCK_K)
                 s[x] = ptx.ex2_approx(cuda.fma(s[x], LOG2_E, -scaled_max))
                 total += s[x]
-                if this_row < seqlen_q and key < seqlen_k:
-                    probe.probs[b, h, this_row, key] = s[x]
-                    probe.probs_cast[b, h, this_row, key] = CAST(s[x])
             l[r] = l[r] * correction[r] + row_sum_of(total)
             for i in range(HEAD_DIM // 4):
                 x = register(r, i, HEAD_DIM)
                 acc[x] = acc[x] * correction[r]
+        for r in unrolled(2):
+            if row + 8 * r < seqlen_q:
+                probe.probs[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
+        for i in range(S_REGISTERS):
+            (s[i],) = probe(CAST(s[i]))  # as they are packed, for which they are the same
+        for r in unrolled(2):
+            if row + 8 * r < seqlen_q:
+                probe.probs_cast[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
 
         for i in range(P_REGISTERS):
             p[i] = PACK(s[2 * i], s[2 * i + 1])
@@ -165,16 +179,13 @@ def flash_tensor_forward(q, k, v, out, lse, scale, softcap, diagonal, left, righ
                 for j in range(4):
                     acc[4 * i + j] = sums[j]
 
-        for r in range(2):
-            this_row = row + 8 * r
-            if t == 0 and this_row < seqlen_q:
-                probe.row_max[b, h, this_row, tile] = m[r]
-                probe.correction[b, h, this_row, tile] = correction[r]
-                probe.row_sum[b, h, this_row, tile] = l[r]
-            for i in range(HEAD_DIM // 4):
-                x, d = register(r, i, HEAD_DIM), column(i, t)
-                if this_row < seqlen_q and d < head_dim:
-                    probe.acc[b, h, this_row, tile, d] = acc[x]
+        for r in unrolled(2):
+            if row + 8 * r < seqlen_q:
+                if t == 0:
+                    probe.row_max[b, h, row + 8 * r, tile] = m[r]
+                    probe.correction[b, h, row + 8 * r, tile] = correction[r]
+                    probe.row_sum[b, h, row + 8 * r, tile] = l[r]
+                probe.acc[b, h, row + 8 * r, tile, 0:head_dim] = lane_row(acc, r, HEAD_DIM, t)
 
     for r in range(2):
         this_row, inverse = row + 8 * r, float32(1) / l[r] if l[r] != float32(0) else float32(0)

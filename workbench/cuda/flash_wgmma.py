@@ -23,9 +23,9 @@ from numba.cuda import libdevice
 from workbench.cuda import hopper, ptx
 from workbench.cuda.device import FULL_WARP, row_max_of, row_sum_of
 from workbench.cuda.flash_wgmma_build import DTYPES, constants, contract, grid, settle
-from workbench.cuda.fragments import column, register
+from workbench.cuda.fragments import column, lane_row, register
 from workbench.cuda.kernel import Kernel, Launch
-from workbench.cuda.loops import peeled
+from workbench.cuda.loops import peeled, unrolled
 
 NEG_INF = np.float32(-np.inf)
 LOG2_E = np.float32(math.log2(math.e))
@@ -160,22 +160,18 @@ def flash_wgmma_forward(q, k, v, out, lse, scale, softcap, diagonal, left, right
             if lane == 0:
                 hopper.mbarrier_arrive(bars, K_EMPTY + stage)
 
-            for r in range(2):
-                for i in range(BLOCK_K // 4):
-                    x, key = register(r, i, BLOCK_K), first_key + column(i, t)
-                    if row + 8 * r < seqlen_q and key < seqlen_k:
-                        probe.qk[b, h, row + 8 * r, key] = s[x]
+            for r in unrolled(2):
+                if row + 8 * r < seqlen_q:
+                    probe.qk[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
             if SCALED:
                 for i in range(S_REGISTERS):
                     s[i] = libdevice.fmul_rn(s[i], scale)
             if SOFTCAP:
                 for i in range(S_REGISTERS):
                     s[i] = libdevice.fmul_rn(softcap, ptx.tanh_approx(s[i] / softcap))
-                for r in range(2):
-                    for i in range(BLOCK_K // 4):
-                        x, key = register(r, i, BLOCK_K), first_key + column(i, t)
-                        if row + 8 * r < seqlen_q and key < seqlen_k:
-                            probe.capped[b, h, row + 8 * r, key] = s[x]
+                for r in unrolled(2):
+                    if row + 8 * r < seqlen_q:
+                        probe.capped[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
             if first_key + BLOCK_K - 1 > high:
                 cuda.syncwarp()  # protects nothing: it keeps the branch, which compilers turn into selects
                 for r in range(2):
@@ -195,6 +191,9 @@ def flash_wgmma_forward(q, k, v, out, lse, scale, softcap, diagonal, left, right
                             if first_key + column(i, t) < row + 8 * r + diagonal - left:
                                 s[register(r, i, BLOCK_K)] = NEG_INF
 
+            for r in unrolled(2):
+                if row + 8 * r < seqlen_q:
+                    probe.scores[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
             for r in range(2):
                 largest = m[r]
                 for i in range(BLOCK_K // 4):
@@ -207,25 +206,26 @@ def flash_wgmma_forward(q, k, v, out, lse, scale, softcap, diagonal, left, right
                 scaled_max = libdevice.fmul_rn(safe, exp2_scale)
                 total = l[r] * correction[r]
                 for i in range(BLOCK_K // 4):
-                    x, key = register(r, i, BLOCK_K), first_key + column(i, t)
-                    if row + 8 * r < seqlen_q and key < seqlen_k:
-                        probe.scores[b, h, row + 8 * r, key] = s[x]
+                    x = register(r, i, BLOCK_K)
                     s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))
                     total += s[x]
-                    if row + 8 * r < seqlen_q and key < seqlen_k:
-                        probe.probs[b, h, row + 8 * r, key] = s[x]
-                        probe.probs_cast[b, h, row + 8 * r, key] = CAST(s[x])
                 l[r] = total
+            for r in unrolled(2):
+                if row + 8 * r < seqlen_q:
+                    probe.probs[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
+            for i in range(S_REGISTERS):
+                (s[i],) = probe(CAST(s[i]))  # as they are packed, for which they are the same
+            for r in unrolled(2):
+                if row + 8 * r < seqlen_q:
+                    probe.probs_cast[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
 
             if tile > first_tile:
                 hopper.wgmma_wait(0, acc, ACC_REGISTERS)
                 if lane == 0:
                     hopper.mbarrier_arrive(bars, V_EMPTY + before)
-                for r in range(2):
-                    for i in range(HEAD_DIM // 4):
-                        x, d = register(r, i, HEAD_DIM), column(i, t)
-                        if row + 8 * r < seqlen_q and d < head_dim:
-                            probe.acc[b, h, row + 8 * r, tile - 1, d] = acc[x]
+                for r in unrolled(2):
+                    if row + 8 * r < seqlen_q:
+                        probe.acc[b, h, row + 8 * r, tile - 1, 0:head_dim] = lane_row(acc, r, HEAD_DIM, t)
             for r in range(2):
                 (total,) = probe(row_sum_of(l[r]))
                 if t == 0 and row + 8 * r < seqlen_q:
@@ -247,11 +247,9 @@ def flash_wgmma_forward(q, k, v, out, lse, scale, softcap, diagonal, left, right
                 PV(acc, p, 4 * i, tiles, place, V_TILE_BYTES, 1)
             hopper.wgmma_commit()
             hopper.wgmma_wait(0, acc, ACC_REGISTERS)
-        for r in range(2):
-            for i in range(HEAD_DIM // 4):
-                x, d = register(r, i, HEAD_DIM), column(i, t)
-                if row + 8 * r < seqlen_q and d < head_dim and first_tile < end_tile:
-                    probe.acc[b, h, row + 8 * r, end_tile - 1, d] = acc[x]
+        for r in unrolled(2):
+            if row + 8 * r < seqlen_q and first_tile < end_tile:
+                probe.acc[b, h, row + 8 * r, end_tile - 1, 0:head_dim] = lane_row(acc, r, HEAD_DIM, t)
         for r in range(2):
             l[r] = row_sum_of(l[r])
             inverse = float32(1) / l[r] if l[r] != float32(0) else float32(0)

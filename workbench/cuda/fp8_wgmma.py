@@ -20,9 +20,9 @@ from numba.cuda import libdevice
 from workbench.cuda import hopper, ptx
 from workbench.cuda.device import FULL_WARP, row_max_of, row_sum_of
 from workbench.cuda.fp8_wgmma_build import DIMS, constants, contract, grid, settle
-from workbench.cuda.fragments import column, register
+from workbench.cuda.fragments import column, lane_row, register
 from workbench.cuda.kernel import Kernel, Launch
-from workbench.cuda.loops import peeled
+from workbench.cuda.loops import peeled, unrolled
 
 NEG_INF = np.float32(-np.inf)
 LOG2_E = np.float32(math.log2(math.e))
@@ -205,11 +205,9 @@ def fp8_wgmma_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out,
 
             for i in range(S_REGISTERS):
                 s[i] = libdevice.fmul_rn(s[i], qk_unit)
-            for r in range(2):
-                for i in range(BLOCK_K // 4):
-                    x, key = register(r, i, BLOCK_K), first_key + column(i, t)
-                    if row + 8 * r < seqlen_q and key < seqlen_k:
-                        probe.qk[b, h, row + 8 * r, key] = s[x]
+            for r in unrolled(2):
+                if row + 8 * r < seqlen_q:
+                    probe.qk[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
             if SCALED:
                 for i in range(S_REGISTERS):
                     s[i] = libdevice.fmul_rn(s[i], scale)
@@ -222,6 +220,9 @@ def fp8_wgmma_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out,
                     for i in range(BLOCK_K // 4):
                         if first_key + column(i, t) > last:
                             s[register(r, i, BLOCK_K)] = NEG_INF
+            for r in unrolled(2):
+                if row + 8 * r < seqlen_q:
+                    probe.scores[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
             for r in range(2):
                 largest = m[r]
                 for i in range(BLOCK_K // 4):
@@ -234,15 +235,18 @@ def fp8_wgmma_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out,
                 scaled_max = libdevice.fmul_rn(safe, exp2_scale)
                 total = l[r] * correction[r]
                 for i in range(BLOCK_K // 4):
-                    x, key = register(r, i, BLOCK_K), first_key + column(i, t)
-                    if row + 8 * r < seqlen_q and key < seqlen_k:
-                        probe.scores[b, h, row + 8 * r, key] = s[x]
+                    x = register(r, i, BLOCK_K)
                     s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))
                     total += s[x]
-                    if row + 8 * r < seqlen_q and key < seqlen_k:
-                        probe.probs[b, h, row + 8 * r, key] = s[x]
-                        probe.probs_cast[b, h, row + 8 * r, key] = cast(s[x])
                 l[r] = total
+            for r in unrolled(2):
+                if row + 8 * r < seqlen_q:
+                    probe.probs[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
+            for i in range(S_REGISTERS):
+                (s[i],) = probe(cast(s[i]))  # as they are packed, for which they are the same
+            for r in unrolled(2):
+                if row + 8 * r < seqlen_q:
+                    probe.probs_cast[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
 
             if tile > 0:
                 hopper.wgmma_wait(0, pv, ACC_REGISTERS)

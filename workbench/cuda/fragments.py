@@ -4,7 +4,9 @@ Of a 16x8 tile of sums lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t 
 mma.m16n8k16). Rows of shared memory are chunks of 8 dims, 16 bytes, that change places by the last bits of their row.
 """
 
-from numba import cuda
+from numba import cuda, int32, uint64
+
+from workbench.cuda import ptx
 
 
 @cuda.jit(device=True)
@@ -23,3 +25,20 @@ def register(r, i, columns):
 def column(i, t):
     """The column of that element: of every 8 columns a lane has two neighbours."""
     return i // 2 * 8 + 2 * t + i % 2
+
+
+@cuda.jit(device=True)
+def lane_row(array, row, first, end, x, r, columns, t):
+    """Store what a lane has of its row r in registers x into a row of a float32 array, from its column `first` on,
+    which is even; only what lies before `end`. Neighbours are one store where rows of the array have even lengths.
+    """
+    at = first + 2 * t
+    left = int32(end - at)
+    if array.shape[-1] % 2 == 0 and left > columns - 8 + 1:
+        for i in range(columns // 8):
+            y = register(r, 2 * i, columns)
+            ptx.st_v2_f32(array, row + (at + 8 * i,), (x[y], x[y + 1]))
+    else:
+        for i in range(columns // 4):
+            if column(i, 0) < left:
+                array[row + (uint64(at + column(i, 0)),)] = x[register(r, i, columns)]  # unsigned: none is from the end

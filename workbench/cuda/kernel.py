@@ -71,8 +71,8 @@ class Kernel:
     masks: bool = True  #: whether it takes a mask, a bias and a dropout mask beside q, k and v
     without: tuple[str, ...] = ()  #: stages of its algorithm that it never makes
     splits: bool = False  #: whether it takes the case option splits
-    #: of a settled case and a number of multiprocessors: the splits that keep all of these busy
-    fills: Callable[[Case, int], int] | None = None
+    #: of a settled case, a number of multiprocessors and bytes of shared memory of each: the splits that keep them busy
+    fills: Callable[[Case, int, int], int] | None = None
     quantised: bool = False  #: whether it reads codes, and takes the case options about them
     codes: tuple[str, ...] = ()  #: formats of codes that it reads, where these are not all
 

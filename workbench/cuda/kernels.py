@@ -11,7 +11,7 @@ class _Kernels(Mapping[str, Kernel]):
     for: a completion of the command line may wait for neither.
     """
 
-    names = ("flash", "flash_tensor", "flash_mma", "flash_wgmma", "split_k", "split_mma", "fp8", "fp8_wgmma")
+    names = ("flash", "flash_tensor", "flash_mma", "flash_wgmma", "split_k", "split_mma", "fp8", "fp8_mma", "fp8_wgmma")
 
     def __getitem__(self, name: str) -> Kernel:
         if name not in self.names:

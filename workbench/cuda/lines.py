@@ -5,12 +5,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from workbench.assignments import Function, plain
 from workbench.case.stages import OF_QUANTISER
-from workbench.cuda.build import Build
+from workbench.cuda.build import REGISTERS, Build
 from workbench.cuda.faults.fault import Fault, applied, of_file
 from workbench.cuda.quantised import QUANTISER
 from workbench.line import Line, line_of
-from workbench.lineage import File, file_of
+from workbench.lineage import File, Node, file_of
 
 #: what the quantiser makes -> its function
 _QUANTISES = {"codes": "encode", "scale": "scale_of", "zero": "zero_of", "global": "tensor_scale_of"}
@@ -37,11 +38,19 @@ def _number(file: File, kernel: str, stage: str, *, probed: bool) -> int | None:
     """The number of the line where a kernel function computes a stage; None where it does not."""
     function = file.functions[kernel]
     if probed:
-        made = file.stored(function, f"probe_{stage}")
+        made = _several(file, function, f"probe_{stage}") or file.stored(function, f"probe_{stage}")
     else:
         write = function.last(stage, None)
         made = None if write is None else write.place.statement
     return None if made is None else made.lineno
+
+
+def _several(file: File, function: Function, array: str) -> Node | None:
+    """Where the registers are computed that a call stores in an array (`build.Build`); None where none does."""
+    for place, call in reversed(function.calls):
+        if call.args and plain(call.args[0]) == array:
+            return file.made(function, call.args[REGISTERS], place) or place.statement
+    return None
 
 
 def _stored(tree: ast.Module, kernel: str, stage: str) -> int | None:

@@ -129,7 +129,7 @@ def plan(name: str, case: Case, options: Options, *, again: bool = False) -> Pla
     wanted = requested(kernel, case, options.probes)
     box = None if options.where is None else parse(options.where, case)
     check_fits(kernel, case, wanted, box, options.limit_gb)
-    buffers = {stage: blank(dims, dtype) for stage, (dims, dtype) in _buffers(kernel, case, wanted, box).items()}
+    buffers = {stage: blank(dims, dtype) for stage, (dims, dtype) in buffers_of(kernel, case, wanted, box).items()}
     if kernel.quantised:
         read = {x: array.astype(DTYPES[case.dtype]) for x, array in read.items()}
     elif codes:
@@ -167,7 +167,7 @@ def plan(name: str, case: Case, options: Options, *, again: bool = False) -> Pla
     return Plan(kernel, chosen, trace, tuple(guarded), arrays, views, guard, box)
 
 
-def _buffers(
+def buffers_of(
     kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | None
 ) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and dtype of every stage that a kernel writes; one that is only dumped is no larger than the box."""
@@ -188,7 +188,7 @@ def _dtypes(promise: Contract) -> dict[str, np.dtype]:
 
 def dump_bytes(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | None) -> int:
     """Bytes of all stages that a run on a settled case dumps."""
-    return sum(prod(dims) * dtype.itemsize for dims, dtype in _buffers(kernel, case, wanted, box).values())
+    return sum(prod(dims) * dtype.itemsize for dims, dtype in buffers_of(kernel, case, wanted, box).values())
 
 
 def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | None, limit_gb: float) -> None:

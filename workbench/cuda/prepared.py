@@ -211,7 +211,9 @@ def _prepared(name: str, q: Any, k: Any, v: Any, out: Any, lse: Any, options: Ma
     sizes = dict(batch=batch, heads=heads, kv_heads=k.shape[1], seqlen_q=seqlen_q, seqlen_k=k.shape[2])
     case = settle(found, Case(**sizes, head_dim=head_dim, dtype=dtypes[q.dtype], **said))
     if found.fills is not None:
-        case = case.but(splits=found.fills(case, torch.cuda.get_device_properties(q.device).multi_processor_count))
+        gpu = torch.cuda.get_device_properties(q.device)
+        splits = found.fills(case, gpu.multi_processor_count, gpu.shared_memory_per_multiprocessor)
+        case = case.but(splits=splits)
     if out is None:
         out = torch.empty_like(torch.empty_strided(q.shape, q.stride(), dtype=q.dtype, device="meta"))
     elif out.shape != q.shape:

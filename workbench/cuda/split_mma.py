@@ -22,7 +22,7 @@ from numba.cuda import libdevice
 
 from workbench.cuda import ptx
 from workbench.cuda.device import row_max_of, row_sum_of
-from workbench.cuda.fragments import chunk, column, register
+from workbench.cuda.fragments import chunk, column, lane_row, register
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.loops import unrolled
 from workbench.cuda.split_mma_build import DIMS_AT_ONCE, DTYPES, constants, contract, fills, launches, settle
@@ -186,22 +186,18 @@ def split_mma_forward(
                             s[y + 4 + j] = right_sums[j]
 
         first_own = first_key + warp * WARP_KEYS
-        for r in range(LANE_ROWS):
-            for i in range(WARP_KEYS // 4):
-                x, key = register(r, i, WARP_KEYS), first_own + column(i, t)
-                if query[r] < seqlen_q and key < seqlen_k:
-                    probe.qk[b, head[r], query[r], key] = s[x]
+        for r in unrolled(LANE_ROWS):
+            if query[r] < seqlen_q:
+                probe.qk[b, head[r], query[r], first_own:seqlen_k] = lane_row(s, r, WARP_KEYS, t)
         if SCALED:
             for i in range(S_REGISTERS):
                 s[i] = libdevice.fmul_rn(s[i], scale)
         if SOFTCAP:
             for i in range(S_REGISTERS):
                 s[i] = libdevice.fmul_rn(softcap, ptx.tanh_approx(s[i] / softcap))
-            for r in range(LANE_ROWS):
-                for i in range(WARP_KEYS // 4):
-                    x, key = register(r, i, WARP_KEYS), first_own + column(i, t)
-                    if query[r] < seqlen_q and key < seqlen_k:
-                        probe.capped[b, head[r], query[r], key] = s[x]
+            for r in unrolled(LANE_ROWS):
+                if query[r] < seqlen_q:
+                    probe.capped[b, head[r], query[r], first_own:seqlen_k] = lane_row(s, r, WARP_KEYS, t)
         if tile >= end_whole:
             for r in range(LANE_ROWS):
                 last = seqlen_k - 1
@@ -218,6 +214,10 @@ def split_mma_forward(
                     for i in range(WARP_KEYS // 4):
                         if first_own + column(i, t) < query[r] + diagonal - left:
                             s[register(r, i, WARP_KEYS)] = NEG_INF
+
+        for r in unrolled(LANE_ROWS):
+            if query[r] < seqlen_q:
+                probe.scores[b, head[r], query[r], first_own:seqlen_k] = lane_row(s, r, WARP_KEYS, t)
 
         for r in range(LANE_ROWS):
             largest = NEG_INF
@@ -243,23 +243,27 @@ def split_mma_forward(
             scaled_max = libdevice.fmul_rn(safe, exp2_scale)
             total = float32(0)
             for i in range(WARP_KEYS // 4):
-                x, key = register(r, i, WARP_KEYS), first_own + column(i, t)
-                if query[r] < seqlen_q and key < seqlen_k:
-                    probe.scores[b, head[r], query[r], key] = s[x]
+                x = register(r, i, WARP_KEYS)
                 s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))
                 total += s[x]
-                if query[r] < seqlen_q and key < seqlen_k:
-                    probe.probs[b, head[r], query[r], key] = s[x]
-                    probe.probs_cast[b, head[r], query[r], key] = CAST(s[x])
             total = row_sum_of(total)
             if t == 0:
                 s_sum[warp * BLOCK_Q + g + 8 * r] = total
-            for i in range(WARP_KEYS // 8):  # a pair of every 8 keys, chunks of which change places as those of tiles
-                x, c = register(r, 2 * i, WARP_KEYS), warp * (WARP_KEYS // 8) + i
-                s_probs[(g + 8 * r) * (BLOCK_K // 2) + (c ^ PROBS_SWIZZLE & g) * 4 + t] = PACK(s[x], s[x + 1])
             for i in range(WARP_DIMS // 4):
                 x = register(r, i, WARP_DIMS)
                 acc[x] = acc[x] * correction[r]
+        for r in unrolled(LANE_ROWS):
+            if query[r] < seqlen_q:
+                probe.probs[b, head[r], query[r], first_own:seqlen_k] = lane_row(s, r, WARP_KEYS, t)
+        for i in range(S_REGISTERS):
+            (s[i],) = probe(CAST(s[i]))  # as they are packed, for which they are the same
+        for r in unrolled(LANE_ROWS):
+            if query[r] < seqlen_q:
+                probe.probs_cast[b, head[r], query[r], first_own:seqlen_k] = lane_row(s, r, WARP_KEYS, t)
+        for r in range(LANE_ROWS):
+            for i in range(WARP_KEYS // 8):  # a pair of every 8 keys, chunks of which change places as those of tiles
+                x, c = register(r, 2 * i, WARP_KEYS), warp * (WARP_KEYS // 8) + i
+                s_probs[(g + 8 * r) * (BLOCK_K // 2) + (c ^ PROBS_SWIZZLE & g) * 4 + t] = PACK(s[x], s[x + 1])
 
         ptx.cp_async_wait_group(V_PENDING)
         cuda.syncthreads()  # V of all threads has come; s_probs and s_sum are complete; protects s_max
@@ -287,15 +291,13 @@ def split_mma_forward(
                         acc[y + 4 + j] = right_sums[j]
         stage = stage + 1 if stage < STAGES - 1 else 0
 
-        for r in range(LANE_ROWS):
-            if warp == 0 and t == 0 and query[r] < seqlen_q:
-                probe.row_max[b, head[r], query[r], tile] = m[r]
-                probe.correction[b, head[r], query[r], tile] = correction[r]
-                probe.row_sum[b, head[r], query[r], tile] = l[r]
-            for i in range(WARP_DIMS // 4):
-                x, d = register(r, i, WARP_DIMS), warp * WARP_DIMS + column(i, t)
-                if query[r] < seqlen_q and d < head_dim:
-                    probe.acc[b, head[r], query[r], tile, d] = acc[x]
+        for r in unrolled(LANE_ROWS):
+            if query[r] < seqlen_q:
+                if warp == 0 and t == 0:
+                    probe.row_max[b, head[r], query[r], tile] = m[r]
+                    probe.correction[b, head[r], query[r], tile] = correction[r]
+                    probe.row_sum[b, head[r], query[r], tile] = l[r]
+                probe.acc[b, head[r], query[r], tile, warp * WARP_DIMS : head_dim] = lane_row(acc, r, WARP_DIMS, t)
 
     for r in range(LANE_ROWS):
         if query[r] < seqlen_q:

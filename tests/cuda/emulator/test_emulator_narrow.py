@@ -3,7 +3,10 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int32, uint16
 from numba.core import types
+from numba.core.errors import NumbaError
 from numba.cuda import libdevice
+from numba.cuda import types as cuda_types
+from numba.cuda.descriptor import cuda_target
 
 float16 = types.float16
 EIGHTH = np.float16(0.125)
@@ -128,3 +131,42 @@ def test_arithmetic_between_narrow_floats_rounds_each_result(emulate, dtype):
     expected = [x + y, x - y, x * y, -x / y, x + y]
     np.testing.assert_array_equal(out, [array.astype(np.float64) for array in (*expected, wide)])
     assert np.count_nonzero(out[2] != out[5]) > 100
+
+
+def either(x, out, n):
+    i = cuda.grid(1)
+    out[0, i] = x[i] if i < n else float32(0.1)
+    out[1, i] = float32(0.1) if i >= n else x[i]
+    out[2, i] = x[i] if i < n else 0.1
+    largest = float32(0.1)
+    for j in range(i + 1):
+        largest = max(largest, x[j])
+    out[3, i] = largest
+
+
+def test_float16_or_a_wider_number_is_the_wider_one_as_on_the_gpu(emulate):
+    """numba.cuda's own rule is NumPy's: float32 of float16 and float32, float64 of float16 and a constant."""
+    for other, wider in ((cuda_types.float32, cuda_types.float32), (cuda_types.int64, cuda_types.float64)):
+        assert cuda_target.typing_context.unify_pairs(cuda_types.float16, other) == wider
+    x = np.linspace(0.05, 3, 8).astype(np.float16)
+    out = np.zeros((4, 8))
+    emulate(either, 1, 8, x, out, np.int32(5))
+    single = np.where(np.arange(8) < 5, x, np.float32(0.1))
+    double = np.where(np.arange(8) < 5, x.astype(np.float64), 0.1)
+    np.testing.assert_array_equal(out, [single, single, double, np.maximum.accumulate(np.maximum(x, np.float32(0.1)))])
+
+
+def either_of_bfloat16(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i] if i < 5 else float32(0)
+
+
+def test_bfloat16_or_another_number_is_refused_as_on_the_gpu(error_of):
+    with pytest.raises(NumbaError, match="cannot be represented as a NumPy dtype"):
+        cuda_target.typing_context.unify_pairs(cuda_types.float32, cuda_types.bfloat16)
+    x = np.zeros(8, ml_dtypes.bfloat16)
+    assert error_of(either_of_bfloat16, 1, 8, (x, np.zeros(8, np.float32))) == (
+        "+2: numba cannot compile either_of_bfloat16 for these arguments\n"
+        "Failed in nopython mode pipeline (step: nopython frontend)\n"
+        "numba.cuda has no type for what may be bfloat16 or float32: convert it, as with float32(x)"
+    )

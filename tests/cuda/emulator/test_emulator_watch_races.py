@@ -21,10 +21,8 @@ def write_read(x, out):
 
 def test_read_and_write_without_a_barrier(found, floats):
     kinds = found(write_read, 1, 64, floats(64), np.zeros(64, np.float32))
-    assert ("race", "s", 4, 3, (31,), 32) in kinds  # read after write
-    assert ("race", "s", 3, 4, (32,), 32) in kinds  # write after read
-    assert ("uninitialised-read", "s", 4, None, (63,), 32) in kinds
-    assert len(kinds) == 3
+    # of 64 races, 32 are reads after a write and 32 the other way round: two lines, which are named once
+    assert kinds == [("uninitialised-read", "s", 4, None, (63,), 32), ("race", "s", 3, 4, (32,), 64)]
 
 
 def all_write_one(out):
@@ -59,10 +57,7 @@ def blocks_read_then_write(x):
 
 
 def test_block_writes_what_another_has_read(found, floats):
-    assert found(blocks_read_then_write, 2, 1, floats(2)) == [
-        ("race", "x", 1, 3, (0,), 1),
-        ("race", "x", 3, 1, (1,), 1),
-    ]
+    assert found(blocks_read_then_write, 2, 1, floats(2)) == [("race", "x", 1, 3, (0,), 2)]
 
 
 def broadcast_then_write(x, out, writer):

@@ -31,7 +31,7 @@ def test_faults_begin_at_their_own_stages():
 @pytest.mark.parametrize("fault", WATCHED)
 def test_an_early_copy_or_read_is_named_with_its_line(fault):
     """The second gives right numbers on the emulator, which makes copies late."""
-    case = Case(**CASE | {"block_k": 32})
+    case = Case(**CASE | {"block_q": 64, "block_k": 64, "seqlen_k": 150})
     found = check("flash_mma", case, faults=[fault], probes="output")
     assert CATALOGUE[fault].finding in {one.kind for one in found.findings}
     lines = [found.line(one.file, one.line) for one in found.findings if one.kind == CATALOGUE[fault].finding]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import cuda, float32
@@ -130,6 +131,25 @@ def test_streams_and_events() -> None:
     cuda.default_stream().synchronize()
     cuda.synchronize()
     assert y.copy_to_host(stream=stream)[99] == 198 and end.query() and cuda.event_elapsed_time(start, end) > 0
+
+
+def test_dtypes_of_ml_dtypes_have_no_buffer_and_are_copied_all_the_same() -> None:
+    x = np.arange(100).astype(ml_dtypes.bfloat16)
+    with pytest.raises(ValueError, match="cannot include dtype 'E' in a buffer"):
+        memoryview(x)
+    there = cuda.to_device(x.reshape(4, 25))
+    np.testing.assert_array_equal(there.copy_to_host(), x.reshape(4, 25))
+    np.testing.assert_array_equal(there[1].copy_to_host(), x[25:50])
+    wide = cuda.device_array(100, np.float32)
+    widened[4, 32](x, wide)
+    np.testing.assert_array_equal(wide.copy_to_host(), x.astype(np.float32))
+
+
+@cuda.jit
+def widened(x, y):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = x[i]
 
 
 def test_tensors_of_torch_are_on_the_device_as_they_are() -> None:

@@ -259,10 +259,14 @@ def block_of(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def merged(findings: Iterator[Finding]) -> list[Finding]:
-    """Return findings with those of one kind at one line of one array added up; the first one's details are kept."""
+    """Return findings with those of one kind at one line of one array added up; the first one's details are kept.
+
+    Those of a race have two lines, whichever of them a thread came to first.
+    """
     first: dict[tuple, Finding] = {}
     for finding in findings:
-        key = (finding.kind, finding.array, finding.file, finding.line, finding.other_file, finding.other_line)
+        lines = (finding.file, finding.line), (finding.other_file, finding.other_line)
+        key = (finding.kind, finding.array, frozenset(lines) if finding.kind == "race" else lines)
         known = first.get(key)
         first[key] = replace(known, count=known.count + finding.count) if known else finding
     return list(first.values())

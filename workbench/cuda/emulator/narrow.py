@@ -7,11 +7,14 @@ changes nothing, since 24 bits are at least twice 11 plus 2 (Figueroa 1995). Wit
 
 import operator
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
+from numba.core.errors import TypingError
 from numba.core.typeconv import Conversion
 from numba.core.typing import signature
 from numba.extending import intrinsic, lower_cast, models, register_model
+from numba.np.numpy_support import as_dtype, from_dtype
 
 from workbench.cuda.emulator.inner import inner, inner_overload
 
@@ -41,12 +44,31 @@ class Narrow(types.Number):
         return None
 
     def unify(self, typingctx, other):
-        """Return the wider float where a variable may hold either."""
-        return other if isinstance(other, types.Float) else None
+        """Return the type of a variable that may hold either: of float16 what NumPy promotes both to, as in numba.cuda.
+
+        It has none for bfloat16 and another number; that is refused in words that say what to write.
+        """
+        if not isinstance(other, types.Number | types.Boolean):
+            return None
+        if bfloat16 in (self, other):
+            pair = " or ".join(x.name.removeprefix("emulated_") for x in (self, other))
+            raise TypingError(f"numba.cuda has no type for what may be {pair}: convert it, as with float32(x)")
+        wide = np.promote_types(np.float16, as_dtype(other))
+        return self if wide == np.float16 else from_dtype(wide)
 
 
 float16 = Narrow("float16", 10, -14)
 bfloat16 = Narrow("bfloat16", 7, -126)
+
+_unify = types.Number.unify
+
+
+def _unified(self, typingctx, other):
+    return other.unify(typingctx, self) if isinstance(other, Narrow) else _unify(self, typingctx, other)
+
+
+# numba asks the first of two types, and its own know no others than NumPy's
+types.Number.unify = _unified
 
 
 @register_model(Narrow)

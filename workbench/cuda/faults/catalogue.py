@@ -8,6 +8,7 @@ from workbench.cuda.faults import (
     blocks,
     codes,
     fp8,
+    fp8_mma,
     inputs,
     masks,
     maximum,
@@ -37,7 +38,7 @@ from workbench.refusal import Refusal
 FILES = (
     *(inputs, scores, masks, maximum, probs, accumulator, partials, merge, output, memory),
     *(sequences, pages, added, sinks, tensor, mma, mma_softmax, split_mma, split_mma_merge, wgmma, wgmma_softmax),
-    *(quantiser, codes, fp8, blocks),
+    *(quantiser, codes, fp8, fp8_mma, blocks),
 )
 CATALOGUE: Mapping[str, Fault] = {fault.id: fault for file in FILES for fault in file.FAULTS}
 

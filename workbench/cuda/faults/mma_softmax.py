@@ -27,12 +27,7 @@ def window_begins_within_tile(case: Case) -> bool:
     return bool(np.any((keys > 0) & (keys < case.seqlen_k) & (keys % case.block_k != 0)))
 
 
-_STORED = "if row + 8 * r < seqlen_q and key < seqlen_k:"
-_DUMP = (
-    f"                {_STORED}\n"
-    "                    probe.probs[b, h, row + 8 * r, key] = s[x]\n"
-    "                    probe.probs_cast[b, h, row + 8 * r, key] = CAST(s[x])\n"
-)
+_CAST = "            (s[i],) = probe(CAST(s[i]))  # as they are packed, for which they are the same\n"
 
 FAULTS: tuple[Fault, ...] = (
     # scores
@@ -185,10 +180,8 @@ FAULTS: tuple[Fault, ...] = (
         "mma-probs-cut-off",
         "flash_mma",
         "the upper halves of float32 are packed as bfloat16: rounded toward zero",
-        _DUMP,
-        f"                {_STORED} probe.probs[b, h, row + 8 * r, key] = s[x]\n"
-        "                s[x] = libdevice.int_as_float(int32(libdevice.float_as_int(s[x]) & -65536))\n"
-        f"                {_STORED} probe.probs_cast[b, h, row + 8 * r, key] = CAST(s[x])\n",
+        _CAST,
+        f"            s[i] = libdevice.int_as_float(int32(libdevice.float_as_int(s[i]) & -65536)); {_CAST.lstrip()}",
         ("probs_cast",),
         needs={"dtype": "bfloat16"},
         source="FreeToken#103",

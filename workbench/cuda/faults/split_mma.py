@@ -16,12 +16,7 @@ from workbench.cuda.faults.mma_softmax import raw
 #: heads that share a kv head, whose queries are rows of one tile
 PACKED: Mapping[str, Any] = {"heads": 4, "kv_heads": 2}
 _ROW = "s_max[w * BLOCK_Q + g + 8 * r]"
-_STORED = "if query[r] < seqlen_q and key < seqlen_k:"
-_DUMP = (
-    f"                {_STORED}\n"
-    "                    probe.probs[b, head[r], query[r], key] = s[x]\n"
-    "                    probe.probs_cast[b, head[r], query[r], key] = CAST(s[x])\n"
-)
+_CAST = "            (s[i],) = probe(CAST(s[i]))  # as they are packed, for which they are the same\n"
 
 
 def several_packed_queries(case: Case) -> bool:
@@ -185,10 +180,8 @@ FAULTS: tuple[Fault, ...] = (
         "split-mma-probs-cut-off",
         "split_mma",
         "the upper halves of float32 are packed as bfloat16: rounded toward zero",
-        _DUMP,
-        f"                {_STORED} probe.probs[b, head[r], query[r], key] = s[x]\n"
-        "                s[x] = libdevice.int_as_float(int32(libdevice.float_as_int(s[x]) & -65536))\n"
-        f"                {_STORED} probe.probs_cast[b, head[r], query[r], key] = CAST(s[x])\n",
+        _CAST,
+        f"            s[i] = libdevice.int_as_float(int32(libdevice.float_as_int(s[i]) & -65536)); {_CAST.lstrip()}",
         ("probs_cast",),
         needs={"dtype": "bfloat16"},
         source="FreeToken#103",

@@ -4,7 +4,7 @@ from workbench.cuda.faults.conditions import empty_rows, lower_row_sees_more, sc
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.faults.mma_softmax import raw
 
-_STORED = "if row + 8 * r < seqlen_q and key < seqlen_k:"
+_CAST = "                (s[i],) = probe({}(s[i]))  # as they are packed, for which they are the same\n"
 
 
 def _of(kernel: str, prefix: str, cast: str, kept: int) -> tuple[Fault, ...]:
@@ -55,12 +55,9 @@ def _of(kernel: str, prefix: str, cast: str, kept: int) -> tuple[Fault, ...]:
             f"{prefix}-probs-cut-off",
             kernel,
             "the last bits of probs are cut off before their cast, which rounds nothing then",
-            f"                    {_STORED}\n"
-            "                        probe.probs[b, h, row + 8 * r, key] = s[x]\n"
-            f"                        probe.probs_cast[b, h, row + 8 * r, key] = {cast}(s[x])\n",
-            f"                    {_STORED} probe.probs[b, h, row + 8 * r, key] = s[x]\n"
-            f"                    s[x] = libdevice.int_as_float(int32(libdevice.float_as_int(s[x]) & {kept}))\n"
-            f"                    {_STORED} probe.probs_cast[b, h, row + 8 * r, key] = {cast}(s[x])\n",
+            _CAST.format(cast),
+            f"                s[i] = libdevice.int_as_float(int32(libdevice.float_as_int(s[i]) & {kept})); "
+            + _CAST.format(cast).lstrip(),
             ("probs_cast",),
             needs={"dtype": "bfloat16"} if cast == "CAST" else {},
             source="FreeToken#103",
