@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+#: in the place of a stage: what puts -inf into scores where a query does not see a key
+MASK = "mask"
 #: characters of a line's text that are shown
 SHOWN = 100
 

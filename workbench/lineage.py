@@ -23,6 +23,8 @@ _METHODS = frozenset(
 _FUNCTIONS = frozenset(("array", "asarray", "ascontiguousarray", "float16", "float2half_rn", "float32", "half2float"))
 #: what is given an array and leaves it alone
 _READERS = frozenset(("append", "debug", "info", "save", "savez", *dir(builtins)))
+#: what takes one of two values for each element
+_CHOOSERS = frozenset(("where", "masked_fill", "masked_fill_", "select", "selp"))
 #: what computes nothing, and whose maker no name tells
 _HELD = ast.Attribute | ast.Subscript | ast.Constant
 #: where something is computed
@@ -65,6 +67,22 @@ class File:
     def returned(self, function: Function, item: int, depth: int = _DEPTH) -> Node | None:
         """Where an item of the tuple that a function returns is computed; None where that is not clear."""
         return agreed(self._item(function, value, item, place, depth) for place, value in function.returns)
+
+    def masked(self, made: Node) -> Node | None:
+        """The one statement behind that of `made`, of the same function, that replaces what it computes in some cases
+        or elements, as a mask does; its own where it chooses itself. None without one, and of several.
+        """
+        held = [(f, x) for f in self.defined for x in f.places if any(node is made for node in ast.walk(x.statement))]
+        if not held:
+            return None
+        function, place = held[-1]  # the innermost
+        writes = [x for own in function.writes.values() for x in own]
+        if any(x.place is place and _chooses(x.value) for x in writes):
+            return place.statement
+        names = [name for name, own in function.writes.items() if any(x.place is place for x in own)]
+        behind = [x for name in names for x in function.writes[name] if place.before(x.place)]
+        found = {id(x.place): x.place for x in behind if not x.place.passed_to(place) or _chooses(x.value)}
+        return next(iter(found.values())).statement if len(found) == 1 else None
 
     def called(self, value: ast.expr) -> Function | None:
         """The function of the file that an expression calls."""
@@ -128,6 +146,12 @@ class File:
             return direct
         named = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)} & {*self.functions}
         return self.functions[named.pop()] if len(named) == 1 else None
+
+
+def _chooses(value: ast.expr | None) -> bool:
+    """Whether an expression takes one value or another, such as `where(visible, scores, -inf)`."""
+    nodes = [] if value is None else ast.walk(value)
+    return any(isinstance(x, ast.IfExp) or (isinstance(x, ast.Call) and callee(x) in _CHOOSERS) for x in nodes)
 
 
 def file_of(tree: ast.Module) -> File:

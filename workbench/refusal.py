@@ -1,5 +1,14 @@
 """The two ways in which a request ends before any work is done."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """What was meant by an unknown name, in words behind a refusal; empty where none of the known ones is like it."""
+    found = get_close_matches(name, known, 1)
+    return f"; did you mean {found[0]}?" if found else ""
+
 
 class Refusal(ValueError):
     """A request that breaks a rule: the message shows the rule, the value, where, and what would be accepted (exit code

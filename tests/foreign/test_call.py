@@ -377,12 +377,12 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
         (
             {"probes": "lean"},
             Refusal,
-            "probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); <lambda> is a foreign one",
+            "probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
         ),
         (
             {"case": CASE.but(scores="mma")},
             Refusal,
-            "scores is for kernels of ours on quantised codes (fp8, fp8_wgmma); <lambda> is a foreign one",
+            "scores is for kernels of ours on quantised codes (fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
         ),
         (
             {"case": CASE.but(quantiser_scale="static")},
@@ -392,7 +392,7 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
         (
             {"faults": ["x"]},
             Refusal,
-            "fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); <lambda> is a foreign one",
+            "fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
         ),
     ],
 )
@@ -454,3 +454,25 @@ def test_a_compiled_function_need_not_tell_its_parameters() -> None:
     with pytest.raises(Refusal) as refused:
         run(compiled, CASE, feed={"partial_O": "reference"})
     assert str(refused.value).startswith("compiled reads no stage that could be fed")
+
+
+def test_an_out_of_the_other_layout_is_named() -> None:
+    def bshd(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        return np.ascontiguousarray(v.swapaxes(1, 2))
+
+    case = Case(seqlen=16, heads=2, head_dim=4)
+    with pytest.raises(Refusal) as refused:
+        run(bshd, case)
+    assert str(refused.value) == (
+        "bshd: out must have shape [1, 2, 16, 4] [b h q d] for this case; got [1, 16, 2, 4], which is [b q h d]: "
+        "--layout bshd gives it q, k and v so, too"
+    )
+    alike = run(bshd, Case(seqlen=16, heads=16, head_dim=4))
+    assert alike.stages["out"].shape == (1, 16, 16, 4), "sizes do not tell"
+
+
+def test_a_field_that_is_like_another_is_asked_after() -> None:
+    with pytest.raises(Refusal, match="; got 'blockk'; did you mean block_k\\?$"):
+        run(lambda q, k, v, *, scale, causal: v, contract={"blockk": 32})
+    with pytest.raises(Refusal, match="; got 'tritn'; did you mean triton\\?$"):
+        run(lambda q, k, v, *, scale, causal: v, contract="tritn")

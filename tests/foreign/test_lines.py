@@ -94,6 +94,7 @@ def texts(function: Callable[..., Any]) -> dict[str, str]:
 
 ATTENTION = {
     "scores": "scores = q @ np.swapaxes(k, -1, -2) * np.float32(scale)",
+    "mask": "scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)",
     "out": 'found["out"] = (probs @ v / row_sum[..., None]).astype(q.dtype)',
     "lse": "lse = row_max + np.log(row_sum)",
 }
@@ -143,7 +144,7 @@ def test_a_run_keeps_them_and_so_does_its_file(mine: Path, tmp_path: Path, monke
         str(trace.lines["lse"])
         == f"mine.py:{NUMPY.splitlines().index('    lse = row_max + np.log(row_sum)') + 1}: lse = row_max + np.log(row_sum)"
     )
-    assert {*trace.lines} == {"scores", "out", "lse"}
+    assert {*trace.lines} == {"scores", "mask", "out", "lse"}
     save(trace, tmp_path / "run.safetensors")
     mine.unlink()
     assert load(tmp_path / "run.safetensors").lines == trace.lines
@@ -200,7 +201,9 @@ def test_triton(triton_flash: Callable[..., Any]) -> None:
     assert found["acc"] == 'acc = tl.dot(probs_cast, v_tile, acc, input_precision="ieee")'
     assert found["out"] == "(acc / total[:, None]).to(out.dtype.element_ty),"
     assert found["lse"].startswith("tl.store(lse + (b * heads + h) * seqlen_q + rows, (row_max + tl.log2(total)) * ln2")
-    assert {*found} == {"qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc", "out", "lse"}
+    assert found["mask"] == found["scores"]
+    stages = {"qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc", "out", "lse"}
+    assert {*found} == {*stages, "mask"}
 
 
 @pytest.fixture
@@ -239,3 +242,49 @@ def test_cuda_cpp_that_is_not_named_and_in_comments_and_twice(split_k: Path) -> 
 def test_probes_beside_a_function_that_uses_none(mine: Path) -> None:
     shutil.copy(EXAMPLES / "split_k.cu", mine.parent)
     assert texts(find(f"{mine}:at_run_time")) == {}
+
+
+MASKED = """
+import numpy as np
+
+
+def attention(q, k, v, *, scale, causal):
+    scores = q @ np.swapaxes(k, -1, -2) * np.float32(scale * SCALE)
+    if causal:
+        scores[..., ~np.tri(*scores.shape[-2:], k=OFF, dtype=bool)] = HIDDEN
+    probs = np.exp(scores - scores.max(-1, keepdims=True))
+    return {"scores": scores, "out": probs @ v / probs.sum(-1)[..., None]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"OFF": "1"}, "scores[..., ~np.tri(*scores.shape[-2:], k=1, dtype=bool)] = -np.inf"),
+        ({"OFF": "-1"}, "scores[..., ~np.tri(*scores.shape[-2:], k=-1, dtype=bool)] = -np.inf"),
+        ({"HIDDEN": "-1e30"}, "scores[..., ~np.tri(*scores.shape[-2:], k=0, dtype=bool)] = -1e30"),
+        ({"SCALE": "2"}, "scores = q @ np.swapaxes(k, -1, -2) * np.float32(scale * 2)"),
+    ],
+)
+def test_what_is_masked_wrongly_is_the_fault_of_the_line_of_the_mask(
+    tmp_path: Path, change: Mapping[str, str], line: str
+) -> None:
+    text = MASKED
+    for word, value in {"SCALE": "1", "OFF": "0", "HIDDEN": "-np.inf", **change}.items():
+        text = text.replace(word, value)
+    (tmp_path / "masked.py").write_text(text)
+    with np.errstate(invalid="ignore"):
+        judged = diff(run(f"{tmp_path}/masked.py:attention", SMALL.but(causal=True)))
+    assert judged.origin == "scores"
+    found = judged.explanation("scores").line
+    assert found is not None and found.text == line
+
+
+def test_of_several_lines_that_mask_none_is_told(tmp_path: Path) -> None:
+    text = MASKED.replace("SCALE", "1").replace("OFF", "1").replace("HIDDEN", "-np.inf")
+    (tmp_path / "masked.py").write_text(
+        text.replace("    probs =", "    if scale > 1:\n        scores += 1\n    probs =")
+    )
+    judged = diff(run(f"{tmp_path}/masked.py:attention", SMALL.but(causal=True)))
+    assert judged.origin == "scores" and "scores" in judged.trace.lines
+    assert judged.explanation("scores").line is None

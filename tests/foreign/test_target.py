@@ -63,3 +63,22 @@ def test_what_is_no_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         run(3)  # type: ignore[arg-type]
     assert str(refused.value) == "a target is the name of a kernel, path.py:function, or a function; got 3"
+
+
+def test_a_file_without_a_name_lists_what_is_in_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "raise RuntimeError('nothing of it runs')\n\n@cuda.jit\ndef tile(x):\n    pass\n\n"
+        "def attention(q, k, v):\n    pass\n\ndef _helper():\n    pass\n"
+    )
+    with pytest.raises(Refusal) as refused:
+        target_of(str(file))
+    assert str(refused.value) == (
+        f"a foreign kernel is given as path.py:function; got '{file}'; functions in it: attention; kernels, which a "
+        "function launches: tile"
+    )
+    file.write_text("x = 1\n")
+    with pytest.raises(Refusal, match=f"got '{file}'; functions in it: none$"):
+        target_of(str(file))
+    with pytest.raises(Refusal, match="^nowhere.py: no such file$"):
+        target_of("nowhere.py")

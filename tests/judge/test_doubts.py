@@ -166,3 +166,22 @@ def test_what_is_excused_is_no_victim() -> None:
 def test_of_our_own_kernels_nothing_is_assumed() -> None:
     judged = diff(run("flash", Case(seqlen=48, head_dim=32, block_q=32, block_k=32), backend="emulator"))
     assert judged.trace.contract.assumed == () and not any(stage.reason for stage in judged)
+
+
+@pytest.mark.parametrize(
+    ("sentinel", "added", "said"), [(-1e30, False, -1e30), (-3e4, False, -3e4), (-2e4, True, -1e4)]
+)
+def test_a_sentinel_is_told_as_it_was_seen(sentinel: float, added: bool, said: float) -> None:
+    """Of masks that are added every score is another number."""
+
+    def masked(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+        hidden = ~np.tri(*scores.shape[-2:], dtype=bool)
+        scores = np.where(hidden, scores * added + np.float32(sentinel), scores)
+        probs = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return {"scores": scores, "out": probs @ v / probs.sum(axis=-1, keepdims=True)}
+
+    judged = diff(run(masked, Case(seqlen=24, head_dim=8, causal=True)))
+    assert judged["scores"].verdict == "bug" and judged["scores"].reason == (
+        f"within the budget of a kernel with mask_sentinel={said}: if it is so, declare it in the contract"
+    )

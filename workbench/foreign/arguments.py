@@ -103,6 +103,10 @@ def _inputs(parameters: Mapping[str, inspect.Parameter], asked: Asked, layout: s
     return Arguments(case, positional, keywords, codes, axes)
 
 
+class OtherParameters(Refusal):
+    """A function that takes others than q, k and v."""
+
+
 def _check_call(function: Callable[..., Any], call: Arguments, name: str) -> None:
     """Refusal where a function's parameters are others than what it is called with, with a wrapper that mends it."""
     try:
@@ -125,7 +129,7 @@ def _check_call(function: Callable[..., Any], call: Arguments, name: str) -> Non
     words = [*call.positional, *(f"{x}={x}" for x in others)]
     words += [f"{own}={ours}" for ours, names in CALLED_AS.items() for own in names if own in parameters]
     function_name = getattr(function, "__name__", "mine")
-    raise Refusal(
+    raise OtherParameters(
         f"{name}{signature} is called with {', '.join((*call.positional, *others))} and the keywords "
         f"{', '.join(CALLED_AS)}: {why}; a function that takes others is wrapped in one that takes these:\n"
         f"  def attention({', '.join((*call.positional, '*', *others, *CALLED_AS))}):\n"

@@ -27,7 +27,7 @@ from workbench.foreign.collect import failed, of_run, repeats
 from workbench.foreign.keywords import Asked
 from workbench.foreign.lacking import lacking
 from workbench.foreign.launches import Launches, emulated
-from workbench.foreign.layouts import BOX, results
+from workbench.foreign.layouts import BOX, check_swapped, results
 from workbench.foreign.lines import lines_of
 from workbench.foreign.packages import Call
 from workbench.foreign.probes import interpreter as triton_interpreter
@@ -119,6 +119,8 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     again = repeated(function, lambda **more: called(launches.anew(), **more), first, options.runs, without)
     with running(function):  # its modules are told
         made_by = of_run(function, **again)
+    if adapter is None and options.layout != "bshd":
+        check_swapped(stages.get("out"), case, name)
     stages |= results(stages, call.axes, case, name, base2=adapter is not None and adapter.base2)
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
@@ -150,6 +152,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
         notes=(*launches.notes, *repeats(made_by), *seen.notes(stages, case)),
         provenance=made_by,
         called_with=options.printable(),
+        launched=launches.launched,
         find_lines=partial(lines_of, function, [stage for stage in stages if stage not in put_in], made_by),
     )
     check(trace, name)

@@ -4,22 +4,32 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import Parameter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.case.case import Case
-from workbench.case.options import OURS, Options
+from workbench.case.fields import GIVEN
+from workbench.case.options import FOREIGN, OURS, Options
 from workbench.case.user_code import Function, running
 from workbench.cuda.kernels import KERNELS
-from workbench.foreign.arguments import parameters_of
+from workbench.foreign.arguments import OtherParameters, parameters_of
+from workbench.foreign.find import names_in
 from workbench.foreign.lacking import lacking
 from workbench.foreign.launches import Launches, bare
 from workbench.foreign.merge import run_function
 from workbench.foreign.target import Target, target_of
+from workbench.progress import step
 from workbench.refusal import Raised, Refusal, Unavailable
+from workbench.trace.trace import Trace
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
     from workbench.cuda.host.watch import Watch
+
+#: scores of a run that is watched unasked, at most: 2 s of a kernel of ours on 2 cores, and what compiling takes
+IN_SECONDS = 2**20
+#: arrays that are in the host's memory, where the emulator's are
+_ON_HOST = ("numpy", "torch")
 
 
 def check(target: str | Callable[..., Any], case: Case | None = None, *, schedules: int = 1, **given: Any) -> "Checked":
@@ -69,6 +79,32 @@ def check(target: str | Callable[..., Any], case: Case | None = None, *, schedul
     )
 
 
+def options_of(trace: Trace) -> dict[str, Any] | None:
+    """The options with which `check` watches the kernels of a run on its case; None where it cannot: they are not in
+    numba.cuda, or the run had inputs or stages of its own, or is a trace at rest.
+    """
+    said = trace.called_with
+    if (said.trace, said.values) != (None, None) or said.feed or trace.case_run.distribution == GIVEN:
+        return None
+    if trace.backend != "foreign":
+        return {"faults": trace.faults} if trace.faults else {}
+    if not trace.launched or said.arrays not in _ON_HOST:
+        return None
+    return {name: getattr(said, name) for name in said.given(FOREIGN) if name in ("arrays", "layout")}
+
+
+def watched(trace: Trace) -> "Checked | None":
+    """What a watched run of a trace's kernels on its case finds; None where it cannot be watched, or not in seconds."""
+    case, options = trace.case_run, options_of(trace)
+    if options is None or case.batch * case.heads * case.seqlen_q * case.seqlen_k > IN_SECONDS:
+        return None
+    try:
+        with step("watch the run", None):
+            return check(trace.target, case, **options)
+    except Refusal:
+        return None
+
+
 def watchable(found: Target) -> Function:
     """The foreign function that a target is; Refusal for what is none."""
     if not found.is_foreign:
@@ -95,6 +131,11 @@ def _run(function: Function, name: str, case: Case | None, options: Options, wat
                 run_function(function, case, replace(options, backend="emulator"), name=name)
     except GivenUp:
         pass
+    except OtherParameters as refusal:
+        path = Path(name.rpartition(":")[0])
+        kernels = names_in(path)[1] if path.suffix == ".py" else []
+        launches = f"launches {' or '.join(kernels)}" if kernels else "launches any kernel"
+        raise Refusal(f"{refusal}\nor in one without parameters, which makes its own arrays and {launches}") from None
     except Refusal:
         if not watch.memory.findings:  # of which it may be a consequence
             raise

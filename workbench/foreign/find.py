@@ -5,6 +5,7 @@ as entry points of `workbench.kernels`.
 my_flash = "my_package.attention:forward"
 """
 
+import ast
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,6 +60,19 @@ def load(kernel: Installed) -> Callable[..., Any]:
     if not callable(function):
         raise Refusal(f"{kernel.name} of {kernel.package} must be a function; {kernel.function} is {function!r}")
     return function
+
+
+def names_in(path: Path) -> tuple[list[str], list[str]]:
+    """The functions that a file of Python defines, as its text tells, and the kernels that `jit` makes of some; none of
+    one that cannot be read.
+    """
+    try:
+        body = ast.parse(path.read_text()).body
+    except (OSError, SyntaxError, ValueError):
+        return [], []
+    defined = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    made = {node.name: any("jit" in ast.unparse(one) for one in node.decorator_list) for node in defined}
+    return [name for name, kernel in made.items() if not kernel], [name for name, kernel in made.items() if kernel]
 
 
 def find(target: str) -> Function:

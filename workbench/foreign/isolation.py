@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -83,7 +83,7 @@ def _answer(request: Mapping[str, Any], limits: Limits) -> tuple[Trace, bool]:
             broken = _watched(process, limits, Path(folder, _CRASH))
         answer = Path(folder, _ANSWER)
         if not answer.exists():
-            raise Refusal(f"{name} {broken or _ended(process.returncode)}{_place(Path(folder, _CRASH))}")
+            raise Refusal(f"{name} {broken or how_it_ended(process.returncode)}{place(Path(folder, _CRASH))}")
         kind, *found = pickle.loads(answer.read_bytes())
     if kind == "trace":
         return found[0], found[1]
@@ -116,7 +116,7 @@ def _watched(process: subprocess.Popen, limits: Limits, crash: Path) -> str:
             return ""
         except subprocess.TimeoutExpired:
             pass
-        held = 0.0 if limits.memory_gb is None else _resident(process.pid)
+        held = 0.0 if limits.memory_gb is None else resident_bytes(process.pid)
         if limits.memory_gb is not None and held > limits.memory_gb * 1e9:
             what = f"took {held / 1e9:.3g} GB of memory, more than --memory-gb {limits.memory_gb:g}, and was ended"
         elif end is not None and time.monotonic() > end:
@@ -132,7 +132,7 @@ def _watched(process: subprocess.Popen, limits: Limits, crash: Path) -> str:
         return what
 
 
-def _resident(pid: int) -> float:
+def resident_bytes(pid: int) -> float:
     """Bytes of a process's memory that are not swapped out; 0 of one that has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -140,7 +140,7 @@ def _resident(pid: int) -> float:
         return 0.0
 
 
-def _ended(code: int) -> str:
+def how_it_ended(code: int) -> str:
     """How a process ended that left no answer."""
     if code >= 0:
         return f"ended its process with exit code {code} before it returned"
@@ -152,12 +152,13 @@ def _ended(code: int) -> str:
     return f"was ended by signal {-code} ({what}{memory}) before it returned"
 
 
-def _place(crash: Path) -> str:
+def place(crash: Path, besides: Sequence[Path] = ()) -> str:
     """Where the threads of a process were, as faulthandler writes it, without what the workbench called the function
-    by.
+    by; `besides`: more such files.
     """
     lines = crash.read_text(errors="replace").splitlines() if crash.exists() else []
-    ours = "|".join(re.escape(str(Path(__file__).with_name(name))) for name in _FRAMES)
+    called_by = [*(Path(__file__).with_name(name) for name in _FRAMES), *besides]
+    ours = "|".join(re.escape(str(path)) for path in called_by)
     frame = re.compile(rf'  File "(?:{ours}|<string>|<frozen importlib.*|.*/contextlib\.py)"')
     shown = [line for line in lines if line and not line.startswith("Extension modules:") and not frame.match(line)]
     return ":\n" + "\n".join(shown) if shown else ""
@@ -166,7 +167,7 @@ def _place(crash: Path) -> str:
 def main() -> None:
     """Run the request in the folder that the command line names, and leave the answer there."""
     folder = Path(sys.argv[2])
-    _end_with_parent()
+    end_with_parent()
     crash = (folder / f"{_CRASH}.part").open("w")
     faulthandler.enable(crash)
     faulthandler.register(signal.SIGUSR1, crash)
@@ -181,11 +182,11 @@ def main() -> None:
     os._exit(0)  # what the function left behind, such as threads, is not waited for
 
 
-def _end_with_parent() -> None:
-    """Have Linux end this process where the one that started it ends."""
+def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Have Linux end this process, with a signal, where the thread that started it ends."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
 
 
 def _outcome(request: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -38,5 +38,5 @@ def _of_user(file: Path) -> bool:
 
 
 def is_numba_kernel(function: object) -> bool:
-    """Whether it is what numba.cuda's `jit` makes, which has to be launched."""
-    return type(function).__name__ == "CUDADispatcher"
+    """Whether it is what numba.cuda's `jit` makes, which has to be launched, with a grid or without."""
+    return type(function).__name__ in ("CUDADispatcher", "_LaunchConfiguration")

@@ -158,8 +158,12 @@ class Launches:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know of what was launched."""
-        ran = ", ".join(dict.fromkeys(self.kernels))
-        return (f"launched on the emulator: {ran}",) if self.on_emulator and ran else ()
+        return (f"launched on the emulator: {', '.join(self.launched)}",) if self.on_emulator and self.kernels else ()
+
+    @property
+    def launched(self) -> tuple[str, ...]:
+        """Every kernel once."""
+        return tuple(dict.fromkeys(self.kernels))
 
 
 def _tiles(probed: Probed) -> dict[str, int]:

@@ -70,6 +70,16 @@ def results(
     return found
 
 
+def check_swapped(out: np.ndarray | None, case: Case, name: str) -> None:
+    """Refusal for an out [b, s, h, d] of a function that is given [b, h, s, d], where the sizes tell the two apart."""
+    swapped = (case.batch, case.seqlen_q, case.heads, case.head_dim_v)
+    if out is not None and out.shape == swapped and case.heads != case.seqlen_q:
+        raise Refusal(
+            f"{name}: out must have shape {[case.batch, case.heads, case.seqlen_q, case.head_dim_v]} [b h q d] for "
+            f"this case; got {list(out.shape)}, which is [b q h d]: --layout bshd gives it q, k and v so, too"
+        )
+
+
 def _ordered(x: np.ndarray, axes: str, order: str) -> np.ndarray:
     """With those of its axes in the order of `order`."""
     return x.transpose([axes.index(axis) for axis in order if axis in axes])

@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from workbench.assignments import Function, Place, callee
-from workbench.line import Line, line_of
+from workbench.line import MASK, Line, line_of
 from workbench.lineage import File, Node, agreed, file_of
 from workbench.trace.provenance import File as SourceFile
 from workbench.trace.provenance import Provenance
@@ -40,7 +40,9 @@ class _Layer(NamedTuple):
 
 
 def lines_of(function: Callable[..., Any], stages: Collection[str], ran: Provenance) -> Mapping[str, Line]:
-    """Stage -> the line that computes it, of those stages of which that is clear; `ran`: the files of the run."""
+    """Stage -> the line that computes it, of those stages of which that is clear, and MASK -> that which masks scores;
+    `ran`: the files of the run.
+    """
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or not Path(code.co_filename).is_file():
         return {}
@@ -56,6 +58,8 @@ def lines_of(function: Callable[..., Any], stages: Collection[str], ran: Provena
         place = agreed(_returned(file, first, stage)) or _probed(file, first, stage)
         if place is not None:
             found[stage] = line_of(str(path), lines, place.lineno)
+            if stage == "scores" and (mask := file.masked(place)) is not None:
+                found[MASK] = line_of(str(path), lines, mask.lineno)
     if left := [stage for stage in stages if stage not in found]:
         sources = _with_probes(str(path), ran)
         found |= {stage: places[0] for stage in left if len(places := [*_probes(sources, stage)]) == 1}

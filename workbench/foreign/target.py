@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from workbench.case.user_code import Function
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.kernels import KERNELS
-from workbench.foreign.find import find, installed
+from workbench.foreign.find import find, installed, names_in
 from workbench.foreign.lacking import NUMBA_PAGE, is_numba_kernel
 from workbench.refusal import Refusal
 from workbench.trace.join import is_trace
@@ -82,11 +83,23 @@ def known(target: str | Callable[..., Any]) -> Target | None:
 def target_of(target: str | Callable[..., Any]) -> Target:
     """As `known`; Refusal for a name that nothing has."""
     if (found := known(target)) is None:
+        if isinstance(target, str) and target.endswith(".py"):
+            raise Refusal(_of_file(Path(target)))
         raise Refusal(
             f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *installed()))}, a foreign one is given as "
             "path.py:function, a trace as FILE.safetensors"
         )
     return found
+
+
+def _of_file(path: Path) -> str:
+    """What to write in the place of a file alone."""
+    if not path.is_file():
+        return f"{path}: no such file"
+    functions, kernels = names_in(path)
+    listed = f"; functions in it: {', '.join(functions) or 'none'}"
+    listed += f"; kernels, which a function launches: {', '.join(kernels)}" if kernels else ""
+    return f"a foreign kernel is given as path.py:function; got {str(path)!r}{listed}"
 
 
 def targets_of(target: str) -> list[Target]:

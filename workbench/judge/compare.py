@@ -13,7 +13,7 @@ from workbench.case.contract import Contract
 from workbench.floats import array_namespace
 from workbench.judge.elements import Compared, Elements, State, Summary, compare, summary
 from workbench.judge.expectation import Expectation, in_bool
-from workbench.judge.judgeable import free_maxima
+from workbench.judge.judgeable import free_maxima, table, tiling_of
 from workbench.judge.units import in_stored_units, unit
 from workbench.reference.bound import Budget
 from workbench.trace.trace import Trace, unwritten
@@ -90,6 +90,8 @@ def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: n
             stored = replace(stored, bound=array_namespace(actual).where(empty[..., None], np.inf, stored.bound))
     if name in free_maxima(e.trace):
         expected = _as_chosen(contract, actual, expected, stored)
+    if name == "correction":
+        stored = _where_it_rescales(e, cut, actual, expected, stored)
     open_ = e.open_slots(name)
     if name not in e.trace.sparse and open_ is None:
         return compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
@@ -117,6 +119,24 @@ def _as_chosen(contract: Contract, actual: np.ndarray, expected: np.ndarray, bud
     if contract.row_max == "upper_bound":
         right = right & (actual >= expected - budget.bound)
     return xp.where(right, actual, expected)
+
+
+def _where_it_rescales(e: Expectation, cut: Box, actual: np.ndarray, expected: np.ndarray, budget: Budget) -> Budget:
+    """The budget of correction, infinite where what is beyond it multiplies a row_sum and an acc of exactly 0: at the
+    first tile of a split, and of a row that has seen no key, unless a sentinel or a floor fills its row_sum with what
+    that correction wipes out. NaN and infinity, which make NaN of 0, stay wrong.
+    """
+    xp, contract = array_namespace(actual), e.trace.contract
+    beyond = abs(actual - expected) > budget.bound
+    if table(e.trace)["row_sum"].begins or not bool(xp.any(beyond)):
+        return budget
+    total, acc = (cut.of(e.computed[name], e.axes(name)) for name in ("row_sum", "acc"))
+    empty = (total == 0) & xp.all(acc == 0, axis=-1)
+    clean = not np.isfinite(contract.mask_sentinel) and contract.exp_floor is None
+    for t, before in tiling_of(e.trace).order:
+        if before is not None:
+            beyond[..., t] &= empty[..., before] if clean else False
+    return replace(budget, bound=xp.where(beyond, np.inf, budget.bound))
 
 
 def _among(one: Compared, given: np.ndarray, like: np.ndarray) -> Compared:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial, reduce
 from operator import add
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,16 @@ class Diff:
         """
         return tuple(stage.name for stage in self.stages if stage.role == "victim")
 
+    @property
+    def right_ends(self) -> tuple[str, ...]:
+        """Of a foreign kernel with wrong stages, out and lse as far as they were given, where every element of these is
+        within its budget from q, k and v: what is wrong is what was dumped, or cancels. () otherwise.
+        """
+        ends = [stage for stage in self.stages if stage.name in ("out", "lse")]
+        if self.trace.backend != "foreign" or not self.origin or not all(stage.right_from_inputs for stage in ends):
+            return ()
+        return tuple(stage.name for stage in ends)
+
     def __getitem__(self, name: str) -> StageDiff:
         stage_of(self.trace.algorithm, name, self.trace.target, self.trace.case.numbers)
         found = {stage.name: stage for stage in (*self.stages, *self.not_judged)}
@@ -106,7 +117,7 @@ class Diff:
         """What explains what is wrong: named faults, one and two at a time, searched for so many seconds; what is found
         is tried on fresh cases, where the kernel can be run.
         """
-        return explain(self.trace, self.stages, seconds=seconds)
+        return replace(explain(self.trace, self.stages, seconds=seconds), judged=self)
 
     @cached_property
     def explained(self) -> Explained:
@@ -150,6 +161,10 @@ class Diff:
         """The document of `workbench diff --json`, of plain Python values."""
         return shown_by("document.diff_document", self)
 
+    def save_html(self, path: str | Path) -> None:
+        """Write the page of `workbench diff --html`, one file. Refusal where nothing can be written there."""
+        shown_by("page.diff.save", path, self)
+
     def plot(self) -> Any:
         """The overview of all stages, a matplotlib Figure."""
         return shown_by("pictures.overview.overview", self.stages, headline(self.trace))
@@ -174,7 +189,7 @@ class Diff:
         return shown_by("text.in_short", self)
 
     def _repr_html_(self) -> str:
-        return shown_by("text.html_table", self)
+        return shown_by("page.diff.html", self)
 
 
 def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:

@@ -16,11 +16,13 @@ import numpy as np
 
 from workbench.case.assumptions import Choice, alternatives, usual, weaker
 from workbench.case.contract import Contract
+from workbench.floats import to_float64
 from workbench.judge.control import at_rows, sampled
 from workbench.judge.elements import UNJUDGED, WRONG, Compared, Summary
 from workbench.judge.evidence import DOUBTFUL, ROWS, excesses
 from workbench.judge.judgeable import unjudgeable
 from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
+from workbench.judge.units import SCORE_UNITS
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace, check_stages
 
@@ -53,7 +55,8 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
     wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
     if not doubts and not wrong:
         return [*judged]
-    choices = [choice for choice in alternatives(promise) if _fits(trace, names, choice.contract)]
+    every = (_as_seen(trace, choice) for choice in alternatives(promise))
+    choices = [choice for choice in every if _fits(trace, names, choice.contract)]
     # those that a budget decides are told apart by budgets
     doubtful = [
         stage if doubts[stage.name].by_size else replace(stage, verdict="bug")
@@ -89,6 +92,19 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         return replace(stage, reason="; ".join(filter(None, (stage.reason, _hint(found)))))
 
     return [with_doubt(stage) for stage in judged]
+
+
+def _as_seen(trace: Trace, choice: Choice) -> Choice:
+    """The choice; of a mask_sentinel, the number that most of the run's scores hold of those that are as low."""
+    if choice.field != "mask_sentinel":
+        return choice
+    scores = [to_float64(trace.stages[name]).ravel() for name in SCORE_UNITS if name in trace.stages]
+    low = np.concatenate([x[np.isfinite(x) & (x <= choice.contract.mask_sentinel / 2)] for x in scores] or [[]])
+    held, counts = np.unique(low, return_counts=True)
+    if not held.size or 2 * counts.max() < low.size:  # a mask that is added leaves numbers of all kinds
+        return choice
+    seen = float(f"{held[counts.argmax()]:.6g}")  # what float32 made of -1e30
+    return Choice(choice.field, replace(choice.contract, mask_sentinel=seen))
 
 
 def _unit(

@@ -74,6 +74,19 @@ class StageDiff:
         return "not judged" if self.decisive is None or self.verdict == "untestable" else "clean"
 
     @property
+    def right_from_inputs(self) -> bool:
+        """Whether each of its elements was judged from q, k and v, and is within its budget."""
+        found = None if self.propagated is None else self.propagated.summary
+        return found is not None and 0 < found.size == found.judged and not found.outside
+
+    @property
+    def maybe_victim(self) -> bool:
+        """Whether it is a victim of which nobody knows whether it is right by itself: it was judged end to end alone,
+        or nothing of what it read could be judged from.
+        """
+        return self.role == "victim" and (bool(self.behind) or self.verdict == "untestable")
+
+    @property
     def reported(self) -> Comparison | None:
         """The comparison whose errors reports and pictures show: the one that the verdict rests on; of a victim, which
         adds little to the errors that reach it, the propagated one. None where nothing was compared.

@@ -82,6 +82,11 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
 
 
+def words(checked: "Checked") -> list[str]:
+    """The findings of one run, the lines of each."""
+    return [line for one in checked.findings for line in _paragraph(checked, one).plain.splitlines()]
+
+
 def _paragraph(checked: "Checked", finding: "Finding") -> Text:
     text = Text()
     first, *more = finding.text.splitlines()

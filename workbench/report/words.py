@@ -39,7 +39,7 @@ def findings(diff: Diff, *, full: bool = False) -> list[str]:
     """The judgement in words: lines for each origin, what it did to out and lse, what was not judged; `full`: what the
     budgets are made of and what was assumed of the kernel, too.
     """
-    lines = []
+    lines = _right_all_the_same(diff)
     for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
         known = diff.explanation(stage.name)
         lines.append(f"{_which(stage, i == 0)}: {stage.name} = {known.definition}")
@@ -51,12 +51,31 @@ def findings(diff: Diff, *, full: bool = False) -> list[str]:
         lines.append(f"verdict: {diff.verdict}{_MEANING.get(diff.verdict, '')}")
         lines += [f"  {line}" for line in (_nearest(diff) if full else [])]
     lines += [
-        f"  {stage.name} is {stage.verdict}: {stage.reason}"
+        f"  {stage.name} is {stage.verdict}{' by itself' * (stage.role == 'victim')}: {stage.reason}"
         for stage in diff.stages
         if stage.reason and stage.verdict not in ORIGIN_VERDICTS
     ]
     lines += [f"  {line}" for line in [*_vacuous(diff), *_not_judged(diff, full)]]
     return lines + _assumed(diff, full)
+
+
+def of_stage(diff: Diff, name: str) -> list[str]:
+    """What is known of one stage, a line each: why it has its verdict, where it is wrong, what its budget is made of,
+    from what it was judged, the line of source that computes it.
+    """
+    known = diff.explanation(name)
+    stage = known.stage
+    if stage.role == "origin":
+        return _details(diff, known, full=True)
+    lines = [stage.reason] if stage.reason else []
+    if stage.decisive is not None:
+        where = known.where if stage.decisive.summary.outside else ""
+        lines += [counts(stage.decisive, where), bins(stage.decisive), *budget_terms(known)]
+    if stage.decisive is not None and stage.isolated is None:
+        lines.append(f"judged from {beginning(diff.trace)} alone")
+    elif stage.judged_from:
+        lines.append(f"judged from {', '.join(stage.judged_from)}, the nearest before it that were given")
+    return lines + _made_at(diff, name)
 
 
 def assumptions(diff: Diff) -> list[str]:
@@ -70,13 +89,19 @@ def assumptions(diff: Diff) -> list[str]:
 
 
 def _which(stage: StageDiff, first: bool) -> str:
-    """What an origin is called: of the later ones it counts whether they are wrong by themselves."""
-    return "first wrong stage" if first else "also wrong" if stage.isolated is None else "also wrong, by itself"
+    """What an origin is called: of the later ones it counts whether they are wrong by themselves, or may owe it to what
+    was dumped before them.
+    """
+    if first or stage.isolated is None:
+        return "first wrong stage" if first else "also wrong"
+    return (
+        "wrong given what was dumped before it, right without" if stage.right_from_inputs else "also wrong, by itself"
+    )
 
 
 def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     stage = known.stage
-    made_at = [f"look at: {line}"] if (line := diff.trace.lines.get(stage.name)) is not None else []
+    made_at = _made_at(diff, stage.name)
     if stage.decisive is None:
         return [stage.reason, *made_at, *_unseen(known)]
     lines = [stage.reason] if stage.reason else []
@@ -93,6 +118,11 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
         lines += [bins(stage.decisive), *budget_terms(known)]
     lines += [in_a_line(cause) for cause in diff.explained.causes if stage.name in cause.fit.stages]
     return lines + made_at + _judged_from(known)
+
+
+def _made_at(diff: Diff, name: str) -> list[str]:
+    """The line of source that computes a stage, where that is clear."""
+    return [f"look at: {line}"] if (line := diff.explanation(name).line) is not None else []
 
 
 def _judged_from(known: Explanation) -> list[str]:
@@ -162,9 +192,20 @@ def _nearest(diff: Diff) -> list[str]:
     return [line, *budget_terms(diff.explanation(stage.name))]
 
 
+def _right_all_the_same(diff: Diff) -> list[str]:
+    """What to suspect first where stages are wrong and what the kernel is for is right."""
+    if not (ends := diff.right_ends):
+        return []
+    return [
+        f"{' and '.join(ends)} {'is' if len(ends) == 1 else 'are'} right, each element within its budget from "
+        f"{beginning(diff.trace)}: suspect the probe of {diff.origin} first (another value than the stage's, or at "
+        "another index), then errors that cancel or are too small to be seen there"
+    ]
+
+
 def _victims(diff: Diff) -> list[str]:
     """Stages that are wrong because of what they read, and those of which that is not known."""
-    start, behind = beginning(diff.trace), [stage.name for stage in diff.stages if stage.behind]
+    start, behind = beginning(diff.trace), [stage.name for stage in diff.stages if stage.maybe_victim]
     lines = [f"victim?: {', '.join(behind)} (wrong from {start}, as a stage before is; by itself it may be right)"]
     right = [name for name in diff.victims if name not in behind]
     shown = f"victim: {', '.join(right)} (right from what it read; a victim's row shows the error from {start})"
@@ -196,9 +237,11 @@ def _vacuous(diff: Diff) -> list[str]:
             continue
         if vacuous := stage.decisive.summary.count(State.VACUOUS):
             size, empty = stage.decisive.summary.size, diff.explanation(stage.name).open_without_keys
+            rescales = stage.name == "correction"  # its only elements that may be anything
             kinds = {
                 "are in rows without keys (empty_out=any)": empty,
-                "have a budget that allows anything": vacuous - empty,
+                "multiply nothing, since row_sum and acc are 0 before them": vacuous * rescales,
+                "have a budget that allows anything": (vacuous - empty) * (not rescales),
             }
             lines += [f"{stage.name}: {n} of {size} elements {what}; not judged" for what, n in kinds.items() if n]
     return lines

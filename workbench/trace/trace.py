@@ -89,6 +89,8 @@ class Trace:
     called_with: Options = field(default=Options(), compare=False)
     #: runs the same kernel again; None for a trace at rest, and where the inputs are not the case's own
     rerun: "Rerun | None" = field(default=None, repr=False, compare=False)
+    #: kernels of numba.cuda that a foreign function launched, which can be watched; not kept in files
+    launched: tuple[str, ...] = field(default=(), compare=False)
     #: tells `lines`, which cost milliseconds that a right run does without
     find_lines: Callable[[], Mapping[str, Line]] = field(default=dict, repr=False, compare=False)
 

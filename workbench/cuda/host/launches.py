@@ -24,6 +24,8 @@ from workbench.refusal import Refusal
 
 #: numba.cuda's own, whatever stands in its place
 _CALL = CUDADispatcher.call
+#: `numpy.dtype.isbuiltin` of a dtype that another package made
+USER_DEFINED = 2
 #: threads of a block of `kernel.forall(n)`, which numba.cuda asks the driver for
 THREADS_OF_FORALL = 256
 #: dispatcher of a kernel -> function that was launched in its place -> what launches that; and on the emulator
@@ -137,12 +139,12 @@ class OnEmulator:
             kernel(to.griddim, to.blockdim, values, dynamic_shared_bytes=to.sharedmem)
 
     def _host_to_device(self, dst: Any, src: Any, size: int, stream: Any = 0) -> None:
-        _move(dst.device_ctypes_pointer.value, driver.host_pointer(src, readonly=True), size)
+        _move(dst.device_ctypes_pointer.value, _of_host(src, readonly=True), size)
         self._wrote(seen(dst))
 
     def _device_to_host(self, dst: Any, src: Any, size: int, stream: Any = 0) -> None:
         address = src.device_ctypes_pointer.value
-        _move(driver.host_pointer(dst), address, size)
+        _move(_of_host(dst), address, size)
         if self.watch is not None:
             self.watch.reads(seen(src) if hasattr(src, "shape") else at(address, dst.dtype))
 
@@ -166,6 +168,13 @@ class OnEmulator:
         if found is None:
             raise TypeError("*obj* doesn't implement the cuda array interface.")  # numba's own words
         return found
+
+
+def _of_host(x: Any, *, readonly: bool = False) -> int:
+    """The address of an array of the host, of whose dtype NumPy has no buffer if it is of ml_dtypes: its bits have."""
+    known = not isinstance(x, np.ndarray) or x.dtype.isbuiltin != USER_DEFINED
+    address: int = driver.host_pointer(x if known else x.view(f"u{x.itemsize}"), readonly=readonly)
+    return address
 
 
 def _move(target: int, source: int, size: int) -> None:

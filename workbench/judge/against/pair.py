@@ -12,6 +12,7 @@ fault in a stage that one kernel has alone arises in the next one that they shar
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,10 @@ class Against:
     def as_dict(self) -> dict[str, Any]:
         """The document of `workbench diff --against --json`, of plain Python values."""
         return shown_by("against.document", self)
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the page of `workbench diff --against --html`. Refusal where nothing can be written there."""
+        shown_by("page.against.save", path, self)
 
     def __str__(self) -> str:
         return shown_by("against.in_short", self)

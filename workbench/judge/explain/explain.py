@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from workbench.judge.explain.trial import Run, nowhere, runner, separated, tried
 from workbench.judge.explain.unknown.formula import Formula
 from workbench.judge.explain.unknown.mining import Pattern
 from workbench.judge.stage import StageDiff
+from workbench.shown import shown_by
 from workbench.trace.trace import Trace
 
 #: scores of a run that is searched, at most: some dozen arrays of them in float64, 1.5 GB
@@ -53,6 +55,7 @@ class Explained:
     #: wrong stages that no cause reproduces -> which of their elements are wrong, and how
     patterns: Mapping[str, tuple[Pattern, ...]] = field(default_factory=dict)
     formulas: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
+    judged: Any = field(default=None, repr=False)  #: the Diff that was explained, where that shows it
 
     def unknown(self) -> dict[str, Any]:
         """Patterns and formulas as in `workbench.explain/1`."""
@@ -65,6 +68,13 @@ class Explained:
     def as_dicts(self) -> list[dict[str, Any]]:
         """The causes as in `workbench.explain/1`, the best first."""
         return [cause.as_dict() for cause in self.causes]
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the page of `workbench explain --html`. Refusal where nothing can be written there."""
+        shown_by("page.diff.save", path, self.judged, self)
+
+    def _repr_html_(self) -> str:
+        return shown_by("page.diff.html", self.judged, self)
 
 
 @np.errstate(all="ignore")

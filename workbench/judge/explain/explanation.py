@@ -8,12 +8,14 @@ import numpy as np
 
 from workbench.case.masks import visible
 from workbench.case.ranks import spoken
+from workbench.floats import to_float64
 from workbench.judge.elements import WRONG, State
 from workbench.judge.explain.budget_shares import terms
 from workbench.judge.explain.patterns import where
 from workbench.judge.explain.suspects import Suspects, suspects
 from workbench.judge.judgeable import definition, table
 from workbench.judge.stage import StageDiff
+from workbench.line import MASK, Line
 from workbench.reference.graph import unseen_upstream
 from workbench.trace.trace import Trace
 
@@ -35,6 +37,21 @@ class Explanation:
     def where(self) -> str:
         """The part of one axis that holds all that is wrong, in words; "" where there is none."""
         return spoken(where(self.stage), self.trace.ranks)
+
+    @cached_property
+    def line(self) -> Line | None:
+        """The line of source to look at: that which computes the stage, or, of scores that are wrong where they are or
+        should be masked alone, that of the mask; None where that is not clear.
+        """
+        return self.trace.lines.get(MASK if self._of_mask else self.stage.name)
+
+    @property
+    def _of_mask(self) -> bool:
+        found = self.stage.decisive
+        if found is None or self.stage.name != "scores" or not found.summary.outside:
+            return False
+        masked = (found.expected == -np.inf) | (to_float64(found.actual) == -np.inf)
+        return bool(masked[found.outside].all())
 
     @cached_property
     def open_without_keys(self) -> int:
