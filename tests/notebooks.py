@@ -1,10 +1,12 @@
 """The notebooks with what they show: `python -m tests.notebooks` runs every notebooks/*.py and writes its .ipynb.
 
-Of a run everything is kept that a reader sees, and nothing that differs between two: no times, no versions. Pictures have
+Of a run everything is kept that a reader sees, and nothing that differs between two: no times, no versions, and no frames,
+which viewers of notebooks leave out and whose packed numbers differ between machines. Pictures have
 a palette of their own, which makes them a third as large. Cells that were there keep their ids, so that only what changed
 shows in a review.
 """
 
+import re
 import sys
 from base64 import b64decode, b64encode
 from io import BytesIO
@@ -18,6 +20,7 @@ from PIL import Image
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 SOURCES = sorted(FOLDER.glob("*.py"))
+FRAME = re.compile(r"<iframe .*?</iframe>", re.DOTALL)
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
@@ -32,8 +35,11 @@ def executed(source: Path) -> Any:
         cell.metadata = {}
         if cell.cell_type == "code":
             cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]  # progress
-        for data in (one.data for one in cell.get("outputs", ()) if "image/png" in one.get("data", {})):
-            data["image/png"] = small(data["image/png"])
+        for data in (one.data for one in cell.get("outputs", ()) if "data" in one):
+            if "image/png" in data:
+                data["image/png"] = small(data["image/png"])
+            if "text/html" in data:
+                data["text/html"] = FRAME.sub("", data["text/html"])
     notebook.metadata = {"kernelspec": KERNEL}
     return notebook
 

@@ -13,11 +13,18 @@ import sys
 import tempfile
 from functools import partial
 from importlib.metadata import entry_points
+from io import BytesIO
 from pathlib import Path
+
+from PIL import Image
+
+from tests.browser import browser, lacking, sized
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 SCREEN = re.compile(r"(<!-- screen: ([^>]*) -->\n```\n)(.*?)(```)", re.DOTALL)
+#: lines that a screen does without
+AGAIN = ("repeat:", "races, unwritten reads:")
 #: first word of a command -> what runs it; the plugin by the name of its entry point, where the installation has that
 PROGRAMS = {
     "workbench": ["-c", "from workbench.cli.main import main; main()"],
@@ -35,8 +42,8 @@ def kernels(page: Path) -> dict[str, str]:
 
 
 def printed(page: Path, command: str, folder: Path) -> tuple[str, int]:
-    """What a command of a page prints in a folder with the kernels of that page, and its exit code. The line that
-    repeats it is left out, and paths are those of a user.
+    """What a command of a page prints in a folder with the kernels of that page, and its exit code. The lines of
+    commands at its end are left out, and paths are those of a user.
     """
     for name, source in kernels(page).items():
         (folder / name).write_text(source)
@@ -49,20 +56,37 @@ def printed(page: Path, command: str, folder: Path) -> tuple[str, int]:
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{command} exits with {done.returncode}:\n{done.stderr}")
     lines = [line.rstrip() for line in done.stdout.replace(f"{ROOT}/", "").splitlines()]
-    return "\n".join(line for line in lines if not line.startswith("repeat:")) + "\n", done.returncode
+    return "\n".join(line for line in lines if not line.startswith(AGAIN)) + "\n", done.returncode
 
 
 def _anew(page: Path, folder: Path, found: re.Match[str]) -> str:
     return found[1] + printed(page, found[2], folder)[0] + found[4]
 
 
+def photographed(page: Path, picture: Path) -> None:
+    """Write the top of a page as one sees it in a browser, with 256 colours."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    with browser() as driver:
+        sized(driver, 1280, 960)
+        driver.get(page.as_uri())
+        WebDriverWait(driver, 10).until(lambda one: one.find_element(By.CSS_SELECTOR, "canvas"))
+        whole = Image.open(BytesIO(driver.get_screenshot_as_png())).convert("RGB")
+    whole.quantize(256, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
 def renew() -> None:
-    """Write every screen of every page anew, and the picture of README.md, which is of its first screen."""
+    """Write every screen of every page anew, and the pictures of README.md, which are of its first screen."""
     readme = PAGES[0]
     with tempfile.TemporaryDirectory() as folder:
         command = next(found[2] for found in SCREEN.finditer(readme.read_text()))
-        printed(readme, f"{command} --out pictures", Path(folder))
+        printed(readme, f"{command} --out pictures --html page.html", Path(folder))
         shutil.copy(Path(folder, "pictures/overview.png"), ROOT / "docs/overview.png")
+        if why := lacking():
+            print(f"docs/page.png is as it was: {why}")
+        else:
+            photographed(Path(folder, "page.html"), ROOT / "docs/page.png")
     for page in PAGES:
         before = page.read_text()
         with tempfile.TemporaryDirectory() as folder:

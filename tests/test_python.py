@@ -75,6 +75,8 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
     elif words[0] == "show":
         rows = found if isinstance(found, list) else found.rows()
         assert [row["expected"] for row in rows] == [one["expected"] for one in told["elements"]] != []
+    elif "--html" in words:
+        assert found is None and Path("page.html").read_text().startswith("<!doctype html>")
     elif "--out" in words:
         assert Path("in.npz" if words[0] == "inputs" else "run/trace.safetensors").is_file()
     elif "-v" in words:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from workbench.cuda.prepared import kernel
     from workbench.explore.laws.every import laws
     from workbench.explore.shrink.shrink import shrink
+    from workbench.explore.sweep.compare import compare
+    from workbench.explore.sweep.plan import random_cases
+    from workbench.explore.sweep.sweep import load as load_sweep
+    from workbench.explore.sweep.sweep import sweep
     from workbench.foreign.check import check
     from workbench.foreign.run import run
     from workbench.judge.against.pair import Against, against
@@ -53,6 +57,10 @@ _HOMES = {
     "Against": "judge.against.pair.Against",
     "laws": "explore.laws.every.laws",
     "shrink": "explore.shrink.shrink.shrink",
+    "random_cases": "explore.sweep.plan.random_cases",
+    "sweep": "explore.sweep.sweep.sweep",
+    "load_sweep": "explore.sweep.sweep.load",
+    "compare": "explore.sweep.compare.compare",
     "check": "foreign.check.check",
     "kernel": "cuda.prepared.kernel",
     "Refusal": "refusal.Refusal",
@@ -69,6 +77,7 @@ __all__ = [
     "against",
     "case_of",
     "check",
+    "compare",
     "diff",
     "kernel",
     "laws",
@@ -76,12 +85,15 @@ __all__ = [
     "load_inputs",
     "load_log",
     "load_ranks",
+    "load_sweep",
     "narrowed",
+    "random_cases",
     "run",
     "save",
     "save_inputs",
     "save_rank",
     "shrink",
+    "sweep",
     "table",
 ]
 

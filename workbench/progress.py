@@ -105,7 +105,7 @@ def step(name: str, estimate_s: float | None = None) -> Iterator[Tick]:
         return
 
     announced = estimate_s is not None and estimate_s > settings.patience
-    expected = f"about {_seconds(estimate_s)}" if estimate_s is not None else ""
+    expected = f"about {duration(estimate_s)}" if estimate_s is not None else ""
     interval = settings.interval if settings.console is None else REWRITTEN_S
     detail, outcome = "", "stopped after"
 
@@ -117,7 +117,7 @@ def step(name: str, estimate_s: float | None = None) -> Iterator[Tick]:
         """On a terminal once patience ends, in plain lines at every interval, until the step is done."""
         wait = max(interval, 0 if announced else settings.patience)
         while not done.wait(wait):
-            parts = (f"{_seconds(time.monotonic() - started)} so far", expected and f"expected {expected}", detail)
+            parts = (f"{duration(time.monotonic() - started)} so far", expected and f"expected {expected}", detail)
             say(f"{name}: {', '.join(part for part in parts if part)}")
             wait = interval
 
@@ -137,29 +137,29 @@ def step(name: str, estimate_s: float | None = None) -> Iterator[Tick]:
     finally:
         took = time.monotonic() - started
         if announced or took > settings.patience:
-            settings.write(f"{name} {outcome} {_seconds(took)}")
+            settings.write(f"{name} {outcome} {duration(took)}")
 
 
 def _ignore(text: str) -> None:
     """What a step that is not shown does with a tick."""
 
 
-def _seconds(duration: float) -> str:
+def duration(seconds: float) -> str:
     """One decimal below 10 s, where it matters, minutes from 120 s on, hours from 2 on, days from 2 on.
 
-    >>> [_seconds(duration) for duration in (8.25, 31.7, 119.6, 201, 9000, 1e6)]
+    >>> [duration(seconds) for seconds in (8.25, 31.7, 119.6, 201, 9000, 1e6)]
     ['8.2 s', '32 s', '2 min', '3 min 21 s', '2.5 h', '12 days']
     """
-    if duration >= 2 * 86400:
-        return f"{duration / 86400:.0f} days"
-    if duration >= 2 * 3600:
-        return f"{duration / 3600:.1f} h"
-    if duration < 9.95:
-        return f"{duration:.1f} s"
-    minutes, seconds = divmod(round(duration), 60)
+    if seconds >= 2 * 86400:
+        return f"{seconds / 86400:.0f} days"
+    if seconds >= 2 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
     if minutes < 2:
-        return f"{60 * minutes + seconds} s"
-    return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
+        return f"{60 * minutes + rest} s"
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
 def _plain(text: str) -> "Text":

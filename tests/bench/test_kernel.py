@@ -303,12 +303,12 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
     [
         (
             ["flsh"],
-            "bench kernel times a kernel of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma) or a foreign one given as path.py:function; "
+            "bench kernel times a kernel of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or a foreign one given as path.py:function; "
             "got 'flsh'",
         ),
         (
             ["run.safetensors"],
-            "bench kernel times a kernel of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma) or a foreign one given as path.py:function; "
+            "bench kernel times a kernel of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or a foreign one given as path.py:function; "
             "got 'run.safetensors'",
         ),
         (
@@ -326,7 +326,7 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
         ),
         (
             ["MINE:attention", "--fault", "flash-no-correction"],
-            "fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); MINE:attention is a foreign one",
+            "fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); MINE:attention is a foreign one",
         ),
         (["MINE:attention", "--layout", "bsdh"], "layout is one of bhsd, bshd, strided; got 'bsdh'"),
         (
@@ -367,7 +367,8 @@ def test_a_callable_is_named_by_itself():
     results = measure(flash, [SMALL], arrays="torch")
     assert (results["target"], results["backend"]) == ("flash", "foreign")
     with pytest.raises(
-        Refusal, match="^scores is for kernels of ours on quantised codes .fp8, fp8_wgmma.; flash is a foreign one$"
+        Refusal,
+        match="^scores is for kernels of ours on quantised codes .fp8, fp8_mma, fp8_wgmma.; flash is a foreign one$",
     ):
         measure(flash, [SMALL.but(scores="mma")], arrays="torch")
 

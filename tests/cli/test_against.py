@@ -228,10 +228,10 @@ def test_settings_that_the_second_run_has_not(mine: str, trace: str) -> None:
         "--against-splits is for kernels that split the keys (split_k, split_mma); flash does not"
     )
     assert message("split_k", "--against", f"{mine}:attention", "--against-block-k", "16", *SMALL) == (
-        f"--against-block-k is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); {mine}:attention is a foreign one"
+        f"--against-block-k is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is a foreign one"
     )
     assert message("flash", "--against", trace, "--against-backend", "emulator") == (
-        f"--against-backend is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); {trace} is a trace"
+        f"--against-backend is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {trace} is a trace"
     )
     assert message("flash", "--against-block-k", "17", *SMALL) == "block_k is one of 16, 32, 64, 128; got 17"
     assert message("flash", "--against-backend", "tpu", *SMALL) == "backend is one of auto, emulator, cuda; got 'tpu'"
@@ -248,7 +248,7 @@ def test_options_that_neither_side_takes(mine: str) -> None:
         "arrays are for foreign kernels; flash is one of ours"
     )
     assert message(f"{mine}:attention", "--against", f"{mine}:broken", "--probes", "lean", "--seqlen", "8") == (
-        f"probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); {mine}:attention is a foreign one"
+        f"probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is a foreign one"
     )
 
 
@@ -269,7 +269,7 @@ def test_a_trace_brings_its_own_case_and_is_not_run(trace: str) -> None:
 
 def test_what_is_no_target() -> None:
     assert message("flash", "--against", "flesh", *SMALL) == (
-        "unknown kernel 'flesh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma, a foreign one is given as path.py:function, a trace as "
+        "unknown kernel 'flesh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, a foreign one is given as path.py:function, a trace as "
         "FILE.safetensors"
     )
     assert (

@@ -57,7 +57,7 @@ def test_options_that_belong_together_stand_together():
         *found["The case; lists make a run of every combination"]
     }
     assert {"--arrays", "--layout", "--runs"} <= {*found["A kernel of yours"]}
-    assert {"--json", "-v", "--out", "--fail-on", "-h"} == {*found["What is printed"]}
+    assert {"--json", "--html", "-v", "--out", "--fail-on", "-h"} == {*found["What is printed"]}
     assert {*found["Kernels on quantised codes"]} == {flag(name) for name in QUANTISED}
 
 
@@ -68,3 +68,18 @@ def test_a_command_with_few_options_has_one_list(words):
 
 def test_arguments_are_no_options():
     assert not re.search(r"^  TARGET *$", help_of("diff"), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("diff", "flash", "--causal", "true"), "--causal is a flag and takes no value; got 'true': leave 'true' out"),
+        (
+            ("check", "--causal", "False", "flash"),
+            "--causal is a flag and takes no value; got 'False': leave --causal out, which is off without",
+        ),
+    ],
+)
+def test_a_flag_that_is_given_a_value_is_named(words, said):
+    result = CliRunner().invoke(commands, words)
+    assert result.exit_code == 2 and result.stderr.splitlines()[-1] == f"Error: {said}"

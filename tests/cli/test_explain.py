@@ -58,3 +58,55 @@ def test_a_table_of_symptoms_takes_no_target(tmp_path: Path) -> None:
     assert str(result.exception) == (
         "--symptoms largest.json holds all that is known of a kernel, and takes no TARGET and no other option"
     )
+
+
+RACING = """
+import numpy as np
+from numba import cuda, float32
+
+@cuda.jit
+def copied(x, y):
+    part = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    part[i] = x[i]
+    BARRIER
+    y[i] = part[63 - i]
+
+def attention(q, k, v, *, scale, causal):
+    out = cuda.device_array(64, np.float32)
+    copied[1, 64](cuda.to_device(v.ravel()), out)
+    return out.copy_to_host().reshape(v.shape)
+"""
+
+
+def of_racing(folder: Path, barrier: str, *words: str) -> Any:
+    (folder / "mine.py").write_text(RACING.replace("BARRIER", barrier))
+    asked = ["explain", f"{folder}/mine.py:attention", "--seqlen", "8", "--head-dim", "8", "--seconds", "0.1"]
+    return CliRunner().invoke(commands, [*asked, *words])
+
+
+def test_a_race_is_told_before_any_cause_and_laws_are_not_asked(tmp_path: Path) -> None:
+    lines = of_racing(tmp_path, "pass").stdout.splitlines()
+    assert (
+        lines[1] == "watched: mend this first: it makes numbers wrong in any way, and what is named below may be that"
+    )
+    assert [line.split(":")[0] for line in lines if line.startswith("  ") and "[" in line and "is " in line] == [
+        "  uninitialised-read",
+        "  race",
+    ]
+    last = max(i for i, line in enumerate(lines) if line.startswith("    first in block"))
+    assert lines[last + 1].startswith("out: ") and not any(line.startswith("laws: ") for line in lines)
+    document = json.loads(of_racing(tmp_path, "pass", "--json").stdout)
+    assert [one["kind"] for one in document["watched"]] == ["uninitialised-read", "race"] and document["laws"] is None
+
+
+def test_a_wrong_kernel_in_which_nothing_is_found_is_said_to_be_watched(tmp_path: Path) -> None:
+    lines = of_racing(tmp_path, "cuda.syncthreads()").stdout.splitlines()
+    assert lines[1] == "watched: no race, no read of unwritten memory or out of bounds"
+    assert json.loads(of_racing(tmp_path, "cuda.syncthreads()", "--json").stdout)["watched"] == []
+
+
+def test_a_run_that_is_too_large_to_be_watched_unasked_names_the_command(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("workbench.foreign.check.IN_SECONDS", 63)
+    last = of_racing(tmp_path, "pass").stdout.splitlines()[-1]
+    assert last == f"races, unwritten reads: workbench check {tmp_path}/mine.py:attention --seqlen 8 --head-dim 8"

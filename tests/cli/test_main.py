@@ -205,7 +205,7 @@ def test_untestable_exits_with_1() -> None:
     [
         (
             ["flsh"],
-            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma, a foreign one is given as path.py:function, a trace as FILE.safetensors",
+            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, a foreign one is given as path.py:function, a trace as FILE.safetensors",
         ),
         (
             ["flash", "--fault", "reduce-double-counts-sum"],
@@ -244,7 +244,7 @@ def test_untestable_exits_with_1() -> None:
         (["mine.py:attention"], "mine.py: no such file"),
         (
             ["mine.py:attention", "--limit-gb", "1"],
-            "limit_gb is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_wgmma); mine.py:attention is a foreign one",
+            "limit_gb is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); mine.py:attention is a foreign one",
         ),
         (
             ["flash", "--full", "--fault", "flash-no-causal-mask"],
@@ -383,7 +383,7 @@ def test_check_names_lines_and_exits_with_1() -> None:
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert lines[0] == (
-        "workbench check flash --fault flash-barrier-in-branch --seqlen 20 --head-dim 8 --block-q 16 --block-k 16: 5 findings"
+        "workbench check flash --fault flash-barrier-in-branch --seqlen 20 --head-dim 8 --block-q 16 --block-k 16: 3 findings"
     )
     assert lines[1] == "divergent-barrier: flash_forward: divergent barrier in block (1, 0, 0)"
     assert re.fullmatch(

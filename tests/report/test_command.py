@@ -10,7 +10,7 @@ from tests.refusals import invoked
 from workbench import Case, against, diff, load, run, save, table
 from workbench.case.options import Options
 from workbench.cuda.check import Checked
-from workbench.report.command import against_command, check_command, diff_command
+from workbench.report.command import against_command, check_command, diff_command, watch_command
 
 
 def test_a_foreign_run_is_repeated_with_the_arrays_and_the_layout_it_was_called_with(tmp_path: Path) -> None:
@@ -114,3 +114,47 @@ def test_a_seed_of_which_nothing_is_drawn_is_not_said(tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", **dict(zip("qkv", case.inputs(), strict=True)))
     judged = diff(run("flash", case, inputs=tmp_path / "inputs.npz", backend="emulator"))
     assert "--seed" not in diff_command(judged) and "seed 7" not in str(judged)
+
+
+def test_the_command_that_watches_a_run_takes_its_options_and_finds_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(NUMBA)
+    case = Case(seqlen=8, head_dim=4, causal=True)
+    made = run(f"{path}:attention", case, backend="emulator", layout="bshd", contract="triton", where="q=1:3")
+    command = f"workbench check {path}:attention --seqlen 8 --head-dim 4 --causal --layout bshd"
+    assert watch_command(made) == command
+    assert f"races, unwritten reads: {command}\n" in str(diff(made))
+    assert invoked(*shlex.split(command)[1:]).stdout == f"{command}: nothing found in 1 launch of 1 block\n"
+    ours = run("split_k", Case(seqlen=20, splits=2, block_k=16), faults=[FAULT], backend="emulator")
+    assert watch_command(ours) == (
+        f"workbench check split_k --fault {FAULT} --seqlen 20 --splits 2 --block-q 64 --block-k 16"
+    )
+
+
+def test_what_cannot_be_watched_has_no_such_command(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def attention(q, k, v, *, scale, causal):\n    return v\n")
+    assert watch_command(run(f"{path}:attention", Case(seqlen=8, head_dim=4))) == "", "it launches nothing"
+    flash = run("flash", Case(seqlen=8, head_dim=4), backend="emulator")
+    assert watch_command(flash) != "" and "races" not in str(diff(flash)), "nothing is wrong there"
+    save(flash, tmp_path / "run.safetensors")
+    assert watch_command(load(tmp_path / "run.safetensors")) == ""
+    assert watch_command(run("flash", Case(seqlen=8, head_dim=4), inputs=flash.case.inputs(), backend="emulator")) == ""
+
+
+FAULT = "reduce-double-counts-sum"
+NUMBA = """
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = 2 * x[i]
+
+def attention(q, k, v, *, scale, causal):
+    out = cuda.device_array(v.size, np.float32)
+    double[1, 32](cuda.to_device(v.ravel()), out)
+    return out.copy_to_host().reshape(v.shape)
+"""

@@ -38,7 +38,7 @@ from workbench.case.promises import (
 from workbench.case.tensor_cores import GENERATIONS, known_of
 from workbench.case.tiling import Tiling, tiling
 from workbench.records import Rule, one_of
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, meant
 
 #: ex2.approx is off by 2 ulp, __expf by 2 + 1.173 |x| (PTX ISA, ex2; CUDA programming guide, intrinsic functions),
 #: counted from the nearest float32; half an ulp more counts from the exact result: an H200 takes 2.05 and, for small x,
@@ -342,7 +342,7 @@ def _check(name: str, value: Any) -> None:
     """Refusal for a field that does not exist or a value outside its rule."""
     if name not in _RULES:
         known = ", ".join(field.name for field in fields(Contract) if field.name != "assumed")
-        raise Refusal(f'"contract" has the fields {known}; got {name!r}')
+        raise Refusal(f'"contract" has the fields {known}; got {name!r}{meant(name, _RULES)}')
     rule = _RULES[name]
     if not rule.holds(value):
         raise Refusal(f'"contract" field {name} must be {rule.words}; got {value!r}')

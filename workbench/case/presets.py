@@ -8,7 +8,7 @@ from typing import Any
 from workbench.case.case import Case
 from workbench.case.contract import EX2_ULPS
 from workbench.case.promises import plain
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, meant
 
 #: as a dtype: that of q, k and v
 INPUTS = "inputs"
@@ -94,7 +94,9 @@ def parse(text: str) -> dict[str, Any]:
             preset |= PRESETS[name]
             continue
         if not equals or not name:
-            raise Refusal(f"--contract takes FIELD=VALUE and the presets {', '.join(PRESETS)}; got {one!r}")
+            raise Refusal(
+                f"--contract takes FIELD=VALUE and the presets {', '.join(PRESETS)}; got {one!r}{meant(one, PRESETS)}"
+            )
         if name in fields:
             raise Refusal(f"--contract says {name} twice, {word(fields[name])} and {value}")
         fields[name] = _value(value)

@@ -82,6 +82,14 @@ def show(pairs: Sequence["Against"], as_json: bool, out: Path | None) -> None:
         screen.print(f"pictures and traces: {each}a/ and {each}b/{'' if one else ', and so on'}", soft_wrap=True)
 
 
+def write_page(pairs: Sequence["Against"], html: Path) -> None:
+    """Write the page of the pairs."""
+    from workbench.report.page import against
+    from workbench.report.page.page import save
+
+    save(against.page(pairs[0]) if len(pairs) == 1 else against.summary(pairs), html)
+
+
 @dataclass(frozen=True)
 class _Side:
     """One of the two runs."""

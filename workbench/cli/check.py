@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ from workbench.case.fields import flag
 from workbench.case.options import FOREIGN
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
+from workbench.cli.html import html_option
 from workbench.cli.options import CASE_OPTIONS, case_options, cases_of, fault_option, given, json_option, needs_of
 from workbench.refusal import Refusal
 
@@ -36,7 +38,8 @@ FOUND = 1  #: exit code
     help="Orders of blocks and threads to run, each with other bits looked for [1]",
 )
 @json_option
-def check(target: str, as_json: bool, **options: Any) -> None:
+@html_option
+def check(target: str, as_json: bool, html: Path | None, **options: Any) -> None:
     """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
 
     TARGET is a kernel of ours, or several, separated by commas; or a function, path.py:function, which launches kernels
@@ -53,6 +56,11 @@ def check(target: str, as_json: bool, **options: Any) -> None:
             raise Refusal(f"check runs on emulator or cuda; got --backend {options['backend']!r}")
         run = _on_gpu if options.pop("backend") == "cuda" else _of_ours if _is_ours(target) else _emulated
         checked = run(target, **options)
+    if html is not None:
+        from workbench.report.page import checked as page
+        from workbench.report.page.page import save
+
+        save(page.page(checked), html)
     if as_json:
         from workbench.report.findings import check_document, checks_document
 
@@ -61,6 +69,8 @@ def check(target: str, as_json: bool, **options: Any) -> None:
         from workbench.report import findings, text
 
         text.console().print(findings.report(checked), soft_wrap=True)
+        if html is not None:
+            click.echo(f"page: {html}")
     sys.exit(0 if all(one.passed for one in checked) else FOUND)
 
 

@@ -1,6 +1,7 @@
 """Commands whose help says which options belong together."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import click
 
@@ -19,13 +20,27 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "A second run beside it": (
         "against", "against_splits", "against_block_q", "against_block_k", "against_backend", "against_trace",
     ),
-    "What is printed": ("verbose", "as_json", "out", "fail_on", "worst", "reference", "help"),
+    "Many cases, and where they run": (
+        "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
+    ),
+    "What is printed": ("verbose", "as_json", "html", "out", "fail_on", "worst", "reference", "help"),
 }  # fmt: skip
 OTHERS = "Options"
+#: what a flag may be given by mistake -> whether that says that it is on
+TRUTHS: Mapping[str, bool] = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 class Command(click.Command):
     """A command that lists its options by section, where it takes a case."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click has it; a flag that is given a value is named: click would take that for a TARGET."""
+        flags = {x for one in self.get_params(ctx) if isinstance(one, click.Option) and one.is_flag for x in one.opts}
+        for flag, value in pairwise(args):
+            if flag in flags and value.lower() in TRUTHS:
+                what = f"leave {value!r} out" if TRUTHS[value.lower()] else f"leave {flag} out, which is off without"
+                raise click.UsageError(f"{flag} is a flag and takes no value; got {value!r}: {what}", ctx)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options of this command, in the order of SECTIONS."""

@@ -10,10 +10,12 @@ import click
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
+from workbench.cli.html import html_option
 from workbench.cli.options import json_option, one_target, run_options
 from workbench.judge.fails import failing, outcome
 
 if TYPE_CHECKING:
+    from workbench.cuda.check import Checked
     from workbench.explore.laws.law import Laws
     from workbench.judge.diff import Diff
     from workbench.judge.explain.explain import Explained
@@ -31,46 +33,75 @@ if TYPE_CHECKING:
     help="Instead of a TARGET: a table of largest errors, FILE.json, which is all that was written down",
 )
 @json_option
-def explain(target: str | None, seconds: float, symptoms: Path | None, as_json: bool, **options: Any) -> None:
+@html_option
+def explain(
+    target: str | None, seconds: float, symptoms: Path | None, as_json: bool, html: Path | None, **options: Any
+) -> None:
     """Name what is wrong in TARGET, and prove it by reproducing its wrong numbers.
 
     TARGET and options are those of `workbench diff`. Thousands of named faults are put into the float64 reference, one
     and two at a time; a cause is one that gives the kernel's wrong numbers within the error budget, and gives them
-    again on a fresh case where the kernel can be run. Where nothing does, the kernel is held to the laws of attention,
+    again on a fresh case where the kernel can be run. Kernels in numba.cuda are watched first: of a race no cause is
+    to be told from its numbers. Where nothing does, the kernel is held to the laws of attention,
     and known faults that break the same ones are named. Exits as `diff` does.
     """
     from workbench.cli.runs import runs
     from workbench.explore.laws.alike import as_dict, of_trace
+    from workbench.foreign.check import watched
     from workbench.judge.diff import diff
     from workbench.progress import shown
 
     if symptoms is not None:
-        return _symptoms(target, symptoms, as_json, options)
+        return _symptoms(target, symptoms, as_json, html, options)
     found: list[tuple[Diff, Explained]] = []
     broken: list[Laws | None] = []
+    seen: list[Checked | None] = []
     with shown():
         calls, _ = runs(target, **options)
         for call in calls:
             judged = diff(call())
+            seen.append(watched(judged.trace) if judged.origins else None)
             explained = judged.explain(seconds)
             found.append((judged, explained))
-            broken.append(of_trace(judged.trace) if explained.unexplained else None)
+            racing = seen[-1] is not None and not seen[-1].passed  # of which laws say nothing either
+            broken.append(of_trace(judged.trace) if explained.unexplained and not racing else None)
+        if html is not None:
+            _write_page(found, broken, seen, html)
     if as_json:
         from workbench.report.document import explained_document, explaineds_document
 
         of_laws = [None if laws is None else as_dict(laws) for laws in broken]
-        documents = [explained_document(*one, laws) for one, laws in zip(found, of_laws, strict=True)]
+        together = zip(found, of_laws, seen, strict=True)
+        documents = [explained_document(*one, laws, checked) for one, laws, checked in together]
         click.echo(json.dumps(documents[0] if len(documents) == 1 else explaineds_document(documents)))
     else:
         from workbench.report import text
 
         screen = text.console()
-        for one, laws in zip(found, broken, strict=True):
-            screen.print(text.explained(*one, laws, unicode=screen.is_terminal, width=screen.width), crop=False)
+        shape: dict[str, Any] = {"unicode": screen.is_terminal, "width": screen.width}
+        for one, broken_laws, checked in zip(found, broken, seen, strict=True):
+            screen.print(text.explained(*one, broken_laws, checked, **shape), crop=False)
+        if html is not None:
+            click.echo(f"page: {html}")
     sys.exit(BUG if failing() & {outcome(judged) for judged, _ in found} else 0)
 
 
-def _symptoms(target: str | None, path: Path, as_json: bool, options: dict[str, Any]) -> None:
+def _write_page(
+    found: list[tuple["Diff", "Explained"]], broken: list["Laws | None"], seen: list["Checked | None"], html: Path
+) -> None:
+    """Write the page of one run and what explains it, or of several."""
+    from workbench.judge.table import run_row
+    from workbench.report.page import diff as page
+    from workbench.report.page import runs
+    from workbench.report.page.page import save
+
+    if len(found) == 1:
+        return save(page.page(*found[0], broken[0], seen[0]), html)
+    parts = [page.short(*one, laws, checked) for one, laws, checked in zip(found, broken, seen, strict=True)]
+    save(runs.page([run_row(judged) for judged, _ in found], parts), html)
+
+
+def _symptoms(target: str | None, path: Path, as_json: bool, html: Path | None, options: dict[str, Any]) -> None:
     """Explain a table of largest errors, which takes no target and none of its options."""
     from workbench.cli.options import given
     from workbench.judge.explain.symptoms import symptoms
@@ -78,7 +109,7 @@ def _symptoms(target: str | None, path: Path, as_json: bool, options: dict[str, 
     from workbench.refusal import Refusal
     from workbench.report.symptoms import lines
 
-    if target is not None or given(options):
+    if target is not None or given(options) or html is not None:
         raise Refusal(f"--symptoms {path} holds all that is known of a kernel, and takes no TARGET and no other option")
     with shown():
         found = symptoms(path)

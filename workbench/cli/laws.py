@@ -11,7 +11,7 @@ import click
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
-from workbench.cli.options import CASE_OPTIONS, cases_of, given, json_option, needs_of, one_target, run_options
+from workbench.cli.options import cases_of, given, json_option, needs_of, one_target, random_limits, run_options
 
 if TYPE_CHECKING:
     from workbench.case.case import Case
@@ -123,9 +123,7 @@ def _cases(kernel: str | None, random: int | None, options: dict[str, Any]) -> l
 
     if options["inputs"]:
         raise Refusal("--random draws inputs, and --inputs gives them; got both")
-    limits = {name: Among(options[name]) for name in CASE_OPTIONS if options[name] is not None and name != "seed"}
-    if options["causal"] != options["full"]:
-        limits["causal"] = Among((options["causal"],))
+    limits = {name: Among(values) for name, values in random_limits(options).items()}
     drawn = default_rng(options["seed"] or 0)
     return [sample(drawn, kernel, **limits) for _ in range(random)]
 

@@ -19,10 +19,12 @@ from workbench.cli import against as cli_against
 from workbench.cli.bench import bench
 from workbench.cli.check import check
 from workbench.cli.commands import Commands
+from workbench.cli.compare import compare
 from workbench.cli.completion import complete
 from workbench.cli.contract import contract
 from workbench.cli.exits import BUG, DEFECT, ENVIRONMENT, USAGE
 from workbench.cli.explain import explain
+from workbench.cli.html import html_option
 from workbench.cli.inputs import inputs
 from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
@@ -30,6 +32,8 @@ from workbench.cli.options import json_option, one_target, run_options
 from workbench.cli.score import score
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
+from workbench.cli.sweep import sweep
+from workbench.cli.watch import watch
 from workbench.judge.fails import FAIL_ON, failing, outcome
 
 if TYPE_CHECKING:
@@ -90,7 +94,9 @@ def commands(context: click.Context) -> None:
     context.with_resource(command())
 
 
-for command in (bench, check, contract, explain, faults, inputs, kernels, laws, score, show, shrink):
+for command in (
+    *(bench, check, compare, contract, explain, faults, inputs, kernels, laws, score, show, shrink, sweep, watch),
+):
     commands.add_command(command)
 
 
@@ -121,12 +127,14 @@ for command in (bench, check, contract, explain, faults, inputs, kernels, laws, 
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
 )
+@html_option
 def diff(
     target: str | None,
     fail_on: str,
     as_json: bool,
     verbose: bool,
     out: Path | None,
+    html: Path | None,
     against_trace: str | None,
     **options: Any,
 ) -> None:
@@ -165,22 +173,30 @@ def diff(
                 for side, judged in (("a", pair.a), ("b", pair.b)):
                     if out is not None:
                         write(judged, out / (side if len(pairs) == 1 else f"{i:03d}/{side}"))
+            if html is not None:
+                cli_against.write_page(pairs, html)
         else:
             calls, estimate_s = runs(target, **options)
             if against_trace is not None:
                 calls = [partial(_with_changes_since, call, against_trace) for call in calls]
-            printed, verdicts = [], []
-            beside = as_json or out is not None or (verbose and len(calls) == 1)
+            printed, verdicts, kept = [], [], []
+            beside = as_json or out is not None or html is not None or (verbose and len(calls) == 1)
             for i, judged in enumerate(_judged(calls, estimate_s, report=beside)):
                 if out is not None:
                     write(judged, out if len(calls) == 1 else out / f"{i:03d}")
+                if html is not None:
+                    kept.append(_kept(judged, alone=len(calls) == 1))
                 printed.append(_printed(judged, alone=len(calls) == 1, as_json=as_json))
                 verdicts.append(outcome(judged))
+            if html is not None:
+                _write_page(kept, html)
         # what a report computes shows its progress too
         if second:
             cli_against.show(pairs, as_json, out)
         else:
             _print(printed, as_json, verbose, out)
+        if html is not None and not as_json:
+            click.echo(f"page: {html}")
     fails = {"parts", *failing(fail_on)}
     sys.exit(BUG if fails.intersection(verdicts) else 0)
 
@@ -212,6 +228,21 @@ def _printed(judged: "Diff", *, alone: bool, as_json: bool) -> Any:
     from workbench.judge.table import run_row
 
     return judged if alone else run_row(judged)
+
+
+def _kept(judged: "Diff", *, alone: bool) -> Any:
+    """What a page needs of a run: of one of several its row and its part of the page, so that its trace can go."""
+    from workbench.judge.table import run_row
+    from workbench.report.page import diff as page
+
+    return page.page(judged) if alone else (run_row(judged), page.short(judged))
+
+
+def _write_page(kept: list[Any], html: Path) -> None:
+    from workbench.report.page import runs
+    from workbench.report.page.page import save
+
+    save(kept[0] if len(kept) == 1 else runs.page(*zip(*kept, strict=True)), html)
 
 
 def _print(printed: list[Any], as_json: bool, verbose: bool, out: Path | None) -> None:

@@ -121,6 +121,13 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
     return cases
 
 
+def random_limits(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Field of a random case -> the values to which the case options limit it; the seed is that of the draws."""
+    limits = {name: options[name] for name in CASE_OPTIONS if options[name] is not None and name != "seed"}
+    limits = {name: _values(values) for name, values in limits.items()}
+    return limits | ({"causal": (options["causal"],)} if options["causal"] != options["full"] else {})
+
+
 def _values(values: Any) -> tuple[Any, ...]:
     """The values of an option; of a flag one."""
     return (values,) if isinstance(values, bool) else values

@@ -48,9 +48,9 @@ def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
 
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
-    table = _table(pair).screen(unicode=unicode, width=width)
+    table = stage_table(pair).screen(unicode=unicode, width=width)
     fold = width if unicode else None
-    above = [part for line in _headlines(pair) for part in wrapped(line, "", fold)]
+    above = [part for line in _above(pair) for part in wrapped(line, "", fold)]
     below = [part for line in findings(pair) for part in wrapped(line, "" if line.startswith(" ") else "bold", fold)]
     repeat = wrapped(f"repeat: {command}", "dim", None) if (command := against_command(pair)) else []
     return Group(*above, table, *below, *repeat)
@@ -58,6 +58,12 @@ def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
 
 def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
     """One row for each pair: case, verdicts of A and B, where they part, the largest x of both budgets."""
+    table, total = pairs_table(pairs)
+    return Group(table.screen(unicode=unicode), Text(total, style="bold"))
+
+
+def pairs_table(pairs: Sequence[Against]) -> tuple[Table, str]:
+    """The table of `summary`, and the line below it."""
     columns = ("A", "B", "verdict of A", "verdict of B", "part at", "x of both budgets")
     rows = [
         (
@@ -71,9 +77,9 @@ def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
         for pair in pairs
     ]
     kinds = ["origin" if pair.parts_at else "clean" for pair in pairs]
-    table = Table(columns, rows, kinds, left=columns[:-1], folds=("A", "B")).screen(unicode=unicode)
     parted = sum(pair.parts_at is not None for pair in pairs)
-    return Group(table, Text(f"{len(pairs)} pairs: {parted} part by more than both budgets", style="bold"))
+    total = f"{len(pairs)} pairs: {parted} part by more than both budgets"
+    return Table(columns, rows, kinds, left=columns[:-1], folds=("A", "B")), total
 
 
 def in_short(pair: Against) -> str:
@@ -83,7 +89,7 @@ def in_short(pair: Against) -> str:
 
 def html_table(pair: Against) -> str:
     """What `report` shows as HTML, for Jupyter."""
-    return tables.lines(_headlines(pair)) + _table(pair).html() + tables.lines(findings(pair))
+    return tables.lines(_above(pair)) + stage_table(pair).html() + tables.lines(findings(pair))
 
 
 def document(pair: Against) -> dict[str, Any]:
@@ -112,9 +118,14 @@ def _stage(stage: StageAgainst) -> dict[str, Any]:
     return {**fields, **{name: largest(fields[name]) for name in measures}}
 
 
-def _headlines(pair: Against) -> list[str]:
-    above = [line.plain for line in gates([pair.a.trace, pair.b.trace])]
-    return [*above, *(f"{letter}: {headline(one.trace)}" for letter, one in (("A", pair.a), ("B", pair.b)))]
+def headlines(pair: Against) -> list[str]:
+    """What was run, a line each."""
+    return [f"{letter}: {headline(one.trace)}" for letter, one in (("A", pair.a), ("B", pair.b))]
+
+
+def _above(pair: Against) -> list[str]:
+    """What stands above the table: the gates that failed, and what was run."""
+    return [*(line.plain for line in gates([pair.a.trace, pair.b.trace])), *headlines(pair)]
 
 
 def _alone(pair: Against) -> list[str]:
@@ -123,7 +134,7 @@ def _alone(pair: Against) -> list[str]:
     return [name for name in ORDER if name in pair.apart and name not in compared]
 
 
-def _table(pair: Against) -> Table:
+def stage_table(pair: Against) -> Table:
     """A row for every stage that either dumped, in data-flow order."""
     compared = {stage.name: stage for stage in pair}
     names = [name for name in ORDER if name in compared or name in pair.apart]
@@ -132,7 +143,7 @@ def _table(pair: Against) -> Table:
         cells = (name, _verdict(pair.a, name), _verdict(pair.b, name))
         rest = _cells(compared[name]) if name in compared else ("not comparable", *[""] * (len(COLUMNS) - 4))
         rows.append((*cells, *rest))
-    return Table(COLUMNS, rows, [_kind(pair, name) for name in names], left=_LEFT, spare=_SPARE)
+    return Table(COLUMNS, rows, [kind(pair, name) for name in names], left=_LEFT, spare=_SPARE)
 
 
 def _verdict(judged: Diff, name: str) -> str:
@@ -167,7 +178,8 @@ def _tiles(stage: StageAgainst) -> str:
     return f"tile{'s' * (len(stage.tiles or ()) > 1)} {listed}"
 
 
-def _kind(pair: Against, name: str) -> str:
+def kind(pair: Against, name: str) -> str:
+    """The kind of a stage's row, of `tables.KINDS`."""
     return "not judged" if name in _alone(pair) else _KINDS.get(pair[name].verdict, "")
 
 

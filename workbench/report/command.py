@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.case.case import Case
 from workbench.case.fields import DRAWN, GIVEN, LAID, PROBLEM, QUANTISED, TILES, flag, of_role, typed
+from workbench.case.options import Options
 from workbench.case.stages import OF_QUANTISER
 
 if TYPE_CHECKING:
@@ -76,6 +77,18 @@ def against_command(pair: "Against") -> str:
     options += both.words()
     beside = [] if b.faults or b.called_with.feed else ["--against", shlex.quote(b.target)]
     return _command("diff", "" if printed else a.target, a.faults, [*beside, *options])
+
+
+def watch_command(trace: "Trace") -> str:
+    """The command that watches the kernels of a run on the same case; empty where none does."""
+    from workbench.foreign.check import options_of
+
+    options = options_of(trace)
+    if options is None or not _has_names(trace):
+        return ""
+    case = case_options(trace.case_run, own=trace.backend != "foreign")
+    beside = {name: x for name, x in options.items() if name != "faults"}
+    return _command("check", trace.target, trace.faults, [*case, *Options(**beside).words()])
 
 
 def check_command(checked: "Checked") -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from workbench.judge.explain.explain import Explained
 from workbench.judge.stage import StageDiff
 from workbench.line import Line, near
 from workbench.records import number
+from workbench.report.findings import check_document
+
+if TYPE_CHECKING:
+    from workbench.cuda.check import Checked
 
 #: bins of x of budget, as Summary counts them
 BIN_NAMES = ("0", *(f"<={edge:g}" for edge in BINS[:-1]), f">{BINS[-2]:g}", "inf")
@@ -53,9 +57,11 @@ def diffs_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"schema": "workbench.diffs/1", "runs": list(runs)}
 
 
-def explained_document(diff: Diff, found: Explained, laws: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def explained_document(
+    diff: Diff, found: Explained, laws: Mapping[str, Any] | None = None, watched: "Checked | None" = None
+) -> dict[str, Any]:
     """The document `workbench.explain/1` of one judged run and what explains it; `laws`, where nothing does, as of
-    `laws.alike`.
+    `laws.alike`; `watched`: what a watched run of it finds.
     """
     trace = diff.trace
     return {
@@ -69,6 +75,7 @@ def explained_document(diff: Diff, found: Explained, laws: Mapping[str, Any] | N
         "withdrawn": number([cause.as_dict() for cause in found.withdrawn]),
         "unknown": number(found.unknown()),
         "laws": laws,
+        "watched": None if watched is None else check_document(watched)["findings"],
         "tried": found.tried,
         "complete": found.complete,
         "seconds": found.seconds,
@@ -89,7 +96,7 @@ def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
         "reason": stage.reason,
         "judged_from": list(stage.judged_from),
         "upstream": list(stage.upstream),
-        "line": _line(diff.trace.lines.get(stage.name)),
+        "line": _line(known.line),
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
         "budget_terms": dict(known.budget_shares),

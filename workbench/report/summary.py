@@ -22,10 +22,11 @@ def summary(rows: Sequence[Row], *, unicode: bool) -> RenderableType:
     one marked. Where the screen is too narrow the case and the origins take several lines.
     """
     found = Rows(tuple(rows))
-    return Group(*gates(rows), _table(found).screen(unicode=unicode), Text(_total(found), style="bold"))
+    return Group(*gates(rows), rows_table(found).screen(unicode=unicode), Text(total(found), style="bold"))
 
 
-def _table(rows: Rows) -> tables.Table:
+def rows_table(rows: Rows) -> tables.Table:
+    """A row for each run."""
     kinds = ["origin" if not row.passed else "doubtful" if row.verdict in DOUBTFUL else "clean" for row in rows]
     return tables.Table(COLUMNS, _cells(rows), kinds, left=_LEFT, folds=("case", "origin"))
 
@@ -37,7 +38,7 @@ def in_short(rows: Rows) -> str:
 
 def html_summary(rows: Rows) -> str:
     """What `summary` shows as HTML, for Jupyter."""
-    return tables.lines([line.plain for line in gates(rows)]) + _table(rows).html() + tables.lines([_total(rows)])
+    return tables.lines([line.plain for line in gates(rows)]) + rows_table(rows).html() + tables.lines([total(rows)])
 
 
 def _cells(rows: Rows) -> list[tuple[str, ...]]:
@@ -54,7 +55,8 @@ def _cells(rows: Rows) -> list[tuple[str, ...]]:
     return found
 
 
-def _total(rows: Rows) -> str:
+def total(rows: Rows) -> str:
+    """How many runs passed, in a line."""
     passed = [row.passed for row in rows]
     failing = (
         "with one, not testable, or a gate failed" if any(row.gates for row in rows) else "with one or not testable"

@@ -18,8 +18,9 @@ from workbench.judge.stage import StageDiff
 from workbench.judge.table import Row
 from workbench.report import tables
 from workbench.report.causes import lines as causes
-from workbench.report.command import diff_command
+from workbench.report.command import diff_command, watch_command
 from workbench.report.document import largest
+from workbench.report.findings import words
 from workbench.report.numbers import number, ratio, value
 from workbench.report.remarks import notes, remarks
 from workbench.report.tables import Table, new_screen
@@ -27,6 +28,7 @@ from workbench.report.words import findings
 from workbench.trace.trace import Trace
 
 if TYPE_CHECKING:
+    from workbench.cuda.check import Checked
     from workbench.explore.laws.law import Laws
 
 COLUMNS = (
@@ -51,6 +53,8 @@ SHORT = 12
 #: characters of a line where no terminal shows it, enough for every column
 WIDTH = 200
 _LEFT = ("stage", "verdict", "worst at")
+#: what stands before the command that watches a run: a race may look like any bug, and any bug like a race
+RACES = "races, unwritten reads:"
 #: verdicts that pass, but are not shown in green
 DOUBTFUL = ("suspicious", "biased")
 
@@ -63,11 +67,11 @@ def place(element: Element) -> str:
 def verdict(stage: StageDiff) -> str:
     """A stage's verdict as tables show it: that of a victim is "victim", with a question mark where it may be more."""
     if stage.role == "victim":
-        return "victim?" if stage.behind else "victim"
+        return "victim?" if stage.maybe_victim else "victim"
     return f"{stage.verdict} <- origin" if stage.role == "origin" else stage.verdict
 
 
-def _kind(stage: StageDiff) -> str:
+def kind(stage: StageDiff) -> str:
     """A stage's role; of one that plays none and is not plainly right, that it is doubtful."""
     return "doubtful" if stage.role == "clean" and stage.verdict in DOUBTFUL else stage.role
 
@@ -102,11 +106,11 @@ def bits_lost(diff: Diff, stage: StageDiff) -> str:
     return f"{np.median(known):.1f} / {known.max():.1f}" if known.size else ""
 
 
-def _table(diff: Diff, full: bool) -> Table:
+def stage_table(diff: Diff, full: bool) -> Table:
     """A row for every stage; bits lost, which cost another pass, only in full."""
     columns = _columns(full)
     rows = [cells(stage) | ({"bits lost": bits_lost(diff, stage)} if full else {}) for stage in diff.stages]
-    kinds = [_kind(stage) for stage in diff.stages]
+    kinds = [kind(stage) for stage in diff.stages]
     return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=_LEFT, spare=_SPARE)
 
 
@@ -120,24 +124,47 @@ def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> Rend
 
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
-    table = _table(diff, full).screen(unicode=unicode, width=width)
+    table = stage_table(diff, full).screen(unicode=unicode, width=width)
     fold = width if unicode else None
     below = [
         line for text in sentences(diff, full) for line in wrapped(text, "" if text.startswith(" ") else "bold", fold)
     ]
     parts: list[RenderableType] = [*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), table, *below]
+    if diff.origins and (command := watch_command(diff.trace)):
+        parts += wrapped(f"{RACES} {command}", "dim", None)
     parts += wrapped(f"repeat: {command}", "dim", None) if (command := diff_command(diff)) else []
     return Group(*parts)
 
 
-def explained(diff: Diff, found: Explained, laws: "Laws | None" = None, *, unicode: bool, width: int) -> RenderableType:
-    """What explains a wrong run, below what was run; `laws`: what its kernel made of them, where nothing does."""
+def explained(
+    diff: Diff,
+    found: Explained,
+    laws: "Laws | None" = None,
+    watched: "Checked | None" = None,
+    *,
+    unicode: bool,
+    width: int,
+) -> RenderableType:
+    """What explains a wrong run, below what was run; `laws`: what its kernel made of them, where nothing does;
+    `watched`: what a watched run of it finds, which comes first.
+    """
     from workbench.report.broken_laws import lines as broken_laws
 
     fold = width if unicode else None
-    lines = [*causes(diff, found), *([] if laws is None else broken_laws(laws))]
+    first = [] if watched is None else of_watched(watched)
+    lines = [*first, *causes(diff, found), *([] if laws is None else broken_laws(laws))]
+    if watched is None and diff.origins and (command := watch_command(diff.trace)):
+        lines.append(f"{RACES} {command}")
     below = [x for line in lines for x in wrapped(line, "" if line.startswith(" ") else "bold", fold)]
     return Group(*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), *below)
+
+
+def of_watched(checked: "Checked") -> list[str]:
+    """What a watched run of a wrong kernel finds, before causes of its wrong numbers are told."""
+    if checked.passed:
+        return ["watched: no race, no read of unwritten memory or out of bounds"]
+    found = [f"  {line}" for line in words(checked)]
+    return ["watched: mend this first: it makes numbers wrong in any way, and what is named below may be that", *found]
 
 
 def wrapped(line: str, style: str, width: int | None) -> list[Text]:
@@ -189,7 +216,7 @@ def in_full(diff: Diff) -> str:
 def html_table(diff: Diff) -> str:
     """What `report` shows as HTML, for Jupyter; what only the full one has is folded away."""
     above = tables.lines([*(line.plain for line in gates([diff.trace])), headline(diff.trace)])
-    short, full = (_table(diff, full).html() + tables.lines(sentences(diff, full)) for full in (False, True))
+    short, full = (stage_table(diff, full).html() + tables.lines(sentences(diff, full)) for full in (False, True))
     return above + short + tables.folded("all that was looked at", full)
 
 

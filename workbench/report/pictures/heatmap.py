@@ -54,7 +54,7 @@ def heatmap(stage: StageDiff, *, case: Case, axes: tuple[str, str] | None = None
     below = heads_height(stage, cut.fixed)
     height = HEIGHT + below
     figure = look.page(WIDTH, height)
-    look.headline(figure, look.title(stage), f"{_place(stage, cut, steps)}\n{look.worst_line(stage)}")
+    look.headline(figure, look.title(stage), f"{place(stage, cut, steps)}\n{look.worst_line(stage)}")
     plot = figure.add_axes((0.72 / WIDTH, (0.55 + below) / height, MAP / WIDTH, MAP / height))
     _image(plot, shades, steps, cut, stage.of_ranks)
     handles = [*_mark_worst(plot, cut.worst), *_lines(plot, case, cut, stage.of_ranks), *swatches(shades)]
@@ -117,14 +117,15 @@ def grid(case: Case, axis: str, size: int, first: int = 0) -> tuple[list[int], l
     return [edge for edge in edges if edge > first and edge not in splits and axis != "t"], splits
 
 
-def _place(stage: StageDiff, cut: Slice, steps: tuple[int, int]) -> str:
+def place(stage: StageDiff, cut: Slice, steps: tuple[int, int]) -> str:
+    """Where a plane lies among the others, what is drawn of it, and of how many elements a cell is the worst."""
     sizes = dict(zip(stage.axes, look.shown(stage).state.shape, strict=True))
     several = [f"{sizes[axis]} {spoken(PLURALS[axis], stage.of_ranks)}" for axis in cut.fixed if sizes[axis] > 1]
-    place = " ".join(f"{axis}={i}" for axis, i in cut.fixed.items())
+    where = " ".join(f"{axis}={i}" for axis, i in cut.fixed.items())
     if several:
-        place = f"{'first' if cut.worst is None else 'worst'} of {' x '.join(several)}: {place}"
+        where = f"{'first' if cut.worst is None else 'worst'} of {' x '.join(several)}: {where}"
     cells = f"a cell is the worst of {steps[0]} x {steps[1]} elements" if max(steps) > 1 else ""
-    return ", ".join(part for part in (place, f"{look.kind(stage)} |error| / budget", cells) if part)
+    return ", ".join(part for part in (where, f"{look.kind(stage)} |error| / budget", cells) if part)
 
 
 def _image(axes: "Axes", shades: np.ndarray, steps: tuple[int, int], cut: Slice, of_ranks: bool) -> None:

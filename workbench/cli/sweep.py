@@ -1,0 +1,109 @@
+"""The command line's `sweep`, which judges a target on thousands of cases and keeps what comes of them."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from workbench.cli.commands import Command
+from workbench.cli.completion import complete
+from workbench.cli.exits import BUG, DEFECT, USAGE
+from workbench.cli.html import html_option
+from workbench.cli.options import (
+    case_options,
+    cases_of,
+    fault_option,
+    given,
+    json_option,
+    random_limits,
+    run_option,
+    target_options,
+)
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="TARGET", shell_complete=complete)
+@fault_option
+@case_options
+@target_options
+@run_option("limit_gb")
+@click.option("--random", type=click.IntRange(min=1), metavar="N", help="N random cases; case options limit them")
+@click.option(
+    "--timeout",
+    "case_timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End a case that takes longer [300]",
+)
+@click.option(
+    "--memory-gb",
+    "case_memory_gb",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End a case whose process takes more [half of the machine's]",
+)
+@click.option("--disk-gb", type=click.FloatRange(min=0), help="For traces of failing cases [1]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes that run cases [as many as processors]")
+@click.option("--scheduler", metavar="tcp://HOST:PORT", help="Instead: the workers of a Dask scheduler that runs")
+@click.option("--resume", is_flag=True, help="Go on with the sweep in --out, which was stopped")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="sweep.sqlite",
+    help="The file of the sweep; traces lie beside it [sweep.sqlite]",
+)
+@json_option
+@html_option
+def sweep(
+    target: str,
+    random: int | None,
+    disk_gb: float | None,
+    jobs: int | None,
+    scheduler: str | None,
+    resume: bool,
+    out: Path,
+    as_json: bool,
+    html: Path | None,
+    case_timeout: float | None,
+    case_memory_gb: float | None,
+    **options: Any,
+) -> None:
+    """Judge TARGET on every combination of the case options, or on N random cases; group what fails.
+
+    TARGET and options are those of `workbench diff`; case options take lists. Each case runs in a process that may
+    crash, hang or grow, and is a row of the file --out as soon as it is judged. Failures are grouped by the first wrong
+    stage and its cause, each group with its smallest case and the rule of where it fails. Exits with 1 where a case
+    fails, with 2 where none does and one was refused.
+    """
+    from workbench.explore.sweep.plan import TIMEOUT_S, random_cases
+    from workbench.explore.sweep.sweep import DISK_GB
+    from workbench.explore.sweep.sweep import sweep as swept
+    from workbench.progress import shown
+
+    if random is None:
+        cases = cases_of(options)
+    else:
+        seeds = options["seed"] or (0,)
+        cases = [case for seed in seeds for case in random_cases(target, random, seed, **random_limits(options))]
+    with shown():
+        found = swept(
+            target,
+            cases,
+            out=out,
+            resume=resume,
+            timeout=TIMEOUT_S if case_timeout is None else case_timeout,
+            memory_gb=case_memory_gb,
+            disk_gb=DISK_GB if disk_gb is None else disk_gb,
+            jobs=jobs,
+            scheduler=scheduler,
+            **given(options),
+        )
+    if html is not None:
+        found.save_html(html)
+    click.echo(json.dumps(found.as_dict()) if as_json else str(found))
+    if html is not None and not as_json:
+        click.echo(f"page: {html}")
+    if any(row.fails for row in found.rows):
+        sys.exit(BUG)
+    sys.exit(DEFECT if found.defects else USAGE if found.refused else 0)

@@ -1,0 +1,1 @@
+"""Judgements as one self-contained page of HTML. It formats, and computes nothing but where things are drawn."""
