@@ -110,4 +110,5 @@ def test_reading_a_report_explains_every_line_of_one():
         *of(diff(run("flash", small.but(input_std=3e37), backend="emulator"))),
     ]
     assert len(lines) > 40
-    assert [line for line in lines if not explained(line)] == []
+    left = [line for line in lines if not explained(line)]
+    assert left == [], "\n".join(left)
