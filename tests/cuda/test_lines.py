@@ -91,10 +91,13 @@ def changed(fault: Fault) -> tuple[str, list[str], set[int]]:
 def test_faults_of_the_catalogue_are_where_they_are_looked_for() -> None:
     """The line of the first wrong stage is that of the clean source, or one that the fault changed, as of two in three of
     those that change arithmetic. The others change what that line reads: which row, head, page or key, a mask, a scale
-    of codes, the quantiser; of these it is one in twelve.
+    of codes, the quantiser; of these it is one in twelve. Of the kernels that are made to be read: each fault costs a
+    fifth of a second.
     """
     shown = {
-        fault.id: (fault.stages or fault.biased)[0] for fault in CATALOGUE.values() if fault.stages or fault.biased
+        fault.id: (fault.stages or fault.biased)[0]
+        for fault in CATALOGUE.values()
+        if fault.kernel in ("flash", "split_k", "fp8") and (fault.stages or fault.biased)
     }
     on_it, elsewhere = set(), set()
     for id, stage in shown.items():

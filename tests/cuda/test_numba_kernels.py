@@ -32,7 +32,7 @@ def test_it_is_watched_and_a_barrier_that_lacks_is_named(kernel: Path) -> None:
     lines = kernel.read_text().splitlines()
     findings = check(f"{kernel}:attention", case).findings
     assert {(one.kind, one.array) for one in findings} == {("race", "k_tile"), ("race", "v_tile")}
-    assert {lines[one.line - 1].strip() for one in findings} == {
+    assert {lines[line - 1].strip() for one in findings for line in (one.line, one.other_line) if line} == {
         "score += q[b, h, row, d] * k_tile[j, d]",
         "acc[d] = acc[d] * correction + prob * v_tile[j, d]",
         "k_tile[i // DIM, i % DIM] = k[b, h, first + i // DIM, i % DIM]",
