@@ -24,8 +24,8 @@ from workbench.refusal import Raised, Refusal, Unavailable
 
 #: seconds between two looks at the files
 LOOK_S = 0.05
-#: modules that the process imports from which those are forked that judge: a second for each run otherwise
-_LOADED = ("workbench.explore.watch", "workbench.judge.explain.explain", "workbench.judge.explain.explanation")
+#: module that the process imports from which those are forked that judge: 1.5 s for each run otherwise
+_LOADED = "workbench.explore.warm"
 
 Signature = tuple[tuple[int, int] | None, ...]
 
@@ -61,7 +61,7 @@ def watch(target: str, cases: Sequence[Case], **given: Any) -> Iterator[Seen]:
     if found.kernel is not None or ":" not in target or not Path(target.rpartition(":")[0]).is_file():
         raise Refusal(f"a function in a file is watched, FILE.py:NAME; got {target!r}")
     context = get_context("forkserver")  # no thread of this process, and nothing that a run imported, is in a fork
-    context.set_forkserver_preload([*_LOADED])
+    context.set_forkserver_preload([_LOADED])
     files: tuple[str, ...] = (str(Path(target.rpartition(":")[0]).resolve()),)
     order = list(cases)
     while True:
