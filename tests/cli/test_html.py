@@ -5,20 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_explain import KERNEL
 from tests.refusals import invoked, refused
 from tests.report.page.test_page import text_of
 from workbench import Case, Refusal, diff, run
 
-KERNEL = """
-import numpy as np
-
-def attention(q, k, v, *, scale, causal):
-    scores = q @ np.swapaxes(k, -1, -2) * np.float32(scale)
-    top = scores.max(-1)
-    probs = np.exp(scores - top[..., None])
-    total = probs.sum(-1)
-    return {"scores": scores, "out": probs @ v / total[..., None], "lse": (top + np.log(total)) * np.float32(FACTOR)}
-"""
 NUMBA = """
 import numpy as np
 from numba import cuda

@@ -201,7 +201,7 @@ def _assert_close(actual: np.ndarray, expected: Any, device: str) -> None:
 
 def _costs(case: Case, devices: Sequence[str]) -> list[dict[str, Any]]:
     """A row of `costs` for each device."""
-    pairs = case.batch * case.heads * case.seqlen_q * case.seqlen_k
+    pairs = case.score_count
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.safetensors"

@@ -165,7 +165,7 @@ def _ours(name: str, case: Case) -> tuple[Diff, Call]:
         gpu = torch.cuda.get_device_properties(0)
         splits = kernel.fills(case, gpu.multi_processor_count, gpu.shared_memory_per_multiprocessor)
         case = case.but(splits=splits)
-    if _scores(case) <= WHOLE:
+    if case.score_count <= WHOLE:
         parts = [run(name, case, backend="cuda")]
     else:
         rows = f"b=0,h=0,q={max(0, case.seqlen_q - ROWS)}:{case.seqlen_q}"
@@ -203,12 +203,8 @@ def _peer(name: str, case: Case) -> tuple[Diff, Call]:
     return judged, Call(calls[0], lambda again: torch.equal(again, right), poisoned)
 
 
-def _scores(case: Case) -> int:
-    return case.batch * case.heads * case.seqlen_q * case.seqlen_k
-
-
 def _device(case: Case) -> str:
-    return "cpu" if _scores(case) <= FEW else "cuda"
+    return "cpu" if case.score_count <= FEW else "cuda"
 
 
 def _named(row: Mapping[str, Any]) -> str:

@@ -193,6 +193,11 @@ class Case:
         return self.codes_of or "qkv"
 
     @property
+    def score_count(self) -> int:
+        """How many scores there are, of every query and key, masked or not."""
+        return self.batch * self.heads * self.seqlen_q * self.seqlen_k
+
+    @property
     def diagonal(self) -> int:
         """A causal query row i sees the keys j <= i + diagonal (bottom-right: the last query sees every key); the
         window of row i is around it. Of a ragged batch each sequence has its own: `diagonals`.

@@ -119,7 +119,7 @@ def estimate_s(names: Sequence[str], cases: Sequence[Case], faults: Sequence[str
         settled = [settle(kernel, case) for case in cases]
         needed = receipts(kernel, settled, chosen(faults, name), probes, watched=True)
         total += COMPILE_S * sum(not file.exists() for file in needed)
-        total += sum(ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
+        total += sum(ELEMENT_S * case.score_count for case in settled)
     return total
 
 

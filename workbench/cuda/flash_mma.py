@@ -31,7 +31,7 @@ from numba.cuda import libdevice
 from workbench.cuda import ptx
 from workbench.cuda.device import FULL_WARP, row_max_of, row_sum_of
 from workbench.cuda.flash_mma_build import DIMS_AT_ONCE, DTYPES, constants, contract, grid, settle
-from workbench.cuda.fragments import column, lane_row, register
+from workbench.cuda.fragments import column, dims, lane_row, register
 from workbench.cuda.kernel import Kernel, Launch
 from workbench.cuda.loops import unrolled
 
@@ -46,14 +46,6 @@ def place(at, first, more, c):
     in other banks. What a multiple of 8 adds as `more` is a constant.
     """
     return (at + more) * HEAD_DIM + (first * HEAD_DIM + (c ^ (first + more & 7)) * 8)
-
-
-@cuda.jit(device=True)
-def dims(at, i):
-    """Where a row has dims 16 i, ... if dims 0, ... are at `at`: a chunk changes places only with those of its 64 dims,
-    whatever the row, so that an i that is known leaves one XOR and a constant.
-    """
-    return i // 4 * 64 + (at ^ i % 4 * 16)
 
 
 @cuda.jit(device=True)

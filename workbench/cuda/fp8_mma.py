@@ -32,7 +32,7 @@ from numba.cuda import libdevice
 from workbench.cuda import ptx
 from workbench.cuda.device import FULL_WARP, round_float16, row_max_of, row_sum_of
 from workbench.cuda.fp8_mma_build import DIMS, FORMATS_TAKEN, constants, contract, grid, settle
-from workbench.cuda.fragments import column, lane_row, register
+from workbench.cuda.fragments import column, dims, lane_row, register
 from workbench.cuda.kernel import Kernel, Launch
 from workbench.cuda.loops import unrolled
 
@@ -46,14 +46,6 @@ def place(row, c):
     which reads one chunk of 8 neighbouring rows, finds each in other banks.
     """
     return row * HEAD_DIM + (c ^ (row & 7)) * 8
-
-
-@cuda.jit(device=True)
-def dims(at, i):
-    """Where a row has dims 16 i, ... if dims 0, ... are at `at`: a chunk changes places only with those of its 64 dims,
-    whatever the row, so that an i that is known leaves one XOR and a constant.
-    """
-    return i // 4 * 64 + (at ^ i % 4 * 16)
 
 
 @cuda.jit(device=True)

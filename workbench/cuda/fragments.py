@@ -16,6 +16,14 @@ def chunk(i, half, lane):
 
 
 @cuda.jit(device=True)
+def dims(at, i):
+    """Where a row has dims 16 i, ... if dims 0, ... are at `at`: a chunk changes places only with those of its 64 dims,
+    whatever the row, so that an i that is known leaves one XOR and a constant.
+    """
+    return i // 4 * 64 + (at ^ i % 4 * 16)
+
+
+@cuda.jit(device=True)
 def register(r, i, columns):
     """Where a lane has element i of its row r, of so many `columns`: of 16 rows it has g and g + 8, pairs in turn."""
     return r // 2 * (columns // 2) + i // 2 * 4 + r % 2 * 2 + i % 2

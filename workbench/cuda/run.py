@@ -189,7 +189,7 @@ def estimate_s(name: str, cases: Sequence[Case], options: Options) -> float:
     kernel = KERNELS[name]
     settled = [settle(kernel, case) for case in cases]
     chosen = catalogue.chosen(options.faults, name)
-    work_s = sum(JUDGE_S + ELEMENT_S * case.batch * case.heads * case.seqlen_q * case.seqlen_k for case in settled)
+    work_s = sum(JUDGE_S + ELEMENT_S * case.score_count for case in settled)
     if choose_backend(options.backend) == "cuda":
         return work_s + CUDA_COMPILE_S * len({kernel.constants(case) for case in settled}) * len(kernel.functions)
     return work_s + COMPILE_S * sum(not file.exists() for file in receipts(kernel, settled, chosen, options.probes))

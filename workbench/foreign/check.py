@@ -96,7 +96,7 @@ def options_of(trace: Trace) -> dict[str, Any] | None:
 def watched(trace: Trace) -> "Checked | None":
     """What a watched run of a trace's kernels on its case finds; None where it cannot be watched, or not in seconds."""
     case, options = trace.case_run, options_of(trace)
-    if options is None or case.batch * case.heads * case.seqlen_q * case.seqlen_k > IN_SECONDS:
+    if options is None or case.score_count > IN_SECONDS:
         return None
     try:
         with step("watch the run", None):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from workbench.case.fields import FIELDS, flag, typed
 from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
-from workbench.judge.explain.explain import LARGEST, Explained, scores_of
+from workbench.judge.explain.explain import LARGEST, Explained
 from workbench.judge.explain.fit import PROOF
 from workbench.report.numbers import ratio
 
@@ -24,7 +24,7 @@ def lines(judged: Diff, found: Explained) -> list[str]:
     """All that was found, a line each."""
     if not judged.origins:
         return ["nothing to explain: no stage is wrong by itself"]
-    if (scores := scores_of(judged.trace)) > LARGEST:
+    if (scores := judged.trace.case.score_count) > LARGEST:
         return [f"not searched: a run of {scores} scores is too large, {LARGEST} are searched; take a smaller case"]
     lines: list[str] = []
     for cause in found.causes:

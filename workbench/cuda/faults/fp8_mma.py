@@ -1,23 +1,19 @@
 """Faults of the kernel that decodes codes for tensor cores: codes and scales, copies of them, products, softmax."""
 
 from workbench.cuda.faults.conditions import (
-    empty_rows,
-    lower_row_sees_more,
     several_kv_heads,
     several_query_tiles,
     several_tiles,
     shared_kv,
 )
-from workbench.cuda.faults.conditions import scaled as scale_is_not_1
 from workbench.cuda.faults.fault import Fault
-from workbench.cuda.faults.mma_softmax import raw
+from workbench.cuda.faults.online_softmax import online_softmax
 
 _E4M3 = {"codes": "e4m3"}
 _DECODED = ("dequant_q", "dequant_k", "dequant_v")
 _SIZE = "size = uint32((x & uint32(0x7F007F00)) >> uint32(1))"
 _UNITS = "q_unit, k_unit = libdevice.fmul_rn(scale_q[h], UNIT), libdevice.fmul_rn(scale_k[kv_h], UNIT)"
 _ASK_V = "        ask(tiles, CODES_V, units_v, codes_v, scale_v, b, kv_h, first_key + BLOCK_K, head_dim)\n"
-_CAST = "            (s[i],) = probe(round_float16(s[i]))  # as they are packed, for which they are the same\n"
 
 FAULTS: tuple[Fault, ...] = (
     # codes
@@ -204,75 +200,6 @@ FAULTS: tuple[Fault, ...] = (
         shows=several_tiles,
         source="synthetic",
     ),
-    # softmax
-    Fault(
-        "fp8-mma-mask-of-upper-row",
-        "fp8_mma",
-        "row g + 8 of a fragment has the causal mask of row g",
-        "last = min(last, row + 8 * r + diagonal)\n",
-        "last = min(last, row + r // 2 * 16 + diagonal)\n",
-        ("scores",),
-        needs={"causal": True},
-        shows=lower_row_sees_more,
-        source="synthetic",
-    ),
-    Fault(
-        "fp8-mma-row-max-of-two-lanes",
-        "fp8_mma",
-        "the reduction of a row's max ends one shuffle early: two of its four lanes",
-        "largest = row_max_of(largest)",
-        "largest = max(largest, cuda.shfl_xor_sync(FULL_WARP, largest, 1))",
-        ("row_max", "probs", "row_sum", "acc"),  # the lanes of a row go on with a max each
-        source="synthetic",
-    ),
-    Fault(
-        "fp8-mma-exp2-without-log2e",
-        "fp8_mma",
-        "the scale of exp2's argument lacks the factor log2(e)",
-        "exp2_scale = libdevice.fmul_rn(scale, LOG2_E)\n",
-        "exp2_scale = scale\n",
-        ("correction", "probs"),
-        shows=raw,
-        source="flashinfer#787",
-    ),
-    Fault(
-        "fp8-mma-probs-cut-off",
-        "fp8_mma",
-        "the last bits of probs are cut off before their cast, which rounds nothing then",
-        _CAST,
-        "            s[i] = libdevice.int_as_float(int32(libdevice.float_as_int(s[i]) & -(1 << 13))); "
-        + _CAST.lstrip(),
-        ("probs_cast",),
-        source="FreeToken#103",
-    ),
-    Fault(
-        "fp8-mma-row-sum-reduced-twice",
-        "fp8_mma",
-        "the lanes of a row add up their sums at every tile and once more at the end",
-        "            l[r] = total\n",
-        "            l[r] = row_sum_of(total)\n",
-        ("row_sum",),
-        source="synthetic",
-    ),
-    Fault(
-        "fp8-mma-no-empty-row-guard",
-        "fp8_mma",
-        "rows that see no key are divided by 0",
-        "inverse = float32(1) / l[r] if l[r] != float32(0) else float32(0)",
-        "inverse = float32(1) / l[r]",
-        ("out",),
-        needs={"causal": True},
-        shows=empty_rows,
-        source="CK#3326",
-    ),
-    Fault(
-        "fp8-mma-lse-without-scale",
-        "fp8_mma",
-        "lse is the log-sum-exp with a max that is not scaled",
-        "largest = m[r] * scale",
-        "largest = m[r]",
-        ("lse",),
-        shows=lambda case: raw(case) and scale_is_not_1(case),
-        source="synthetic",
-    ),
+    # softmax: of the fraction of float16 10 bits, of float32 23
+    *online_softmax("fp8_mma", "fp8-mma", "round_float16", -(1 << 13), 8),
 )

@@ -114,7 +114,7 @@ class Run:
     def large(self) -> bool:
         """Whether its budgets are of a part alone."""
         case = self.trace.case
-        return case.batch * case.heads * case.seqlen_q * case.seqlen_k > LARGE
+        return case.score_count > LARGE
 
     @property
     def most_rows(self) -> int:

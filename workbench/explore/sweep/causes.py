@@ -61,8 +61,7 @@ def seek(rows: Sequence[Row], plan: Plan, asked: Asked, told: Told) -> None:
 
 def _searched_by(row: Row) -> tuple[bool, int, tuple[int, int, str]]:
     """In which order cases are searched: the smallest with ENOUGH scores, then the largest of the others."""
-    case = row.case
-    scores = case.batch * case.heads * case.seqlen_q * case.seqlen_k
+    scores = row.case.score_count
     return scores < ENOUGH, max(ENOUGH - scores, 0), size(row)
 
 

@@ -89,7 +89,7 @@ def explain(
     trace, stages = of_one_rank(trace, stages)
     origins = [stage for stage in stages if stage.role == "origin"]
     run = nowhere if alone or trace.box is not None else runner(trace)
-    scenes = list(_scenes(trace, origins)) if scores_of(trace) <= LARGEST else []
+    scenes = list(_scenes(trace, origins)) if trace.case.score_count <= LARGEST else []
     # made before the clock starts: once in a process it takes about a second
     searched = [_hypotheses(trace, [name for name in scene.families if name != without]) for scene in scenes]
     begun = time.monotonic()
@@ -130,12 +130,6 @@ def explain(
         {stage.name: patterns(trace, stage) for stage in known},
         {stage.name: formulas(trace, stage) for stage in known},
     )
-
-
-def scores_of(trace: Trace) -> int:
-    """How many scores a run has."""
-    case = trace.case
-    return case.batch * case.heads * case.seqlen_q * case.seqlen_k
 
 
 def _scenes(trace: Trace, origins: Sequence[StageDiff]) -> Iterator[Scene | Coded]:

@@ -31,7 +31,7 @@ def formulas(trace: Trace, stage: StageDiff) -> tuple[Formula, ...]:
     """
     found, around = of_stage(stage), Tensors(trace, stage)
     case = trace.case
-    if found.wrong.sum() < INDEPENDENT or case.batch * case.heads * case.seqlen_q * case.seqlen_k > LARGEST:
+    if found.wrong.sum() < INDEPENDENT or case.score_count > LARGEST:
         return ()
     made = [*mapped(found), *related(found, around)] or regression(found, around) or operands(found, around)
     return all_spoken(sorted(made, key=lambda formula: -formula.of)[:SAID], trace.ranks)

@@ -1,0 +1,104 @@
+"""Faults of the online softmax and of the results, in kernels that keep raw scores in fragments: lines are alike."""
+
+from workbench.cuda.faults.conditions import empty_rows, lower_row_sees_more, scaled
+from workbench.cuda.faults.fault import Fault
+from workbench.cuda.faults.mma_softmax import raw
+
+
+def online_softmax(kernel: str, prefix: str, cast: str, kept: int, depth: int) -> tuple[Fault, ...]:
+    """The faults of a kernel whose probs are made narrower by `cast`, of whose bits `kept` are a mask, and whose loop
+    over tiles is `depth` spaces deep.
+    """
+    outside, inside = " " * depth, " " * (depth + 4)
+    packed = f"(s[i],) = probe({cast}(s[i]))  # as they are packed, for which they are the same\n"
+    corrected = f"{inside}correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n"
+    return (
+        Fault(
+            f"{prefix}-mask-of-upper-row",
+            kernel,
+            "row g + 8 of a fragment has the causal mask of row g",
+            "last = min(last, row + 8 * r + diagonal)\n",
+            "last = min(last, row + r // 2 * 16 + diagonal)\n",
+            ("scores",),
+            needs={"causal": True},
+            shows=lower_row_sees_more,
+            source="synthetic",
+        ),
+        Fault(
+            f"{prefix}-row-max-of-two-lanes",
+            kernel,
+            "the reduction of a row's max ends one shuffle early: two of its four lanes",
+            "largest = row_max_of(largest)",
+            "largest = max(largest, cuda.shfl_xor_sync(FULL_WARP, largest, 1))",
+            ("row_max", "probs", "row_sum", "acc"),  # the lanes of a row go on with a max each
+            source="synthetic",
+        ),
+        Fault(
+            f"{prefix}-max-stored-too-early",
+            kernel,
+            "the correction is made of the new max, which takes the old one's place one line too early",
+            f"{corrected}{inside}m[r] = largest\n",
+            f"{inside}m[r] = largest\n{corrected}",
+            ("correction",),
+            source="synthetic",
+        ),
+        Fault(
+            f"{prefix}-exp2-without-log2e",
+            kernel,
+            "the scale of exp2's argument lacks the factor log2(e)",
+            "exp2_scale = libdevice.fmul_rn(scale, LOG2_E)\n",
+            "exp2_scale = scale\n",
+            ("correction", "probs"),
+            shows=raw,
+            source="flashinfer#787",
+        ),
+        Fault(
+            f"{prefix}-probs-cut-off",
+            kernel,
+            "the last bits of probs are cut off before their cast, which rounds nothing then",
+            f"{inside}{packed}",
+            f"{inside}s[i] = libdevice.int_as_float(int32(libdevice.float_as_int(s[i]) & {kept})); {packed}",
+            ("probs_cast",),
+            needs={"dtype": "bfloat16"} if cast == "CAST" else {},
+            source="FreeToken#103",
+        ),
+        Fault(
+            f"{prefix}-row-sum-reduced-twice",
+            kernel,
+            "the lanes of a row add up their sums at every tile and once more at the end",
+            f"{inside}l[r] = total\n",
+            f"{inside}l[r] = row_sum_of(total)\n",
+            ("row_sum",),
+            source="synthetic",
+        ),
+        Fault(
+            f"{prefix}-row-sum-of-one-lane",
+            kernel,
+            "each lane divides by the sum of its own keys, not by that of its row",
+            f"{outside}l[r] = row_sum_of(l[r])\n",
+            f"{outside}pass\n",
+            ("out", "lse"),
+            source="synthetic",
+        ),
+        Fault(
+            f"{prefix}-no-empty-row-guard",
+            kernel,
+            "rows that see no key are divided by 0",
+            "inverse = float32(1) / l[r] if l[r] != float32(0) else float32(0)",
+            "inverse = float32(1) / l[r]",
+            ("out",),
+            needs={"causal": True},
+            shows=empty_rows,
+            source="CK#3326",
+        ),
+        Fault(
+            f"{prefix}-lse-without-scale",
+            kernel,
+            "lse is the log-sum-exp with a max that is not scaled",
+            "largest = m[r] * scale",
+            "largest = m[r]",
+            ("lse",),
+            shows=lambda case: raw(case) and scaled(case),
+            source="synthetic",
+        ),
+    )
