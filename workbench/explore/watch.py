@@ -19,11 +19,14 @@ from workbench.foreign.isolation import end_with_parent, how_it_ended
 from workbench.foreign.run import run
 from workbench.foreign.target import target_of
 from workbench.judge.diff import diff
+from workbench.judge.explain.explain import explain
 from workbench.judge.fails import failing, outcome
 from workbench.refusal import Raised, Refusal, Unavailable
 
 #: seconds between two looks at the files
 LOOK_S = 0.05
+#: seconds of the search for a cause: half of those of a report, since somebody waits
+SEARCH_S = 1.0
 #: module that the process imports from which those are forked that judge: 1.5 s for each run otherwise
 _LOADED = "workbench.explore.warm"
 
@@ -37,7 +40,7 @@ class Seen:
     outcome: str  #: a verdict, "gate", or one of "refused", "raised", "ended", "defect"
     case: Case
     origin: str | None = None
-    cause: str = ""  #: what reproduces the errors of the origin, in words, where a report names it
+    cause: str = ""  #: what reproduces the errors of the origin, in words, where SEARCH_S is enough to find it
     reason: str = ""  #: of what is no verdict, in one line
     out_bits: str = ""  #: a hash of out
     files: tuple[str, ...] = ()  #: what the function is made of: sources, and shared objects that were loaded
@@ -114,7 +117,8 @@ def _judge(answer: Connection, target: str, case: Case, given: dict[str, Any]) -
     except Exception:
         found = Seen("defect", case, reason=traceback.format_exc())  # of the workbench: all of it is told
     else:
-        named = [one.text for one in judged.explained.causes if judged.origin in one.fit.stages and not one.rivals]
+        causes = explain(judged.trace, judged.stages, seconds=SEARCH_S, alone=True).causes
+        named = [one.text for one in causes if judged.origin in one.fit.stages and not one.rivals]
         came = judged.trace.provenance
         found = Seen(
             outcome(judged),

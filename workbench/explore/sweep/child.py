@@ -38,9 +38,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: _leave(folder))
     end_with_parent(signal.SIGTERM)
     keep_heap()  # a worker of Dask hands down that every free is a system call: cases took 1.7 times as long
-    from workbench.explore.sweep.judging import warm
+    from workbench.explore import warm  # noqa: F401
 
-    warm()
     while True:
         if (child := os.fork()) == 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

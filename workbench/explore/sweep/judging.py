@@ -32,16 +32,6 @@ from workbench.trace.trace import Trace
 SEARCH_S = 10.0
 
 
-def warm() -> None:
-    """Judge once, so that all is loaded that a judgement needs: each fork would take a third of a second for it."""
-
-    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
-        probs = np.exp(q @ k.swapaxes(-1, -2) * np.float32(scale))
-        return probs @ v / probs.sum(-1, keepdims=True)
-
-    diff(run_again(attention, Case(seqlen=2, head_dim=2)))
-
-
 def answer(ask: Ask, trace: Path) -> Answer:
     """What comes of a case; `trace` is where that of a failing one is left, where it is to be kept. MachineLacks where
     this machine lacks what the case needs.
