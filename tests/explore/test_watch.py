@@ -55,7 +55,7 @@ def test_a_fault_is_seen_when_it_comes_and_when_it_goes(source):
     assert (first.outcome, first.case, first.fails) == ("rounding", LONG, False)  # the last of those that are right
     edits = [
         ("np.exp(s", "np.exp2(s", "bug"),
-        ("p = np.exp", "p = os._exit(7) or np.exp", "ended"),
+        ("p = np.exp", "p = os._exit(7) or np.exp", "crashed"),
         ("p = np.exp", "p = 1 / 0 or np.exp", "raised"),
         ("import os", "import os, nowhere", "refused"),
     ]
@@ -66,7 +66,7 @@ def test_a_fault_is_seen_when_it_comes_and_when_it_goes(source):
         thread.join()
         assert (one.outcome, one.fails, one.case) == (outcome, True, SMALL)
     assert found["bug"].origin == "out" and "exp2 without log2(e)" in found["bug"].cause
-    assert found["ended"].reason == "ended its process with exit code 7 before it returned"
+    assert found["crashed"].reason == "ended its process with exit code 7 before it returned"
     assert found["raised"].reason == "ZeroDivisionError: division by zero"
     assert (
         "needs nowhere, which is not installed here" in found["refused"].reason and "\n" not in found["refused"].reason
@@ -114,7 +114,7 @@ def test_a_run_in_a_line():
     assert change(unknown, unknown) == "the same bits of out"
     assert change(unknown, Seen("bug", SMALL, "out", out_bits="d")) == "as before, with other bits of out"
     assert change(SEEN, Seen("bug", LONG, "out", SEEN.cause)) == "as before, on another case"
-    assert state(Seen("ended", SMALL, reason="was ended by signal 9")) == "ended: was ended by signal 9"
+    assert state(Seen("crashed", SMALL, reason="was ended by signal 9")) == "crashed: was ended by signal 9"
 
 
 def test_a_run_as_json():

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.explore.sweep.row import CRASHED, DEFECT, RAISED, REFUSED
 from workbench.foreign.isolation import end_with_parent, how_it_ended
 from workbench.foreign.run import run
 from workbench.foreign.target import target_of
@@ -37,7 +38,7 @@ Signature = tuple[tuple[int, int] | None, ...]
 class Seen:
     """What a run came to."""
 
-    outcome: str  #: a verdict, "gate", or one of "refused", "raised", "ended", "defect"
+    outcome: str  #: a verdict, "gate", or, as in a sweep, what came in its place
     case: Case
     origin: str | None = None
     cause: str = ""  #: what reproduces the errors of the origin, in words, where SEARCH_S is enough to find it
@@ -50,7 +51,7 @@ class Seen:
     @property
     def fails(self) -> bool:
         """Whether it is wrong, or no verdict."""
-        return self.outcome in {*failing(), "refused", "raised", "ended", "defect"}
+        return self.outcome in {*failing(), CRASHED, DEFECT, RAISED, REFUSED}
 
 
 def watch(target: str, cases: Sequence[Case], **given: Any) -> Iterator[Seen]:
@@ -97,7 +98,7 @@ def _judged(
             answer: Seen = ours.recv()
         except EOFError:
             process.join()
-            return Seen("ended", case, reason=how_it_ended(process.exitcode or 0))
+            return Seen(CRASHED, case, reason=how_it_ended(process.exitcode or 0))
         return answer
     finally:
         process.kill()
@@ -111,11 +112,11 @@ def _judge(answer: Connection, target: str, case: Case, given: dict[str, Any]) -
     try:
         judged = diff(run(target, case, **given))
     except Raised as raised:  # whose text ends with the error
-        found = Seen("raised", case, reason=str(raised).strip().splitlines()[-1])
+        found = Seen(RAISED, case, reason=str(raised).strip().splitlines()[-1])
     except (Refusal, Unavailable) as refusal:
-        found = Seen("refused", case, reason=_line(str(refusal)))
+        found = Seen(REFUSED, case, reason=_line(str(refusal)))
     except Exception:
-        found = Seen("defect", case, reason=traceback.format_exc())  # of the workbench: all of it is told
+        found = Seen(DEFECT, case, reason=traceback.format_exc())  # of the workbench: all of it is told
     else:
         causes = explain(judged.trace, judged.stages, seconds=SEARCH_S, alone=True).causes
         named = [one.text for one in causes if judged.origin in one.fit.stages and not one.rivals]
