@@ -1,5 +1,7 @@
 """Units in which kernels store stages, and natural ones: natural logarithms, scaled scores, -inf where masked."""
 
+import math
+
 import numpy as np
 
 from workbench.arrays import in_float64
@@ -19,7 +21,7 @@ def unit(trace: Trace, name: str) -> float:
         return 1.0
     if not trace.contract.scores_scaled:
         return 1 / trace.case.scale
-    return float(np.log2(np.e)) if trace.contract.base2 else 1.0
+    return math.log2(math.e) if trace.contract.base2 else 1.0
 
 
 def natural(trace: Trace, name: str, stage: np.ndarray, device: str = "cpu") -> np.ndarray:
