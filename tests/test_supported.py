@@ -248,7 +248,7 @@ def test_what_is_not_there_yet_has_no_option():
 
 def test_every_kind_in_the_table_is_tried_or_not_there_yet():
     assert {kind for kind, said in TABLE.items() if said != "not yet"} - {*WORKS} == {
-        "quantised codes of 8 and 4 bits, a scale a head, token or block"
+        "quantised codes of 8 and 4 bits, a scale a head, token, block or tile"
     }
 
 

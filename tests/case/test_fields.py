@@ -39,7 +39,7 @@ def test_every_field_of_a_case_has_its_rule_and_its_role() -> None:
     assert {**QUANTISED} == {
         "codes": (*FORMATS,),
         "codes_of": ("qkv", "kv"),
-        "scale_of": ("head", "token", "block"),
+        "scale_of": ("head", "token", "block", "tile"),
         "scores": ("mma", "scalar"),
         "decode": ("table", "direct"),
         "quantiser_scale": ("dynamic", "static"),

@@ -70,3 +70,7 @@ def test_what_a_command_line_says() -> None:
 def test_options_of_two_runs() -> None:
     a, b = Options(arrays="torch", where="q=3"), Options(arrays="cupy", device="cuda", where="q=3")
     assert a.beside(b) == Options(arrays="torch", device="cuda", where="q=3")
+
+
+def test_one_fault_may_be_given_by_itself():
+    assert Options(faults="no-saturation") == Options(faults=["no-saturation"])

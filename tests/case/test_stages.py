@@ -95,9 +95,9 @@ def test_the_algorithm_is_told_by_the_stages(names, codes, splits, expected):
     assert algorithm_of(names, codes=codes, splits=splits) == expected
 
 
-@pytest.mark.parametrize("scale_of", ["token", "block", "head", None])
+@pytest.mark.parametrize("scale_of", ["token", "block", "tile", "head", None])
 def test_the_algorithm_is_told_by_what_has_a_scale(scale_of):
-    blocks = scale_of in ("token", "block")
+    blocks = scale_of in ("token", "block", "tile")
     assert algorithm_of(["out"], codes=True, scale_of=scale_of) == ("block_scaled" if blocks else "fp8")
     assert scaled("fp8_split_k", scale_of) == ("block_scaled_split_k" if blocks else "fp8_split_k")
     assert scaled("flash", scale_of) == algorithm_of(["out"], codes=False, scale_of=scale_of) == "flash"

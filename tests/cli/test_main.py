@@ -212,7 +212,7 @@ def test_untestable_exits_with_1() -> None:
             "fault reduce-double-counts-sum belongs to kernel split_k, not to flash; faults of flash: "
             + ", ".join(fault.id for fault in CATALOGUE.values() if fault.kernel == "flash"),
         ),
-        (["flash", "--fault", "nope"], f"unknown fault 'nope'; `workbench faults` lists them: {', '.join(CATALOGUE)}"),
+        (["flash", "--fault", "nope"], "unknown fault 'nope'; `workbench faults` lists them"),
         (["flash", "--head-dim", "0"], "head_dim must be a whole number of at least 1; got 0"),
         (["flash", "--head-dim", "600"], "kernel flash takes head_dim 1 to 576; got 600"),
         (["flash", "--input-std", "nan"], "input_std must be a finite number; got nan"),

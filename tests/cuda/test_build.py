@@ -241,8 +241,12 @@ def function_of(tree, name):
 
 def not_taken(function, bound):
     """Statements of branches of switches that are off, as of `simple_statements`."""
-    switches = [node for node in ast.walk(function) if isinstance(node, ast.If) and ast.unparse(node.test) in bound]
-    off = [ast.Module(node.orelse if bound[node.test.id] else node.body, []) for node in switches]
+    off = []
+    for node in ast.walk(function):
+        name = ast.unparse(node.test).removeprefix("not ") if isinstance(node, ast.If) else ""
+        if name in bound:
+            negated = ast.unparse(node.test) != name
+            off.append(ast.Module(node.orelse if bound[name] is not negated else node.body, []))
     return set().union(*map(simple_statements, off))
 
 
@@ -368,8 +372,7 @@ def test_a_switch_leaves_the_branch_that_is_taken(built, split):
         out[2] = 4
     """
     text, _ = built(body, constants=replace(CONSTANTS, switches=("SPLIT",) * split))
-    taken = "out[0] = 1\nfor i in range(4):\n    out[1] = 3" if split else "out[0] = 2"
-    assert text == f"{taken}\nif not SPLIT:\n    out[2] = 4"
+    assert text == ("out[0] = 1\nfor i in range(4):\n    out[1] = 3" if split else "out[0] = 2\nout[2] = 4")
 
 
 def test_parameters_that_only_a_branch_not_taken_reads_are_no_arguments(built):

@@ -21,6 +21,9 @@ CASES = {
     "two consumers, 128 dims, causal, rows without keys": dict(
         heads=2, seqlen_q=150, seqlen_k=140, head_dim=112, causal=True, block_q=128, block_k=128
     ),
+    "scales of tiles, which two of the kernel's share": dict(
+        heads=2, kv_heads=1, seqlen_q=140, seqlen_k=300, codes="e4m3", scale_of="tile", block_q=64, block_k=64
+    ),
 }
 STAGES = ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc", "out", "lse")
 
@@ -78,7 +81,7 @@ def test_what_a_block_holds(block_q, block_k, head_dim):
     ("options", "message"),
     [
         (dict(codes="int8"), "kernel fp8_wgmma takes codes=e4m3 alone; got int8"),
-        (dict(codes="e4m3", scale_of="block"), "kernel fp8_wgmma takes scale_of=head alone; got block"),
+        (dict(codes="e4m3", scale_of="block"), "kernel fp8_wgmma takes scale_of=head or tile; got block"),
         (dict(codes_of="kv"), "kernel fp8_wgmma takes codes_of=qkv alone; got kv"),
         (dict(probs_dtype="float16"), "kernel fp8_wgmma casts probs to float8_e4m3fn; got probs_dtype=float16"),
         (dict(block_q=32), "block_q of kernel fp8_wgmma is 64 or 128; got 32"),

@@ -280,8 +280,9 @@ FIELDS: Mapping[str, Field] = {
     ),
     "scale_of": Field(
         QUANTISER,
-        _one_of("head", "token", "block"),
-        "What shares a scale of quantised codes: a head, a token (a row of it), or a block of its dims [by --codes]",
+        _one_of("head", "token", "block", "tile"),
+        "What shares a scale of quantised codes: a head, a token (a row of it), a block of its dims, or a tile of 128 "
+        "tokens [by --codes]",
         on_codes=True,
     ),
     "seed": Field(DRAWN, Whole(at_least=0), "Seed of the inputs [0]"),

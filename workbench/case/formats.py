@@ -20,6 +20,9 @@ import numpy as np
 
 from workbench.floats import smallest_normal
 
+#: rows that share a scale where a tile of them does: the most that a block of FlashAttention-3 has
+TILE_ROWS = 128
+
 
 @dataclass(frozen=True, eq=False)
 class Format:
@@ -65,7 +68,7 @@ def _values(dtype: np.dtype, codes: int = 256) -> np.ndarray:
 
 
 def _float8(dtype: np.dtype) -> Format:
-    return Format(_values(dtype), dtype, 1, 1, scales=("head", "token", "block"), block=128)
+    return Format(_values(dtype), dtype, 1, 1, scales=("head", "token", "block", "tile"), block=128)
 
 
 def _mxfp8(dtype: np.dtype) -> Format:

@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.case import Case
-from workbench.case.formats import BY_DTYPE, FORMATS, beside
+from workbench.case.formats import BY_DTYPE, FORMATS, TILE_ROWS, beside
 from workbench.case.masks import mask_of_mod, spread
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OF_HEADS, OF_QUANTISER, STAGES, scaled, shape
 from workbench.floats import DTYPES, FLOATS
@@ -34,7 +34,8 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
     where tokens or blocks have scales, as zero_*; global_* as scales of heads; mask (bool, True: visible) and bias
     (added to scaled scores) [query, key] or [batch, head, query, key], of size 1 along axes where they are the same.
     Refusal for an unknown name, another dtype, codes without their scale, and where one of q, k and v is given neither
-    itself nor as codes; `where` names the inputs in messages.
+    itself nor as codes; `where` names the inputs in messages. Scales of tiles are [batch, head, tile], or those of
+    their rows, alike.
     """
     named = given if isinstance(given, Mapping) else _in_order(given, where)
     if unknown := [name for name in named if name not in NAMES]:
@@ -163,12 +164,26 @@ def _scale(name: str, scale: np.ndarray, case: Case, where: str) -> np.ndarray:
     wanted = shape(stage, case.sizes) if set(stage.axes) <= {"kv_h", *case.sizes} else scale.shape
     if scale.size == 1:
         return np.full(wanted, scale.ravel()[0])
+    of_tiles = (*wanted[:2], -(-wanted[2] // TILE_ROWS)) if case.scale_of == "tile" else None
+    if of_tiles and scale.size == math.prod(of_tiles):
+        return _of_rows(scale.reshape(of_tiles), wanted[2])
     if scale.size == math.prod(wanted):
-        return scale.reshape(wanted)
-    axes = " ".join(stage.axes)
+        found = scale.reshape(wanted)
+        if of_tiles and not np.array_equal(found, _of_rows(found[:, :, ::TILE_ROWS, 0], wanted[2]), equal_nan=True):
+            raise Refusal(
+                f"{where}: {name} is alike in every {TILE_ROWS} rows, a tile (scale_of=tile); it differs there"
+            )
+        return found
+    axes, also = " ".join(stage.axes), f", or {list(of_tiles)}, one a tile," if of_tiles else ""
     raise Refusal(
-        f"{where}: {name} has axes [{axes}] and must have shape {list(wanted)} for this case; got {list(scale.shape)}"
+        f"{where}: {name} has axes [{axes}] and must have shape {list(wanted)}{also} for this case; got "
+        f"{list(scale.shape)}"
     )
+
+
+def _of_rows(of_tiles: np.ndarray, rows: int) -> np.ndarray:
+    """Scales of tiles [batch, head, tile] as those of their rows, [batch, head, row, 1]."""
+    return of_tiles[:, :, np.arange(rows) // TILE_ROWS, None]
 
 
 def _float8(array: np.ndarray | None) -> bool:

@@ -78,7 +78,8 @@ class Options:
     against_trace: str | None = _option(AT_REST)  #: the file of an earlier run, beside which its code was held
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "faults", tuple(self.faults))
+        faults = (self.faults,) if isinstance(self.faults, str) else tuple(self.faults)  # one may be given by itself
+        object.__setattr__(self, "faults", faults)
 
     def given(self, *roles: str) -> list[str]:
         """The options of some roles that are not as usual."""

@@ -16,7 +16,8 @@ AXIS_NAMES = {
 }
 AXIS_PLURALS = {axis: f"{name}s" for axis, name in AXIS_NAMES.items()} | {"b": "batches", "q": "queries"}
 CODES = 256  #: size of the axis c
-BLOCKS = ("token", "block")  #: what has scales of its own, a row of them for each token (`Case.scale_of`)
+#: what has scales of its own, a row of them for each token (`Case.scale_of`), alike for those of a tile
+BLOCKS = ("token", "block", "tile")
 
 #: axes of the inputs; h is the query head of q and the kv head of k and v
 INPUT_AXES: Mapping[str, str] = {"q": "bhqd", "k": "bhkd", "v": "bhkd"}

@@ -54,8 +54,8 @@ class Build:
 
 
 class Switches(ast.NodeTransformer):
-    """Puts the branch that is taken in the place of an `if` of a capital that is bound to True or False, and leaves out
-    what is behind a function's end.
+    """Puts the branch that is taken in the place of an `if` of a capital that is bound to True or False, or of `not`
+    it, and leaves out what is behind a function's end.
     """
 
     def __init__(self, bound: Mapping[str, Any]) -> None:
@@ -78,8 +78,10 @@ class Switches(ast.NodeTransformer):
 
     def _taken(self, node: Any) -> Any:
         self.generic_visit(node)
-        switch = self.bound.get(node.test.id) if isinstance(node.test, ast.Name) else None
-        return (node.body if switch else node.orelse) if isinstance(switch, bool) else node
+        negated = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
+        test = node.test.operand if negated else node.test
+        switch = self.bound.get(test.id) if isinstance(test, ast.Name) else None
+        return (node.body if switch is not negated else node.orelse) if isinstance(switch, bool) else node
 
 
 def _switched(kernel: ast.FunctionDef, bound: Mapping[str, Any]) -> None:

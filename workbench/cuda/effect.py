@@ -12,7 +12,6 @@ from typing import NamedTuple
 from workbench.case.case import Case
 from workbench.case.fields import FIELDS
 from workbench.case.formats import FORMATS
-from workbench.case.stages import BLOCKS
 from workbench.cuda.build import Switches, text_of
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernel import Constants, Kernel
@@ -44,7 +43,7 @@ CHOICES: Mapping[str, tuple[str, str]] = {
     "PADDED": ("head_dim that is neither 64 nor 128", "head_dim of 64 or 128"),
     "TURNS": ("block_q=128", "block_q of 64 or 192"),
     "HANDS_ON": ("block_q above 64", "block_q=64"),
-    "HEADS": ("scale_of=head", f"scale_of={' or '.join(BLOCKS)}"),
+    "HEADS": ("scale_of=head", "another scale_of than head"),
     "CODED_Q": ("codes_of=qkv", "codes_of=kv"),
     "TABLE": ("decode=table", "decode=direct"),
     "MMA": ("scores=mma", "scores=scalar"),

@@ -102,7 +102,7 @@ def constants(case: Case, beside: Collection[str] = ()) -> Constants:
     assert case.block_q and case.block_k and case.codes and case.scores and case.decode and case.probs_dtype
     tiles = (case.block_q, case.block_k, padded(case.head_dim))
     dims = 0 if case.scale_of not in OF_BLOCKS else FORMATS[case.codes].block
-    dims = padded(case.head_dim) if case.scale_of == "token" else dims
+    dims = padded(case.head_dim) if case.scale_of in ("token", "tile") else dims
     q_dtype = "" if "q" in case.coded else case.dtype
     return Constants(*tiles, case.codes, case.scores, case.decode, case.probs_dtype, dims, q_dtype)
 

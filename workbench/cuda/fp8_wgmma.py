@@ -4,7 +4,7 @@
 Products of float8 take both factors with neighbours along what is summed: warps of the producer turn V, of which a row
 is a key, so that a row is a dim, and put its keys into the order in which a lane has its probs. Sums of float8 products
 keep 13 bits of fraction: those with V of a tile are added up in float32 (DeepSeek-AI 2024, arXiv 2412.19437, section
-3.3.2). A head has one scale.
+3.3.2). A head has one scale, or a tile of 128 rows (HEADS): what codes of a product of tiles have in common.
 
 Names in capitals are bound when the kernel is built (`fp8_wgmma_build.Constants`), as those of `flash_wgmma.py` are;
 shared memory is words of four codes, 32 a row; RAW_AT is where V begins as it comes, V_AT where it is multiplied.
@@ -87,13 +87,20 @@ def ask(tiles, bars, codes_k, codes_v, b, kv_h, tile):
     hopper.cp_async_bulk_tensor(tiles, K_AT + at, codes_k, 1, source, BLOCK_K, bars, K_FULL + stage)
 
 
+@cuda.jit(device=True)
+def with_tile(acc, pv, unit):
+    """The accumulator with a product of a tile, whose codes of V stand for `unit` each where tiles have scales."""
+    return acc + pv if HEADS else cuda.fma(pv, unit, acc)
+
+
 def fp8_wgmma_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, scale, diagonal):
     """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp, of what codes stand
     for; grid (query tiles, heads, batch).
 
     codes_q [b, heads, seqlen_q, d], codes_k, codes_v [b, kv_heads, seqlen_k, d], of 8 bits (e4m3), d a multiple of 16
-    to 128; scale_q float32 [heads], scale_k, scale_v [kv_heads]; out float16 [b, heads, seqlen_q, d]; lse float32
-    [b, heads, seqlen_q]. A causal row i sees the keys j <= i + diagonal. A row that sees no key gets out 0, lse -inf.
+    to 128; scale_q float32 [heads], scale_k, scale_v [kv_heads], or of rows [b, heads, row, 1], alike for every 128;
+    out float16 [b, heads, seqlen_q, d]; lse float32 [b, heads, seqlen_q]. A causal row i sees the keys j <= i +
+    diagonal. A row that sees no key gets out 0, lse -inf.
     """
     seqlen_q, seqlen_k, head_dim = codes_q.shape[2], codes_k.shape[2], codes_q.shape[3]
     b, h = cuda.blockIdx.z, cuda.blockIdx.y
@@ -168,7 +175,11 @@ def fp8_wgmma_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out,
         exp2_scale = libdevice.fmul_rn(scale, LOG2_E)
         if SCALED:
             exp2_scale = LOG2_E
-        qk_unit, v_unit = libdevice.fmul_rn(scale_q[h], scale_k[kv_h]), scale_v[kv_h]
+        v_unit = pv_unit = float32(1)
+        if HEADS:
+            qk_unit, v_unit = libdevice.fmul_rn(scale_q[h], scale_k[kv_h]), scale_v[kv_h]
+        else:
+            q_unit = scale_q[b, h, first_row, 0]
         if TURNS:
             if consumer == 1:
                 hopper.named_barrier_arrive(1, 256)
@@ -180,6 +191,9 @@ def fp8_wgmma_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out,
             first_key = tile * BLOCK_K
             stage, turns = tile % STAGES, tile // STAGES
             before, turns_before = (tile - 1) % STAGES, (tile - 1) // STAGES
+            if not HEADS:
+                qk_unit = libdevice.fmul_rn(q_unit, scale_k[b, kv_h, first_key, 0])
+                pv_unit = scale_v[b, kv_h, max(0, first_key - BLOCK_K), 0]  # of the tile before
             hopper.mbarrier_wait(bars, K_FULL + stage, turns & 1)
             if TURNS:
                 hopper.named_barrier(1 + consumer, 256)  # the other has asked for its products
@@ -251,7 +265,7 @@ def fp8_wgmma_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out,
             if tile > 0:
                 hopper.wgmma_wait(0, pv, ACC_REGISTERS)
                 for i in range(ACC_REGISTERS):
-                    acc[i] += pv[i]
+                    acc[i] = with_tile(acc[i], pv[i], pv_unit)
                 if lane == 0:
                     hopper.mbarrier_arrive(bars, V_EMPTY + before)
                 for r in range(2):
@@ -282,8 +296,10 @@ def fp8_wgmma_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out,
                 PV(pv, p, 4 * i, tiles, V_AT + last * HEAD_DIM * ROW + i * 8, i)
             hopper.wgmma_commit()
             hopper.wgmma_wait(0, pv, ACC_REGISTERS)
+            if not HEADS:
+                pv_unit = scale_v[b, kv_h, (end_tile - 1) * BLOCK_K, 0]
             for i in range(ACC_REGISTERS):
-                acc[i] += pv[i]
+                acc[i] = with_tile(acc[i], pv[i], pv_unit)
         for r in range(2):
             for i in range(HEAD_DIM // 4):
                 x, d = register(r, i, HEAD_DIM), column(i, t)

@@ -9,6 +9,7 @@ from typing import Any
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.formats import FLOAT8
+from workbench.case.stages import BLOCKS as OF_ROWS
 from workbench.cuda import flash_mma_build, fp8_build, hopper
 from workbench.cuda.flash_mma_build import grid, padded
 from workbench.cuda.flash_wgmma_build import FEW_BLOCK_Q, few_blocks
@@ -21,7 +22,9 @@ __all__ = ["DIMS", "Constants", "constants", "contract", "grid", "settle"]
 DIMS = 16
 BLOCKS_Q, BLOCKS_K = (64, 128), (64, 128)
 #: fields of the quantiser that have one value here, which is chosen where nobody says them
-FIXED = {"codes": "e4m3", "codes_of": "qkv", "scores": "mma", "decode": "direct", "scale_of": "head"}
+FIXED = {"codes": "e4m3", "codes_of": "qkv", "scores": "mma", "decode": "direct"}
+#: what may share a scale: what products with a tile of keys have in common
+SCALES_OF = ("head", "tile")
 PROBS_DTYPE = FLOAT8["e4m3"]
 STAGES = 2
 #: named barrier of the producer's threads
@@ -35,7 +38,7 @@ class Constants:
     block_q: int
     block_k: int
     head_dim: int  #: padded: one of flash_mma's
-    switches: tuple[str, ...] = ()  #: those of CAUSAL and SCALED that are on
+    switches: tuple[str, ...] = ()  #: those of HEADS, CAUSAL and SCALED that are on
 
     @property
     def consumers(self) -> int:
@@ -89,13 +92,13 @@ class Constants:
             "QK": hopper.PRODUCTS[f"wgmma_m64n{self.block_k}k32_e4m3"],
             "PV": hopper.PRODUCTS[f"wgmma_m64n{self.head_dim}k32_e4m3_rs"],
             "TURNS": self.consumers == 2,
-        } | {name: name in self.switches for name in ("CAUSAL", "SCALED")}
+        } | {name: name in self.switches for name in ("HEADS", "CAUSAL", "SCALED")}
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
     """The constants of a settled case, whatever inputs are `beside` q, k and v: the kernel takes none."""
     assert case.block_q is not None and case.block_k is not None
-    switches = {"CAUSAL": case.causal, "SCALED": case.scale <= 0}
+    switches = {"HEADS": case.scale_of not in OF_ROWS, "CAUSAL": case.causal, "SCALED": case.scale <= 0}
     on = tuple(name for name, is_on in switches.items() if is_on)
     return Constants(case.block_q, case.block_k, padded(case.head_dim), on)
 
@@ -105,6 +108,8 @@ def settle(kernel: Kernel, case: Case) -> Case:
     for name, value in FIXED.items():
         if getattr(case, name) not in (None, value):
             raise Refusal(f"kernel {kernel.name} takes {name}={value} alone; got {getattr(case, name)}")
+    if case.scale_of not in (None, *SCALES_OF):
+        raise Refusal(f"kernel {kernel.name} takes scale_of={' or '.join(SCALES_OF)}; got {case.scale_of}")
     if case.probs_dtype is not None:
         raise Refusal(f"kernel {kernel.name} casts probs to {PROBS_DTYPE}; got probs_dtype={case.probs_dtype}")
     block_q = FEW_BLOCK_Q if few_blocks(case) else BLOCKS_Q[-1]

@@ -24,7 +24,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.fields import QUANTISED
-from workbench.case.formats import FORMATS
+from workbench.case.formats import FORMATS, TILE_ROWS
 from workbench.case.stages import BLOCKS
 from workbench.refusal import Refusal
 
@@ -81,7 +81,11 @@ def quantized(x: Any, name: str, case: Case) -> dict[str, Any]:
     if form.tensor_scale:
         over = tensor_scale_of(x, kind, scaling=scaling)
         found[f"global_{name}"] = over
-    scale = scale_of(x, kind, per="dims", dims=dims, scaling=scaling, over=over)
+    if case.scale_of == "tile":
+        of_tiles = scale_of(x, kind, per="block", block_rows=TILE_ROWS, scaling=scaling)
+        scale = of_tiles[:, :, [row // TILE_ROWS for row in range(x.shape[2])], None]
+    else:
+        scale = scale_of(x, kind, per="dims", dims=dims, scaling=scaling, over=over)
     if form.zero:
         zero = zero_of(x, scale, dims)
         found[f"zero_{name}"] = zero

@@ -1,13 +1,13 @@
 """What a quantiser of each format should give, in float64, from the definitions: scales, codes and decode tables.
 
 `workbench.cuda.quantize` is what is held against it; `case.formats` has the formats. Scales and zero points are [head],
-or [batch, head, row, block] where a token or a block of its dims has its own; `over`, [head], is the scale of a tensor
-that scales are multiplied with.
+or [batch, head, row, block] where a token, a block of its dims or a tile of tokens has its own; `over`, [head], is the
+scale of a tensor that scales are multiplied with.
 """
 
 import numpy as np
 
-from workbench.case.formats import FORMATS
+from workbench.case.formats import FORMATS, TILE_ROWS
 from workbench.floats import round_to, unit_roundoff
 
 U = unit_roundoff("float32")
@@ -33,6 +33,11 @@ def extremes(x: np.ndarray, kind: str, scale_of: str = "head") -> tuple[np.ndarr
     x = np.asarray(x, np.float64)
     if scale_of == "head":
         return x.min(axis=(0, 2, 3)), x.max(axis=(0, 2, 3))
+    if scale_of == "tile":
+        tiles = np.arange(0, x.shape[2], TILE_ROWS)
+        low, high = (take.reduceat(x, tiles, axis=2) for take in (np.minimum, np.maximum))
+        of_rows = np.arange(x.shape[2]) // TILE_ROWS
+        return low.min(-1, keepdims=True)[:, :, of_rows], high.max(-1, keepdims=True)[:, :, of_rows]
     starts = np.arange(0, x.shape[-1], FORMATS[kind].block if scale_of == "block" else x.shape[-1])
     return np.minimum.reduceat(x, starts, axis=-1), np.maximum.reduceat(x, starts, axis=-1)
 
@@ -40,9 +45,9 @@ def extremes(x: np.ndarray, kind: str, scale_of: str = "head") -> tuple[np.ndarr
 def scale(
     x: np.ndarray, kind: str, *, scaling: str = "dynamic", scale_of: str = "head", over: np.ndarray | None = None
 ) -> np.ndarray:
-    """Scale of every head over all batches, token or block, of x [batch, head, row, dim]: max|x| / the largest value of
-    the format, not yet rounded; half of that where `scaling` is static, and 1 where no number is at least 2^-126 in
-    size. NaN stays NaN.
+    """Scale of every head over all batches, token, block or tile, of x [batch, head, row, dim]: max|x| / the largest
+    value of the format, not yet rounded; half of that where `scaling` is static, and 1 where no number is at least
+    2^-126 in size. NaN stays NaN.
 
     With a zero point (max(x, 0) - min(x, 0)) / the largest code. In E8M0 2^(floor(log2 max|x|) - e), where 2^e is the
     largest power of two of the format (OCP's MX 1.0, section 6.3), at least 2^-127. In e4m3 max|x| / largest / `over`,

@@ -137,8 +137,10 @@ def test_benign_changes_are_right(change: str) -> None:
 
 def test_choosing_is_refused() -> None:
     own = [fault.id for fault in CATALOGUE.values() if fault.kernel == "split_k"]
-    assert refusal(chosen, ["no-such"], "flash") == (
-        f"unknown fault 'no-such'; `workbench faults` lists them: {', '.join(CATALOGUE)}"
+    assert refusal(chosen, ["no-such"], "flash") == "unknown fault 'no-such'; `workbench faults` lists them"
+    assert refusal(chosen, ["flash-scale-twise"], "flash") == (
+        "unknown fault 'flash-scale-twise'; `workbench faults` lists them; the nearest: flash-scale-twice, "
+        "flash-scale-missing, mma-scale-twice"
     )
     assert refusal(chosen, ["flash-stale-max"], "split_k") == (
         f"fault flash-stale-max belongs to kernel flash, not to split_k; faults of split_k: {', '.join(own)}"

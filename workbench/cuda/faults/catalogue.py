@@ -1,6 +1,7 @@
 """The faults that are known by name: bugs that real attention kernels had, and subtle ones."""
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 from workbench.cuda.faults import (
     accumulator,
@@ -49,7 +50,8 @@ def chosen(ids: Sequence[str], kernel: str) -> tuple[Fault, ...]:
     for id in ids:
         fault = CATALOGUE.get(id) or BENIGN.get(id)
         if fault is None:
-            raise Refusal(f"unknown fault {id!r}; `workbench faults` lists them: {', '.join(CATALOGUE)}")
+            near = ", ".join(get_close_matches(id, CATALOGUE))
+            raise Refusal(f"unknown fault {id!r}; `workbench faults` lists them{near and f'; the nearest: {near}'}")
         if fault.kernel != kernel:
             own = ", ".join(fault.id for fault in CATALOGUE.values() if fault.kernel == kernel)
             raise Refusal(f"fault {id} belongs to kernel {fault.kernel}, not to {kernel}; faults of {kernel}: {own}")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from workbench.case.case import Case
+from workbench.case.formats import TILE_ROWS
 from workbench.cuda.faults.conditions import grouped, several_tiles
 from workbench.cuda.faults.fault import Fault
 
@@ -11,6 +12,8 @@ PAIR: dict[str, Any] = {"block_q": 128, "block_k": 64}
 SMALL: dict[str, Any] = {"block_q": 64, "block_k": 64}
 #: keys of so many tiles that buffers are used again
 LONG: dict[str, Any] = {"seqlen_k": 300}
+#: scales of more than one tile of keys
+TILES: dict[str, Any] = SMALL | LONG | {"codes": "e4m3", "scale_of": "tile"}
 _WAIT_PV = "                hopper.wgmma_wait(0, acc, ACC_REGISTERS)\n"
 _V_ARRIVES = "                if lane == 0:\n                    hopper.mbarrier_arrive(bars, V_EMPTY + before)\n"
 _WAIT_S = "                hopper.wgmma_wait(1, s, S_REGISTERS)\n"
@@ -25,6 +28,16 @@ def _partial(case: Case) -> bool:
     """Whether the last tile has keys that there are not, which no mask hides; their scores are 0, and no maximum."""
     plain = not case.causal and case.window is None and case.distribution == "normal"
     return plain and case.seqlen_k % (case.block_k or 64) > 0
+
+
+def _scales_of_keys(case: Case) -> bool:
+    """Whether keys have more than one scale, and a row sees them all."""
+    return case.seqlen_k > TILE_ROWS and not case.causal
+
+
+def _scales_of_queries(case: Case) -> bool:
+    """Whether queries have more than one scale."""
+    return case.seqlen_q > TILE_ROWS
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -267,7 +280,7 @@ FAULTS: tuple[Fault, ...] = (
         "libdevice.fmul_rn(scale_q[h], scale_k[kv_h])",
         "scale_q[h]",
         ("qk",),
-        needs=SMALL,
+        needs=SMALL | {"scale_of": "head"},
         source="synthetic",
     ),
     Fault(
@@ -278,6 +291,50 @@ FAULTS: tuple[Fault, ...] = (
         "PV(pv, p, 4 * i, tiles, V_AT + before * HEAD_DIM * ROW + i * 8, 1)",
         ("acc",),
         needs=SMALL | LONG,
+        source="synthetic",
+    ),
+    Fault(
+        "fp8-wgmma-q-scale-of-first-tile",
+        "fp8_wgmma",
+        "every block of queries takes the scale of the first tile",
+        "scale_q[b, h, first_row, 0]",
+        "scale_q[b, h, 0, 0]",
+        ("qk",),
+        needs=TILES | {"seqlen_q": 150},
+        shows=_scales_of_queries,
+        source="synthetic",
+    ),
+    Fault(
+        "fp8-wgmma-k-scale-at-index-of-tile",
+        "fp8_wgmma",
+        "scales of K, one a row, are read as if there were one a tile of the kernel's",
+        "scale_k[b, kv_h, first_key, 0]",
+        "scale_k[b, kv_h, tile, 0]",
+        ("qk",),
+        needs=TILES,
+        shows=_scales_of_keys,
+        source="synthetic",
+    ),
+    Fault(
+        "fp8-wgmma-v-scale-of-next-tile",
+        "fp8_wgmma",
+        "products with V, which are added a tile later, get the scale of the tile whose scores are made then",
+        "scale_v[b, kv_h, max(0, first_key - BLOCK_K), 0]",
+        "scale_v[b, kv_h, first_key, 0]",
+        ("acc",),
+        needs=TILES,
+        shows=_scales_of_keys,
+        source="synthetic",
+    ),
+    Fault(
+        "fp8-wgmma-last-v-scale-kept",
+        "fp8_wgmma",
+        "the last product with V gets the scale of the one before",
+        "                pv_unit = scale_v[b, kv_h, (end_tile - 1) * BLOCK_K, 0]\n",
+        "                pass\n",
+        ("acc",),
+        needs=TILES | {"block_k": 128},
+        shows=_scales_of_keys,
         source="synthetic",
     ),
 )

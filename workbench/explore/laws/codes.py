@@ -4,12 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.case.formats import FORMATS, Format
+from workbench.case.formats import FORMATS, TILE_ROWS, Format
 from workbench.case.stages import BLOCKS
 from workbench.explore.laws.subject import Subject
 from workbench.reference.losses import losses_of
 
-NO_CODES = "the kernel gave no quantised codes and scales, which are of all batches and rows"
+NO_CODES = "the kernel gave no quantised codes and scales, which are of all batches and rows, or scales are of tiles"
+IN_TILES = "in another order rows would share other scales, those of tiles"
 STATIC = "the largest number is beyond the largest code of a static scale"
 #: how far both ends of a block with a zero point are above whole numbers: they become these by a zero point and codes
 #: that are rounded, and others by what is cut off
@@ -27,6 +28,11 @@ class Held(NamedTuple):
 def format_of(s: Subject) -> Format | None:
     """The format of the codes that a kernel reads; None where it reads none."""
     return FORMATS[str(s.first.trace.case.codes)] if s.quantises else None
+
+
+def in_tiles(s: Subject) -> bool:
+    """Whether the scale of a row is that of the rows beside it."""
+    return s.first.trace.case.scale_of == "tile"
 
 
 def in_another_order(s: Subject, dims: range) -> np.ndarray:
@@ -60,7 +66,7 @@ def opposite(s: Subject, of: str) -> dict[str, np.ndarray]:
 def held(s: Subject) -> Held | str:
     """Numbers for V that codes hold: -1, 0 and 1, of which 1 has the largest code; of four bits all that codes stand
     for, in every block the largest of them, and with a zero point both ends. Times a power of two for each token or
-    block that has a scale. Why there are none.
+    block or tile that has a scale. Why there are none.
     """
     form, shape, rng = format_of(s), s.inputs["v"].shape, s.rng
     settled = s.first.trace.case
@@ -77,6 +83,8 @@ def held(s: Subject) -> Held | str:
         if form.zero and len(dims) == 1:
             return "a block of one dim does not hold both ends of a format with zero points"
         scale = 2.0 ** rng.integers(-1, 2, (*shape[:3], 1))
+        if in_tiles(s):
+            scale = scale[:, :, np.arange(shape[2]) // TILE_ROWS]
         given[..., dims], stands_for[..., dims] = (x * scale for x in _block(form, (*shape[:3], len(dims)), rng))
     return Held(given, stands_for, scale_off(s))
 

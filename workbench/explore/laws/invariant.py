@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from workbench.explore.laws.codes import NO_CODES
+from workbench.explore.laws.codes import IN_TILES, NO_CODES, in_tiles
 from workbench.explore.laws.compare import alike, budgets, by_pairs, first
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.part import Arrays, own, part_of, sequences, taken
@@ -172,13 +172,15 @@ def batches_permuted(s: Subject) -> Verdict:
 def rows_permuted(s: Subject) -> Verdict:
     """Queries in another order give their rows in that order.
 
-    Preconditions: no causal mask, no window and no distance in ALiBi; several queries.
+    Preconditions: no causal mask, no window and no distance in ALiBi; several queries; no codes with scales of tiles.
     """
     case = s.case
     if case.causal or case.window is not None or (case.alibi_slopes is not None and case.alibi_form == "distance"):
         return "the mask or ALiBi tells queries apart by their place"
     if case.seqlen_q == 1:
         return "one query has no other order"
+    if in_tiles(s):
+        return IN_TILES
     some = [range(one.q)[::-1] for one in sequences(case)]
     whole = Rows.all(case)
     pairs = [

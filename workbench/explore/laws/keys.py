@@ -3,7 +3,7 @@
 import numpy as np
 
 from workbench.case.case import Case
-from workbench.explore.laws.codes import NO_CODES
+from workbench.explore.laws.codes import IN_TILES, NO_CODES, in_tiles
 from workbench.explore.laws.compare import Change, budgets, by_pairs, first, within
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.part import Alike, each, own, sequences
@@ -17,13 +17,16 @@ PLACED = "the mask or ALiBi tells keys apart by their place"
 def keys_permuted(s: Subject) -> Verdict:
     """Keys and values permuted together leave out and lse.
 
-    Those of each sequence of a ragged batch. Preconditions: no causal mask, no window, no ALiBi; several keys.
+    Those of each sequence of a ragged batch. Preconditions: no causal mask, no window, no ALiBi; several keys; no codes
+    with scales of tiles.
     """
     case = s.case
     if _placed(case):
         return PLACED
     if case.seqlen_k == 1:
         return "one key has no other order"
+    if in_tiles(s):
+        return IN_TILES
     rows = Rows.all(case)
     return first(
         budgets((s.first, rows), (s.whole(k=each(case, "k", s.rng.permutation)), rows)),

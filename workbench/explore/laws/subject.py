@@ -88,10 +88,12 @@ class Subject:
     @cached_property
     def read(self) -> dict[str, np.ndarray]:
         """What attention reads, of which any part can be taken: the inputs, or the codes and scales made of them, since
-        scales are of all batches and rows.
+        scales are of all batches and rows. Nothing where scales are of tiles, which parts would begin in the middle of.
         """
         if not self.quantises:
             return self.inputs
+        if self.first.trace.case.scale_of == "tile":
+            return {}
         stages = self.first.trace.stages
         if not {*quantised_inputs(coded := self.first.trace.case.coded)} <= {*stages}:
             return {}

@@ -1,6 +1,7 @@
 """Causes: what is wrong in a kernel, in words, with what proves it."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.case.case import Case
@@ -67,6 +68,11 @@ class Cause:
     def evidence(self) -> int:
         """Elements that the fault moves and the prediction hits, in this run and on the fresh case."""
         return self.fit.values + (0 if self.trial is None else self.trial.values)
+
+    def of_runs(self, whole: Callable[[Case], Case]) -> "Cause":
+        """The same with the cases of its runs as `whole` makes them."""
+        trial = None if self.trial is None else replace(self.trial, case=whole(self.trial.case))
+        return replace(self, trial=trial, decided_by=None if self.decided_by is None else whole(self.decided_by))
 
     def as_dict(self) -> dict[str, Any]:
         """As in `workbench.explain/1`, of plain Python values."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from workbench.judge.explain.imagine import Imagined, classes, imagined
 from workbench.judge.explain.library import library
 from workbench.judge.explain.of_rank import of_one_rank
 from workbench.judge.explain.patterns import patterns
-from workbench.judge.explain.scene import Scene, Supposed
+from workbench.judge.explain.scene import Scene, Supposed, carried
 from workbench.judge.explain.search import Search, pairs, singles
 from workbench.judge.explain.trial import Run, nowhere, runner, separated, tried
 from workbench.judge.explain.unknown.formula import Formula
@@ -112,7 +113,9 @@ def explain(
                         scene, where, tried = other, imagined(other), found
                         break
             for fits in chosen:
-                *failed, last = _tried_in_turn(scene, where, fits, tried, run)
+                # of attention on decoded rows cases have no codes; the runs that were made have
+                whole = partial(carried, scene.trace.case, to=trace.case)
+                *failed, last = (one.of_runs(whole) for one in _tried_in_turn(scene, where, fits, tried, run))
                 withdrawn += failed
                 (causes if last.stands else withdrawn).append(last)
     order = [stage.name for stage in origins]

@@ -45,13 +45,13 @@ class TensorScale:
 
 @dataclass(frozen=True)
 class QuantiserScale:
-    """Scale of every head over all batches, [head], or of every token or block of its dims, [batch, head, row, block]:
+    """Scale of every head over all batches, [head], or of every token, block or tile, [batch, head, row, block]:
     max|x| / the largest value of a code, or half of that where static, as `quantize.scale` says; not yet rounded.
     """
 
     of: Ref
     over: Ref = ""  #: the scale of the tensor, in formats that have one
-    shared_by: str = "head"  #: or token, or block of dims
+    shared_by: str = "head"  #: or token, block of dims, tile of tokens
 
     def value(self, at: Any) -> np.ndarray:
         p = at.p.codes

@@ -36,7 +36,7 @@ def _of(stage: str, name: str, text: str, change: Change) -> Iterator[Hypothesis
 
 def _extremes(at: Any, x: str) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest number of what shares a scale."""
-    shared_by = "token" if at.p.codes.scale_of == "token" else "block"
+    shared_by = at.p.codes.scale_of or "block"
     return at.once(("extremes", x), lambda: quantize.extremes(at.whole(x), at.p.codes.format, shared_by))
 
 

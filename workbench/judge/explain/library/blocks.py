@@ -19,6 +19,8 @@ from workbench.reference.steps.parameters import by_query_head
 
 #: dims of blocks of other formats
 BLOCKS = (8, 16, 32, 64, 128)
+#: rows of tiles of kernels, which may share a scale
+TILES = (32, 64, 128)
 OPERANDS = ("q", "k", "v", "kv", "qkv")
 
 
@@ -163,6 +165,20 @@ def _places() -> Iterator[tuple[str, str, Change]]:
             yield f"scale-{along}-{one.id}", words, _permuted(one, axis)
             words = f"scales and zero points are read of other {along}: {one.text}"
             yield f"both-{along}-{one.id}", words, _both_permuted(one, axis)
+
+    for rows in TILES:
+        for one in _of_tiles(rows):
+            yield f"scale-{one.id}", f"scales of tiles are read of {one.text}", _permuted(one, -2)
+
+
+def _of_tiles(rows: int) -> Iterator[indices.Indexing]:
+    """Scales of tiles lie at their first rows; the last tile, or the first one, has its own."""
+
+    def moved(by: int) -> indices.Map:
+        return lambda i, n: np.clip(i // rows + by, 0, (n - 1) // rows) * rows
+
+    yield indices.Indexing(f"tile-next-{rows}", f"the next tile of {rows} rows", moved(1))
+    yield indices.Indexing(f"tile-previous-{rows}", f"the tile of {rows} rows before", moved(-1))
 
 
 def _zeros() -> Iterator[tuple[str, str, Change]]:

@@ -1,0 +1,94 @@
+"""Codes with a scale for every 128 rows of a head: made, given, multiplied, and read from another tile."""
+
+import numpy as np
+import pytest
+
+from tests.refusals import refusal
+from workbench import Case, diff, laws, run
+from workbench.cuda.quantize import quantized
+from workbench.reference import quantize as reference
+
+CASE = Case(heads=2, kv_heads=1, seqlen_q=140, seqlen_k=300, codes="e4m3", scale_of="tile")
+#: rows of scales, and the tile that each is in
+ROWS = np.arange(300) // 128
+
+
+def stepped(rows: int, heads: int) -> np.ndarray:
+    """Of which a row of each tile has the largest number: 448 in the first tile, 896 in the next, ..."""
+    x = np.ones((1, heads, rows, 64), np.float32)
+    for tile in range(-(-rows // 128)):
+        x[:, :, min(128 * tile + 77, rows - 1), 5] = -448.0 * (tile + 1)
+    return x
+
+
+@pytest.mark.parametrize("make", ["kernel", "reference"])
+def test_scales_by_hand(make):
+    x = stepped(300, 1)
+    scale = quantized(x, "k", CASE)["scale_k"] if make == "kernel" else reference.scale(x, "e4m3", scale_of="tile")
+    assert scale.shape == (1, 1, 300, 1)
+    np.testing.assert_array_equal(scale[0, 0, :, 0], ROWS + 1)
+
+
+@pytest.mark.parametrize("kernel", ["fp8", "fp8_mma", "fp8_wgmma"])
+def test_every_kernel_takes_them(kernel):
+    trace = run(kernel, CASE, backend="emulator", probes="out,scale_k,codes_k")
+    scale = trace.stages["scale_k"][0, 0, :, 0]
+    assert len(np.unique(scale)) == 3 and np.all(scale == scale[np.array([0, 128, 256])][ROWS])
+    assert diff(trace).verdict in ("rounding", "exact")
+
+
+def arrays(**changed):
+    """The inputs as codes and scales, of tiles."""
+    q, k, v = CASE.inputs()
+    made = quantized(q, "q", CASE) | quantized(k, "k", CASE) | quantized(v, "v", CASE)
+    return made | {name: x[:, :, ::128, 0] for name, x in made.items() if name.startswith("scale")} | changed
+
+
+def test_scales_are_given_one_a_tile_or_one_a_row():
+    of_tiles = arrays()
+    assert of_tiles["scale_k"].shape == (1, 1, 3)
+    of_rows = arrays(scale_k=of_tiles["scale_k"][:, :, ROWS, None])
+    found = [run("fp8_wgmma", CASE, inputs=x, backend="emulator") for x in (of_tiles, of_rows)]
+    assert found[0].stages["out"].tobytes() == found[1].stages["out"].tobytes()
+    assert all(diff(trace).verdict in ("rounding", "exact") for trace in found)
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (
+            1 + np.arange(300, dtype=np.float32).reshape(1, 1, 300, 1),
+            "kernel fp8_wgmma: scale_k is alike in every 128 rows, a tile (scale_of=tile); it differs there",
+        ),
+        (
+            np.ones((1, 1, 5), np.float32),
+            "kernel fp8_wgmma: scale_k has axes [b h k g] and must have shape [1, 1, 300, 1], or [1, 1, 3], one a tile, "
+            "for this case; got [5]",
+        ),
+    ],
+)
+def test_other_scales_are_refused(scale, message):
+    assert refusal(run, "fp8_wgmma", CASE, inputs=arrays(scale_k=scale), backend="emulator") == message
+
+
+def test_formats_without_them_are_refused():
+    assert refusal(Case, codes="int8", scale_of="tile") == (
+        "scales of int8 codes are of a head or a token; got scale_of=tile"
+    )
+
+
+def test_laws_put_no_parts_of_tiles_together():
+    """A part may begin in the middle of a tile, whose rows then are no longer alike in every 128."""
+    found = laws("fp8_mma", CASE, backend="emulator")
+    assert found.broken == () and found.signature["v-of-ones"] is True
+    parts = ("keys-permuted", "rows-permuted", "keys-repeated", "heads-alone", "halves-merged")
+    assert [found.signature[name] for name in parts] == [None] * 5
+
+
+def test_the_scale_of_the_next_tile_is_named():
+    """On cases of codes, although attention on decoded rows is searched."""
+    case = CASE.but(block_q=64, block_k=64)
+    trace = run("fp8_wgmma", case, faults="fp8-wgmma-v-scale-of-next-tile", backend="emulator")
+    cause = diff(trace).explain().causes[0]
+    assert cause.text == "scales of tiles are read of the next tile of 64 rows (v)" and cause.proved
+    assert cause.trial is not None and cause.trial.case.scale_of == "tile" and cause.trial.case.codes == "e4m3"
