@@ -21,7 +21,10 @@ from tests.explore.sweep.conftest import kernel
 from tests.refusals import refusal
 from workbench import Case, Refusal, Unavailable, load_sweep, sweep
 from workbench.cuda.gpu import gpu
+from workbench.explore.sweep.ask import Ask
+from workbench.explore.sweep.pool import answers
 from workbench.explore.sweep.sweep import Sweep
+from workbench.foreign.isolation import Limits
 from workbench.trace.file import load
 
 #: lengths of which some are a multiple of 4, each with and without causal, in two dtypes
@@ -157,6 +160,18 @@ def until(holds: Any, seconds: float = 60) -> None:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, pool: Executor) -> Sweep:
     folder = tmp_path_factory.mktemp("undisturbed")
     return sweep(kernel(folder / "k", "raises", "crashes", "slow"), LENGTHS, out=folder / "s.sqlite", executor=pool)
+
+
+def test_workers_that_were_started_elsewhere_find_the_files_of_a_sweep(
+    tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel(tmp_path / "k")
+    monkeypatch.chdir(tmp_path / "k")
+    executor = client.get_executor(pure=False)
+    assert sweep("mine.py:attention", CASES[:2], out="s.sqlite", executor=executor).outcomes == {"rounding": 2}
+    elsewhere = Ask("mine.py:attention", CASES[0], {}, folder="/no/such/folder")
+    with pytest.raises(Unavailable, match=r"^the sweep runs in /no/such/folder; \S+: No such file or directory$"):
+        list(answers(executor, [elsewhere], Limits(60)))
 
 
 def test_a_killed_worker_costs_its_cases_a_retry(undisturbed: Sweep, tmp_path: Path, client: Any) -> None:

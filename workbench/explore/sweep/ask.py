@@ -1,5 +1,6 @@
 """What is asked of a process that judges, and what it answers; light, since every worker imports it."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ class Ask:
     explain: bool = False  #: whether the causes are searched
     fits: Named | None = None  #: a cause of another case, which is held to this one
     stage: str = ""  #: the wrong stage that the cause is of
+    folder: str = field(default_factory=os.getcwd)  #: in which the sweep runs, of which its files are told
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What a process of a sweep does with a case: run and judge it, explain it, or hold it to a cause of another case."""
 
 import hashlib
+import os
 import platform
 import traceback
 from collections.abc import Sequence
@@ -36,6 +37,10 @@ def answer(ask: Ask, trace: Path) -> Answer:
     """What comes of a case; `trace` is where that of a failing one is left, where it is to be kept. MachineLacks where
     this machine lacks what the case needs.
     """
+    try:
+        os.chdir(ask.folder)
+    except OSError as error:
+        raise MachineLacks(f"the sweep runs in {ask.folder}; {platform.node()}: {error.strerror}") from None
     try:
         judged = diff(run_again(ask.target, ask.case, **ask.given))
     except Unavailable as missing:
