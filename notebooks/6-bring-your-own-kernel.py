@@ -84,7 +84,7 @@ print(failed)
 from workbench import diff, run, shrink
 
 large = diff(run(tiled, Case(heads=2, seqlen=70, head_dim=16), arrays="torch"))
-small = shrink(large, seconds=20)
+small = shrink(large)
 print(small)
 assert small.smallest.seqlen_k == 33 and small.cause is not None and "correction" in small.cause.text
 

@@ -146,8 +146,8 @@ def test_a_fault_brings_the_options_that_it_needs() -> None:
     said, silent = workbench(*faulty), workbench(*faulty, "--causal")
     document = json.loads(said.stdout)
     assert document["case"]["causal"] is True and document["origin"] == "scores"
-    assert said.stderr == "set for --fault flash-no-causal-mask: --causal\n"
-    assert silent.stdout == said.stdout and silent.stderr == ""
+    assert said.stderr.splitlines()[0] == "set for --fault flash-no-causal-mask: --causal"  # a slow machine tells more
+    assert silent.stdout == said.stdout and "set for" not in silent.stderr
 
 
 def test_out_holds_pictures_and_a_trace_that_can_be_judged_again(tmp_path: Path) -> None:
