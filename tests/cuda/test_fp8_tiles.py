@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import refusal
-from workbench import Case, diff, laws, run
+from workbench import Case, diff, laws, narrowed, run
 from workbench.cuda.quantize import quantized
 from workbench.reference import quantize as reference
 
@@ -35,6 +35,16 @@ def test_every_kernel_takes_them(kernel):
     scale = trace.stages["scale_k"][0, 0, :, 0]
     assert len(np.unique(scale)) == 3 and np.all(scale == scale[np.array([0, 128, 256])][ROWS])
     assert diff(trace).verdict in ("rounding", "exact")
+
+
+def test_a_part_of_a_run_does_not_hold_what_scales_of_its_tiles_are_of():
+    trace = run("fp8_mma", CASE, backend="emulator")
+    for judged in (
+        diff(narrowed(trace, "h=1,q=3:9")),
+        diff(run("fp8_mma", CASE, where="h=1,q=3:9", backend="emulator")),
+    ):
+        assert judged.verdict == "rounding" and judged.origins == ()
+        assert judged["scale_q"].verdict == "not judged" and judged["scale_k"].verdict == "exact"
 
 
 def arrays(**changed):

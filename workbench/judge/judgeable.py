@@ -55,11 +55,7 @@ def unjudgeable(trace: Trace, name: str) -> str:
     """Why a stage cannot be judged however it looks; empty where it can."""
     if name in trace.put_in:
         return "it was put in"
-    if (
-        trace.box is not None
-        and name.startswith(("scale_", "global_"))
-        and ALGORITHMS[trace.algorithm][name].axes == "h"
-    ):
+    if trace.box is not None and _of_more_than_a_part(trace, name):
         return "it is made of more than this part of the run holds"
     codes = name in before_attention(trace.algorithm) and not name.startswith("dequant")
     if codes and trace.case.codes is None:
@@ -74,6 +70,15 @@ def unjudgeable(trace: Trace, name: str) -> str:
     if name == "merge_weight" and not _reads_partials(trace):
         return f"the contract does not tell block_k and splits, and not all of {', '.join(_PARTIALS)} were given"
     return ""
+
+
+def _of_more_than_a_part(trace: Trace, name: str) -> bool:
+    """Whether a stage is a scale of all batches and rows, or of a tile of queries, of which a part may hold some; keys
+    are whole in every part.
+    """
+    if not name.startswith(("scale_", "global_")):
+        return False
+    return ALGORITHMS[trace.algorithm][name].axes == "h" or (name == "scale_q" and trace.case.scale_of == "tile")
 
 
 def free_maxima(trace: Trace) -> list[str]:
