@@ -132,3 +132,14 @@ def test_the_opposite_of_k_is_that_of_v_where_v_is_a_part_of_it() -> None:
     s = of("int4", "block", "static", shared_kv=True, head_dim_v=80, scale=0.3)
     names = ("v-negated", "q-and-k-times-power-of-two")
     assert asked(s, [LAWS[name] for name in names]).signature == dict.fromkeys(names, True)
+
+
+def test_no_law_asks_for_parts_of_tiles_or_other_orders() -> None:
+    """A part may begin in the middle of a tile, whose rows then are no longer alike in every 128."""
+    s = of("e4m3", "tile", seqlen_q=130, seqlen_k=140)
+    names = ("keys-permuted", "rows-permuted", "keys-repeated", "heads-alone", "halves-merged")
+    others = ("v-of-ones", "dims-permuted", "heads-permuted", "queries-of-zeros")
+    assert asked(s, [LAWS[name] for name in (*names, *others)]).signature == {
+        **dict.fromkeys(names),
+        **dict.fromkeys(others, True),
+    }
