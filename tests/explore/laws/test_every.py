@@ -71,6 +71,26 @@ def test_a_merge_keeps_its_laws_and_a_wrong_one_breaks_them(name: str) -> None:
     assert asked_of(wrong) is False
 
 
+@pytest.mark.parametrize("name", MERGES)
+def test_a_merge_of_raw_maxima_keeps_its_laws(name: str) -> None:
+    """A number that is added to maxima without the scale moves lse by its product with that."""
+    case, raw = Case(seqlen_q=8, seqlen_k=32, head_dim=16), {"scores_scaled": False}
+
+    def whole(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        found = partials(q, k, v, scale=scale, causal=causal)
+        maxima = found["partial_max"] / np.float32(scale)
+        return {**found, "partial_max": maxima, "contract": {**found["contract"], **raw}}
+
+    def merged(partial_O: Any, partial_max: Any, partial_sum: Any, *, scale: float, causal: bool) -> Any:
+        return merge(partial_O, partial_max * np.float32(scale), partial_sum, scale=scale, causal=causal)
+
+    def feed(case: Case, stages: Any) -> Any:
+        return run(merged, case.but(splits=2, block_k=16), feed=stages, contract=raw)
+
+    found = held_to(LAWS[name], Subject(partial(_run, whole), case, feed=feed))
+    assert found.held is True, found
+
+
 def merge_right(partial_O: Any, partial_max: Any, partial_sum: Any, *, scale: float, causal: bool) -> Any:
     return merge(partial_O, partial_max, partial_sum, scale=scale, causal=causal)
 

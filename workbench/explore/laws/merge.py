@@ -11,7 +11,7 @@ from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.run import Bounded, Rows, Run, elements
 from workbench.explore.laws.subject import Subject
 from workbench.floats import largest, to_float64
-from workbench.judge.units import natural
+from workbench.judge.units import natural, unit
 
 PARTIALS = ("partial_O", "partial_max", "partial_sum")
 #: where lse is made from: the largest score and the sum over all keys
@@ -44,7 +44,7 @@ def partials_doubled(s: Subject) -> Verdict:
 
 
 def partial_maxima_moved(s: Subject) -> Verdict:
-    """A number added to all partial maxima moves lse by that, and leaves the bits of out.
+    """A number added to all partial maxima moves lse by that, in natural units, and leaves the bits of out.
 
     The maxima are rounded to multiples of 2^-10 first, so that adding 8 is exact. Preconditions: as of
     partials-doubled.
@@ -57,9 +57,10 @@ def partial_maxima_moved(s: Subject) -> Verdict:
     if not np.array_equal((m + 8) - 8, m, equal_nan=True):
         return "partial maxima are too large for 8 to be added exactly"
     before, after = _merge(s, {**partials, "partial_max": m}), _merge(s, {**partials, "partial_max": m + 8})
+    moved = 8 / unit(s.first.trace, "partial_max")
     return first(
         results((before, rows), (after, rows), only=("out",)),
-        budgets((before, rows), (after, rows), {"lse": lambda x: x.plus(8.0)}, only=("lse",)),
+        budgets((before, rows), (after, rows), {"lse": lambda x: x.plus(moved)}, only=("lse",)),
     )
 
 
