@@ -146,8 +146,15 @@ def test_a_trace_survives_a_file_and_a_part_of_it_is_judged_alike(tmp_path):
             dict(codes="nvfp4", decode="table"),
             "kernel fp8 has tables of quantised codes with a scale a head alone; got decode=table, scale_of=block",
         ),
-        (dict(scale_of="token"), "scales of simulated codes are of a head; got scale_of=token"),
-        (dict(codes="int8", scale_of="block"), "scales of int8 codes are of a head or a token; got scale_of=block"),
+        (
+            dict(scale_of="token"),
+            "scales of simulated codes are of a head; got scale_of=token, which is for codes=e4m3, e5m2, int8, int4",
+        ),
+        (
+            dict(codes="int8", scale_of="block"),
+            "scales of int8 codes are of a head or a token; got scale_of=block, which is for codes=e4m3, e5m2, mxfp8-e4m3, "
+            "mxfp8-e5m2, nvfp4, int4",
+        ),
     ],
 )
 def test_a_case_that_does_not_fit_is_refused(options, message):

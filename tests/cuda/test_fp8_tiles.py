@@ -83,7 +83,7 @@ def test_other_scales_are_refused(scale, message):
 
 def test_formats_without_them_are_refused():
     assert refusal(Case, codes="int8", scale_of="tile") == (
-        "scales of int8 codes are of a head or a token; got scale_of=tile"
+        "scales of int8 codes are of a head or a token; got scale_of=tile, which is for codes=e4m3, e5m2"
     )
 
 

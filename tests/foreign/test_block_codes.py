@@ -168,7 +168,10 @@ def test_wrong_usage_is_refused() -> None:
     )
     with pytest.raises(Refusal) as refused:
         CASE.but(codes="nvfp4", scale_of="head")
-    assert str(refused.value) == "scales of nvfp4 codes are of a block; got scale_of=head"
+    assert (
+        str(refused.value)
+        == "scales of nvfp4 codes are of a block; got scale_of=head, which is for codes=simulated, e4m3, e5m2, int8"
+    )
 
 
 def quantising(kind: str, power: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:

@@ -54,7 +54,10 @@ def scale_of(codes: str, given: str | None) -> str | None:
     """
     known = FORMATS[codes].scales
     if given not in (None, *known):
-        raise Refusal(f"scales of {codes} codes are of a {' or a '.join(known)}; got scale_of={given}")
+        others = ", ".join(name for name, form in FORMATS.items() if given in form.scales)
+        raise Refusal(
+            f"scales of {codes} codes are of a {' or a '.join(known)}; got scale_of={given}, which is for codes={others}"
+        )
     return known[0] if given is None and known[0] != "head" else given
 
 
