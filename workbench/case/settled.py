@@ -55,9 +55,8 @@ def scale_of(codes: str, given: str | None) -> str | None:
     known = FORMATS[codes].scales
     if given not in (None, *known):
         others = ", ".join(name for name, form in FORMATS.items() if given in form.scales)
-        raise Refusal(
-            f"scales of {codes} codes are of a {' or a '.join(known)}; got scale_of={given}, which is for codes={others}"
-        )
+        of = " or a ".join(known)
+        raise Refusal(f"scales of {codes} codes are of a {of}; got scale_of={given}, which is for codes={others}")
     return known[0] if given is None and known[0] != "head" else given
 
 
