@@ -82,8 +82,7 @@ def quantized(x: Any, name: str, case: Case) -> dict[str, Any]:
         over = tensor_scale_of(x, kind, scaling=scaling)
         found[f"global_{name}"] = over
     if case.scale_of == "tile":
-        of_tiles = scale_of(x, kind, per="block", block_rows=TILE_ROWS, scaling=scaling)
-        scale = of_tiles[:, :, [row // TILE_ROWS for row in range(x.shape[2])], None]
+        scale = over_rows(scale_of(x, kind, per="block", block_rows=TILE_ROWS, scaling=scaling), TILE_ROWS, x.shape[2])
     else:
         scale = scale_of(x, kind, per="dims", dims=dims, scaling=scaling, over=over)
     if form.zero:
@@ -102,6 +101,11 @@ def spread(scale: Any, dims: int, head_dim: int) -> Any:
     return scale[..., [d // dims for d in range(head_dim)]]
 
 
+def over_rows(scale: Any, block_rows: int, rows: int) -> Any:
+    """A scale of every `block_rows` rows [batch, head, block] as one of each of them, [batch, head, row, 1]."""
+    return scale[:, :, [row // block_rows for row in range(rows)], None]
+
+
 def quantize(
     x: Any, kind: str, *, saturate: bool, per: str = "head", block_rows: int | None = None, scaling: str = "dynamic"
 ) -> Quantized:
@@ -116,7 +120,8 @@ def quantize(
     if per == "head":
         spread = scale[:, None, None]
     elif per == "block":
-        spread = scale[:, :, [row // block_rows for row in range(x.shape[2])], None]  # type: ignore[operator]
+        assert block_rows is not None
+        spread = over_rows(scale, block_rows, x.shape[2])
     return Quantized(encode(x, spread, kind, saturate=saturate), scale)
 
 

@@ -33,13 +33,12 @@ def extremes(x: np.ndarray, kind: str, scale_of: str = "head") -> tuple[np.ndarr
     x = np.asarray(x, np.float64)
     if scale_of == "head":
         return x.min(axis=(0, 2, 3)), x.max(axis=(0, 2, 3))
-    if scale_of == "tile":
-        tiles = np.arange(0, x.shape[2], TILE_ROWS)
-        low, high = (take.reduceat(x, tiles, axis=2) for take in (np.minimum, np.maximum))
-        of_rows = np.arange(x.shape[2]) // TILE_ROWS
-        return low.min(-1, keepdims=True)[:, :, of_rows], high.max(-1, keepdims=True)[:, :, of_rows]
     starts = np.arange(0, x.shape[-1], FORMATS[kind].block if scale_of == "block" else x.shape[-1])
-    return np.minimum.reduceat(x, starts, axis=-1), np.maximum.reduceat(x, starts, axis=-1)
+    low, high = np.minimum.reduceat(x, starts, axis=-1), np.maximum.reduceat(x, starts, axis=-1)
+    if scale_of != "tile":
+        return low, high
+    tiles, of_row = np.arange(0, x.shape[2], TILE_ROWS), np.arange(x.shape[2]) // TILE_ROWS
+    return np.minimum.reduceat(low, tiles, axis=2)[:, :, of_row], np.maximum.reduceat(high, tiles, axis=2)[:, :, of_row]
 
 
 def scale(

@@ -104,6 +104,11 @@ def scaled(case: Case) -> bool:
     return case.scale != 1
 
 
+def raw(case: Case) -> bool:
+    """Whether the maximum is sought among products that are not scaled yet."""
+    return case.softcap is None and case.scale > 0
+
+
 def own_scale(case: Case) -> bool:
     """Whether the scale is not 1 / sqrt(head_dim)."""
     return case.scale != float(np.float32(case.head_dim**-0.5))

@@ -6,18 +6,12 @@ from workbench.case.case import Case
 from workbench.cuda.faults.conditions import (
     blind_in_visited_tile,
     diagonal_within_warp,
-    empty_rows,
     last_tile_of_block,
-    lower_row_sees_more,
     odd_key_behind_diagonal,
     scaled,
 )
 from workbench.cuda.faults.fault import UNVISITED, Fault
-
-
-def raw(case: Case) -> bool:
-    """Whether the maximum is sought among products that are not scaled yet."""
-    return case.softcap is None and case.scale > 0
+from workbench.cuda.faults.online_softmax import online_softmax
 
 
 def window_begins_within_tile(case: Case) -> bool:
@@ -26,8 +20,6 @@ def window_begins_within_tile(case: Case) -> bool:
     keys = np.arange(0, case.seqlen_q, case.block_q) + case.diagonal - case.window[0]
     return bool(np.any((keys > 0) & (keys < case.seqlen_k) & (keys % case.block_k != 0)))
 
-
-_CAST = "            (s[i],) = probe(CAST(s[i]))  # as they are packed, for which they are the same\n"
 
 FAULTS: tuple[Fault, ...] = (
     # scores
@@ -51,17 +43,6 @@ FAULTS: tuple[Fault, ...] = (
         ("scores",),
         needs={"causal": True},
         shows=odd_key_behind_diagonal,
-        source="synthetic",
-    ),
-    Fault(
-        "mma-mask-of-upper-row",
-        "flash_mma",
-        "row g + 8 of a fragment has the causal mask of row g",
-        "last = min(last, row + 8 * r + diagonal)\n",
-        "last = min(last, row + r // 2 * 16 + diagonal)\n",
-        ("scores",),
-        needs={"causal": True},
-        shows=lower_row_sees_more,
         source="synthetic",
     ),
     Fault(
@@ -108,15 +89,7 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # softmax
-    Fault(
-        "mma-row-max-of-two-lanes",
-        "flash_mma",
-        "the reduction of a row's max ends one shuffle early: two of its four lanes",
-        "largest = row_max_of(largest)",
-        "largest = max(largest, cuda.shfl_xor_sync(FULL_WARP, largest, 1))",
-        ("row_max", "probs", "row_sum", "acc"),  # the lanes of a row go on with a max each
-        source="synthetic",
-    ),
+    *online_softmax("flash_mma", "mma", "CAST", -(1 << 16), 8),
     Fault(
         "mma-no-masked-tile-guard",
         "flash_mma",
@@ -129,15 +102,6 @@ FAULTS: tuple[Fault, ...] = (
         source="xformers 540fcbfd",
     ),
     Fault(
-        "mma-max-stored-too-early",
-        "flash_mma",
-        "the correction is made of the new max, which takes the old one's place one line too early",
-        "            correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n            m[r] = largest\n",
-        "            m[r] = largest\n            correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n",
-        ("correction",),
-        source="synthetic",
-    ),
-    Fault(
         "mma-max-not-scaled",
         "flash_mma",
         "exp2(fma(s, scale, -max)): what is subtracted from a scaled score is the max of those that are not",
@@ -145,16 +109,6 @@ FAULTS: tuple[Fault, ...] = (
         "s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -safe))",
         ("probs", "acc"),  # that of probs so small that they are subnormal, of which a tensor core loses more
         source="synthetic",
-    ),
-    Fault(
-        "mma-exp2-without-log2e",
-        "flash_mma",
-        "the scale of exp2's argument lacks the factor log2(e)",
-        "    exp2_scale = libdevice.fmul_rn(scale, LOG2_E)\n",
-        "    exp2_scale = scale\n",
-        ("correction", "probs"),
-        shows=raw,
-        source="flashinfer#787",
     ),
     Fault(
         "mma-scale-twice",
@@ -167,46 +121,7 @@ FAULTS: tuple[Fault, ...] = (
         shows=scaled,
         source="vllm#48016",
     ),
-    Fault(
-        "mma-row-sum-reduced-twice",
-        "flash_mma",
-        "the lanes of a row add up their sums at every tile and once more at the end",
-        "            l[r] = total\n",
-        "            l[r] = row_sum_of(total)\n",
-        ("row_sum",),
-        source="synthetic",
-    ),
-    Fault(
-        "mma-probs-cut-off",
-        "flash_mma",
-        "the upper halves of float32 are packed as bfloat16: rounded toward zero",
-        _CAST,
-        f"            s[i] = libdevice.int_as_float(int32(libdevice.float_as_int(s[i]) & -65536)); {_CAST.lstrip()}",
-        ("probs_cast",),
-        needs={"dtype": "bfloat16"},
-        source="FreeToken#103",
-    ),
-    # out and lse
-    Fault(
-        "mma-row-sum-of-one-lane",
-        "flash_mma",
-        "each lane divides by the sum of its own keys, not by that of its row",
-        "        l[r] = row_sum_of(l[r])\n",
-        "        pass\n",
-        ("out", "lse"),
-        source="synthetic",
-    ),
-    Fault(
-        "mma-no-empty-row-guard",
-        "flash_mma",
-        "rows that see no key are divided by 0",
-        "inverse = float32(1) / l[r] if l[r] != float32(0) else float32(0)",
-        "inverse = float32(1) / l[r]",
-        ("out",),
-        needs={"causal": True},
-        shows=empty_rows,
-        source="CK#3326",
-    ),
+    # out
     Fault(
         "mma-out-lanes-swapped",
         "flash_mma",
@@ -214,16 +129,6 @@ FAULTS: tuple[Fault, ...] = (
         "(upper, other) if t % 2 == 0 else (other, lower)",
         "(other, upper) if t % 2 == 0 else (lower, other)",
         ("out",),
-        source="synthetic",
-    ),
-    Fault(
-        "mma-lse-without-scale",
-        "flash_mma",
-        "lse is the log-sum-exp with a max that is not scaled",
-        "largest = m[r] * scale",
-        "largest = m[r]",
-        ("lse",),
-        shows=lambda case: raw(case) and scaled(case),
         source="synthetic",
     ),
 )

@@ -1,8 +1,7 @@
 """Faults of the online softmax and of the results, in kernels that keep raw scores in fragments: lines are alike."""
 
-from workbench.cuda.faults.conditions import empty_rows, lower_row_sees_more, scaled
+from workbench.cuda.faults.conditions import empty_rows, lower_row_sees_more, raw, scaled
 from workbench.cuda.faults.fault import Fault
-from workbench.cuda.faults.mma_softmax import raw
 
 
 def online_softmax(kernel: str, prefix: str, cast: str, kept: int, depth: int) -> tuple[Fault, ...]:

@@ -6,12 +6,12 @@ from typing import Any
 from workbench.case.case import Case
 from workbench.cuda.faults.conditions import (
     hides_keys,
+    raw,
     scaled,
     several_tiles,
     several_tiles_in_a_split,
 )
 from workbench.cuda.faults.fault import Fault
-from workbench.cuda.faults.mma_softmax import raw
 
 #: heads that share a kv head, whose queries are rows of one tile
 PACKED: Mapping[str, Any] = {"heads": 4, "kv_heads": 2}

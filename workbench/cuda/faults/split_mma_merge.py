@@ -5,12 +5,12 @@ from workbench.cuda.faults.conditions import (
     empty_rows,
     keys_in_every_split,
     keys_in_several_splits,
+    raw,
     scaled,
     several_splits,
     tiles_left_over,
 )
 from workbench.cuda.faults.fault import UNVISITED, Fault
-from workbench.cuda.faults.mma_softmax import raw
 
 #: the second pass
 REDUCE = "split_mma_reduce.py"

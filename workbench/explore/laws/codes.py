@@ -30,11 +30,6 @@ def format_of(s: Subject) -> Format | None:
     return FORMATS[str(s.first.trace.case.codes)] if s.quantises else None
 
 
-def in_tiles(s: Subject) -> bool:
-    """Whether the scale of a row is that of the rows beside it."""
-    return s.first.trace.case.scale_of == "tile"
-
-
 def in_another_order(s: Subject, dims: range) -> np.ndarray:
     """Dims in a random order that no scale of theirs depends on: of codes whose blocks have scales, those of a block
     stay together, and blocks change places with others as wide.
@@ -83,7 +78,7 @@ def held(s: Subject) -> Held | str:
         if form.zero and len(dims) == 1:
             return "a block of one dim does not hold both ends of a format with zero points"
         scale = 2.0 ** rng.integers(-1, 2, (*shape[:3], 1))
-        if in_tiles(s):
+        if s.in_tiles:
             scale = scale[:, :, np.arange(shape[2]) // TILE_ROWS]
         given[..., dims], stands_for[..., dims] = (x * scale for x in _block(form, (*shape[:3], len(dims)), rng))
     return Held(given, stands_for, scale_off(s))

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from workbench.explore.laws.codes import IN_TILES, NO_CODES, in_tiles
+from workbench.explore.laws.codes import IN_TILES, NO_CODES
 from workbench.explore.laws.compare import alike, budgets, by_pairs, first
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.part import Arrays, own, part_of, sequences, taken
@@ -179,7 +179,7 @@ def rows_permuted(s: Subject) -> Verdict:
         return "the mask or ALiBi tells queries apart by their place"
     if case.seqlen_q == 1:
         return "one query has no other order"
-    if in_tiles(s):
+    if s.in_tiles:
         return IN_TILES
     some = [range(one.q)[::-1] for one in sequences(case)]
     whole = Rows.all(case)

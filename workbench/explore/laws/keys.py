@@ -3,7 +3,7 @@
 import numpy as np
 
 from workbench.case.case import Case
-from workbench.explore.laws.codes import IN_TILES, NO_CODES, in_tiles
+from workbench.explore.laws.codes import IN_TILES, NO_CODES
 from workbench.explore.laws.compare import Change, budgets, by_pairs, first, within
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.part import Alike, each, own, sequences
@@ -25,7 +25,7 @@ def keys_permuted(s: Subject) -> Verdict:
         return PLACED
     if case.seqlen_k == 1:
         return "one key has no other order"
-    if in_tiles(s):
+    if s.in_tiles:
         return IN_TILES
     rows = Rows.all(case)
     return first(

@@ -62,6 +62,11 @@ class Subject:
         """Whether the kernel reads quantised codes."""
         return bool(before_attention(self.first.trace.algorithm))
 
+    @property
+    def in_tiles(self) -> bool:
+        """Whether the scale of a row of codes is that of the rows beside it."""
+        return self.first.trace.case.scale_of == "tile"
+
     def under(self, contract: Contract) -> "Subject":
         """The same of a kernel with another contract."""
 
@@ -92,7 +97,7 @@ class Subject:
         """
         if not self.quantises:
             return self.inputs
-        if self.first.trace.case.scale_of == "tile":
+        if self.in_tiles:
             return {}
         stages = self.first.trace.stages
         if not {*quantised_inputs(coded := self.first.trace.case.coded)} <= {*stages}:
