@@ -212,6 +212,10 @@ def test_untestable_exits_with_1() -> None:
             "fault reduce-double-counts-sum belongs to kernel split_k, not to flash; faults of flash: "
             + ", ".join(fault.id for fault in CATALOGUE.values() if fault.kernel == "flash"),
         ),
+        (
+            ["flash_wgmma", "--fault", "wgmma-parity-not-flipped", "--seqlen", "64"],
+            "fault wgmma-parity-not-flipped shows only with --seqlen-k 300; got 64",
+        ),
         (["flash", "--fault", "nope"], "unknown fault 'nope'; `workbench faults` lists them"),
         (["flash", "--head-dim", "0"], "head_dim must be a whole number of at least 1; got 0"),
         (["flash", "--head-dim", "600"], "kernel flash takes head_dim 1 to 576; got 600"),

@@ -190,7 +190,7 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
     drawn = not options.get("inputs")
     for fault in faults:
         for name, value in CATALOGUE[fault].needs.items() if fault in CATALOGUE else ():
-            given = options[name]
+            given = options["seqlen" if name in ("seqlen_q", "seqlen_k") and options["seqlen"] else name]
             if name == "distribution" and not drawn:
                 continue
             if name == "causal":
