@@ -9,14 +9,17 @@ from tests.refusals import refusal
 from workbench.bench.showing import hiding, showing
 from workbench.cuda.faults import conditions
 from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.explore.draw import Among
 
 FAULT = CATALOGUE["partial-O-wrong-row"]
+#: what must be drawn for a condition to fail, where faults are drawn without it
+DRAWN = {conditions.raw: {"softcap": Among((None, 5.0))}}
 CONDITIONS = [one for name, one in vars(conditions).items() if getattr(one, "__module__", "") == conditions.__name__]
 
 
 @pytest.mark.parametrize("condition", [one for one in CONDITIONS if not one.__name__.startswith("_")])
 def test_a_condition_holds_in_some_cases_and_not_in_others(condition):
-    fault, random = replace(FAULT, shows=condition), np.random.default_rng(0)
+    fault, random = replace(FAULT, shows=condition, needs=DRAWN.get(condition, {})), np.random.default_rng(0)
     for _ in range(20):
         case, other = showing(fault, random), hiding(fault, random)
         assert condition(case) is True and case.block_k and case.splits
