@@ -11,12 +11,13 @@ from tests.refusals import refusal
 from workbench import Case, Refusal, Unavailable, run
 from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, PROBE_SETS, absent
+from workbench.cuda import emulator
 from workbench.cuda import run as runs
 from workbench.cuda.flash_build import constants
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
-from workbench.cuda.run import choose_backend, estimate_s
+from workbench.cuda.run import COMPILE_S, choose_backend, estimate_s
 
 UNCAPPED = [stage for stage in ALGORITHMS["split_k"] if stage not in absent()]
 CASE = Case(seqlen=20, heads=2, head_dim=8, block_q=16, block_k=16, causal=True)
@@ -123,6 +124,13 @@ def test_the_estimate_counts_only_what_is_not_compiled_yet(tmp_path, monkeypatch
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     cold = estimate_s("flash", [CASE, CASE], Options(backend="emulator"))
     assert 0 < warm < 1 < cold < 10
+
+
+def test_what_an_older_emulator_compiled_is_compiled_anew_in_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("flash", CASE, backend="emulator")
+    warm = estimate_s("flash", [CASE], Options(backend="emulator"))
+    monkeypatch.setattr(emulator, "version", lambda: "another")
+    assert estimate_s("flash", [CASE], Options(backend="emulator")) - warm >= COMPILE_S
 
 
 def test_a_kernel_that_never_finishes_is_refused_with_the_place() -> None:

@@ -223,7 +223,7 @@ def receipt(
 ) -> Path:
     """A file that says that the emulator has compiled this build before, for estimates only."""
     put_in = [(fault.id, fault.after) for fault in chosen]
-    key = repr((function, constants, wanted, put_in, watched, boxed, versions_of("numba")))
+    key = repr((function, constants, wanted, put_in, watched, boxed, emulator.version()))
     return emulator.cache_dir() / "receipts" / hashlib.sha256(key.encode()).hexdigest()[:24]
 
 

@@ -11,7 +11,7 @@ float32 arithmetic stays float32; `compile` says whether it is contracted to fus
 its next barrier, so a loop that waits for another thread's store never ends. Indices are not checked.
 """
 
-from workbench.cuda.emulator.cache import cache_dir
+from workbench.cuda.emulator.cache import cache_dir, version
 from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.launch import Emulated, compile
 from workbench.cuda.emulator.memory import Finding, Memory, located, merged
@@ -30,4 +30,5 @@ __all__ = [
     "located",
     "merged",
     "source_of",
+    "version",
 ]

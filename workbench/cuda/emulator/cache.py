@@ -36,7 +36,7 @@ def load(stem: str, text: str) -> ModuleType:
     The file's name also holds the versions of the emulator, numba and llvmlite: code that numba compiled from older
     ones is never found.
     """
-    digest = hashlib.sha256((text + _version()).encode()).hexdigest()[:24]
+    digest = hashlib.sha256((text + version()).encode()).hexdigest()[:24]
     name = f"{stem}_{digest}"
     with _LOADING:
         return _loaded(name, text)
@@ -83,7 +83,7 @@ def _uncollected():
 
 
 @cache
-def _version() -> str:
+def version() -> str:
     """Return what the generated code depends on besides its text."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
