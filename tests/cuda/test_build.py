@@ -75,7 +75,7 @@ def built(tmp_path):
 
 
 def arguments(made):
-    code = made.source.namespace[made.source.name].__code__
+    code = made.for_numba.__code__
     return code.co_varnames[: code.co_argcount]
 
 
@@ -278,7 +278,7 @@ def test_every_build_keeps_the_line_numbers_of_the_file(kernel, function):
     rest = {(line, x.replace("probe_", "probe.")) for line, x in written_so if line not in dict(for_probes)}
     assert rest == in_file - for_probes
     for made in (plain, probed):
-        code = made.source.namespace[function].__code__
+        code = made.for_numba.__code__
         assert (code.co_filename, code.co_firstlineno) == (str(file), written.lineno)
 
 

@@ -66,9 +66,12 @@ def test_it_is_another_kernel_than_flash():
     np.testing.assert_allclose(to_float64(mma["out"]), to_float64(scalar["out"]), atol=2e-3)
 
 
-@on_both
-def test_probes_do_not_change_a_bit_of_the_output(backend):
-    case = case_of("two rows of fragments")
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [("plain", "emulator"), *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in CASES)],
+)
+def test_probes_do_not_change_a_bit_of_the_output(name, backend):
+    case = case_of(name)
     plain, probed = (run("flash_mma", case, probes=probes, backend=backend) for probes in ("output", "all"))
     assert all(plain.stages[name].tobytes() == probed.stages[name].tobytes() for name in ("out", "lse"))
 

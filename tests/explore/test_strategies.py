@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import find, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from tests.refusals import refusal
@@ -70,9 +70,12 @@ def test_tensors_shrink_to_zeros_and_have_every_structure():
         v = found["v"].astype(np.float64)
         return abs(v.sum()) < 1e-3 < abs(v).sum()
 
-    cancelling = find(tensors(case), cancels)
+    drawn = settings(max_examples=2000, phases=[Phase.generate])  # any: to find the smallest takes 18 s
+    cancelling = find(tensors(case), cancels, settings=drawn)
     assert np.any(cancelling["v"] < 0)
-    hot = find(tensors(case), lambda found: np.count_nonzero(found["q"][0, 0], axis=-1).tolist() == [1] * 4)
+    hot = find(
+        tensors(case), lambda found: np.count_nonzero(found["q"][0, 0], axis=-1).tolist() == [1] * 4, settings=drawn
+    )
     assert np.all(np.count_nonzero(hot["q"], axis=-1) == 1)
 
 

@@ -7,7 +7,7 @@ probe lines, and one whose switch is off, a capital that is bound to False, to t
 
 import ast
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,16 @@ class Build:
 
     def for_cuda(self) -> Any:
         """The function for numba.cuda (a dispatcher); compiled at its first launch."""
-        return cuda.jit(self.source.namespace[self.source.name], **self.cuda_options)
+        return cuda.jit(self.for_numba, **self.cuda_options)
+
+    @functools.cached_property
+    def for_numba(self) -> Callable[..., None]:
+        """The function that numba.cuda compiles: its loops over `unrolled` and `peeled` are taken apart."""
+        tree, namespace = apart(self.source.tree, self.source.namespace), dict(self.source.namespace)
+        if tree is not self.source.tree:
+            exec(compile(tree, self.source.filename, "exec"), namespace)
+        function: Callable[..., None] = namespace[self.source.name]
+        return function
 
     @property
     def cuda_options(self) -> dict[str, Any]:
@@ -209,7 +218,7 @@ def build(
     tree.body = [node for node in tree.body if node is kernel or _is_device_code(node)]
     ast.fix_missing_locations(tree)
     namespace: dict[str, Any] = {"__name__": f"workbench.cuda.{file.stem}", **constants.names()}
-    exec(compile(apart(tree, namespace), str(file), "exec"), namespace)
+    exec(compile(tree, str(file), "exec"), namespace)
     source = emulator.Source(function, tree, namespace, str(file))
     return Build(source, text, parameters, found, tensor_maps(tree, constants.names()))
 

@@ -105,14 +105,13 @@ def _by_nvvm(build: Build, typed: Any, compute_capability: tuple[int, int], outp
     """What NVVM makes of a build; without its lines where it cannot have them."""
     from cuda.bindings.nvvm import nvvmError
 
-    function = build.source.namespace[build.source.name]
     given = {"device": False, "abi": "numba", "cc": compute_capability, "output": output, **build.cuda_options}
     try:
-        made, _ = cuda.compile(function, typed, **given)
+        made, _ = cuda.compile(build.for_numba, typed, **given)
     except nvvmError:
         # with lines, numba-cuda tells the debugger of each local's values too (llvm.dbg.value), and NVVM 13.0 has no
         # symbol for some that it has folded: "Symbol name with unsupported characters"
-        made, _ = cuda.compile(function, typed, **given | {"lineinfo": False})
+        made, _ = cuda.compile(build.for_numba, typed, **given | {"lineinfo": False})
     return made
 
 

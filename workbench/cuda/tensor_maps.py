@@ -31,7 +31,7 @@ def tensor_maps(tree: ast.AST, bound: Mapping[str, Any]) -> tuple[TensorMap, ...
     """
     found: dict[int, TensorMap] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "hopper.cp_async_bulk_tensor":
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "cp_async_bulk_tensor":
             array, number, rows = (ast.unparse(node.args[i]) for i in (2, 3, 5))
             one = TensorMap(array, bound[rows])
             if found.setdefault(int(number), one) != one:
