@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -232,7 +232,7 @@ class At:
         """What is computed tile by tile: what has tiles, and what reads such a thing along the keys."""
         found: set[str] = set()
         for name, stage in self.table.items():
-            if "t" in stage.axes or ("k" in stage.axes and found & {*reads(stage.step, near=True)}):
+            if "t" in stage.axes or ("k" in stage.axes and not found.isdisjoint(reads(stage.step, near=True))):
                 found.add(name)
         return frozenset(found)
 
@@ -270,7 +270,7 @@ class At:
 
     def _index(self, name: str, earlier: bool) -> tuple | None:
         """Where in its array the value at the tile lies, () where it is all of it; None before the first tile."""
-        by_tile, by_key, behind = self._axes[name]
+        by_tile, by_key, behind = self._axes(name)
         if by_tile:
             tile = (self.tiling.last, None) if self.tile is None else self.tile
             t = tile[1] if earlier else tile[0]
@@ -279,17 +279,12 @@ class At:
             return (..., self.tiling.keys[self.tile[0]], *behind)
         return ()
 
-    @cached_property
-    def _axes(self) -> Mapping[str, tuple[bool, bool, tuple]]:
+    def _axes(self, name: str) -> tuple[bool, bool, tuple]:
         """Whether what has a name has tiles, or keys, and the index of what follows these."""
-        axes = {**_INPUTS, **{name: stage.axes for name, stage in self.table.items()}}
-        return {
-            name: ("t" in x, "k" in x, (slice(None),) * (len(x) - 1 - max(x.find("t"), x.find("k"))))
-            for name, x in axes.items()
-        }
+        return _of_axes(self.table[name].axes if name in self.table else _INPUTS[name])
 
     def _before_first(self, name: str, array: np.ndarray) -> np.ndarray:
-        like, stage, xp = array[(..., 0, *self._axes[name][2])], self.table[name], array_namespace(array)
+        like, stage, xp = array[(..., 0, *self._axes(name)[2])], self.table[name], array_namespace(array)
         if self._begins(name):
             return xp.zeros_like(like) + self.whole(stage.begins)
         return xp.full_like(like, stage.initial)
@@ -322,12 +317,18 @@ class At:
             self.name, self.tile = before
 
 
+@cache
+def _of_axes(axes: str) -> tuple[bool, bool, tuple]:
+    """As `At._axes`, of letters."""
+    return "t" in axes, "k" in axes, (slice(None),) * (len(axes) - 1 - max(axes.find("t"), axes.find("k")))
+
+
 def _in_float32_range(x: Any) -> Any:
     """x, infinite where float32 cannot hold it and 0 where it rounds to that."""
     if not isinstance(x, np.ndarray) or x.dtype != np.float64:
         return x
     size = abs(x)
     y = np.where(size < SMALLEST_FLOAT32 / 2, 0.0, x)
-    return (
-        y if size.max(initial=0.0) <= LARGEST_FLOAT32 else np.where(size > LARGEST_FLOAT32, np.copysign(np.inf, x), y)
-    )
+    if np.maximum.reduce(size, axis=None, initial=0.0) <= LARGEST_FLOAT32:
+        return y
+    return np.where(size > LARGEST_FLOAT32, np.copysign(np.inf, x), y)

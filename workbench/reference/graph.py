@@ -9,14 +9,18 @@ def upstream(table: Table, name: str, ends: Collection[str] = (), near: bool = F
     """Stages and parameters that `name` is made of, not those in `ends` nor what lies only beyond them; a running state
     does not count as its own. `near`: also what bounds look at.
     """
-    found: set[str] = set()
-    queue = [*reads(table[name].step, near)]
+    return with_upstream(table, (name,), ends, near) - {name}
+
+
+def with_upstream(table: Table, names: Collection[str], ends: Collection[str] = (), near: bool = False) -> set[str]:
+    """The stages and parameters `names`, in `ends` or not, and what is upstream of any."""
+    found = {*names}
+    queue = [*found]
     while queue:
-        parent = queue.pop()
-        if parent in found or parent not in table or parent in ends or parent == name:
-            continue
-        found.add(parent)
-        queue.extend(reads(table[parent].step, near))
+        for parent in reads(table[queue.pop()].step, near):
+            if parent not in found and parent in table and parent not in ends:
+                found.add(parent)
+                queue.append(parent)
     return found
 
 

@@ -16,7 +16,7 @@ from array_api_compat import device
 from workbench.floats import array_namespace
 from workbench.reference.at import At
 from workbench.reference.bound import EXACT, Bound, Budget
-from workbench.reference.graph import upstream
+from workbench.reference.graph import upstream, with_upstream
 from workbench.reference.manner import VALUE, Manner
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Bounded, Table, reads
@@ -35,7 +35,7 @@ def values(p: Problem, names: Collection[str] | None = None, manner: Manner = VA
     at = At(p, {}, manner)
     dumped = {name for name, stage in p.table.items() if stage.dumped}
     wanted = dumped if names is None else {*names}
-    needed = dumped if names is None else {x for name in wanted for x in (name, *upstream(p.table, name, p.given))}
+    needed = dumped if names is None else with_upstream(p.table, wanted, p.given)
     needed = needed & dumped
     for name in at.looped & needed:
         at.computed[name] = _empty(p, name)
@@ -75,7 +75,7 @@ def budgets(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[st
         for name, stage in p.table.items()
     }
     at = At(replace(p, table=table), dict(computed))
-    wanted = {*names, *(x for name in names for x in upstream(table, name, p.given, near=True))}
+    wanted = with_upstream(table, names, p.given, near=True)
     wanted = {name for name in wanted if table[name].dumped}
     for name in at.visits(wanted):
         made = at.bounded(table[name].step)

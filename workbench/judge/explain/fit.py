@@ -44,23 +44,28 @@ def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: n
     """Share of the error of a stage, at its wrong elements, that a prediction leaves: ||actual - predicted|| over
     ||actual - expected||, less what storing rounds. 1 or more where NaN and infinities are elsewhere.
     """
-    actual, expected = scene.actual[name][wrong], scene.expected[name][wrong]
-    y = predicted[wrong]
-    dtype = scene.trace.stages[name].dtype
-    top = np.inf if dtype == np.uint8 else largest(dtype)  # every code is one
-    y = np.where(abs(y) > top, np.copysign(np.inf, y), y)  # what the kernel's own dtype cannot hold
-    actual = np.where(abs(actual) >= top, np.copysign(np.inf, actual), actual)
-    finite = np.isfinite(actual) & np.isfinite(y)
-    agree = finite | (np.isnan(actual) & np.isnan(y)) | (actual == y)
-    if not wrong.any() or (~agree).sum() > FLIPS * agree.size:
+    actual, expected, stored, y = (
+        x[wrong] for x in (scene.actual[name], scene.expected[name], scene.stored[name], predicted)
+    )
+    if not y.size:
         return 1.0
-    both = finite & np.isfinite(expected)
-    if not both.any():
+    dtype = scene.trace.stages[name].dtype
+    top = np.finfo(np.float64).max if dtype == np.uint8 else largest(dtype)  # every code is one
+    finite = (abs(actual) < top) & (abs(y) <= top)  # more than `top` the kernel's own dtype cannot hold
+    if not finite.all():
+        both_infinite = (abs(actual) >= top) & (abs(y) > top) & (np.sign(actual) == np.sign(y))
+        agree = finite | (np.isnan(actual) & np.isnan(y)) | both_infinite
+        if (~agree).sum() > FLIPS * agree.size:
+            return 1.0
+    finite &= np.isfinite(expected)
+    if not finite.all():
+        actual, expected, stored, y = (x[finite] for x in (actual, expected, stored, y))
+    if not y.size:
         return 0.0
-    left, error = abs(actual[both] - y[both]), abs(actual[both] - expected[both])
+    left, error = abs(actual - y), abs(actual - expected)
     # products of large numbers must not overflow
     size = max(float(error.max()), np.finfo(np.float64).tiny)
-    rest = _norm(np.maximum(left - scene.stored[name][wrong][both], 0.0) / size)
+    rest = _norm(np.maximum(left - stored, 0.0) / size)
     return float(rest / max(_norm(error / size), np.finfo(np.float64).tiny))
 
 
@@ -72,7 +77,7 @@ def missed(scene: Scene | Coded, name: str, predicted: np.ndarray, allowed: np.n
 
 
 def _norm(x: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(x * x)))
+    return float(np.sqrt(x @ x / x.size))
 
 
 @np.errstate(all="ignore")

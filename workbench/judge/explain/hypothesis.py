@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from workbench.reference.graph import upstream
-from workbench.reference.stage import Step, Table, named, reads
+from workbench.reference.stage import Stage, Step, Table, named, reads
 from workbench.reference.steps.altered import Altered, Reading
 
 #: what a step's result becomes, of `at.At` and the result, at one tile or at none
@@ -81,10 +81,7 @@ def together(*hypotheses: Hypothesis) -> Hypothesis:
 
 
 def edited(table: Table, hypothesis: Hypothesis) -> Table | None:
-    """The table of a kernel with this fault; None where it has no such steps.
-
-    A bound of several steps in one (`Stage.fused`) goes where one of these is changed.
-    """
+    """The table of a kernel with this fault, for values; None where it has no such steps."""
     found = dict(table)
     for edit in hypothesis.edits:
         if edit.stage not in found:
@@ -94,8 +91,14 @@ def edited(table: Table, hypothesis: Hypothesis) -> Table | None:
             found[edit.stage] = replace(stage, step=edit.change(stage.step))
         except Unfit:
             return None
-    changed = {*hypothesis.stages}
-    for name, stage in found.items():
-        if stage.fused is not None and changed & {name, *upstream(found, name, reads(stage.fused))}:
-            found[name] = replace(stage, fused=None)
     return found
+
+
+def unfused(table: Table, hypothesis: Hypothesis) -> Table:
+    """The same for bounds: one of several steps together (`Stage.fused`) goes where one of these is changed."""
+    changed = {*hypothesis.stages}
+
+    def kept(name: str, stage: Stage) -> bool:
+        return stage.fused is None or not changed & {name, *upstream(table, name, reads(stage.fused))}
+
+    return {name: stage if kept(name, stage) else replace(stage, fused=None) for name, stage in table.items()}

@@ -16,7 +16,7 @@ from workbench.judge.codes.decoding import attention_of, decoding
 from workbench.judge.compare import compared
 from workbench.judge.elements import Compared, State
 from workbench.judge.expectation import Expectation
-from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited
+from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited, unfused
 from workbench.judge.explain.library import FAMILIES
 from workbench.judge.explain.surroundings import drawn, surroundings
 from workbench.judge.judgeable import readable, unjudgeable
@@ -179,7 +179,7 @@ class Scene:
         table = edited(self.problem.table, hypothesis)
         if table is None:
             return None
-        problem = replace(self.problem, table=table)
+        problem = replace(self.problem, table=unfused(table, hypothesis))
         other = replace(self.expectation)
         try:
             computed = values(problem, manner=FLOAT32_RANGE)

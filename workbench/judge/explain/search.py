@@ -159,7 +159,8 @@ def _print(found: Arrays) -> bytes:
         # spread without a period, as lanes and tiles have one
         places = np.arange(min(SAMPLE, x.size)) * GOLDEN % x.size if x.size > SAMPLE else slice(None)
         flat = x.ravel()[places]
-        size = np.sqrt(np.mean(np.nan_to_num(flat, posinf=0.0, neginf=0.0) ** 2)) or 1.0
+        finite = flat[np.isfinite(flat)]
+        size = np.sqrt(finite @ finite / max(flat.size, 1)) or 1.0
         parts.append(f"{name} {size:.5g}".encode() + np.round(flat / size, 6).tobytes())
     return b"".join(parts)
 
