@@ -14,6 +14,7 @@ from workbench.judge.explain.library import (
     codes,
     dropout,
     factor,
+    fragments,
     latent,
     layout,
     mask,
@@ -51,7 +52,7 @@ FAMILIES = {
     "merge": lambda: chain(merge.hypotheses(), ranks.hypotheses()),
     "output": output.hypotheses,
     "factor": factor.hypotheses,
-    "layout": layout.hypotheses,
+    "layout": lambda: chain(layout.hypotheses(), fragments.hypotheses()),
     "precision": precision.hypotheses,
     "codes": codes.hypotheses,
 }

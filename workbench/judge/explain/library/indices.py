@@ -36,6 +36,13 @@ def permutations() -> Iterator[Indexing]:
     for b in (1, 2, 4, 8, 16, 32, 64):
         words = "swapped in pairs" if b == 1 else f"with neighbouring blocks of {b} swapped"
         yield Indexing(f"xor-{b}", words, lambda i, n, b=b: _inside(i ^ b, i, n))
+    for b in (1, 2, 4, 8, 16):
+        words = "swapped in pairs" if b == 1 else f"with neighbouring blocks of {b} swapped"
+        yield Indexing(
+            f"xor-{b}-filled",
+            f"{words}, with zeros behind the end",
+            lambda i, n, b=b: np.where(i ^ b < n, i ^ b, -1),
+        )
     for b in BLOCKS[1:]:
         yield Indexing(f"block-next-{b}", f"a block of {b} too far", lambda i, n, b=b: _inside(i + b, i, n))
         yield Indexing(f"block-previous-{b}", f"a block of {b} too early", lambda i, n, b=b: np.where(i < b, i, i - b))
@@ -72,6 +79,18 @@ def permutations() -> Iterator[Indexing]:
         high = lambda i, n, b=b: _inside(i // (2 * b) * 2 * b + b + i % b, i, n)  # noqa: E731
         yield Indexing(f"high-twice-{b}", f"the upper half of each {2 * b} twice", high)
         yield Indexing(f"until-{b}", f"as 0 from {b} on", lambda i, n, b=b: np.where(i < b, i, -1))
+    for b in (8, 16):
+        yield Indexing(
+            f"xor-1-high-{b}",
+            f"swapped in pairs in the upper half of each {2 * b}",
+            lambda i, n, b=b: np.where(i % (2 * b) < b, i, np.where(i ^ 1 < n, i ^ 1, -1)),
+        )
+    for b, step, m in ((8, 2, 16), (8, 4, 16), (16, 8, 64), (32, 16, 128)):
+        yield Indexing(
+            f"slid-{b}-{step}-{m}",
+            f"with blocks of {b} beginning {step} apart in each {m}",
+            lambda i, n, b=b, step=step, m=m: i // m * m + i % m // b * step + i % b,
+        )
     for b, m in ((8, 2), (8, 4), (16, 2), (16, 4), (16, 8), (32, 2), (32, 4), (32, 8), (32, 16)):
         yield Indexing(
             f"transposed-{b // m}x{m}",

@@ -11,8 +11,8 @@ from workbench.judge.explain.library.indices import Indexing, taken
 from workbench.reference.steps.parameters import by_query_head
 
 #: operands that go together -> as words
-_OPERANDS = {"q": "q", "k": "k", "v": "v", "kv": "k and v"}
-_OPERANDS_TOO = _OPERANDS | {"qk": "q and k", "qkv": "q, k and v"}
+OPERANDS = {"q": "q", "k": "k", "v": "v", "kv": "k and v"}
+_OPERANDS_TOO = OPERANDS | {"qk": "q and k", "qkv": "q, k and v"}
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -28,7 +28,7 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _pitches()
 
 
-def _rows(operands: str, change: Callable[[Any, np.ndarray, str], np.ndarray]) -> tuple[Edit, ...]:
+def rows_read(operands: str, change: Callable[[Any, np.ndarray, str], np.ndarray]) -> tuple[Edit, ...]:
     """An edit of the rows that each operand is read as: of what holds for the run, the rows and the operand's name."""
     return tuple(altered(f"{x}_rows", lambda at, rows, x=x: change(at, rows, x), x) for x in operands)
 
@@ -45,11 +45,11 @@ def _swapped() -> Iterator[Hypothesis]:
             read[..., :n, :] = instead[..., :n, :]
             return read
 
-        yield Hypothesis(f"layout.{other}-for-{x}", f"{other} is read in place of {x}", _rows(x, read))
+        yield Hypothesis(f"layout.{other}-for-{x}", f"{other} is read in place of {x}", rows_read(x, read))
 
 
 def _heads() -> Iterator[Hypothesis]:
-    for operands, words in _OPERANDS.items():
+    for operands, words in OPERANDS.items():
         for one in indices.others() if operands == "q" else indices.heads():
 
             def of_head(at: Any, rows: np.ndarray, x: str, one: Indexing = one) -> np.ndarray:
@@ -57,32 +57,32 @@ def _heads() -> Iterator[Hypothesis]:
                 return raw[:, one.map(np.arange(at.heads), raw.shape[1])]
 
             text = f"heads of {words} are read wrong: {one.text}"
-            yield Hypothesis(f"layout.head-{one.id}-{operands}", text, _rows(operands, of_head))
+            yield Hypothesis(f"layout.head-{one.id}-{operands}", text, rows_read(operands, of_head))
         for one in indices.others():
 
             def of_batch(at: Any, rows: np.ndarray, x: str, one: Indexing = one) -> np.ndarray:
                 return taken(rows, one, 0)
 
             text = f"batches of {words} are read wrong: {one.text}"
-            yield Hypothesis(f"layout.batch-{one.id}-{operands}", text, _rows(operands, of_batch))
+            yield Hypothesis(f"layout.batch-{one.id}-{operands}", text, rows_read(operands, of_batch))
     for operands, words in _OPERANDS_TOO.items():
 
         def swapped(at: Any, rows: np.ndarray, x: str) -> np.ndarray:
             return by_query_head(_batch_for_head(at(x)), at.heads)
 
         text = f"batch and head of {words} are told apart the wrong way round (z % batch for z // heads)"
-        yield Hypothesis(f"layout.batch-for-head-{operands}", text, _rows(operands, swapped))
+        yield Hypothesis(f"layout.batch-for-head-{operands}", text, rows_read(operands, swapped))
 
 
 def _along(axis: int, named: str) -> Iterator[Hypothesis]:
     for one in indices.permutations():
-        for operands, words in _OPERANDS.items():
+        for operands, words in OPERANDS.items():
 
             def permuted(at: Any, rows: np.ndarray, x: str, one: Indexing = one) -> np.ndarray:
                 return taken(rows, one, axis)
 
             text = f"{named} of {words} are read {one.text}"
-            yield Hypothesis(f"layout.{named}-{one.id}-{operands}", text, _rows(operands, permuted))
+            yield Hypothesis(f"layout.{named}-{one.id}-{operands}", text, rows_read(operands, permuted))
 
 
 def _lacking() -> Iterator[Hypothesis]:
@@ -107,7 +107,7 @@ def _lacking() -> Iterator[Hypothesis]:
             def cut(at: Any, rows: np.ndarray, x: str, kept: indices.Map = kept) -> np.ndarray:
                 return np.where(kept(np.arange(rows.shape[-1]), rows.shape[-1]), rows, 0.0)
 
-            yield Hypothesis(f"layout.dims-{name}-{operands}", f"{of} use {words} alone", _rows(operands, cut))
+            yield Hypothesis(f"layout.dims-{name}-{operands}", f"{of} use {words} alone", rows_read(operands, cut))
 
 
 def _memory() -> Iterator[Hypothesis]:
@@ -129,7 +129,7 @@ def _memory() -> Iterator[Hypothesis]:
             ("as-bhsd", "[b, s, h, d] is read with the strides of [b, h, s, d]", as_bhsd),
             ("as-dims-first", "[s, d] is read with the strides of [d, s]", as_dims_first),
         ):
-            yield Hypothesis(f"layout.{name}-{operands}", f"{words}: {text}", _rows(operands, change))
+            yield Hypothesis(f"layout.{name}-{operands}", f"{words}: {text}", rows_read(operands, change))
 
 
 def _blocks() -> Iterator[Hypothesis]:
@@ -137,7 +137,7 @@ def _blocks() -> Iterator[Hypothesis]:
     for b in (1, 2, 4, 8, 16):
         for half in (4, 8, 16):
             for low in (True, False):
-                for operands, words in _OPERANDS.items():
+                for operands, words in OPERANDS.items():
 
                     def partly(
                         at: Any, rows: np.ndarray, x: str, b: int = b, half: int = half, low: bool = low
@@ -152,16 +152,16 @@ def _blocks() -> Iterator[Hypothesis]:
                     yield Hypothesis(
                         f"layout.rows-xor-{b}-{'low' if low else 'high'}-{half}-{operands}",
                         text,
-                        _rows(operands, partly),
+                        rows_read(operands, partly),
                     )
     for b in (4, 8, 16, 32):
-        for operands, words in _OPERANDS.items():
+        for operands, words in OPERANDS.items():
 
             def turned(at: Any, rows: np.ndarray, x: str, b: int = b) -> np.ndarray:
                 return _blocks_transposed(rows, b)
 
             text = f"each {b} by {b} block of {words} is read transposed"
-            yield Hypothesis(f"layout.blocks-transposed-{b}-{operands}", text, _rows(operands, turned))
+            yield Hypothesis(f"layout.blocks-transposed-{b}-{operands}", text, rows_read(operands, turned))
     strides: dict[str, tuple[str, Callable[[int], int]]] = {
         "d+8": ("head_dim + 8", lambda d: d + 8),
         "d-8": ("head_dim - 8", lambda d: d - 8),
@@ -172,23 +172,23 @@ def _blocks() -> Iterator[Hypothesis]:
         **{str(n): (str(n), lambda d, n=n: n) for n in (16, 32, 64, 128)},
     }
     for name, (text, stride) in strides.items():
-        for operands, words in _OPERANDS.items():
+        for operands, words in OPERANDS.items():
             for size in (16, 32, 64, 128):
 
                 def strided(at: Any, rows: np.ndarray, x: str, stride: Any = stride, size: int = size) -> np.ndarray:
                     return _strided(rows, rows.shape[-1], stride(rows.shape[-1]), size)
 
                 words_ = f"tiles of {size} rows of {words} are read with a row stride of {text}"
-                yield Hypothesis(f"layout.stride-{name}-{size}-{operands}", words_, _rows(operands, strided))
+                yield Hypothesis(f"layout.stride-{name}-{size}-{operands}", words_, rows_read(operands, strided))
     for pad in (1, 2, 4, 8, 16):
-        for operands, words in _OPERANDS.items():
+        for operands, words in OPERANDS.items():
             for size in (16, 32, 64, 128):
 
                 def unpadded(at: Any, rows: np.ndarray, x: str, pad: int = pad, size: int = size) -> np.ndarray:
                     return _strided(rows, rows.shape[-1] + pad, rows.shape[-1], size)
 
                 words_ = f"tiles of {size} rows of {words}, which lie {pad} elements apart, are read as if they did not"
-                yield Hypothesis(f"layout.unpadded-{pad}-{size}-{operands}", words_, _rows(operands, unpadded))
+                yield Hypothesis(f"layout.unpadded-{pad}-{size}-{operands}", words_, rows_read(operands, unpadded))
 
 
 def _pitches() -> Iterator[Hypothesis]:
@@ -210,7 +210,7 @@ def _pitches() -> Iterator[Hypothesis]:
                 return flat[..., place]
 
             yield Hypothesis(
-                f"layout.pitch-{name}-{operands}", f"rows of {words} are read {text} apart", _rows(operands, apart)
+                f"layout.pitch-{name}-{operands}", f"rows of {words} are read {text} apart", rows_read(operands, apart)
             )
     for b in (16, 32, 64, 128):
         for operands in ("k", "v", "kv"):
@@ -223,18 +223,18 @@ def _pitches() -> Iterator[Hypothesis]:
                     read[..., keys, :][..., inside, :] = rows[..., places[inside], :]
                 return read
 
-            text = f"tiles of {_OPERANDS[operands]} are read {b} keys apart"
-            yield Hypothesis(f"layout.tiles-apart-{b}-{operands}", text, _rows(operands, begun))
+            text = f"tiles of {OPERANDS[operands]} are read {b} keys apart"
+            yield Hypothesis(f"layout.tiles-apart-{b}-{operands}", text, rows_read(operands, begun))
     for b in (2, 4, 8, 16):
-        for operands, words in _OPERANDS.items():
+        for operands, words in OPERANDS.items():
 
             def quadrants(at: Any, rows: np.ndarray, x: str, b: int = b) -> np.ndarray:
-                return _quadrants(rows, b)
+                return quadrants_swapped(rows, b)
 
             text = (
                 f"in each {2 * b} by {2 * b} block of {words} the upper right and the lower left {b} by {b} are swapped"
             )
-            yield Hypothesis(f"layout.quadrants-{b}-{operands}", text, _rows(operands, quadrants))
+            yield Hypothesis(f"layout.quadrants-{b}-{operands}", text, rows_read(operands, quadrants))
     for b in (4, 8, 16):
         for m in (8, 16, 32):
             for low in (True, False):
@@ -250,7 +250,7 @@ def _pitches() -> Iterator[Hypothesis]:
                 yield Hypothesis(f"layout.anew-{m}-{'low' if low else 'high'}-{b}", text, (edit,))
 
 
-def _quadrants(x: np.ndarray, b: int) -> np.ndarray:
+def quadrants_swapped(x: np.ndarray, b: int) -> np.ndarray:
     """Both off-diagonal quadrants of each 2b by 2b block swapped; behind the ends of x lie zeros."""
     n, m = x.shape[-2:]
     rows, cols = -(-n // (2 * b)) * 2, -(-m // (2 * b)) * 2

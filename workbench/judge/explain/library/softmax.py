@@ -104,6 +104,9 @@ def _probs() -> Iterator[Hypothesis]:
         yield _of(f"probs-{name}", f"probs are {text}", edit)
         both = altered("correction", lambda at, c, n=power: c**n)
         yield _of(f"exp-{name}", f"probs and correction are {text}", edit, both)
+    again = lambda at, x: x ** at("scale")  # noqa: E731
+    edits = altered("probs", again), altered("correction", again)
+    yield _of("exp-scaled", "probs and correction are exp of differences that are scaled once more", *edits)
     for value in (-10.0, -20.0, -50.0, -80.0, -87.0, -88.0, -104.0):
         clamped = altered("probs", lambda at, p, v=value: np.maximum(p, math.exp(v)))
         text = f"the argument of exp is at least {value:g}, so that masked keys weigh its exp"
