@@ -34,6 +34,20 @@ def test_a_fault_is_named_right_whatever_is_known(results):
         assert got == dict.fromkeys(score.COUNTS, 1) | {"wrong": 0, "unknown": 0} and counts["names"] == []
 
 
+def test_of_a_kernel_its_own_faults_are_run_with_what_is_known(monkeypatch):
+    asked = []
+
+    def rows(function, items, jobs):
+        asked.append((list(items), function.keywords["known"]))
+        return iter([{"known": {}}] * len(items))
+
+    monkeypatch.setattr(score, "spread", rows)
+    score.measure(1, kernels=["flash_tensor"], known=["full"])
+    (faults, known), (right, also) = asked
+    assert {CATALOGUE[one].kernel for one in faults} == {"flash_tensor"} and known == also == ["full"]
+    assert right == ["flash_tensor"]
+
+
 def test_right_kernels_have_no_cause(results):
     assert {row["of"] for row in results["right"]} == {"splits-even", "flash", "split_k", "fp8"}
     assert all(row["runs"] == 2 and row["explained"] == 0 for row in results["right"])

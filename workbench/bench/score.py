@@ -56,9 +56,17 @@ COUNTS = ("runs", "effective", "visible", "detected", "origin", "named", "right"
 RUN_S, BUILD_S = 8.0, 5.0
 
 
-def measure(per_fault: int = 5, seed: int = 0, jobs: int = 1, faults: Sequence[str] = FAULTS) -> dict[str, Any]:
+def measure(
+    per_fault: int = 5,
+    seed: int = 0,
+    jobs: int = 1,
+    kernels: Sequence[str] = (),
+    known: Sequence[str] = (),
+    *,
+    faults: Sequence[str] = FAULTS,
+) -> dict[str, Any]:
     """The JSON document of one campaign on the emulator, the same for any number of `jobs` (processes) where no search
-    runs out of time.
+    runs out of time. `kernels`: whose faults, `known`: with what known; all where none are named.
 
     `faults`: a row for each with, by what is known (KNOWN), of so many `runs`: `effective`, in which a dumped bit
     differs from the clean kernel's; `visible`, those whose error is twice the clean kernel's; `detected`; `origin`, at
@@ -66,10 +74,13 @@ def measure(per_fault: int = 5, seed: int = 0, jobs: int = 1, faults: Sequence[s
     `seconds` of the longest search. `benign` and `correct`: runs, and those that were explained.
     """
     estimate_s = (BUILD_S + RUN_S * per_fault) / jobs
-    rows = spread(partial(fault_row, runs=per_fault, seed=seed), list(faults), jobs)
+    faults = [one for one in faults if not kernels or CATALOGUE[one].kernel in kernels]
+    changes = [one for one in BENIGN if not kernels or BENIGN[one].kernel in kernels]
+    rows = spread(partial(fault_row, runs=per_fault, seed=seed, known=known), faults, jobs)
     found = gathered(f"explain {per_fault} runs of each of {len(faults)} faults", estimate_s * len(faults), rows, _said)
-    quiet = spread(partial(_quiet_row, runs=per_fault, seed=seed), [*BENIGN, "flash", "split_k", "fp8"], jobs)
-    benign = gathered("explain what is right", estimate_s * (len(BENIGN) + 3), quiet)
+    right = [*changes, *(kernels or ("flash", "split_k", "fp8"))]
+    quiet = spread(partial(_quiet_row, runs=per_fault, seed=seed, known=known), right, jobs)
+    benign = gathered("explain what is right", estimate_s * len(right), quiet)
     return {"schema": SCHEMA, "seed": seed, "faults": found, "all_faults": _total(found), "right": benign}
 
 
@@ -154,13 +165,13 @@ def _total(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def fault_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
+def fault_row(fault_id: str, *, runs: int, seed: int, known: Sequence[str] = ()) -> dict[str, Any]:
     """A row of `faults`."""
     fault, random = CATALOGUE[fault_id], np.random.default_rng(seed)
     cases = [showing(fault, random) for _ in range(runs + FRESH)]
     faulty = [run(fault.kernel, case, faults=[fault.id], backend="emulator") for case in cases]
     clean = [run(fault.kernel, case, backend="emulator") for case in cases[:runs]]
-    known = {
+    counts = {
         name: counted(
             name,
             [view(x) for x in faulty[:runs]],
@@ -169,9 +180,14 @@ def fault_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
             _origins(fault),
             [Supposed(x.case.block_k or x.case.seqlen_k, x.case.splits or 1) for x in faulty[runs:]],
         )
-        for name, view in KNOWN.items()
+        for name, view in _views(known).items()
     }
-    return {"fault": fault.id, "kernel": fault.kernel, "known": known}
+    return {"fault": fault.id, "kernel": fault.kernel, "known": counts}
+
+
+def _views(known: Sequence[str]) -> Mapping[str, Callable[[Trace], Trace]]:
+    """Those of KNOWN with these names; all where there are none."""
+    return {name: view for name, view in KNOWN.items() if not known or name in known}
 
 
 def _origins(fault: Fault) -> tuple[str, ...]:
@@ -261,16 +277,16 @@ def _alone(trace: Trace) -> Trace:
     return replace(found, rerun=lambda case, inputs=None: _alone(again(case.but(**cut), inputs)))
 
 
-def _quiet_row(name: str, *, runs: int, seed: int) -> dict[str, Any]:
+def _quiet_row(name: str, *, runs: int, seed: int, known: Sequence[str]) -> dict[str, Any]:
     """Runs of a benign change, or of a clean kernel, and those that were explained."""
     random = np.random.default_rng(seed)
     change = BENIGN[name] if name in BENIGN else None
     like = change or next(fault for fault in CATALOGUE.values() if fault.kernel == name and not fault.needs)
-    explained = 0
+    explained, views = 0, _views(known)
     for _ in range(runs):
         case = showing(like, random)
         trace = run(like.kernel, case, faults=[name] if change else [], backend="emulator")
-        for view in KNOWN.values():
+        for view in views.values():
             judged = diff(view(trace))
             explained += bool(explain(judged.trace, judged.stages, seconds=2.0).causes)
-    return {"of": name, "runs": runs * len(KNOWN), "explained": explained}
+    return {"of": name, "runs": runs * len(views), "explained": explained}

@@ -12,6 +12,8 @@ from workbench.cli.options import json_option
 @click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each fault [5]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
+@click.option("--kernel", "kernels", multiple=True, help="A kernel whose faults are run; may be repeated [all]")
+@click.option("--known", multiple=True, help="What is known of a run, such as full or lean; may be repeated [all]")
 @click.option("--independent", is_flag=True, help="Instead, kernels whose bugs were written without a look at this one")
 @click.option("--pairs", type=click.IntRange(min=1), help="Instead, so many random pairs of faults at once")
 @click.option(
@@ -25,6 +27,8 @@ def score(
     per_fault: int,
     seed: int,
     jobs: int,
+    kernels: tuple[str, ...],
+    known: tuple[str, ...],
     independent: bool,
     pairs: int | None,
     left_out: bool,
@@ -39,12 +43,18 @@ def score(
     from workbench.bench import pairs as bench_pairs
     from workbench.bench import score as bench_score
     from workbench.bench import symptoms as bench_symptoms
+    from workbench.cuda.kernels import KERNELS
     from workbench.progress import shown
     from workbench.refusal import Refusal
     from workbench.report.text import show
 
     if independent + left_out + symptoms + (pairs is not None) > 1:
         raise Refusal("--independent, --pairs, --left-out and --symptoms are campaigns of their own; got several")
+    if (kernels or known) and (independent or left_out or symptoms or pairs is not None):
+        raise Refusal("--kernel and --known are of the campaign on faults of the catalogue; got another campaign")
+    for flag, names, allowed in (("--kernel", kernels, KERNELS), ("--known", known, bench_score.KNOWN)):
+        if other := [name for name in names if name not in allowed]:
+            raise Refusal(f"{flag} takes {', '.join(allowed)}; got {other[0]}")
     tables = bench_score.tables
     with shown():
         if pairs is not None:
@@ -56,7 +66,7 @@ def score(
         elif independent:
             results = bench_score.measure_independent(per_fault, seed, jobs)
         else:
-            results = bench_score.measure(per_fault, seed, jobs)
+            results = bench_score.measure(per_fault, seed, jobs, kernels, known)
     if as_json:
         return click.echo(json.dumps(results))
     for rows in tables(results):
