@@ -120,7 +120,6 @@ def faults() -> Iterator[tuple[str, Callable]]:
     yield "layout.probs-float16-as-bfloat16", kernel(p=lambda p: p.view(ml_dtypes.bfloat16))
     yield "layout.probs-quadrants-8", kernel(p=quadrants)
     yield "layout.lost-high-8", kernel(qk=lost)
-    yield "layout.sum-of-lane", kernel(lanes=True)
 
 
 @pytest.mark.parametrize(("name", "function"), [pytest.param(*one, id=one[0]) for one in faults()])

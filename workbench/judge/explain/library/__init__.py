@@ -15,6 +15,7 @@ from workbench.judge.explain.library import (
     dropout,
     factor,
     fragments,
+    lanes,
     latent,
     layout,
     mask,
@@ -52,7 +53,7 @@ FAMILIES = {
     "merge": lambda: chain(merge.hypotheses(), ranks.hypotheses()),
     "output": output.hypotheses,
     "factor": factor.hypotheses,
-    "layout": lambda: chain(layout.hypotheses(), fragments.hypotheses()),
+    "layout": lambda: chain(layout.hypotheses(), fragments.hypotheses(), lanes.hypotheses()),
     "precision": precision.hypotheses,
     "codes": codes.hypotheses,
 }

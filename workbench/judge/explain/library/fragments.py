@@ -36,7 +36,6 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _swizzled()
     yield from _packed()
     yield from _products()
-    yield from _lanes()
 
 
 def _swizzled() -> Iterator[Hypothesis]:
@@ -97,27 +96,3 @@ def _products() -> Iterator[Hypothesis]:
 
             text = f"in the {'first' if low else 'last'} {b} of every {2 * b} keys the dot products are 0"
             yield Hypothesis(f"layout.lost-{'low' if low else 'high'}-{b}", text, (altered("qk", lost),))
-
-
-def _lanes() -> Iterator[Hypothesis]:
-    """Sums of a row that lie in four lanes: lane t has columns 2 t and 2 t + 1 of every eight, of scores and of out."""
-
-    def own(at: Any) -> np.ndarray:
-        top = at("row_max")[..., None]
-        weights = np.where(at("scores") == -np.inf, 0.0, np.exp(at("scores") - top))
-        # a lane whose keys all weigh too little divides by 0: exp2 of a GPU (ex2.approx.ftz) makes no subnormal numbers
-        weights = np.where(weights < np.finfo(np.float32).tiny, 0.0, weights)
-        lane = np.arange(weights.shape[-1]) % 8 // 2
-        return np.stack([weights[..., lane == t].sum(-1) for t in range(4)], axis=-1)
-
-    def divided(at: Any, x: np.ndarray) -> np.ndarray:
-        sums = own(at)[..., np.arange(x.shape[-1]) % 8 // 2]
-        return np.where(sums > 0, x * at("row_sum")[..., None] / sums, 0.0)
-
-    def logged(at: Any, x: np.ndarray) -> np.ndarray:
-        return at("row_max") + np.log(own(at)[..., 0])
-
-    also = ("row_sum", "scores", "row_max")
-    edits = altered("out", divided, *also), altered("lse", logged, *also[1:])
-    yield Hypothesis("layout.sum-of-lane", "each of four lanes divides by its own part of row_sum", edits)
-    yield Hypothesis("layout.sum-of-first-lane", "lse is of the part of row_sum in the first of four lanes", edits[1:])

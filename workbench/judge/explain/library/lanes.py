@@ -1,0 +1,98 @@
+"""Maxima and sums of rows that lie in four lanes each, and are not put together over all of them."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.explain.hypothesis import Hypothesis, altered
+
+#: lanes that share what they have of a row -> as words, the group of a lane, how many groups there are
+GROUPS: tuple[tuple[str, str, Callable[[np.ndarray], np.ndarray], int], ...] = (
+    ("lane", "each of four lanes", lambda lane: lane, 4),
+    ("pair", "each pair of four lanes, 0 and 1, 2 and 3,", lambda lane: lane // 2, 2),
+    ("other-pair", "each pair of four lanes, 0 and 2, 1 and 3,", lambda lane: lane % 2, 2),
+)
+
+
+def hypotheses() -> Iterator[Hypothesis]:
+    """All of them, the plainest first."""
+    yield from _sums()
+    yield from _maxima()
+
+
+def _lane(columns: int) -> np.ndarray:
+    """The lane of each column of a fragment, of scores and of out: lane t has 2 t and 2 t + 1 of every eight."""
+    return np.arange(columns) % 8 // 2
+
+
+def _weights(scores: np.ndarray, top: np.ndarray) -> np.ndarray:
+    """exp(scores - top) as exp2 of a GPU (ex2.approx.ftz) makes it, without subnormal numbers."""
+    weights = np.where(scores == -np.inf, 0.0, np.exp(scores - top))
+    return np.where(weights < np.finfo(np.float32).tiny, 0.0, weights)
+
+
+def _sums() -> Iterator[Hypothesis]:
+    for id_, words, group, count in GROUPS:
+
+        def own(at: Any, group: Any = group, count: int = count) -> np.ndarray:
+            weights = _weights(at("scores"), at("row_max")[..., None])
+            of = group(_lane(weights.shape[-1]))
+            return np.stack([weights[..., of == g].sum(-1) for g in range(count)], axis=-1)
+
+        def divided(at: Any, x: np.ndarray, own: Any = own, group: Any = group) -> np.ndarray:
+            sums = own(at)[..., group(_lane(x.shape[-1]))]
+            return np.where(sums > 0, x * at("row_sum")[..., None] / sums, 0.0)
+
+        def logged(at: Any, x: np.ndarray, own: Any = own) -> np.ndarray:
+            return at("row_max") + np.log(own(at)[..., 0])
+
+        edits = altered("out", divided, "row_sum", "scores", "row_max"), altered("lse", logged, "scores", "row_max")
+        yield Hypothesis(f"layout.sum-of-{id_}", f"{words} divides by its own part of row_sum", edits)
+        text = f"lse is of the part of row_sum that the first has, where {words} has its own"
+        yield Hypothesis(f"layout.sum-of-first-{id_}", text, edits[1:])
+
+
+def _maxima() -> Iterator[Hypothesis]:
+    for id_, words, group, count in GROUPS:
+
+        def tops(at: Any, group: Any = group, count: int = count) -> list[tuple[slice, np.ndarray]]:
+            """The keys of this split's tiles until this one, with the maximum of each group so far, [..., q, group]."""
+            scores, before, tiles = at.whole("scores"), dict(at.tiling.order), [at.tile[0]]
+            while before[tiles[-1]] is not None:
+                tiles.append(before[tiles[-1]])
+            of, found, top = group(_lane(scores.shape[-1])), [], -np.inf
+            for keys in (at.tiling.keys[tile] for tile in reversed(tiles)):
+                own = [scores[..., keys][..., of[keys] == g].max(-1, initial=-np.inf) for g in range(count)]
+                top = np.maximum(top, np.stack(own, axis=-1))
+                found.append((keys, top))
+            return found
+
+        def of_first(at: Any, x: np.ndarray, tops: Any = tops) -> np.ndarray:
+            return tops(at)[-1][1][..., 0]
+
+        def weighed(at: Any, x: np.ndarray, tops: Any = tops, group: Any = group) -> np.ndarray:
+            return _weights(at("scores"), tops(at)[-1][1][..., group(_lane(x.shape[-1]))])
+
+        def summed(at: Any, x: np.ndarray, tops: Any = tops, group: Any = group, count: int = count) -> np.ndarray:
+            probs, seen = at.whole("probs"), tops(at)
+            of, sums = group(_lane(probs.shape[-1])), np.zeros((*x.shape, count))
+            for (keys, top), (_, then) in pairwise(seen):
+                own = [probs[..., keys][..., of[keys] == g].sum(-1) for g in range(count)]
+                sums = (sums + np.stack(own, axis=-1)) * _weights(top, then)
+            return x - at("correction") * at("-row_sum") + sums.sum(-1)
+
+        def rescaled(at: Any, x: np.ndarray, tops: Any = tops, group: Any = group) -> np.ndarray:
+            *earlier, (_, now) = tops(at)
+            before = earlier[-1][1] if earlier else np.full_like(now, -np.inf)
+            correction = _weights(before, now)[..., group(_lane(x.shape[-1]))]
+            return x + (correction - at("correction")[..., None]) * at("-acc")
+
+        edits = (
+            altered("row_max", of_first, "scores"),
+            altered("probs", weighed, "scores"),
+            altered("row_sum", summed, "scores", "probs", "correction", "-row_sum"),
+            altered("acc", rescaled, "scores", "correction", "-acc"),
+        )
+        yield Hypothesis(f"layout.max-of-{id_}", f"{words} goes on with a maximum of its own", edits)
