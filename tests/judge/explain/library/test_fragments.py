@@ -25,15 +25,7 @@ def same(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def by_lane(p: np.ndarray) -> np.ndarray:
-    """The sums of columns 2 t and 2 t + 1 of every eight, [b, h, q, t]."""
-    found = np.zeros((*p.shape[:-1], 4), np.float32)
-    for column in range(p.shape[-1]):
-        found[..., column % 8 // 2] += p[..., column]
-    return found
-
-
-def kernel(*, k: Change = same, v: Change = same, qk: Change = same, p: Change = same, lanes: bool = False) -> Callable:
+def kernel(*, k: Change = same, v: Change = same, qk: Change = same, p: Change = same) -> Callable:
     """Attention with changes of what is read as K and V, of the dot products, and of the probs that meet V."""
 
     def attention(q, key, value, *, scale, causal):  # noqa: ANN001, ANN202
@@ -43,12 +35,8 @@ def kernel(*, k: Change = same, v: Change = same, qk: Change = same, p: Change =
         top = scores.max(-1)
         probs = np.exp(scores - top[..., None])
         sums, cast = probs.sum(-1), probs.astype(np.float16)
-        out, lse = p(cast).astype(np.float32) @ values, top + np.log(sums)
-        if lanes:
-            of_lane = by_lane(probs)
-            out, lse = out / of_lane[..., np.arange(out.shape[-1]) % 8 // 2], top + np.log(of_lane[..., 0])
-        else:
-            out /= sums[..., None]
+        out = p(cast).astype(np.float32) @ values / sums[..., None]
+        lse = top + np.log(sums)
         return {
             "qk": products,
             "row_sum": sums[..., None],
