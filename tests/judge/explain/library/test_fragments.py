@@ -17,7 +17,7 @@ from workbench.judge.explain.search import singles
 CASE = Case(heads=2, seqlen_q=37, seqlen_k=51, head_dim=40, dtype="float16", seed=3)
 LAYOUT = library(["layout"])
 #: where probs change places instead of rows of v, which is the same
-SAME = {"layout.rows-xor-1-high-8-v": {"layout.probs_cast-columns-xor-1-high-8"}}
+SAME = {"layout.rows-pairs-swapped-high-8-v": {"layout.probs_cast-columns-pairs-swapped-high-8"}}
 Change = Callable[[np.ndarray], np.ndarray]
 
 
@@ -102,7 +102,10 @@ def faults() -> Iterator[tuple[str, Callable]]:
     yield "layout.swizzle-16-r // 2 & 3-k", kernel(k=lambda x: chunked(x, 16, lambda r: r >> 1 & 3))
     yield "layout.swizzle-4-(r ^ r + 1) & 7-v", kernel(v=lambda x: chunked(x, 4, lambda r: (r ^ r + 1) & 7))
     yield "layout.rows-xor-1-filled-v", kernel(v=lambda x: gathered(x, lambda i: i ^ 1, -2))
-    yield "layout.rows-xor-1-high-8-v", kernel(v=lambda x: gathered(x, lambda i: i ^ 1 if i % 16 > 7 else i, -2))
+    yield (
+        "layout.rows-pairs-swapped-high-8-v",
+        kernel(v=lambda x: gathered(x, lambda i: i ^ 1 if i % 16 > 7 else i, -2)),
+    )
     yield "layout.dims-slid-8-2-16-k", kernel(k=lambda x: gathered(x, lambda i: i - 6 if i % 16 > 7 else i, -1))
     yield "layout.dims-slid-16-8-64-k", kernel(k=lambda x: gathered(x, lambda i: i // 16 * 8 + i % 16, -1))
     yield "layout.probs-float16-as-bfloat16", kernel(p=lambda p: p.view(ml_dtypes.bfloat16))

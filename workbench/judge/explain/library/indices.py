@@ -81,7 +81,7 @@ def permutations() -> Iterator[Indexing]:
         yield Indexing(f"until-{b}", f"as 0 from {b} on", lambda i, n, b=b: np.where(i < b, i, -1))
     for b in (8, 16):
         yield Indexing(
-            f"xor-1-high-{b}",
+            f"pairs-swapped-high-{b}",
             f"swapped in pairs in the upper half of each {2 * b}",
             lambda i, n, b=b: np.where(i % (2 * b) < b, i, np.where(i ^ 1 < n, i ^ 1, -1)),
         )
