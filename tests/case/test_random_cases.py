@@ -14,7 +14,7 @@ from workbench.explore.strategies import cases
 def test_correct_kernel_is_never_called_wrong(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_few_builds(monkeypatch)
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     @given(cases(kernel, scale=st.none() | st.floats(-2, 2, width=32)), st.booleans())
     @example(Case(seqlen=1, head_dim=1, scale=9.640933434554741e-43, block_q=16, block_k=16), False)
     @example(Case(seqlen=40, head_dim=8, input_std=1e-20, block_q=16, block_k=16), False)

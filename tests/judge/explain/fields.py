@@ -1,7 +1,7 @@
 """FlashAttention in NumPy's float32 with every field of a case, of which any part may be another: a fault."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,16 @@ def judged(case: Case, fault: Fault, *, dump: bool = True, inputs: Arrays | None
 
 def named(case: Case, fault: Fault, **options: Any) -> set[str]:
     """The hypotheses of these families that reproduce all that is wrong of a faulty run, as near as any."""
-    d = judged(case, fault, **options)
+    return fitting(judged(case, fault, **options), OF_FIELDS)
+
+
+def fitting(d: Diff, families: Collection[str]) -> set[str]:
+    """The hypotheses of some families that reproduce all that is wrong in a bug, as near as any."""
     assert d.verdict == "bug"
     scene = Scene.of(d.trace)
     wrong = {name: d[name].decisive.outside for name in d.origins}
     with np.errstate(all="ignore"):
-        among = library([name for name in scene.families if name in OF_FIELDS])
+        among = library([name for name in scene.families if name in families])
         fits = singles(scene, wrong, time.thread_time() + SECONDS, among).fits
     whole = [one for one in fits if {*one.stages} == {*wrong}]
     nearest = min((one.residual for one in whole), default=0.0)

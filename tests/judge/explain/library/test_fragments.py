@@ -6,16 +6,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.judge.explain.fields import fitting
 from workbench import Case, diff
 from workbench.foreign.run import run
-from workbench.judge.explain.library import library
 from workbench.judge.explain.library.indices import permutations
-from workbench.judge.explain.scene import Scene
-from workbench.judge.explain.search import singles
 
 #: neither the keys nor the dims are whole blocks of 16 or 64
 CASE = Case(heads=2, seqlen_q=37, seqlen_k=51, head_dim=40, dtype="float16", seed=3)
-LAYOUT = library(["layout"])
 #: where probs change places instead of rows of v, which is the same
 SAME = {"layout.rows-pairs-swapped-high-8-v": {"layout.probs_cast-columns-pairs-swapped-high-8"}}
 Change = Callable[[np.ndarray], np.ndarray]
@@ -46,18 +43,6 @@ def kernel(*, k: Change = same, v: Change = same, qk: Change = same, p: Change =
         }
 
     return attention
-
-
-def names(function: Callable) -> set[str]:
-    """The hypotheses of the family that reproduce all that is wrong, as near as any."""
-    d = diff(run(function, CASE))
-    assert d.verdict == "bug"
-    scene = Scene.of(d.trace)
-    with np.errstate(all="ignore"):
-        fits = singles(scene, {name: d[name].decisive.outside for name in d.origins}, np.inf, LAYOUT).fits
-    whole = [one for one in fits if {*one.stages} == {*d.origins}]
-    nearest = min((one.residual for one in whole), default=0.0)
-    return {one.hypothesis.id for one in whole if one.residual <= 4 * nearest + 0.02}
 
 
 def chunked(x: np.ndarray, size: int, by: Callable[[int], int]) -> np.ndarray:
@@ -115,7 +100,7 @@ def faults() -> Iterator[tuple[str, Callable]]:
 
 @pytest.mark.parametrize(("name", "function"), [pytest.param(*one, id=one[0]) for one in faults()])
 def test_a_fault_is_named_and_nothing_else_fits(name: str, function: Callable) -> None:
-    assert names(function) == {name, *SAME.get(name, ())}
+    assert fitting(diff(run(function, CASE)), ["layout"]) == {name, *SAME.get(name, ())}
 
 
 def test_a_right_kernel_is_right() -> None:

@@ -5,11 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.judge.explain.fields import fitting
 from workbench import Case, diff
 from workbench.foreign.run import run
-from workbench.judge.explain.library import library
-from workbench.judge.explain.scene import Scene
-from workbench.judge.explain.search import singles
 
 BLOCK = 16
 CASE = Case(heads=2, seqlen_q=21, seqlen_k=45, head_dim=24, dtype="float16", seed=5, scale=0.9)
@@ -62,12 +60,7 @@ def kernel(group: Callable[[np.ndarray], np.ndarray], of_max: bool, of_sum: bool
 def test_lanes_that_are_not_put_together_are_named(name: str, of_max: bool, of_sum: bool) -> None:
     d = diff(run(kernel(GROUPS[name], of_max, of_sum), CASE, contract=TOLD))
     assert d.origins == (("row_max", "probs", "row_sum", "acc") if of_max else ("out", "lse"))
-    scene = Scene.of(d.trace)
-    with np.errstate(all="ignore"):
-        fits = singles(scene, {x: d[x].decisive.outside for x in d.origins}, np.inf, library(["layout"])).fits
-    assert [one.hypothesis.id for one in fits if {*one.stages} == {*d.origins}] == [
-        f"layout.{'max' if of_max else 'sum'}-of-{name}"
-    ]
+    assert fitting(d, ["layout"]) == {f"layout.{'max' if of_max else 'sum'}-of-{name}"}
 
 
 def test_put_together_it_is_right() -> None:

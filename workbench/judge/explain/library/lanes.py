@@ -33,13 +33,25 @@ def _weights(scores: np.ndarray, top: np.ndarray) -> np.ndarray:
     return np.where(weights < np.finfo(np.float32).tiny, 0.0, weights)
 
 
+def _of_groups(x: np.ndarray, of: np.ndarray, count: int, put: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """What `put` makes of the columns of each group, [..., group]; `of`: the group of each column."""
+    return np.stack([put(x[..., of == g]) for g in range(count)], axis=-1)
+
+
+def _sum(x: np.ndarray) -> np.ndarray:
+    return x.sum(-1)
+
+
+def _largest(x: np.ndarray) -> np.ndarray:
+    return x.max(-1, initial=-np.inf)
+
+
 def _sums() -> Iterator[Hypothesis]:
     for id_, words, group, count in GROUPS:
 
         def own(at: Any, group: Any = group, count: int = count) -> np.ndarray:
             weights = _weights(at("scores"), at("row_max")[..., None])
-            of = group(_lane(weights.shape[-1]))
-            return np.stack([weights[..., of == g].sum(-1) for g in range(count)], axis=-1)
+            return _of_groups(weights, group(_lane(weights.shape[-1])), count, _sum)
 
         def divided(at: Any, x: np.ndarray, own: Any = own, group: Any = group) -> np.ndarray:
             sums = own(at)[..., group(_lane(x.shape[-1]))]
@@ -64,8 +76,7 @@ def _maxima() -> Iterator[Hypothesis]:
                 tiles.append(before[tiles[-1]])
             of, found, top = group(_lane(scores.shape[-1])), [], -np.inf
             for keys in (at.tiling.keys[tile] for tile in reversed(tiles)):
-                own = [scores[..., keys][..., of[keys] == g].max(-1, initial=-np.inf) for g in range(count)]
-                top = np.maximum(top, np.stack(own, axis=-1))
+                top = np.maximum(top, _of_groups(scores[..., keys], of[keys], count, _largest))
                 found.append((keys, top))
             return found
 
@@ -79,8 +90,7 @@ def _maxima() -> Iterator[Hypothesis]:
             probs, seen = at.whole("probs"), tops(at)
             of, sums = group(_lane(probs.shape[-1])), np.zeros((*x.shape, count))
             for (keys, top), (_, then) in pairwise(seen):
-                own = [probs[..., keys][..., of[keys] == g].sum(-1) for g in range(count)]
-                sums = (sums + np.stack(own, axis=-1)) * _weights(top, then)
+                sums = (sums + _of_groups(probs[..., keys], of[keys], count, _sum)) * _weights(top, then)
             return x - at("correction") * at("-row_sum") + sums.sum(-1)
 
         def rescaled(at: Any, x: np.ndarray, tops: Any = tops, group: Any = group) -> np.ndarray:
