@@ -49,7 +49,8 @@ def _swizzled() -> Iterator[Hypothesis]:
                     return _of_chunks(rows, size, swizzle)
 
                 text = (
-                    f"chunks of {size} elements of {named} are read where another swizzle has them: c ^ ({words}) for c"
+                    f"chunks of {size} elements of {named} are read as if swizzled otherwise: in row r chunk "
+                    f"c ^ ({words}) in place of chunk c"
                 )
                 yield Hypothesis(f"layout.swizzle-{size}-{words}-{operands}", text, rows_read(operands, moved))
 
