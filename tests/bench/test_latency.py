@@ -1,5 +1,6 @@
 """Times taken in turns, and the guard against CUDA graphs that hold only a part of the work, on a GPU that is played."""
 
+import itertools
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -7,7 +8,16 @@ import numpy as np
 import pytest
 
 from workbench.bench import latency
-from workbench.bench.latency import LAUNCHES, Call, captured, in_turns, latencies, unrepeatable
+from workbench.bench.latency import (
+    GRAPH_S,
+    LAUNCHES,
+    Call,
+    Recorded,
+    captured,
+    in_turns,
+    latencies,
+    unrepeatable,
+)
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -71,8 +81,26 @@ def at_once(work):
 
 
 def test_a_graph_that_holds_all_the_work_is_taken(played):
-    graph = captured(doubling(played, first=played.send, second=played.send))
-    assert len(graph) == 2 * LAUNCHES
+    recorded = captured(doubling(played, first=played.send, second=played.send))
+    assert (len(recorded.graph), recorded.launches) == (2 * LAUNCHES, LAUNCHES)
+
+
+@pytest.mark.parametrize(("seconds", "launches"), [(GRAPH_S / 7.5, 7), (3 * GRAPH_S, 1)])
+def test_a_graph_of_long_runs_holds_fewer(played, monkeypatch, seconds, launches):
+    clock = itertools.count(0, seconds)  # told before and after a run
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: next(clock))
+    recorded = captured(doubling(played, first=played.send, second=played.send))
+    assert (len(recorded.graph), recorded.launches) == (2 * launches, launches)
+
+
+def test_what_is_told_is_the_time_of_one_run(played, monkeypatch):
+    event = lambda enable_timing: SimpleNamespace(  # noqa: E731
+        record=int, synchronize=int, elapsed_time=lambda after: 6.0
+    )
+    monkeypatch.setattr(torch.cuda, "Event", event, raising=False)
+    graph = captured(doubling(played, first=played.send, second=played.send)).graph
+    samples = latency.replays([Recorded(graph, 20), Recorded(graph, 3)])
+    assert [set(sample) for sample in samples] == [{300.0}, {2000.0}]  # of 6 ms
 
 
 @pytest.mark.parametrize("outside", ["first", "second", "both"])

@@ -90,6 +90,28 @@ def test_a_row_for_each_kernel_and_each_peer(without_gpu):
     assert wrong(results) and not wrong(results | {"rows": results["rows"][:4]})
 
 
+def test_beside_codes_the_peers_have_float16(without_gpu, monkeypatch):
+    asked, ours = [], steps._ours
+    monkeypatch.setattr(steps, "_ours", lambda name, case: ours(name, SMALL))  # flash, which takes no codes, for fp8
+    monkeypatch.setattr(steps, "_peer", lambda name, case: asked.append(case) or ours(name, SMALL))
+    monkeypatch.setattr(latency, "replays", lambda graphs: [np.array([2.0]) for _ in graphs])
+    case = SMALL.but(codes="e4m3")
+    results = measure(("fp8",), [case])
+    assert asked == [case.but(dtype="float16")] * 2
+    codes, *peers = results["rows"]
+    assert [row["dtype"] for row in results["rows"]] == ["float32", "float16", "float16"]
+    assert codes["kernel_us"] == 2.0 and codes["gb_per_s"] is None
+    # q, k, v and out of 2 heads, 24 rows of 8 dims, 2 bytes each, in 2 us
+    assert [row["gb_per_s"] for row in peers] == pytest.approx([4 * 2 * 24 * 8 * 2 / 2e-6 / 1e9] * 2)
+    assert sentences(results)[0].endswith("; it takes no codes, and has float16")
+
+
+def test_a_peer_of_kernels_on_codes_is_judged_on_floats(monkeypatch):
+    monkeypatch.setattr(steps, "run", lambda *given, device, **options: run(*given, device="cpu", **options))
+    judged, _ = steps._peer("flash", SMALL.but(dtype="float16", codes="e4m3", scale_of="token"))
+    assert (judged.verdict, judged.trace.case.codes) == ("rounding", None)
+
+
 def test_what_is_printed(without_gpu):
     results = measure(("flash", "split_k"), [SMALL])
     words = "--seqlen 24 --heads 2 --head-dim 8 --causal --block-q 16 --block-k 16"

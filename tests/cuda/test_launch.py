@@ -10,7 +10,7 @@ from cuda.bindings import driver
 
 from workbench import Unavailable
 from workbench.cuda import launch
-from workbench.cuda.launch import Array, bound, by_driver, cell, load, parameters
+from workbench.cuda.launch import Array, bound, cell, load, parameters
 from workbench.cuda.tensor_maps import TensorMap
 
 BUILD = SimpleNamespace(source=SimpleNamespace(name="forward"), parameters=("x", "scale", "k"), maps=())
@@ -120,8 +120,3 @@ def test_kernels_for_hopper_are_refused_elsewhere():
         "forward runs on GPUs of compute capability 9.0 (Hopper), and this one has 8.0; `--backend emulator` runs it on "
         "the CPU"
     )
-
-
-@pytest.mark.parametrize(("maps", "dynamic", "expected"), [((), 0, False), ((), 1, True), (("k",), 0, True)])
-def test_who_launches(maps, dynamic, expected):
-    assert by_driver(SimpleNamespace(maps=maps), dynamic) is expected

@@ -160,6 +160,11 @@ def copied(count, kind):
     return Micro(kernel, (x, np.zeros((32, count), x.dtype)), text)
 
 
+def streamed(x, out):
+    t = cuda.threadIdx.x
+    ptx.st_cs_v2_f32(out, (t, 0), ptx.ld_v2_f32(x, 2 * (31 - t)))
+
+
 HALVES = np.random.default_rng(0).standard_normal(64).astype(np.float16).view(np.uint32)
 MICROS = {
     **{name: mma(name) for name in ptx.MMA_TYPES},
@@ -174,6 +179,9 @@ MICROS = {
     "cvt_f32_f16x2": Micro(halves, (HALVES, np.zeros((32, 2), np.float32)), r"cvt\.f32\.f16"),
     "ex2_approx": Micro(powers, (values(), np.zeros((32, 2), np.float32)), r"ex2\.approx\.ftz\.f32"),
     "tanh_approx": Micro(tangents, (values(), np.zeros((32, 2), np.float32)), r"tanh\.approx\.f32"),
+    "st_cs_v2_f32": Micro(
+        streamed, (np.arange(64, dtype=np.float32), np.zeros((32, 2), np.float32)), r"st\.global\.cs\.v2\.f32"
+    ),
     **{f"ld_v{n}_{kind}, st": copied(n, kind) for n in (2, 4) for kind in ("f32", "u32")},
 }
 

@@ -1,9 +1,5 @@
 """Running our kernels: what a case must fit, which machine runs it, and whose inputs it takes."""
 
-import warnings
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,7 +8,6 @@ from workbench import Case, Refusal, Unavailable, run
 from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, PROBE_SETS, absent
 from workbench.cuda import emulator
-from workbench.cuda import run as runs
 from workbench.cuda.flash_build import constants
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
@@ -142,17 +137,3 @@ def test_a_kernel_that_never_finishes_is_refused_with_the_place() -> None:
     )
     assert second == "flash_forward: divergent barrier in block (0, 0, 0)"
     assert len(places) == 2 and all("flash.py:" in place and "cuda.syncthreads reached by" in place for place in places)
-
-
-def test_a_launch_of_few_blocks_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dispatcher:
-        def __getitem__(self, launch: Any) -> Any:
-            return lambda *_: warnings.warn("Grid size 1 will likely result in GPU under-utilization", stacklevel=1)
-
-    made = SimpleNamespace(probes=(), maps=(), for_cuda=Dispatcher)
-    monkeypatch.setattr(runs, "build", lambda *_, **__: made)
-    _, launch = runs._launcher.__wrapped__(KERNELS["flash"], "flash_forward", None, (), (), "cuda", False)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        launch((1, 1, 1), 128, ())
-    assert caught == []

@@ -36,6 +36,8 @@ CASES = tuple(Case(seqlen=seqlen, head_dim=head_dim) for seqlen, head_dim in SHA
 #: verdicts that are not timed
 WRONG = (*ORIGIN_VERDICTS, "untestable")
 PEER = "scaled_dot_product_attention"
+#: the peer's dtype beside kernels on codes, which it does not take
+BESIDE_CODES = "float16"
 #: what of a sample is told, in microseconds: suffix of the name -> percentile
 PERCENTILES = {"us": 50, "min_us": 0, "p10_us": 10, "p90_us": 90}
 #: what is told of a call: `latency` is a whole one, `kernel` the GPU's work alone
@@ -62,10 +64,10 @@ def measure(
     kernel may have said itself (verdict null), and `diff_command` judges it again. Times are medians of so many
     `repeats` or fewer where they take long, with minimum and percentiles, in microseconds:
 
-    - `latency_us`: a whole call from Python until the result is there. Kernels of ours go through numba's dispatcher,
+    - `latency_us`: a whole call from Python until the result is there. Kernels of ours are launched by the driver,
       configured once, on arrays that are on the GPU; codes and scales of fp8 are made before.
-    - `kernel_us`: the GPU's work alone, one of `launches` runs in a replayed CUDA graph; null with the reason in
-      `no_kernel_us`, on a CPU always.
+    - `kernel_us`: the GPU's work alone, one of `launches` runs, or fewer, in a replayed CUDA graph; null with the
+      reason in `no_kernel_us`, on a CPU always.
 
     `torch` has the same of the peer on the same inputs and device, in `dtype`: the case's, or float16 beside
     codes, which are decoded to it. Torch chooses the backend. It is judged too: `refused` says why it is not timed.
@@ -87,7 +89,7 @@ def measure(
         judged_run = partial(_ours, name, **options)
     else:
         judged_run = partial(_foreign, attention, name, backend=backend, **options)
-    peer_dtype = "float16" if ours and KERNELS[name].quantised else None
+    peer_dtype = BESIDE_CODES if ours and KERNELS[name].quantised else None
     with quiet(), nullcontext() if attention is None else running(attention):
         timed = (_row(judged_run, case, peer_dtype or case.dtype, on_gpu) for case in cases)
         rows = gathered(f"judge and time {name} on {len(cases)} cases", CASE_S * len(cases), timed)

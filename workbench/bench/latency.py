@@ -21,8 +21,9 @@ TURNS, RUNS = 4, 50
 WARM_S = 0.05
 #: a turn's runs end early once they have taken this long together
 PATIENCE_S = 0.5
-#: runs of a call in a CUDA graph: the graph's own start is spread over them
-LAUNCHES = 20
+#: runs of a call in a CUDA graph, over which the graph's own start is spread; of fewer, but at least one, where they
+#: would take longer than GRAPH_S together: a start of 10 us is then no more than a 10,000th of them
+LAUNCHES, GRAPH_S = 20, 0.1
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,14 @@ class Call:
     run: Callable[[], Any]  #: on a GPU: sends its work to torch's current stream
     right: Callable[[Any], bool]  #: whether what `run` returned, once it is there, is right
     poisoned: Callable[[], AbstractContextManager[None]]  #: inside, every byte of the inputs is 0xFF: NaN in floats
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Runs of a call in a CUDA graph."""
+
+    graph: Any  #: torch.cuda.CUDAGraph
+    launches: int  #: runs in it
 
 
 def latencies(calls: Sequence[Call], *, on_gpu: bool) -> list[np.ndarray]:
@@ -62,8 +71,8 @@ def unrepeatable(call: Call, *, on_gpu: bool) -> str | None:
     return None if call.right(result) else "another run of it gives another result than the one that was judged"
 
 
-def captured(call: Call) -> Any:
-    """A CUDA graph (torch.cuda.CUDAGraph) of LAUNCHES runs of `call`; or a str: why there is none.
+def captured(call: Call) -> Recorded | str:
+    """A CUDA graph of up to LAUNCHES runs of `call`; or why there is none.
 
     Inputs are poisoned for a run before it is recorded, so that results between its kernels are too, and while it is;
     it is replayed on the true ones. Work that ran at once, outside of the graph, has read the poison, and the result is
@@ -79,10 +88,14 @@ def captured(call: Call) -> Any:
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # the result tells
             call.run()  # makes workspaces too, which no graph can
             _wait()
+            started = time.perf_counter()
+            call.run()
+            _wait()
+            launches = max(1, min(LAUNCHES, int(GRAPH_S / (time.perf_counter() - started))))
             # relaxed: an allocation while it is recorded does no harm, and the result tells what would
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
                 try:
-                    for _ in range(LAUNCHES):
+                    for _ in range(launches):
                         result = call.run()
                 except Exception as error:
                     failures.append(error)
@@ -96,27 +109,27 @@ def captured(call: Call) -> Any:
         return f"no CUDA graph of it could be recorded: {first.strip().splitlines()[0]}"
     if not call.right(result):
         return "a CUDA graph of it, replayed, gives another result: part of its work is not on torch's current stream"
-    return graph
+    return Recorded(graph, launches)
 
 
-def replays(graphs: Sequence[Any]) -> list[np.ndarray]:
-    """Microseconds of one of the LAUNCHES runs in a graph, by the GPU's own events; an array for each of `graphs`."""
+def replays(graphs: Sequence[Recorded]) -> list[np.ndarray]:
+    """Microseconds of one of the runs in a graph, by the GPU's own events; an array for each of `graphs`."""
     import torch
 
-    def timer(graph: Any) -> Callable[[], float]:
+    def timer(recorded: Recorded) -> Callable[[], float]:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
         def timed() -> float:
-            graph.replay()  # the GPU is busy with it while the host sends what is timed
+            recorded.graph.replay()  # the GPU is busy with it while the host sends what is timed
             before.record()
-            graph.replay()
+            recorded.graph.replay()
             after.record()
             after.synchronize()
-            return 1e3 * before.elapsed_time(after) / LAUNCHES
+            return 1e3 * before.elapsed_time(after) / recorded.launches
 
         return timed
 
-    return in_turns([timer(graph) for graph in graphs])
+    return in_turns([timer(recorded) for recorded in graphs])
 
 
 def in_turns(timers: Sequence[Callable[[], float]]) -> list[np.ndarray]:

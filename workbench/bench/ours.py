@@ -4,10 +4,8 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from workbench.bench.latency import Call
 from workbench.case.case import Case
@@ -15,9 +13,8 @@ from workbench.case.options import Options
 from workbench.cuda.build import Build, build
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernel import Constants
-from workbench.cuda.launch import bound, by_driver, loader
+from workbench.cuda.launch import bound, loader
 from workbench.cuda.plan import launches, plan
-from workbench.cuda.quiet import quiet
 from workbench.cuda.run import Memory
 
 
@@ -72,19 +69,7 @@ def _launcher(
     one head_dim share what it is compiled to.
     """
     built = build(file, function, constants, (), faults)
-    if by_driver(built, dynamic):
-        kernel_for = loader(built, constants, dynamic)
-        return built, lambda *given: functools.partial(
-            functools.partial, bound(built, kernel_for(given[-1]), dynamic, *given)
-        )
-    dispatcher = built.for_cuda()
-
-    def configured(grid: Any, threads: int, arguments: Sequence[Any]) -> Callable[[int], Callable[[], None]]:
-        def on(stream: int) -> Callable[[], None]:
-            with quiet():
-                there = cuda.external_stream(stream)
-                return functools.partial(dispatcher[grid, threads, there], *arguments)
-
-        return on
-
-    return built, configured
+    kernel_for = loader(built, constants, dynamic)
+    return built, lambda *given: functools.partial(
+        functools.partial, bound(built, kernel_for(given[-1]), dynamic, *given)
+    )

@@ -1,6 +1,7 @@
 """Kernels of ours beside each other on the same cases, and beside PyTorch's attention: each is judged, then timed.
 
-So the steps from a scalar kernel to one for Hopper are compared (docs/steps.md), and kernels for decoding.
+So the steps from a scalar kernel to one for Hopper are compared (docs/steps.md), kernels for decoding, and those on
+quantised codes (docs/8-bit-codes.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,10 @@ import numpy as np
 
 from workbench.bench import latency
 from workbench.bench.harness import gathered
-from workbench.bench.kernel import PEER, PERCENTILES, WRONG, spread, torch_on_gpu
-from workbench.bench.latency import Call
+from workbench.bench.kernel import BESIDE_CODES, PEER, PERCENTILES, WRONG, spread, torch_on_gpu
+from workbench.bench.latency import Call, Recorded
 from workbench.case.case import Case
+from workbench.case.fields import QUANTISED
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
 from workbench.cuda.quiet import quiet
@@ -56,9 +58,11 @@ def measure(kernels: Sequence[str] = (), cases: Sequence[Case] = CASES) -> dict[
     queries.
 
     `kernel_us` is the median of the GPU's time for one of `launches` runs in a replayed CUDA graph, with minimum and
-    percentiles, of so many `repeats` or fewer where they take long. Calls of a case take turns, and their arrays stay
-    where they are. `tflops` are those of both products at the pairs that the mask leaves, `gb_per_s` is of q, k, v and
-    out, each counted once. `flash_ratio` is the time over that of PyTorch's flash backend: below 1 is faster.
+    percentiles, of so many `repeats`; of fewer, and in smaller graphs, where they take long. Calls of a case take
+    turns, and their arrays stay where they are. `tflops` are those of both products at the pairs that the mask leaves,
+    `gb_per_s` is of q, k, v and out, each counted once, and null of kernels on codes. `flash_ratio` is the time over
+    that of PyTorch's flash backend: below 1 is faster. `dtype` is the case's; of PyTorch's attention beside kernels on
+    codes it is float16.
 
     Refusal for a kernel that is none of ours; Unavailable without torch and without a GPU.
     """
@@ -97,6 +101,8 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
         f"beside {PEER} of torch {results['versions']['torch']} on {results['device']}: median (10th to 90th "
         "percentile); ratios below 1 are faster than its backend"
     ]
+    if other := {row["dtype"] for row in results["rows"] if not row["ours"] and row["dtype"] != row["case"]["dtype"]}:
+        lines[0] += f"; it takes no codes, and has {', '.join(other)}"
     missing = [row for row in results["rows"] if row["refused"]]
     return lines + [f"not timed: {_named(row)}: {_words(row)}: {row['refused']}" for row in missing]
 
@@ -110,15 +116,16 @@ def _rows(kernels: Sequence[str], case: Case) -> list[dict[str, Any]]:
     """A row for each kernel and for each peer."""
     pairs = case.batch * case.heads * int(case.mask().sum())
     vectors = 2 * case.heads * case.seqlen_q + 2 * case.kv_heads * case.seqlen_k
-    bytes_ = case.batch * vectors * case.head_dim * DTYPES[case.dtype].itemsize
+    codes = {name for name in kernels if KERNELS[name].quantised}
+    beside = case.but(dtype=BESIDE_CODES) if codes else case
     rows: list[dict[str, Any]] = []
-    recorded: dict[int, tuple[Any, Call]] = {}  # a graph keeps no memory of what it calls
-    for ours, names in ((True, kernels), (False, PEERS)):
+    recorded: dict[int, tuple[Recorded, Call]] = {}  # a graph keeps no memory of what it calls
+    for ours, names, given in ((True, kernels, case), (False, PEERS, beside)):
         for name in names:
-            row: dict[str, Any] = {"case": case.as_dict(), "name": name, "ours": ours}
+            row: dict[str, Any] = {"case": case.as_dict(), "name": name, "ours": ours, "dtype": given.dtype}
             row |= dict.fromkeys(("settled", "verdict", "origin", "refused", *TIMES, "tflops", "gb_per_s", *RATIOS))
             rows.append(row)
-            found = _recorded(row, name, case)
+            found = _recorded(row, name, given)
             if isinstance(found, str):
                 row["refused"] = found
             else:
@@ -126,14 +133,16 @@ def _rows(kernels: Sequence[str], case: Case) -> list[dict[str, Any]]:
     for i, sample in zip(recorded, latency.replays([graph for graph, _ in recorded.values()]), strict=True):
         rows[i] |= {f"kernel_{suffix}": float(np.percentile(sample, at)) for suffix, at in PERCENTILES.items()}
         rows[i]["tflops"] = 4e-6 * pairs * case.head_dim / rows[i]["kernel_us"]
-        rows[i]["gb_per_s"] = 1e-3 * bytes_ / rows[i]["kernel_us"]
+        if not (rows[i]["ours"] and rows[i]["name"] in codes):
+            bytes_ = case.batch * vectors * case.head_dim * DTYPES[rows[i]["dtype"]].itemsize
+            rows[i]["gb_per_s"] = 1e-3 * bytes_ / rows[i]["kernel_us"]
     for peer in (row for row in rows if not row["ours"] and row["kernel_us"]):
         for row in (row for row in rows if row["kernel_us"]):
             row[f"{peer['name']}_ratio"] = row["kernel_us"] / peer["kernel_us"]
     return rows
 
 
-def _recorded(row: dict[str, Any], name: str, case: Case) -> tuple[Any, Call] | str:
+def _recorded(row: dict[str, Any], name: str, case: Case) -> tuple[Recorded, Call] | str:
     """A CUDA graph of calls that are right, or why there is none; their verdict goes into the row."""
     try:
         judged, call = (_ours if row["ours"] else _peer)(name, case)
@@ -196,7 +205,7 @@ def _peer(name: str, case: Case) -> tuple[Diff, Call]:
     if case.causal and case.diagonal:
         raise Refusal(f"the causal mask of {PEER} begins at the first key, and that of the case ends at the last")
     attention.__name__ = f"{PEER} ({name})"
-    plain = case.but(**dict.fromkeys(("splits", "block_q", "block_k", "probs_dtype")))
+    plain = case.but(**dict.fromkeys(("splits", "block_q", "block_k", "probs_dtype", *QUANTISED)))
     judged = diff(run(attention, plain, arrays="torch", device="cuda"), device=_device(case))
     right = returned[0].clone()
     poisoned = partial(latency.poisoned, calls[0].args)

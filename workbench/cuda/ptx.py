@@ -23,6 +23,7 @@ wants ``alignment=16``.
 ``cp_async_wait_group(n)``      nothing; until at most the last n (a constant) groups are under way; or ``_all()``
 ``ld_v{2,4}_{f32,u32}``         of array, index: neighbours in memory, as a tuple
 ``st_v{2,4}_{f32,u32}``         nothing; stores a tuple, given array, index and tuple
+``st_cs_v2_f32``                the same into a global array, of what is not read again soon: it leaves the caches first
 =============================== ====================================================================================
 """
 
@@ -53,7 +54,8 @@ OPERANDS = {
     "cvt_f32_f16x2": {"packed": uint32},
     **dict.fromkeys(("cvt_f16x2_e4m3x2", "cvt_f16x2_e5m2x2"), {"packed": uint16}),
     **dict.fromkeys(("ex2_approx", "tanh_approx"), {"x": float32}),
-    **{f"st_v{n}_f32": {"values": types.UniTuple(float32, n)} for n in (2, 4)},
+    **{name: {"values": _PAIR} for name in ("st_v2_f32", "st_cs_v2_f32")},
+    "st_v4_f32": {"values": types.UniTuple(float32, 4)},
     **{f"st_v{n}_u32": {"values": types.UniTuple(uint32, n)} for n in (2, 4)},
 }
 
@@ -223,6 +225,19 @@ def _store(name, count, element):
         return signature(types.none, array, index, values), codegen
 
     return store
+
+
+@intrinsic
+def st_cs_v2_f32(typingctx, array, index, values):
+    """Store two float32 into a global array; their lines are the first that a cache gives up."""
+    checked(misplaced("st_cs_v2_f32", array, index) or mismatch("st_cs_v2_f32", (values,)))
+
+    def codegen(context, builder, sig, args):
+        place = address(context, builder, sig.args[:2], args[:2], GLOBAL)
+        asm(builder, "st.global.cs.v2.f32 [$0], {$1, $2};", [], [place, *cgutils.unpack_tuple(builder, args[2])])
+        return context.get_dummy_value()
+
+    return signature(types.none, array, index, values), codegen
 
 
 mma_m16n8k16_f16, mma_m16n8k16_bf16 = _mma("mma_m16n8k16_f16"), _mma("mma_m16n8k16_bf16")

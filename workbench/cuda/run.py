@@ -20,10 +20,9 @@ from workbench.cuda.faults.fault import Fault
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernel import Constants, Kernel
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.launch import bound, by_driver, loader
+from workbench.cuda.launch import bound, loader
 from workbench.cuda.lines import lines_of
 from workbench.cuda.plan import OWN_BUFFERS, launches, plan, requested, settle
-from workbench.cuda.quiet import quiet
 from workbench.machine import versions as versions_of
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.narrow import narrowed
@@ -117,16 +116,8 @@ def _launcher(
     dynamic = kernel.dynamic_bytes(constants, function)
     if backend == "emulator":
         return made, functools.partial(made.for_emulator(), dynamic_shared_bytes=dynamic)
-    if by_driver(made, dynamic):
-        kernel_for = loader(made, constants, dynamic)
-        return made, lambda *given: bound(made, kernel_for(given[-1]), dynamic, *given)(0)
-    dispatcher = made.for_cuda()
-
-    def launch(grid: Any, block: int, arguments: tuple[Any, ...]) -> None:
-        with quiet():
-            dispatcher[grid, block](*arguments)
-
-    return made, launch
+    kernel_for = loader(made, constants, dynamic)
+    return made, lambda *given: bound(made, kernel_for(given[-1]), dynamic, *given)(0)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def wide(x, y, out):
     cuda.syncwarp()
     low, high = ptx.ld_v2_u32(s, (31 - t, 2))
     ptx.st_v2_u32(out, (t, 2), (low, high))
-    ptx.st_v2_f32(out, (t, 0), ptx.ld_v2_f32(s, (31 - t, 0)))
+    ptx.st_cs_v2_f32(out, (t, 0), ptx.ld_v2_f32(s, (31 - t, 0)))
     a, b, c, d = ptx.ld_v4_u32(y, 8 * t)  # eight 16-bit elements
     ptx.st_v4_u32(out, (t, 4), (d, c, b, uint32(a + 1)))
 

@@ -165,6 +165,13 @@ def st_v2_f32(array, index, values):
 
 
 @inner
+def st_cs_v2_f32(array, index, values):
+    """Store two float32; the emulator has no caches."""
+    typed("st_cs_v2_f32", (values,))
+    store_words(array, index, (_word(values[0]), _word(values[1])))
+
+
+@inner
 def st_v4_f32(array, index, values):
     """Store four float32."""
     typed("st_v4_f32", (values,))
