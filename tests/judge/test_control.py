@@ -11,6 +11,8 @@ from workbench.cuda.kernels import KERNELS
 from workbench.floats import round_to
 from workbench.judge.control import ROWS, control, sampled
 from workbench.judge.expectation import Expectation
+from workbench.reference import manner
+from workbench.reference.manner import Manner
 
 #: on a build that other tests compile too
 CASE = Case(seqlen_q=48, seqlen_k=96, heads=2, kv_heads=1, head_dim=32, block_q=32, block_k=32)
@@ -79,3 +81,23 @@ def test_rows_are_sampled_evenly_and_few() -> None:
     some = sampled(Case(seqlen=4096, heads=16))
     assert some.size == ROWS / 16 and some[0] == 0 and some[-1] == 4095 and set(np.diff(some)) == {273}
     assert sampled(Case(seqlen=4096, heads=600)).size == 1
+
+
+def test_controls_that_share_sums_on_tensor_cores_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contracts and manners that leave products as they are make each of them once."""
+    made: list[int] = []
+    added = manner._aligned
+    monkeypatch.setattr(manner, "_aligned", lambda *given: made.append(0) or added(*given))
+    trace = traced("flash")
+    e = Expectation(trace, {})
+    contracts = [replace(trace.contract, row_sum_of_cast=x, probs_dtype="float16") for x in (False, True)]
+    pairs = [(contract, leans) for contract in contracts for leans in (False, True)]
+    apart = [control(e, contract, Manner(True, leans)) for contract, leans in pairs]
+    alone, shared = len(made), Manner(True).made
+    together = [control(e, contract, Manner(True, leans, made=shared)) for contract, leans in pairs]
+    for one, other in zip(apart, together, strict=True):
+        assert one.keys() == other.keys() and all(one[x].tobytes() == other[x].tobytes() for x in one)
+    # scores once of four, the sums with V twice: probs are others where exp loses all that it may
+    assert 0 < len(made) - alone <= alone // 2 and len(shared) == len(made) - alone
+    assert any(apart[0][x].tobytes() != apart[1][x].tobytes() for x in ("probs", "acc"))
+    assert apart[0]["row_sum"].tobytes() != apart[2]["row_sum"].tobytes()
