@@ -36,6 +36,20 @@ def test_wide_loads_and_stores_touch_all_their_elements(found, floats):
     assert [f[:2] for f in found(wide, 1, 4, floats(8, 6), out, 0)] == [("misaligned", "x")]
 
 
+def streamed(out, i):
+    t = cuda.threadIdx.x
+    ptx.st_cs_v2_f32(out, (t, i), (float32(t), float32(1)))
+
+
+def test_a_streamed_store_touches_both_its_elements(found):
+    out = np.zeros((4, 4), np.float32)
+    assert found(streamed, 1, 4, out, 2, once=[0]) == []
+    np.testing.assert_array_equal(out[:, 2:], [[t, 1] for t in range(4)])
+    assert found(streamed, 2, 4, out, 2)[0][:4] == ("race", "out", 2, 2)
+    assert [f[:2] for f in found(streamed, 1, 5, out, 2)] == [("out-of-bounds", "out")]
+    assert [f[:2] for f in found(streamed, 1, 4, out, 1)] == [("misaligned", "out")]
+
+
 def copied(x, out, early):
     s = cuda.shared.array((2, 32, 4), float32, alignment=16)
     t = cuda.threadIdx.x

@@ -144,7 +144,8 @@ class Watcher(ast.NodeTransformer):
             node.args[1] = self.noted("wide_read", node, node.args[1], node.args[2], size)
         elif family == "packed" and operation[:3] in ("ld_", "st_"):
             function = "wide_read" if operation[0] == "l" else "wide_write"
-            node.args[0] = self.noted(function, node, node.args[0], node.args[1], ast.Constant(4 * int(operation[4])))
+            words = int(operation.split("_")[-2][1:])  # of ld_v4_u32, st_cs_v2_f32
+            node.args[0] = self.noted(function, node, node.args[0], node.args[1], ast.Constant(4 * words))
         elif family == "copies" and operation:
             self.copies(node, operation)
         elif family == "requests" and operation != "waited":

@@ -109,10 +109,12 @@ def _has_ancestor(trace: Trace, name: str, dumped: Iterable[str]) -> bool:
 
 def _of_attention(trace: Trace, names: Sequence[str], device: str) -> dict[str, Pair]:
     """The stages from qk on: isolated on what the kernel decoded, propagated on the nearest to it that is right."""
-    read, right = attention_of(trace), attention_of(trace, from_codes=True)
-    own = parts.comparisons(read, names, device)
-    same = all(np.array_equal(read.inputs[name], right.inputs[name]) for name in INPUTS)
-    from_codes = own if same else parts.comparisons(right, names, device)
+    read = attention_of(trace)
+    own = from_codes = parts.comparisons(read, names, device)
+    if any(f"dequant_{name}" in trace.stages for name in trace.case.coded):  # else both were decoded here, alike
+        right = attention_of(trace, from_codes=True)
+        if not all(np.array_equal(read.inputs[name], right.inputs[name]) for name in INPUTS):
+            from_codes = parts.comparisons(right, names, device)
     return {name: (own[name][0] or own[name][1], from_codes[name][1]) for name in names}
 
 
