@@ -53,9 +53,7 @@ def streams(monkeypatch):
 
     monkeypatch.setattr(Memory, "arrays", property(arrays))
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=7)))
-    latency._launcher.cache_clear()
-    yield launched
-    latency._launcher.cache_clear()
+    return launched
 
 
 @pytest.mark.parametrize("name", ["flash", "split_k", "fp8", "flash_mma", "flash_wgmma"])

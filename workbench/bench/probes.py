@@ -10,12 +10,11 @@ from numba import cuda
 from workbench.bench import latency
 from workbench.bench.harness import gathered
 from workbench.bench.kernel import torch_on_gpu
+from workbench.bench.ours import sent
 from workbench.case.case import Case
 from workbench.case.options import Options
-from workbench.cuda.build import build
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.launch import bound, loader
-from workbench.cuda.plan import Plan, buffers_of, dump_bytes, launches, plan, requested
+from workbench.cuda.plan import buffers_of, dump_bytes, plan, requested
 from workbench.cuda.run import Memory
 from workbench.machine import machine
 from workbench.refusal import Refusal
@@ -80,7 +79,7 @@ def _row(name: str, case: Case, copy_gb_per_s: float) -> dict[str, Any]:
     memory = Memory("cuda", made.arrays, made.views, made.inputs, made.guard)
     shapes = buffers_of(made.kernel, made.trace.case, stages, None)
     dumps = {stage: cuda.device_array(*of) for stage, of in shapes.items() if stage not in made.arrays}
-    calls = [_launches(made, probes, {**dumps, **memory.arguments}) for probes in ((), stages)]
+    calls = [sent(made, probes, {**dumps, **memory.arguments}) for probes in ((), stages)]
     plain_us, probed_us = (float(np.median(sample)) for sample in latency.in_turns([_timer(call) for call in calls]))
     dumped = dump_bytes(made.kernel, made.trace.case, stages, None)
     return {
@@ -91,25 +90,6 @@ def _row(name: str, case: Case, copy_gb_per_s: float) -> dict[str, Any]:
         "dumped_bytes": dumped,
         "dump_ratio": (probed_us - plain_us) / (1e-3 * dumped / copy_gb_per_s),
     }
-
-
-def _launches(made: Plan, probes: Sequence[str], arrays: Mapping[str, Any]) -> Callable[[], None]:
-    """The launches of a plan, with these probes, on torch's current stream."""
-    import torch
-
-    parts = []
-    for function, grid, _ in launches(made.trace.case, made.kernel):
-        dynamic = made.kernel.dynamic_bytes(made.constants, function)
-        built = build(made.kernel.functions[function], function, made.constants, probes, ())
-        given = made.arguments(built, dict(arrays))
-        kernel = loader(built, made.constants, dynamic)(given)
-        parts.append(bound(built, kernel, dynamic, grid, made.constants.threads, given))
-
-    def run() -> None:
-        for part in parts:
-            part(torch.cuda.current_stream().cuda_stream)
-
-    return run
 
 
 def _timer(call: Callable[[], Any]) -> Callable[[], float]:
