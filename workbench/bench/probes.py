@@ -24,7 +24,7 @@ SCHEMA = "workbench.bench-probes/1"
 NAMES = ("flash_tensor", "flash_mma", "flash_wgmma")
 _LONG: Mapping[str, Any] = {"batch": 2, "heads": 16, "seqlen": 4096, "dtype": "float16"}
 CASES = tuple(Case(**_LONG, head_dim=head_dim, causal=causal) for head_dim in (64, 128) for causal in (False, True))
-#: bytes of the copy whose bandwidth is taken: twenty times the second cache of an H100
+#: bytes of the copy whose bandwidth is taken: twenty times the L2 cache of an H100
 COPIED = 2**30
 # seconds of a kernel on a case, measured on an H100 with 16 cores and builds cached, for estimates only
 ROW_S = 4

@@ -34,7 +34,7 @@ _LONG: Mapping[str, Any] = {"batch": 2, "heads": 16, "seqlen": 4096, "dtype": "f
 CASES = (
     *(Case(**_LONG, head_dim=head_dim, causal=causal) for head_dim in (64, 128) for causal in (False, True)),
     *(Case(heads=8, seqlen=512, dtype="float16", causal=causal) for causal in (False, True)),
-    # K and V are 268 MB, five times the second cache of an H100
+    # K and V are 268 MB, five times the L2 cache of an H100
     Case(batch=8, heads=32, kv_heads=8, seqlen_q=1, seqlen_k=8192, head_dim=128, dtype="float16"),
 )
 #: scores of a case beyond which out and lse alone are dumped of all of it, and every stage of ROWS queries of a head

@@ -23,7 +23,7 @@ wants ``alignment=16``.
 ``cp_async_wait_group(n)``      nothing; until at most the last n (a constant) groups are under way; or ``_all()``
 ``ld_v{2,4}_{f32,u32}``         of array, index: neighbours in memory, as a tuple
 ``st_v{2,4}_{f32,u32}``         nothing; stores a tuple, given array, index and tuple
-``st_cs_v2_f32``                the same into a global array, of what is not read again soon: it leaves the caches first
+``st_cs_v2_f32``                the same into a global array, of what is not read again soon: caches evict it first
 =============================== ====================================================================================
 """
 
@@ -229,7 +229,7 @@ def _store(name, count, element):
 
 @intrinsic
 def st_cs_v2_f32(typingctx, array, index, values):
-    """Store two float32 into a global array; their lines are the first that a cache gives up."""
+    """Store two float32 into a global array; caches evict it first."""
     checked(misplaced("st_cs_v2_f32", array, index) or mismatch("st_cs_v2_f32", (values,)))
 
     def codegen(context, builder, sig, args):

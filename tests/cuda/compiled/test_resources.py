@@ -14,16 +14,22 @@ from workbench.cuda.plan import settle
 from workbench.refusal import Refusal
 
 
-@pytest.mark.parametrize("kernel", ["flash", "split_k"])
-def test_every_case_that_is_taken_fits_a_block(kernel):
-    kernel = KERNELS[kernel]
+def taken_and_refused(kernel, blocks, head_dims):
+    """Tiles and head_dim of the cases that a kernel takes, and of those that it refuses."""
     taken, refused = set(), set()
-    for block_q, block_k, head_dim in itertools.product(BLOCKS, BLOCKS, (1, 31, 32, 33, 64, 65, 100, 128)):
+    for block_q, block_k, head_dim in itertools.product(blocks, blocks, head_dims):
         try:
             settle(kernel, Case(block_q=block_q, block_k=block_k, head_dim=head_dim))
             taken.add((block_q, block_k, head_dim))
         except Refusal:
             refused.add((block_q, block_k, head_dim))
+    return taken, refused
+
+
+@pytest.mark.parametrize("kernel", ["flash", "split_k"])
+def test_every_case_that_is_taken_fits_a_block(kernel):
+    kernel = KERNELS[kernel]
+    taken, refused = taken_and_refused(kernel, BLOCKS, (1, 31, 32, 33, 64, 65, 100, 128))
     for tiles in (taken, refused):
         for block_q, block_k, head_dim in tiles:
             padded = next(size for size in HEAD_DIMS if size >= head_dim)
@@ -35,14 +41,7 @@ def test_every_case_that_is_taken_fits_a_block(kernel):
 
 
 def test_every_case_on_codes_that_is_taken_fits_a_block():
-    taken, refused = set(), set()
-    blocks = range(16, 129, 16)
-    for block_q, block_k, head_dim in itertools.product(blocks, blocks, (16, 32, 48, 64, 80, 128)):
-        try:
-            settle(KERNELS["fp8"], Case(block_q=block_q, block_k=block_k, head_dim=head_dim))
-            taken.add((block_q, block_k, head_dim))
-        except Refusal:
-            refused.add((block_q, block_k, head_dim))
+    taken, refused = taken_and_refused(KERNELS["fp8"], range(16, 129, 16), (16, 32, 48, 64, 80, 128))
     for tiles in (taken, refused):
         for block_q, block_k, head_dim in tiles:
             padded = next(size for size in HEAD_DIMS if size >= head_dim)
