@@ -82,10 +82,11 @@ def test_round_to_special_values(dtype):
     assert np.all(same(round_to(x, dtype), expected))
 
 
-def test_round_to_float32_is_the_hardware_cast():
-    x = hard_cases("float32")
-    with np.errstate(over="ignore"):
-        assert np.all(same(round_to(x, "float32"), x.astype(np.float32).astype(np.float64)))
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_numpy_s_cast_is_the_arithmetic_that_torch_s_tensors_take(dtype):
+    torch = pytest.importorskip("torch", reason="tensors are rounded by arithmetic, in any dtype")
+    x = np.concatenate([hard_cases(dtype), [1e300, -1e300, INF, -INF, NAN, 5e-324, -0.0]])
+    assert np.all(same(round_to(x, dtype), round_to(torch.from_numpy(x), dtype).numpy()))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])

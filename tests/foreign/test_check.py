@@ -9,6 +9,7 @@ import pytest
 from tests.refusals import invoked, refusal, refused
 from workbench import Case, Unavailable, check, diff, run
 from workbench.cuda.gpu import gpu
+from workbench.foreign.target import target_of
 
 #: a tile of keys whose second barrier is an argument, and a program of one's own; each of its faults is a number
 MINE = """
@@ -182,12 +183,8 @@ def test_the_command_line_and_its_document(mine: Path) -> None:
     [
         (["nothing"], "{mine}:nothing launched no kernel of numba.cuda: there is nothing to watch"),
         (["plain", "--seqlen", "16"], "{mine}:plain launched no kernel of numba.cuda: there is nothing to watch"),
-        (
-            ["sums"],
-            "{mine}:sums is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and "
-            "v, launches it and returns out, as in docs/numba-kernels.md; `workbench check` takes one without "
-            "parameters, too, which launches any kernel",
-        ),
+        (["attend"], "{mine}:launch launches sums, and not attend"),
+        (["sums", "--seqlen", "5"], "{mine}:launch has no parameters, and is called as it is: it takes no --seqlen"),
         (
             ["other"],
             "{mine}:other(a, b) is called with q, k, v and the keywords scale, causal: too many positional arguments; a "
@@ -209,6 +206,32 @@ def test_what_is_not_watched_is_refused(mine: Path, words: list[str], message: s
 
     said = refused("check", f"{mine}:{words[0]}", *words[1:])
     assert said == message.format(mine=mine, ours=", ".join(KERNELS))
+
+
+@pytest.mark.parametrize("named", ["path", "function"])
+def test_a_kernel_is_launched_by_the_launch_of_its_file(mine: Path, named: str) -> None:
+    mine.write_text(MINE.replace("return program(0)", "return program(2)"))
+    target = f"{mine}:sums"
+    (one,) = check(target if named == "path" else target_of(target).found()).findings
+    line = LINES["part[i] += part[i + n]"]
+    assert (one.kind, one.array, one.line) == ("race", "part", line)
+    if named == "path":
+        said = invoked("check", target)
+        assert said.exit_code == 1 and said.stdout.startswith(f"workbench check {target}: 1 finding\nrace: part[")
+
+
+def test_a_launch_that_takes_q_k_and_v_is_given_a_case(mine: Path) -> None:
+    mine.write_text(MINE.replace("def launch(): return program(0)", "launch = racing"))
+    assert {one.array for one in check(f"{mine}:attend", CASE).findings} == {"keys"}
+
+
+def test_a_kernel_with_no_launch_beside_it_is_refused(mine: Path) -> None:
+    mine.write_text(MINE.replace("def launch()", "def start()"))
+    assert refused("check", f"{mine}:sums") == (
+        f"{mine}:sums is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
+        "launches it and returns out, as in docs/numba-kernels.md; `workbench check` takes one without parameters, "
+        "too, which launches any kernel, and for a kernel the function `launch` of its file"
+    )
 
 
 def test_what_python_does_not_take_is_refused(mine: Path) -> None:

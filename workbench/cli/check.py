@@ -43,8 +43,9 @@ def check(target: str, as_json: bool, html: Path | None, **options: Any) -> None
     """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
 
     TARGET is a kernel of ours, or several, separated by commas; or a function, path.py:function, which launches kernels
-    of numba.cuda: one that takes q, k and v, as for `workbench diff`, or one without parameters, of any kernels. Case
-    options take comma-separated lists; every combination is run. Exits with 1 where something was found.
+    of numba.cuda: one that takes q, k and v, as for `workbench diff`, or one without parameters, of any kernels; or
+    such a kernel, path.py:kernel, which the function `launch` of its file launches. Case options take comma-separated
+    lists; every combination is run. Exits with 1 where something was found.
 
     With --backend cuda, NVIDIA's compute-sanitizer watches a function on a GPU, in any language: memcheck, racecheck,
     initcheck, synccheck. Lines are known of kernels compiled with -lineinfo.
@@ -110,12 +111,12 @@ def _emulated(target: str, faults: tuple[str, ...], probes: str, schedules: int,
 
     _refuse(target, {"--fault": faults, "--probes": probes != "all"})
     asked = given(options, FOREIGN)
-    if takes_nothing(watchable(target_of(target))):
+    called = watchable(target_of(target))
+    if takes_nothing(called.function()):
         of_case = [flag(name) for name in (*CASE_OPTIONS, "causal", "full") if options.get(name)]
         if of_case or asked:
-            raise Refusal(
-                f"{target} has no parameters, and is called as it is: it takes no {[*of_case, *map(flag, asked)][0]}"
-            )
+            other = [*of_case, *map(flag, asked)][0]
+            raise Refusal(f"{called.name} has no parameters, and is called as it is: it takes no {other}")
         cases: list[Case | None] = [None]
     else:
         cases = [*cases_of(options)]

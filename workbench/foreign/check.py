@@ -14,7 +14,7 @@ from workbench.case.user_code import Function, running
 from workbench.cuda.kernels import KERNELS
 from workbench.foreign.arguments import OtherParameters, parameters_of
 from workbench.foreign.find import names_in
-from workbench.foreign.lacking import lacking
+from workbench.foreign.lacking import is_numba_kernel, lacking
 from workbench.foreign.launches import Launches, bare
 from workbench.foreign.merge import run_function
 from workbench.foreign.target import Target, target_of
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: scores of a run that is watched unasked, at most: 2 s of a kernel of ours on 2 cores, and what compiling takes
 IN_SECONDS = 2**20
+#: the function of a file that launches its kernels
+LAUNCH = "launch"
 #: arrays that are in the host's memory, where the emulator's are
 _ON_HOST = ("numpy", "torch")
 
@@ -52,27 +54,30 @@ def check(target: str | Callable[..., Any], case: Case | None = None, *, schedul
     found = target_of(target)
     if found.kernel is not None:
         return check_kernel(found.name, case or Case(), schedules=schedules, **given)
-    options, function = Options(**given), watchable(found)
+    options, called = Options(**given), watchable(found)
+    function = called.function()
     if ours := options.given(OURS):
         raise Refusal(f"{ours[0]} is for kernels of ours ({', '.join(KERNELS)}); {found.name} is a foreign one")
     tried, alone = schedules_of(schedules), takes_nothing(function)
     if alone and (case is not None or given):
         what = "a case" if case is not None else next(iter(given))
-        raise Refusal(f"{found.name} has no parameters, and is called as it is: it takes no {what.removeprefix('a ')}")
+        raise Refusal(f"{called.name} has no parameters, and is called as it is: it takes no {what.removeprefix('a ')}")
     case = None if alone else case or Case()
     watches = [Watch(schedule) for schedule in tried]
     findings = []
     for watch in watches:
-        _run(function, found.name, case, options, watch)
+        _run(function, called.name, case, options, watch)
+        if called != found and (kernel := found.found().__name__) not in watch.launched:
+            raise Refusal(f"{called.name} launches {', '.join(dict.fromkeys(watch.launched))}, and not {kernel}")
         findings += watch.memory.findings
         if not findings:
-            findings += watches[0].differences(watch, found.name)
+            findings += watches[0].differences(watch, called.name)
     return Checked(
         target=found.name,
         faults=(),
         case=case,
         schedules=tried,
-        launches=watches[0].launches,
+        launches=len(watches[0].launched),
         blocks=watches[0].blocks,
         findings=merged_findings(findings),
         called_with=options.printable(),
@@ -105,11 +110,22 @@ def watched(trace: Trace) -> "Checked | None":
         return None
 
 
-def watchable(found: Target) -> Function:
-    """The foreign function that a target is; Refusal for what is none."""
+def watchable(found: Target) -> Target:
+    """What is called for a target: the foreign function that it is, or the function `launch` beside the kernel of
+    numba.cuda that it is. Refusal for what is neither.
+    """
     if not found.is_foreign:
         raise Refusal(f"{found.name} is {found.kind.value}, which is not run: `workbench.load` reads it")
-    return found.function()
+    kernel = found.found()
+    if is_numba_kernel(kernel) and callable(launch := _beside(kernel, LAUNCH)):
+        return Target(f"{found.name.rpartition(':')[0]}:{LAUNCH}".lstrip(":"), found.kind, launch)
+    return found
+
+
+def _beside(kernel: Any, name: str) -> Any:
+    """What the file of a kernel has under a name."""
+    function = getattr(kernel, "py_func", None)  # a kernel with its grid has none
+    return None if function is None else function.__globals__.get(name)
 
 
 def takes_nothing(function: Function) -> bool:

@@ -53,16 +53,21 @@ class Target:
         """Whether it is a log of printed values."""
         return self.kind is Kind.PRINTED
 
-    def function(self) -> Function:
-        """The foreign function that it is; Refusal for what cannot be called."""
+    def found(self) -> Function:
+        """The foreign function that it is, or the kernel of numba.cuda; Refusal for what cannot be called."""
         function = find(self.name) if self.given is None else self.given
         if not callable(function):
             raise Refusal(f"a target is the name of a kernel, path.py:function, or a function; got {function!r}")
+        return function
+
+    def function(self) -> Function:
+        """As `found`; Refusal for a kernel."""
+        function = self.found()
         if is_numba_kernel(function):
             raise Refusal(
                 f"{self.name} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, "
                 f"k and v, launches it and returns out, as in {NUMBA_PAGE}; `workbench check` takes one without "
-                "parameters, too, which launches any kernel"
+                "parameters, too, which launches any kernel, and for a kernel the function `launch` of its file"
             )
         return function
 

@@ -37,7 +37,7 @@ class Watch:
     schedule: Schedule
     memory: emulator.Memory = field(default_factory=emulator.Memory)
     used: dict[int, Used] = field(default_factory=dict)  #: by address, in the order of their first launches
-    launches: int = 0
+    launched: list[str] = field(default_factory=list)  #: kernels, in order
     blocks: int = 0  #: of all of them
 
     def launch(
@@ -50,7 +50,8 @@ class Watch:
                 one = self._known(x, device, f"{program.location}: {name}")
                 if name in program.stores or not one.name:
                     one.name, one.store, one.shape = name, program.store(name), x.shape
-        self.launches, self.blocks = self.launches + 1, self.blocks + int(np.prod(grid))
+        self.launched.append(program.name)
+        self.blocks += int(np.prod(grid))
         kernel(grid, block, values, dynamic_shared_bytes=dynamic, memory=self.memory, **vars(self.schedule))
         if self.memory.abandoned:
             raise GivenUp(f"{program.name} was given up")

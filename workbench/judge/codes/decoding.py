@@ -198,8 +198,11 @@ def _read(trace: Trace, p: Problem, name: str, from_codes: bool) -> tuple[np.nda
     made: Interval = intervals(p, [stage])[stage]
     dtype = operand_dtype(trace, name) or "float32"
     if dumped is None:
-        nearest = round_to(made.value, dtype)
-        error = np.where(made.low == made.high, 0.0, np.maximum(made.high - nearest, nearest - made.low))
+        # where both ends are one, all between is rounded to it; a zero has the sign of its code
+        apart = made.low != made.high
+        nearest, error = np.copysign(made.low, made.value), np.zeros(apart.shape)
+        nearest[apart] = round_to(made.value[apart], dtype)
+        error[apart] = np.maximum(made.high[apart] - nearest[apart], nearest[apart] - made.low[apart])
         return nearest.astype(DTYPES[dtype]), error
     found = to_float64(dumped)
     right = np.clip(np.where(np.isnan(found), round_to(made.value, dtype), found), made.low, made.high)
