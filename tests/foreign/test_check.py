@@ -225,6 +225,11 @@ def test_a_launch_that_takes_q_k_and_v_is_given_a_case(mine: Path) -> None:
     assert {one.array for one in check(f"{mine}:attend", CASE).findings} == {"keys"}
 
 
+def test_what_is_found_before_the_kernel_is_reached_is_told(mine: Path) -> None:
+    mine.write_text(MINE.replace("return program(0)", "return program(1)"))
+    assert [(kind, array) for kind, array, _ in found(f"{mine}:attend")] == [("out-of-bounds", "x")]
+
+
 def test_a_kernel_with_no_launch_beside_it_is_refused(mine: Path) -> None:
     mine.write_text(MINE.replace("def launch()", "def start()"))
     assert refused("check", f"{mine}:sums") == (

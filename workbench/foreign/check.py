@@ -67,7 +67,8 @@ def check(target: str | Callable[..., Any], case: Case | None = None, *, schedul
     findings = []
     for watch in watches:
         _run(function, called.name, case, options, watch)
-        if called != found and (kernel := found.found().__name__) not in watch.launched:
+        complete = not watch.memory.findings  # else it may have been given up before
+        if complete and called.name != found.name and (kernel := found.found().__name__) not in watch.launched:
             raise Refusal(f"{called.name} launches {', '.join(dict.fromkeys(watch.launched))}, and not {kernel}")
         findings += watch.memory.findings
         if not findings:
@@ -116,10 +117,11 @@ def watchable(found: Target) -> Target:
     """
     if not found.is_foreign:
         raise Refusal(f"{found.name} is {found.kind.value}, which is not run: `workbench.load` reads it")
-    kernel = found.found()
-    if is_numba_kernel(kernel) and callable(launch := _beside(kernel, LAUNCH)):
-        return Target(f"{found.name.rpartition(':')[0]}:{LAUNCH}".lstrip(":"), found.kind, launch)
-    return found
+    function = found.found()
+    if is_numba_kernel(function) and callable(launch := _beside(function, LAUNCH)):
+        path, colon, _ = found.name.rpartition(":")
+        return Target(path + colon + LAUNCH, found.kind, launch)
+    return replace(found, given=function)
 
 
 def _beside(kernel: Any, name: str) -> Any:

@@ -126,10 +126,10 @@ def table(scale: np.ndarray, kind: str) -> np.ndarray:
 
 
 def decoded(codes: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """The entries that codes [batch, head, row, dim] (whole numbers in any dtype) select of table [head, 256]; a NaN
-    among the codes selects NaN.
+    """The entries that codes [batch, head, row, dim] (whole numbers in any dtype) select of table [head, code]; NaN
+    where they are NaN or no codes.
     """
-    known = ~np.isnan(codes)
+    known = (codes >= 0) & (codes < table.shape[-1])
     index = np.where(known, codes, 0).astype(np.int64)
     heads = np.arange(index.shape[1])[:, None, None]
     return np.where(known, table[heads, index], np.nan)

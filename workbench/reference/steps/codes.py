@@ -193,13 +193,11 @@ class Decode:
         codes = at(self.codes)
         if self.zero or self.over or at(self.scale).ndim != 1:
             return Interval(at.own, *self._between(at, [codes]))
-        # a head has as many values as there are codes: they are decoded, and looked up (of 17 million codes 0.4 s
+        # a head has as many values as there are codes: they are decoded, and looked up (of 17 million codes 0.7 s
         # instead of 3)
-        heads, known = codes.shape[1], len(FORMATS[at.p.codes.format].values)
-        each = np.broadcast_to(np.append(np.arange(known), np.nan), (1, heads, 1, known + 1))
-        index = np.where((codes >= 0) & (codes < known), codes, known).astype(np.intp)
-        index += (known + 1) * np.arange(heads)[:, None, None]
-        return Interval(at.own, *(np.take(end, index) for end in self._between(at, [each])))
+        count = len(FORMATS[at.p.codes.format].values)
+        each = np.broadcast_to(np.arange(count), (1, codes.shape[1], 1, count))
+        return Interval(at.own, *(quantize.decoded(codes, end[0, :, 0]) for end in self._between(at, [each])))
 
     def _between(self, at: Any, codes: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """The ends of the interval of codes between these."""
