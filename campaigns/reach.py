@@ -25,7 +25,7 @@ current = ""
 
 
 def _line(code, line):
-    if code.co_filename.startswith(PACKAGE) and current:
+    if current and code.co_filename.startswith(PACKAGE):
         ran[current][code.co_filename[len(ROOT) :]].add(line)
     return sys.monitoring.DISABLE
 
@@ -49,6 +49,7 @@ def pytest_runtest_protocol(item):
 
 def pytest_sessionfinish():
     """Write what was seen."""
+    sys.monitoring.free_tool_id(sys.monitoring.COVERAGE_ID)
     found = {tests: {file: sorted(lines) for file, lines in files.items()} for tests, files in ran.items()}
     (Path(os.environ["REACH"]) / f"{os.getpid()}.json").write_text(json.dumps(found))
 
