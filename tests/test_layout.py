@@ -3,6 +3,7 @@ pyproject.toml (import-linter).
 """
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
@@ -56,6 +57,7 @@ def prints(tree: ast.AST) -> list[int]:
     return [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
 
 
+@functools.cache
 def parse(module: str) -> ast.Module:
     return ast.parse(SOURCES[module].read_text(), SOURCES[module].name)
 
@@ -153,21 +155,21 @@ def test_matplotlib_only_under_report():
     assert [module for module in importers("matplotlib") if not within(module, "workbench.report")] == []
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_torch_is_imported_where_it_is_used(module):
+def test_torch_is_imported_where_it_is_used():
     """It takes a second, and is an extra."""
-    names = {
-        name
+    early = [
+        (module, name)
+        for module, path in SOURCES.items()
         for node in at_import_time(parse(module).body)
-        for name in imports(node, module, SOURCES[module].name == "__init__.py")
-    }
-    assert [name for name in names if within(name, "torch")] == []
+        for name in imports(node, module, path.name == "__init__.py")
+        if within(name, "torch")
+    ]
+    assert early == []
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_only_the_command_line_and_reports_print(module):
-    if not within(module, "workbench.cli", "workbench.report"):
-        assert prints(parse(module)) == []
+def test_only_the_command_line_and_reports_print():
+    others = (module for module in SOURCES if not within(module, "workbench.cli", "workbench.report"))
+    assert {module: lines for module in others if (lines := prints(parse(module)))} == {}
 
 
 @pytest.mark.parametrize(
