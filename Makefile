@@ -12,7 +12,7 @@ FULL := $(VENV)/.installed-full
 REQUIREMENTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint notebooks bench clean
+.PHONY: help setup demo test builds lint notebooks bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,15 @@ test: export MALLOC_TRIM_THRESHOLD_ := 1073741824
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(FULL) ## run the tests
 	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal
+
+# Run where a test needs another build than before; without it that test compiles its build itself.
+builds: export OMP_NUM_THREADS := 1
+builds: export PYTHONDONTWRITEBYTECODE :=
+builds: export WORKBENCH_RECORD_BUILDS := $(shell mktemp -d)
+builds: export WORKBENCH_CACHE := $(WORKBENCH_RECORD_BUILDS)/cache
+builds: $(FULL) ## run the tests and plan which builds they need: tests/builds.json
+	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal
+	@$(BIN)/python -m tests.compile_first $(WORKBENCH_RECORD_BUILDS)
 
 lint: $(FULL) ## check style, formatting, types and who imports whom
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -8,6 +8,8 @@ from hypothesis import settings
 
 from workbench.cuda.gpu import gpu
 
+pytest_plugins = ["tests.compile_first"]
+
 os.environ.setdefault("MPLBACKEND", "Agg")  # pictures are written to files, no test opens a window
 
 # A first example may compile a kernel, which takes seconds. Where CI is set, hypothesis has loaded its `ci` profile.
