@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from campaigns import verdicts
 from workbench import Case
-from workbench.bench import verdicts
 from workbench.cuda.kernels import KERNELS
 from workbench.explore import ranges
 from workbench.explore.draw import Among

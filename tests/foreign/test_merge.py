@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from campaigns.merges.correct import MERGES, Array, by_division, by_lse, by_shares, finite, without_keys
+from campaigns.merges.faulty import FAULTS, Fault, takes_natural_for_base2
+from campaigns.merges.measure import judged, of_fault
 from workbench import Case, Refusal, diff, load, run, save
-from workbench.bench.merges.correct import MERGES, Array, by_division, by_lse, by_shares, finite, without_keys
-from workbench.bench.merges.faulty import FAULTS, Fault, takes_natural_for_base2
-from workbench.bench.merges.measure import judged, of_fault
 from workbench.judge.diff import Diff
 from workbench.report.document import explained_document
 from workbench.report.text import WIDTH, in_full, plain

@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+from campaigns.bits import fault_row
+from campaigns.showing import showing
 from tests.refusals import refusal
 from workbench import Case, Diff, diff, run
-from workbench.bench.bits import fault_row
-from workbench.bench.showing import showing
 from workbench.case.stages import ALGORITHMS, OF_QUANTISER, scaled
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.catalogue import CATALOGUE, FILES, chosen

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from campaigns.showing import showing
 from workbench import Case, check, diff, run
-from workbench.bench.showing import showing
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.mma import FAULTS as OF_TILES
 from workbench.cuda.faults.mma_softmax import FAULTS as OF_SOFTMAX
