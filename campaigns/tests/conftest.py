@@ -16,13 +16,16 @@ def pytest_configure(config):
         raise pytest.UsageError(f"--sample is a percentage above 0, at most 100; got {config.getoption('--sample'):g}")
 
 
+def drawn(names, percent, seed):
+    """So many percent of the names, at least one; the same in whatever order they come, as on workers of xdist."""
+    return {*Random(seed).sample(sorted(names), ceil(len(names) * percent / 100))}
+
+
 def pytest_collection_modifyitems(config, items):
-    """Leave out what is not drawn; by name, so that every worker of xdist draws the same."""
-    names = sorted(item.nodeid for item in items)
-    count = ceil(len(names) * config.getoption("--sample") / 100)
-    drawn = {*Random(config.getoption("--sample-seed")).sample(names, count)}
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
-    items[:] = [item for item in items if item.nodeid in drawn]
+    """Leave out what is not drawn."""
+    names = drawn([item.nodeid for item in items], config.getoption("--sample"), config.getoption("--sample-seed"))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
+    items[:] = [item for item in items if item.nodeid in names]
 
 
 def pytest_terminal_summary(terminalreporter, config):

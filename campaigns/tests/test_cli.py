@@ -1,4 +1,4 @@
-"""The command `score`: which campaign an option takes, and what it prints."""
+"""The campaign `score`: which campaign an option takes, and what it prints."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from campaigns import left_out, pairs, score, symptoms
-from workbench.cli.main import commands
+from campaigns.cli import commands
 from workbench.refusal import Refusal
 
 CAMPAIGNS = [

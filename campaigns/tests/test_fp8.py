@@ -23,7 +23,7 @@ FACTORS = {
     **VARIANTS,
     "quantiser_scale": QUANTISED["quantiser_scale"],
     "causal": (False, True),
-    "shape": (0, 1, 3),  # the longest takes 3 seconds a row, which `workbench bench fp8` takes
+    "shape": (0, 1, 3),  # the longest takes 3 seconds a row, which `python -m campaigns fp8` takes
 }
 
 

@@ -1,14 +1,20 @@
 """A small form of the campaign: no correct run is called wrong, and faults that change out or lse are found."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import pytest
 
 from campaigns import verdicts as bench_verdicts
 from campaigns.tally import LIMITS
 from campaigns.verdicts import measure, reduced, tables
-from tests.builds import draw_one_build
+from tests.builds import FEW_BUILDS, draw_few_builds
 from workbench import Case, diff, run
+from workbench.cuda.kernels import KERNELS
+from workbench.explore.draw import Among
+from workbench.explore.sample import sample
 
 #: a few, each a compile: of each kernel, some that the usual rules find and some that they miss; the command takes all
 FAULTS = (
@@ -19,6 +25,22 @@ FAULTS = (
 MEASURED = ("flash", "split_k", "flash_mma")
 #: truncated sums: a product's, a lane's, and those of a split
 TRUNCATING = ("flash-qk-truncated", "flash-row-sum-truncated", "partial-acc-truncated")
+#: of a random case of a kernel: what leaves one build of it. On tensor cores most of a case are switches of the build
+ONE_BUILD: Mapping[str, Any] = {"dtype": FEW_BUILDS[0].dtype}
+ONE_ON_TENSOR_CORES: Mapping[str, Any] = {
+    **{"dtype": FEW_BUILDS[2].dtype, "head_dim": 40, "causal": True},
+    "scale": Among((None, 1.0, 0.125, 0.3)),
+}
+
+
+def draw_one_build(patch: pytest.MonkeyPatch) -> None:
+    """Have the random cases of the campaign on correct kernels drawn on one build of each."""
+
+    def one(random: np.random.Generator, kernel: str) -> Case:
+        return sample(random, kernel, **(ONE_BUILD if "float32" in KERNELS[kernel].dtypes else ONE_ON_TENSOR_CORES))
+
+    draw_few_builds(patch)
+    patch.setattr(bench_verdicts, "sample", one)
 
 
 @pytest.fixture(scope="module")

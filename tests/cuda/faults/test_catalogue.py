@@ -94,7 +94,7 @@ def test_a_patch_that_changes_comments_alone_is_none() -> None:
     assert tree(applied(text, [comment], "flash.py")) == tree(text)
 
 
-# ---- compiled: one for each mechanism; `workbench bench faults` runs all of them
+# ---- compiled: one for each mechanism; `python -m campaigns faults` runs all of them
 
 MECHANISMS = (
     "flash-no-correction",  # plain
