@@ -1,6 +1,9 @@
 PYTHON ?= python3
 # processes that run the tests
 JOBS ?= 2
+# of the tests of campaigns, how many percent are run, and the seed that draws them
+SAMPLE ?= 100
+SEED ?= 0
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +15,7 @@ FULL := $(VENV)/.installed-full
 REQUIREMENTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test builds lint notebooks bench clean
+.PHONY: help setup demo test builds campaigns lint notebooks bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -33,24 +36,27 @@ demo: $(BASE) ## find a historical Split-K bug and draw where it is (installs th
 	fi
 
 # One thread for each process: NumPy's own threads would compete with the other test processes for the same cores.
-test: export OMP_NUM_THREADS := 1
+test campaigns: export OMP_NUM_THREADS := 1
 # glibc keeps what is freed instead of handing each array back to the system; 32 MiB is the largest that it takes.
-test: export MALLOC_MMAP_THRESHOLD_ := 33554432
-test: export MALLOC_TRIM_THRESHOLD_ := 1073741824
+test campaigns: export MALLOC_MMAP_THRESHOLD_ := 33554432
+test campaigns: export MALLOC_TRIM_THRESHOLD_ := 1073741824
 # Without compiled files every process would rewrite the assertions of every test file, 40 of 57 seconds of collecting,
 # and every command under test would compile the package; images of containers often set this.
-test: export PYTHONDONTWRITEBYTECODE :=
+test campaigns: export PYTHONDONTWRITEBYTECODE :=
 test: $(FULL) ## run the tests
 	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal
 
-# Run where a test needs another build than before; without it that test compiles its build itself.
+# Run where tests need other builds than before; without it a test compiles what is not planned itself.
 builds: export OMP_NUM_THREADS := 1
-builds: export PYTHONDONTWRITEBYTECODE :=
 builds: export WORKBENCH_RECORD_BUILDS := $(shell mktemp -d)
 builds: export WORKBENCH_CACHE := $(WORKBENCH_RECORD_BUILDS)/cache
 builds: $(FULL) ## run the tests and plan which builds they need: tests/builds.json
 	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal
 	@$(BIN)/python -m tests.compile_first $(WORKBENCH_RECORD_BUILDS)
+
+campaigns: $(FULL) ## run what a release runs and a change does not; SAMPLE=20: a random 20 % of it, drawn by SEED=0
+	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal -m campaign --sample $(SAMPLE) --sample-seed $(SEED) \
+	    campaigns/tests tests
 
 lint: $(FULL) ## check style, formatting, types and who imports whom
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -177,7 +177,7 @@ def _online(
 
 def correct_style(rng: Random) -> Made:
     """A kernel of the bench's own, which says of its contract all, its units, or nothing."""
-    styles = module("workbench.bench.styles", "workbench.bench.styles")
+    styles = module("campaigns.styles", "workbench.bench.styles")
     while True:
         style = styles.CORRECT[rng.integers(len(styles.CORRECT))]
         options = drawn(rng, dtype=str(rng.choice(style.dtypes)), causal_alignment="bottom-right")
@@ -188,7 +188,7 @@ def correct_style(rng: Random) -> Made:
 
 
 def faulty_style(rng: Random) -> Made:
-    styles = module("workbench.bench.styles", "workbench.bench.styles")
+    styles = module("campaigns.styles", "workbench.bench.styles")
     while True:
         fault = styles.FAULTY[rng.integers(len(styles.FAULTY))]
         options = drawn(rng, dtype=str(rng.choice(fault.dtypes)), causal_alignment="bottom-right")

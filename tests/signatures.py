@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from workbench.bench.laws import measure
+from campaigns.laws import measure
 
 FILE = Path(__file__).parent.parent / "workbench/explore/laws/signatures.json"
 

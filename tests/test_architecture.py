@@ -9,7 +9,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 def test_its_files_exist() -> None:
-    paths = set(re.findall(r"`(workbench/[\w/]+(?:\.py|/))`", PAGE))
+    paths = set(re.findall(r"`((?:workbench|campaigns)/[\w/]+(?:\.py|/))`", PAGE))
     assert len(paths) > 20
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 

@@ -6,9 +6,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from campaigns import cli as campaigns
 from workbench.case.fields import QUANTISED, flag
-from workbench.cli.commands import OTHERS, SECTIONS
+from workbench.cli.commands import CAMPAIGNS, OTHERS, SECTIONS
 from workbench.cli.main import commands
+from workbench.refusal import Refusal
 
 
 def of(*words):
@@ -61,7 +63,7 @@ def test_options_that_belong_together_stand_together():
     assert {*found["Kernels on quantised codes"]} == {flag(name) for name in QUANTISED}
 
 
-@pytest.mark.parametrize("words", [("faults",), ("bench", "verdicts"), ("doctor",)], ids=" ".join)
+@pytest.mark.parametrize("words", [("faults",), ("bench", "emulator"), ("doctor",)], ids=" ".join)
 def test_a_command_with_few_options_has_one_list(words):
     assert [*sections(help_of(*words))] == ["Options"]
 
@@ -83,3 +85,19 @@ def test_arguments_are_no_options():
 def test_a_flag_that_is_given_a_value_is_named(words, said):
     result = CliRunner().invoke(commands, words)
     assert result.exit_code == 2 and result.stderr.splitlines()[-1] == f"Error: {said}"
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_a_command_that_is_a_campaign_now_says_so(name):
+    assert name in campaigns.commands.commands
+    result = CliRunner().invoke(commands, ["bench", name, "--jobs", "2"])
+    assert isinstance(result.exception, Refusal) and str(result.exception) == (
+        f"{name} is a campaign, which is not installed with workbench: in a checkout of its repository, run "
+        f"python -m campaigns {name} --jobs 2"
+    )
+
+
+def test_score_is_one_and_faults_are_listed_still():
+    result = CliRunner().invoke(commands, ["score", "--help"])
+    assert isinstance(result.exception, Refusal) and str(result.exception).endswith("python -m campaigns score --help")
+    assert CliRunner().invoke(commands, ["faults"]).exit_code == 0

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from campaigns.showing import can_show
 from tests.refusals import refusal, refused
 from workbench import Case, check, diff, run
-from workbench.bench.showing import can_show
 from workbench.case.options import Options
 from workbench.cuda.effect import CHOICES, OF_FORMAT, effective
 from workbench.cuda.faults.benign import BENIGN

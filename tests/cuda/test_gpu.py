@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from campaigns.showing import showing
 from workbench import Case, diff, run
-from workbench.bench.showing import showing
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.floats import DTYPES, to_float64
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from campaigns.merges.correct import MERGES, Array, by_division, by_lse, by_shares, finite, without_keys
+from campaigns.merges.faulty import takes_natural_for_base2
 from workbench import Case, Refusal, diff, load, run, save
-from workbench.bench.merges.correct import MERGES, Array, by_division, by_lse, by_shares, finite, without_keys
-from workbench.bench.merges.faulty import FAULTS, Fault, takes_natural_for_base2
-from workbench.bench.merges.measure import judged, of_fault
 from workbench.judge.diff import Diff
 from workbench.report.document import explained_document
 from workbench.report.text import WIDTH, in_full, plain
@@ -33,20 +32,6 @@ def seen_by(case: Case, **options: Any) -> tuple[Array, Array]:
 
     run(merge, case, **options)
     return found[0], found[1]
-
-
-@pytest.mark.parametrize("seed", range(16))
-def test_correct_merges_are_right(seed: int) -> None:
-    found = judged(seed)
-    assert found.verdict in ("exact", "rounding") and not found.victims, (found.trace.case, found.origins)
-    assert "out" in [stage.name for stage in found if stage.judged.judged.any()]
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_each_fault_is_named_with_its_cause(fault: Fault) -> None:
-    found = of_fault(fault, 1)
-    assert (found.verdict, found.origin) == ("bug", fault.origin)
-    assert any(fault.cause in cause.text for cause in found.explained.causes)
 
 
 @pytest.mark.parametrize("merge", MERGES, ids=lambda merge: merge.__name__)

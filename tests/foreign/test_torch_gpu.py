@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from campaigns import features
 from workbench import Case, diff, run
-from workbench.bench import features
 from workbench.case.tensor_cores import generation_of
 from workbench.cuda.gpu import gpu
 

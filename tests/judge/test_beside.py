@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from campaigns.verdicts import reduced
 from workbench import Case, Trace, diff, run
-from workbench.bench.verdicts import reduced
 from workbench.case.assumptions import usual
 from workbench.case.contract import of_foreign
 from workbench.judge import beside

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from campaigns.verdicts import reduced
 from workbench import Case, Trace, diff, run
-from workbench.bench.verdicts import reduced
 from workbench.case.distributions import DISTRIBUTIONS
 from workbench.case.stages import ALGORITHMS
 from workbench.cuda.faults.catalogue import CATALOGUE

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from campaigns.foreign import unknown
 from workbench import Case, Trace, diff, run
-from workbench.bench.foreign import unknown
 
 CASE = Case(seqlen_q=48, seqlen_k=96, head_dim=32, heads=2, block_q=32, block_k=32, splits=3)
 PARTIALS = ("partial_max", "partial_sum", "partial_O")

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from campaigns.verdicts import reduced
 from workbench import Case, Refusal, Trace, Unavailable, diff, run
-from workbench.bench.verdicts import reduced
 from workbench.judge import blocks as parts
 from workbench.judge.elements import Comparison
 from workbench.progress import shown

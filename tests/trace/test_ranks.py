@@ -9,9 +9,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from campaigns.merges.correct import Array, by_division, by_lse
+from campaigns.merges.faulty import takes_natural_for_base2
 from workbench import Case, Refusal, diff, load_ranks, save_rank
-from workbench.bench.merges.correct import Array, by_division, by_lse
-from workbench.bench.merges.faulty import takes_natural_for_base2
 from workbench.case.ranks import dealt, indices
 from workbench.report.ranks import whose
 from workbench.trace.join import load_all

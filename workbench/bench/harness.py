@@ -1,19 +1,16 @@
-"""What measurements share: work over processes, Python in one of its own, seconds, and torch."""
+"""What measurements share: progress, Python in a process of its own, seconds, and torch."""
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable
 from math import inf
-from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from workbench.progress import step
 from workbench.refusal import Unavailable
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -29,24 +26,6 @@ def gathered(
             done.append(result)
             tick(f"{len(done)} done{told(done)}")
     return done
-
-
-def spread(function: Callable[[Item], Result], items: Sequence[Item], jobs: int) -> Iterator[Result]:
-    """`function` of each item, in order, from `jobs` processes; from this one for a single job.
-
-    Function, items and results cross to fresh processes, so that they must be picklable.
-    """
-    if jobs == 1:
-        yield from map(function, items)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        # several at a time, since each crossing costs a millisecond; few enough to end together
-        yield from pool.map(function, items, chunksize=max(1, len(items) // (8 * jobs)))
-
-
-def _one_thread() -> None:
-    """Leave the other cores to the other processes; asked before BLAS is loaded, which reads it once."""
-    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
 
 def python(command: str, given: bytes, **environment: str) -> bytes:

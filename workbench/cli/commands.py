@@ -1,5 +1,6 @@
 """Commands whose help says which options belong together."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -7,6 +8,7 @@ import click
 
 from workbench.case import options
 from workbench.case.fields import DRAWN, LAID, PROBLEM, QUANTISED, TILES, of_role
+from workbench.refusal import Refusal
 
 #: heading in the help -> parameters below it, by name; what stands nowhere comes last, under its own heading
 SECTIONS: Mapping[str, Sequence[str]] = {
@@ -28,6 +30,8 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 OTHERS = "Options"
 #: what a flag may be given by mistake -> whether that says that it is on
 TRUTHS: Mapping[str, bool] = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+#: commands that this package had; they run from a checkout of its repository
+CAMPAIGNS = ("assertions", "faults", "features", "fp8", "merges", "sanitizer", "score", "shrink", "verdicts")
 
 
 class Command(click.Command):
@@ -62,3 +66,14 @@ class Commands(click.Group):
     """A group of such commands."""
 
     command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click has it; Refusal for a campaign, which says how it is run."""
+        if args[0] in CAMPAIGNS and args[0] not in self.commands:
+            raise Refusal(
+                f"{args[0]} is a campaign, which is not installed with workbench: in a checkout of its repository, run "
+                f"python -m campaigns {shlex.join(args)}"
+            )
+        return super().resolve_command(ctx, args)

@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 @run_options
 @click.option("--random", type=click.IntRange(min=1), metavar="N", help="N random cases; case options limit them")
 @click.option("--invariant", is_flag=True, help="The kernel claims bits that do not depend on what is beside a row")
-@click.option("--matrix", is_flag=True, help="Instead of a TARGET: which laws each known fault breaks")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
 @json_option
-def laws(
-    target: str | None, random: int | None, invariant: bool, matrix: bool, jobs: int, as_json: bool, **options: Any
-) -> None:
+def laws(target: str | None, random: int | None, invariant: bool, as_json: bool, **options: Any) -> None:
     """Hold TARGET to laws of attention, which need no reference values.
 
     TARGET and options are those of `workbench diff`. A law holds runs of the kernel against each other: bit for bit, or
@@ -38,18 +34,6 @@ def laws(
     from workbench.refusal import Refusal
     from workbench.report.text import show
 
-    if matrix:
-        from workbench.bench import laws as campaign
-
-        if target is not None or given(options) or random is not None:
-            raise Refusal("--matrix holds kernels of ours with faults to all laws, and takes no TARGET and no options")
-        with shown():
-            results = campaign.measure(jobs=jobs)
-        if as_json:
-            return click.echo(json.dumps(results))
-        for rows in campaign.tables(results):
-            show(rows, tuple(rows[0]))
-        sys.exit(BUG if results["clean"] else 0)
     if target is None:
         raise Refusal("TARGET is missing: a kernel of ours, or FILE.py:FUNCTION")
     if options.pop("by_head"):

@@ -29,7 +29,6 @@ from workbench.cli.inputs import inputs
 from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
 from workbench.cli.options import json_option, one_target, run_options
-from workbench.cli.score import score
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
@@ -40,42 +39,48 @@ if TYPE_CHECKING:
     from workbench.judge.diff import Diff
     from workbench.trace.trace import Trace
 
+#: settings of a group of commands
+GROUP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
 
 def main() -> None:
-    """Entry point of the console script; turns refusals into messages and exit codes."""
+    """Entry point of the console script."""
+    run(commands, "workbench")
+
+
+def run(group: click.Group, name: str) -> None:
+    """Run a command line of that name; refusals become messages and exit codes."""
     process.keep_stdout()
     with process.interruptible():
-        _main()
+        _run(group, name)
 
 
-def _main() -> None:
+def _run(group: click.Group, name: str) -> None:
     from workbench.refusal import Refusal, Unavailable
 
     try:
-        sys.exit(commands.main(prog_name="workbench", standalone_mode=False))
+        sys.exit(group.main(prog_name=name, standalone_mode=False))
     except click.ClickException as wrong:
         wrong.show()
         sys.exit(wrong.exit_code)
     except click.Abort:  # what click makes of Ctrl-C
         raise KeyboardInterrupt from None
     except Refusal as refusal:
-        click.echo(f"workbench: {refusal}", err=True)
+        click.echo(f"{name}: {refusal}", err=True)
         sys.exit(USAGE)
     except Unavailable as missing:
-        click.echo(f"workbench: {missing}", err=True)
+        click.echo(f"{name}: {missing}", err=True)
         sys.exit(ENVIRONMENT)
     except MemoryError as error:
         said = str(error) or "an array could not be allocated"
-        click.echo(f"workbench: this machine has not the memory for this run: {said}; choose smaller lengths", err=True)
+        click.echo(f"{name}: this machine has not the memory for this run: {said}; choose smaller lengths", err=True)
         sys.exit(ENVIRONMENT)
     except Exception:
-        click.echo(
-            f"workbench: a defect of the workbench itself, not of the kernel\n{traceback.format_exc()}", err=True
-        )
+        click.echo(f"{name}: a defect of the workbench itself, not of the kernel\n{traceback.format_exc()}", err=True)
         sys.exit(DEFECT)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(cls=Commands, context_settings=GROUP)
 @click.version_option(package_name="attention-workbench")
 @click.pass_context
 def commands(context: click.Context) -> None:
@@ -95,7 +100,7 @@ def commands(context: click.Context) -> None:
 
 
 for command in (
-    *(bench, check, compare, contract, explain, faults, inputs, kernels, laws, score, show, shrink, sweep, watch),
+    *(bench, check, compare, contract, explain, faults, inputs, kernels, laws, show, shrink, sweep, watch),
 ):
     commands.add_command(command)
 

@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+from campaigns.bits import fault_row
+from campaigns.showing import showing
 from tests.refusals import refusal
 from workbench import Case, Diff, diff, run
-from workbench.bench.bits import fault_row
-from workbench.bench.showing import showing
 from workbench.case.stages import ALGORITHMS, OF_QUANTISER, scaled
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.catalogue import CATALOGUE, FILES, chosen
@@ -94,7 +94,7 @@ def test_a_patch_that_changes_comments_alone_is_none() -> None:
     assert tree(applied(text, [comment], "flash.py")) == tree(text)
 
 
-# ---- compiled: one for each mechanism; `workbench bench faults` runs all of them
+# ---- compiled: one for each mechanism; `python -m campaigns faults` runs all of them
 
 MECHANISMS = (
     "flash-no-correction",  # plain

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from campaigns.showing import showing
 from tests.cuda.test_fp8 import VARIANTS
 from workbench import Case, diff, run
-from workbench.bench.showing import showing
 from workbench.case import formats
 from workbench.case.stages import stages_of
 from workbench.cli.main import commands

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from campaigns.showing import showing
 from workbench import Case, check, diff, run
-from workbench.bench.showing import showing
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fp8_mma import FAULTS
 
 CASE = Case(codes="e4m3", heads=2, kv_heads=2, seqlen_q=40, seqlen_k=100, head_dim=64, block_q=32, block_k=32)
-#: in one build, in data-flow order; `workbench bench faults` runs each
+#: in one build, in data-flow order; `python -m campaigns faults` runs each
 TOGETHER = (
     "fp8-mma-order-of-bytes",
     "fp8-mma-scale-of-q-twice",

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from campaigns.showing import showing
 from workbench import Case, check, diff, run
-from workbench.bench.showing import showing
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.mma import FAULTS as OF_TILES
 from workbench.cuda.faults.mma_softmax import FAULTS as OF_SOFTMAX
 
 CASE = dict(heads=2, seqlen_q=37, seqlen_k=50, head_dim=64, dtype="float16")
-#: one for each mechanism, at stages of their own; `workbench bench faults` runs all of them
+#: one for each mechanism, at stages of their own; `python -m campaigns faults` runs all of them
 MECHANISMS = ("mma-k-not-unswizzled", "mma-mask-of-upper-row", "mma-v-not-transposed", "mma-row-sum-of-one-lane")
 #: fault -> a line that the watched run names
 WATCHED = {

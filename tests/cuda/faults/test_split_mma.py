@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
+from campaigns.showing import showing
 from workbench import Case, check, diff, run
-from workbench.bench.showing import showing
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.split_mma import FAULTS as OF_SPLITS
 from workbench.cuda.faults.split_mma_merge import FAULTS as OF_MERGE
 
 #: a build of two warps; three tiles in two splits, so that one has two and the other a ragged one
 CASE = dict(heads=4, kv_heads=2, seqlen_q=5, seqlen_k=90, head_dim=64, dtype="float16", block_k=32, splits=2)
-#: one for each mechanism, in a build for each group of them; `workbench bench faults` runs all of them
+#: one for each mechanism, in a build for each group of them; `python -m campaigns faults` runs all of them
 MECHANISMS = (
     ("split-mma-stage-not-turned",),  # copies
     # packed rows, what warps share, and the merge, at stages of their own

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from campaigns.showing import showing
 from workbench import Case, check, diff, run
-from workbench.bench.showing import showing
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.wgmma import FAULTS
 
 CASE = dict(heads=2, seqlen_q=40, seqlen_k=300, head_dim=64, dtype="float16")
-#: fault -> a line that the watched run names; `workbench bench faults` runs all of them
+#: fault -> a line that the watched run names; `python -m campaigns faults` runs all of them
 WATCHED = {
     "wgmma-k-parity": "hopper.mbarrier_wait(bars, K_FULL + stage, (turn & 1) ^ 1)",
     "wgmma-v-emptied-too-early": "hopper.cp_async_bulk_tensor(tiles, place, v,",

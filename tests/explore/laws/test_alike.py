@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 
+from campaigns.laws import fault_row
 from tests.signatures import FILE, document
 from workbench import Case, diff, run
-from workbench.bench.laws import fault_row
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.explore.laws.alike import alike, as_dict, of_trace, signatures
 from workbench.explore.laws.every import LAWS

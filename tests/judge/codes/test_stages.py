@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from campaigns.verdicts import reduced
 from workbench import Case, Diff, Trace, diff, run
-from workbench.bench.verdicts import reduced
 from workbench.case.stages import QUANTISED_INPUTS, before_attention, stages_of
 from workbench.floats import to_float64, ulp
 from workbench.judge.bias import second_case

@@ -1,0 +1,157 @@
+"""The command line of the campaigns: `python -m campaigns NAME`, in a checkout of the repository."""
+
+import sys
+from typing import Any
+
+import click
+
+from campaigns.cli_score import score
+from workbench.cli.bench import measured
+from workbench.cli.commands import Commands
+from workbench.cli.exits import BUG
+from workbench.cli.main import GROUP, run
+from workbench.cli.options import json_option
+from workbench.refusal import Refusal
+
+
+def main() -> None:
+    """`python -m campaigns`; exit codes are those of `workbench`."""
+    run(commands, "python -m campaigns")
+
+
+@click.group(cls=Commands, context_settings=GROUP)
+def commands() -> None:
+    """Measure how far verdicts and causes can be trusted, on random cases by the dozen; minutes to hours each."""
+
+
+commands.add_command(score)
+
+
+@commands.command()
+@json_option
+def sanitizer(as_json: bool) -> None:
+    """Compare watched runs with NVIDIA's compute-sanitizer, fault by fault; needs a GPU."""
+    from campaigns import sanitizer as sanitizer_campaign
+
+    measured(sanitizer_campaign, as_json)
+
+
+@commands.command()
+@click.option("--correct", type=click.IntRange(min=1), default=2000, help="Random cases of correct kernels [2000]")
+@click.option("--per-fault", type=click.IntRange(min=1), default=20, help="Random cases of each fault [20]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
+@click.option("--foreign", is_flag=True, help="Instead, judge PyTorch's own attention, its contract unknown")
+@click.option("--styles", is_flag=True, help="Instead, judge kernels in the styles of the wild, correct and faulty")
+@click.option("--subsets", is_flag=True, help="Instead, judge every fault from every small set of its stages")
+@json_option
+def verdicts(
+    correct: int, per_fault: int, seed: int, jobs: int, foreign: bool, styles: bool, subsets: bool, as_json: bool
+) -> None:
+    """Measure how far verdicts can be trusted: false alarms of correct kernels, and faults found."""
+    from campaigns import foreign as foreign_campaign
+    from campaigns import subsets as subsets_campaign
+    from campaigns import verdicts as verdicts_campaign
+    from campaigns.styles import measure as styles_campaign
+
+    if foreign + styles + subsets > 1:
+        raise Refusal("--foreign, --styles and --subsets are campaigns of their own; got several")
+    if styles:
+        measured(styles_campaign, as_json, per_fault, seed, jobs)
+    elif subsets:
+        measured(subsets_campaign, as_json, seed=seed, jobs=jobs)
+    elif foreign:
+        measured(foreign_campaign, as_json, per_fault=per_fault, seed=seed, jobs=jobs)
+    else:
+        measured(verdicts_campaign, as_json, correct, per_fault, seed, jobs)
+
+
+@commands.command()
+@click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each fault [5]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
+@json_option
+def faults(per_fault: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Check, by bits, that every fault shows where it says, and judge changes that are none; 1 where not all holds."""
+    from campaigns import bits
+
+    results = measured(bits, as_json, per_fault, seed, jobs)
+    sys.exit(BUG if bits.wrong(results) else 0)
+
+
+@commands.command()
+@click.option("--correct", type=click.IntRange(min=1), default=200, help="Random correct merges [200]")
+@click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each faulty merge [5]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
+@json_option
+def merges(correct: int, per_fault: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Measure how far verdicts on merges of ranks can be trusted: false alarms, faults found, causes named."""
+    from campaigns.merges import measure as merges_campaign
+
+    measured(merges_campaign, as_json, correct, per_fault, seed, jobs)
+
+
+@commands.command()
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
+@json_option
+def laws(jobs: int, as_json: bool) -> None:
+    """Hold every fault to the laws of attention; 1 where a kernel without a fault breaks one."""
+    from campaigns import laws as laws_campaign
+
+    results = measured(laws_campaign, as_json, jobs=jobs)
+    sys.exit(BUG if results["clean"] else 0)
+
+
+@commands.command()
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
+@json_option
+def shrink(jobs: int, as_json: bool) -> None:
+    """Shrink a large case of every fault, and say how small it became, and whether it fails in the same way."""
+    from campaigns import shrink as shrink_campaign
+
+    measured(shrink_campaign, as_json, jobs)
+
+
+@commands.command()
+@click.option("--cases", type=click.IntRange(min=1), default=500, help="Random cases [500]")
+@click.option("--exact", type=click.IntRange(min=1), default=200, help="Random cases of exact inputs [200]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
+@json_option
+def assertions(cases: int, exact: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Put PyTorch's attention through `assert_attention` and assert_close; 1 where assert_attention fails one."""
+    from campaigns import assertions as assertions_campaign
+
+    results = measured(assertions_campaign, as_json, cases, exact, seed, jobs)
+    sys.exit(BUG if results["failed"] or any(row["off"] for row in results["exact"]) else 0)
+
+
+@commands.command()
+@click.option("--cases", default=200, help="Random cases of each feature and target [200]")
+@click.option("--target", "targets", multiple=True, help="A kernel of ours, or torch:FUNCTION; may be repeated [all]")
+@click.option("--feature", "features", multiple=True, help="Such as sinks, paged; may be repeated [all]")
+@click.option("--device", default="cpu", help="Where they run: cpu, kernels of ours on the emulator, or cuda [cpu]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
+@json_option
+def features(targets: tuple[str, ...], features: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Judge correct kernels on random cases of sinks, pages, packed sequences ...; 1 where one is called wrong."""
+    from campaigns import features as features_campaign
+
+    given = {name: x for name, x in (("targets", targets), ("features", features)) if x}
+    results = measured(features_campaign, as_json, **options, **given)
+    for line in [] if as_json else results["wrong"]:
+        click.echo(line)
+    sys.exit(BUG if results["wrong"] else 0)
+
+
+@commands.command()
+@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the variants over [1]")
+@json_option
+def fp8(backend: str, jobs: int, as_json: bool) -> None:
+    """Judge the kernel on quantised codes in all variants, hold its out against PyTorch's attention, and time it."""
+    from campaigns import fp8 as fp8_campaign
+
+    measured(fp8_campaign, as_json, backend, jobs)
