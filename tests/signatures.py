@@ -5,14 +5,16 @@ import sys
 from pathlib import Path
 
 from workbench.bench.laws import measure
+from workbench.cuda.faults.catalogue import CATALOGUE
 
 FILE = Path(__file__).parent.parent / "workbench/explore/laws/signatures.json"
 
 
 def document(rows):
-    """Fault -> its laws, of rows of `bench.laws`; without those that changed no bit."""
-    broken = {row["fault"]: sorted(row["broken"]) for row in rows if row["broken"]}
-    return {"schema": "workbench.laws-signatures/1", "faults": broken}
+    """Fault -> what it is and its laws, of rows of `bench.laws`; without those that changed no bit."""
+    known = [(CATALOGUE[row["fault"]], sorted(row["broken"])) for row in rows if row["broken"]]
+    found = {one.id: {"summary": one.summary, "stages": one.stages, "laws": laws} for one, laws in known}
+    return {"schema": "workbench.laws-signatures/2", "faults": found}
 
 
 def write(rows):
@@ -20,4 +22,6 @@ def write(rows):
 
 
 if __name__ == "__main__":
+    import campaigns.faults  # noqa: F401  (the whole catalogue)
+
     write(measure(jobs=int(sys.argv[1]) if len(sys.argv) > 1 else 2)["faults"])
