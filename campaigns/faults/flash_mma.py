@@ -20,6 +20,11 @@ _PACK = "p[i] = PACK(s[2 * i], s[2 * i + 1])"
 _K_CAME = "        cuda.syncthreads()  # K of all threads has come; protects V, which all warps have multiplied"
 _V_CAME = "        cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
 _WAIT = "        ptx.cp_async_wait_all()\n"
+_NEXT = (
+    "        if tile + 1 < end_tile:\n"
+    "            first_next = first_k + first_key + BLOCK_K\n"
+    "            copy_rows(tiles, K_AT, k, b, kv_h, first_next, first_k + seqlen_k, head_dim, BLOCK_K)\n"
+)
 
 
 def window_begins_within_tile(case: Case) -> bool:
@@ -165,6 +170,16 @@ FAULTS: tuple[Fault, ...] = (
         finding="race",
         shows=several_tiles,
         source="llama.cpp#13438",
+    ),
+    Fault(
+        "mma-next-k-too-early",
+        "flash_mma",
+        "the next K is copied before the barrier, over K that other warps still multiply",
+        _V_CAME + "\n" + _NEXT,
+        _NEXT + _V_CAME + "\n",
+        finding="race",
+        shows=several_tiles,
+        source="rocm-libraries#4742",
     ),
     Fault(
         "mma-tail-not-zeroed",

@@ -48,6 +48,16 @@ FAULTS: tuple[Fault, ...] = (
         source="flash-attention#2388",
     ),
     Fault(
+        "partial-O-wrong-row",
+        "split_k",
+        "partial_O is stored one row further",
+        "partial_O[b, h, split, row, d] = acc[i]",
+        "partial_O[b, h, split, (row + 1) % seqlen_q, d] = acc[i]",
+        ("partial_O",),
+        file=PARTIAL,
+        source="synthetic",
+    ),
+    Fault(
         "partial-sum-row-major",
         "split_k",
         "partial_sum is stored as [query, split], and read as [split, query]",
@@ -67,6 +77,16 @@ FAULTS: tuple[Fault, ...] = (
         ("partial_max",),
         file=PARTIAL,
         source="pytorch#174945, TransformerEngine#1546",
+    ),
+    Fault(
+        "partial-O-normalised",
+        "split_k",
+        "partial_O is divided by the sum of its split: 0 / 0 where a row sees no key, and 0 * NaN in the merge",
+        "partial_O[b, h, split, row, d] = acc[i]",
+        "partial_O[b, h, split, row, d] = acc[i] / l",
+        ("partial_O",),
+        file=PARTIAL,
+        source="aiter#4711, pegainfer#21",
     ),
     Fault(
         "partial-max-0-of-empty-split",
@@ -221,6 +241,15 @@ FAULTS: tuple[Fault, ...] = (
         source="mlx#2608, composable_kernel#3326",
     ),
     # lse
+    Fault(
+        "flash-lse-no-log",
+        "flash",
+        "lse adds row_sum itself, not its logarithm",
+        "lse[b, h, first_q + row] = m + math.log(l) if",
+        "lse[b, h, first_q + row] = m + l if",
+        ("lse",),
+        source="synthetic",
+    ),
     Fault(
         "flash-lse-without-max",
         "flash",

@@ -1,5 +1,7 @@
 """Faults of q @ k^T, its scale and its softcap, of masks, ALiBi and dropout."""
 
+import numpy as np
+
 from campaigns.faults.conditions import beyond_limit, grouped, own_scale, rectangular, several_query_tiles
 from workbench.cuda.faults.conditions import hides_keys, scaled, sees_past_end
 from workbench.cuda.faults.fault import PARTIAL, Fault
@@ -63,6 +65,17 @@ FAULTS: tuple[Fault, ...] = (
         ("scores",),
         shows=own_scale,
         source="flashinfer#1072",
+    ),
+    Fault(
+        "flash-scale-float16",
+        "flash",
+        "the scale is rounded to float16, in which 1/sqrt(32) is not exact",
+        "s = libdevice.fmul_rn(dot, scale)",
+        "s = libdevice.fmul_rn(dot, libdevice.half2float(libdevice.float2half_rn(scale)))",
+        ("scores",),
+        needs={"head_dim": 32},
+        shows=lambda case: float(np.float16(case.scale)) != case.scale,
+        source="mlx#3119",
     ),
     Fault(
         "partial-scale-hard-coded",
@@ -152,6 +165,17 @@ FAULTS: tuple[Fault, ...] = (
         needs={"causal": True},
         shows=several_query_tiles,
         source="flashinfer#4382",
+    ),
+    Fault(
+        "flash-mask-finite",
+        "flash",
+        "masked scores are -10000, not -inf: rows without keys average V",
+        "(causal and key > row + diagonal):\n                s = NEG_INF\n",
+        "(causal and key > row + diagonal):\n                s = float32(-10000)\n",
+        ("scores",),
+        needs={"causal": True},
+        shows=hides_keys,
+        source="ohdearquant/lattice#361, onnxruntime#28904",
     ),
     Fault(
         "partial-mask-added",

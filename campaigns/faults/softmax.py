@@ -209,6 +209,16 @@ FAULTS: tuple[Fault, ...] = (
         source="llama.cpp#24451",
     ),
     Fault(
+        "flash-row-sum-of-last-tile",
+        "flash",
+        "the running sum is that of the tile alone",
+        "l = l * correction + row_sum_of(tile_sum)",
+        "l = row_sum_of(tile_sum)",
+        ("row_sum",),
+        shows=several_tiles,
+        source="flashinfer 6cbaf6e26",
+    ),
+    Fault(
         "flash-row-sum-of-cast",
         "flash",
         "the running sum adds probs after their cast",

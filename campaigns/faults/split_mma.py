@@ -20,6 +20,16 @@ FAULTS: tuple[Fault, ...] = (
     # ---- split_mma within a split
     # copies
     Fault(
+        "split-mma-stage-not-turned",
+        "split_mma",
+        "the next tile is sought in the stage of the present one, while its copy went to the next",
+        "stage = stage + 1 if stage < STAGES - 1 else 0",
+        "stage = 0",
+        ("qk", "acc"),
+        shows=several_tiles_in_a_split,
+        source="synthetic",
+    ),
+    Fault(
         "split-mma-v-not-waited-for",
         "split_mma",
         "probs meet V before its copy was waited for",

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from workbench.cuda.faults.conditions import hides_keys, ragged, scaled, sees_past_end
 from workbench.cuda.faults.fault import PARTIAL, Fault
 
@@ -66,17 +64,6 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     Fault(
-        "flash-scale-float16",
-        "flash",
-        "the scale is rounded to float16, in which 1/sqrt(32) is not exact",
-        "s = libdevice.fmul_rn(dot, scale)",
-        "s = libdevice.fmul_rn(dot, libdevice.half2float(libdevice.float2half_rn(scale)))",
-        ("scores",),
-        needs={"head_dim": 32},
-        shows=lambda case: float(np.float16(case.scale)) != case.scale,
-        source="mlx#3119",
-    ),
-    Fault(
         "flash-softcap-after-mask",
         "flash",
         "scores are capped after they are masked: -inf becomes -softcap, so that masked keys leak",
@@ -108,17 +95,6 @@ FAULTS: tuple[Fault, ...] = (
         ("scores",),
         needs={"causal": True},
         source="synthetic",
-    ),
-    Fault(
-        "flash-mask-finite",
-        "flash",
-        "masked scores are -10000, not -inf: rows without keys average V",
-        "(causal and key > row + diagonal):\n                s = NEG_INF\n",
-        "(causal and key > row + diagonal):\n                s = float32(-10000)\n",
-        ("scores",),
-        needs={"causal": True},
-        shows=hides_keys,
-        source="ohdearquant/lattice#361, onnxruntime#28904",
     ),
     Fault(
         "flash-window-off-by-one",

@@ -68,16 +68,6 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     Fault(
-        "flash-row-sum-of-last-tile",
-        "flash",
-        "the running sum is that of the tile alone",
-        "l = l * correction + row_sum_of(tile_sum)",
-        "l = row_sum_of(tile_sum)",
-        ("row_sum",),
-        shows=several_tiles,
-        source="flashinfer 6cbaf6e26",
-    ),
-    Fault(
         "flash-row-sum-phantom-key",
         "flash",
         "the sum of the first tile begins at 1: a key that does not exist",

@@ -19,11 +19,6 @@ from workbench.cuda.faults.fault import Fault
 _LD_V = "ldmatrix_x4_trans(tiles, 16 * n * HEAD_DIM + dims(at_v, i))"
 _V_CAME = "        cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
 _WAIT = "        ptx.cp_async_wait_all()\n"
-_NEXT = (
-    "        if tile + 1 < end_tile:\n"
-    "            first_next = first_k + first_key + BLOCK_K\n"
-    "            copy_rows(tiles, K_AT, k, b, kv_h, first_next, first_k + seqlen_k, head_dim, BLOCK_K)\n"
-)
 #: heads that share a kv head, whose queries are rows of one tile
 PACKED: Mapping[str, Any] = {"heads": 4, "kv_heads": 2}
 _ROW = "s_max[w * BLOCK_Q + g + 8 * r]"
@@ -106,16 +101,6 @@ FAULTS: tuple[Fault, ...] = (
         source="Fuser#2000",
     ),
     Fault(
-        "mma-next-k-too-early",
-        "flash_mma",
-        "the next K is copied before the barrier, over K that other warps still multiply",
-        _V_CAME + "\n" + _NEXT,
-        _NEXT + _V_CAME + "\n",
-        finding="race",
-        shows=several_tiles,
-        source="rocm-libraries#4742",
-    ),
-    Fault(
         "mma-v-not-transposed",
         "flash_mma",
         "V is read without the transposition",
@@ -145,16 +130,6 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # ---- split_mma
-    Fault(
-        "split-mma-stage-not-turned",
-        "split_mma",
-        "the next tile is sought in the stage of the present one, while its copy went to the next",
-        "stage = stage + 1 if stage < STAGES - 1 else 0",
-        "stage = 0",
-        ("qk", "acc"),
-        shows=several_tiles_in_a_split,
-        source="synthetic",
-    ),
     Fault(
         "split-mma-one-group-too-few",
         "split_mma",

@@ -35,7 +35,7 @@ class Signature:
 
 @cache
 def signatures() -> dict[str, Signature]:
-    """Fault -> its signature; measured by `python -m tests.signatures`."""
+    """Fault -> its signature; measured by `python -m campaigns.signatures`."""
     found = json.loads(files("workbench.explore.laws").joinpath("signatures.json").read_text())["faults"]
     return {fault: Signature(one["summary"], tuple(one["stages"]), tuple(one["laws"])) for fault, one in found.items()}
 

@@ -1,9 +1,10 @@
-"""Which laws each known fault breaks, as `workbench explain` reads it: `python -m tests.signatures` measures it anew."""
+"""Which laws each known fault breaks, as `workbench explain` reads it; `python -m campaigns.signatures` measures it."""
 
 import json
 import sys
 from pathlib import Path
 
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from workbench.bench.laws import measure
 from workbench.cuda.faults.catalogue import CATALOGUE
 
@@ -22,6 +23,4 @@ def write(rows):
 
 
 if __name__ == "__main__":
-    import campaigns.faults  # noqa: F401  (the whole catalogue)
-
     write(measure(jobs=int(sys.argv[1]) if len(sys.argv) > 1 else 2)["faults"])
