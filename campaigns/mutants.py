@@ -87,6 +87,7 @@ def edits(file: str, text: str) -> Iterator[Mutant]:
 
 def draw(reach: Reach) -> list[Mutant]:
     """Faults of the catalogue to write into kernels' sources, and edits of lines of judge and reference that ran."""
+    import campaigns.faults  # noqa: F401  (the whole catalogue)
     from workbench.cuda.faults.catalogue import CATALOGUE
     from workbench.cuda.kernels import KERNELS
 

@@ -1,10 +1,12 @@
-"""A random part of these tests and of those of tests/ that are marked so, for those who wait: the same part wherever the seed, the part and the tests are."""
+"""A random part of the campaigns, for those who wait: the same part wherever seed, percentage and tests are the same."""
 
 from math import ceil
 from pathlib import Path
 from random import Random
 
 import pytest
+
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 
 HERE = Path(__file__).parent
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from workbench import Case, progress, run, save
 from workbench.cli import main as cli
-from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.cuda.faults.catalogue import CATALOGUE, elsewhere
 from workbench.cuda.kernels import KERNELS
 from workbench.report import text
 
@@ -213,8 +213,8 @@ def test_untestable_exits_with_1() -> None:
             + ", ".join(fault.id for fault in CATALOGUE.values() if fault.kernel == "flash"),
         ),
         (
-            ["flash_wgmma", "--fault", "wgmma-parity-not-flipped", "--seqlen", "64"],
-            "fault wgmma-parity-not-flipped shows only with --seqlen-k 300; got 64",
+            ["flash_wgmma", "--fault", "wgmma-v-emptied-too-early", "--seqlen", "64"],
+            "fault wgmma-v-emptied-too-early shows only with --seqlen-k 300; got 64",
         ),
         (["flash", "--fault", "nope"], "unknown fault 'nope'; `workbench faults` lists them"),
         (["flash", "--head-dim", "0"], "head_dim must be a whole number of at least 1; got 0"),
@@ -334,7 +334,10 @@ def test_faults_and_kernels_are_listed() -> None:
         in lines
     )
     listed = " ".join(workbench("faults").stdout.split())
-    assert "flash-bshd-strides flash qk, acc q, k and v are read as if stored [b, s, h, d]" in listed
+    assert listed.endswith(
+        f"{len(elsewhere())} more are in campaigns/faults/: `python -m campaigns.faults faults` lists all"
+    )
+    assert "flash-scale-twice flash scores the scale is applied twice" in listed
     assert "v[j, d] = 16 * (j % 16) + d % 16." in " ".join(workbench("kernels").stdout.split())
 
 

@@ -1,11 +1,9 @@
-"""The same kernels on a GPU: right, unchanged by probes, and with every fault at the same stage as on the emulator."""
+"""The same kernels on a GPU: right, unchanged by probes, and within rounding of the emulator."""
 
 import numpy as np
 import pytest
 
-from campaigns.showing import showing
 from workbench import Case, diff, run
-from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.floats import DTYPES, to_float64
 
 pytestmark = pytest.mark.gpu
@@ -31,22 +29,6 @@ def test_probes_do_not_change_a_bit_of_the_output(kernel: str, dtype: str) -> No
     case = Case(seqlen=200, head_dim=64, dtype=dtype, causal=True, heads=2)
     plain, probed = (run(kernel, case, probes=probes, backend="cuda") for probes in ("output", "all"))
     assert all(plain.stages[name].tobytes() == probed.stages[name].tobytes() for name in ("out", "lse"))
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        fault.id
-        for fault in CATALOGUE.values()
-        if fault.kernel in KERNELS and fault.stages and not fault.unwritten_memory
-    ],
-)
-def test_each_fault_has_the_same_origins_as_on_the_emulator(fault: str) -> None:
-    kernel = CATALOGUE[fault].kernel
-    case = showing(CATALOGUE[fault], np.random.default_rng(0))
-    on_gpu, on_emulator = (diff(run(kernel, case, faults=[fault], backend=backend)) for backend in ("cuda", "emulator"))
-    assert on_gpu.verdict in ("bug", "missing") and on_gpu.origin in CATALOGUE[fault].stages
-    assert on_gpu.origins == on_emulator.origins
 
 
 @pytest.mark.parametrize("kernel", list(KERNELS))

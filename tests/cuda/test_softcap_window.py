@@ -198,7 +198,7 @@ def test_the_kernel_on_codes_takes_neither(option, value):
     assert refusal(settle, ALL_KERNELS["fp8"], Case(**{option: value})) == message
 
 
-@pytest.mark.parametrize("fault", ["flash-softcap-after-mask", "flash-window-top-left"])
+@pytest.mark.parametrize("fault", ["flash-softcap-after-mask", "flash-window-off-by-one"])
 def test_a_fault_shows_first_at_its_stage(fault):
     known = CATALOGUE[fault]
     options = dict(seqlen_q=40, seqlen_k=45, heads=2, splits=2 if known.kernel == "split_k" else None)

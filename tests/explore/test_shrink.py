@@ -156,7 +156,7 @@ def test_what_cannot_be_shrunk_is_refused_with_the_reason() -> None:
         shrink(diff(right))
     case = Case(seqlen=20, head_dim=16, block_q=16, block_k=16)
     q, k, v = case.inputs()
-    faulty: dict[str, Any] = {"faults": ["flash-lse-sign"], "backend": "emulator"}
+    faulty: dict[str, Any] = {"faults": ["flash-lse-base-2"], "backend": "emulator"}
     with pytest.raises(Refusal, match="this trace cannot have: its inputs were put in"):
         shrink(diff(run("flash", case, inputs=(q, k, v), **faulty)))
     with pytest.raises(Refusal, match="a part of a run is not shrunk"):
@@ -165,7 +165,7 @@ def test_what_cannot_be_shrunk_is_refused_with_the_reason() -> None:
 
 def test_a_kernel_of_ours_comes_down_to_the_smallest_tiles() -> None:
     case = Case(heads=2, seqlen=100, head_dim=16, block_q=16, block_k=32, seed=3)
-    start = diff(run("flash", case, faults=["flash-lse-sign"], backend="emulator"))
+    start = diff(run("flash", case, faults=["flash-lse-base-2"], backend="emulator"))
     found = shrink(start)
     small = found.smallest
     assert found.judged.origin == found.origin == start.origin == "lse" and found.cause is not None
@@ -176,7 +176,7 @@ def test_a_kernel_of_ours_comes_down_to_the_smallest_tiles() -> None:
     assert holds(Scene.of(found.judged.trace), found.cause.members[0], elsewhere=True) is True
     # its inputs are plain numbers, and all else is as it was
     assert found.inputs is not None and all(np.all(x == np.rint(x)) for x in found.inputs.values())
-    again = run("flash", small, faults=["flash-lse-sign"], backend="emulator", inputs=found.inputs)
+    again = run("flash", small, faults=["flash-lse-base-2"], backend="emulator", inputs=found.inputs)
     assert diff(again).origin == "lse"
     assert diff(run("flash", small, backend="emulator", inputs=found.inputs)).origin is None
 

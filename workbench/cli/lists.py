@@ -12,7 +12,7 @@ from workbench.cli.options import json_option
 @json_option
 def faults(as_json: bool) -> None:
     """List the faults that can be put into a kernel."""
-    from workbench.cuda.faults.catalogue import CATALOGUE
+    from workbench.cuda.faults.catalogue import CATALOGUE, elsewhere
 
     entries = [
         {
@@ -34,6 +34,8 @@ def faults(as_json: bool) -> None:
     from workbench.report.text import show
 
     show(entries, ("id", "kernel", "stages", "biased", "finding", "summary"))
+    if others := {*elsewhere()} - {*CATALOGUE}:
+        click.echo(f"{len(others)} more are in campaigns/faults/: `python -m campaigns.faults faults` lists all")
 
 
 @click.command()

@@ -1,27 +1,23 @@
-"""Every fault in the catalogue is a change of its kernel, some are seen to lead to their stage, and what the catalogue refuses."""
+"""The faults of the package keep their rules, one of each mechanism is seen at its stage, and what the catalogue refuses."""
 
-import ast
+import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from campaigns.bits import fault_row
-from campaigns.showing import showing
-from tests.refusals import refusal
+from tests.fault_rules import broken_rules
+from tests.refusals import refusal, refused
 from workbench import Case, Diff, diff, run
-from workbench.case.stages import ALGORITHMS, OF_QUANTISER, scaled
+from workbench.cuda.faults import catalogue
 from workbench.cuda.faults.benign import BENIGN
-from workbench.cuda.faults.catalogue import CATALOGUE, FILES, chosen
-from workbench.cuda.faults.fault import Fault, applied
+from workbench.cuda.faults.catalogue import CATALOGUE, FILES, add, chosen, elsewhere
+from workbench.cuda.faults.fault import applied
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
-from workbench.cuda.quantised import QUANTISER
 
 CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True)
-EVERY = {**CATALOGUE, **BENIGN}
 
 
 def judged(kernel: str, faults: Sequence[str], case: Case = CASE, backend: str = "emulator") -> Diff:
@@ -32,85 +28,54 @@ def judged(kernel: str, faults: Sequence[str], case: Case = CASE, backend: str =
 # ---- what the catalogue says, without a compile
 
 
-@cache
-def sources(kernel: str) -> dict[str, str]:
-    files = (KERNELS[kernel].file, *KERNELS[kernel].functions.values(), *([QUANTISER] if kernel == "fp8" else []))
-    return {file.name: file.read_text() for file in files}
+def test_every_fault_keeps_the_rules() -> None:
+    assert broken_rules([*CATALOGUE.values(), *BENIGN.values()]) == []
+    fault = CATALOGUE["flash-scale-twice"]
+    comment = replace(fault, before="# no key seen yet", after="# some key seen")
+    wrong = [comment, replace(fault, before="no such text"), replace(fault, stages=("merge_sum",), source="")]
+    assert [line.partition(":")[2].partition(";")[0] for line in broken_rules(wrong)] == [
+        " it changes comments alone",
+        " what it changes is not in what is built of the case that it needs",
+        " fault flash-scale-twice: its text must occur exactly once in flash.py",
+        " flash has no stages merge_sum",
+        " it has a summary and a source",
+    ]
 
 
-@cache
-def tree(text: str) -> str:
-    return ast.dump(ast.parse(text))
-
-
-def test_there_are_as_many_faults_as_real_kernels_had() -> None:
-    """No two of them are one change."""
-    assert len({fault.source for fault in CATALOGUE.values()} - {"synthetic"}) >= 78
-    assert len(BENIGN) >= 8 and not {*CATALOGUE} & {*BENIGN}
-    changes = [(fault.kernel, fault.file, fault.before, fault.after) for fault in EVERY.values()]
-    assert len({*changes}) == len(changes) == len(CATALOGUE) + len(BENIGN)
-
-
-def test_no_two_faults_have_one_id() -> None:
+def test_no_two_faults_have_one_id_or_one_change() -> None:
     listed = [fault.id for file in FILES for fault in file.FAULTS]
-    assert len(listed) == len({*listed}) == len(CATALOGUE)
+    assert len(listed) == len({*listed}) == len(CATALOGUE) and not {*CATALOGUE} & {*BENIGN}
+    faults = [*CATALOGUE.values(), *BENIGN.values()]
+    assert len({(fault.kernel, fault.file, fault.before, fault.after) for fault in faults}) == len(faults)
 
 
-@pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "flash_tensor"])
-def test_every_stage_of_a_kernel_has_a_fault(kernel: str) -> None:
-    """But for capped, which kernels on codes have not, and for their quantiser, which they share. The softmax of
-    flash_tensor is that of flash_mma, after scores that are scaled.
-    """
-    stages = {name for fault in CATALOGUE.values() if fault.kernel == kernel for name in (*fault.stages, *fault.biased)}
-    lacking = {*ALGORITHMS[KERNELS[kernel].algorithm]} - stages - {*KERNELS[kernel].without}
-    of_codes = {"capped"} if kernel == "fp8" else {"capped", *OF_QUANTISER, "lut_k", "lut_v"}
-    assert lacking == (of_codes & {*ALGORITHMS[KERNELS[kernel].algorithm]} if KERNELS[kernel].quantised else set())
+def test_the_catalogue_is_used() -> None:
+    """A fault that nobody names belongs to campaigns/faults/; tests/judge/test_bias.py takes all that are biased."""
+    root = Path(__file__).parents[3]
+    pages = [root / "README.md"]
+    for folder, kinds in (("docs", "*.md"), ("notebooks", "*.py"), ("examples", "*.py"), ("tests", "*.py")):
+        pages += (root / folder).rglob(kinds)
+    words = {word for page in pages for word in re.findall(r"[\w-]+", page.read_text())}
+    assert {fault.id for file in FILES for fault in file.FAULTS if not fault.biased} <= words
 
 
-@pytest.mark.parametrize("fault", EVERY.values(), ids=list(EVERY))
-def test_a_fault_changes_one_place_of_its_kernel_and_keeps_the_lines(fault: Fault) -> None:
-    kernel = KERNELS[fault.kernel]
-    name = fault.file or kernel.file.name
-    text = sources(fault.kernel)[name]
-    faulty = applied(text, [fault], name)
-    assert tree(faulty) != tree(text) and faulty.count("\n") == text.count("\n")
+# ---- compiled: one for each mechanism; those on tensor cores in test_tensor_cores.py
 
-
-@pytest.mark.parametrize("fault", EVERY.values(), ids=list(EVERY))
-def test_what_a_fault_says_of_itself_exists(fault: Fault) -> None:
-    assert fault.summary and fault.kernel in KERNELS
-    assert {*fault.needs} <= {*CASE.as_dict()}
-    case = settle(KERNELS[fault.kernel], showing(fault, np.random.default_rng(0)))
-    assert {*fault.stages, *fault.biased} <= {*ALGORITHMS[scaled(KERNELS[fault.kernel].algorithm, case.scale_of)]}
-    assert all(getattr(case, name) == value for name, value in fault.needs.items()) and fault.shows(case) is True
-    seen = fault.stages or fault.biased or fault.finding
-    assert bool(seen) == (fault.id in CATALOGUE), "of a fault somebody must be able to see something"
-    assert fault.source or fault.id in BENIGN
-
-
-def test_a_patch_that_changes_comments_alone_is_none() -> None:
-    text = sources("flash")["flash.py"]
-    comment = replace(CATALOGUE["flash-scale-twice"], before="# no key seen yet", after="# some key seen")
-    assert tree(applied(text, [comment], "flash.py")) == tree(text)
-
-
-# ---- compiled: one for each mechanism; `python -m campaigns faults` runs all of them
-
-MECHANISMS = (
-    "flash-no-correction",  # plain
-    "flash-no-masked-tile-guard",  # needs options, and more queries than keys
-    "partial-O-wrong-row",  # in the file of another kernel
-    "partial-acc-uninitialised",  # memory that nobody wrote
-    "q-scale-of-kv-head",  # codes
-    "quantiser-truncates",  # no kernel at all
-    "flash-last-page-whole",  # what a cache holds where nobody may look
-)
+#: fault -> the case, but for what it needs
+MECHANISMS = {
+    "flash-no-correction": CASE,  # plain
+    "partial-no-masked-tile-guard": CASE.but(seqlen_k=64),  # in the file of another kernel; more queries than keys
+    "partial-acc-uninitialised": CASE,  # memory that nobody wrote
+    "scale-of-head-0": Case(heads=4, seqlen=128),  # codes
+    "quantiser-truncates": Case(heads=4, seqlen=128),  # no kernel at all
+    "flash-last-page-whole": Case(heads=2, head_dim=32, seqlen_q=40),  # what a cache holds where nobody may look
+}
 
 
 @pytest.mark.parametrize("fault", MECHANISMS)
 def test_a_fault_shows_at_its_own_stage_first(fault: str) -> None:
-    row = fault_row(fault, runs=1, seed=0)
-    assert (row["shown"], row["wrong"]) == (1, []) and {*row["roots"]} <= {*CATALOGUE[fault].stages}
+    known = CATALOGUE[fault]
+    assert judged(known.kernel, [fault], MECHANISMS[fault].but(**known.needs)).origin in known.stages
 
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
@@ -130,6 +95,31 @@ def test_subtle_faults_are_bugs_though_out_is_within_the_usual_tolerance(faults:
 @pytest.mark.parametrize("change", ["tiles-descending", "masked-tile-first"])
 def test_benign_changes_are_right(change: str) -> None:
     assert judged("flash", [change]).verdict == "rounding"
+
+
+# ---- faults from elsewhere
+
+
+def test_one_that_is_elsewhere_is_said_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    id, own = "flash-kv-head-modulo", {fault.id: fault for file in FILES for fault in file.FAULTS}
+    assert id in elsewhere() and not {*elsewhere()} & {*own}
+    monkeypatch.setattr(catalogue, "CATALOGUE", own)
+    assert refused("diff", "flash", "--fault", id) == (
+        f"fault {id} is in the catalogue of campaigns, not in the package: for it, write `python -m campaigns.faults` "
+        "instead of `workbench`, and in Python import campaigns.faults first"
+    )
+
+
+def test_faults_are_added_under_ids_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "CATALOGUE", dict(CATALOGUE))
+    one = replace(CATALOGUE["flash-scale-twice"], id="one")
+    for id in ("flash-scale-missing", "tiles-descending", "one"):
+        assert refusal(add, [one, replace(one, id=id)]) == (
+            f"the faults of a catalogue have an id each; {id} is there already: choose another id"
+        )
+    assert "one" not in catalogue.CATALOGUE
+    add([one])
+    assert chosen(["one"], "flash") == (one,)
 
 
 # ---- refusals

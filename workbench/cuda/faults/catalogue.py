@@ -1,47 +1,37 @@
-"""The faults that are known by name: bugs that real attention kernels had, and subtle ones."""
+"""The faults that are known by name: bugs that real attention kernels had, and subtle ones.
 
-from collections.abc import Mapping, Sequence
+The package has those that documents show and tests need; `campaigns/faults/` adds the others.
+"""
+
+from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 
-from workbench.cuda.faults import (
-    accumulator,
-    added,
-    blocks,
-    codes,
-    fp8,
-    fp8_mma,
-    inputs,
-    masks,
-    maximum,
-    memory,
-    merge,
-    mma,
-    mma_softmax,
-    output,
-    pages,
-    partials,
-    probs,
-    quantiser,
-    scores,
-    sequences,
-    sinks,
-    split_mma,
-    split_mma_merge,
-    tensor,
-    wgmma,
-    wgmma_softmax,
-)
+from workbench.cuda.faults import codes, inputs, memory, results, scores, softmax, tensor_cores
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.fault import Fault
 from workbench.refusal import Refusal
 
 #: in data-flow order, those of codes last
-FILES = (
-    *(inputs, scores, masks, maximum, probs, accumulator, partials, merge, output, memory),
-    *(sequences, pages, added, sinks, tensor, mma, mma_softmax, split_mma, split_mma_merge, wgmma, wgmma_softmax),
-    *(quantiser, codes, fp8, fp8_mma, blocks),
-)
-CATALOGUE: Mapping[str, Fault] = {fault.id: fault for file in FILES for fault in file.FAULTS}
+FILES = (inputs, scores, softmax, results, memory, tensor_cores, codes)
+CATALOGUE: dict[str, Fault] = {fault.id: fault for file in FILES for fault in file.FAULTS}
+
+
+def add(faults: Sequence[Fault]) -> None:
+    """Put faults into the catalogue, each under an id of its own; Refusal, and none is put, otherwise."""
+    known = {*CATALOGUE, *BENIGN}
+    for fault in faults:
+        if fault.id in known:
+            raise Refusal(f"the faults of a catalogue have an id each; {fault.id} is there already: choose another id")
+        known.add(fault.id)
+    CATALOGUE.update((fault.id, fault) for fault in faults)
+
+
+@cache
+def elsewhere() -> tuple[str, ...]:
+    """The ids of the faults that `campaigns/faults/` adds."""
+    return tuple(files("workbench.cuda.faults").joinpath("elsewhere.txt").read_text().split())
 
 
 def chosen(ids: Sequence[str], kernel: str) -> tuple[Fault, ...]:
@@ -50,8 +40,7 @@ def chosen(ids: Sequence[str], kernel: str) -> tuple[Fault, ...]:
     for id in ids:
         fault = CATALOGUE.get(id) or BENIGN.get(id)
         if fault is None:
-            near = ", ".join(get_close_matches(id, CATALOGUE))
-            raise Refusal(f"unknown fault {id!r}; `workbench faults` lists them{near and f'; the nearest: {near}'}")
+            raise Refusal(_unknown(id))
         if fault.kernel != kernel:
             own = ", ".join(fault.id for fault in CATALOGUE.values() if fault.kernel == kernel)
             raise Refusal(f"fault {id} belongs to kernel {fault.kernel}, not to {kernel}; faults of {kernel}: {own}")
@@ -59,3 +48,13 @@ def chosen(ids: Sequence[str], kernel: str) -> tuple[Fault, ...]:
             raise Refusal(f"fault {id} is given twice; once is enough")
         faults.append(fault)
     return tuple(faults)
+
+
+def _unknown(id: str) -> str:
+    if id in elsewhere():
+        return (
+            f"fault {id} is in the catalogue of campaigns, not in the package: for it, write "
+            "`python -m campaigns.faults` instead of `workbench`, and in Python import campaigns.faults first"
+        )
+    near = ", ".join(get_close_matches(id, [*CATALOGUE, *elsewhere()]))
+    return f"unknown fault {id!r}; `workbench faults` lists them{near and f'; the nearest: {near}'}"

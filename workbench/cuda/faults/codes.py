@@ -1,16 +1,70 @@
-"""Faults of how the kernel on codes decodes them."""
+"""Faults of quantised codes: the quantiser, how codes and scales are read, attention on them."""
 
-from workbench.cuda.faults.conditions import batched, ragged, several_kv_heads, shared_kv
+from workbench.case.case import Case
+from workbench.cuda.faults.conditions import ragged, several_kv_heads, several_tiles
 from workbench.cuda.faults.fault import Fault
 
+QUANTISER = "quantize.py"
+_SCALES, _CODES = ("scale_q", "scale_k", "scale_v"), ("codes_q", "codes_k", "codes_v")
 _TABLE = {"decode": "table"}
 _SIMULATED_TABLE = {"codes": "simulated", "decode": "table"}
-_E4M3 = {"codes": "e4m3"}
-#: where a value that is decoded wrongly shows first: in tables where there are some, and in Q, which has none
-_DECODED = ("lut_k", "lut_v", "dequant_q", "dequant_k", "dequant_v")
+_MXFP8, _NVFP4, _INT4 = {"codes": "mxfp8-e4m3"}, {"codes": "nvfp4"}, {"codes": "int4"}
+#: a row of which has several scales
+_SEVERAL = _MXFP8 | {"head_dim": 80}
+_DECODED = ("dequant_q", "dequant_k", "dequant_v")
+_MMA = {"scores": "mma"}
+
+
+def several_blocks(case: Case) -> bool:
+    """Whether a row has several scales."""
+    return case.sizes["g"] > 1
+
+
+def several_rows(case: Case) -> bool:
+    """Whether queries and keys are several."""
+    return case.seqlen_q > 1 and case.seqlen_k > 1
+
+
+def _any_blocks(case: Case) -> bool:
+    """Whether a swizzle moves a scale."""
+    return several_rows(case) and several_blocks(case)
+
 
 FAULTS: tuple[Fault, ...] = (
-    # scales
+    # ---- the quantiser
+    Fault(
+        "quantiser-amax-without-abs",
+        "fp8",
+        "the scale is that of the largest value, not of the largest in size",
+        "size = xp.abs(x)",
+        "size = x",
+        _SCALES,
+        file=QUANTISER,
+        source="LightLLM#943",
+    ),
+    Fault(
+        "no-saturation",
+        "fp8",
+        "values beyond the largest one wrap around, or become NaN or infinity",
+        "        y = xp.clip(y, -form.largest, form.largest)",
+        "        pass",
+        _CODES,
+        needs={"quantiser_scale": "static"},
+        file=QUANTISER,
+        source="ml_dtypes#400, pytorch#160957",
+    ),
+    Fault(
+        "quantiser-truncates",
+        "fp8",
+        "values are truncated to codes, not rounded to the nearest",
+        "xp.round(y * 127 / form.largest)",
+        "xp.trunc(y * 127 / form.largest)",
+        _CODES,
+        needs={"codes": "simulated"},
+        file=QUANTISER,
+        source="FreeToken#103",
+    ),
+    # ---- codes, and a scale for a head
     Fault(
         "scale-of-head-0",
         "fp8",
@@ -41,58 +95,6 @@ FAULTS: tuple[Fault, ...] = (
         source="vllm#42580, flashinfer#1416",
     ),
     Fault(
-        "q-scale-of-kv-head",
-        "fp8",
-        "Q is decoded with the scale at the index of its kv head",
-        "q_scale = scale_q[h]",
-        "q_scale = scale_q[kv_h]",
-        ("dequant_q",),
-        shows=shared_kv,
-        source="SageAttention 9cd0915",
-    ),
-    Fault(
-        "direct-scale-not-applied",
-        "fp8",
-        "without tables, K and V are decoded without their scales",
-        "table[code] if TABLE else decoded(code, scale)",
-        "table[code] if TABLE else decoded(code, float32(1))",
-        ("dequant_k", "dequant_v"),
-        needs={"decode": "direct"},
-        source="flashinfer#1023, vllm#55559",
-    ),
-    Fault(
-        "scale-applied-twice",
-        "fp8",
-        "the table of K holds the scale twice",
-        "s_lut_k[c] = decoded(c, k_scale)",
-        "s_lut_k[c] = libdevice.fmul_rn(decoded(c, k_scale), k_scale)",
-        ("lut_k",),
-        needs=_TABLE,
-        source="vllm#48016",
-    ),
-    Fault(
-        "v-scales-permuted",
-        "fp8",
-        "the scales of V are read in another order than they were stored in",
-        "v_scale = scale_v[kv_h]",
-        "v_scale = scale_v[scale_v.shape[0] - 1 - kv_h]",
-        ("lut_v", "dequant_v"),
-        shows=several_kv_heads,
-        source="vllm#46329",
-    ),
-    # values of codes
-    Fault(
-        "codes-read-as-signed",
-        "fp8",
-        "the tables take codes for signed numbers: those from 128 on stand for 256 less",
-        "            s_lut_k[c] = decoded(c, k_scale)\n            s_lut_v[c] = decoded(c, v_scale)\n",
-        "            s_lut_k[c] = decoded(c - c // 128 * 256, k_scale)\n"
-        "            s_lut_v[c] = decoded(c - c // 128 * 256, v_scale)\n",
-        ("lut_k", "lut_v"),
-        needs=_SIMULATED_TABLE,
-        source="synthetic",
-    ),
-    Fault(
         "zero-point-127",
         "fp8",
         "the table of K has zero point 127: all scores of a row shift alike, and out stays right",
@@ -102,57 +104,6 @@ FAULTS: tuple[Fault, ...] = (
         needs=_SIMULATED_TABLE,
         source="synthetic",
     ),
-    Fault(
-        "e5m2-read-as-e4m3",
-        "fp8",
-        "codes with 5 exponent bits are decoded as codes with 4",
-        "float8(code, FRACTION_BITS)",
-        "float8(code, 3)",
-        ("lut_k", "lut_v", "dequant_q", "dequant_k", "dequant_v"),
-        needs={"codes": "e5m2"},
-        source="vllm#45720",
-    ),
-    Fault(
-        "float8-fnuz-bias",
-        "fp8",
-        "codes of e4m3 are decoded with the exponent bias of e4m3fnuz, which is one more",
-        "power = max(exponent, 1) - ((1 << (6 - fraction_bits)) - 1) - fraction_bits",
-        "power = max(exponent, 1) - (1 << (6 - fraction_bits)) - fraction_bits",
-        _DECODED,
-        needs=_E4M3,
-        source="vllm#45720",
-    ),
-    Fault(
-        "float8-subnormals-with-leading-bit",
-        "fp8",
-        "subnormal numbers and 0 get the leading bit of normal ones",
-        "significand = fraction | (1 << fraction_bits if exponent > 0 else 0)",
-        "significand = fraction | 1 << fraction_bits",
-        _DECODED,
-        needs=_E4M3,
-        source="tilelang#2704, b12x#388",
-    ),
-    Fault(
-        "float8-subnormals-are-zero",
-        "fp8",
-        "subnormal numbers are decoded as 0",
-        "significand = fraction | (1 << fraction_bits if exponent > 0 else 0)",
-        "significand = fraction | 1 << fraction_bits if exponent > 0 else 0",
-        _DECODED,
-        needs=_E4M3,
-        source="vllm#55696",
-    ),
-    Fault(
-        "float8-sign-lost",
-        "fp8",
-        "the sign bit is ignored",
-        "return -value if code > 127 else value",
-        "return value",
-        _DECODED,
-        needs=_E4M3,
-        source="synthetic",
-    ),
-    # tiles
     Fault(
         "v-tile-row-shift",
         "fp8",
@@ -173,24 +124,141 @@ FAULTS: tuple[Fault, ...] = (
         source="flashinfer#1029",
         shows=ragged,
     ),
+    # ---- a scale for a block or token, codes of 4 bits and int8
     Fault(
-        "k-codes-batch-dropped",
+        "block-scales-read-swizzled",
         "fp8",
-        "every batch reads the codes of K of the first",
-        "decode_tile(s_kv, codes_k, s_lut_k, k_scale, b, kv_h, first_key, keys, head_dim)",
-        "decode_tile(s_kv, codes_k, s_lut_k, k_scale, 0, kv_h, first_key, keys, head_dim)",
-        ("dequant_k",),
-        shows=batched,
-        source="flash-attention#2550",
+        "scales that lie row by row are read as if they lay in the 128x4 swizzle of block-scaled matrix products",
+        "value = libdevice.fmul_rn(value, scale_at(scales, b, h, row, block))",
+        "n = scales.shape[3]; place = row // 128 * ((n + 3) // 4) * 512 + block // 4 * 512 + row % 32 * 16; "
+        "place = (place + row % 128 // 32 * 4 + block % 4) % (scales.shape[2] * n); "
+        "value = libdevice.fmul_rn(value, scale_at(scales, b, h, place // n, place % n))",
+        _DECODED,
+        needs=_SEVERAL,
+        shows=_any_blocks,
+        source="synthetic",
     ),
     Fault(
-        "v-codes-of-head-0",
+        "v-uses-block-scales-of-k",
         "fp8",
-        "every head reads the codes of V of head 0",
-        "decode_tile(s_kv, codes_v, s_lut_v, v_scale, b, kv_h, first_key, keys, head_dim)",
-        "decode_tile(s_kv, codes_v, s_lut_v, v_scale, b, 0, first_key, keys, head_dim)",
+        "V is decoded with the scales of K",
+        "codes_v, scale_v, zero_v, global_v",
+        "codes_v, scale_k, zero_v, global_v",
         ("dequant_v",),
-        shows=several_kv_heads,
-        source="attorch#14",
+        needs=_MXFP8,
+        source="sglang#26852",
+    ),
+    Fault(
+        "block-of-32-for-16",
+        "fp8",
+        "a scale of 16 dims is taken for that of 32",
+        "row, block = first_row + r, d // BLOCK",
+        "row, block = first_row + r, d // (2 * BLOCK)",
+        _DECODED,
+        needs=_NVFP4,
+        shows=several_blocks,
+        source="synthetic",
+    ),
+    Fault(
+        "float4-subnormal-is-zero",
+        "fp8",
+        "0.5 and -0.5, the subnormal numbers of E2M1, are decoded as 0",
+        "float32(0.5) * float32(fraction)",
+        "float32(0.0) * float32(fraction)",
+        _DECODED,
+        needs=_NVFP4,
+        source="synthetic",
+    ),
+    Fault(
+        "int8-read-as-unsigned",
+        "fp8",
+        "bytes from 128 on are not taken for negative",
+        "float32(code - 256 if code > 127 else code)",
+        "float32(code)",
+        ("lut_k", "lut_v", *_DECODED),
+        needs={"codes": "int8"},
+        source="synthetic",
+    ),
+    Fault(
+        "zero-point-forgotten",
+        "fp8",
+        "codes are decoded without their zero point",
+        "value = value - zeros[b, h, row, block]",
+        "value = value",
+        _DECODED,
+        needs=_INT4,
+        source="synthetic",
+    ),
+    Fault(
+        "quantiser-e8m0-to-nearest",
+        "fp8",
+        "the exponent of a block's scale is rounded to the nearest",
+        'exponent = _exponent(largest, xp) - least - int(scaling == "static")',
+        'exponent = xp.round(xp.log2(largest)).astype(int) - least - int(scaling == "static")',
+        ("scale_q", "scale_k", "scale_v"),
+        needs=_MXFP8,
+        file=QUANTISER,
+        source="synthetic",
+    ),
+    Fault(
+        "quantiser-zero-truncated",
+        "fp8",
+        "zero points are truncated, not rounded to the nearest",
+        "xp.round(-xp.clip(low, None, 0) / scale)",
+        "xp.trunc(-xp.clip(low, None, 0) / scale)",
+        ("zero_q", "zero_k", "zero_v"),
+        needs=_INT4,
+        file=QUANTISER,
+        source="synthetic",
+    ),
+    # ---- attention
+    Fault(
+        "b-leading-dimension",
+        "fp8",
+        "K is read as if its rows lay side by side, without the padding between them",
+        "first = (key + half + g) * LD + d + 2 * t",
+        "first = (key + half + g) * HEAD_DIM + d + 2 * t",
+        ("qk",),
+        needs=_MMA,
+        source="flash-attention eeca63a7",
+    ),
+    Fault(
+        "fragment-rows-swapped",
+        "fp8",
+        "rows g and g + 8 of Q are swapped",
+        "    lower = upper + 8 * LD\n    first, second = pair(s_q, upper, upper + 1), pair(s_q, lower, lower + 1)\n",
+        "    lower = upper + 8 * LD\n    second, first = pair(s_q, upper, upper + 1), pair(s_q, lower, lower + 1)\n",
+        ("qk",),
+        needs=_MMA,
+        source="synthetic",
+    ),
+    Fault(
+        "scores-loaded-by-one-lane",
+        "fp8",
+        "each lane takes the max of a row of its own, of which it has loaded a quarter",
+        "        tile_max = NEG_INF\n"
+        "        for c in range(lane, keys, LANES):\n"
+        "            tile_max = max(tile_max, s_p[r * BLOCK_K + c])\n"
+        "        m_prev = s_max[r]\n"
+        "        m = max(m_prev, row_max_of(tile_max))\n",
+        "        tile_max = NEG_INF; row_scores = cuda.local.array(BLOCK_K, float32)\n"
+        "        for c in range(lane, keys, LANES): row_scores[c] = s_p[r * BLOCK_K + c]\n"
+        "        for c in range(keys): tile_max = max(tile_max, row_scores[c])\n"
+        "        m_prev = s_max[r]\n"
+        "        m = max(m_prev, tile_max)\n",
+        ("row_max", "probs", "acc"),  # the lanes of a row go on with a max each
+        finding="uninitialised-read",
+        unwritten_memory=True,
+        source="llama.cpp#24451",
+    ),
+    Fault(
+        "rescale-per-lane",
+        "fp8",
+        "the first lane alone applies the correction to its dims of the accumulator",
+        "s_acc[r, d] = s_acc[r, d] * correction",
+        "s_acc[r, d] = s_acc[r, d] * (correction if lane == 0 else float32(1))",
+        ("acc",),
+        shows=several_tiles,
+        source="synthetic",
     ),
 )

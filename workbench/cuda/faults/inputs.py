@@ -1,101 +1,36 @@
-"""Faults of what is read of q, k and v: heads, batches, rows, tiles."""
+"""Faults of what is read of q, k and v: heads, rows and tiles, sequences, pages of a cache."""
 
-from workbench.cuda.faults.conditions import (
-    batched,
-    beyond_limit,
-    fewer_tiles_of_queries,
-    grouped,
-    ragged,
-    several_heads,
-    several_kv_heads,
-    several_tiles,
-)
-from workbench.cuda.faults.fault import PARTIAL, UNVISITED, Fault
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.case.case import Case
+from workbench.case.memory import poison_of
+from workbench.cuda.faults.conditions import hides_keys, several_tiles
+from workbench.cuda.faults.fault import PARTIAL, Fault
+
+#: sequences behind each other, of other lengths in q than in k
+PACKED: Mapping[str, Any] = {
+    **{"batch": 3, "seqlens_q": (40, 9, 65), "seqlens_k": (33, 100, 70)},
+    **{"seqlen_q": 65, "seqlen_k": 100},
+}
+#: a cache with room for the longest
+PADDED: Mapping[str, Any] = {"batch": 3, "seqlens_k": (33, 100, 70), "seqlen_k": 100}
+#: a changed number of keys moves the diagonal as well, where there is one
+FULL = {"causal": False}
+#: what a key behind the end of its sequence reaches first
+BEHIND_END = ("row_max", "row_sum")
+PAGES: Mapping[str, Any] = {"batch": 3, "seqlens_k": (33, 100, 70), "seqlen_k": 100, "page_size": 16}
+_READS = "tile[r, d] = LOAD(x[block_table[b, row // size], h, row % size, first_dim + d])"
+_LOADS_V = "load_pages(s_kv, v, block_table, b, kv_h, first_key, seqlen_k, 0, head_dim_v)"
+
+
+def poisoned(case: Case) -> bool:
+    """Whether what a cache holds where nobody may look is no number, which shows even where probs are 0."""
+    return poison_of(case) != "stale"
+
 
 FAULTS: tuple[Fault, ...] = (
-    # heads and batches
-    Fault(
-        "flash-bshd-strides",
-        "flash",
-        "q, k and v are read as if stored [b, s, h, d]",
-        "tile[r, d] = LOAD(x[b, h, row, first_dim + d])",
-        "tile[r, d] = LOAD(x[b, (row * x.shape[1] + h) // rows, (row * x.shape[1] + h) % rows, d])",
-        ("qk", "acc"),
-        source="pytorch#181151, mlx#2152",
-        shows=several_heads,
-    ),
-    Fault(
-        "flash-kv-head-modulo",
-        "flash",
-        "query head h reads kv head h % kv_heads, not h // group",
-        "kv_h = h // (q.shape[1] // k.shape[1])",
-        "kv_h = h % k.shape[1]",
-        ("qk", "acc"),
-        shows=grouped,
-        source="native-sparse-attention-triton#27",
-    ),
-    Fault(
-        "flash-kv-head-0",
-        "flash",
-        "every query head reads the first kv head: an integer division of strides gives 0",
-        "kv_h = h // (q.shape[1] // k.shape[1])",
-        "kv_h = h // q.shape[1]",
-        ("qk", "acc"),
-        shows=several_kv_heads,
-        source="attorch#14",
-    ),
-    Fault(
-        "partial-v-head-modulo",
-        "split_k",
-        "query head h meets V of kv head h % kv_heads",
-        "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
-        "load_tile(s_kv, v, b, h % v.shape[1], first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
-        ("acc",),
-        shows=grouped,
-        file=PARTIAL,
-        source="aiter#612",
-    ),
-    Fault(
-        "flash-k-batch-dropped",
-        "flash",
-        "every batch reads K of the first: the batch's term is missing from the offset",
-        "load_tile(s_kv, k, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim)",
-        "load_tile(s_kv, k, 0, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim)",
-        ("qk",),
-        shows=batched,
-        source="pytorch#181151, mlx#4431",
-    ),
-    Fault(
-        "partial-v-batch-dropped",
-        "split_k",
-        "every batch meets V of the first",
-        "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
-        "load_tile(s_kv, v, 0, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
-        ("acc",),
-        shows=batched,
-        file=PARTIAL,
-        source="mlx#4431",
-    ),
-    # one tensor for another
-    Fault(
-        "flash-q-from-k",
-        "flash",
-        "K is passed for Q",
-        "load_tile(s_q, q, b, h, first_q + cuda.blockIdx.x * BLOCK_Q, first_q + seqlen_q, 0, head_dim)",
-        "load_tile(s_q, k, b, kv_h, first_q + cuda.blockIdx.x * BLOCK_Q, first_q + seqlen_k, 0, head_dim)",
-        ("qk",),
-        source="llama.cpp#9374",
-    ),
-    Fault(
-        "flash-k-for-v",
-        "flash",
-        "the tile that should hold V still holds K",
-        "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
-        "load_tile(s_kv, k, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim)",
-        ("acc",),
-        source="rocm-libraries#4742",
-    ),
-    # rows and tiles
+    # ---- heads, batches, rows and tiles
     Fault(
         "flash-k-tile-stale",
         "flash",
@@ -116,75 +51,82 @@ FAULTS: tuple[Fault, ...] = (
         shows=several_tiles,
         source="TensorRT-LLM#18244",
     ),
+    # ---- sequences of a batch
     Fault(
-        "flash-q-row-off-by-one",
+        "flash-cu-seqlens-off-by-one",
         "flash",
-        "every row of a tile of Q holds the next query",
-        "load_tile(s_q, q, b, h, first_q + cuda.blockIdx.x * BLOCK_Q, first_q + seqlen_q, 0, head_dim)",
-        "load_tile(s_q, q, b, h, first_q + cuda.blockIdx.x * BLOCK_Q + 1, first_q + seqlen_q, 0, head_dim)",
-        ("qk",),
+        "the keys of a sequence begin one row late; those of the last end behind the array",
+        "first_k, seqlen_k = cu_seqlens_k[b], ",
+        "first_k, seqlen_k = cu_seqlens_k[b] + 1, ",
+        ("qk", "acc"),
+        "out-of-bounds",
+        needs=PACKED,
+        leaves_arrays=True,
         source="synthetic",
     ),
     Fault(
-        "flash-k-tile-of-block-q",
+        "flash-q-start-of-k",
         "flash",
-        "K tiles are BLOCK_Q keys apart, not BLOCK_K",
-        "load_tile(s_kv, k, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim)",
-        "load_tile(s_kv, k, b, kv_h, first_k + tile * BLOCK_Q, first_k + seqlen_k, 0, head_dim)",
+        "the queries of a sequence are read from where its keys begin",
+        "load_tile(s_q, q, b, h, first_q + cuda.blockIdx.x * BLOCK_Q, first_q + seqlen_q, 0, head_dim)",
+        "load_tile(s_q, q, b, h, cu_seqlens_k[b] + cuda.blockIdx.x * BLOCK_Q, q.shape[2], 0, head_dim)",
         ("qk",),
-        needs={"block_q": 16},
-        shows=several_tiles,
-        source="flash-attention bbe25bac",
+        needs=PACKED,
+        source="TensorRT-LLM#10102",
     ),
     Fault(
-        "flash-row-pitch-padded",
+        "flash-cache-length-off-by-one",
         "flash",
-        "rows of q, k and v are read as if stored HEAD_DIM elements apart, padding included",
-        "tile[r, d] = LOAD(x[b, h, row, first_dim + d])",
-        "tile[r, d] = LOAD(x[b, h, (row * HEAD_DIM + d) // head_dim % rows, (row * HEAD_DIM + d) % head_dim])",
-        ("qk", "acc"),
-        needs={"head_dim": 24},
-        source="aiter#3498",
+        "a sequence has one key more than its length says: what the cache holds behind its end",
+        "seqlen_k = cache_seqlens[b]",
+        "seqlen_k = min(cache_seqlens[b] + 1, max_seqlen_k)",
+        (*BEHIND_END, "acc"),  # of V, which may hold NaN there
+        needs={**PADDED, **FULL},
+        source="vllm#53856",
     ),
     Fault(
-        "flash-k-offset-wraps",
-        "flash",
-        "the offset of a row of K is an integer with too few bits, here so that it wraps after 64 rows",
-        "load_tile(s_kv, k, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim)",
-        "load_tile(s_kv, k, b, kv_h, first_k + first_key % 64, first_k + seqlen_k, 0, head_dim)",
-        ("qk",),
-        shows=beyond_limit,
-        source="pytorch#187225, xformers 471569b4",
-    ),
-    Fault(
-        "partial-v-zero-past-limit",
+        "partial-cache-lengths-ignored",
         "split_k",
-        "the offset of a row of V overflows, here after 64 rows, and the guard of the bounds loads 0",
-        "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
-        "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + min(seqlen_k, 64), 0, head_dim_v)",
-        ("acc",),
-        shows=beyond_limit,
+        "every sequence has as many keys as the cache has room for",
+        "seqlen_k = cache_seqlens[b]",
+        "seqlen_k = max_seqlen_k",
+        (*BEHIND_END, "acc"),  # of V, which may hold NaN there
+        needs={**PADDED, **FULL},
         file=PARTIAL,
-        source="aiter#4774",
+        source="aiter#5401",
     ),
     Fault(
-        "flash-tiles-floor",
+        "partial-packed-causal",
+        "split_k",
+        "the causal mask takes a row of a tile, a query and a head of its group, for a query",
+        "(causal and key > row + diagonal)",
+        "(causal and key > row * group + h % group + diagonal)",
+        ("scores",),
+        needs={"pack_gqa": True, "causal": True, "heads": 4, "kv_heads": 2},
+        shows=hides_keys,
+        file=PARTIAL,
+        source="flashinfer#1148",
+    ),
+    # ---- pages of a cache
+    Fault(
+        "flash-page-offset-dropped",
         "flash",
-        "the number of key tiles is rounded down, so that the last keys are never visited",
-        "first_tile, tiles = 0, (seqlen_k + BLOCK_K - 1) // BLOCK_K",
-        "first_tile, tiles = 0, seqlen_k // BLOCK_K",
-        UNVISITED,
-        shows=ragged,
-        source="flash-attention#2745, flashinfer#1148",
+        "every key is read from the first row of its page",
+        _READS,
+        _READS.replace("row % size", "0"),
+        ("qk", "acc"),
+        needs=PAGES,
+        source="aiter#4825",
     ),
     Fault(
-        "flash-tiles-of-queries",
+        "flash-last-page-whole",
         "flash",
-        "the number of key tiles is that of the queries",
-        "first_tile, tiles = 0, (seqlen_k + BLOCK_K - 1) // BLOCK_K",
-        "first_tile, tiles = 0, (min(seqlen_q, seqlen_k) + BLOCK_K - 1) // BLOCK_K",
-        UNVISITED,
-        shows=fewer_tiles_of_queries,
-        source="jax bd9a10e4eb",
+        "V is read to the end of the last page: its probs are 0, and 0 * NaN is NaN",
+        _LOADS_V,
+        _LOADS_V.replace("seqlen_k", "(seqlen_k + v.shape[2] - 1) // v.shape[2] * v.shape[2]"),
+        ("acc",),
+        needs=PAGES,
+        shows=poisoned,
+        source="flashinfer#942, vllm#53856",
     ),
 )

@@ -6,7 +6,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.explore.laws.law import Laws
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
@@ -17,7 +16,7 @@ ALIKE, LISTED = 0.5, 4
 
 @dataclass(frozen=True)
 class Alike:
-    """A fault of the catalogue, and how much of what it breaks and of what the kernel breaks is the same."""
+    """A known fault, and how much of what it breaks and of what the kernel breaks is the same."""
 
     fault: str
     stages: tuple[str, ...]  #: where it begins
@@ -25,11 +24,20 @@ class Alike:
     share: float  #: laws that both break, of those that either breaks, of the laws that the kernel was asked
 
 
+@dataclass(frozen=True)
+class Signature:
+    """What a fault of the whole catalogue, of which the package has a part, breaks."""
+
+    summary: str
+    stages: tuple[str, ...]  #: where it begins
+    laws: tuple[str, ...]  #: those that it broke on a few random cases
+
+
 @cache
-def signatures() -> dict[str, tuple[str, ...]]:
-    """Fault -> the laws that it broke on a few random cases; measured by `python -m tests.signatures`."""
-    text = files("workbench.explore.laws").joinpath("signatures.json").read_text()
-    return {fault: tuple(laws) for fault, laws in json.loads(text)["faults"].items()}
+def signatures() -> dict[str, Signature]:
+    """Fault -> its signature; measured by `python -m campaigns.signatures`."""
+    found = json.loads(files("workbench.explore.laws").joinpath("signatures.json").read_text())["faults"]
+    return {fault: Signature(one["summary"], tuple(one["stages"]), tuple(one["laws"])) for fault, one in found.items()}
 
 
 def alike(found: Laws) -> list[Alike]:
@@ -42,11 +50,10 @@ def alike(found: Laws) -> list[Alike]:
     if not broken:
         return []
     rows = []
-    for fault, laws in signatures().items():
-        of_fault = asked & {*laws}
+    for fault, known in signatures().items():
+        of_fault = asked & {*known.laws}
         share = len(broken & of_fault) / len(broken | of_fault)
         if share >= ALIKE:
-            known = CATALOGUE[fault]
             rows.append(Alike(fault, known.stages, known.summary, share))
     return sorted(rows, key=lambda one: -one.share)[:LISTED]
 

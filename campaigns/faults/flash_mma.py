@@ -1,18 +1,22 @@
-"""Faults of the kernel on tensor cores: fragments, swizzled tiles, and copies that are under way meanwhile."""
+"""Faults of the kernels on tensor cores: fragments, swizzled tiles, copies, masks, a softmax in lanes."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.cuda.faults.conditions import grouped, row_of_other_warp, several_tiles
-from workbench.cuda.faults.fault import Fault
-from workbench.cuda.faults.sequences import PACKED
+import numpy as np
+
+from campaigns.faults.conditions import blind_in_visited_tile, diagonal_within_warp, grouped, last_tile_of_block
+from campaigns.faults.online_softmax import online_softmax
+from workbench.case.case import Case
+from workbench.cuda.faults.conditions import row_of_other_warp, scaled, several_tiles
+from workbench.cuda.faults.fault import UNVISITED, Fault
+from workbench.cuda.faults.inputs import PACKED
 
 #: tiles of queries of which a warp has 32 rows, two of fragments
 TALL: Mapping[str, Any] = {"block_q": 128}
 _A = "a = (q_registers[x], q_registers[x + 1], q_registers[x + 2], q_registers[x + 3])"
 _P = "a = (p[x], p[x + 1], p[x + 2], p[x + 3])"
 _PACK = "p[i] = PACK(s[2 * i], s[2 * i + 1])"
-_LD_V = "ldmatrix_x4_trans(tiles, 16 * n * HEAD_DIM + dims(at_v, i))"
 _K_CAME = "        cuda.syncthreads()  # K of all threads has come; protects V, which all warps have multiplied"
 _V_CAME = "        cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
 _WAIT = "        ptx.cp_async_wait_all()\n"
@@ -22,7 +26,27 @@ _NEXT = (
     "            copy_rows(tiles, K_AT, k, b, kv_h, first_next, first_k + seqlen_k, head_dim, BLOCK_K)\n"
 )
 
+
+def window_begins_within_tile(case: Case) -> bool:
+    """Whether the window of some block of queries begins after the first key of a tile."""
+    assert case.window is not None and case.block_q is not None and case.block_k is not None
+    keys = np.arange(0, case.seqlen_q, case.block_q) + case.diagonal - case.window[0]
+    return bool(np.any((keys > 0) & (keys < case.seqlen_k) & (keys % case.block_k != 0)))
+
+
 FAULTS: tuple[Fault, ...] = (
+    # ---- flash_tensor
+    Fault(
+        "tensor-q-of-first-warp",
+        "flash_tensor",
+        "every warp multiplies the rows of Q of the first",
+        "x, y = warp_row + g, 8 * i + t",
+        "x, y = g, 8 * i + t",
+        ("qk",),
+        shows=row_of_other_warp,
+        source="synthetic",
+    ),
+    # ---- flash_mma
     # fragments of Q and K
     Fault(
         "mma-fragment-rows-swapped",
@@ -73,15 +97,6 @@ FAULTS: tuple[Fault, ...] = (
         "lane_k = (lane & 15) * HEAD_DIM + (lane >> 4 ^ lane & 7) * 8",
         ("qk",),
         source="synthetic",
-    ),
-    Fault(
-        "mma-k-not-unswizzled",
-        "flash_mma",
-        "chunks of K are read where they would be without the swizzle with which they were written",
-        "(lane >> 3 & 1 ^ lane & 7) * 8",
-        "(lane >> 3 & 1) * 8",
-        ("qk",),
-        source="flash-attention eeca63a7",
     ),
     Fault(
         "mma-right-half-begins-anew",
@@ -136,16 +151,6 @@ FAULTS: tuple[Fault, ...] = (
         finding="uninitialised-read",
         shows=several_tiles,
         source="FlashMLA 01a2772",
-    ),
-    Fault(
-        "mma-v-not-waited-for",
-        "flash_mma",
-        "V is read behind a barrier, but before its copy was waited for",
-        _WAIT + _V_CAME,
-        "        pass\n" + _V_CAME,
-        ("acc",),
-        finding="uninitialised-read",
-        source="Fuser#2000",
     ),
     Fault(
         "mma-v-waited-for-behind-barrier",
@@ -218,15 +223,6 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     Fault(
-        "mma-v-not-transposed",
-        "flash_mma",
-        "V is read without the transposition",
-        _LD_V,
-        _LD_V.replace("_trans", ""),
-        ("acc",),
-        source="flashinfer#2689",
-    ),
-    Fault(
         "mma-v-swizzle-of-other-rows",
         "flash_mma",
         "chunks of V are sought where the swizzle of half the row has them",
@@ -253,5 +249,94 @@ FAULTS: tuple[Fault, ...] = (
         ("acc",),
         shows=lambda case: several_tiles(case) and case.seqlen_q > 8,
         source="synthetic",
+    ),
+    # ---- flash_mma beside its products
+    # scores
+    Fault(
+        "mma-softcap-of-raw-scores",
+        "flash_mma",
+        "scores are capped before they are scaled",
+        "                s[i] = libdevice.fmul_rn(s[i], scale)\n",
+        "                pass\n",
+        ("capped",),
+        needs={"softcap": 5.0},
+        shows=scaled,
+        source="synthetic",
+    ),
+    Fault(
+        "mma-mask-skipped-by-last-row",
+        "flash_mma",
+        "a warp skips the causal mask of tiles that its last row sees whole, which its first does not",
+        "high = min(high, first_row + warp_row + diagonal)\n",
+        "high = min(high, first_row + warp_row + WARP_ROWS - 1 + diagonal)\n",
+        ("scores",),
+        needs={"causal": True},
+        shows=diagonal_within_warp,
+        source="pytorch#196678",
+    ),
+    Fault(
+        "mma-window-off-by-one",
+        "flash_mma",
+        "the window hides the first key in it: < became <=",
+        "if column(i, 0) < column_of_first:",
+        "if column(i, 0) <= column_of_first:",
+        ("scores",),
+        needs={"window": (16, 0)},
+        source="transformers#39408",
+    ),
+    Fault(
+        "mma-causal-one-tile-short",
+        "flash_mma",
+        "the last tile that a block of queries sees is not visited",
+        "(first_row + BLOCK_Q - 1 + diagonal + BLOCK_K) // BLOCK_K",
+        "(first_row + BLOCK_Q - 1 + diagonal) // BLOCK_K",
+        UNVISITED,
+        needs={"causal": True},
+        shows=last_tile_of_block,
+        source="synthetic",
+    ),
+    Fault(
+        "mma-window-one-tile-late",
+        "flash_mma",
+        "the first tile of a window is rounded up: the one in which the window begins is not visited",
+        "first_tile = max(0, first_row + diagonal - left) // BLOCK_K",
+        "first_tile = (max(0, first_row + diagonal - left) + BLOCK_K - 1) // BLOCK_K",
+        UNVISITED,
+        needs={"window": (16, 0)},
+        shows=window_begins_within_tile,
+        source="synthetic",
+    ),
+    # softmax
+    *online_softmax("flash_mma", "mma", "CAST", -(1 << 16), 8),
+    Fault(
+        "mma-no-masked-tile-guard",
+        "flash_mma",
+        "exp2(-inf - (-inf)) in rows that see no key of the first tile of their block",
+        "safe = largest if largest > NEG_INF else float32(0)",
+        "safe = largest",
+        ("row_sum", "acc", "out", "lse"),  # what came of the tile itself is not judged: it might have been skipped
+        needs={"causal": True},
+        shows=blind_in_visited_tile,
+        source="xformers 540fcbfd",
+    ),
+    Fault(
+        "mma-max-not-scaled",
+        "flash_mma",
+        "exp2(fma(s, scale, -max)): what is subtracted from a scaled score is the max of those that are not",
+        "s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))",
+        "s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -safe))",
+        ("probs", "acc"),  # that of probs so small that they are subnormal, of which a tensor core loses more
+        source="synthetic",
+    ),
+    Fault(
+        "mma-scale-twice",
+        "flash_mma",
+        "scores that were scaled before their cap are scaled by exp2 once more",
+        "        exp2_scale = LOG2_E\n",
+        "        pass\n",
+        ("correction", "probs"),
+        needs={"softcap": 5.0},
+        shows=scaled,
+        source="vllm#48016",
     ),
 )

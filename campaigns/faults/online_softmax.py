@@ -1,6 +1,7 @@
 """Faults of the online softmax and of the results, in kernels that keep raw scores in fragments: lines are alike."""
 
-from workbench.cuda.faults.conditions import empty_rows, lower_row_sees_more, raw, scaled
+from campaigns.faults.conditions import empty_rows, lower_row_sees_more
+from workbench.cuda.faults.conditions import raw, scaled
 from workbench.cuda.faults.fault import Fault
 
 

@@ -1,21 +1,17 @@
-"""Faults of the kernels for Hopper: products of warp groups, stages of buffers, the barriers that copies come to."""
+"""Faults of the kernels for Hopper: products of warp groups, buffers, the barriers that copies come to."""
 
 from typing import Any
 
+from campaigns.faults.conditions import grouped
+from campaigns.faults.online_softmax import online_softmax
 from workbench.case.case import Case
 from workbench.case.formats import TILE_ROWS
-from workbench.cuda.faults.conditions import grouped, several_tiles
+from workbench.cuda.faults.conditions import scaled
 from workbench.cuda.faults.fault import Fault
+from workbench.cuda.faults.tensor_cores import LONG, SMALL, TILES, scales_of_keys
 
 #: blocks with two consumers, and several tiles of keys
 PAIR: dict[str, Any] = {"block_q": 128, "block_k": 64}
-SMALL: dict[str, Any] = {"block_q": 64, "block_k": 64}
-#: keys of so many tiles that buffers are used again
-LONG: dict[str, Any] = {"seqlen_k": 300}
-#: scales of more than one tile of keys
-TILES: dict[str, Any] = SMALL | LONG | {"codes": "e4m3", "scale_of": "tile"}
-_WAIT_PV = "                hopper.wgmma_wait(0, acc, ACC_REGISTERS)\n"
-_V_ARRIVES = "                if lane == 0:\n                    hopper.mbarrier_arrive(bars, V_EMPTY + before)\n"
 _WAIT_S = "                hopper.wgmma_wait(1, s, S_REGISTERS)\n"
 
 
@@ -28,11 +24,6 @@ def _partial(case: Case) -> bool:
     """Whether the last tile has keys that there are not, which no mask hides; their scores are 0, and no maximum."""
     plain = not case.causal and case.window is None and case.distribution == "normal"
     return plain and case.seqlen_k % (case.block_k or 64) > 0
-
-
-def _scales_of_keys(case: Case) -> bool:
-    """Whether keys have more than one scale, and a row sees them all."""
-    return case.seqlen_k > TILE_ROWS and not case.causal
 
 
 def _scales_of_queries(case: Case) -> bool:
@@ -63,17 +54,6 @@ FAULTS: tuple[Fault, ...] = (
         finding="early-read",
         needs=SMALL,
         shows=_tiles(2),
-        source="synthetic",
-    ),
-    Fault(
-        "wgmma-k-parity",
-        "flash_wgmma",
-        "consumers wait for the phase before the one in which K comes, which is complete",
-        "hopper.mbarrier_wait(bars, K_FULL + stage, turn & 1)",
-        "hopper.mbarrier_wait(bars, K_FULL + stage, (turn & 1) ^ 1)",
-        (),
-        finding="wrong-phase",
-        needs=SMALL,
         source="synthetic",
     ),
     Fault(
@@ -121,17 +101,6 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     Fault(
-        "wgmma-v-emptied-too-early",
-        "flash_wgmma",
-        "V is given back before its product is done",
-        _WAIT_PV + _V_ARRIVES,
-        _V_ARRIVES + _WAIT_PV,
-        (),
-        finding="early-write",
-        needs=SMALL | LONG,
-        source="synthetic",
-    ),
-    Fault(
         "wgmma-scores-not-waited-for",
         "flash_wgmma",
         "scores are read while their product is under way: the wait allows two groups, not one",
@@ -155,16 +124,6 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # products
-    Fault(
-        "wgmma-swizzle-off-by-a-phase",
-        "flash_wgmma",
-        "the places of K advance by 8 dims where a product takes 16, through chunks that the swizzle has exchanged",
-        "k_place = K_AT + stage * BLOCK_K * HEAD_DIM + i // 4 * BLOCK_K * 64 + i % 4 * 16",
-        "k_place = K_AT + stage * BLOCK_K * HEAD_DIM + i // 4 * BLOCK_K * 64 + i % 4 * 8",
-        ("qk",),
-        needs=SMALL,
-        source="synthetic",
-    ),
     Fault(
         "wgmma-q-of-first-consumer",
         "flash_wgmma",
@@ -225,17 +184,6 @@ FAULTS: tuple[Fault, ...] = (
         ("row_sum",),
         needs=SMALL,
         shows=_partial,
-        source="synthetic",
-    ),
-    Fault(
-        "wgmma-no-rescale",
-        "flash_wgmma",
-        "the accumulator keeps the maximum of the tile before",
-        "acc[x] = acc[x] * correction[r]",
-        "acc[x] = acc[x] * float32(1)",
-        ("acc",),
-        needs=SMALL,
-        shows=several_tiles,
         source="synthetic",
     ),
     Fault(
@@ -312,18 +260,7 @@ FAULTS: tuple[Fault, ...] = (
         "scale_k[b, kv_h, tile, 0]",
         ("qk",),
         needs=TILES,
-        shows=_scales_of_keys,
-        source="synthetic",
-    ),
-    Fault(
-        "fp8-wgmma-v-scale-of-next-tile",
-        "fp8_wgmma",
-        "products with V, which are added a tile later, get the scale of the tile whose scores are made then",
-        "scale_v[b, kv_h, max(0, first_key - BLOCK_K), 0]",
-        "scale_v[b, kv_h, first_key, 0]",
-        ("acc",),
-        needs=TILES,
-        shows=_scales_of_keys,
+        shows=scales_of_keys,
         source="synthetic",
     ),
     Fault(
@@ -334,7 +271,22 @@ FAULTS: tuple[Fault, ...] = (
         "                pass\n",
         ("acc",),
         needs=TILES | {"block_k": 128},
-        shows=_scales_of_keys,
+        shows=scales_of_keys,
         source="synthetic",
     ),
+    # ---- softmax and results
+    *online_softmax("flash_wgmma", "wgmma", "CAST", -(1 << 16), 12),
+    Fault(
+        "wgmma-softcap-of-raw-scores",
+        "flash_wgmma",
+        "scores are capped before they are scaled",
+        "                    s[i] = libdevice.fmul_rn(s[i], scale)\n",
+        "                    pass\n",
+        ("capped",),
+        needs={"softcap": 5.0},
+        shows=scaled,
+        source="synthetic",
+    ),
+    # of the fraction of float8 (e4m3) 3 bits, of float32 23
+    *online_softmax("fp8_wgmma", "fp8-wgmma", "cast", -(1 << 20), 12),
 )

@@ -20,26 +20,6 @@ FAULTS: tuple[Fault, ...] = (
         source="flashinfer#2689",
     ),
     Fault(
-        "b-leading-dimension",
-        "fp8",
-        "K is read as if its rows lay side by side, without the padding between them",
-        "first = (key + half + g) * LD + d + 2 * t",
-        "first = (key + half + g) * HEAD_DIM + d + 2 * t",
-        ("qk",),
-        needs=_MMA,
-        source="flash-attention eeca63a7",
-    ),
-    Fault(
-        "fragment-rows-swapped",
-        "fp8",
-        "rows g and g + 8 of Q are swapped",
-        "    lower = upper + 8 * LD\n    first, second = pair(s_q, upper, upper + 1), pair(s_q, lower, lower + 1)\n",
-        "    lower = upper + 8 * LD\n    second, first = pair(s_q, upper, upper + 1), pair(s_q, lower, lower + 1)\n",
-        ("qk",),
-        needs=_MMA,
-        source="synthetic",
-    ),
-    Fault(
         "scores-tile-store-leading-dimension",
         "fp8",
         "a 16x16 tile of products is stored as if the whole were 16 columns wide",
@@ -104,25 +84,6 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # softmax
     Fault(
-        "scores-loaded-by-one-lane",
-        "fp8",
-        "each lane takes the max of a row of its own, of which it has loaded a quarter",
-        "        tile_max = NEG_INF\n"
-        "        for c in range(lane, keys, LANES):\n"
-        "            tile_max = max(tile_max, s_p[r * BLOCK_K + c])\n"
-        "        m_prev = s_max[r]\n"
-        "        m = max(m_prev, row_max_of(tile_max))\n",
-        "        tile_max = NEG_INF; row_scores = cuda.local.array(BLOCK_K, float32)\n"
-        "        for c in range(lane, keys, LANES): row_scores[c] = s_p[r * BLOCK_K + c]\n"
-        "        for c in range(keys): tile_max = max(tile_max, row_scores[c])\n"
-        "        m_prev = s_max[r]\n"
-        "        m = max(m_prev, tile_max)\n",
-        ("row_max", "probs", "acc"),  # the lanes of a row go on with a max each
-        finding="uninitialised-read",
-        unwritten_memory=True,
-        source="llama.cpp#24451",
-    ),
-    Fault(
         "probs-flush-subnormal",
         "fp8",
         "probs below float16's smallest normal number are cast to 0",
@@ -161,16 +122,6 @@ FAULTS: tuple[Fault, ...] = (
         source="pytorch#174945",
     ),
     # the accumulator
-    Fault(
-        "rescale-per-lane",
-        "fp8",
-        "the first lane alone applies the correction to its dims of the accumulator",
-        "s_acc[r, d] = s_acc[r, d] * correction",
-        "s_acc[r, d] = s_acc[r, d] * (correction if lane == 0 else float32(1))",
-        ("acc",),
-        shows=several_tiles,
-        source="synthetic",
-    ),
     Fault(
         "acc-13-bits",
         "fp8",

@@ -1,13 +1,9 @@
 """Faults of the kernel that decodes codes for tensor cores: codes and scales, copies of them, products, softmax."""
 
-from workbench.cuda.faults.conditions import (
-    several_kv_heads,
-    several_query_tiles,
-    several_tiles,
-    shared_kv,
-)
+from campaigns.faults.conditions import several_query_tiles, shared_kv
+from campaigns.faults.online_softmax import online_softmax
+from workbench.cuda.faults.conditions import several_kv_heads, several_tiles
 from workbench.cuda.faults.fault import Fault
-from workbench.cuda.faults.online_softmax import online_softmax
 
 _E4M3 = {"codes": "e4m3"}
 _DECODED = ("dequant_q", "dequant_k", "dequant_v")
@@ -49,16 +45,6 @@ FAULTS: tuple[Fault, ...] = (
         source="vllm#45720",
     ),
     Fault(
-        "fp8-mma-order-of-bytes",
-        "fp8_mma",
-        "neighbouring codes change places on their way into the halves of a register",
-        "uint32(libdevice.byte_perm(x, 0, 0x1404)), uint32(libdevice.byte_perm(x, 0, 0x3424))",
-        "uint32(libdevice.byte_perm(x, 0, 0x0414)), uint32(libdevice.byte_perm(x, 0, 0x2434))",
-        _DECODED,
-        needs=_E4M3,
-        source="synthetic",
-    ),
-    Fault(
         "fp8-mma-zero-point-127",
         "fp8_mma",
         "integers are decoded with zero point 127",
@@ -69,16 +55,6 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # scales
-    Fault(
-        "fp8-mma-scale-of-q-twice",
-        "fp8_mma",
-        "products of codes get the scale of q in the place of that of k, too",
-        "s[i] = libdevice.fmul_rn(libdevice.fmul_rn(s[i], q_unit), k_unit)",
-        "s[i] = libdevice.fmul_rn(libdevice.fmul_rn(s[i], q_unit), q_unit)",
-        ("qk",),
-        needs={"scale_of": "head"},
-        source="synthetic",
-    ),
     Fault(
         "fp8-mma-scale-of-first-head",
         "fp8_mma",
@@ -112,16 +88,6 @@ FAULTS: tuple[Fault, ...] = (
         shows=several_query_tiles,
         source="synthetic",
     ),
-    Fault(
-        "fp8-mma-v-scale-not-in-out",
-        "fp8_mma",
-        "out lacks the scale of V, which sums of products with codes do not hold",
-        "acc[x] = libdevice.fmul_rn(acc[x], v_unit) * inverse",
-        "acc[x] = acc[x] * inverse",
-        ("out",),
-        needs={"scale_of": "head"},
-        source="vllm#42580",
-    ),
     # copies and tiles
     Fault(
         "fp8-mma-v-codes-asked-for-again",
@@ -132,15 +98,6 @@ FAULTS: tuple[Fault, ...] = (
         ("dequant_v",),
         shows=several_tiles,
         source="synthetic",
-    ),
-    Fault(
-        "fp8-mma-wait-of-two-groups",
-        "fp8_mma",
-        "a wait for copies allows two groups to be under way, of which one is what is decoded next",
-        "ptx.cp_async_wait_group(1)",
-        "ptx.cp_async_wait_group(2)",
-        finding="uninitialised-read",
-        source="FlashMLA 01a2772",
     ),
     Fault(
         "fp8-mma-no-barrier-behind-v",
@@ -170,15 +127,6 @@ FAULTS: tuple[Fault, ...] = (
         "a = (q_registers[x + 1], q_registers[x], q_registers[x + 3], q_registers[x + 2])",
         ("qk",),
         source="synthetic",
-    ),
-    Fault(
-        "fp8-mma-v-not-transposed",
-        "fp8_mma",
-        "V is read without the transposition",
-        "ptx.ldmatrix_x4_trans(",
-        "ptx.ldmatrix_x4(",
-        ("acc",),
-        source="flashinfer#2689",
     ),
     Fault(
         "fp8-mma-dims-added-up",

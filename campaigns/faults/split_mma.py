@@ -1,30 +1,23 @@
-"""Faults of Split-K on tensor cores within a split: stages of copies, packed rows, and what warps share."""
+"""Faults of Split-K on tensor cores: stages of copies, packed rows, what warps share, the merge."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from workbench.case.case import Case
+from campaigns.faults.conditions import empty_rows
 from workbench.cuda.faults.conditions import (
     hides_keys,
+    keys_in_several_splits,
     raw,
     scaled,
+    several_splits,
     several_tiles,
     several_tiles_in_a_split,
+    tiles_left_over,
 )
-from workbench.cuda.faults.fault import Fault
+from workbench.cuda.faults.fault import UNVISITED, Fault
+from workbench.cuda.faults.tensor_cores import PACKED, REDUCE
 
-#: heads that share a kv head, whose queries are rows of one tile
-PACKED: Mapping[str, Any] = {"heads": 4, "kv_heads": 2}
-_ROW = "s_max[w * BLOCK_Q + g + 8 * r]"
 _CAST = "            (s[i],) = probe(CAST(s[i]))  # as they are packed, for which they are the same\n"
 
-
-def several_packed_queries(case: Case) -> bool:
-    """Whether rows of a tile are of several heads, each of which has several queries."""
-    return case.heads > case.kv_heads and case.seqlen_q > 1
-
-
 FAULTS: tuple[Fault, ...] = (
+    # ---- split_mma within a split
     # copies
     Fault(
         "split-mma-stage-not-turned",
@@ -35,16 +28,6 @@ FAULTS: tuple[Fault, ...] = (
         ("qk", "acc"),
         shows=several_tiles_in_a_split,
         source="synthetic",
-    ),
-    Fault(
-        "split-mma-one-group-too-few",
-        "split_mma",
-        "one group of copies more may be under way when K is read than there are behind it: K itself",
-        "ptx.cp_async_wait_group(K_PENDING)",
-        "ptx.cp_async_wait_group(V_PENDING)",
-        ("qk",),
-        finding="uninitialised-read",
-        source="FlashMLA 01a2772",
     ),
     Fault(
         "split-mma-v-not-waited-for",
@@ -93,17 +76,6 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # packed rows
     Fault(
-        "split-mma-rows-swapped",
-        "split_mma",
-        "queries of a group are read head after head, not query after query",
-        "query, head = (first_row + r) // group, first_head + (first_row + r) % group",
-        "query, head = (first_row + r) % seqlen_q, first_head + (first_row + r) // seqlen_q % group",
-        ("qk",),
-        needs=PACKED,
-        shows=several_packed_queries,
-        source="xformers 41646dbb",
-    ),
-    Fault(
         "split-mma-causal-of-packed-row",
         "split_mma",
         "the causal mask takes a row of a tile, a query and a head of its group, for a query",
@@ -143,17 +115,6 @@ FAULTS: tuple[Fault, ...] = (
         "largest = row_max_of(largest)",
         "largest = max(largest, cuda.shfl_xor_sync(0xFFFFFFFF, largest, 1))",
         ("row_max",),
-        source="synthetic",
-    ),
-    Fault(
-        "split-mma-row-max-of-own-warp",
-        "split_mma",
-        "each warp takes the maximum of its own keys for that of the row",
-        f"largest = max(largest, {_ROW})",
-        f"largest = max(largest, {_ROW.replace('w *', 'warp *')})",
-        ("row_max", "probs", "acc"),
-        needs={"head_dim": 64},  # the second warp has half of the dims, of 64
-        shows=several_tiles_in_a_split,
         source="synthetic",
     ),
     Fault(
@@ -211,6 +172,124 @@ FAULTS: tuple[Fault, ...] = (
         "        cuda.syncthreads()  # V of all threads has come; s_probs and s_sum are complete; protects s_max\n",
         "        pass\n",
         finding="race",
+        source="synthetic",
+    ),
+    # ---- split_mma beyond a split
+    # splits
+    Fault(
+        "split-mma-chunk-floor",
+        "split_mma",
+        "the tiles of a split are rounded down, so that no split takes those that are left",
+        "tiles_per_split = (most_tiles + splits - 1) // splits",
+        "tiles_per_split = max(most_tiles // splits, 1)",
+        (*UNVISITED, "partial_max", "partial_sum", "partial_O"),
+        shows=tiles_left_over,
+        source="flashinfer#1614",
+    ),
+    Fault(
+        "split-mma-split-ends-early",
+        "split_mma",
+        "every split but the last ends one tile early",
+        "min((split + 1) * tiles_per_split, end_tile)",
+        "min((split + 1) * tiles_per_split - (split < splits - 1), end_tile)",
+        UNVISITED,
+        shows=several_splits,
+        source="synthetic",
+    ),
+    Fault(
+        "split-mma-partial-max-scaled",
+        "split_mma",
+        "partial_max is stored scaled, and read as if it were not",
+        "partial_max[b, head[r], split, query[r]] = m[r]",
+        "partial_max[b, head[r], split, query[r]] = m[r] * scale",
+        ("partial_max",),
+        shows=lambda case: raw(case) and scaled(case),
+        source="cutlass#2366, flashinfer#1109",
+    ),
+    Fault(
+        "split-mma-partial-sum-wrong-split",
+        "split_mma",
+        "partial_sum is stored at (split + 1) % splits: the writer's strides are not the reader's",
+        "partial_sum[b, head[r], split, query[r]] = l[r]",
+        "partial_sum[b, head[r], (split + 1) % splits, query[r]] = l[r]",
+        ("partial_sum",),
+        shows=several_splits,
+        source="flash-attention#2388",
+    ),
+    Fault(
+        "split-mma-partial-O-pairs-swapped",
+        "split_mma",
+        "the two neighbours that a lane stores at once change places",
+        "(acc[x], acc[x + 1]))",
+        "(acc[x + 1], acc[x]))",
+        ("partial_O",),
+        source="synthetic",
+    ),
+    # the merge
+    Fault(
+        "split-mma-merge-max-of-first-split",
+        "split_mma",
+        "the common max is that of the first split",
+        "for s in range(lane, splits, 32):",
+        "for s in range(lane, 1, 32):",
+        ("merge_max",),
+        shows=keys_in_several_splits,
+        file=REDUCE,
+        source="synthetic",
+    ),
+    Fault(
+        "split-mma-no-empty-guard",
+        "split_mma",
+        "exp2(-inf - (-inf)) where no split has a key",
+        "safe = m if m > NEG_INF else float32(0)",
+        "safe = m",
+        ("merge_weight", "merge_sum"),
+        needs={"causal": True},
+        shows=empty_rows,
+        file=REDUCE,
+        source="flash-attention 31920dda, vllm#28181",
+    ),
+    Fault(
+        "split-mma-sum-unweighted",
+        "split_mma",
+        "merge_sum adds the sums of the splits as they are",
+        "l += weight * partial_sum[b, h, own, row]",
+        "l += partial_sum[b, h, own, row]",
+        ("merge_sum",),
+        shows=keys_in_several_splits,
+        file=REDUCE,
+        source="synthetic",
+    ),
+    Fault(
+        "split-mma-out-of-first-warp",
+        "split_mma",
+        "out is made of the splits that the first warp has added",
+        "        for w in range(WARPS):\n            numerator += ",
+        "        for w in range(1):\n            numerator += ",
+        ("out",),
+        shows=keys_in_several_splits,
+        file=REDUCE,
+        source="synthetic",
+    ),
+    Fault(
+        "split-mma-lse-without-scale",
+        "split_mma",
+        "lse is the log-sum-exp with a max that is not scaled",
+        "largest = m * scale",
+        "largest = m",
+        ("lse",),
+        shows=lambda case: raw(case) and scaled(case),
+        file=REDUCE,
+        source="synthetic",
+    ),
+    Fault(
+        "split-mma-merge-without-barrier",
+        "split_mma",
+        "out is made before the sums of the other warps are there",
+        "    cuda.syncthreads()  # sums of all warps are complete\n",
+        "    pass\n",
+        finding="race",
+        file=REDUCE,
         source="synthetic",
     ),
 )
