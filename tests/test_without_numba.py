@@ -34,6 +34,7 @@ from pathlib import Path
 import workbench
 from workbench import Case, Refusal
 from workbench.testing import assert_attention
+from workbench.testing.settings import Settings, current
 from mine import attention, twice
 
 if __name__ == "__main__":
@@ -43,6 +44,7 @@ if __name__ == "__main__":
     workbench.save(trace, "mine.safetensors")
     assert workbench.diff(workbench.load("mine.safetensors")).verdict == "rounding"
     assert_attention(attention, case)
+    current.set(Settings(shrink_seconds=0))
     try:
         assert_attention(twice, case)
     except AssertionError as error:

@@ -249,9 +249,7 @@ def test_ctrl_c_waits_for_no_case(tmp_path: Path) -> None:
     assert not [*(tmp_path / "tmp").iterdir()] and 4 < rows_in(out) < len(LENGTHS)
 
 
-def test_a_process_that_is_lost_again_and_again_ends_the_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_is_lost_again_and_again_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "LIVES", 2)  # to start a process takes a second or two
     (tmp_path / "k").mkdir()
     source = "import os, signal\n\ndef attention(q, k, v, *, scale, causal):\n"
