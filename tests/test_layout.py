@@ -146,9 +146,9 @@ def test_what_records_show_of_themselves_is_there():
 
 
 def test_numba_only_under_cuda():
-    """But for two measurements, which launch what numba compiled."""
+    """But for a measurement, which runs numba's simulator."""
     others = [module for module in importers("numba") if not within(module, "workbench.cuda")]
-    assert others == ["workbench.bench.emulator", "workbench.bench.probes"]
+    assert others == ["workbench.bench.emulator"]
 
 
 def test_matplotlib_only_under_report():

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from workbench.bench import latency
 from workbench.bench.harness import gathered
@@ -13,6 +12,7 @@ from workbench.bench.kernel import torch_on_gpu
 from workbench.bench.ours import sent
 from workbench.case.case import Case
 from workbench.case.options import Options
+from workbench.cuda.compiler import cuda
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import buffers_of, dump_bytes, plan, requested
 from workbench.cuda.run import Memory

@@ -6,7 +6,7 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -20,7 +20,7 @@ from workbench.machine import versions
 PYTHON = ">=3.11"
 NUMBA = ">=0.68.0,<0.69"
 NUMBA_CUDA = ">=0.30.4,<0.31"
-NUMPY = ">=2.1,<2.5"
+NUMPY = ">=2.1"
 
 #: libraries of the CUDA toolkit that PTX is made with (nvrtc, nvvm) and linked with (nvJitLink)
 TOOLKIT = ("nvrtc", "nvvm", "nvJitLink")
@@ -43,7 +43,6 @@ class Facts:
 
     python: str
     versions: Mapping[str, str]  #: of Python and of the installed distributions that matter
-    row_stack: bool  #: whether NumPy has this function, which 2.5 removed and numba-cuda wants
     implementation: str  #: "NVIDIA", "Built-in", or why numba.cuda cannot be imported
     gpu: Gpu | None
     no_gpu: str  #: why there is none; empty with one
@@ -63,8 +62,7 @@ def facts() -> Facts:
     cache = cache_folder()
     return Facts(
         python=".".join(map(str, sys.version_info[:3])),
-        versions=versions("numpy", "numba", "numba-cuda", "torch"),
-        row_stack=_has_row_stack(),
+        versions=versions("numpy", "numba", "numba-cuda", "torch", "distributed"),
         implementation=_implementation(),
         gpu=found if isinstance(found, Gpu) else None,
         no_gpu="" if isinstance(found, Gpu) else found,
@@ -78,13 +76,14 @@ def judge(facts: Facts) -> list[Check]:
     """What `facts` mean, one check for each line of the report."""
     return [
         _version("Python", facts.python, PYTHON, "install Python 3.11 or newer and make the environment anew with it"),
-        _numpy(facts),
+        _distribution("numpy", facts, NUMPY),
         _distribution("numba", facts, NUMBA),
         _distribution("numba-cuda", facts, NUMBA_CUDA),
         _numba_cuda_is_nvidias(facts),
         _gpu(facts),
         _toolkit(facts),
-        _torch(facts),
+        _extra("torch", facts, "torch", "no kernels that take torch tensors"),
+        _extra("distributed", facts, "sweep", "no sweeps over the workers of a Dask scheduler"),
         _cache(facts),
     ]
 
@@ -100,16 +99,6 @@ def _distribution(name: str, facts: Facts, allowed: str) -> Check:
     if name not in facts.versions:
         return Check(name, False, f"not installed, needs {allowed}", fix, required=True)
     return _version(name, facts.versions[name], allowed, fix)
-
-
-def _numpy(facts: Facts) -> Check:
-    check = _distribution("numpy", facts, NUMPY)
-    version = facts.versions.get("numpy")
-    if version is None or Version(version) < Version("2.5"):
-        return check
-    if facts.row_stack:
-        return replace(check, ok=True, detail=f"{version}, with np.row_stack put back", fix="")
-    return replace(check, detail=f"{version} has no np.row_stack, without which numba-cuda compiles no kernel")
 
 
 def _numba_cuda_is_nvidias(facts: Facts) -> Check:
@@ -146,11 +135,11 @@ def _toolkit(facts: Facts) -> Check:
     return Check(name, False, detail, 'pip install "attention-workbench[cu13]"', required=False)
 
 
-def _torch(facts: Facts) -> Check:
-    if version := facts.versions.get("torch"):
-        return Check("torch", True, version, "", required=False)
-    detail = "not installed: no kernels that take torch tensors"
-    return Check("torch", False, detail, 'pip install "attention-workbench[torch]"', required=False)
+def _extra(name: str, facts: Facts, extra: str, without: str) -> Check:
+    if version := facts.versions.get(name):
+        return Check(name, True, version, "", required=False)
+    fix = f'pip install "attention-workbench[{extra}]"'
+    return Check(name, False, f"not installed: {without}", fix, required=False)
 
 
 def _cache(facts: Facts) -> Check:
@@ -158,14 +147,6 @@ def _cache(facts: Facts) -> Check:
         return Check("compile cache", True, str(facts.cache), "", required=True)
     fix = "set WORKBENCH_CACHE to a folder that can be written"
     return Check("compile cache", False, f"{facts.cache} cannot be written", fix, required=True)
-
-
-def _has_row_stack() -> bool:
-    try:
-        import numpy as np
-    except ImportError:  # a broken NumPy is told by its version's check, and by numba's import
-        return False
-    return hasattr(np, "row_stack")
 
 
 def _implementation() -> str:

@@ -16,6 +16,8 @@ class _Kernels(Mapping[str, Kernel]):
     def __getitem__(self, name: str) -> Kernel:
         if name not in self.names:
             raise KeyError(name)
+        from workbench.cuda import compiler  # noqa: F401 - Refusal where no kernel is compiled
+
         return import_module(f"workbench.cuda.{name}").KERNEL
 
     def __contains__(self, name: object) -> bool:

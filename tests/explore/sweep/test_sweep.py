@@ -1,6 +1,7 @@
 """Sweeps: every case a row whatever it does to its process, and the same rows whatever becomes of what runs them."""
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from itertools import product
 from multiprocessing import get_context
@@ -21,6 +22,7 @@ from tests.explore.sweep.conftest import kernel
 from tests.refusals import refusal
 from workbench import Case, Refusal, Unavailable, load_sweep, sweep
 from workbench.cuda.gpu import gpu
+from workbench.explore.sweep import place, worker
 from workbench.explore.sweep.ask import Ask
 from workbench.explore.sweep.pool import answers
 from workbench.explore.sweep.sweep import Sweep
@@ -132,14 +134,25 @@ def test_a_crash_that_an_earlier_case_left_behind_is_not_that_of_the_next(tmp_pa
 # --- whatever becomes of what runs them
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    from distributed import Client
+def process_of_this_thread() -> int:
+    made = worker._own.worker = worker._own.worker or worker.Worker()
+    return made.process.pid
 
-    from workbench.explore.sweep.cluster import local
 
-    with local(2) as cluster, Client(cluster) as made:
-        yield made
+@pytest.fixture(scope="module", params=["here", "dask"])
+def spread(request: Any) -> Iterator[tuple[Executor, Callable[[], int]]]:
+    """Where a sweep spreads over processes, and the number of one of them."""
+    if request.param == "here":
+        with place.executor(2, None, None) as made:
+            yield made, lambda: made.submit(process_of_this_thread).result()
+        return
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        distributed.Client(cluster) as client,
+        place.executor(None, cluster.scheduler_address, None) as made,
+    ):
+        yield made, lambda: next(iter(client.run(os.getpid).values()))
 
 
 def rows_in(path: Path) -> int:
@@ -163,19 +176,23 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, pool: Executor) -> Swe
 
 
 def test_workers_that_were_started_elsewhere_find_the_files_of_a_sweep(
-    tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spread: tuple[Executor, Callable[[], int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    executor, started = spread
+    started()
     kernel(tmp_path / "k")
     monkeypatch.chdir(tmp_path / "k")
-    executor = client.get_executor(pure=False)
     assert sweep("mine.py:attention", CASES[:2], out="s.sqlite", executor=executor).outcomes == {"rounding": 2}
     elsewhere = Ask("mine.py:attention", CASES[0], {}, folder="/no/such/folder")
     with pytest.raises(Unavailable, match=r"^the sweep runs in /no/such/folder; \S+: No such file or directory$"):
         list(answers(executor, [elsewhere], Limits(60)))
 
 
-def test_a_killed_worker_costs_its_cases_a_retry(undisturbed: Sweep, tmp_path: Path, client: Any) -> None:
-    victim = next(iter(client.run(os.getpid).values()))
+def test_a_killed_worker_costs_its_cases_a_retry(
+    undisturbed: Sweep, tmp_path: Path, spread: tuple[Executor, Callable[[], int]]
+) -> None:
+    executor, process = spread
+    victim = process()
     out = tmp_path / "s.sqlite"
 
     def kill() -> None:
@@ -184,39 +201,62 @@ def test_a_killed_worker_costs_its_cases_a_retry(undisturbed: Sweep, tmp_path: P
 
     killer = threading.Thread(target=kill)
     killer.start()
-    found = sweep(undisturbed.plan.target, LENGTHS, out=out, executor=client.get_executor(pure=False))
+    found = sweep(undisturbed.plan.target, LENGTHS, out=out, executor=executor)
     killer.join()
-    assert victim not in client.run(os.getpid).values()
+    assert not Path(f"/proc/{victim}").exists()
     assert told(found) == told(undisturbed) and {"raised", "crashed", "rounding"} <= {*found.outcomes}
 
 
 SCRIPT = """
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from tests.explore.sweep.test_sweep import LENGTHS
 from workbench import sweep
-sweep(sys.argv[1], LENGTHS, out=sys.argv[2], executor=ThreadPoolExecutor(2))
+sweep(sys.argv[1], LENGTHS, out=sys.argv[2], jobs=2)
 """
+
+
+def started(target: str, out: Path, temporary: Path) -> subprocess.Popen:
+    temporary.mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, target, str(out)], env={**os.environ, "TMPDIR": str(temporary)}
+    )
 
 
 def test_a_killed_sweep_goes_on_where_it_stopped(undisturbed: Sweep, tmp_path: Path, pool: Executor) -> None:
     target, out = undisturbed.plan.target, tmp_path / "s.sqlite"
-    (temporary := tmp_path / "tmp").mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, target, str(out)], env={**os.environ, "TMPDIR": str(temporary)}
-    )
+    process = started(target, out, tmp_path / "tmp")
     until(lambda: rows_in(out) > 4)
     process.kill()
     process.wait()
     stopped = rows_in(out)
     assert 4 < stopped < len(LENGTHS) and load_sweep(out).left == len(LENGTHS) - stopped
-    until(lambda: not [*temporary.iterdir()], 20)
+    until(lambda: not [*(tmp_path / "tmp").iterdir()], 20)
     times = {row.id: row.seconds for row in load_sweep(out).rows}
     found = sweep(target, LENGTHS, out=out, executor=pool, resume=True)
     assert told(found) == told(undisturbed)
     assert all(row.seconds == times[row.id] for row in found.rows if row.id in times), "these did not run again"
     again = sweep(target, LENGTHS, out=out, executor=pool, resume=True)
     assert told(again) == told(found)
+
+
+def test_ctrl_c_waits_for_no_case(tmp_path: Path) -> None:
+    target, out = kernel(tmp_path / "k", "slow", "hangs"), tmp_path / "s.sqlite"
+    process = started(target, out, tmp_path / "tmp")
+    until(lambda: rows_in(out) > 4)
+    time.sleep(1)  # in which a process comes upon the case that hangs for an hour
+    process.send_signal(signal.SIGINT)
+    process.wait(10)
+    assert not [*(tmp_path / "tmp").iterdir()] and 4 < rows_in(out) < len(LENGTHS)
+
+
+def test_a_process_that_is_lost_again_and_again_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "LIVES", 2)  # to start a process takes a second or two
+    (tmp_path / "k").mkdir()
+    source = "import os, signal\n\ndef attention(q, k, v, *, scale, causal):\n"
+    source += "    os.kill(os.getppid(), signal.SIGKILL)  # of the process that it is forked from\n"
+    (tmp_path / "k/mine.py").write_text(source + "    signal.pause()\n")
+    with pytest.raises(Unavailable, match=r"gave up: BrokenPipeError: the process that judges cases ended"):
+        sweep(f"{tmp_path}/k/mine.py:attention", CASES[:1], out=tmp_path / "s.sqlite", jobs=1)
 
 
 def test_an_executor_that_breaks_loses_no_row(tmp_path: Path) -> None:
@@ -258,7 +298,8 @@ def test_nor_after_its_source_was_edited(tmp_path: Path, pool: Executor) -> None
     assert said.splitlines()[1].startswith("  source of TARGET: ")
 
 
-def test_what_it_cannot_take_is_refused(tmp_path: Path) -> None:
+def test_what_it_cannot_take_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = kernel(tmp_path / "k")
     out = tmp_path / "s.sqlite"
     of = {"out": out}
     assert refusal(sweep, len, CASES, **of) == (
@@ -271,6 +312,13 @@ def test_what_it_cannot_take_is_refused(tmp_path: Path) -> None:
     assert refusal(sweep, "flash", CASES, jobs=1, scheduler="tcp://x", **of) == (
         "a sweep runs in one place, of jobs, scheduler and executor; got jobs and scheduler"
     )
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "distributed", None)
+        assert re.fullmatch(
+            r"--scheduler tcp://x is of Dask, which cannot be imported here \(\w+: import of distributed .*\): pip install "
+            r'"attention-workbench\[sweep\]"; without it cases run on this machine, --jobs N at a time',
+            refusal(sweep, target, CASES, scheduler="tcp://x", out=tmp_path / "x.sqlite"),
+        )
     assert refusal(load_sweep, tmp_path / "none") == f"{tmp_path}/none: no such file; a sweep writes one with --out"
     (tmp_path / "other").write_text("text")
     assert "is no file of a sweep" in refusal(load_sweep, tmp_path / "other")

@@ -37,7 +37,7 @@ def main() -> None:
     folder, events = Path(sys.argv[2]), int(sys.argv[3])
     signal.signal(signal.SIGTERM, lambda *_: _leave(folder))
     end_with_parent(signal.SIGTERM)
-    keep_heap()  # a worker of Dask hands down that every free is a system call: cases took 1.7 times as long
+    keep_heap()  # a worker of a Dask cluster hands down that every free is a system call: cases took 1.7 times as long
     from workbench.explore import warm  # noqa: F401
 
     while True:

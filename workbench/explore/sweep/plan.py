@@ -18,7 +18,7 @@ from workbench.explore.sample import sample
 from workbench.explore.sweep.row import case_id
 from workbench.files import sha256_of, sources_beside
 from workbench.foreign.isolation import Limits
-from workbench.foreign.target import target_of
+from workbench.foreign.target import Kind, target_of
 from workbench.refusal import Refusal
 
 #: options of a run that a sweep takes; of the others some are its own, and others are of one case
@@ -72,7 +72,7 @@ class Plan:
     @property
     def is_ours(self) -> bool:
         """Whether the target is a kernel of ours."""
-        return target_of(self.target).kernel is not None
+        return target_of(self.target).kind is Kind.OURS
 
     def source(self) -> str:
         """The hash of the target's file and of sources beside it; empty of others, whose versions tell."""

@@ -9,8 +9,8 @@ from workbench.explore.sweep.worker import answered
 from workbench.foreign.isolation import Limits
 from workbench.refusal import Unavailable
 
-#: questions that go to a process together: a task of Dask costs a millisecond or two, and what a killed worker had is
-#: asked again
+#: questions that go to a process together: a task of a cluster costs a millisecond or two, and what a killed worker had
+#: is asked again
 TOGETHER = 4
 #: tasks that are handed out in advance, so that a cluster of as many threads has work, and a new answer soon counts
 AHEAD = 256

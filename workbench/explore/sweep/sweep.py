@@ -12,10 +12,10 @@ from typing import Any
 from workbench.case.case import Case
 from workbench.explore.sweep.ask import Answer, Ask
 from workbench.explore.sweep.causes import seek
-from workbench.explore.sweep.cluster import check_place
-from workbench.explore.sweep.cluster import executor as executor_of
 from workbench.explore.sweep.groups import Group, groups
 from workbench.explore.sweep.kept import Kept, folder_of
+from workbench.explore.sweep.place import check_place
+from workbench.explore.sweep.place import executor as executor_of
 from workbench.explore.sweep.plan import TIMEOUT_S, Plan
 from workbench.explore.sweep.pool import answers
 from workbench.explore.sweep.row import DEFECT, REFUSED, Row
@@ -116,7 +116,7 @@ def sweep(
     half of its machine's memory) or ends, is a row with the reason. Then the causes of what failed are sought, as
     `causes.seek` says. Traces of failing cases lie in a folder beside the file, of `disk_gb` at most.
 
-    Cases run on `jobs` processes of Dask (None: as many as processors), on the cluster of a Dask `scheduler`, or in an
+    Cases run in `jobs` processes here (None: as many as processors), on the cluster of a Dask `scheduler`, or in an
     `executor` of concurrent.futures, whose tasks start these processes themselves. `resume` continues the file of a
     sweep that was stopped, of the same target, cases, options and source. `given`: options of `run`, of `plan.TAKEN`.
 
@@ -127,6 +127,8 @@ def sweep(
     if not disk_gb >= 0:
         raise Refusal(f"disk_gb must be a number of at least 0; got {disk_gb!r}")
     check_place(jobs, scheduler, executor)
+    if plan.is_ours:
+        from workbench.cuda import compiler  # noqa: F401 - Refusal where no kernel is compiled, and not in each row
     with continued(path, plan) if resume else created(path, plan) as store:
         kept = Kept(store, disk_gb * 1e9)
         done = {row.id for row in store.rows()}

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,28 +30,40 @@ _PROGRAM = (
 )
 #: share of the memory that a case may have at which a process that holds on to it is replaced, between two cases
 HELD = 0.5
+#: processes that may be lost, from outside, to the same few cases: as many as a scheduler of Dask gives them
+LIVES = 4
 #: characters of what a crashed process printed last
 _LAST = 1000
 #: a process of a search of causes runs the kernel on fresh cases, too, and has so many times the seconds
 SEARCHES = 10
 
-_own = threading.local()
+
+class _Own(threading.local):
+    worker: "Worker | None" = None
+    stopped = threading.Event()
+
+
+_own = _Own()
+
+
+def stops_with(stopped: threading.Event) -> None:
+    """Have this thread give up what it is asked as soon as that is set."""
+    _own.stopped = stopped
 
 
 def answered(asks: Sequence[Ask], limits: Limits) -> list[Answer]:
     """What comes of each of some cases, from the process of this thread. MachineLacks where the machine lacks what a
-    case needs. The process is replaced once where it, not a case's, was ended from outside.
+    case needs, CancelledError where nobody waits any longer. The process is replaced, LIVES - 1 times, where it, not a
+    case's, was ended from outside.
     """
-    for last in (False, True):
-        worker: Worker | None = getattr(_own, "worker", None)
-        if worker is None:
-            worker = _own.worker = Worker()
+    for life in range(LIVES):
+        worker = _own.worker = _own.worker or Worker()
         try:
             return [worker.answer(ask, limits) for ask in asks]
         except BrokenPipeError:
             _own.worker = None
             worker.close()
-            if last:
+            if life == LIVES - 1:
                 raise
     raise AssertionError
 
@@ -116,6 +129,8 @@ class Worker:
                 return Answer({"outcome": outcome, "reason": reason, "seconds": time.monotonic() - started})
             if event or broken:
                 continue
+            if _own.stopped.is_set():
+                raise CancelledError
             if resident_bytes(pid) > memory_gb * 1e9:
                 outcome, broken = MEMORY, f"took more than {memory_gb:.3g} GB of memory, and was ended"
             elif time.monotonic() > started + seconds:
