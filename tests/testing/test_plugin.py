@@ -99,7 +99,9 @@ def test_a_run_without_checks_shows_nothing(pytester):
 
 def test_importing_it_is_light():
     heavy = "{'numpy', 'numba', 'torch', 'hypothesis', 'matplotlib', 'rich', 'click'} & {*sys.modules} - before"
-    code = f"import sys, pytest; before = {{*sys.modules}}; import workbench.testing.plugin; print('loaded', *({heavy}))"
+    code = (
+        f"import sys, pytest; before = {{*sys.modules}}; import workbench.testing.plugin; print('loaded', *({heavy}))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "loaded"
 

@@ -26,7 +26,7 @@ FRAMEWORKS = (
 _UNTOLD = (
     *("torch", "torchgen", "triton", "nvidia", "cupy", "cupy_backends", "jaxlib", "cuda", "numba", "numba_cuda"),
     *("numpy", "ml_dtypes", "safetensors", "llvmlite", "matplotlib", "PIL", "pillow", "kiwisolver", "contourpy"),
-    "charset_normalizer",  # which NumPy's f2py imports where it is installed
+    "charset_normalizer",  # which NumPy's f2py imports; some of its releases lie beside their folder too, as mypyc's
 )
 _MAPS, _DELETED = Path("/proc/self/maps"), " (deleted)"
 _PATH = re.compile(r" (/.*)")  # the last field of a line, the only one with a slash
@@ -121,7 +121,7 @@ def _foreign_object(path: Path) -> bool:
     system = path.is_relative_to("/usr/lib") or path.parts[1] in ("lib", "lib32", "lib64")
     toolkit = str(path).startswith(("/usr/local/cuda", "/usr/local/nvidia"))
     made = any(part == ".triton" or part.startswith("torchinductor_") for part in path.parts)
-    if system or toolkit or made or path.name.startswith("libpython"):
+    if system or toolkit or made or path.name.startswith("libpython") or "__mypyc." in path.name:
         return False
     for folder in package_folders():
         if path.is_relative_to(folder):
