@@ -13,9 +13,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import jupytext
-import nbclient
-import nbformat
 from PIL import Image
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
@@ -26,6 +23,10 @@ KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": 
 
 def executed(source: Path) -> Any:
     """The notebook of a .py, run, with its outputs."""
+    # here, for all that lies in tests/ is imported where doctests are looked for, with the extra `notebooks` or without
+    import jupytext
+    import nbclient
+
     notebook = jupytext.read(source)
     where = {"metadata": {"path": str(source.parent)}}
     nbclient.NotebookClient(
@@ -54,6 +55,8 @@ def small(picture: str) -> str:
 
 def renew(source: Path) -> None:
     """Write the .ipynb beside its source."""
+    import nbformat
+
     target, notebook = source.with_suffix(".ipynb"), executed(source)
     before = nbformat.read(target, as_version=4).cells if target.is_file() else []
     known = {(cell.cell_type, cell.source): cell.id for cell in before}

@@ -1,5 +1,6 @@
 """What is refused, in the words that a user reads."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,18 @@ from click.testing import CliRunner, Result
 
 from workbench import Refusal
 from workbench.cli.main import commands
+
+
+def _missing() -> str:
+    try:
+        inspect.signature(lambda *, x: x).bind()
+    except TypeError as error:
+        return str(error).removesuffix(": 'x'")
+    raise AssertionError
+
+
+#: what this Python says of a missing keyword: 3.12 calls it one, 3.11 an argument
+MISSING_KEYWORD = _missing()
 
 
 def refusal(call: Callable[..., object], *arguments: Any, **options: Any) -> str:

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from workbench.files import cache_folder, write_atomically
+from workbench.files import cache_folder, package_folders, write_atomically
+from workbench.foreign.collect import _foreign_object
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,19 @@ def test_written_files_have_the_mode_that_the_umask_says(tmp_path):
         os.umask(before)
     (file,) = (tmp_path / "new").iterdir()
     assert (file.name, file.read_bytes(), file.stat().st_mode & 0o777) == ("file", b"whole", 0o640)
+
+
+def test_what_pip_put_into_a_folder_of_the_path_is_of_packages(tmp_path, monkeypatch):
+    """As `pip install --target` does: what the workbench loads from there is no file of a kernel, an extension is."""
+    target, beside = tmp_path / "target", tmp_path / "beside"
+    (target / "some-1.0.dist-info").mkdir(parents=True)
+    beside.mkdir()
+    for folder in (target, beside):
+        monkeypatch.syspath_prepend(folder)
+    package_folders.cache_clear()
+    try:
+        assert target in package_folders() and beside not in package_folders()
+        assert not _foreign_object(target / "ml_dtypes" / "some.so") and not _foreign_object(target / "81d2__mypyc.so")
+        assert _foreign_object(target / "mine" / "some.so") and _foreign_object(beside / "ml_dtypes" / "some.so")
+    finally:
+        package_folders.cache_clear()

@@ -4,6 +4,7 @@
 
 import hashlib
 import os
+import sys
 import sysconfig
 from collections.abc import Iterator
 from functools import cache
@@ -40,11 +41,22 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise Refusal(f"{path} cannot be written: {error.strerror}") from None
 
 
+@cache
+def package_folders() -> tuple[Path, ...]:
+    """Where packages are installed: Python's own folders for them, and those of sys.path that hold records of
+    installed packages, as an environment's parent and `pip install --target` leave them.
+    """
+    own = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+    others = [entry for entry in sys.path if entry and any(Path(entry).glob("*.dist-info"))]
+    return tuple(dict.fromkeys(path for folder in (*own, *others) for path in (Path(folder), Path(folder).resolve())))
+
+
 @cache  # sysconfig makes up its paths anew at every call, and every run asks this of each shared object
 def of_python(path: Path) -> bool:
     """Whether a file is of Python's installation or environment."""
-    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return any(path.is_relative_to(Path(folder).resolve()) or path.is_relative_to(folder) for folder in folders)
+    library = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
+    folders = [*library, *(folder.resolve() for folder in library), *package_folders()]
+    return any(path.is_relative_to(folder) for folder in folders)
 
 
 def sources_beside(folder: Path) -> Iterator[Path]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.refusals import refusal
+from tests.refusals import MISSING_KEYWORD, refusal
 from workbench import Case, run
 
 CASE = Case(seqlen=4, head_dim=8)
@@ -23,7 +23,7 @@ def of_reduce(partial_O: Any, partial_sum: Any, *, scale: float) -> Any: ...
         (
             of_flash_attn,
             "of_flash_attn(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> Any is called with q, k, v and "
-            "the keywords scale, causal: missing a required argument: 'softmax_scale'; a function that takes others is "
+            f"the keywords scale, causal: {MISSING_KEYWORD}: 'softmax_scale'; a function that takes others is "
             "wrapped in one that takes these:\n  def attention(q, k, v, *, scale, causal):\n"
             "      return of_flash_attn(q, k, v, softmax_scale=scale, causal=causal)",
         ),

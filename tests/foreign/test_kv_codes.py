@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.refusals import MISSING_KEYWORD
 from workbench import Case, Refusal, diff, run
 from workbench.case.stages import stages_of
 from workbench.foreign.arguments import drawn
@@ -189,7 +190,7 @@ def test_wrong_usage_is_refused() -> None:
     def of_all(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, scale: float, causal: bool) -> Any:
         return q
 
-    assert "missing a required argument: 'scale_q'" in refusal(of_all, case)
+    assert f"{MISSING_KEYWORD}: 'scale_q'" in refusal(of_all, case)
     with pytest.raises(Refusal, match="codes_of is one of qkv, kv; got 'v'"):
         CASE.but(codes_of="v")
 

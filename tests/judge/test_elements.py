@@ -1,12 +1,12 @@
 """One element against one expectation: class before size, and what is not judged never counts as right."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from workbench.floats import to_float64
-from workbench.judge.elements import Comparison, Elements, State, compare, whole
+from workbench.judge.elements import Comparison, Elements, State, compare, element, whole
 from workbench.judge.stage import StageDiff
 from workbench.reference.bound import Budget
 from workbench.refusal import Refusal
@@ -102,6 +102,16 @@ def test_worst_elements_come_first_and_unjudged_ones_never():
     found = stage("bug", isolated).worst(10)
     assert [element.index for element in found] == [{"k": 3}, {"k": 1}, {"k": 0}]
     assert [element.over_budget for element in found] == [INF, 2.0, 0.5]
+
+
+def test_of_errors_that_are_equal_but_for_the_order_of_sums_the_first_is_the_worst():
+    """Whole, and of two parts."""
+    expected = np.array([0.0, 1.0, 1 - 2.0**-50, 1 - 2.0**-51])
+    found = compared(np.array([0, 2, 2, 2], np.float32), expected, np.full(4, 0.5), np.full(4, 9.0))
+    over = found.elements.over_budget
+    assert over[1] < over[3] < over[2] and found.summary.worst.place == (1,)
+    swapped = replace(found.summary, worst=element(found, (2,)))
+    assert (found.summary + swapped).worst.place == (swapped + found.summary).worst.place == (1,)
 
 
 def test_stage_that_was_not_judged_says_why():

@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from workbench.cuda.gpu import gpu
-from workbench.files import of_python, sha256_of, sources_beside
+from workbench.files import of_python, package_folders, sha256_of, sources_beside
 from workbench.machine import versions
 from workbench.trace.provenance import File, Provenance, is_object
 
@@ -27,6 +26,7 @@ FRAMEWORKS = (
 _UNTOLD = (
     *("torch", "torchgen", "triton", "nvidia", "cupy", "cupy_backends", "jaxlib", "cuda", "numba", "numba_cuda"),
     *("numpy", "ml_dtypes", "safetensors", "llvmlite", "matplotlib", "PIL", "pillow", "kiwisolver", "contourpy"),
+    "charset_normalizer",  # which NumPy's f2py imports; some of its releases lie beside their folder too, as mypyc's
 )
 _MAPS, _DELETED = Path("/proc/self/maps"), " (deleted)"
 _PATH = re.compile(r" (/.*)")  # the last field of a line, the only one with a slash
@@ -121,9 +121,9 @@ def _foreign_object(path: Path) -> bool:
     system = path.is_relative_to("/usr/lib") or path.parts[1] in ("lib", "lib32", "lib64")
     toolkit = str(path).startswith(("/usr/local/cuda", "/usr/local/nvidia"))
     made = any(part == ".triton" or part.startswith("torchinductor_") for part in path.parts)
-    if system or toolkit or made or path.name.startswith("libpython"):
+    if system or toolkit or made or path.name.startswith("libpython") or "__mypyc." in path.name:
         return False
-    for folder in {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}:
+    for folder in package_folders():
         if path.is_relative_to(folder):
             return path.relative_to(folder).parts[0].removesuffix(".libs") not in _UNTOLD
     return not of_python(path)

@@ -75,7 +75,8 @@ class Summary:
     numbers: int  #: how many these are
     max_abs: float  #: largest |error| that is a number; nan where none is
     max_ulp: float  #: the same in ulps of the stage's dtype
-    #: the element with the largest x of budget, of equals the first in C order; None where nothing was judged
+    #: the element with the largest x of budget in float32, which is equal where float64 sums differ in their order
+    #: alone, and of equals the first in C order; None where nothing was judged
     worst: "Element | None"
 
     @property
@@ -111,8 +112,13 @@ class Summary:
             self.numbers + other.numbers,
             float(np.fmax(self.max_abs, other.max_abs)),
             float(np.fmax(self.max_ulp, other.max_ulp)),
-            min(pairs, key=lambda worst: (-worst.over_budget, worst.place), default=None),
+            min(pairs, key=lambda worst: (-_rank(worst.over_budget), worst.place), default=None),
         )
+
+
+@np.errstate(over="ignore")
+def _rank(over_budget: float) -> np.float32:
+    return np.float32(over_budget)
 
 
 @dataclass(frozen=True)
@@ -312,15 +318,15 @@ def summary(found: Compared, offset: tuple[int, ...]) -> Summary:
     ulps = size_of_error / found.spacing
     if not finite:
         ulps = xp.where(xp.isfinite(ulps), ulps, 0.0)
-    ranked = over if clean else xp.where(xp.isnan(over), -1.0, over)
+    ranked = xp.astype(over if clean else xp.where(xp.isnan(over), -1.0, over), xp.float32)
     worst, top = None, -1.0
     if size:
         flat = int(xp.argmax(xp.reshape(ranked, (-1,))))
         place = tuple(int(i) for i in np.unravel_index(flat, tuple(ranked.shape)))
-        top = float(ranked[place])
-        if top >= 0:
+        if ranked[place] >= 0:
             worst = element(found, place, offset)
-    # no bin above the largest is counted
+        top = float(np.nextafter(np.float32(float(ranked[place])), np.float32(np.inf)))
+    # no bin above the largest is counted, which is at most the float32 after its own
     judged = int(size - states[list(UNJUDGED)].sum())
     below = [int(xp.count_nonzero(over == 0))] if top > 0 else [judged]
     below += [int(xp.count_nonzero(over <= edge)) if top > edge else judged for edge in BINS]

