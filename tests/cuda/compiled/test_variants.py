@@ -244,13 +244,8 @@ def test_a_build_without_switches_is_a_kernel_that_has_none(name):
     assert "fma.rn.f32" in expected and actual == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("flash_forward", "float16"),
-        pytest.param("split_k_flash_forward", "bfloat16", marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.campaign
+@pytest.mark.parametrize(("name", "dtype"), [("flash_forward", "float16"), ("split_k_flash_forward", "bfloat16")])
 def test_cast_of_probs_compiles_and_links(name, dtype):
     cast = compiled(name, Constants(**SMALL, dtype=dtype, probs_dtype=dtype), False)
     uncast = compiled(name, Constants(**SMALL, dtype=dtype), False)
