@@ -38,7 +38,7 @@ def case_of(kernel: str, **options) -> Case:  # noqa: ANN003
     [(kernel, causal) for kernel in OURS for causal in (False, True) if causal or kernel != "flash_mma"],
 )
 def test_nothing_is_found_in_a_correct_kernel(kernel: str, causal: bool) -> None:
-    for seqlen in (1, 4, 33, 64, 65, 128):
+    for seqlen in (1, 33, 64, 100):
         found = check(kernel, case_of(kernel, seqlen=seqlen, causal=causal, heads=4, kv_heads=2))
         assert found.findings == ()
         assert found.blocks >= 4 * -(-seqlen // 32)
@@ -46,7 +46,7 @@ def test_nothing_is_found_in_a_correct_kernel(kernel: str, causal: bool) -> None
 
 @pytest.mark.parametrize("kernel", OURS)
 def test_nothing_is_found_in_random_cases(kernel: str) -> None:
-    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+    @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         kv_heads = data.draw(st.integers(1, 2))
@@ -69,6 +69,7 @@ def test_nothing_is_found_in_random_cases(kernel: str) -> None:
     holds()
 
 
+@pytest.mark.campaign
 def test_nothing_is_found_with_narrow_storage() -> None:
     """Of another kind in the kernel on tensor cores, in float16."""
     assert check("flash", case_of("flash", seqlen=65, dtype="bfloat16", causal=True), probes="output").findings == ()
@@ -146,7 +147,11 @@ TOGETHER = (
 ALONE = tuple((id,) for id in LINES if not any(id in ids for ids in TOGETHER))
 
 
-@pytest.mark.parametrize("ids", (*TOGETHER, *ALONE), ids=lambda ids: ids[0])
+@pytest.mark.parametrize(
+    "ids",
+    [*TOGETHER, *(pytest.param(ids, marks=pytest.mark.campaign) for ids in ALONE)],
+    ids=lambda ids: ids[0],
+)
 def test_a_fault_is_reported_with_its_kind_and_line(ids: Sequence[str]) -> None:
     faults = [CATALOGUE[id] for id in ids]
     needs = {name: value for fault in faults for name, value in fault.needs.items()} | {"causal": True}
@@ -204,7 +209,11 @@ def left_out(kernel: str, file: str) -> dict[str, Fault]:
     return found
 
 
-@pytest.mark.parametrize(("kernel", "file", "line"), barriers())
+@pytest.mark.parametrize(
+    ("kernel", "file", "line"),
+    # a build of each kernel, and of `flash` two
+    [pytest.param(*one, marks=() if one[1] == "flash.py" else pytest.mark.campaign) for one in barriers()],
+)
 def test_no_barrier_can_be_left_out_unseen(kernel: str, file: str, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = left_out(kernel, file)
     monkeypatch.setattr("workbench.cuda.faults.catalogue.CATALOGUE", {**CATALOGUE, **faults})
@@ -229,8 +238,9 @@ def test_there_are_barriers_to_leave_out() -> None:
 
 
 def test_a_finding_names_files_that_exist_and_lines_in_them() -> None:
-    found = check("flash", case_of("flash"), faults=["flash-no-barrier-after-load"], probes="output")
-    race = next(finding for finding in found.findings if finding.kind == "race" and finding.other_line)
+    case = case_of("flash", seqlen=100, heads=2, causal=True)
+    found = check("flash", case, faults=TOGETHER[0], probes="output")  # a build that is there
+    race = next(one for one in found.findings if (one.kind, one.array) == ("race", "s_kv") and one.other_line)
     assert Path(race.file) == KERNELS["flash"].file == Path(race.other_file or "")
     assert (
         race.text

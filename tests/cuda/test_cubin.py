@@ -69,7 +69,9 @@ def parameters_of(code):
     return [found[i] for i in range(len(found))]
 
 
-@pytest.mark.parametrize(("name", "layout"), [*zip(BUILDS, "AC", strict=True)])
+@pytest.mark.parametrize(
+    ("name", "layout"), [pytest.param("flash_mma", "A", marks=pytest.mark.campaign), ("flash", "C")]
+)
 def test_signature_is_what_the_code_takes(name, layout, toolkit):
     """numba.cuda passes of an array two pointers, elements, bytes of one, the address, shape and strides."""
     made, constants, case = built(name)

@@ -22,9 +22,19 @@ PLAIN = dict(
     heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=50, head_dim=64, dtype="float16", block_q=64, block_k=64
 )
 TWO_ROWS = dict(PLAIN, block_q=128, block_k=32, causal=True)
-#: few builds, since each is seconds of compiling: what is no switch of the source shares one
+#: a build each, which is seconds of compiling; every switch is on in one of them, and rows of both numbers of fragments
 CASES = {
     "plain": PLAIN,
+    "packed, two rows of fragments, few dims, negative scale, softcap, window": dict(
+        heads=2, seqlens_q=(5, 0, 150, 1), seqlens_k=(40, 17, 110, 0), head_dim=40, dtype="bfloat16",
+        block_q=128, block_k=32, causal=True, softcap=5.0, scale=-0.3, window=(60, 0)
+    ),
+    "padded, q in shared memory, rows without keys": dict(
+        PLAIN, seqlen_q=50, seqlens_k=(33, 0), seqlen_k=60, head_dim=128, block_q=128, block_k=32, causal=True
+    ),
+}  # fmt: skip
+#: besides in a campaign and on a GPU
+MORE = {
     "two rows of fragments": dict(TWO_ROWS, seqlen_q=150, seqlen_k=100),  # and rows without keys
     "exp of what is left of max - max": dict(TWO_ROWS, distribution="index-coded", scale=1.0),
     "q in shared memory": dict(seqlen_q=130, seqlen_k=70, head_dim=128, dtype="float16", block_q=128, block_k=32),
@@ -32,16 +42,16 @@ CASES = {
     "packed": dict(
         heads=2, seqlens_q=(5, 0, 90, 1), seqlens_k=(40, 17, 70, 0), head_dim=40, dtype="bfloat16", causal=True
     ),
-    "padded": dict(PLAIN, batch=None, seqlens_k=(33, 0), seqlen_k=60, causal=True, causal_alignment="top-left"),
+    "padded": dict(PLAIN, seqlens_k=(33, 0), seqlen_k=60, causal=True, causal_alignment="top-left"),
 }
 
 
 def case_of(name):
-    return Case(**{x: value for x, value in CASES[name].items() if value is not None})
+    return Case(**(CASES | MORE)[name])
 
 
 @on_both
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.campaign) for name in MORE)])
 def test_every_stage_is_right(name, backend):
     case = case_of(name)
     judged = diff(run("flash_mma", case, backend=backend))
@@ -68,7 +78,10 @@ def test_it_is_another_kernel_than_flash():
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [("plain", "emulator"), *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in CASES)],
+    [
+        pytest.param("plain", "emulator", marks=pytest.mark.campaign),
+        *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in (*CASES, *MORE)),
+    ],
 )
 def test_probes_do_not_change_a_bit_of_the_output(name, backend):
     case = case_of(name)
@@ -76,6 +89,7 @@ def test_probes_do_not_change_a_bit_of_the_output(name, backend):
     assert all(plain.stages[name].tobytes() == probed.stages[name].tobytes() for name in ("out", "lse"))
 
 
+@pytest.mark.campaign
 def test_a_watched_run_finds_nothing():
     """Of other tiles in `test_check.py`."""
     case = case_of("packed").but(block_q=128, block_k=32)  # two rows of fragments

@@ -15,7 +15,9 @@ from workbench.cuda.plan import settle
 KERNEL = KERNELS["flash_tensor"]
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 
-PLAIN = dict(heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=150, head_dim=64, dtype="float16")
+PLAIN = dict(
+    heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=150, head_dim=64, dtype="float16", block_q=64, block_k=64
+)
 #: one build each
 CASES = {
     "plain": PLAIN,
@@ -28,7 +30,7 @@ MORE = {
     "causal": dict(PLAIN, causal=True, causal_alignment="top-left"),
     "negative scale": dict(PLAIN, scale=-0.5, block_q=128, block_k=32),
     "exp of what is left of max - max": dict(PLAIN, distribution="index-coded", scale=1.0, causal=True),
-    "128 dims": dict(PLAIN, head_dim=128, dtype="bfloat16"),
+    "128 dims": dict(PLAIN, head_dim=128, dtype="bfloat16", block_k=32),
 }
 
 

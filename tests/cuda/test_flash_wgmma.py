@@ -14,16 +14,21 @@ KERNEL = KERNELS["flash_wgmma"]
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 GROUPED = dict(heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=150, dtype="float16", block_q=64, block_k=64)
+TWO_CONSUMERS = dict(
+    heads=2, seqlen_q=150, seqlen_k=140, head_dim=40, dtype="bfloat16", causal=True, block_q=128, block_k=64
+)
 #: one build each
 CASES = {
     "stages that come again": dict(GROUPED, seqlen_k=300),
-    "two consumers, causal, rows without keys": dict(
-        heads=2, seqlen_q=150, seqlen_k=140, head_dim=40, dtype="bfloat16", causal=True, block_q=128, block_k=64
+    "two consumers, causal, rows without keys, softcap, window": dict(
+        TWO_CONSUMERS, softcap=5.0, scale=-0.3, window=(70, 0)
     ),
-    "softcap, window, 128 dims": dict(GROUPED, head_dim=128, softcap=5.0, scale=0.3, window=(70, 3)),
 }
+#: besides in a campaign
+WIDE = {"softcap, window, 128 dims": dict(GROUPED, head_dim=128, softcap=5.0, scale=0.3, window=(70, 3))}
 #: besides on a GPU
 MORE = {
+    "two consumers": TWO_CONSUMERS,
     "negative scale": dict(GROUPED, scale=-0.5, causal=True),
     "three consumers": dict(seqlen_q=200, seqlen_k=300, dtype="float16", block_q=192, block_k=128),
     "128 dims, two consumers": dict(seqlen=300, dtype="bfloat16", head_dim=128, block_q=128, block_k=128, causal=True),
@@ -40,9 +45,9 @@ def judged(options, backend):
 
 
 @on_both
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.campaign) for name in WIDE)])
 def test_every_stage_is_right(name, backend):
-    found = judged(CASES[name], backend)
+    found = judged((CASES | WIDE)[name], backend)
     assert found.verdict == "rounding" and found.origins == ()
 
 
@@ -73,13 +78,13 @@ def test_it_adds_as_mma_does(backend):
 
 @pytest.mark.gpu
 def test_probes_do_not_change_a_bit_of_the_output():
-    case = Case(**CASES["two consumers, causal, rows without keys"])
+    case = Case(**TWO_CONSUMERS)
     plain, probed = (run("flash_wgmma", case, probes=probes, backend="cuda") for probes in ("output", "all"))
     assert all(plain.stages[name].tobytes() == probed.stages[name].tobytes() for name in ("out", "lse"))
 
 
 def test_a_watched_run_finds_nothing():
-    case = Case(**CASES["two consumers, causal, rows without keys"])
+    case = Case(**TWO_CONSUMERS)
     assert check("flash_wgmma", case, probes="output").findings == ()
 
 

@@ -49,6 +49,7 @@ def test_inputs_of_a_cache_that_was_never_floats():
     assert judged.trace.case.dtype == "float16" and judged.loss is None
 
 
+@pytest.mark.campaign
 def test_a_fault_is_named_at_its_stage_with_its_cause():
     judged = diff(fp8_run(CASE.but(codes="int4", dtype="float16"), faults=["zero-point-forgotten"]))
     assert judged.verdict == "bug" and judged.origins == ("dequant_k", "dequant_v")

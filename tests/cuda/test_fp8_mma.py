@@ -15,7 +15,7 @@ from workbench.cuda.plan import settle
 KERNEL = KERNELS["fp8_mma"]
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 TILES = dict(block_q=32, block_k=32)
-GROUPED = dict(codes="e4m3", heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=100, **TILES)
+GROUPED = dict(codes="simulated", heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=100, **TILES)
 #: rows without keys at the beginning, in top-left masks keys that no row sees; dims and keys that there are not
 MASKED = dict(codes="e5m2", scale_of="block", heads=2, head_dim=80, causal=True, **TILES)
 #: one build each, and several cases of it
@@ -41,7 +41,7 @@ def test_every_stage_is_right(name, backend):
 
 @on_both
 @pytest.mark.parametrize(
-    "fields", [GROUPED, MASKED, dict(codes="simulated"), dict(codes="int8", scale_of="token")], ids=str
+    "fields", [GROUPED, MASKED, dict(codes="e4m3", scale_of="tile"), dict(codes="int8", scale_of="token")], ids=str
 )
 def test_every_code_is_decoded(fields, backend):
     """All 256 of them, NaN and infinities too; those of K and V in other places of a row."""
@@ -50,13 +50,15 @@ def test_every_code_is_decoded(fields, backend):
     codes = {"q": np.full((1, 2, 16, case.head_dim), 0x41), "k": order * 167 % 256, "v": order * 77 % 256}
     # exact in float16, beside a code
     scales = {name: np.float32([0.75, 1.0]) for name in "qkv"}
+    if case.scale_of == "tile":
+        scales = {name: np.full((*x.shape[:3], 1), np.float32(0.75)) for name, x in codes.items()}
     if case.scale_of in ("token", "block"):
         scales = {
             name: np.float32((2 + np.arange(2 * x.shape[2]) % 3) / 4).reshape(1, 2, -1, 1) for name, x in codes.items()
         }
     given = {f"codes_{name}": x.astype(np.uint8) for name, x in codes.items()}
     given |= {f"scale_{name}": x for name, x in scales.items()}
-    whole = fields in (GROUPED, MASKED)  # a build that other tests have, too
+    whole = case.codes != "int8"  # a build that other tests have, too
     trace = run("fp8_mma", case, inputs=given, backend=backend, probes="all" if whole else "dequant_k,dequant_v")
     for name in "kv":
         by = scales[name].reshape(2, 1, 1) if scales[name].ndim == 1 else scales[name]
@@ -68,6 +70,7 @@ def test_every_code_is_decoded(fields, backend):
     assert {*diff(trace).origins}.isdisjoint(("dequant_k", "dequant_v"))
 
 
+@pytest.mark.campaign
 def test_probes_leave_the_outputs_alone():
     for fields in CASES["a scale a row, masked"]:
         plain, probed = (run("fp8_mma", Case(**fields), probes=x, backend="emulator") for x in ("output", "all"))
@@ -83,6 +86,7 @@ def test_backends_agree_bit_for_bit_until_exp(name):
         assert there.stages[stage].size and there.stages[stage].tobytes() == here.stages[stage].tobytes(), stage
 
 
+@pytest.mark.campaign
 def test_a_watched_run_finds_nothing():
     for fields in CASES["a scale a row, masked"]:
         assert check("fp8_mma", Case(**fields), probes="output").findings == ()

@@ -9,6 +9,12 @@ from workbench.cuda.quantize import quantized
 from workbench.reference import quantize as reference
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=140, seqlen_k=300, codes="e4m3", scale_of="tile")
+#: kernel -> tiles of a build that other tests have, too, where it has one
+TILES = {
+    "fp8": {},
+    "fp8_mma": dict(block_q=32, block_k=32),
+    "fp8_wgmma": dict(block_q=64, block_k=64),
+}
 #: rows of scales, and the tile that each is in
 ROWS = np.arange(300) // 128
 
@@ -29,19 +35,20 @@ def test_scales_by_hand(make):
     np.testing.assert_array_equal(scale[0, 0, :, 0], ROWS + 1)
 
 
-@pytest.mark.parametrize("kernel", ["fp8", "fp8_mma", "fp8_wgmma"])
+@pytest.mark.parametrize("kernel", TILES)
 def test_every_kernel_takes_them(kernel):
-    trace = run(kernel, CASE, backend="emulator", probes="output")
+    trace = run(kernel, CASE.but(**TILES[kernel]), backend="emulator")
     scale = trace.stages["scale_k"][0, 0, :, 0]
     assert len(np.unique(scale)) == 3 and np.all(scale == scale[np.array([0, 128, 256])][ROWS])
     assert diff(trace).verdict in ("rounding", "exact")
 
 
 def test_a_part_of_a_run_does_not_hold_what_scales_of_its_tiles_are_of():
-    trace = run("fp8_mma", CASE, probes="output", backend="emulator")
+    case = CASE.but(**TILES["fp8_mma"])
+    trace = run("fp8_mma", case, backend="emulator")
     for judged in (
         diff(narrowed(trace, "h=1,q=3:9")),
-        diff(run("fp8_mma", CASE, where="h=1,q=3:9", probes="output", backend="emulator")),
+        diff(run("fp8_mma", case, where="h=1,q=3:9", probes="output", backend="emulator")),
     ):
         assert judged.verdict == "rounding" and judged.origins == ()
         assert judged["scale_q"].verdict == "not judged" and judged["scale_k"].verdict == "exact"
@@ -58,7 +65,8 @@ def test_scales_are_given_one_a_tile_or_one_a_row():
     of_tiles = arrays()
     assert of_tiles["scale_k"].shape == (1, 1, 3)
     of_rows = arrays(scale_k=of_tiles["scale_k"][:, :, ROWS, None])
-    found = [run("fp8_wgmma", CASE, inputs=x, probes="output", backend="emulator") for x in (of_tiles, of_rows)]
+    case = CASE.but(**TILES["fp8_wgmma"])
+    found = [run("fp8_wgmma", case, inputs=x, backend="emulator") for x in (of_tiles, of_rows)]
     assert found[0].stages["out"].tobytes() == found[1].stages["out"].tobytes()
     assert all(diff(trace).verdict in ("rounding", "exact") for trace in found)
 
@@ -87,9 +95,10 @@ def test_formats_without_them_are_refused():
     )
 
 
+@pytest.mark.campaign
 def test_the_scale_of_the_next_tile_is_named():
     """On cases of codes, although attention on decoded rows is searched."""
-    case = CASE.but(block_q=64, block_k=64)
+    case = CASE.but(**TILES["fp8_wgmma"])
     trace = run("fp8_wgmma", case, faults="fp8-wgmma-v-scale-of-next-tile", backend="emulator")
     cause = diff(trace).explain().causes[0]
     assert cause.text == "scales of tiles are read of the next tile of 64 rows (v)" and cause.proved

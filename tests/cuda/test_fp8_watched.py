@@ -24,7 +24,11 @@ VARIANTS = {
 READ = "tile[i] = libdevice.float2half_rn(table[code] if TABLE else decoded(code, scale))"
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    # the first of them in test_check.py as well
+    "variant",
+    [pytest.param(name, marks=pytest.mark.campaign) if i else name for i, name in enumerate(VARIANTS)],
+)
 def test_nothing_is_found(variant):
     """Ragged tiles, grouped heads, several batches; causal with rows that see no key, and full."""
     for shape in (dict(batch=2, seqlen_q=70, seqlen_k=40, causal=True), dict(seqlen_q=33, seqlen_k=65)):
@@ -41,6 +45,7 @@ PARTLY = {
 }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("queries", "entry", "tables"), [(40, 255, ["s_lut_k", "s_lut_v"]), (41, 128, ["s_lut_k"])])
 def test_an_entry_left_unwritten_is_found_in_its_table_where_it_is_read(queries, entry, tables, monkeypatch):
     """One-hot inputs hold the largest value, which is code 255 of simulated codes, and 0, which is code 128."""

@@ -13,25 +13,25 @@ from workbench.cuda.plan import settle
 
 KERNEL = KERNELS["fp8_wgmma"]
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+TILES = "scales of tiles, which two of the kernel's share, stages that come again"
 #: one build each
 CASES = {
-    "grouped, stages that come again": dict(
-        heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=300, block_q=64, block_k=64
-    ),
     "two consumers, 128 dims, causal, rows without keys": dict(
         heads=2, seqlen_q=150, seqlen_k=140, head_dim=112, causal=True, block_q=128, block_k=128
     ),
-    "scales of tiles, which two of the kernel's share": dict(
-        heads=2, kv_heads=1, seqlen_q=140, seqlen_k=300, codes="e4m3", scale_of="tile", block_q=64, block_k=64
-    ),
+    TILES: dict(heads=2, kv_heads=1, seqlen_q=140, seqlen_k=300, codes="e4m3", scale_of="tile", block_q=64, block_k=64),
+}
+#: besides in a campaign and on a GPU
+MORE = {
+    "grouped": dict(heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=300, block_q=64, block_k=64),
 }
 STAGES = ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc", "out", "lse")
 
 
 @on_both
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.campaign) for name in MORE)])
 def test_every_stage_is_right(name, backend):
-    judged = diff(run("fp8_wgmma", Case(**CASES[name]), backend=backend))
+    judged = diff(run("fp8_wgmma", Case(**(CASES | MORE)[name]), backend=backend))
     of_codes = [f"{kind}_{x}" for kind in ("scale", "codes") for x in "qkv"]
     assert [stage.name for stage in judged] == [*of_codes, *STAGES]
     assert judged.verdict == "rounding" and judged.origins == ()
@@ -39,13 +39,13 @@ def test_every_stage_is_right(name, backend):
 
 def test_sums_keep_13_bits():
     """Without that promise errors of qk, all towards zero, are a bug."""
-    trace = run("fp8_wgmma", Case(**CASES["grouped, stages that come again"]), backend="emulator")
+    trace = run("fp8_wgmma", Case(**CASES[TILES]), backend="emulator")
     tight = replace(trace, contract=replace(trace.contract, tensor_core="none", mma_extra_bits=2), rerun=None)
     assert diff(trace).origins == () and "qk" in diff(tight).origins
 
 
 def test_probs_are_cast_to_float8():
-    trace = run("fp8_wgmma", Case(**CASES["grouped, stages that come again"]), backend="emulator")
+    trace = run("fp8_wgmma", Case(**CASES[TILES]), backend="emulator")
     probs, cast = trace.stages["probs"], trace.stages["probs_cast"]
     wide = probs > 2.0**-6  # normal numbers, of 3 fraction bits
     assert wide.any() and np.all(np.abs(cast - probs)[wide] <= probs[wide] / 16) and np.any(cast != probs)
@@ -59,6 +59,7 @@ def test_backends_agree_bit_for_bit_until_exp():
         assert there.stages[stage].size and there.stages[stage].tobytes() == here.stages[stage].tobytes(), stage
 
 
+@pytest.mark.campaign
 def test_a_watched_run_finds_nothing():
     case = Case(**CASES["two consumers, 128 dims, causal, rows without keys"])
     assert check("fp8_wgmma", case, probes="output").findings == ()

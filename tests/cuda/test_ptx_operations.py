@@ -210,10 +210,13 @@ def cubin(library, cc):
     return Linker(code, options=LinkerOptions(arch=f"sm_{cc[0]}{cc[1]}")).link("cubin").code
 
 
+@pytest.mark.parametrize(
+    "architectures", [((8, 0), (9, 0)), pytest.param(((8, 9), (10, 0)), marks=pytest.mark.campaign)], ids=str
+)
 @pytest.mark.parametrize("name", MICROS)
-def test_operation_is_its_instruction_and_assembles(library_of, name):
+def test_operation_is_its_instruction_and_assembles(library_of, name, architectures):
     library = library_of(MICROS[name])
-    for cc in ((8, 0), (8, 9), (9, 0), (10, 0)):
+    for cc in architectures:
         if cc >= MICROS[name].least:
             assert re.search(MICROS[name].ptx, library.get_asm_str(cc=cc), re.DOTALL)
             assert cubin(library, cc).startswith(b"\x7fELF")

@@ -58,7 +58,7 @@ def test_products_are_those_of_the_other_kernel_on_tensor_cores():
 
 
 @on_both
-@pytest.mark.parametrize("stages", [STAGES, 1])
+@pytest.mark.parametrize("stages", [STAGES, pytest.param(1, marks=pytest.mark.campaign)])
 def test_neither_probes_nor_stages_of_copies_change_a_bit_of_the_output(stages, backend, monkeypatch):
     case = Case(**DECODE)
     expected = run("split_mma", case, backend=backend).stages
@@ -67,6 +67,7 @@ def test_neither_probes_nor_stages_of_copies_change_a_bit_of_the_output(stages, 
     assert all(found[name].tobytes() == expected[name].tobytes() for name in ("out", "lse"))
 
 
+@pytest.mark.campaign
 def test_a_watched_run_finds_nothing():
     case = Case(**DECODE | {"seqlen_k": 150, "block_k": 32})
     assert check("split_mma", case, probes="output").findings == ()

@@ -110,7 +110,7 @@ def ran(kernel, case, backend, given=None):
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
-@pytest.mark.parametrize("form", ["distance", "column"])
+@pytest.mark.parametrize("form", ["distance", pytest.param("column", marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"seqlen_q": 37, "seqlen_k": 21, "causal": True}])
 @on_both
 def test_scores_have_all_added_and_probs_are_dropped(form, options, backend):
@@ -159,7 +159,9 @@ def test_caches_with_room_for_more(seed, backend):
 
 
 @on_both
-@pytest.mark.parametrize(("kernel", "options"), [("flash", {}), ("split_k", {"splits": 3, "softcap": 5.0})])
+@pytest.mark.parametrize(
+    ("kernel", "options"), [("flash", {}), ("split_k", {"splits": 3, "softcap": 5.0, "alibi_form": "column"})]
+)
 def test_all_switches_at_once(kernel, options, backend):
     case = Case(**ALL, **options)
     given = inputs_of(case)
@@ -179,6 +181,7 @@ def test_rows_wider_than_shared_memory_and_v_in_the_memory_of_k(backend):
     assert diff(trace).verdict == "rounding"
 
 
+@pytest.mark.campaign
 @on_both
 def test_packed_heads_change_no_bit(backend):
     case = Case(**DECODE, splits=3)

@@ -64,7 +64,7 @@ CODES_VARIANTS = [
 ]
 #: tiles, dtypes and switches of the kernel on tensor cores, each with and without probes
 MMA_VARIANTS = [
-    MmaConstants(64, 64, 64, "float16", ("CAUSAL",)),
+    MmaConstants(64, 128, 64, "float16", ("CAUSAL",)),  # default ones
     MmaConstants(64, 32, 64, "bfloat16", ("SOFTCAP", "SCALED", "WINDOW", "PADDED")),
     MmaConstants(32, 32, 128, "float16", ("RAGGED", "PACKED_Q", "PACKED_K", "CAUSAL")),
 ]

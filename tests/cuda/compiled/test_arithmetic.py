@@ -50,7 +50,14 @@ def operations(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "cc"),
-    [*((name, (9, 0)) for name in FUNCTIONS if name not in OF_HOPPER), ("flash_forward", (10, 0))],
+    [
+        *(
+            pytest.param(name, (9, 0), marks=() if name in ("flash_forward", TENSOR) else pytest.mark.campaign)
+            for name in FUNCTIONS
+            if name not in OF_HOPPER
+        ),
+        pytest.param("flash_forward", (10, 0), marks=pytest.mark.campaign),
+    ],
     ids=lambda x: x if isinstance(x, str) else f"sm_{x[0]}{x[1]}",
 )
 def test_probes_leave_contraction_alone(operations, name, cc):
@@ -69,6 +76,7 @@ def test_probes_leave_contraction_alone(operations, name, cc):
     assert {x: probed[x] for x in kept} == {x: plain[x] for x in kept}
 
 
+@pytest.mark.campaign
 def test_probe_that_undoes_a_contraction_would_be_seen(operations):
     product = "s_q[r, d] * s_kv[c, d]"
     probing = Fault("", "flash", "", f"dot += {product}", f"t = {product}; probe.qk[b, h, row, key] = t; dot += t", ())
@@ -81,7 +89,9 @@ def test_probe_that_undoes_a_contraction_would_be_seen(operations):
     assert stored_and_added(ptx)
 
 
-@pytest.mark.parametrize("name", [*OF_HOPPER, "flash_forward"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.campaign) for name in OF_HOPPER), "flash_forward"]
+)
 def test_no_probe_stores_a_product_that_is_added(name):
     """What a compiler fuses without that probe. Instructions of whole kernels are no measure where loops are taken apart,
     whose copies it merges as it likes.

@@ -54,11 +54,17 @@ def indent(line):
 @pytest.mark.parametrize(
     ("name", "constants"),
     [
-        *itertools.product(FLOATS, [Constants(**SMALL, dtype="bfloat16")]),
-        ("flash_forward", Constants(**LARGEST, dtype="float32")),
-        *itertools.product(["fp8_forward"], [CODES_VARIANTS[0], CODES_VARIANTS[3]]),
+        ("flash_forward", Constants(**SMALL, dtype="bfloat16")),
         (TENSOR, OF_TENSOR),
-        (SPLIT_MMA_REDUCE, OF_SPLITS),
+        *(
+            pytest.param(*one, marks=pytest.mark.campaign)
+            for one in (
+                *itertools.product(FLOATS[1:], [Constants(**SMALL, dtype="bfloat16")]),
+                ("flash_forward", Constants(**LARGEST, dtype="float32")),
+                *itertools.product(["fp8_forward"], [CODES_VARIANTS[0], CODES_VARIANTS[3]]),
+                (SPLIT_MMA_REDUCE, OF_SPLITS),
+            )
+        ),
     ],
     ids=str,
 )

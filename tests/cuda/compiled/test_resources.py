@@ -52,6 +52,7 @@ def test_every_case_on_codes_that_is_taken_fits_a_block():
     assert all(settle(KERNELS["fp8"], Case(head_dim=head_dim)).block_q for head_dim in range(16, 129, 16))
 
 
+@pytest.mark.campaign
 def test_largest_blocks_on_codes_link():
     """As much shared memory as a case can take, and 512 threads."""
     for tiles in ((64, 48, 64), (128, 16, 32)):
@@ -63,7 +64,10 @@ def test_largest_blocks_on_codes_link():
 
 @pytest.mark.parametrize(
     ("name", "tiles"),
-    [("flash_forward", LARGEST), ("split_k_flash_forward", TALLEST), ("split_k_reduce", TALLEST)],
+    [
+        ("flash_forward", LARGEST),
+        *(pytest.param(f"split_k_{x}", TALLEST, marks=pytest.mark.campaign) for x in ("flash_forward", "reduce")),
+    ],
     ids=["most shared memory", "most threads", "reduce"],
 )
 def test_largest_blocks_link(name, tiles):
@@ -75,6 +79,7 @@ def test_largest_blocks_link(name, tiles):
     assert Constants(**LARGEST, dtype="float16").shared_bytes == STATIC_SHARED == 49152
 
 
+@pytest.mark.campaign
 def test_linker_refuses_more_shared_memory():
     """PTX says nothing about it, so that only the link shows whether a block fits."""
     from cuda.bindings.nvjitlink import nvJitLinkError

@@ -43,12 +43,23 @@ def turn(i):
     return ARCHITECTURES[i % (len(ARCHITECTURES) - 1)]
 
 
+#: what a change is tested with, too, of which other tests compile the same
+KEPT = {("flash_forward", "float32"), ("split_k_reduce", "float16")}
+
+
+def campaign_but_first(i):
+    """The mark of one of several variants that each cost seconds."""
+    return pytest.mark.campaign if i else ()
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "probed", "other"),
     # each costs seconds: of every kernel and of every dtype some with probes and some without
     [
         pytest.param(
-            name, dtype, (i + j) % 2 == 0, turn(i + j), id=f"{name}-{dtype}-{'plain' if (i + j) % 2 else 'probed'}"
+            *(name, dtype, (i + j) % 2 == 0, turn(i + j)),
+            id=f"{name}-{dtype}-{'plain' if (i + j) % 2 else 'probed'}",
+            marks=() if (name, dtype) in KEPT else pytest.mark.campaign,
         )
         for i, name in enumerate(FLOATS)
         for j, dtype in enumerate(DTYPES)
@@ -62,7 +73,11 @@ def test_variant_compiles_and_links(name, dtype, probed, other):
     ("constants", "probed", "other"),
     # each costs seconds: every other one with its probes, the default among them
     [
-        pytest.param(one, i % 2 == 0, turn(i), id=f"{one.codes}-{one.scores}-{one.decode}-{one.probs_dtype}")
+        pytest.param(
+            *(one, i % 2 == 0, turn(i)),
+            id=f"{one.codes}-{one.scores}-{one.decode}-{one.probs_dtype}",
+            marks=campaign_but_first(i),
+        )
         for i, one in enumerate(CODES_VARIANTS)
     ],
 )
@@ -74,7 +89,10 @@ def test_variant_on_codes_compiles_and_links(constants, probed, other):
 
 @pytest.mark.parametrize(
     ("constants", "probed", "other"),
-    [pytest.param(one, i % 2 == 1, turn(i), id=f"{one.dtype}-{one.head_dim}") for i, one in enumerate(MMA_VARIANTS)],
+    [
+        pytest.param(one, i % 2 == 1, turn(i), id=f"{one.dtype}-{one.head_dim}", marks=campaign_but_first(i))
+        for i, one in enumerate(MMA_VARIANTS)
+    ],
 )
 def test_variant_on_tensor_cores_compiles_and_links(constants, probed, other):
     assert_compiles_and_links(MMA, constants, probed, other)
@@ -87,7 +105,12 @@ def test_variant_on_tensor_cores_compiles_and_links(constants, probed, other):
 
 @pytest.mark.parametrize(
     ("tiles", "head_dim", "causal"),
-    [((128, 128), 64, False), ((64, 128), 64, True), ((128, 64), 128, True), ((64, 128), 128, False)],
+    [
+        ((64, 128), 64, True),
+        pytest.param((128, 128), 64, False, marks=pytest.mark.campaign),
+        pytest.param((128, 64), 128, True, marks=pytest.mark.campaign),
+        pytest.param((64, 128), 128, False, marks=pytest.mark.campaign),
+    ],
     ids=str,
 )
 def test_default_tiles_on_tensor_cores_stay_in_registers(tiles, head_dim, causal):
@@ -99,6 +122,7 @@ def test_default_tiles_on_tensor_cores_stay_in_registers(tiles, head_dim, causal
     assert 2 * registers_of(log) * constants.threads <= REGISTERS
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("head_dim", "causal"), [(64, True), (128, False)])
 def test_decoded_codes_stay_in_registers(head_dim, causal):
     """Likewise, of the kernel that decodes them, for the oldest GPUs that it runs on; words of four at a time."""
@@ -162,6 +186,7 @@ def assert_compiles_and_links(name, constants, probed, other):
     assert shared_of(log) == (0 if name == "split_k_reduce" else static)
 
 
+@pytest.mark.campaign
 def test_softcap_and_window_are_more_code_alone_and_together():
     """tanh is no approximation."""
     lengths = {}
@@ -185,12 +210,17 @@ SWITCHED = (
 )
 
 
-@pytest.mark.parametrize(("name", "constants"), SWITCHED, ids=lambda x: getattr(x, "head_dim", x))
+@pytest.mark.parametrize(
+    ("name", "constants"),
+    [pytest.param(*one, marks=campaign_but_first(i)) for i, one in enumerate(SWITCHED)],
+    ids=lambda x: getattr(x, "head_dim", x),
+)
 def test_switches_compile_and_link(name, constants):
     library = compiled(name, constants, True)
     for cc in (ARCHITECTURES[0], ARCHITECTURES[-1]):
         ptx = library.get_asm_str(cc=cc)
         assert f".target sm_{cc[0]}{cc[1]}" in ptx and ".f32" in ptx and ".f64" not in ptx
+        assert "tanh.approx" not in ptx
     _, log = linked(library, ARCHITECTURES[-1])
     assert 0 < registers_of(log) * constants.threads <= REGISTERS
     assert shared_of(log) == (0 if name == "split_k_reduce" else constants.shared_bytes) <= STATIC_SHARED
@@ -200,7 +230,7 @@ def test_every_switch_is_compiled():
     assert set().union(*(of_kernel(FUNCTIONS[name][0], one).switches for name, one in SWITCHED)) == {*SWITCHES}
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=campaign_but_first(i)) for i, name in enumerate(FLOATS)])
 def test_a_build_without_switches_is_a_kernel_that_has_none(name):
     """What they cost where they are off is nothing: the PTX is that of kernels without any, but for lines of the source."""
     kernel, function = FUNCTIONS[name]
@@ -214,6 +244,7 @@ def test_a_build_without_switches_is_a_kernel_that_has_none(name):
     assert "fma.rn.f32" in expected and actual == expected
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("name", "dtype"), [("flash_forward", "float16"), ("split_k_flash_forward", "bfloat16")])
 def test_cast_of_probs_compiles_and_links(name, dtype):
     cast = compiled(name, Constants(**SMALL, dtype=dtype, probs_dtype=dtype), False)

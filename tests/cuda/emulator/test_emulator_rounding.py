@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import cuda, njit
 from numba.cuda import libdevice as lib
@@ -160,8 +160,8 @@ def hard(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 def test_hard_cases(dtype):
     values = hard(dtype)
-    pairs = [(x, y, 0.0) for x, y in product(values, repeat=2)]
-    index = np.random.default_rng(0).integers(0, len(values), (300, 3))
+    pairs = [(x, y, 0.0) for x, y in product(values, values[::4])]  # each of all pairs takes exact arithmetic
+    index = np.random.default_rng(0).integers(0, len(values), (200, 3))
     check(dtype, pairs + [tuple(values[i] for i in row) for row in index])
 
 
@@ -169,9 +169,9 @@ def test_hard_cases(dtype):
 def test_results_that_nearly_cancel_and_nearly_are_floats(dtype):
     info, random = np.finfo(dtype), np.random.default_rng(1)
     with np.errstate(all="ignore"):
-        x, y = np.ldexp(random.uniform(1, 2, (2, 300)), random.integers(info.minexp - 30, 60, (2, 300))).astype(dtype)
+        x, y = np.ldexp(random.uniform(1, 2, (2, 100)), random.integers(info.minexp - 30, 60, (2, 100))).astype(dtype)
         near = -(x * y)
-        z = np.where(random.random(300) < 0.5, near, near + np.ldexp(random.uniform(-1, 1, 300), info.minexp - 20))
+        z = np.where(random.random(100) < 0.5, near, near + np.ldexp(random.uniform(-1, 1, 100), info.minexp - 20))
         z = z.astype(dtype)
         check(dtype, np.stack([x, y, z], 1))
         check(dtype, np.stack([x * y, y, x], 1))  # a quotient near x
@@ -202,11 +202,13 @@ def floats(width):
     return st.floats(width=width) | st.floats(width=width, min_value=-4, max_value=4)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(*[floats(32)] * 3), min_size=1, max_size=20))
 def test_drawn_float32(triples):
     check(np.float32, triples)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(*[floats(64)] * 3), min_size=1, max_size=20))
 @example([(float.fromhex("0x1.0000000000001p-500"), float.fromhex("0x1.fffffffffffffp-501"), -(2.0**-1000))])
 @example([(5e-324, 5e-324, -5e-324), (5e-324, 0.5, 5e-324), (2.0**-540, 2.0**-540, -0.0), (1e308, 10.0, -math.inf)])
@@ -286,6 +288,7 @@ def test_integers_between_floats_and_doubles_beyond_float32():
     check_to_float(powers + [-power for power in powers], sizes + [-size for size in sizes])
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=20),
     st.lists(st.floats(allow_nan=False), min_size=1),

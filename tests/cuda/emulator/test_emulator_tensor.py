@@ -6,7 +6,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.cuda.emulator import tensor
@@ -98,6 +98,7 @@ PAIRS = [("f16", "f16"), ("bf16", "bf16"), ("e4m3", "e4m3"), ("e5m2", "e5m2"), (
 
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
 @pytest.mark.parametrize(("block", "extra_bits"), [(16, 2), (8, 1), (4, 0), (16, -10)])
+@settings(max_examples=30)
 @given(data=st.data())
 def test_bits_of_any_size_and_sign(kinds, block, extra_bits, data):
     """Bit patterns: every exponent, subnormals, zeros, infinities and NaN; a narrow range makes addends meet."""
