@@ -12,7 +12,7 @@ FULL := $(VENV)/.installed-full
 REQUIREMENTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint notebooks bench clean
+.PHONY: help setup demo test campaigns lint notebooks bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -33,12 +33,15 @@ demo: $(BASE) ## find a historical Split-K bug and draw where it is (installs th
 	fi
 
 # One thread for each process: NumPy's own threads would compete with the other test processes for the same cores.
-test: export OMP_NUM_THREADS := 1
+test campaigns: export OMP_NUM_THREADS := 1
 # glibc keeps what is freed instead of handing each array back to the system; 32 MiB is the largest that it takes.
-test: export MALLOC_MMAP_THRESHOLD_ := 33554432
-test: export MALLOC_TRIM_THRESHOLD_ := 1073741824
+test campaigns: export MALLOC_MMAP_THRESHOLD_ := 33554432
+test campaigns: export MALLOC_TRIM_THRESHOLD_ := 1073741824
 test: $(FULL) ## run the tests
 	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal
+
+campaigns: $(FULL) ## run the tests that a release runs and a change does not
+	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal -m campaign
 
 lint: $(FULL) ## check style, formatting, types and who imports whom
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -48,8 +48,12 @@ def pytest_collection_finish():
     gc.set_threshold(100_000, 20, 20)
 
 
-def pytest_collection_modifyitems(items):
-    """Skip the tests marked `gpu` where there is none."""
+def pytest_collection_modifyitems(config, items):
+    """Skip the tests marked `gpu` where there is none; leave campaigns to `make campaigns`."""
+    if "campaign" not in config.option.markexpr:
+        campaigns = [item for item in items if item.get_closest_marker("campaign")]
+        config.hook.pytest_deselected(items=campaigns)
+        items[:] = [item for item in items if not item.get_closest_marker("campaign")]
     for item in items:
         if item.get_closest_marker("gpu") and gpu() is None:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))

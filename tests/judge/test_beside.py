@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.bench.verdicts import reduced
 from workbench.case.assumptions import usual
@@ -35,7 +36,7 @@ def trace(request: pytest.FixtureRequest) -> Trace:
 
 def dumping(kernel: str, probes: str) -> Trace:
     """A run with those probes, cut from one with all of them, which other tests compile, too."""
-    return reduced(run(kernel, CASES[kernel], backend="emulator"), probes)
+    return reduced(stored(kernel, CASES[kernel]), probes)
 
 
 def assert_same(found: beside.Beside, expected: beside.Beside) -> None:
@@ -114,7 +115,7 @@ def test_an_out_that_was_not_given_has_no_rules() -> None:
 
 def test_of_a_kernel_on_codes_the_rules_are_against_what_it_should_have_read() -> None:
     case = Case(heads=4, kv_heads=2, seqlen=64, head_dim=64)  # whose builds are those of other tests
-    judged = diff(run("fp8", case, faults=["v-uses-k-scale"], backend="emulator"), report=True)
+    judged = diff(stored("fp8", case, faults=["v-uses-k-scale"]), report=True)
     of_out = judged["out"].propagated
     assert judged.gathered is None and of_out is not None
     assert judged.rules[1] == Rule("atol 1e-2", of_out.summary.max_abs, 1e-2) and not judged.rules[1].passes

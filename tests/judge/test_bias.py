@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench import Case, Trace, diff, run
+from tests.stored import stored
+from workbench import Case, Trace, diff
 from workbench.bench.verdicts import reduced
 from workbench.case.distributions import DISTRIBUTIONS
 from workbench.case.stages import ALGORITHMS
@@ -20,7 +21,7 @@ BIASED = [fault.id for fault in CATALOGUE.values() if fault.biased]
 
 
 def traced(kernel: str, *faults: str, case: Case = CASE) -> Trace:
-    return run(kernel, case.but(splits=2 if KERNELS[kernel].splits else None), faults=faults, backend="emulator")
+    return stored(kernel, case.but(splits=2 if KERNELS[kernel].splits else None), faults=faults)
 
 
 def found(trace: Trace) -> dict[str, Bias]:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench import Case, Trace, diff, run
+from tests.stored import stored
+from workbench import Case, Trace, diff
 from workbench.bench.foreign import unknown
 
 CASE = Case(seqlen_q=48, seqlen_k=96, head_dim=32, heads=2, block_q=32, block_k=32, splits=3)
@@ -14,7 +15,7 @@ PARTIALS = ("partial_max", "partial_sum", "partial_O")
 
 
 def traced(*faults: str) -> Trace:
-    return run("split_k", CASE, faults=faults, backend="emulator")
+    return stored("split_k", CASE, faults=faults)
 
 
 def changed(trace: Trace, **by: Any) -> Trace:
@@ -58,7 +59,7 @@ def test_a_victim_with_an_origin_blames_nobody_else() -> None:
 
 def test_victims_of_what_was_put_in_are_exempt() -> None:
     wrong = {"partial_O": traced().stages["partial_O"] * np.float32(1.5)}
-    judged = diff(run("split_k", CASE, feed=wrong, backend="emulator"))
+    judged = diff(stored("split_k", CASE, feed=wrong))
     assert judged.verdict in ("exact", "rounding") and judged.origins == ()
 
 

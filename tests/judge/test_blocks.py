@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from workbench import Case, Refusal, Trace, Unavailable, diff, run
+from tests.stored import stored
+from workbench import Case, Refusal, Trace, Unavailable, diff
 from workbench.bench.verdicts import reduced
 from workbench.judge import blocks as parts
 from workbench.judge.elements import Comparison
@@ -27,7 +28,7 @@ def trace(request: pytest.FixtureRequest) -> Trace:
     """A run with one NaN, one slot that nobody wrote and one wrong number in lse, so that every state occurs."""
     kernel, probes = request.param
     # cut from a run with all probes: one build each
-    made = reduced(run(kernel, CASES[kernel], backend="emulator"), probes)
+    made = reduced(stored(kernel, CASES[kernel]), probes)
     lse = made.stages["lse"]
     lse[0, 0, 80:83] = np.nan, blank((1,), lse.dtype)[0], 7.0
     return made
@@ -58,7 +59,7 @@ def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest
 
 
 def test_progress_tells_how_many_parts_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = reduced(run("flash", CASES["flash"], backend="emulator"), "output")
+    trace = reduced(stored("flash", CASES["flash"]), "output")
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 5000)
     n, stream, said = len(list(parts.parts_of(trace, "cpu"))), io.StringIO(), []
 
@@ -95,7 +96,7 @@ def test_torch_gives_the_same_verdicts(trace: Trace) -> None:
 
 
 def test_devices_that_do_not_exist_are_refused() -> None:
-    trace = reduced(run("flash", CASES["flash"], backend="emulator"), "output")
+    trace = reduced(stored("flash", CASES["flash"]), "output")
     with pytest.raises(Refusal, match=r"^device is one of auto, cpu, cuda; got 'gpu'$"):
         diff(trace, device="gpu")
     torch = pytest.importorskip("torch", reason="without torch another message says so")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.stored import stored
 from workbench import Case, Refusal, diff, run
 from workbench.case.stages import stages_of
 from workbench.judge.expected import truth
@@ -12,7 +13,7 @@ CASE = Case(seqlen_q=20, seqlen_k=37, heads=4, kv_heads=2, head_dim=8, block_q=1
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
 def test_every_stage_is_what_the_propagated_comparison_expects(kernel: str) -> None:
-    judged = diff(run(kernel, CASE, backend="emulator"))
+    judged = diff(stored(kernel, CASE))
     for name, stage in stages_of(kernel).items():
         found = judged[name].propagated
         assert found is not None and np.array_equal(truth(judged.trace, name).expected, found.expected, equal_nan=True)
@@ -25,7 +26,7 @@ def test_every_stage_is_what_the_propagated_comparison_expects(kernel: str) -> N
 
 
 def test_stages_of_a_quantised_kernel() -> None:
-    judged = diff(run("fp8", Case(seqlen=20, heads=2), backend="emulator"))
+    judged = diff(stored("fp8", Case(seqlen=20, heads=2)))
     for name in stages_of("fp8"):
         stage = judged[name].propagated
         assert stage is not None
