@@ -1,6 +1,7 @@
 """Traces of our kernels at rest, for tests of what judges and shows them: a compile takes seconds, a file milliseconds.
 
     STORE=1 pytest tests/judge ...    records those that the tests ask for and that are missing
+    STORE=run pytest tests/judge ...  runs the kernels instead, as campaigns do
     python -m tests.stored            runs the kernels of all that are there again, and writes the files anew
 
 `manifest.json` names every file by what was asked: the kernel, the case, and the options of the run.
@@ -26,6 +27,7 @@ import workbench.cuda.run as of_ours
 from workbench import Case, Trace, load, run, save
 from workbench.case.options import ANY, OURS, Options
 from workbench.cuda.plan import plan
+from workbench.files import write_atomically
 
 FOLDER = Path(__file__).with_name("stored")
 MANIFEST = FOLDER / "manifest.json"
@@ -49,13 +51,13 @@ def from_files() -> Iterator[None]:
 
 def at_rest(name: str, case: Case, options: Options, *, guarded: bool = True, again: bool = False) -> Trace:
     """As `workbench.cuda.run.run_kernel`."""
-    if of_ours.choose_backend(options.backend) == "cuda":
+    if os.environ.get("STORE") == "run" or of_ours.choose_backend(options.backend) == "cuda":
         return run_kernel(name, case, options, guarded=guarded, again=again)
     asked = question(name, case, options)
     file = file_of(asked)
     if file not in manifest():
         plan(name, case, options, again=again)  # refuses what the kernel does not take
-        if not os.environ.get("STORE"):
+        if os.environ.get("STORE") != "1":
             raise LookupError(f"no trace is stored for {json.dumps(asked)}; to record it: {HOW}")
         record(file, asked, run_kernel(name, case, options, guarded=guarded, again=again))
     trace = read(file)
@@ -104,9 +106,10 @@ def record(file: str, asked: dict[str, Any], trace: Trace) -> None:
         path = Path(folder, "trace.safetensors")
         save(replace(trace, versions={}), path)
         (FOLDER / file).write_bytes(lzma.compress(path.read_bytes(), preset=9))
-    manifest()[file] = asked
-    lines = (f"{json.dumps(name)}: {json.dumps(manifest()[name])}" for name in sorted(manifest()))
-    MANIFEST.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    manifest.cache_clear()  # another process may have written it
+    lines = (f"{json.dumps(name)}: {json.dumps(one)}" for name, one in sorted({**manifest(), file: asked}.items()))
+    write_atomically(MANIFEST, b"".join([b"{\n", ",\n".join(lines).encode(), b"\n}\n"]))
+    manifest.cache_clear()
 
 
 def read(file: str) -> Trace:

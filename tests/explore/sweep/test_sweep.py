@@ -162,6 +162,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, pool: Executor) -> Swe
     return sweep(kernel(folder / "k", "raises", "crashes", "slow"), LENGTHS, out=folder / "s.sqlite", executor=pool)
 
 
+@pytest.mark.campaign
 def test_workers_that_were_started_elsewhere_find_the_files_of_a_sweep(
     tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +175,7 @@ def test_workers_that_were_started_elsewhere_find_the_files_of_a_sweep(
         list(answers(executor, [elsewhere], Limits(60)))
 
 
+@pytest.mark.campaign
 def test_a_killed_worker_costs_its_cases_a_retry(undisturbed: Sweep, tmp_path: Path, client: Any) -> None:
     victim = next(iter(client.run(os.getpid).values()))
     out = tmp_path / "s.sqlite"

@@ -9,6 +9,8 @@ from workbench.case.stages import ALGORITHMS
 from workbench.judge.explain.suspects import suspects
 from workbench.report.words import findings
 
+pytestmark = pytest.mark.usefixtures("without_causes")
+
 CASE = Case(seqlen=24, heads=4, kv_heads=2, head_dim=16)
 
 
