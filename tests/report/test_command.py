@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.refusals import invoked
 from tests.stored import stored
@@ -11,6 +12,8 @@ from workbench import Case, against, diff, load, run, save, table
 from workbench.case.options import Options
 from workbench.cuda.check import Checked
 from workbench.report.command import against_command, check_command, diff_command, watch_command
+
+pytestmark = pytest.mark.usefixtures("without_causes")
 
 
 def test_a_foreign_run_is_repeated_with_the_arrays_and_the_layout_it_was_called_with(tmp_path: Path) -> None:
@@ -137,8 +140,6 @@ FAULT = "reduce-double-counts-sum"
 NUMBA = """
 import numpy as np
 from numba import cuda
-
-pytestmark = pytest.mark.usefixtures("without_causes")
 
 @cuda.jit
 def double(x, y):
