@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.stored import stored
-from workbench import Case, Trace, diff
+from workbench import Case, Trace, diff, run
 from workbench.bench.verdicts import reduced
 from workbench.case.distributions import DISTRIBUTIONS
 from workbench.case.stages import ALGORITHMS
@@ -22,7 +22,8 @@ BIASED = [fault.id for fault in CATALOGUE.values() if fault.biased]
 
 
 def traced(kernel: str, *faults: str, case: Case = CASE) -> Trace:
-    return stored(kernel, case.but(splits=2 if KERNELS[kernel].splits else None), faults=faults)
+    case = case.but(splits=2 if KERNELS[kernel].splits else None)
+    return stored(kernel, case, faults=faults) if faults else run(kernel, case, backend="emulator")
 
 
 def found(trace: Trace) -> dict[str, Bias]:

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.stored import stored
-from workbench import Case, Trace
+from workbench import Case, Trace, run
 from workbench.cuda.kernels import KERNELS
 from workbench.floats import round_to
 from workbench.judge.control import ROWS, control, sampled
@@ -20,7 +19,7 @@ CASE = Case(seqlen_q=48, seqlen_k=96, heads=2, kv_heads=1, head_dim=32, block_q=
 
 
 def traced(kernel: str, case: Case = CASE) -> Trace:
-    return stored(kernel, case.but(splits=2 if KERNELS[kernel].splits else None))
+    return run(kernel, case.but(splits=2 if KERNELS[kernel].splits else None), backend="emulator")
 
 
 def controls(trace: Trace, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -21,12 +21,12 @@ CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True
 
 @pytest.fixture(scope="module")
 def flash() -> Trace:
-    return stored("flash", CASE)
+    return run("flash", CASE, backend="emulator")
 
 
 @pytest.fixture(scope="module")
 def split_k() -> Trace:
-    return stored("split_k", CASE.but(splits=3))
+    return run("split_k", CASE.but(splits=3), backend="emulator")
 
 
 def changed(trace: Trace, **changes: Callable[[np.ndarray], None]) -> Trace:
@@ -158,7 +158,7 @@ def test_lone_output_is_judged_end_to_end() -> None:
     judged = diff(only(faulty, "out"))
     assert judged.origins == ("out",) and judged["out"].isolated is None
     assert judged["out"].upstream == ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
-    assert diff(only(stored("flash", CASE), "out")).verdict == "rounding"
+    assert diff(only(run("flash", CASE, backend="emulator"), "out")).verdict == "rounding"
 
 
 def test_nothing_given_is_untestable_never_green(flash: Trace) -> None:

@@ -88,7 +88,7 @@ def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, s
     ("fault", "origins"), [("rescale-per-lane", ("acc",)), ("fragment-rows-swapped", ("qk",)), ("scale-of-head-0", ())]
 )
 def test_faults_of_the_decoding_are_none_of_attention(fault: str, origins: tuple[str, ...]) -> None:
-    trace = stored("fp8", Case(heads=4, seqlen=128), faults=[fault])
+    trace = stored("fp8", Case(heads=2, seqlen=48, head_dim=32, block_q=16, block_k=16), faults=[fault])
     assert diff(attention_of(trace)).origins == origins
 
 
