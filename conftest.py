@@ -27,6 +27,12 @@ if gpu() is None:
 NO_GPU = "needs an NVIDIA GPU, and this machine has none"
 
 
+def pytest_configure(config):
+    """A campaign runs the kernels whose traces other tests read from files (`tests.stored`)."""
+    if "campaign" in config.option.markexpr:
+        os.environ["STORE"] = "run"
+
+
 def pytest_sessionstart(session):
     """Stop at once where numba.cuda is not NVIDIA's: every kernel would be compiled by another compiler."""
     if hasattr(session.config, "workerinput"):
@@ -59,6 +65,12 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("gpu") and gpu() is None:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))
+
+
+@pytest.fixture
+def without_causes(monkeypatch):
+    """Reports do not search for causes, of which each takes a second."""
+    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
 
 
 def pytest_terminal_summary(terminalreporter):

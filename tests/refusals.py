@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.stored import from_files
 from workbench import Refusal
 from workbench.cli.main import commands
 
@@ -31,8 +32,11 @@ def refusal(call: Callable[..., object], *arguments: Any, **options: Any) -> str
 
 
 def invoked(*words: Any) -> Result:
-    """What a command does; a refusal is its exception, which `cli.main` ends with exit code 2."""
-    return CliRunner().invoke(commands, [str(word) for word in words])
+    """What a command does, which reads the traces of our kernels from files (`tests.stored`); a refusal is its
+    exception, which `cli.main` ends with exit code 2.
+    """
+    with from_files():
+        return CliRunner().invoke(commands, [str(word) for word in words])
 
 
 def refused(*words: Any) -> str:

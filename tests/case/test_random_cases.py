@@ -1,21 +1,32 @@
 """No false alarm: correct kernels on random cases are never called wrong."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, example, given, settings, target
 from hypothesis import strategies as st
 
-from tests.builds import draw_few_builds
+from tests.builds import ONE_BUILD, draw_few_builds
 from workbench import Case, diff, run
 from workbench.explore.strategies import cases
 
 
-@pytest.mark.parametrize("kernel", ["flash", "split_k"])
-def test_correct_kernel_is_never_called_wrong(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "examples", "drawn"),
+    [
+        ("flash", 15, ONE_BUILD),
+        *(pytest.param(kernel, 60, {}, marks=pytest.mark.campaign) for kernel in ("flash", "split_k")),
+    ],
+)
+def test_correct_kernel_is_never_called_wrong(
+    kernel: str, examples: int, drawn: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw_few_builds(monkeypatch)
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-    @given(cases(kernel, scale=st.none() | st.floats(-2, 2, width=32)), st.booleans())
+    @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+    @given(cases(kernel, scale=st.none() | st.floats(-2, 2, width=32), **drawn), st.booleans())
     @example(Case(seqlen=1, head_dim=1, scale=9.640933434554741e-43, block_q=16, block_k=16), False)
     @example(Case(seqlen=40, head_dim=8, input_std=1e-20, block_q=16, block_k=16), False)
     @example(Case(seqlen=40, head_dim=8, scale=0.0, block_q=16, block_k=16), False)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.refusals import invoked, refused
-from workbench import Case, run, save
+from tests.stored import stored
+from workbench import Case, save
 
 EMULATOR = ["--backend", "emulator"]
 SMALL = ["--seqlen", "64", "--head-dim", "16", "--block-q", "16", "--block-k", "16", *EMULATOR]
@@ -44,7 +45,7 @@ def mine(tmp_path: Path) -> str:
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
     path = tmp_path / "run.safetensors"
-    save(run("split_k", CASE.but(splits=3), backend="emulator"), path)
+    save(stored("split_k", CASE.but(splits=3)), path)
     return str(path)
 
 
@@ -166,7 +167,7 @@ def test_traces(trace: str, tmp_path: Path, mine: str) -> None:
 
 
 def test_a_log_of_printed_values(tmp_path: Path) -> None:
-    scores = run("flash", CASE, backend="emulator").stages["scores"]
+    scores = stored("flash", CASE).stages["scores"]
     log = tmp_path / "run.log"
 
     def written(factor: float) -> str:
@@ -286,12 +287,12 @@ def test_what_is_no_target() -> None:
 
 def test_traces_of_other_problems(trace: str, tmp_path: Path) -> None:
     other = tmp_path / "other.safetensors"
-    save(run("flash", CASE.but(seed=1), backend="emulator"), other)
+    save(stored("flash", CASE.but(seed=1)), other)
     assert message(trace, "--against", str(other)).startswith(
         "split_k against flash: q (both float32) must be bit-identical, so that a difference of inputs is not taken for "
         "one of arithmetic; 1024 of 1024 elements differ, first at [0, 0, 0, 0]: "
     )
-    save(run("flash", CASE.but(seqlen_k=20), backend="emulator"), other)
+    save(stored("flash", CASE.but(seqlen_k=20)), other)
     assert message(trace, "--against", str(other)) == (
         "split_k against flash: both must run the same problem; they differ in seqlen_k: 64 and 20"
     )
@@ -300,7 +301,7 @@ def test_traces_of_other_problems(trace: str, tmp_path: Path) -> None:
 def test_a_trace_in_a_folder_and_its_inputs(tmp_path: Path, mine: str) -> None:
     for h in range(2):
         save(
-            run("flash", CASE.but(heads=2, kv_heads=2), backend="emulator", where=f"h={h}"),
+            stored("flash", CASE.but(heads=2, kv_heads=2), where=f"h={h}"),
             tmp_path / f"{h}.safetensors",
         )
     for pair in ([str(tmp_path), "--against", "flash"], ["flash", "--against", str(tmp_path)]):

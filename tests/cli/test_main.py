@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from workbench import Case, progress, run, save
+from tests.stored import from_files, stored
+from workbench import Case, progress, save
 from workbench.cli import main as cli
 from workbench.cuda.faults.catalogue import CATALOGUE, elsewhere
 from workbench.cuda.kernels import KERNELS
@@ -23,9 +24,14 @@ FAULTY = ["diff", "split_k", "--fault", "reduce-double-counts-sum", *SMALL]
 
 
 def workbench(*words: str) -> Result:
-    """Run the command in this process; a Refusal comes back as the exit code and message of `main`."""
+    """Run the command in this process, on stored traces; a Refusal comes back as the exit code and message of `main`."""
     runner = CliRunner()
-    with runner.isolation() as (out, err, _), pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
+    with (
+        from_files(),
+        runner.isolation() as (out, err, _),
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(SystemExit) as stop,
+    ):
         patch.setattr(sys, "argv", ["workbench", *words])
         cli.main()
     return Result(runner, out.getvalue(), err.getvalue(), b"", None, stop.value.code, None)
@@ -277,7 +283,7 @@ def test_wrong_words_show_the_usage() -> None:
 
 def test_a_trace_with_a_hole_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
-    save(run("flash", Case(seqlen=20, head_dim=8, block_q=16, block_k=16), backend="emulator"), path)
+    save(stored("flash", Case(seqlen=20, head_dim=8, block_q=16, block_k=16)), path)
     path.write_bytes(path.read_bytes()[:-8])
     assert message("diff", str(path)).startswith(f"{path}: not a complete safetensors file (")
 

@@ -9,7 +9,8 @@ from click.testing import Result
 from rich.console import Console
 
 from tests.refusals import invoked, refused
-from workbench import Case, run, save
+from tests.stored import stored
+from workbench import Case, save
 from workbench.judge.elements import State
 from workbench.report.values import STATES
 
@@ -121,7 +122,7 @@ def test_codes_of_a_quantised_kernel() -> None:
 
 def test_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
-    save(run("flash", Case(seqlen=20, head_dim=8, block_q=16, block_k=16), backend="emulator"), path)
+    save(stored("flash", Case(seqlen=20, head_dim=8, block_q=16, block_k=16)), path)
     assert cells(show(str(path), "lse[q=3]"))[4][:3] == ["0", "0", "3"]
 
 

@@ -25,8 +25,8 @@ def drawn(kernel: str | None, count: int = 400, **given: object) -> list[Case]:
 
 @pytest.mark.parametrize("kernel", [*KERNELS, None])
 def test_a_sample_is_repeatable_and_fits_its_kernel(kernel):
-    found = drawn(kernel)
-    assert found == drawn(kernel) and len(set(found)) > 390
+    found = drawn(kernel, 100)
+    assert found == drawn(kernel, 100) and len(set(found)) > 90
     if kernel is not None:
         assert all(settle(KERNELS[kernel], case) for case in found)
         assert {(case.block_q, case.block_k, case.dtype) for case in found} <= {

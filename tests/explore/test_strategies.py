@@ -40,7 +40,9 @@ def test_every_kind_of_awkward_value_is_drawn(dtype):
         lambda x: x == 2.0**-5,
         lambda x: 100 < x < 2000,
     ):
-        assert wanted(find(awkward_values(dtype), wanted, settings=settings(max_examples=3000)))
+        assert wanted(
+            find(awkward_values(dtype), wanted, settings=settings(max_examples=3000, phases=[Phase.generate]))
+        )
     assert find(awkward_values(dtype), lambda x: True) == 0
 
 
@@ -63,14 +65,17 @@ def test_tensors_shrink_to_zeros_and_have_every_structure():
     case = Case(seqlen=4, head_dim=2)
     zeros = find(tensors(case), lambda found: True)
     assert not any(np.any(x) for x in zeros.values())
-    equal = find(tensors(case, st.just(3.0)), lambda found: len(np.unique(found["q"].sum(-1))) == 1)
-    assert np.all(equal["q"] == 3)
 
     def cancels(found):
         v = found["v"].astype(np.float64)
         return abs(v.sum()) < 1e-3 < abs(v).sum()
 
     drawn = settings(max_examples=2000, phases=[Phase.generate])  # any: to find the smallest takes 18 s
+    equal = find(
+        tensors(case, st.just(3.0)), lambda found: len(np.unique(found["q"].sum(-1))) == 1 and found["q"].any(),
+        settings=drawn,
+    )  # fmt: skip
+    assert np.all(equal["q"] == 3)
     cancelling = find(tensors(case), cancels, settings=drawn)
     assert np.any(cancelling["v"] < 0)
     hot = find(
@@ -81,7 +86,7 @@ def test_tensors_shrink_to_zeros_and_have_every_structure():
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_cases_of_every_feature_are_drawn_and_shrink_to_the_plainest(feature):
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @given(cases(feature=feature), st.data())
     def holds(case, data):
         same_width = feature in ("head_dim_v", "shared_kv") and case.head_dim_v == case.head_dim

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from campaigns.verdicts import reduced
+from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.case.assumptions import usual
 from workbench.case.contract import of_foreign
@@ -20,10 +21,15 @@ from workbench.judge.usual_rules import Rule
 from workbench.reference import dense
 
 CASES = {
-    "flash": Case(seqlen_q=100, seqlen_k=90, heads=2, dtype="bfloat16", probs_dtype="bfloat16"),
-    "split_k": Case(seqlen_q=90, seqlen_k=40, heads=4, kv_heads=2, batch=2, causal=True, splits=5, dtype="float16"),
-}
-LIMIT = 700  #: scores at once, of 9000 a head of flash and 3600 of split_k
+    "flash": Case(
+        seqlen_q=50, seqlen_k=36, heads=2, head_dim=16, block_q=16, block_k=16, dtype="bfloat16", probs_dtype="bfloat16"
+    ),
+    "split_k": Case(
+        seqlen_q=30, seqlen_k=40, heads=4, kv_heads=2, batch=2, head_dim=16, block_q=16, block_k=16, causal=True, splits=5,
+        dtype="float16",
+    ),
+}  # fmt: skip
+LIMIT = 700  #: scores at once, of 1800 a head of flash and 1200 of split_k
 
 
 @pytest.fixture(scope="module", params=[(kernel, probes) for kernel in CASES for probes in ("all", "lean", "output")],
@@ -35,7 +41,7 @@ def trace(request: pytest.FixtureRequest) -> Trace:
 
 def dumping(kernel: str, probes: str) -> Trace:
     """A run with those probes, cut from one with all of them, which other tests compile, too."""
-    return reduced(run(kernel, CASES[kernel], backend="emulator"), probes)
+    return reduced(stored(kernel, CASES[kernel]), probes)
 
 
 def assert_same(found: beside.Beside, expected: beside.Beside) -> None:
@@ -87,7 +93,7 @@ def test_a_report_computes_every_part_once_and_nothing_larger(monkeypatch: pytes
     monkeypatch.setattr(rules, "plain_attention", of_plain)
     judged = diff(trace, report=True)
     assert judged.bits_lost and judged.rules
-    assert len(scores) == 2 * len(list(parts.parts_of(trace, "cpu"))) and sum(scores) == 2 * 2 * 100 * 90
+    assert len(scores) == 2 * len(list(parts.parts_of(trace, "cpu"))) and sum(scores) == 2 * 2 * 50 * 36
     assert max(scores) <= LIMIT
 
 
@@ -114,7 +120,7 @@ def test_an_out_that_was_not_given_has_no_rules() -> None:
 
 def test_of_a_kernel_on_codes_the_rules_are_against_what_it_should_have_read() -> None:
     case = Case(heads=4, kv_heads=2, seqlen=64, head_dim=64)  # whose builds are those of other tests
-    judged = diff(run("fp8", case, faults=["v-uses-k-scale"], backend="emulator"), report=True)
+    judged = diff(stored("fp8", case, faults=["v-uses-k-scale"]), report=True)
     of_out = judged["out"].propagated
     assert judged.gathered is None and of_out is not None
     assert judged.rules[1] == Rule("atol 1e-2", of_out.summary.max_abs, 1e-2) and not judged.rules[1].passes

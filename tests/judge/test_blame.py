@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from campaigns.foreign import unknown
+from tests.stored import stored
 from workbench import Case, Trace, diff, run
 
 CASE = Case(seqlen_q=48, seqlen_k=96, head_dim=32, heads=2, block_q=32, block_k=32, splits=3)
@@ -14,7 +15,7 @@ PARTIALS = ("partial_max", "partial_sum", "partial_O")
 
 
 def traced(*faults: str) -> Trace:
-    return run("split_k", CASE, faults=faults, backend="emulator")
+    return stored("split_k", CASE, faults=faults) if faults else run("split_k", CASE, backend="emulator")
 
 
 def changed(trace: Trace, **by: Any) -> Trace:

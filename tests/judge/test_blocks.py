@@ -9,16 +9,22 @@ import numpy as np
 import pytest
 
 from campaigns.verdicts import reduced
-from workbench import Case, Refusal, Trace, Unavailable, diff, run
+from tests.stored import stored
+from workbench import Case, Refusal, Trace, Unavailable, diff
 from workbench.judge import blocks as parts
 from workbench.judge.elements import Comparison
 from workbench.progress import shown
 from workbench.trace.trace import blank
 
 CASES = {
-    "flash": Case(seqlen_q=100, seqlen_k=90, heads=2, dtype="bfloat16", probs_dtype="bfloat16"),
-    "split_k": Case(seqlen_q=90, seqlen_k=40, heads=4, kv_heads=2, batch=2, causal=True, splits=5, dtype="float16"),
-}
+    "flash": Case(
+        seqlen_q=50, seqlen_k=36, heads=2, head_dim=16, block_q=16, block_k=16, dtype="bfloat16", probs_dtype="bfloat16"
+    ),
+    "split_k": Case(
+        seqlen_q=30, seqlen_k=40, heads=4, kv_heads=2, batch=2, head_dim=16, block_q=16, block_k=16, causal=True, splits=5,
+        dtype="float16",
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=[(kernel, probes) for kernel in CASES for probes in ("all", "lean", "output")],
@@ -27,9 +33,9 @@ def trace(request: pytest.FixtureRequest) -> Trace:
     """A run with one NaN, one slot that nobody wrote and one wrong number in lse, so that every state occurs."""
     kernel, probes = request.param
     # cut from a run with all probes: one build each
-    made = reduced(run(kernel, CASES[kernel], backend="emulator"), probes)
+    made = reduced(stored(kernel, CASES[kernel]), probes)
     lse = made.stages["lse"]
-    lse[0, 0, 80:83] = np.nan, blank((1,), lse.dtype)[0], 7.0
+    lse[0, 0, 20:23] = np.nan, blank((1,), lse.dtype)[0], 7.0
     return made
 
 
@@ -46,7 +52,7 @@ def assert_same(found: Comparison | None, expected: Comparison | None) -> None:
     np.testing.assert_array_equal(found.elements.state, expected.elements.state)
 
 
-@pytest.mark.parametrize("limit", [700, 5000])
+@pytest.mark.parametrize("limit", [300, 1000])
 def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = parts.comparisons(trace, list(trace.stages), "cpu")
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", limit)
@@ -58,8 +64,8 @@ def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest
 
 
 def test_progress_tells_how_many_parts_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = reduced(run("flash", CASES["flash"], backend="emulator"), "output")
-    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 5000)
+    trace = reduced(stored("flash", CASES["flash"]), "output")
+    monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 1000)
     n, stream, said = len(list(parts.parts_of(trace, "cpu"))), io.StringIO(), []
 
     @contextmanager
@@ -95,7 +101,7 @@ def test_torch_gives_the_same_verdicts(trace: Trace) -> None:
 
 
 def test_devices_that_do_not_exist_are_refused() -> None:
-    trace = reduced(run("flash", CASES["flash"], backend="emulator"), "output")
+    trace = reduced(stored("flash", CASES["flash"]), "output")
     with pytest.raises(Refusal, match=r"^device is one of auto, cpu, cuda; got 'gpu'$"):
         diff(trace, device="gpu")
     torch = pytest.importorskip("torch", reason="without torch another message says so")

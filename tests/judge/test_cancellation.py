@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench import Case, Trace, run
+from tests.stored import stored
+from workbench import Case, Trace
 from workbench.case.stages import ALGORITHMS, shape
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
@@ -15,9 +16,7 @@ SMALL = Case(heads=2, kv_heads=1, seqlen_q=10, seqlen_k=40, head_dim=8, block_q=
 
 
 def traced(kernel: str, probes: str = "all", **changes) -> Trace:
-    return run(
-        kernel, SMALL.but(**changes, splits=2 if kernel == "split_k" else None), probes=probes, backend="emulator"
-    )
+    return stored(kernel, SMALL.but(**changes, splits=2 if kernel == "split_k" else None), probes=probes)
 
 
 def exact_bits(terms) -> float:
@@ -135,7 +134,7 @@ def test_terms_of_one_sign_lose_nothing():
 def test_random_signs_lose_about_three_bits():
     """sum|t| of D products of U(-sqrt 3, sqrt 3) is about 3/4 D, and the median |sum t| is 0.6745 sqrt(D)."""
     case = Case(seqlen=96, head_dim=64, block_q=32, block_k=32, distribution="uniform")
-    bits = bits_lost(run("flash", case, backend="emulator"))["qk"]
+    bits = bits_lost(stored("flash", case))["qk"]
     # 9216 sums, uncorrelated in pairs, tell their median to about one percent: 0.02 bits; 64 products are nearly normal
     assert np.median(bits) == pytest.approx(np.log2(0.75 * 64 / (0.6745 * 8)), abs=0.1)
     assert ill_conditioned(bits).mean() < 1e-3
@@ -146,7 +145,7 @@ def test_zero_terms_lose_nothing_and_a_zero_sum_all():
     assert all(np.all(zeros[name][:, 0] == 0) for name in ("qk", "out"))
     q, k, v = (np.ones(x.shape, np.float32) for x in SMALL.inputs())
     q[..., ::2] = -1
-    cancelled = bits_lost(run("flash", SMALL, backend="emulator", inputs=(q, k, v)))
+    cancelled = bits_lost(stored("flash", SMALL, inputs=(q, k, v)))
     assert np.all(cancelled["qk"] == np.inf) and np.all(cancelled["out"] == 0)
     assert np.all(ill_conditioned(cancelled["qk"])) and not np.any(ill_conditioned(cancelled["out"]))
 
@@ -189,7 +188,7 @@ def test_fewer_than_four_good_bits_of_24_are_ill_conditioned(bits, ill):
 
 
 def test_parts_of_a_trace_lose_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = run("split_k", Case(seqlen=40, heads=2, head_dim=8, block_q=16, block_k=16, splits=2), backend="emulator")
+    trace = stored("split_k", Case(seqlen=40, heads=2, head_dim=8, block_q=16, block_k=16, splits=2))
     whole = bits_lost(trace)
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 400)
     cut = bits_lost(trace)

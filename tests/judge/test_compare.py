@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench import Case, Trace, diff, run
+from tests.stored import stored
+from workbench import Case, Trace, diff
 from workbench.judge.elements import State
 from workbench.report.words import findings
 
@@ -16,7 +17,7 @@ WINDOW = CASE.but(window=(8, 0))
 
 def with_correction(case: Case, value: float, q: slice, t: int, target: str = "flash", **contract: object) -> Trace:
     """A right run, with another correction of some rows at a tile: what reads it is as it was."""
-    trace = run(target, case, backend="emulator")
+    trace = stored(target, case)
     correction = trace.stages["correction"].copy()
     correction[:, :, q, t] = value
     stages = {**trace.stages, "correction": correction}

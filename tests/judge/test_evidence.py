@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.case.contract import Contract
 from workbench.judge.evidence import BEYOND, DOUBTFUL, WARP, excesses
@@ -73,7 +74,7 @@ def test_a_trace_at_rest_is_suspicious_at_most() -> None:
 @pytest.mark.parametrize("distribution", ["normal", "peaked", "one-hot", "constant-v", "tiny"])
 def test_float64_inside_and_other_orders_are_no_evidence(distribution: str) -> None:
     case = CASE.but(distribution=distribution)
-    for trace in (run(kernel(), case), run("flash", case.but(head_dim=32, block_q=32, block_k=32), backend="emulator")):
+    for trace in (run(kernel(), case), stored("flash", case.but(head_dim=32, block_q=32, block_k=32))):
         for beyond in (BEYOND, DOUBTFUL):
             assert excesses(trace, [name for name in trace.stages if name not in ("row_max", "scores")], beyond) == {}
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.stored import stored
 from workbench import Case, diff, run
 from workbench.case.distributions import EXACT
 
@@ -32,14 +33,14 @@ def test_a_right_kernel_is_exact(distribution, dtype):
 @pytest.mark.parametrize(("kernel", "options"), [("flash", {}), ("split_k", {"splits": 3})])
 @pytest.mark.parametrize("distribution", EXACT)
 def test_kernels_of_ours_are_exact(kernel, options, distribution):
-    judged = diff(run(kernel, CASE.but(distribution=distribution, **options), backend="emulator"))
+    judged = diff(stored(kernel, CASE.but(distribution=distribution, **options)))
     assert judged["out"].verdict == "exact" and judged.verdict in ("exact", "rounding")
 
 
 @pytest.mark.parametrize("distribution", EXACT)
 def test_codes_in_float8_are_exact(distribution):
     case = CASE.but(distribution=distribution, codes="e4m3", head_dim=32, block_q=32, block_k=32)
-    judged = diff(run("fp8", case, probes="output", backend="emulator"))
+    judged = diff(stored("fp8", case, probes="output"))
     assert judged["out"].verdict == "exact" and judged.verdict in ("exact", "rounding")
 
 

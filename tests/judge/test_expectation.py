@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.case.assumptions import alternatives, usual
 from workbench.case.contract import of_foreign
@@ -23,7 +24,7 @@ SAID = {"block_k": 16, "splits": 2, "probs_dtype": "bfloat16"}
 @pytest.fixture(scope="module", params=[{}, SAID, SAID | {"probs_rounding": "nearest"}], ids=len)
 def trace(request: pytest.FixtureRequest) -> Trace:
     """A run of split_k, all of whose stages were given, as a function that says some of its contract."""
-    return replace(run("split_k", CASE, backend="emulator"), contract=of_foreign(request.param, CASE))
+    return replace(stored("split_k", CASE), contract=of_foreign(request.param, CASE))
 
 
 @pytest.mark.parametrize("dumped", [False, True])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.stored import stored
 from workbench import Case, Refusal, diff, run
 from workbench.case.stages import stages_of
 from workbench.judge.expected import truth
@@ -25,7 +26,7 @@ def test_every_stage_is_what_the_propagated_comparison_expects(kernel: str) -> N
 
 
 def test_stages_of_a_quantised_kernel() -> None:
-    judged = diff(run("fp8", Case(seqlen=20, heads=2), backend="emulator"))
+    judged = diff(stored("fp8", Case(seqlen=20, heads=2)))
     for name in stages_of("fp8"):
         stage = judged[name].propagated
         assert stage is not None

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from workbench import Case, Refusal, Trace, diff, load, narrowed, run, save
+from tests.stored import stored
+from workbench import Case, Refusal, Trace, diff, load, narrowed, save
 from workbench.cli.main import commands
 from workbench.floats import to_float64
 from workbench.judge.from_statistics import allowed
@@ -38,7 +39,7 @@ def reduced(trace: Trace, *names: str) -> Trace:
 
 @pytest.fixture(scope="module", params=["flash", "split_k"])
 def trace(request: pytest.FixtureRequest) -> Trace:
-    return run(request.param, CASE, backend="emulator")
+    return stored(request.param, CASE)
 
 
 def test_those_of_a_correct_kernel_are_never_green(trace: Trace) -> None:
@@ -51,7 +52,7 @@ def test_those_of_a_correct_kernel_are_never_green(trace: Trace) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("distribution", ["normal", "large", "near-cancelling", "tiny", "zero-head"])
 def test_correct_kernels_are_within(dtype: str, distribution: str) -> None:
-    found = run("split_k", CASE.but(dtype=dtype, distribution=distribution), backend="emulator")
+    found = stored("split_k", CASE.but(dtype=dtype, distribution=distribution))
     for name in found.stages:
         what = allowed(reduced(found, name), name)
         assert not isinstance(what, str) and what.broken(of(found.stages[name])) == []
@@ -72,7 +73,7 @@ def test_what_is_impossible_is_a_bug(trace: Trace, name: str) -> None:
 
 def test_a_victim_is_told_from_an_origin() -> None:
     """scores that are wrong: given whole, what follows is right on them; all in statistics, the first is the origin."""
-    broken = run("flash", CASE, faults=["flash-causal-off-by-one"], backend="emulator")
+    broken = stored("flash", CASE, faults=["flash-causal-off-by-one"])
     assert diff(reduced(broken, "out")).origins == ("scores",)
     judged = diff(reduced(broken, *broken.stages))
     assert judged.origins == ("scores",) and "row_sum" in judged.victims

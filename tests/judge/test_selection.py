@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.stored import stored
 from workbench import Case, Diff, Refusal, diff, run
 from workbench.judge.elements import State
 from workbench.judge.selection import chosen, grid, parse
@@ -19,7 +20,7 @@ RULE = (
 @pytest.fixture(scope="module")
 def judged() -> Diff:
     case = Case(seqlen=20, heads=2, head_dim=8, block_q=16, block_k=16, causal=True)
-    return diff(run("flash", case, faults=["flash-scale-twice"], backend="emulator"))
+    return diff(stored("flash", case, faults=["flash-scale-twice"]))
 
 
 def ends(size: int) -> st.SearchStrategy[int | None]:

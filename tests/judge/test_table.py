@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from workbench import Case, Diff, diff, run, table
+from tests.stored import stored
+from workbench import Case, Diff, diff, table
 
 CASE = Case(head_dim=8, block_q=16, block_k=16)
 
 
 def judged(seqlen: int, *faults: str, **options: str) -> Diff:
-    return diff(run("flash", CASE.but(seqlen=seqlen), faults=faults, backend="emulator", **options))
+    return diff(stored("flash", CASE.but(seqlen=seqlen), faults=faults, **options))
 
 
 def test_the_last_passing_and_the_first_failing_run() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.stored import stored
 from workbench import Case, diff, run
 from workbench.judge.widened import FAR
 from workbench.report.words import findings
@@ -38,5 +39,5 @@ def test_what_is_declared_widens_nothing(said: Any) -> None:
 
 
 def test_of_our_own_kernels_nothing_is_widened() -> None:
-    judged = diff(run("flash", Case(seqlen=48, head_dim=32, block_q=32, block_k=32), backend="emulator"))
+    judged = diff(stored("flash", Case(seqlen=48, head_dim=32, block_q=32, block_k=32)))
     assert judged.widened == []

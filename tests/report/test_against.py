@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.stored import stored
 from workbench import Against, Case, Diff, against, diff, run
 from workbench.report import text
 from workbench.report.against import COLUMNS, document, documents, findings, report, summary
@@ -14,7 +15,7 @@ CASE = Case(seqlen=64, head_dim=8, causal=True, block_q=16, block_k=16)
 
 
 def judged(kernel: str, case: Case = CASE, *faults: str) -> Diff:
-    return diff(run(kernel, case, faults=faults, backend="emulator"))
+    return diff(stored(kernel, case, faults=faults))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_what_explains_that_they_do_not_part(pairs: dict[str, Against]) -> None:
 
 
 def _foreign(q, k, v, *, scale, causal):
-    return run("flash", CASE, inputs=(q, k, v), backend="emulator").stages["out"] * (1 + 2.0**-22)
+    return stored("flash", CASE, inputs=(q, k, v)).stages["out"] * (1 + 2.0**-22)
 
 
 def test_a_loss_of_quantisation_is_said(pairs: dict[str, Against]) -> None:

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from tests.refusals import invoked
+from tests.stored import stored
 from workbench import Case, against, diff, load, run, save, table
 from workbench.case.options import Options
 from workbench.cuda.check import Checked
 from workbench.report.command import against_command, check_command, diff_command, watch_command
+
+pytestmark = pytest.mark.usefixtures("without_causes")
 
 
 def test_a_foreign_run_is_repeated_with_the_arrays_and_the_layout_it_was_called_with(tmp_path: Path) -> None:
@@ -43,7 +46,7 @@ def test_what_a_function_reads_is_made_with_the_same_tiles_again(tmp_path: Path)
 
 
 def test_a_window_is_repeated_as_a_window(tmp_path: Path) -> None:
-    made = run("flash", Case(seqlen=20, head_dim=8), where="q=3:9", backend="emulator")
+    made = stored("flash", Case(seqlen=20, head_dim=8), where="q=3:9")
     assert diff_command(diff(made)) == (
         "workbench diff flash --seqlen 20 --head-dim 8 --block-q 64 --block-k 64 --where q=3:9"
     )
@@ -54,7 +57,7 @@ def test_a_window_is_repeated_as_a_window(tmp_path: Path) -> None:
 def test_no_command_repeats_what_has_no_name_there() -> None:
     case = Case(seqlen=8, head_dim=4)
     of_python = diff(run(lambda q, k, v, *, scale, causal: v, case))
-    on_arrays = diff(run("flash", case, inputs=case.inputs(), backend="emulator"))
+    on_arrays = diff(stored("flash", case, inputs=case.inputs()))
     assert diff_command(of_python) == diff_command(on_arrays) == ""
     assert "repeat:" not in str(of_python) + str(on_arrays)
     both = against(on_arrays, on_arrays)
@@ -83,18 +86,9 @@ def attention(q, k, v, *, scale, causal, {takes}):
 """
 
 
-@pytest.mark.parametrize(
-    ("fields", "takes"),
-    [
-        ({"sinks": "normal"}, ("sinks",)),
-        ({"dropout_p": 0.5}, ("dropout_p", "dropout_mask")),
-        ({"page_size": 4}, ("block_table", "seqlens_k")),
-        ({"seqlens_q": (8, 3)}, ("seqlens_q", "seqlens_k")),
-    ],
-)
-def test_what_is_drawn_beside_inputs_of_a_file_is_drawn_again(
-    tmp_path: Path, fields: dict[str, object], takes: tuple[str, ...]
-) -> None:
+def test_what_is_drawn_beside_inputs_of_a_file_is_drawn_again(tmp_path: Path) -> None:
+    fields = {"sinks": "normal", "dropout_p": 0.5, "page_size": 4, "seqlens_q": (8, 3)}
+    takes = ("sinks", "dropout_p", "dropout_mask", "block_table", "seqlens_q", "seqlens_k")
     words = {"takes": ", ".join(takes), "gives": ", ".join(f"{x}={x}" for x in takes)}
     (tmp_path / "mine.py").write_text(SEEN.format(**words))
     case = Case(batch=2, heads=2, seqlen=8, head_dim=4, seed=7, **fields)
@@ -112,7 +106,7 @@ def test_what_is_drawn_beside_inputs_of_a_file_is_drawn_again(
 def test_a_seed_of_which_nothing_is_drawn_is_not_said(tmp_path: Path) -> None:
     case = Case(seqlen=8, head_dim=4, seed=7)
     np.savez(tmp_path / "inputs.npz", **dict(zip("qkv", case.inputs(), strict=True)))
-    judged = diff(run("flash", case, inputs=tmp_path / "inputs.npz", backend="emulator"))
+    judged = diff(stored("flash", case, inputs=tmp_path / "inputs.npz"))
     assert "--seed" not in diff_command(judged) and "seed 7" not in str(judged)
 
 
@@ -120,12 +114,12 @@ def test_the_command_that_watches_a_run_takes_its_options_and_finds_it(tmp_path:
     path = tmp_path / "mine.py"
     path.write_text(NUMBA)
     case = Case(seqlen=8, head_dim=4, causal=True)
-    made = run(f"{path}:attention", case, backend="emulator", layout="bshd", contract="triton", where="q=1:3")
+    made = stored(f"{path}:attention", case, layout="bshd", contract="triton", where="q=1:3")
     command = f"workbench check {path}:attention --seqlen 8 --head-dim 4 --causal --layout bshd"
     assert watch_command(made) == command
     assert f"races, unwritten reads: {command}\n" in str(diff(made))
     assert invoked(*shlex.split(command)[1:]).stdout == f"{command}: nothing found in 1 launch of 1 block\n"
-    ours = run("split_k", Case(seqlen=20, splits=2, block_k=16), faults=[FAULT], backend="emulator")
+    ours = stored("split_k", Case(seqlen=20, splits=2, block_k=16), faults=[FAULT])
     assert watch_command(ours) == (
         f"workbench check split_k --fault {FAULT} --seqlen 20 --splits 2 --block-q 64 --block-k 16"
     )
@@ -135,11 +129,11 @@ def test_what_cannot_be_watched_has_no_such_command(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def attention(q, k, v, *, scale, causal):\n    return v\n")
     assert watch_command(run(f"{path}:attention", Case(seqlen=8, head_dim=4))) == "", "it launches nothing"
-    flash = run("flash", Case(seqlen=8, head_dim=4), backend="emulator")
+    flash = stored("flash", Case(seqlen=8, head_dim=4))
     assert watch_command(flash) != "" and "races" not in str(diff(flash)), "nothing is wrong there"
     save(flash, tmp_path / "run.safetensors")
     assert watch_command(load(tmp_path / "run.safetensors")) == ""
-    assert watch_command(run("flash", Case(seqlen=8, head_dim=4), inputs=flash.case.inputs(), backend="emulator")) == ""
+    assert watch_command(stored("flash", Case(seqlen=8, head_dim=4), inputs=flash.case.inputs())) == ""
 
 
 FAULT = "reduce-double-counts-sum"

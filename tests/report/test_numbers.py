@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from workbench import Case, diff, run
+from tests.stored import stored
+from workbench import Case, diff
 from workbench.judge.headline import headline
 from workbench.report import text
 from workbench.report.document import diff_document
@@ -16,7 +17,7 @@ CASE = Case(seqlen=20, heads=3, head_dim=8, block_q=16, block_k=16, dtype="float
 
 @pytest.fixture(scope="module")
 def judged():
-    return diff(run("split_k", CASE, faults=["reduce-double-counts-sum"], backend="emulator"))
+    return diff(stored("split_k", CASE, faults=["reduce-double-counts-sum"]))
 
 
 def texts(figure):

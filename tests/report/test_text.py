@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tests.stored import stored
 from workbench import Case, diff, run
 from workbench.judge.elements import Elements, State, whole
 from workbench.judge.stage import StageDiff
@@ -36,10 +37,10 @@ def wrong(q, k, v, *, scale, causal):
 @pytest.fixture(scope="module")
 def judged():
     runs = {
-        "fault": run("split_k", CASE, faults=[FAULT], backend="emulator"),
-        "right": run("split_k", CASE, backend="emulator"),
+        "fault": stored("split_k", CASE, faults=[FAULT]),
+        "right": stored("split_k", CASE),
         "foreign": run(wrong, Case(seqlen=48, batch=2, heads=12, head_dim=64)),
-        "fp8": run("fp8", Case(heads=2, seqlen=20, head_dim=64), backend="emulator"),
+        "fp8": stored("fp8", Case(heads=2, seqlen=20, head_dim=64)),
     }
     return {name: diff(trace) for name, trace in runs.items()}
 
@@ -168,7 +169,7 @@ def test_in_full_every_line_of_the_short_one_is_there_and_more(judged):
 
 
 def test_short_costs_neither_the_pass_of_bits_lost_nor_the_other_rules(monkeypatch):
-    judged = diff(run("flash", CASE, backend="emulator"))
+    judged = diff(stored("flash", CASE))
 
     def never(*args, **kwargs):
         raise AssertionError("nobody asked for it")
@@ -225,7 +226,7 @@ def test_a_later_origin_is_called_wrong_by_itself_only_where_it_was_judged_so():
         "also wrong: lse",
     ]
     faults = ["partial-no-masked-tile-guard", FAULT]
-    judged = diff(run("split_k", CASE.but(causal=True), faults=faults, backend="emulator"))
+    judged = diff(stored("split_k", CASE.but(causal=True), faults=faults))
     named = [
         line.partition(" =")[0] for line in text.sentences(judged, full=False) if "wrong" in line.partition(" =")[0]
     ]
@@ -266,6 +267,6 @@ def test_listings_fold_words_and_no_numbers():
 
 def test_what_is_printed_has_no_colours_whatever_the_environment_asks_for(monkeypatch):
     """Jupyter's kernel sets FORCE_COLOR for all programs."""
-    judged = diff(run("flash", Case(seqlen=8, head_dim=8, block_q=16, block_k=16), backend="emulator"))
+    judged = diff(stored("flash", Case(seqlen=8, head_dim=8, block_q=16, block_k=16)))
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "first wrong" not in str(judged) and "\x1b" not in str(judged) and "scores" in str(judged)

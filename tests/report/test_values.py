@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench import Case, diff, run
+from tests.stored import stored
+from workbench import Case, diff
 
 CASE = Case(seqlen=20, head_dim=8, block_q=16, block_k=16)
 
@@ -16,7 +17,7 @@ def html(shown: Any) -> str:
 
 
 def test_html() -> None:
-    judged = diff(run("flash", CASE, faults=["flash-scale-twice"], backend="emulator"))
+    judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     page = html(judged["scores"][0, 0, 3, 0:2])
     columns = ("b", "h", "q", "k", "actual", "expected", "error", "budget", "x of budget", "verdict")
     assert page.startswith("<div>scores</div><table><tr>" + "".join(f"<th>{name}</th>" for name in columns))
@@ -30,7 +31,7 @@ def test_html() -> None:
 
 
 def test_html_of_many_elements_along_two_axes_is_a_matrix_of_each_quantity() -> None:
-    judged = diff(run("flash", CASE, faults=["flash-scale-twice"], backend="emulator"))
+    judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     page = html(judged["scores"].select(q=slice(0, 5), k=slice(2, 9)))
     titles = ("actual (* outside its budget) at batch b=0, head h=0", "x of budget at batch b=0, head h=0")
     assert all(f"<div>{title}</div><table>" in page for title in titles)
@@ -40,7 +41,7 @@ def test_html_of_many_elements_along_two_axes_is_a_matrix_of_each_quantity() -> 
 
 
 def test_html_of_a_stage_has_its_worst_elements() -> None:
-    judged = diff(run("flash", CASE, faults=["flash-scale-twice"], backend="emulator"))
+    judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     page, worst = html(judged["scores"]), judged["scores"].worst(5)
     assert page.startswith(
         "<div>scores [b h q k]: bug &lt;- origin, 400 of 400 elements outside their budget; the worst:"
@@ -51,26 +52,26 @@ def test_html_of_a_stage_has_its_worst_elements() -> None:
     assert html(judged["lse"]).startswith(
         f"<div>lse [b h q]: rounding (victim), {outside} of 20 elements outside their budget, end to end; the worst:"
     )
-    right = diff(run("flash", CASE, backend="emulator"))
+    right = diff(stored("flash", CASE))
     assert html(right["row_max"]) == "<div>row_max [b h q t]: exact, 0 of 40 elements outside their budget</div>"
-    lean = diff(run("flash", CASE, probes="output", backend="emulator"))
+    lean = diff(stored("flash", CASE, probes="output"))
     assert html(lean["probs"]) == "<div>probs [b h q k]: not judged (not given)</div>"
 
 
 def test_html_of_a_profile() -> None:
-    judged = diff(run("flash", CASE, faults=["flash-scale-twice"], backend="emulator"))
+    judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     page = html(judged["scores"].profile("q"))
     columns = "outside", "share outside", "x of budget", "mean signed", "mean abs", "sign disagreements"
     assert page.startswith("<table><tr><th>q</th>" + "".join(f"<th>{name}</th>" for name in columns))
     assert page.count("<tr>") == 1 + 20 and "<tr><td>19</td><td>20</td><td>1</td>" in page
-    window = diff(run("flash", CASE, where="q=8:10", backend="emulator"))
+    window = diff(stored("flash", CASE, where="q=8:10"))
     assert "<tr><td>8</td>" in html(window["scores"].profile("q")) and page.count("<tr><td>0</td>") == 1
-    long = diff(run("flash", CASE.but(seqlen=257), probes="lean", backend="emulator"))
+    long = diff(stored("flash", CASE.but(seqlen=257), probes="lean"))
     assert html(long["scores"].profile("k")).endswith("</table><div>257 rows; 256 are shown</div>")
 
 
 def test_texts_have_no_arrays() -> None:
-    judged = diff(run("flash", CASE, faults=["flash-scale-twice"], backend="emulator"))
+    judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     stage = judged["scores"]
     assert repr(stage) == "<StageDiff of scores [b h q k]: bug, origin>"
     chosen = stage.select(q=5, k=slice(None, None, -7))
@@ -83,7 +84,7 @@ def test_texts_have_no_arrays() -> None:
 
 
 def test_elements_in_print() -> None:
-    judged = diff(run("flash", CASE, faults=["flash-scale-twice"], backend="emulator"))
+    judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     head, titles, *rows = str(judged["scores"].select(q=5, k=slice(0, 3))).splitlines()
     assert head == "scores" and titles.split()[:6] == ["b", "h", "q", "k", "actual", "expected"]
     assert [row.split()[:4] for row in rows] == [["0", "0", "5", str(k)] for k in range(3)]

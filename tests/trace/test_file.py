@@ -14,6 +14,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from tests.stored import stored
 from workbench import Case, Refusal, Trace, diff, load, run, save
 from workbench.case.contract import Contract, of_foreign
 from workbench.case.fields import FIELDS as CASE_FIELDS
@@ -25,7 +26,7 @@ CASE = Case(seqlen=20, heads=2, head_dim=8, block_q=16, block_k=16, splits=2, ca
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def trace(request: pytest.FixtureRequest) -> Trace:
-    return run("split_k", CASE.but(dtype=request.param), faults=["reduce-double-counts-sum"], backend="emulator")
+    return stored("split_k", CASE.but(dtype=request.param), faults=["reduce-double-counts-sum"])
 
 
 def test_what_is_saved_comes_back(trace: Trace, tmp_path: Path) -> None:
@@ -357,7 +358,7 @@ def test_elements_given_in_part_are_some_and_off_by_at_least_0(tmp_path: Path, e
 
 
 def test_a_kernel_on_codes_that_tells_no_scaling_has_the_usual_one(tmp_path: Path) -> None:
-    ours = run("fp8", Case(seqlen=16, head_dim=16, codes="e4m3"), backend="emulator")
+    ours = stored("fp8", Case(seqlen=16, head_dim=16, codes="e4m3"))
     path = small(tmp_path / "x.safetensors", ours, {"out": ours.stages["out"]}, case={"codes": "e4m3"})
     found = load(path)
     assert found.case.quantiser_scale == "dynamic" and diff(found).verdict == "rounding"

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import save_file
 
+from tests.stored import stored
 from workbench import Case, Refusal, Trace, diff, run, save
 from workbench.case.box import parse
 from workbench.cli.main import commands
@@ -20,7 +21,7 @@ CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=50, head_dim=16, causal=True, b
 
 @pytest.fixture(scope="module", params=["flash", "split_k", "fp8"])
 def whole(request: pytest.FixtureRequest) -> Trace:
-    return run(request.param, CASE, backend="emulator")
+    return stored(request.param, CASE)
 
 
 def parts(trace: Trace, *windows: str) -> dict[str, Trace]:
@@ -71,7 +72,7 @@ def refused(traces: dict[str, Trace]) -> str:
 
 @pytest.fixture(scope="module")
 def flash() -> Trace:
-    return run("flash", CASE, backend="emulator")
+    return stored("flash", CASE)
 
 
 def test_overlaps_and_gaps_are_refused_by_name(flash: Trace) -> None:
@@ -104,7 +105,7 @@ def test_what_is_not_one_run_is_refused(flash: Trace) -> None:
 
 
 def test_the_command_takes_files_a_pattern_and_a_folder(flash: Trace, tmp_path: Path) -> None:
-    broken = run("flash", CASE, faults=["flash-causal-off-by-one"], backend="emulator")
+    broken = stored("flash", CASE, faults=["flash-causal-off-by-one"])
     files = []
     for window, part in parts(broken, "b=0", "b=1").items():
         files.append(str(tmp_path / f"run.{window}.safetensors"))
@@ -127,7 +128,7 @@ def test_the_command_takes_files_a_pattern_and_a_folder(flash: Trace, tmp_path: 
 
 def test_another_program_appends_tile_by_tile(tmp_path: Path) -> None:
     """Each file says no more than the whole case and its window; causal needs no mask."""
-    whole = run("flash", CASE, backend="emulator")
+    whole = stored("flash", CASE)
     stated = {name: getattr(CASE, name) for name in ("batch", "heads", "kv_heads", "seqlen_q", "causal")}
     for name, part in parts(whole, "b=0,h=0:2", "b=0,h=2:4", "b=1,q=0:16", "b=1,q=16:50").items():
         manifest = {"schema": "workbench.trace/2", "target": "mine.cu", "case": stated, "window": name}

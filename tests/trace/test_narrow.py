@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import invoked as workbench
+from tests.stored import stored
 from workbench import Case, Diff, Refusal, Trace, diff, load, run, save
 from workbench.case.box import Box, parse
 from workbench.case.options import Options
@@ -15,8 +16,8 @@ from workbench.cuda.plan import plan
 from workbench.judge.headline import headline
 from workbench.trace.trace import unwritten
 
-CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=100, causal=True)
-WHERE = "b=1,h=3,q=30:70"
+CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=50, head_dim=32, block_q=16, block_k=16, causal=True)
+WHERE = "b=1,h=3,q=15:35"
 KERNELS: dict[str, Case] = {"flash": CASE, "split_k": CASE.but(splits=2), "fp8": CASE}
 
 
@@ -24,7 +25,7 @@ KERNELS: dict[str, Case] = {"flash": CASE, "split_k": CASE.but(splits=2), "fp8":
 def runs(request: pytest.FixtureRequest) -> tuple[Trace, Trace]:
     """A whole run, and a part of it."""
     case = KERNELS[request.param]
-    return tuple(run(request.param, case, where=where, backend="emulator") for where in (None, WHERE))  # type: ignore[return-value]
+    return tuple(stored(request.param, case, where=where) for where in (None, WHERE))  # type: ignore[return-value]
 
 
 def part(stage: np.ndarray, axes: str, bounds: dict[str, tuple[int, int]]) -> np.ndarray:
@@ -36,12 +37,12 @@ def test_a_window_holds_what_the_whole_run_holds_there(runs: tuple[Trace, Trace]
     known = ALGORITHMS[whole.algorithm]
     assert tuple(window.stages) == tuple(whole.stages) == window.requested
     for name, stage in whole.stages.items():
-        box = Box(slice(1, 2), slice(3, 4), slice(30, 70))
+        box = Box(slice(1, 2), slice(3, 4), slice(15, 35))
         bounds = {"b": (1, 2), "h": box.of_kv(CASE).edges()["h"] if known[name].of_kv else (3, 4)}
-        wanted = part(stage, known[name].axes, bounds | {"q": (30, 70)})
+        wanted = part(stage, known[name].axes, bounds | {"q": (15, 35)})
         assert window.stages[name].size and not unwritten(window.stages[name]).any()
         assert window.stages[name].tobytes() == wanted.tobytes(), name
-    assert window.case_run == whole.case and window.case.seqlen_q == 40
+    assert window.case_run == whole.case and window.case.seqlen_q == 20
 
 
 def test_a_window_is_judged_as_the_whole_run_is(runs: tuple[Trace, Trace]) -> None:
@@ -51,39 +52,42 @@ def test_a_window_is_judged_as_the_whole_run_is(runs: tuple[Trace, Trace]) -> No
     assert {stage.name for stage in window} == of_window
     for name in ("acc", "out", "lse"):
         mine, theirs = window[name].judged, whole[name].judged
-        bounds = {"b": (1, 2), "h": (3, 4), "q": (30, 70)}
+        bounds = {"b": (1, 2), "h": (3, 4), "q": (15, 35)}
         axes = window[name].axes
         assert np.array_equal(mine.state, part(theirs.state, axes, bounds))
         np.testing.assert_allclose(mine.budget, part(theirs.budget, axes, bounds), rtol=1e-12)
 
 
-@pytest.mark.parametrize("where", ["q=0:64", "b=0", "h=2:4", "h=1", "b=0:2,h=0:4,q=0:100", "q=99"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "b=0:2,h=0:4,q=0:50",
+        *(pytest.param(x, marks=pytest.mark.campaign) for x in ("q=0:32", "b=0", "h=2:4", "h=1", "q=49")),
+    ],
+)
 def test_any_window_is_right(where: str) -> None:
     for name, case in KERNELS.items():
-        judged = diff(run(name, case, where=where, backend="emulator"))
+        judged = diff(stored(name, case, where=where))
         assert (judged.verdict, judged.origins, judged.victims) == ("rounding", (), ())
 
 
 def test_places_are_those_of_the_whole_run() -> None:
     """The kernel runs whole: a fault of one head is seen in its own window, and in no other."""
-    case = Case(heads=4, seqlen=128)
-    faulty = {
-        h: diff(run("fp8", case, faults=["scale-of-head-0"], where=f"h={h},q=64:128", backend="emulator"))
-        for h in (0, 3)
-    }
+    case = Case(heads=4, seqlen=64, head_dim=32, block_q=16, block_k=16)
+    faulty = {h: diff(stored("fp8", case, faults=["scale-of-head-0"], where=f"h={h},q=32:64")) for h in (0, 3)}
     assert faulty[0].origins == () and faulty[3].origin == "lut_k"
     place = faulty[3]["lut_k"].worst(1)[0].index
     assert place["h"] == 3
-    grouped = run("fp8", case.but(kv_heads=2), faults=["scale-of-head-0"], where="h=3,q=64:128", backend="emulator")
+    grouped = stored("fp8", case.but(kv_heads=2), faults=["scale-of-head-0"], where="h=3,q=32:64")
     assert diff(grouped)["lut_k"].worst(1)[0].index["h"] == 1  # the kv head
-    wrong = diff(run("flash", CASE, faults=["flash-causal-off-by-one"], where=WHERE, backend="emulator"))
+    wrong = diff(stored("flash", CASE, faults=["flash-causal-off-by-one"], where=WHERE))
     (worst,) = wrong["scores"].worst(1)
-    assert worst.index["b"] == 1 and worst.index["h"] == 3 and 30 <= worst.index["q"] < 70
+    assert worst.index["b"] == 1 and worst.index["h"] == 3 and 15 <= worst.index["q"] < 35
     at = wrong["scores"].at(**{axis: worst.index[axis] for axis in "bhq"})
     assert np.asarray(at.judged.actual)[worst.index["k"]] == worst.actual
-    assert wrong["scores"].select(b=1, h=3, q=slice(60, 200)).indices["q"] == range(60, 70)
+    assert wrong["scores"].select(b=1, h=3, q=slice(30, 200)).indices["q"] == range(30, 35)
     for index, message in [
-        ({"q": 5}, "stage scores: query q is 30 to 69; got 5"),
+        ({"q": 5}, "stage scores: query q is 15 to 34; got 5"),
         ({"h": slice(0, 2)}, "stage scores: head h is 3 to 3; 0:2 is none of them"),
     ]:
         with pytest.raises(Refusal) as refused:
@@ -99,41 +103,41 @@ def test_a_window_at_rest_is_a_window(tmp_path: Path, runs: tuple[Trace, Trace])
     assert headline(again) == headline(window).replace(" with", " with")
     save(whole, tmp_path / "whole.safetensors")
     done = workbench("diff", tmp_path / "whole.safetensors", "--where", WHERE)
-    assert done.exit_code == 0 and "only b=1:2,h=3:4,q=30:70" in done.output
+    assert done.exit_code == 0 and "only b=1:2,h=3:4,q=15:35" in done.output
     twice = workbench("diff", tmp_path / "window.safetensors", "--where", "q=0")
-    assert str(twice.exception) == f"{window.target} is limited to b=1:2,h=3:4,q=30:70 already"
+    assert str(twice.exception) == f"{window.target} is limited to b=1:2,h=3:4,q=15:35 already"
 
 
 def test_foreign_kernels_and_masks_are_narrowed_too() -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool, mask: Any, bias: Any) -> Any:
         k, v = np.repeat(k, 2, 1), np.repeat(v, 2, 1)
-        scores = np.where(mask & np.tri(100, dtype=bool), q @ k.swapaxes(-1, -2) * np.float32(scale) + bias, -np.inf)
+        scores = np.where(mask & np.tri(50, dtype=bool), q @ k.swapaxes(-1, -2) * np.float32(scale) + bias, -np.inf)
         shifted = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e30))
         total = shifted.sum(-1, keepdims=True)
-        scores[1, 2, 50, 3] += 1 if mask[0, 0, 50, 3] else 0
+        scores[1, 2, 40, 3] += 1 if mask[0, 0, 40, 3] else 0
         return {"scores": scores.astype(np.float32), "out": (shifted / np.maximum(total, 1e-30) @ v).astype(np.float32)}
 
     rng = np.random.default_rng(0)
     inputs = dict(zip("qkv", CASE.inputs(), strict=True))
     inputs |= {
-        "mask": rng.random((1, 1, 100, 100)) < 0.7,
-        "bias": rng.standard_normal((2, 4, 1, 100)).astype(np.float32),
+        "mask": rng.random((1, 1, 50, 50)) < 0.7,
+        "bias": rng.standard_normal((2, 4, 1, 50)).astype(np.float32),
     }
-    inputs["mask"][..., 50, 3] = True
+    inputs["mask"][..., 40, 3] = True
     case = CASE.but(block_q=None, block_k=None)
     verdicts: dict[str, Diff] = {
         where: diff(run(kernel, case, inputs=inputs, where=where))
-        for where in ("b=1,h=2", "b=1,h=3", "b=1,h=2,q=51:100")
+        for where in ("b=1,h=2", "b=1,h=3", "b=1,h=2,q=41:50")
     }
     assert [judged.origin for judged in verdicts.values()] == ["scores", None, None]
-    assert verdicts["b=1,h=2"]["scores"].worst(1)[0].index == {"b": 1, "h": 2, "q": 50, "k": 3}
+    assert verdicts["b=1,h=2"]["scores"].worst(1)[0].index == {"b": 1, "h": 2, "q": 40, "k": 3}
 
 
 @pytest.mark.parametrize("stage", ["out", "codes_k", "dequant_v", "scores"])
 def test_a_window_does_not_cut_through_a_scale_that_nobody_saw(stage: str) -> None:
     """What is in the window has another max|x|, by which a right kernel would be called wrong."""
     case = Case(batch=2, heads=2, seqlen=40, codes="simulated")
-    told = run("fp8", case, backend="emulator").stages
+    told = stored("fp8", case).stages
 
     def judged(where: str, *names: str) -> Diff:
         stages = {name: told[name] for name in (stage, *names)}
@@ -155,7 +159,7 @@ def test_a_window_does_not_cut_through_a_scale_that_nobody_saw(stage: str) -> No
 
 def test_codes_of_a_window_are_those_of_the_whole_run() -> None:
     case = Case(batch=2, heads=2, seqlen=40)
-    whole, window = (diff(run("fp8", case, where=where, backend="emulator")) for where in (None, "b=1,q=3:9"))
+    whole, window = (diff(stored("fp8", case, where=where)) for where in (None, "b=1,q=3:9"))
     one, other = (judged.truth("codes_q", b=1, q=slice(3, 9)).expected for judged in (whole, window))
     assert one is not None and other is not None and one.size and np.array_equal(one, other)
 
@@ -194,7 +198,7 @@ def test_head_by_head_is_one_row_each() -> None:
         ("k=3", "a part of a run is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'k=3'"),
         ("b=0,b=1", "a part of a run is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'b=1'"),
         ("q=5:", "a part of a run is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'q=5:'"),
-        ("q=70:60", "query q of the case is 0 to 99; got q=70:60"),
+        ("q=40:30", "query q of the case is 0 to 49; got q=40:30"),
         ("h=4", "head h of the case is 0 to 3; got h=4"),
         ("b=0,h=1:3", "h of a part is whole groups of 2 heads, or within one; got h=1:3"),
     ],

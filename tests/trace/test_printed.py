@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workbench import Case, Diff, Refusal, diff, load, load_log, run, save
+from tests.stored import stored
+from workbench import Case, Diff, Refusal, diff, load, load_log, save
 from workbench.floats import to_float64
 from workbench.judge.elements import State
 from workbench.report.words import findings
@@ -79,7 +80,7 @@ def test_values_of_a_correct_kernel_are_within_rounding_in_any_format(
     kernel: str, dtype: str, form: str, tmp_path: Path
 ) -> None:
     case = Case(seqlen=40, heads=2, kv_heads=1, head_dim=16, dtype=dtype, block_q=32, block_k=16, causal=True)
-    trace = run(kernel, case, backend="emulator")
+    trace = stored(kernel, case)
     found = judged(tmp_path, "\n".join(lines(dict(trace.stages), 8, form)), trace.case)
     assert found.verdict == "rounding" and [stage.name for stage in found] == list(trace.stages)
     assert all(stage.decisive is not None and stage.decisive.summary.size == 8 for stage in found)

@@ -15,7 +15,10 @@ from workbench.cli.main import commands
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "examples" / "trace_writer.cpp"
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
+    pytest.mark.usefixtures("without_causes"),
+]
 
 
 def written(folder: Path, before: str = "", after: str = "", *read: str) -> Path:

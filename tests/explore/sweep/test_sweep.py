@@ -175,6 +175,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, pool: Executor) -> Swe
     return sweep(kernel(folder / "k", "raises", "crashes", "slow"), LENGTHS, out=folder / "s.sqlite", executor=pool)
 
 
+@pytest.mark.campaign
 def test_workers_that_were_started_elsewhere_find_the_files_of_a_sweep(
     tmp_path: Path, spread: tuple[Executor, Callable[[], int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +189,7 @@ def test_workers_that_were_started_elsewhere_find_the_files_of_a_sweep(
         list(answers(executor, [elsewhere], Limits(60)))
 
 
+@pytest.mark.campaign
 def test_a_killed_worker_costs_its_cases_a_retry(
     undisturbed: Sweep, tmp_path: Path, spread: tuple[Executor, Callable[[], int]]
 ) -> None:

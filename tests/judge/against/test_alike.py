@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.stored import stored
 from workbench import Case, Refusal, Trace, run
 from workbench.case.contract import of_foreign
 from workbench.case.stages import ALGORITHMS, stages_of
@@ -18,7 +19,7 @@ MERGED = ["merge_max", "merge_weight", "merge_sum"]
 
 
 def trace(kernel: str, **changes: Any) -> Trace:
-    return run(kernel, SMALL.but(**changes), backend="emulator")
+    return stored(kernel, SMALL.but(**changes))
 
 
 def test_every_stage_has_its_place_in_the_order() -> None:
@@ -97,16 +98,16 @@ def test_runs_of_other_problems_are_refused(changes: dict[str, Any], differ: str
 
 def test_the_alignment_of_a_causal_mask_matters_where_it_moves_the_diagonal() -> None:
     cases = [SMALL.but(causal=True, causal_alignment=way) for way in ("bottom-right", "top-left")]
-    check_same_problem(*(run("flash", case, backend="emulator") for case in cases))
+    check_same_problem(*(stored("flash", case) for case in cases))
     with pytest.raises(Refusal) as refused:
-        check_same_problem(*(run("flash", case.but(seqlen_q=40), backend="emulator") for case in cases))
+        check_same_problem(*(stored("flash", case.but(seqlen_q=40)) for case in cases))
     assert str(refused.value) == (
         "flash against flash: both must run the same problem; they differ in causal_alignment: bottom-right and top-left"
     )
 
 
 def test_windows_on_other_parts_are_refused() -> None:
-    whole, part, other = (run("flash", SMALL, backend="emulator", where=where) for where in (None, "q=0:8", "q=8:16"))
+    whole, part, other = (stored("flash", SMALL, where=where) for where in (None, "q=0:8", "q=8:16"))
     check_same_problem(part, part)
     with pytest.raises(Refusal) as refused:
         check_same_problem(part, other)
@@ -163,9 +164,9 @@ def test_a_mask_that_one_alone_was_given_is_refused() -> None:
 
 
 def test_codes_stand_for_inputs_that_nobody_knows() -> None:
-    made = run("fp8", Case(seqlen=32, head_dim=16), backend="emulator")
+    made = stored("fp8", Case(seqlen=32, head_dim=16))
     codes = {name: made.stages[name] for name in made.stages if name.startswith(("codes", "scale"))}
-    given = run("fp8", Case(seqlen=32, head_dim=16, distribution="given"), inputs=codes, backend="emulator")
+    given = stored("fp8", Case(seqlen=32, head_dim=16, distribution="given"), inputs=codes)
     check_same_problem(given, given)
     with pytest.raises(Refusal) as refused:
         check_same_problem(given, made)

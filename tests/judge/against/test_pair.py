@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from tests.builds import FEW_BUILDS, draw_few_builds
+from tests.stored import stored
 from workbench import Against, Case, Diff, Refusal, Trace, against, diff, run
 from workbench.explore import ranges
 from workbench.explore.sample import sample
 from workbench.judge.codes.decoding import attention_of
 
-CASE = Case(seqlen=128, head_dim=32, causal=True, block_q=32, block_k=32)
+CASE = Case(seqlen=64, head_dim=16, causal=True, block_q=16, block_k=16)
 
 
 def judged(kernel: Any, case: Case = CASE, *faults: str) -> Diff:
-    options = {"faults": faults, "backend": "emulator"} if isinstance(kernel, str) else {}
-    return diff(run(kernel, case, **options))
+    return diff(stored(kernel, case, faults=faults) if isinstance(kernel, str) else run(kernel, case))
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,7 @@ def flash() -> Diff:
     return judged("flash")
 
 
-#: on the usual tiles, for which other tests compile the kernel on codes
-ON_CODES = Case(seqlen=128, causal=True, block_k=32)
+ON_CODES = Case(seqlen=64, causal=True, block_k=32)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,7 @@ def test_two_correct_kernels_do_not_part(flash: Diff) -> None:
     pair = against(judged("split_k"), flash)
     assert (pair.verdict, pair.parts_at, pair.differs_at, pair.moved) == ("rounding", None, "out", {})
     assert [stage.verdict for stage in pair][:8] == ["identical"] * 8
-    assert 0 < pair["out"].over_budgets < 1 and pair["acc"].tiles == (0, 1) and pair["acc"].size == 128 * 2 * 32
+    assert 0 < pair["out"].over_budgets < 1 and pair["acc"].tiles == (0, 1) and pair["acc"].size == 64 * 2 * 16
 
 
 def test_the_first_difference_of_one_kernel_with_two_settings() -> None:
@@ -200,7 +199,7 @@ def test_nothing_in_common_is_untestable(flash: Diff) -> None:
 
 def test_other_problems_are_refused(flash: Diff) -> None:
     with pytest.raises(Refusal, match="^flash against flash: both must run the same problem; they differ in seqlen_q"):
-        against(flash, judged("flash", CASE.but(seqlen=64)))
+        against(flash, judged("flash", CASE.but(seqlen=32)))
 
 
 def test_repr(flash: Diff) -> None:
@@ -234,6 +233,7 @@ def random_pair(random: np.random.Generator, kind: str) -> Against:
     return against(judged("flash", case), judged("split_k", split))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", ["kernels", "splits", "tiles", "dtypes", "codes"])
 def test_random_correct_kernels_never_part(kind: str) -> None:
     random, over = np.random.default_rng(0), []

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.stored import stored
 from workbench import Case, Refusal, diff, run
 from workbench.case.stages import QUANTISED_INPUTS, stages_of
 from workbench.floats import to_float64
@@ -21,7 +22,7 @@ CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=70, head_dim=64, causal=T
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    return run("fp8", CASE, probes="output", backend="emulator")
+    return stored("fp8", CASE, probes="output")
 
 
 def apart() -> float:
@@ -90,7 +91,7 @@ def test_a_loss_needs_out_and_the_inputs(trace: Trace) -> None:
 
 @pytest.mark.parametrize("variant", [{}, {"codes": "e4m3", "scores": "scalar", "decode": "direct"}], ids=str)
 def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, str]) -> None:
-    judged = diff(attention_of(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")))
+    judged = diff(attention_of(stored("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant))))
     assert judged.verdict == "rounding" and (judged.origins, judged.victims) == ((), ())
     assert [stage.name for stage in judged] == list(ALL)
 
@@ -99,14 +100,14 @@ def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, s
     ("fault", "origins"), [("rescale-per-lane", ("acc",)), ("fragment-rows-swapped", ("qk",)), ("scale-of-head-0", ())]
 )
 def test_faults_of_the_decoding_are_none_of_attention(fault: str, origins: tuple[str, ...]) -> None:
-    trace = run("fp8", Case(heads=4, seqlen=128), faults=[fault], backend="emulator")
+    trace = stored("fp8", Case(heads=2, seqlen=48, head_dim=32, block_q=16, block_k=16), faults=[fault])
     assert diff(attention_of(trace)).origins == origins
 
 
 def test_inputs_that_nobody_dumped_are_decoded_within_their_errors(trace: Trace) -> None:
     """e4m3 decodes with one rounding: which float16 that leaves open is what the kernel took, or within the bound."""
     for variant in ({}, {"codes": "e4m3"}):
-        dumped = run("fp8", CASE.but(**variant), backend="emulator")
+        dumped = stored("fp8", CASE.but(**variant))
         told = attention_of(dumped)
         guessed = attention_of(replace(dumped, stages={n: x for n, x in dumped.stages.items() if "dequant" not in n}))
         assert told.input_errors == {} and all(told.inputs[name].dtype == np.float16 for name in "qkv")
@@ -117,7 +118,7 @@ def test_inputs_that_nobody_dumped_are_decoded_within_their_errors(trace: Trace)
 
 
 def test_right_inputs_are_the_nearest_to_those_dumped(trace: Trace) -> None:
-    sound, faulty = (run("fp8", CASE, faults=faults, backend="emulator") for faults in ([], ["v-uses-k-scale"]))
+    sound, faulty = (stored("fp8", CASE, faults=faults) for faults in ([], ["v-uses-k-scale"]))
     for name in "qkv":
         for one in (sound, faulty):
             right = attention_of(one, from_codes=True).inputs[name]
@@ -126,7 +127,7 @@ def test_right_inputs_are_the_nearest_to_those_dumped(trace: Trace) -> None:
 
 @pytest.mark.parametrize("codes", ["simulated", "e4m3"])
 def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(codes: str) -> None:
-    dumped = run("fp8", CASE.but(codes=codes), backend="emulator")
+    dumped = stored("fp8", CASE.but(codes=codes))
     told = attention_of(dumped)
     stages = {name: stage for name, stage in dumped.stages.items() if name in ALL}
     guessed = attention_of(replace(dumped, stages=stages))
@@ -137,7 +138,7 @@ def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(co
 
 
 def test_where_nobody_told_a_format_what_was_not_decoded_is_the_input(trace: Trace) -> None:
-    stages = {name: run("fp8", CASE, backend="emulator").stages[name] for name in ("dequant_v", "out")}
+    stages = {name: stored("fp8", CASE).stages[name] for name in ("dequant_v", "out")}
     made = attention_of(replace(trace, case=CASE, stages=stages, requested=()))
     assert np.array_equal(made.inputs["q"], trace.inputs["q"]) and np.array_equal(made.inputs["v"], stages["dequant_v"])
     assert {x.dtype for x in made.inputs.values()} == {np.dtype(np.float32)} and made.input_errors == {}
@@ -150,7 +151,7 @@ def test_inputs_known_to_a_bound_widen_budgets_by_what_they_do(
     codes: str, moved: tuple[str, ...], stages: tuple[str, ...]
 ) -> None:
     """Inputs moved by 16 ulp of float16, all to one side: within the budgets if these are told, wrong if not."""
-    known = attention_of(run("fp8", CASE.but(codes=codes, probs_dtype="float32"), backend="emulator"))
+    known = attention_of(stored("fp8", CASE.but(codes=codes, probs_dtype="float32")))
     inputs, errors = dict(known.inputs), {}
     for name in moved:
         inputs[name] = (known.inputs[name] * np.float16(1 + 2**-6)).astype(np.float16)

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from campaigns.verdicts import reduced
-from workbench import Case, Diff, Trace, diff, run
+from tests.stored import stored
+from workbench import Case, Diff, Trace, diff
 from workbench.case.stages import QUANTISED_INPUTS, before_attention, stages_of
 from workbench.floats import to_float64, ulp
 from workbench.judge.bias import second_case
@@ -29,7 +30,7 @@ PROBES = ("all", "lean", "output")
 
 @pytest.fixture(scope="module", params=["simulated", "e4m3"])
 def trace(request: pytest.FixtureRequest) -> Trace:
-    return run("fp8", CASE.but(codes=request.param), backend="emulator")
+    return stored("fp8", CASE.but(codes=request.param))
 
 
 def changed(trace: Trace, name: str, change: Callable[[np.ndarray], None]) -> Trace:
@@ -61,7 +62,7 @@ def shown(judged: Diff) -> str:
 
 def dumping(probes: str, case: Case, **options: Any) -> Trace:
     """A run with those probes, cut from one with all of them, which other tests compile, too."""
-    return reduced(run("fp8", case, backend="emulator", **options), probes)
+    return reduced(stored("fp8", case, **options), probes)
 
 
 # ---- right
@@ -120,7 +121,7 @@ def test_a_decoding_that_nobody_saw_shows_at_the_first_stage_that_was_dumped(
 
 
 def test_what_a_wrong_decoding_does_to_later_stages_makes_them_victims(trace: Trace) -> None:
-    judged = diff(run("fp8", CASE, faults=["scale-not-applied"], backend="emulator"))
+    judged = diff(stored("fp8", CASE, faults=["scale-not-applied"]))
     assert judged.origins == ("lut_k",)
     assert judged.victims == (
         "dequant_k",
@@ -145,7 +146,7 @@ def test_one_code_off_is_a_bug_and_either_code_at_a_tie_is_right() -> None:
     q, k, v = (x.copy() for x in case.inputs())
     q[0, 0, 0, 0] = np.float32(448)  # the scale is 1, and 1 / 448 * 127 of a step
     q[0, 0, 0, 1] = np.float32(448 / 127 * 2.5)
-    made = run("fp8", case, inputs=(q, k, v), backend="emulator", probes="output")
+    made = stored("fp8", case, inputs=(q, k, v), probes="output")
     assert made.stages["scale_q"][0] == 1
     low, high = quantize.codes_interval(to_float64(q), to_float64(made.stages["scale_q"]), "simulated")
     assert (low[0, 0, 0, 1], high[0, 0, 0, 1]) == (130, 131) and low[0, 0, 0, 2] == high[0, 0, 0, 2]
@@ -159,7 +160,7 @@ def test_one_code_off_is_a_bug_and_either_code_at_a_tie_is_right() -> None:
 
 
 def test_a_table_entry_that_must_be_nan_is_judged_and_not_poisoned() -> None:
-    made = run("fp8", CASE.but(codes="e4m3"), backend="emulator")
+    made = stored("fp8", CASE.but(codes="e4m3"))
     of_table = diff(made)["lut_k"].decisive
     assert of_table is not None and of_table.summary.judged == of_table.summary.size == 512
     assert np.isnan(of_table.expected[:, [127, 255]]).all()
@@ -180,7 +181,7 @@ def test_a_slot_that_nobody_wrote_is_missing(trace: Trace) -> None:
 
 
 def test_one_bit_more_in_a_decoded_input_is_a_bug_without_a_table_too() -> None:
-    made = run("fp8", CASE.but(decode="direct", codes="e4m3", scores="scalar"), backend="emulator")
+    made = stored("fp8", CASE.but(decode="direct", codes="e4m3", scores="scalar"))
     for name in ("dequant_q", "dequant_v"):
         value = float(made.stages[name][0, 0, 5, 5])
         moved = changed(made, name, put((0, 0, 5, 5), value + 1.01 * float(ulp(value, "float16"))))
@@ -243,7 +244,7 @@ def test_reports_tell_quantisation_from_the_kernel(probes: str) -> None:
     assert document["quantisation"]["max_abs"] == largest[0] > 3 * document["kernel"]["max_abs"]
     assert {"quantisation", "kernel", "together"} == set(document)
     assert "codes simulated dynamic, scores mma, decode table" in text
-    assert diff(run("flash", Case(seqlen=32), backend="emulator")).loss is None
+    assert diff(stored("flash", Case(seqlen=32))).loss is None
 
 
 def test_the_command_names_what_is_not_a_default() -> None:
@@ -258,16 +259,16 @@ def test_a_decoding_that_nobody_saw_is_a_term_of_the_budget() -> None:
     made = replace(made, stages={**made.stages, "scale_k": tied})
     shares = terms(made, diff(made)["scores"])
     assert sum(shares.values()) == pytest.approx(1) and shares["the decoding that nobody saw"] > 0
-    judged = diff(run("fp8", CASE, backend="emulator"))
+    judged = diff(stored("fp8", CASE))
     assert all("nobody saw" not in words for stage in judged for words in terms(judged.trace, stage))
 
 
 def test_causes_are_named_before_attention_and_in_it() -> None:
-    judged = diff(run("fp8", CASE, faults=["scale-not-applied"], backend="emulator"))
+    judged = diff(stored("fp8", CASE, faults=["scale-not-applied"]))
     (cause,) = judged.explained.causes
     assert cause.id == "codes.unscaled-k-table" and cause.stage == "lut_k"
     assert "cause: codes are decoded without their scale (k); reproduces" in shown(judged)
-    sound = run("fp8", CASE, backend="emulator")
+    sound = stored("fp8", CASE)
     wrong = diff(replace(sound, stages={**sound.stages, "scores": sound.stages["scores"] * np.float32(CASE.scale)}))
     cause = wrong.explained.causes[0]
     assert "scale.twice" in {one.id for one in cause.members} and cause.stage == "scores"

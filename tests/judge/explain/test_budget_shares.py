@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from workbench import Case, Trace, diff, run
+from tests.stored import stored
+from workbench import Case, Trace, diff
 from workbench.judge.explain.budget_shares import terms
 
 CASE = Case(
@@ -14,7 +15,7 @@ CASE = Case(
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    return run("flash", CASE, backend="emulator")
+    return stored("flash", CASE)
 
 
 def test_shares_add_up_and_come_in_order(trace: Trace) -> None:
@@ -51,7 +52,7 @@ def test_an_undeclared_cast_of_probs_is_what_an_output_alone_owes_most_to(trace:
 
 @pytest.mark.parametrize("decode", ["table", "direct"])
 def test_before_attention_it_is_what_stores_a_stage_or_its_decoding_in_float32(decode: str) -> None:
-    trace = run("fp8", Case(seqlen=40, heads=2, head_dim=32, decode=decode), backend="emulator")
+    trace = stored("fp8", Case(seqlen=40, heads=2, head_dim=32, decode=decode))
     judged = diff(trace)
     found = {name: terms(trace, judged[name]) for name in trace.requested if "_" in name and name[-2:] in ("_k", "_q")}
     assert found["scale_k"] == {"half an ulp of float32": 1.0} and found["codes_k"] == {}

@@ -172,17 +172,18 @@ def at_random(stage: StageDiff, seed: int) -> StageDiff:
     return wrong(stage, mask, amounts[seed % 3])
 
 
-def test_random_masks_and_values_are_told_by_nothing():
+@pytest.mark.parametrize("draws", [30, pytest.param(200, marks=pytest.mark.campaign)])
+def test_random_masks_and_values_are_told_by_nothing(draws):
     """Over 200 draws one statement at most: rules are kept where they hold by chance in 1 of 1000."""
     (trace, known), said, tried = stages(), [], 0
-    for seed in range(200):
+    for seed in range(draws):
         stage = at_random(known[seed % len(known)], seed)
         rows = stage.judged.outside.any(axis=tuple(range(3, stage.judged.outside.ndim)))
         if rows.sum() <= 4:  # these are listed
             continue
         tried += 1
         said += [(seed, str(one)) for one in (*patterns(trace, stage), *formulas(trace, stage))]
-    assert tried > 180 and len(said) <= 1, said
+    assert tried > 0.8 * draws and len(said) <= 1, said
 
 
 def test_the_guard_against_chance_is_needed(monkeypatch):

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from functools import cache
 
-from workbench import Case, Diff, diff, run
+from tests.stored import stored
+from workbench import Case, Diff, diff
 from workbench.line import Line
 from workbench.report.page.flow import Flow, Panel
 from workbench.report.page.graph import laid_out
@@ -18,12 +19,12 @@ HOSTILE = '</script></style><script>ran=1</script><img src=x onerror="ran=1">\'"
 
 @cache
 def wrong() -> Diff:
-    return diff(run("split_k", CASE, faults=[FAULT], backend="emulator"), report=True)
+    return diff(stored("split_k", CASE, faults=[FAULT]), report=True)
 
 
 @cache
 def right() -> Diff:
-    return diff(run("split_k", CASE, backend="emulator"), report=True)
+    return diff(stored("split_k", CASE), report=True)
 
 
 def hostile_stage() -> Page:

@@ -6,6 +6,7 @@ from itertools import combinations
 import pytest
 
 from tests.report.page.judged import right
+from tests.stored import stored
 from workbench import Case, run
 from workbench.report.page.graph import ACROSS, HEIGHT, WIDTH, flow, laid_out
 from workbench.trace.trace import Trace
@@ -17,7 +18,7 @@ def attention(q, k, v, *, scale, causal):
 
 def traces() -> dict[str, Trace]:
     found = {"flash": run(attention, Case(seqlen=16, head_dim=8))}
-    found["fp8"] = run("fp8", Case(heads=2, seqlen=20, head_dim=64), backend="emulator")
+    found["fp8"] = stored("fp8", Case(heads=2, seqlen=20, head_dim=64))
     return found | {"split_k": right().trace}
 
 

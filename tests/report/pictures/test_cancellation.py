@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from workbench import Case, diff, run
+from tests.stored import stored
+from workbench import Case, diff
 from workbench.report import text
 from workbench.report.pictures import style as look
 from workbench.report.pictures.cancellation import EDGES, LIMIT, cancellation, counts
@@ -39,7 +40,7 @@ def test_no_ill_conditioned_element_and_none_at_all():
 
 @pytest.fixture(scope="module")
 def judged():
-    return diff(run("flash", Case(seqlen=16, head_dim=8, block_q=16, block_k=16), backend="emulator"))
+    return diff(stored("flash", Case(seqlen=16, head_dim=8, block_q=16, block_k=16)))
 
 
 def test_a_diff_draws_the_bits_of_its_own_sums(judged):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import Case, diff, run
+from tests.stored import stored
+from workbench import Case, diff
 from workbench.judge.elements import Elements, State, whole
 from workbench.judge.explain.patterns import where
 from workbench.judge.stage import StageDiff
@@ -58,7 +59,7 @@ def wrong(*index, shape=(1, 2, 64, 32)):
 )
 def test_faults_whose_errors_lie_in_a_part_of_an_axis(kernel, fault, name, words):
     case = CASE.but(splits=3) if kernel == "split_k" else CASE
-    judged = diff(run(kernel, case, faults=[fault], backend="emulator"))
+    judged = diff(stored(kernel, case, faults=[fault]))
     assert judged[name].role == "origin"
     assert where(judged[name]) == words
     lines = findings(judged)
