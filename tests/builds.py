@@ -1,5 +1,8 @@
 """The builds of random cases: one of each dtype, since each is seconds of compiling for every kernel function."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from workbench.explore import ranges
@@ -8,6 +11,8 @@ from workbench.explore.ranges import BUILDS
 
 FEW_BUILDS = BUILDS[0], BUILDS[1], BUILDS[4]
 assert {build.dtype for build in FEW_BUILDS} == {build.dtype for build in BUILDS}
+#: of a random case of a kernel: what leaves one build of it
+ONE_BUILD: Mapping[str, Any] = {"dtype": FEW_BUILDS[0].dtype}
 
 
 def draw_few_builds(patch: pytest.MonkeyPatch) -> None:

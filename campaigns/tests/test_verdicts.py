@@ -10,7 +10,7 @@ import pytest
 from campaigns import verdicts as bench_verdicts
 from campaigns.tally import LIMITS
 from campaigns.verdicts import measure, reduced, tables
-from tests.builds import FEW_BUILDS, draw_few_builds
+from tests.builds import FEW_BUILDS, ONE_BUILD, draw_few_builds
 from workbench import Case, diff, run
 from workbench.cuda.kernels import KERNELS
 from workbench.explore.draw import Among
@@ -25,8 +25,7 @@ FAULTS = (
 MEASURED = ("flash", "split_k", "flash_mma")
 #: truncated sums: a product's, a lane's, and those of a split
 TRUNCATING = ("flash-qk-truncated", "flash-row-sum-truncated", "partial-acc-truncated")
-#: of a random case of a kernel: what leaves one build of it. On tensor cores most of a case are switches of the build
-ONE_BUILD: Mapping[str, Any] = {"dtype": FEW_BUILDS[0].dtype}
+#: as ONE_BUILD, on tensor cores, where most of a case are switches of the build
 ONE_ON_TENSOR_CORES: Mapping[str, Any] = {
     **{"dtype": FEW_BUILDS[2].dtype, "head_dim": 40, "causal": True},
     "scale": Among((None, 1.0, 0.125, 0.3)),
