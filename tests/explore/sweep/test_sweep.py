@@ -321,6 +321,7 @@ def test_what_it_cannot_take_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
             r'"attention-workbench\[sweep\]"; without it cases run on this machine, --jobs N at a time',
             refusal(sweep, target, CASES, scheduler="tcp://x", out=tmp_path / "x.sqlite"),
         )
+    assert not (tmp_path / "x.sqlite").exists()
     assert refusal(load_sweep, tmp_path / "none") == f"{tmp_path}/none: no such file; a sweep writes one with --out"
     (tmp_path / "other").write_text("text")
     assert "is no file of a sweep" in refusal(load_sweep, tmp_path / "other")

@@ -129,13 +129,15 @@ def sweep(
     check_place(jobs, scheduler, executor)
     if plan.is_ours:
         from workbench.cuda import compiler  # noqa: F401 - Refusal where no kernel is compiled, and not in each row
-    with continued(path, plan) if resume else created(path, plan) as store:
+    with (
+        executor_of(jobs, scheduler, executor) as pool,
+        continued(path, plan) if resume else created(path, plan) as store,
+    ):
         kept = Kept(store, disk_gb * 1e9)
         done = {row.id for row in store.rows()}
-        with executor_of(jobs, scheduler, executor) as pool:
-            asked = partial(answers, pool, limits=plan.limits)
-            _judge(plan, store, kept, done, asked)
-            _explain(plan, store, kept, asked)
+        asked = partial(answers, pool, limits=plan.limits)
+        _judge(plan, store, kept, done, asked)
+        _explain(plan, store, kept, asked)
     return load(path)
 
 
