@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from campaigns.showing import hiding, showing
 from campaigns.spread import spread
 from workbench.bench.harness import gathered

@@ -22,7 +22,6 @@ def main() -> None:
 @click.group(cls=Commands, context_settings=GROUP)
 def commands() -> None:
     """Measure how far verdicts and causes can be trusted, on random cases by the dozen; minutes to hours each."""
-    import campaigns.faults  # noqa: F401  (the whole catalogue)
 
 
 commands.add_command(score)

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from campaigns import tally
+from campaigns.known import reduced, unknown
 from campaigns.spread import spread
 from campaigns.tally import Called, Tally
-from campaigns.verdicts import FAULTS, effective_runs, fault_rows, reduced
+from campaigns.verdicts import FAULTS, effective_runs, fault_rows
 from workbench.bench.harness import gathered, torch_for
 from workbench.case.case import Case
-from workbench.case.options import Options
 from workbench.cuda.faults.catalogue import CATALOGUE
-from workbench.foreign.call import run_foreign
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.stage import ORIGIN_VERDICTS
@@ -99,14 +99,6 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
     ]
     faults = [*lost["faults"], {"fault": "all", **lost["all_faults"]}]
     return [table for table in (rows, stages, reasons, faults) if table]
-
-
-def unknown(trace: Trace, names: Sequence[str]) -> Trace:
-    """The trace as a foreign kernel would have left it that returns the stages `names` and declares nothing."""
-    case = trace.case.but(splits=None, block_q=None, block_k=None, probs_dtype=None)
-    q, k, v = (trace.inputs[name] for name in ("q", "k", "v"))
-    stages = {name: trace.stages[name] for name in names}
-    return run_foreign(lambda *_, **__: stages, case, Options(inputs=trace.inputs), name=trace.target)
 
 
 def _together(runs: Sequence[Called | str]) -> dict[str, Any]:

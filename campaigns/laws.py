@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from campaigns.showing import FAULTS, showing
 from campaigns.spread import spread
 from campaigns.verdicts import differs

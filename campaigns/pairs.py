@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from campaigns.score import FAULTS, FRESH, RUN_S, SCHEMA, SECONDS, is_right
 from campaigns.score import KNOWN as VIEWS
 from campaigns.showing import can_show, showing

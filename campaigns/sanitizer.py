@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from workbench.bench.harness import gathered
 from workbench.case.case import Case
 from workbench.case.options import Options

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from campaigns.foreign import unknown
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from campaigns.independent import catalogue as independent
+from campaigns.known import reduced, unknown
 from campaigns.showing import FAULTS, showing
 from campaigns.spread import spread
 from campaigns.styles.style import drawn
-from campaigns.verdicts import reduced
 from workbench.bench.harness import gathered
 from workbench.case.case import Case
 from workbench.case.fields import ARITHMETIC, TILES, of_role

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from workbench.case.case import Case
 from workbench.cuda.effect import effective
 from workbench.cuda.faults.catalogue import CATALOGUE

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from campaigns.showing import FAULTS, can_show
 from campaigns.spread import spread
 from workbench.bench.harness import gathered

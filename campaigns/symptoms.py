@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from campaigns.spread import spread
 from campaigns.verdicts import MEASURED
 from workbench.bench.harness import gathered

@@ -6,13 +6,14 @@ Beside the verdicts stand what the usual rules (`rules`) say of the same outputs
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+import campaigns.faults  # noqa: F401  (the whole catalogue)
 from campaigns import tally
+from campaigns.known import reduced
 from campaigns.showing import showing
 from campaigns.spread import spread
 from campaigns.tally import LIMITS, RULES, Called, Tally, counted, expected_out
@@ -161,17 +162,6 @@ def effective_runs(fault: Fault, runs: int, seed: int) -> Iterator[Trace]:
 def differs(one: Trace, other: Trace) -> bool:
     """Whether out or lse of two runs differ in a bit."""
     return any(one.stages[name].tobytes() != other.stages[name].tobytes() for name in ("out", "lse"))
-
-
-def reduced(trace: Trace, probes: str) -> Trace:
-    """The trace as a run with fewer probes (lean, output) would have left it."""
-    kept, again = PROBE_SETS[probes], trace.rerun
-    return replace(
-        trace,
-        stages={name: stage for name, stage in trace.stages.items() if name in kept},
-        requested=tuple(name for name in trace.requested if name in kept),
-        rerun=None if again is None else lambda case, inputs=None: reduced(again(case, inputs), probes),
-    )
 
 
 def _origins(fault: Fault, dump: str) -> Sequence[str]:

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from campaigns import foreign as bench_foreign
-from campaigns.foreign import BACKENDS, KNOWN, _called, measure, reason, tables, unknown
+from campaigns.foreign import BACKENDS, KNOWN, _called, measure, reason, tables
+from campaigns.known import unknown
 from campaigns.tally import Called
 from workbench import Case, diff, run
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from campaigns import verdicts as bench_verdicts
+from campaigns.known import reduced
 from campaigns.tally import LIMITS
-from campaigns.verdicts import measure, reduced, tables
+from campaigns.verdicts import measure, tables
 from tests.builds import FEW_BUILDS, ONE_BUILD, draw_few_builds
 from workbench import Case, diff, run
 from workbench.cuda.kernels import KERNELS

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from campaigns.verdicts import reduced
+from campaigns.known import reduced
 from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.case.distributions import DISTRIBUTIONS

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from campaigns.foreign import unknown
+from campaigns.known import unknown
 from tests.stored import stored
 from workbench import Case, Trace, diff, run
 

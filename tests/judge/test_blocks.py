@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from campaigns.verdicts import reduced
+from campaigns.known import reduced
 from tests.stored import stored
 from workbench import Case, Refusal, Trace, Unavailable, diff
 from workbench.judge import blocks as parts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from campaigns.verdicts import reduced
+from campaigns.known import reduced
 from tests.stored import stored
 from workbench import Case, Diff, Trace, diff
 from workbench.case.stages import QUANTISED_INPUTS, before_attention, stages_of

@@ -1,0 +1,28 @@
+"""Runs of which less is known: fewer stages, or no contract."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from workbench import Trace
+from workbench.case.options import Options
+from workbench.case.stages import PROBE_SETS
+from workbench.foreign.call import run_foreign
+
+
+def reduced(trace: Trace, probes: str) -> Trace:
+    """The trace as a run with fewer probes (lean, output) would have left it."""
+    kept, again = PROBE_SETS[probes], trace.rerun
+    return replace(
+        trace,
+        stages={name: stage for name, stage in trace.stages.items() if name in kept},
+        requested=tuple(name for name in trace.requested if name in kept),
+        rerun=None if again is None else lambda case, inputs=None: reduced(again(case, inputs), probes),
+    )
+
+
+def unknown(trace: Trace, names: Sequence[str]) -> Trace:
+    """The trace as a foreign kernel would have left it that returns the stages `names` and declares nothing."""
+    case = trace.case.but(splits=None, block_q=None, block_k=None, probs_dtype=None)
+    q, k, v = (trace.inputs[name] for name in ("q", "k", "v"))
+    stages = {name: trace.stages[name] for name in names}
+    return run_foreign(lambda *_, **__: stages, case, Options(inputs=trace.inputs), name=trace.target)
