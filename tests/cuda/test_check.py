@@ -211,7 +211,7 @@ def left_out(kernel: str, file: str) -> dict[str, Fault]:
 
 @pytest.mark.parametrize(
     ("kernel", "file", "line"),
-    # a build of each kernel, and of `flash` two
+    # a build of each kernel and of rows in chunks
     [pytest.param(*one, marks=() if one[1] == "flash.py" else pytest.mark.campaign) for one in barriers()],
 )
 def test_no_barrier_can_be_left_out_unseen(kernel: str, file: str, line: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def judged(options, backend):
 
 
 @on_both
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.campaign), *[*CASES][1:]])
 def test_every_stage_is_right(name, backend):
     found = judged(CASES[name], backend)
     assert found.verdict == "rounding" and found.origins == ()
@@ -56,6 +56,7 @@ def test_every_stage_is_right_on_a_gpu(name):
     assert found.verdict == "rounding" and found.origins == ()
 
 
+@pytest.mark.campaign
 @on_both
 def test_it_multiplies_as_the_next_step_does(backend):
     """How fragments come to registers changes no bit of their products."""

@@ -36,6 +36,7 @@ def test_every_stage_is_within_its_bound(kind):
         assert not any(unwritten(stage).any() for stage in trace.stages.values())
 
 
+@pytest.mark.campaign
 def test_a_fault_is_named_at_its_stage_with_its_cause():
     """One of a zero point in test_fp8_kv.py."""
     fault = CATALOGUE["block-scales-read-swizzled"]

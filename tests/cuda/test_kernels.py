@@ -59,7 +59,7 @@ def fault_of_mine(monkeypatch):
     ("kernel", "dtype"),
     [
         ("flash", "float32"),
-        ("split_k", "float32"),
+        pytest.param("split_k", "float32", marks=pytest.mark.campaign),
         *(pytest.param("flash", dtype, marks=pytest.mark.campaign) for dtype in DTYPES if dtype != "float32"),
     ],
 )
@@ -250,7 +250,7 @@ def assert_right(case, trace):
 def in_a_campaign(kernel, shape):
     """Of split_k those of builds of their own, as it has the loops of flash; of flash one of the two float32 ones."""
     tiles = {name: SHAPES[shape].get(name) for name in ("block_q", "block_k", "dtype")}
-    own = (FLOAT32_64, FLOAT32_32, BFLOAT16) if kernel == "split_k" else (FLOAT32_64,)
+    own = (FLOAT32_64, FLOAT32_32, BFLOAT16, FLOAT16) if kernel == "split_k" else (FLOAT32_64,)
     return any(tiles == {"dtype": None} | one for one in own)
 
 

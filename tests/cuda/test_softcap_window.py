@@ -155,7 +155,8 @@ def test_the_shapes_have_rows_without_keys_and_splits_without_visible_ones():
     assert np.all(trace.stages["merge_weight"][:, :, :2] == 0)
 
 
-@pytest.mark.parametrize("kernel", ["flash", pytest.param("split_k", marks=pytest.mark.campaign)])
+@pytest.mark.campaign
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_probes_leave_the_outputs_alone_and_forget_no_slot(kernel):
     case = case_of(batch=2, heads=4, kv_heads=2, seqlen_q=50, seqlen_k=37, causal=True, softcap=2.0, window=(9, 0))
     plain, probed = (run(kernel, case, probes=probes, backend="emulator") for probes in ("output", "all"))
@@ -201,6 +202,7 @@ def test_the_kernel_on_codes_takes_neither(option, value):
     assert refusal(settle, ALL_KERNELS["fp8"], Case(**{option: value})) == message
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("fault", ["flash-softcap-after-mask", "flash-window-off-by-one"])
 def test_a_fault_shows_first_at_its_stage(fault):
     known = CATALOGUE[fault]

@@ -18,10 +18,10 @@ KERNEL = KERNELS["split_mma"]
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 DECODE = dict(heads=8, kv_heads=2, batch=2, seqlen_q=1, seqlen_k=330, head_dim=64, dtype="float16", splits=2)
-#: one build each
+FEW_DIMS = "lengths of a cache, rows and splits without keys, few dims"
+#: one build each; every switch is on in one of them
 CASES = {
-    "decode": DECODE,
-    "lengths of a cache, rows and splits without keys, few dims": dict(
+    FEW_DIMS: dict(
         heads=6, kv_heads=2, seqlen_q=9, seqlens_k=(40, 0, 7), head_dim=40, dtype="bfloat16", causal=True, splits=5,
         causal_alignment="top-left", block_k=16
     ),
@@ -30,14 +30,16 @@ CASES = {
         scale=-0.5, softcap=5.0, window=(70, 3), block_q=64, splits=3
     ),
 }  # fmt: skip
+#: besides in a campaign
+MORE = {"decode": DECODE}
 
 
 def case_of(name):
-    return Case(**CASES[name])
+    return Case(**(CASES | MORE)[name])
 
 
 @on_both
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.campaign) for name in MORE)])
 def test_every_stage_is_right(name, backend):
     case = case_of(name)
     judged = diff(run("split_mma", case, backend=backend))
@@ -47,6 +49,7 @@ def test_every_stage_is_right(name, backend):
     assert judged.verdict == "rounding" and judged.origins == ()
 
 
+@pytest.mark.campaign
 def test_products_are_those_of_the_other_kernel_on_tensor_cores():
     """Bit for bit, however queries are packed and keys are tiled; sums of a row have another order."""
     case = Case(**DECODE)
@@ -57,8 +60,9 @@ def test_products_are_those_of_the_other_kernel_on_tensor_cores():
     np.testing.assert_allclose(to_float64(split["out"]), to_float64(whole["out"]), atol=2e-3)
 
 
+@pytest.mark.campaign
 @on_both
-@pytest.mark.parametrize("stages", [STAGES, pytest.param(1, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("stages", [STAGES, 1])
 def test_neither_probes_nor_stages_of_copies_change_a_bit_of_the_output(stages, backend, monkeypatch):
     case = Case(**DECODE)
     expected = run("split_mma", case, backend=backend).stages
@@ -74,7 +78,7 @@ def test_a_watched_run_finds_nothing():
 
 
 def test_partial_results_come_from_outside():
-    case = Case(**DECODE)
+    case = case_of(FEW_DIMS)
     partials = ("partial_O", "partial_max", "partial_sum")
     judged = diff(run("split_mma", case, feed=dict.fromkeys(partials, "reference"), backend="emulator"))
     assert judged.origins == () and {"merge_weight", "out", "lse"} <= {stage.name for stage in judged}

@@ -190,6 +190,7 @@ def test_packed_heads_change_no_bit(backend):
     assert all(stage.tobytes() == apart.stages[name].tobytes() for name, stage in packed.stages.items())
 
 
+@pytest.mark.campaign
 def test_a_watched_run_of_sequences_finds_nothing():
     """What no sequence has is written by nobody, and missed by nobody."""
     assert check("flash", Case(**RAGGED, causal=True)).findings == ()

@@ -52,7 +52,7 @@ def operations(tmp_path):
     ("name", "cc"),
     [
         *(
-            pytest.param(name, (9, 0), marks=() if name in ("flash_forward", TENSOR) else pytest.mark.campaign)
+            pytest.param(name, (9, 0), marks=() if name == "flash_forward" else pytest.mark.campaign)
             for name in FUNCTIONS
             if name not in OF_HOPPER
         ),

@@ -21,7 +21,15 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "transposed"), [("flash_mma", False), ("flash_mma", True), ("flash", True)])
+@pytest.mark.parametrize(
+    ("name", "transposed"),
+    [
+        ("flash", False),
+        ("flash", True),
+        pytest.param("flash_mma", False, marks=pytest.mark.campaign),
+        pytest.param("flash_mma", True, marks=pytest.mark.campaign),
+    ],
+)
 def test_what_the_driver_is_given_runs_on_the_emulator(name, transposed, driver):
     """Every address, shape, stride and scalar is used."""
     case = Case(**CASES[name])
