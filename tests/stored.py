@@ -131,7 +131,8 @@ def asked_again(asked: Mapping[str, Any], trace: Trace) -> tuple[str, Case, Opti
     for name in ("inputs", "feed"):
         if name in options:
             options[name] = {one: arrays[one] for one in options[name]}
-    return asked["kernel"], Case(**asked["case"]), Options(**options, backend="emulator")
+    case = Case(**{**Case().as_dict(), **asked["case"]})
+    return asked["kernel"], case, Options(**options, backend="emulator")
 
 
 def today(file: str) -> Trace:
