@@ -7,7 +7,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.bench.verdicts import reduced
 from workbench.case.distributions import DISTRIBUTIONS
@@ -28,7 +27,7 @@ BIASED = [
 
 def traced(kernel: str, *faults: str, case: Case = CASE) -> Trace:
     case = case.but(splits=2 if KERNELS[kernel].splits else None)
-    return stored(kernel, case, faults=faults) if faults else run(kernel, case, backend="emulator")
+    return run(kernel, case, faults=faults, backend="emulator")
 
 
 def found(trace: Trace) -> dict[str, Bias]:
