@@ -110,15 +110,18 @@ def draw(reach: Reach) -> list[Mutant]:
 
 
 def reaching(mutant: Mutant, reach: Reach) -> list[str]:
-    """The test files that ran the line, or that ran a kernel of the file, those that ran least first."""
+    """The test files that ran the line, those that ran least first; of a kernel's source, which no test sees run, those
+    that planned its builds, those that bear its name first.
+    """
     kernel = mutant.kind.startswith("fault")
+    stem = Path(mutant.file).stem
     found = []
     for tests, files in reach.items():
         if kernel and tests.startswith(CATALOGUE_TESTS):
             continue
         if mutant.file in files if kernel else mutant.line in files.get(mutant.file, ()):
-            found.append((sum(map(len, files.values())), tests))
-    return [tests for _, tests in sorted(found)]
+            found.append((not (kernel and stem in tests), sum(map(len, files.values())), tests))
+    return [tests for *_, tests in sorted(found)]
 
 
 def tried(mutant: Mutant, tests: list[str], tree: Path, seconds: float) -> tuple[str, float]:

@@ -49,10 +49,21 @@ def test_they_are_of_what_is_planned_today() -> None:
         assert trace.case_run == planned.case, file
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize(
     "file", [*OFTEN, *(pytest.param(x, marks=pytest.mark.campaign) for x in manifest() if x not in OFTEN)]
 )
 def test_they_are_what_the_kernels_do_today(file: str) -> None:
+=======
+def test_right_scalar_kernels_do_the_same_today() -> None:
+    for file in OFTEN:
+        assert_same(today(file), read(file), file)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("file", manifest())
+def test_all_kernels_do_the_same_today(file: str) -> None:
+>>>>>>> golden
     assert_same(today(file), read(file), file)
 
 
@@ -85,11 +96,13 @@ def apart(trace: Trace, name: str, values: np.ndarray) -> float:
     return (2 + 2 * tiles + keys) * unit * size
 
 
-def test_what_is_not_stored_is_refused_with_the_command_that_adds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_what_is_not_stored_the_kernel_runs_and_a_warning_says_how_to_add_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("STORE", raising=False)
-    asked = partial(stored, "flash", Case(seqlen=3, head_dim=1, seed=1234567))
-    with pytest.raises(LookupError, match=r'no trace is stored for \{"kernel": "flash".*; to record it: STORE=1 '):
-        asked()
+    asked = partial(stored, "flash", Case(seqlen=3, head_dim=8, block_q=16, block_k=16, seed=1234567))
+    with pytest.warns(match=r'^no trace is stored for \{"kernel": "flash".*: the kernel ran. STORE=1 .* records it$'):
+        assert asked().stages["out"].shape == (1, 1, 3, 8)
     with pytest.raises(Refusal, match="unknown fault"):
         asked(faults=["none"])
 

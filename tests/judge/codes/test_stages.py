@@ -12,7 +12,12 @@ from rich.console import Console
 
 from campaigns.known import reduced
 from tests.stored import stored
+<<<<<<< HEAD
 from workbench import Case, Diff, Trace, diff
+=======
+from workbench import Case, Diff, Trace, diff, run
+from workbench.bench.verdicts import reduced
+>>>>>>> golden
 from workbench.case.stages import QUANTISED_INPUTS, before_attention, stages_of
 from workbench.floats import to_float64, ulp
 from workbench.judge.bias import second_case
@@ -30,7 +35,7 @@ PROBES = ("all", "lean", "output")
 
 @pytest.fixture(scope="module", params=["simulated", "e4m3"])
 def trace(request: pytest.FixtureRequest) -> Trace:
-    return stored("fp8", CASE.but(codes=request.param))
+    return run("fp8", CASE.but(codes=request.param), backend="emulator")
 
 
 def changed(trace: Trace, name: str, change: Callable[[np.ndarray], None]) -> Trace:
@@ -62,7 +67,8 @@ def shown(judged: Diff) -> str:
 
 def dumping(probes: str, case: Case, **options: Any) -> Trace:
     """A run with those probes, cut from one with all of them, which other tests compile, too."""
-    return reduced(stored("fp8", case, **options), probes)
+    made = stored("fp8", case, **options) if options else run("fp8", case, backend="emulator")
+    return reduced(made, probes)
 
 
 # ---- right
@@ -160,7 +166,7 @@ def test_one_code_off_is_a_bug_and_either_code_at_a_tie_is_right() -> None:
 
 
 def test_a_table_entry_that_must_be_nan_is_judged_and_not_poisoned() -> None:
-    made = stored("fp8", CASE.but(codes="e4m3"))
+    made = run("fp8", CASE.but(codes="e4m3"), backend="emulator")
     of_table = diff(made)["lut_k"].decisive
     assert of_table is not None and of_table.summary.judged == of_table.summary.size == 512
     assert np.isnan(of_table.expected[:, [127, 255]]).all()
@@ -259,7 +265,7 @@ def test_a_decoding_that_nobody_saw_is_a_term_of_the_budget() -> None:
     made = replace(made, stages={**made.stages, "scale_k": tied})
     shares = terms(made, diff(made)["scores"])
     assert sum(shares.values()) == pytest.approx(1) and shares["the decoding that nobody saw"] > 0
-    judged = diff(stored("fp8", CASE))
+    judged = diff(run("fp8", CASE, backend="emulator"))
     assert all("nobody saw" not in words for stage in judged for words in terms(judged.trace, stage))
 
 
@@ -268,7 +274,7 @@ def test_causes_are_named_before_attention_and_in_it() -> None:
     (cause,) = judged.explained.causes
     assert cause.id == "codes.unscaled-k-table" and cause.stage == "lut_k"
     assert "cause: codes are decoded without their scale (k); reproduces" in shown(judged)
-    sound = stored("fp8", CASE)
+    sound = run("fp8", CASE, backend="emulator")
     wrong = diff(replace(sound, stages={**sound.stages, "scores": sound.stages["scores"] * np.float32(CASE.scale)}))
     cause = wrong.explained.causes[0]
     assert "scale.twice" in {one.id for one in cause.members} and cause.stage == "scores"
