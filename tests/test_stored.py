@@ -49,12 +49,6 @@ def test_they_are_of_what_is_planned_today() -> None:
         assert trace.case_run == planned.case, file
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize(
-    "file", [*OFTEN, *(pytest.param(x, marks=pytest.mark.campaign) for x in manifest() if x not in OFTEN)]
-)
-def test_they_are_what_the_kernels_do_today(file: str) -> None:
-=======
 def test_right_scalar_kernels_do_the_same_today() -> None:
     for file in OFTEN:
         assert_same(today(file), read(file), file)
@@ -63,7 +57,6 @@ def test_right_scalar_kernels_do_the_same_today() -> None:
 @pytest.mark.campaign
 @pytest.mark.parametrize("file", manifest())
 def test_all_kernels_do_the_same_today(file: str) -> None:
->>>>>>> golden
     assert_same(today(file), read(file), file)
 
 

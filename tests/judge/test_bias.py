@@ -7,11 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-<<<<<<< HEAD
 from campaigns.known import reduced
-from tests.stored import stored
-=======
->>>>>>> golden
 from workbench import Case, Trace, diff, run
 from workbench.case.distributions import DISTRIBUTIONS
 from workbench.case.stages import ALGORITHMS

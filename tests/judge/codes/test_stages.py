@@ -12,12 +12,7 @@ from rich.console import Console
 
 from campaigns.known import reduced
 from tests.stored import stored
-<<<<<<< HEAD
-from workbench import Case, Diff, Trace, diff
-=======
 from workbench import Case, Diff, Trace, diff, run
-from workbench.bench.verdicts import reduced
->>>>>>> golden
 from workbench.case.stages import QUANTISED_INPUTS, before_attention, stages_of
 from workbench.floats import to_float64, ulp
 from workbench.judge.bias import second_case
