@@ -93,11 +93,12 @@ def test_of_what_is_not_stored_the_kernel_runs_and_a_warning_says_how_to_add_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("STORE", raising=False)
-    asked = partial(stored, "flash", Case(seqlen=3, head_dim=8, block_q=16, block_k=16, seed=1234567))
+    case = Case(seqlen=3, head_dim=8, block_q=16, block_k=16, seed=1234567)
+    asked = partial(stored, "flash", case, faults=["flash-lse-sign"])
     with pytest.warns(match=r'^no trace is stored for \{"kernel": "flash".*: the kernel ran. STORE=1 .* records it$'):
         assert asked().stages["out"].shape == (1, 1, 3, 8)
     with pytest.raises(Refusal, match="unknown fault"):
-        asked(faults=["none"])
+        stored("flash", case, faults=["none"])
 
 
 def test_a_stored_trace_runs_again_from_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_wrong_stage_is_the_origin_and_what_reads_it_is_not(flash: Trace) -> Non
 
 
 def test_victim_is_right_on_its_own_inputs_and_wrong_against_q_k_v() -> None:
-    judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
+    judged = diff(run("flash", CASE, faults=["flash-scale-twice"], backend="emulator"))
     assert outline(judged) == ("bug", ("scores",))
     assert judged.victims == ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc", "out", "lse")
     assert all(judged[name].verdict in ("exact", "rounding") for name in judged.victims)
@@ -144,7 +144,7 @@ def test_requested_stage_that_is_absent_is_missing_and_a_foreign_one_only_listed
 
 
 def test_stage_is_judged_from_its_nearest_dumped_ancestors() -> None:
-    faulty = stored("split_k", CASE.but(splits=3), faults=["reduce-double-counts-sum"])
+    faulty = run("split_k", CASE.but(splits=3), faults=["reduce-double-counts-sum"], backend="emulator")
     judged = diff(only(faulty, "partial_O", "partial_max", "partial_sum", "out"))
     assert judged.origins == ("out",)
     assert judged["out"].judged_from == ("partial_max", "partial_sum", "partial_O")
@@ -154,7 +154,7 @@ def test_stage_is_judged_from_its_nearest_dumped_ancestors() -> None:
 
 
 def test_lone_output_is_judged_end_to_end() -> None:
-    faulty = stored("flash", CASE, faults=["flash-no-correction"])
+    faulty = run("flash", CASE, faults=["flash-no-correction"], backend="emulator")
     judged = diff(only(faulty, "out"))
     assert judged.origins == ("out",) and judged["out"].isolated is None
     assert judged["out"].upstream == ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
@@ -220,7 +220,7 @@ def test_any_subset_of_a_clean_trace_is_clean(data: st.DataObject, flash: Trace,
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_fault_shows_at_the_first_dumped_stage_that_it_reaches(data: st.DataObject) -> None:
-    trace = stored("flash", CASE, faults=["flash-scale-twice"])
+    trace = run("flash", CASE, faults=["flash-scale-twice"], backend="emulator")
     names = data.draw(st.lists(st.sampled_from(list(trace.stages)), min_size=1, unique=True))
     judged = diff(only(trace, *names))
     after = [name for name in trace.stages if name in names and name not in ("qk",)]

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from tests.stored import stored
-from workbench import Case, Refusal, Trace, diff, load, narrowed, save
+from workbench import Case, Refusal, Trace, diff, load, narrowed, run, save
 from workbench.cli.main import commands
 from workbench.floats import to_float64
 from workbench.judge.from_statistics import allowed
@@ -39,7 +39,7 @@ def reduced(trace: Trace, *names: str) -> Trace:
 
 @pytest.fixture(scope="module", params=["flash", "split_k"])
 def trace(request: pytest.FixtureRequest) -> Trace:
-    return stored(request.param, CASE)
+    return run(request.param, CASE, backend="emulator")
 
 
 def test_those_of_a_correct_kernel_are_never_green(trace: Trace) -> None:
@@ -52,7 +52,7 @@ def test_those_of_a_correct_kernel_are_never_green(trace: Trace) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("distribution", ["normal", "large", "near-cancelling", "tiny", "zero-head"])
 def test_correct_kernels_are_within(dtype: str, distribution: str) -> None:
-    found = stored("split_k", CASE.but(dtype=dtype, distribution=distribution))
+    found = run("split_k", CASE.but(dtype=dtype, distribution=distribution), backend="emulator")
     for name in found.stages:
         what = allowed(reduced(found, name), name)
         assert not isinstance(what, str) and what.broken(of(found.stages[name])) == []

@@ -6,8 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.stored import stored
-from workbench import Case, diff
+from workbench import Case, diff, run
 from workbench.judge import usual_rules as rules
 from workbench.reference import dense
 from workbench.trace.trace import blank
@@ -168,11 +167,11 @@ def test_deviations_of_parts_add_up_to_the_largest_and_keep_a_nan():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_usual_rules_of_a_right_and_a_wrong_kernel(dtype):
     case = Case(seqlen=70, heads=2, kv_heads=1, head_dim=32, block_q=32, block_k=32, dtype=dtype, causal=True)
-    right = stored("flash", case)
+    right = run("flash", case, backend="emulator")
     expected = diff(right)["out"].propagated.expected
     names = ("assert_close", "atol 1e-2", "FlashAttention 2x")
     assert {rule.name: rule.passes for rule in rules.usual(right, expected)} == dict.fromkeys(names, True)
-    wrong = stored("flash", case, faults=["flash-no-correction"])
+    wrong = run("flash", case, faults=["flash-no-correction"], backend="emulator")
     assert {rule.name: rule.passes for rule in rules.usual(wrong, expected)} == dict.fromkeys(names, False)
     nothing = replace(right, stages={"out": blank(expected.shape, right.stages["out"].dtype)})
     assert {rule.name: rule.passes for rule in rules.usual(nothing, expected)} == dict.fromkeys(names, False)

@@ -10,7 +10,6 @@ from safetensors.numpy import save_file
 
 from tests.refusals import invoked as workbench
 from tests.refusals import refusal
-from tests.stored import stored
 from workbench import Case, Refusal, diff, load, run, save
 from workbench.case.inputs import by_name, normalised
 from workbench.case.options import Options
@@ -48,8 +47,8 @@ def test_a_run_on_a_file_is_the_run_on_its_arrays(tmp_path: Path, suffix: str) -
     path = written(tmp_path, by_name(CASE), suffix)
     case = case_of(load_inputs(path), "file", causal=True)
     assert case == CASE.but(causal=True, distribution="given")
-    made = stored("flash", case, inputs=path)
-    wanted = stored("flash", CASE.but(causal=True))
+    made = run("flash", case, inputs=path, backend="emulator")
+    wanted = run("flash", CASE.but(causal=True), backend="emulator")
     assert all(np.array_equal(made.stages[name], stage) for name, stage in wanted.stages.items())
     assert made.called_with == Options(inputs=str(path)) and made.rerun is None
     assert diff(made).verdict == "rounding"
@@ -59,10 +58,10 @@ def test_a_run_on_a_file_is_the_run_on_its_arrays(tmp_path: Path, suffix: str) -
 def test_dtypes_come_from_the_file(tmp_path: Path, dtype: str) -> None:
     arrays = by_name(CASE.but(dtype=dtype))
     path = written(tmp_path, arrays, ".safetensors")
-    made = stored("flash", case_of(load_inputs(path), "file"), inputs=path)
+    made = run("flash", case_of(load_inputs(path), "file"), inputs=path, backend="emulator")
     assert made.case.dtype == dtype and all(np.array_equal(made.inputs[x], arrays[x]) for x in INPUTS)
     # the quantiser takes float32, which holds any of them
-    assert diff(stored("fp8", case_of(load_inputs(path), "file"), inputs=path)).verdict == "rounding"
+    assert diff(run("fp8", case_of(load_inputs(path), "file"), inputs=path, backend="emulator")).verdict == "rounding"
 
 
 @pytest.mark.parametrize(
@@ -74,17 +73,17 @@ def test_codes_and_scales_from_outside_are_read_and_not_judged(tmp_path: Path, k
     given = quantised(kind)
     given["scale_k"] *= np.float32(1.25)  # another quantiser's
     path = written(tmp_path, given, ".safetensors")
-    made = stored("fp8", case_of(load_inputs(path), "file", codes=kind, **more), inputs=path)
+    made = run("fp8", case_of(load_inputs(path), "file", codes=kind, **more), inputs=path, backend="emulator")
     assert made.inputs == {} and made.put_in == QUANTISED_INPUTS
     assert all(np.array_equal(made.stages[name], given[name]) for name in QUANTISED_INPUTS)
     judged = diff(made)
     assert (judged.verdict, judged.origins, judged.loss) == ("rounding", (), None)
     assert {stage.name: stage.reason for stage in judged.not_judged} == dict.fromkeys(QUANTISED_INPUTS, "it was put in")
-    with_floats = stored("fp8", made.case, inputs={**given, **by_name(CASE)})
+    with_floats = run("fp8", made.case, inputs={**given, **by_name(CASE)}, backend="emulator")
     lost = diff(with_floats).loss
     assert lost is not None and np.abs(lost.inputs["k"]).max() > 0.1  # seen, as no kernel's error
     if kind == "simulated":
-        faulty = stored("fp8", made.case, inputs=path, faults=["v-uses-k-scale"])
+        faulty = run("fp8", made.case, inputs=path, faults=["v-uses-k-scale"], backend="emulator")
         assert diff(faulty).origin == "lut_v"
 
 
@@ -94,7 +93,7 @@ def test_float8_tensors_tell_their_format(tmp_path: Path) -> None:
         given[f"codes_{x}"] = given[f"codes_{x}"].view(ml_dtypes.float8_e5m2)
     path = written(tmp_path, given, ".safetensors")
     case = case_of(load_inputs(path), "file", scores="scalar")
-    assert case.codes == "e5m2" and diff(stored("fp8", case, inputs=path)).verdict == "rounding"
+    assert case.codes == "e5m2" and diff(run("fp8", case, inputs=path, backend="emulator")).verdict == "rounding"
     assert refusal(run, "fp8", case.but(codes="e4m3"), inputs=path) == (
         f"{path}: quantised codes are e5m2, and the case says e4m3"
     )
@@ -109,19 +108,19 @@ def test_float8_tensors_tell_their_format(tmp_path: Path) -> None:
 def test_some_inputs_may_be_codes_and_one_scale_may_serve_all_heads() -> None:
     given = by_name(CASE) | {name: x for name, x in quantised().items() if name.endswith("v")}
     given["scale_v"] = np.float32(0.01)
-    made = stored("fp8", CASE, inputs=given)
+    made = run("fp8", CASE, inputs=given, backend="emulator")
     assert made.put_in == ("scale_v", "codes_v") and made.stages["scale_v"].tolist() == [np.float32(0.01)] * 2
     judged = diff(made)
     assert judged.verdict == "rounding" and judged["codes_q"].verdict == "exact"
 
 
 def test_a_trace_gives_what_its_kernel_read(tmp_path: Path) -> None:
-    first = stored("fp8", CASE, inputs=quantised())
+    first = run("fp8", CASE, inputs=quantised(), backend="emulator")
     save(first, tmp_path / "trace.safetensors")
     again = load(tmp_path / "trace.safetensors")
     assert (again.put_in, again.inputs) == (QUANTISED_INPUTS, {}) and diff(again).verdict == "rounding"
     assert set(load_inputs(tmp_path / "trace.safetensors")) == set(QUANTISED_INPUTS)
-    save(stored("flash", CASE), tmp_path / "f.safetensors")
+    save(run("flash", CASE, backend="emulator"), tmp_path / "f.safetensors")
     found = load_inputs(tmp_path / "f.safetensors")
     assert list(found) == list(INPUTS) and all(np.array_equal(found[x], by_name(CASE)[x]) for x in INPUTS)
 
@@ -230,6 +229,6 @@ def test_what_is_neither_three_arrays_nor_a_mapping_is_refused(given: Any, got: 
 def test_a_trace_in_several_files_gives_what_its_kernel_read(tmp_path: Path) -> None:
     case = Case(seqlen=16, heads=2, head_dim=16, block_q=16, block_k=16)
     for h in range(2):
-        save(stored("flash", case, where=f"h={h}"), tmp_path / f"{h}.safetensors")
+        save(run("flash", case, backend="emulator", where=f"h={h}"), tmp_path / f"{h}.safetensors")
     for x, drawn in zip("qkv", case.inputs(), strict=True):
         assert np.array_equal(load_inputs(tmp_path)[x], drawn)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.refusals import invoked as workbench
-from tests.stored import stored
 from workbench import Case, Diff, Refusal, Trace, diff, load, run, save
 from workbench.case.box import Box, parse
 from workbench.case.options import Options
@@ -25,7 +24,7 @@ KERNELS: dict[str, Case] = {"flash": CASE, "split_k": CASE.but(splits=2), "fp8":
 def runs(request: pytest.FixtureRequest) -> tuple[Trace, Trace]:
     """A whole run, and a part of it."""
     case = KERNELS[request.param]
-    return tuple(stored(request.param, case, where=where) for where in (None, WHERE))  # type: ignore[return-value]
+    return tuple(run(request.param, case, where=where, backend="emulator") for where in (None, WHERE))  # type: ignore[return-value]
 
 
 def part(stage: np.ndarray, axes: str, bounds: dict[str, tuple[int, int]]) -> np.ndarray:
@@ -67,20 +66,23 @@ def test_a_window_is_judged_as_the_whole_run_is(runs: tuple[Trace, Trace]) -> No
 )
 def test_any_window_is_right(where: str) -> None:
     for name, case in KERNELS.items():
-        judged = diff(stored(name, case, where=where))
+        judged = diff(run(name, case, where=where, backend="emulator"))
         assert (judged.verdict, judged.origins, judged.victims) == ("rounding", (), ())
 
 
 def test_places_are_those_of_the_whole_run() -> None:
     """The kernel runs whole: a fault of one head is seen in its own window, and in no other."""
     case = Case(heads=4, seqlen=64, head_dim=32, block_q=16, block_k=16)
-    faulty = {h: diff(stored("fp8", case, faults=["scale-of-head-0"], where=f"h={h},q=32:64")) for h in (0, 3)}
+    faulty = {
+        h: diff(run("fp8", case, faults=["scale-of-head-0"], where=f"h={h},q=32:64", backend="emulator"))
+        for h in (0, 3)
+    }
     assert faulty[0].origins == () and faulty[3].origin == "lut_k"
     place = faulty[3]["lut_k"].worst(1)[0].index
     assert place["h"] == 3
-    grouped = stored("fp8", case.but(kv_heads=2), faults=["scale-of-head-0"], where="h=3,q=32:64")
+    grouped = run("fp8", case.but(kv_heads=2), faults=["scale-of-head-0"], where="h=3,q=32:64", backend="emulator")
     assert diff(grouped)["lut_k"].worst(1)[0].index["h"] == 1  # the kv head
-    wrong = diff(stored("flash", CASE, faults=["flash-causal-off-by-one"], where=WHERE))
+    wrong = diff(run("flash", CASE, faults=["flash-causal-off-by-one"], where=WHERE, backend="emulator"))
     (worst,) = wrong["scores"].worst(1)
     assert worst.index["b"] == 1 and worst.index["h"] == 3 and 15 <= worst.index["q"] < 35
     at = wrong["scores"].at(**{axis: worst.index[axis] for axis in "bhq"})
@@ -137,7 +139,7 @@ def test_foreign_kernels_and_masks_are_narrowed_too() -> None:
 def test_a_window_does_not_cut_through_a_scale_that_nobody_saw(stage: str) -> None:
     """What is in the window has another max|x|, by which a right kernel would be called wrong."""
     case = Case(batch=2, heads=2, seqlen=40, codes="simulated")
-    told = stored("fp8", case).stages
+    told = run("fp8", case, backend="emulator").stages
 
     def judged(where: str, *names: str) -> Diff:
         stages = {name: told[name] for name in (stage, *names)}
@@ -159,7 +161,7 @@ def test_a_window_does_not_cut_through_a_scale_that_nobody_saw(stage: str) -> No
 
 def test_codes_of_a_window_are_those_of_the_whole_run() -> None:
     case = Case(batch=2, heads=2, seqlen=40)
-    whole, window = (diff(stored("fp8", case, where=where)) for where in (None, "b=1,q=3:9"))
+    whole, window = (diff(run("fp8", case, where=where, backend="emulator")) for where in (None, "b=1,q=3:9"))
     one, other = (judged.truth("codes_q", b=1, q=slice(3, 9)).expected for judged in (whole, window))
     assert one is not None and other is not None and one.size and np.array_equal(one, other)
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tests.stored import stored
 from workbench import Case, Trace, diff, run
 
 CASE = Case(seqlen=24, heads=2, head_dim=16, block_q=16, block_k=16)
@@ -17,8 +16,8 @@ def attention(q, k, v, *, scale, causal):
 
 def made(kernel: str) -> Trace:
     if kernel == "box":
-        return stored("flash", CASE, where="h=1")
-    return run(attention, CASE) if kernel == "foreign" else stored(kernel, CASE)
+        return run("flash", CASE, backend="emulator", where="h=1")
+    return run(attention, CASE) if kernel == "foreign" else run(kernel, CASE, backend="emulator")
 
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k", "foreign", "box"])
@@ -37,7 +36,7 @@ def test_on_another_case_and_on_other_inputs(kernel: str) -> None:
 def test_a_kernel_on_codes_is_run_again_on_what_its_attention_read() -> None:
     from workbench.judge.codes.decoding import attention_of
 
-    trace = stored("fp8", CASE.but(codes="e4m3"))
+    trace = run("fp8", CASE.but(codes="e4m3"), backend="emulator")
     read = attention_of(trace)
     assert read.algorithm == "flash" and read.rerun is not None
     again = read.rerun(read.case.but(seed=3))
