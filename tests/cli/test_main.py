@@ -455,13 +455,6 @@ def test_check_refuses_what_it_cannot_run() -> None:
     )
 
 
-def test_sanitizer_comparison_needs_its_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    result = workbench("bench", "sanitizer")
-    assert (result.exit_code, result.stdout) == (3, "")
-    assert "the comparison needs compute-sanitizer, of the CUDA toolkit, and a GPU; one is missing" in result.stderr
-
-
 def test_help_keeps_the_lines_of_its_examples() -> None:
     assert "\n  workbench diff run.safetensors   " in workbench("--help").stdout
 
