@@ -133,7 +133,8 @@ def tried(mutant: Mutant, tests: list[str], tree: Path, seconds: float) -> tuple
     path.write_text(mutant.applied(clean))
     try:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not gpu", "-p", "no:cacheprovider", *tests]
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        paths = filter(None, (str(tree), os.environ.get("PYTHONPATH")))  # for processes that tests start
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=seconds, env=env)
         failed = [x for x in done.stdout.splitlines() if x.startswith(("FAILED", "ERROR"))]
         killed = failed[0][:200] if failed else "" if done.returncode == 0 else f"exit {done.returncode}"
