@@ -36,23 +36,22 @@ demo: $(BASE) ## find a historical Split-K bug and draw where it is (installs th
 	fi
 
 # One thread for each process: NumPy's own threads would compete with the other test processes for the same cores.
-test campaigns: export OMP_NUM_THREADS := 1
+test builds campaigns: export OMP_NUM_THREADS := 1
 # glibc keeps what is freed instead of handing each array back to the system; 32 MiB is the largest that it takes.
-test campaigns: export MALLOC_MMAP_THRESHOLD_ := 33554432
-test campaigns: export MALLOC_TRIM_THRESHOLD_ := 1073741824
+test builds campaigns: export MALLOC_MMAP_THRESHOLD_ := 33554432
+test builds campaigns: export MALLOC_TRIM_THRESHOLD_ := 1073741824
 # Without compiled files every process would rewrite the assertions of every test file, 40 of 57 seconds of collecting,
 # and every command under test would compile the package; images of containers often set this.
-test campaigns: export PYTHONDONTWRITEBYTECODE :=
+test builds campaigns: export PYTHONDONTWRITEBYTECODE :=
 test: $(FULL) ## run the tests
 	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal
 
 # Run where tests need other builds than before; without it a test compiles what is not planned itself.
-builds: export OMP_NUM_THREADS := 1
-builds: export WORKBENCH_RECORD_BUILDS := $(shell mktemp -d)
-builds: export WORKBENCH_CACHE := $(WORKBENCH_RECORD_BUILDS)/cache
 builds: $(FULL) ## run the tests and plan which builds they need: tests/builds.json
-	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal
-	@$(BIN)/python -m tests.compile_first $(WORKBENCH_RECORD_BUILDS)
+	@folder=$$(mktemp -d); \
+	WORKBENCH_RECORD_BUILDS=$$folder WORKBENCH_CACHE=$$folder/cache $(BIN)/pytest --quiet -n $(JOBS) --dist worksteal \
+	    && $(BIN)/python -m tests.compile_first $$folder; \
+	status=$$?; rm -rf $$folder; exit $$status
 
 campaigns: $(FULL) ## run what a release runs and a change does not; SAMPLE=20: a random 20 % of it, drawn by SEED=0
 	@$(BIN)/pytest --quiet -n $(JOBS) --dist worksteal -m campaign --sample $(SAMPLE) --sample-seed $(SEED) \

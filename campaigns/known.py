@@ -21,7 +21,7 @@ def reduced(trace: Trace, probes: str) -> Trace:
 
 
 def unknown(trace: Trace, names: Sequence[str]) -> Trace:
-    """The trace as a foreign kernel would have left it that returns the stages `names` and declares nothing."""
+    """The trace of a foreign kernel that returns these stages of it and declares nothing of its arithmetic."""
     case = trace.case.but(splits=None, block_q=None, block_k=None, probs_dtype=None)
     q, k, v = (trace.inputs[name] for name in ("q", "k", "v"))
     stages = {name: trace.stages[name] for name in names}

@@ -185,7 +185,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile what the tests need, in the process that hands them out."""
     config = session.config
     jobs = getattr(config.option, "numprocesses", None)
-    if not jobs or hasattr(config, "workerinput") or config.option.collectonly or not PLAN.exists():
+    recorded = RECORDED in os.environ  # what is compiled now would seem to take no time
+    if not jobs or recorded or hasattr(config, "workerinput") or config.option.collectonly or not PLAN.exists():
         return
     root = config.rootpath
     named = [str((Path.cwd() / one.partition("::")[0]).resolve().relative_to(root)) for one in config.args]

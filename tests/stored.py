@@ -78,7 +78,7 @@ def at_rest(name: str, case: Case, options: Options, *, guarded: bool = True, ag
 
 
 def question(name: str, case: Case, options: Options) -> dict[str, Any]:
-    """What tells one run from another, in JSON: of arrays their hash."""
+    """The kernel, case and options of a run as JSON, by which its file is named; arrays are given by their hashes."""
     usual, stated = Case().as_dict(), case.as_dict()
     said = {name: getattr(options, name) for name in options.given(OURS, ANY) if name != "backend"}
     return {

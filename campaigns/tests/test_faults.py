@@ -1,4 +1,4 @@
-"""The whole catalogue: every fault keeps the rules, is where it is looked for, and they are as many as bugs were."""
+"""The whole catalogue: the rules that every fault keeps, the line that a report names of it, and how many there are."""
 
 import json
 import subprocess

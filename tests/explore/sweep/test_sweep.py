@@ -212,7 +212,7 @@ def test_a_killed_worker_costs_its_cases_a_retry(
 SCRIPT = """
 import signal
 import sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs tests behind its back
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it runs in the background ignore it
 from tests.explore.sweep.test_sweep import LENGTHS
 from workbench import sweep
 sweep(sys.argv[1], LENGTHS, out=sys.argv[2], jobs=2)
