@@ -100,6 +100,7 @@ def recording(current: Any) -> Iterator[dict[Planned, dict[str, Any]]]:
     """What is compiled meanwhile: build -> its seconds and the test files that need it; `current()` names the file."""
     from workbench.cuda import build, check, run
     from workbench.cuda.emulator import launch
+    from workbench.cuda.faults.catalogue import CATALOGUE
 
     found: dict[Planned, dict[str, Any]] = {}
     specs: dict[int, tuple[Any, ...]] = {}
@@ -108,9 +109,10 @@ def recording(current: Any) -> Iterator[dict[Planned, dict[str, Any]]]:
 
     def building(file: Path, function: str, constants: Any, probes: Any, faults: Any, *, boxed: bool = False) -> Any:
         one = made(file, function, constants, probes, faults, boxed=boxed)
-        said = f"{type(constants).__module__}:{constants!r}"
-        specs[id(one)] = (file.name, function, said, (*probes,), tuple(fault.id for fault in faults), boxed)
-        kept.append(one)
+        if all(CATALOGUE.get(fault.id) is fault for fault in faults):  # the plan cannot name a test's own
+            said = f"{type(constants).__module__}:{constants!r}"
+            specs[id(one)] = (file.name, function, said, (*probes,), tuple(fault.id for fault in faults), boxed)
+            kept.append(one)
         return one
 
     def for_emulator(self: Any, *, watched: bool = False) -> Any:

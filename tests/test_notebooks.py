@@ -13,6 +13,13 @@ pytest.importorskip("ipykernel", reason="notebooks need the extra `notebooks`: i
 from tests.notebooks import SOURCES, executed  # noqa: E402
 
 notebooks = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+#: those that search or compile for most of a minute run in campaigns
+LONG = ("6-bring-your-own-kernel", "7-four-steps")
+run = pytest.mark.parametrize(
+    "source",
+    [pytest.param(x, marks=pytest.mark.campaign if x.stem in LONG else ()) for x in SOURCES],
+    ids=lambda path: path.stem,
+)
 #: digits, which differ between machines, and with them the widths of columns
 NUMBER = re.compile(r"-?\d[\d.e+-]*|\binf\b|\s+")
 ANEW = "out of date: python -m tests.notebooks"
@@ -38,10 +45,10 @@ def shown(notebook):
 
 
 def test_there_are_notebooks():
-    assert SOURCES
+    assert {*LONG} < {source.stem for source in SOURCES}
 
 
-@notebooks
+@run
 def test_every_cell_runs_and_the_ipynb_shows_the_same(source):
     fresh, kept = executed(source), committed(source)
     assert cells(kept) == cells(fresh), ANEW

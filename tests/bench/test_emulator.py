@@ -4,6 +4,9 @@ import pytest
 
 from workbench.bench.emulator import measure
 
+#: its fixture compiles in fresh processes what others have compiled, for 36 s
+pytestmark = pytest.mark.campaign
+
 TINY = {"head_dim": 8, "block_q": 16, "block_k": 16}
 
 

@@ -56,7 +56,10 @@ def streams(monkeypatch):
     return launched
 
 
-@pytest.mark.parametrize("name", ["flash", "split_k", "fp8", "flash_mma", "flash_wgmma"])
+@pytest.mark.parametrize(
+    "name",
+    ["flash", "split_k", "fp8", *(pytest.param(x, marks=pytest.mark.campaign) for x in ("flash_mma", "flash_wgmma"))],
+)
 def test_it_is_the_judged_kernel_without_probes(name, streams):
     """Right as judged; wrong on poisoned inputs, so that the bits are those of the last run; and right again."""
     case = TENSOR_CORES if name == "flash_mma" else CASE.but(dtype=KERNELS[name].dtypes[0])

@@ -83,6 +83,7 @@ def test_probes_do_not_change_a_bit_of_the_output():
     assert all(plain.stages[name].tobytes() == probed.stages[name].tobytes() for name in ("out", "lse"))
 
 
+@pytest.mark.campaign  # notebook 7 shows one
 def test_a_watched_run_finds_nothing():
     case = Case(**TWO_CONSUMERS)
     assert check("flash_wgmma", case, probes="output").findings == ()

@@ -160,7 +160,7 @@ def test_a_window_does_not_cut_through_a_scale_that_nobody_saw(stage: str) -> No
 
 
 def test_codes_of_a_window_are_those_of_the_whole_run() -> None:
-    case = Case(batch=2, heads=2, seqlen=40)
+    case = CASE.but(seqlen=40)
     whole, window = (diff(run("fp8", case, where=where, backend="emulator")) for where in (None, "b=1,q=3:9"))
     one, other = (judged.truth("codes_q", b=1, q=slice(3, 9)).expected for judged in (whole, window))
     assert one is not None and other is not None and one.size and np.array_equal(one, other)
@@ -181,11 +181,12 @@ def test_dumps_beyond_the_limit_are_refused_with_a_window_that_fits() -> None:
 
 
 def test_head_by_head_is_one_row_each() -> None:
+    tiles = ("--head-dim", "32", "--block-q", "16", "--block-k", "16")  # a build of tests above
     words = ["diff", "flash", "--batch", "2", "--heads", "2", "--seqlen", "64", "--by-head", "--probes", "acc,out"]
     done = workbench(*words)
     assert done.exit_code == 0 and "4 runs: 4 without a bug" in done.output
     assert "--where b=1:2,h=0:1,q=0:64" in done.output
-    faulty = workbench("diff", "fp8", "--heads", "3", "--fault", "scale-of-head-0", "--by-head", "--json")
+    faulty = workbench("diff", "fp8", "--heads", "3", *tiles, "--fault", "scale-of-head-0", "--by-head", "--json")
     assert faulty.exit_code == 1
     import json
 

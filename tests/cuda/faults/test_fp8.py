@@ -50,6 +50,7 @@ def test_faults_begin_at_their_own_stages(faults):
     )
 
 
+@pytest.mark.campaign
 def test_without_tables_a_wrong_scale_begins_at_the_decoded_tile():
     judged = diff(fp8_run(CASE.but(decode="direct"), faults=["v-uses-k-scale"]))
     assert judged.origins == ("dequant_v",) and not judged["dequant_v"].upstream and not judged.not_judged
@@ -114,6 +115,7 @@ def test_acc_truncated_beside_scores_from_tensor_cores_is_a_bug(monkeypatch):
     assert np.all(tight.budget <= wide.budget) and np.median(wide.budget / tight.budget) > 1.4
 
 
+@pytest.mark.campaign
 def test_partial_tile_shows_without_unwritten_memory():
     """Stale codes are those of an earlier tile: numbers, and the same ones on every run."""
     case = CASE.but(block_k=48)
@@ -128,7 +130,9 @@ def test_faults_of_quantiser_and_kernel_combine():
     assert origins(faulty) == ("codes_q", "codes_k", "codes_v", "lut_k")
 
 
-@pytest.mark.parametrize("variant", ["e4m3 mma table float32", "e5m2 mma direct float32"])
+@pytest.mark.parametrize(
+    "variant", ["e4m3 mma table float32", pytest.param("e5m2 mma direct float32", marks=pytest.mark.campaign)]
+)
 def test_without_saturation_float8_overflows(variant):
     case = Case(seqlen=64, head_dim=64, quantiser_scale="static", **VARIANTS[variant])
     faulty = fp8_run(case, faults=["no-saturation"])

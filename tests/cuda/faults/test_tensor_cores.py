@@ -64,7 +64,12 @@ WATCHED = {
 }
 
 
-@pytest.mark.parametrize("kernel", TOGETHER)
+def often(kernels, one):
+    """These kernels, of which `one` is tried with every change and the others in campaigns: a build takes 10 s."""
+    return [kernel if kernel == one else pytest.param(kernel, marks=pytest.mark.campaign) for kernel in kernels]
+
+
+@pytest.mark.parametrize("kernel", often(TOGETHER, "flash_mma"))
 def test_faults_begin_at_their_own_stages(kernel):
     case, faults = TOGETHER[kernel]
     known = [CATALOGUE[fault] for fault in faults]
@@ -73,7 +78,7 @@ def test_faults_begin_at_their_own_stages(kernel):
     assert judged.verdict == "bug" and judged.origins == tuple(stage for fault in known for stage in fault.stages)
 
 
-@pytest.mark.parametrize("kernel", WATCHED)
+@pytest.mark.parametrize("kernel", often(WATCHED, "flash_wgmma"))
 def test_what_comes_too_early_or_too_late_is_named_with_its_line(kernel):
     case, lines = WATCHED[kernel]
     found = check(kernel, case, faults=[*lines], probes="output")
@@ -82,6 +87,7 @@ def test_what_comes_too_early_or_too_late_is_named_with_its_line(kernel):
         assert any(kind == CATALOGUE[fault].finding and text in line for kind, line in named), fault
 
 
+@pytest.mark.campaign
 def test_an_empty_split_that_leaves_nothing_is_seen():
     """Four splits of three tiles: what the merge reads of the last nobody wrote."""
     fault = "split-mma-empty-split-not-written"
