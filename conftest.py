@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -59,12 +60,25 @@ def pytest_collection_finish():
 def pytest_collection_modifyitems(config, items):
     """Skip the tests marked `gpu` where there is none; leave campaigns to `make campaigns`."""
     if "campaign" not in config.option.markexpr:
-        campaigns = [item for item in items if item.get_closest_marker("campaign")]
-        config.hook.pytest_deselected(items=campaigns)
-        items[:] = [item for item in items if not item.get_closest_marker("campaign")]
+        campaigns = _campaigns(items)
+        config.hook.pytest_deselected(items=[*campaigns])
+        items[:] = [item for item in items if item not in campaigns]
     for item in items:
         if item.get_closest_marker("gpu") and gpu() is None:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))
+
+
+def _campaigns(items):
+    """The tests marked `campaign`; of a function marked `campaign(but=3)`, all but its first three cases."""
+    found, kept = {}, Counter()
+    for item in items:
+        marks = [mark.kwargs.get("but", 0) for mark in item.iter_markers("campaign")]
+        function = item.nodeid.partition("[")[0]
+        if marks and kept[function] >= min(marks):
+            found[item] = None
+        elif marks:
+            kept[function] += 1
+    return found
 
 
 @pytest.fixture

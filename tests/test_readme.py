@@ -10,6 +10,7 @@ README = (ROOT / "README.md").read_text()
 SCREENS = [
     (str(page.relative_to(ROOT)), found[2], found[3]) for page in PAGES for found in SCREEN.finditer(page.read_text())
 ]
+README_SCREENS = [page for page, *_ in SCREENS].count("README.md")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 #: digits differ between machines, whose exp and sums of NumPy's do
@@ -20,6 +21,7 @@ def without_numbers(text):
     return [re.sub(r"\s+", " ", NUMBER.sub("", line)).strip() for line in text.splitlines() if line.strip()]
 
 
+@pytest.mark.campaign(but=README_SCREENS)
 @pytest.mark.parametrize(("page", "command", "screen"), SCREENS, ids=[f"{page}: {line}" for page, line, _ in SCREENS])
 def test_screen(page, command, screen, tmp_path):
     said, code = printed(ROOT / page, command, tmp_path)
@@ -85,6 +87,7 @@ def test_reading_a_report_has_a_line_for_every_word():
     assert words <= bold
 
 
+@pytest.mark.campaign
 def test_reading_a_report_explains_every_line_of_one():
     import numpy as np
 

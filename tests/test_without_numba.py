@@ -87,6 +87,7 @@ def test_what_python_asks(folder: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -102,6 +103,7 @@ def test_what_judges_does_without(folder: Path, words: tuple[str, ...], code: in
     assert (run.returncode, said in run.stdout) == (code, True), run.stdout + run.stderr
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     "words",
     [("diff", "flash"), ("check", "mine.py:attention"), ("sweep", "flash", "--out", "flash.sqlite"), ("calibrate",)],

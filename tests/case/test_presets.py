@@ -44,6 +44,7 @@ def test_dtypes_of_presets_are_those_of_the_inputs() -> None:
     assert fields_of({"probs_dtype": "inputs"}, CASE) == {"probs_dtype": "float32"}
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_kernel_like_flash_attention_2_keeps_its_preset(dtype: str, causal: bool) -> None:

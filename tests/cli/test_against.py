@@ -205,6 +205,7 @@ def test_pictures_and_traces_of_both(tmp_path: Path) -> None:
         ).is_file()
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(
     ("words", "exit_code"),
     [

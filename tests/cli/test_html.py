@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("words", "first"),
     [

@@ -66,6 +66,7 @@ def test_the_smallest_case_is_printed_and_its_test_fails_with_the_bug_alone(tmp_
     check(source.replace(target, kernel(fixed, "1")))
 
 
+@pytest.mark.campaign
 def test_without_a_file_the_test_is_printed_and_a_document_holds_it(tmp_path: Path) -> None:
     target = kernel(tmp_path, "-1")
     document = json.loads(asked(target, "--seqlen", "4", "--head-dim", "1", "--json").stdout)

@@ -32,6 +32,7 @@ def case_of(kernel: str, **options) -> Case:  # noqa: ANN003
 # ---- kernels are clean
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(
     ("kernel", "causal"),
     [
@@ -47,6 +48,7 @@ def test_nothing_is_found_in_a_correct_kernel(kernel: str, causal: bool) -> None
         assert found.blocks >= 4 * -(-seqlen // 32)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("kernel", OURS)
 def test_nothing_is_found_in_random_cases(kernel: str) -> None:
     @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -78,6 +80,7 @@ def test_nothing_is_found_with_narrow_storage() -> None:
     assert check("flash", case_of("flash", seqlen=65, dtype="bfloat16", causal=True), probes="output").findings == ()
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("kernel", OURS)
 def test_schedules_differ_and_give_the_same_bits(kernel: str) -> None:
     found = check(kernel, case_of(kernel, seqlen=100, causal=True, heads=2), schedules=6)
@@ -212,6 +215,7 @@ def left_out(kernel: str, file: str) -> dict[str, Fault]:
     return found
 
 
+@pytest.mark.campaign(but=3)
 @pytest.mark.parametrize(
     ("kernel", "file", "line"),
     # a build of each kernel and of rows in chunks

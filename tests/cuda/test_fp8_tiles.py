@@ -35,6 +35,7 @@ def test_scales_by_hand(make):
     np.testing.assert_array_equal(scale[0, 0, :, 0], ROWS + 1)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kernel", [pytest.param("fp8", marks=pytest.mark.campaign), "fp8_mma", "fp8_wgmma"])
 def test_every_kernel_takes_them(kernel):
     trace = run(kernel, CASE.but(**TILES[kernel]), backend="emulator")

@@ -12,6 +12,7 @@ CASE = Case(heads=2, kv_heads=1, seqlen_q=20, seqlen_k=25, head_dim=8, causal=Tr
 STAGES = ["qk", "scores", "row_max", "correction", "probs", "row_sum", "acc", "out", "lse"]
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     "changes",
     [{}, {"causal": False}, {"seqlen_q": 25, "seqlen_k": 20}],

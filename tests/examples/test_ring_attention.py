@@ -22,6 +22,7 @@ def ring(folder: Path, *options: str) -> Diff:
     return diff(load_ranks(folder))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("options", [["--ranks", "2"], ["--ranks", "4", "--order", "zigzag"]], ids=["2", "4 zigzag"])
 def test_ring_attention_is_right(tmp_path: Path, options: list[str]) -> None:
     found = ring(tmp_path, *options)

@@ -48,6 +48,7 @@ def loops() -> None:
         pytest.skip(f"the interpreter of {versions} runs no loop: {error}")
 
 
+@pytest.mark.campaign(but=2)
 @runs
 @pytest.mark.parametrize("dtype", ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_its_own_fault_is_named(dtype: str) -> None:
     assert judged.origins == ("acc",) and judged.victims == ("out",)
 
 
+@pytest.mark.campaign(but=1)
 @runs
 @pytest.mark.parametrize(
     ("before", "after", "origins"),
@@ -83,6 +85,7 @@ def test_faults_are_named(tmp_path: Path, before: str, after: str, origins: tupl
     assert diff(run(f"{tmp_path / EXAMPLE.name}:attention", CASE, **ON)).origins == origins
 
 
+@pytest.mark.campaign(but=1)
 @runs
 @pytest.mark.parametrize(
     ("dtype", "causal"),
@@ -144,6 +147,7 @@ for path in map(Path, sys.argv[1:]):
 """
 
 
+@pytest.mark.campaign
 def test_without_buffers_it_is_the_kernel_without_probes(tmp_path: Path) -> None:
     """The same machine code, to the byte."""
     source = EXAMPLE.read_text()

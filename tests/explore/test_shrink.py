@@ -50,6 +50,7 @@ def boundary(found: Shrunk, name: str) -> dict[str, tuple[Any, ...]]:
     return {outcome.value: one.values(outcome) for outcome in Outcome}
 
 
+@pytest.mark.campaign
 def test_a_failure_that_comes_and_goes_with_the_length_is_shrunk_to_its_first() -> None:
     found = shrunk(lambda k, **_: k.shape[2] % 32 == 16, Case(heads=2, seqlen_q=3, seqlen_k=48, head_dim=2))
     small = found.smallest
@@ -62,6 +63,7 @@ def test_a_failure_that_comes_and_goes_with_the_length_is_shrunk_to_its_first() 
     assert "seqlen_k: fails at 16, 48; passes at 1 to 15, 17, 18, 32; not monotone" in str(found)
 
 
+@pytest.mark.campaign
 def test_a_failure_of_seven_query_heads_a_kv_head_keeps_seven() -> None:
     found = shrunk(lambda group, **_: group == 7, Case(heads=14, kv_heads=2, seqlen=9, head_dim=2, causal=True))
     small = found.smallest
@@ -81,6 +83,7 @@ def test_what_a_failure_needs_stays() -> None:
     assert boundary(found, "causal")["passes"] == (False,)
 
 
+@pytest.mark.campaign
 def test_another_cause_at_smaller_lengths_is_not_taken_for_it() -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Stages:
         stages = {**attention(q, k, v, scale=scale, causal=causal, bug=lambda **_: k.shape[2] > 7)}
@@ -92,6 +95,7 @@ def test_another_cause_at_smaller_lengths_is_not_taken_for_it() -> None:
     assert found.smallest.seqlen_k == 8 and boundary(found, "seqlen_k")["fails otherwise"] == tuple(range(1, 8))
 
 
+@pytest.mark.campaign
 def test_another_first_wrong_stage_is_not_taken_for_it() -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Stages:
         stages = {**attention(q, k, v, scale=scale, causal=causal, bug=lambda **_: True)}
@@ -102,6 +106,7 @@ def test_another_first_wrong_stage_is_not_taken_for_it() -> None:
     assert shrink(diff(run(kernel, Case(seqlen=9, head_dim=2)))).smallest.seqlen_q == 5
 
 
+@pytest.mark.campaign
 def test_an_error_that_reaches_no_output_is_not_taken_for_one_that_does() -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Stages:
         stages = {**attention(q, k, v, scale=scale, causal=causal, bug=lambda **_: False)}
@@ -124,6 +129,7 @@ def test_a_nan_that_nothing_explains_stays_a_nan() -> None:
     assert found.smallest.seqlen_k == 3 and "nothing explains it" in str(found)
 
 
+@pytest.mark.campaign
 def test_a_failure_in_some_runs_is_judged_by_the_majority() -> None:
     calls: Counter[int] = Counter()
 

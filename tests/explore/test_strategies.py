@@ -30,6 +30,7 @@ def test_awkward_values_are_finite_numbers_of_the_dtype(dtype):
     holds()
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_kind_of_awkward_value_is_drawn(dtype):
     info = ml_dtypes.finfo(DTYPES[dtype])
@@ -84,6 +85,7 @@ def test_tensors_shrink_to_zeros_and_have_every_structure():
     assert np.all(np.count_nonzero(hot["q"], axis=-1) == 1)
 
 
+@pytest.mark.campaign(but=3)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_cases_of_every_feature_are_drawn_and_shrink_to_the_plainest(feature):
     @settings(max_examples=5, deadline=None)

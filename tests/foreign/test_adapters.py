@@ -96,6 +96,7 @@ CASES = {
 ALL = [(target, case) for target, cases in CASES.items() for case in cases]
 
 
+@pytest.mark.campaign(but=12)
 @pytest.mark.parametrize(("target", "case"), ALL, ids=[f"{target} {n}" for n, (target, _) in enumerate(ALL)])
 def test_what_a_function_takes_it_is_given(target: str, case: Case) -> None:
     judged = diff(run(target, case, device="cpu"))

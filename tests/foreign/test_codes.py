@@ -61,6 +61,7 @@ def given_floats(kind: str, *names: str, **faults: float) -> Callable[..., Any]:
     return kernel
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [given_codes, given_floats])
 def test_a_kernel_that_tells_decoded_v_and_out(make: Callable[..., Any], kind: str) -> None:
@@ -83,6 +84,7 @@ def test_what_was_given_is_not_judged_and_what_was_not_is_upstream() -> None:
     assert untold["out"].judged_from == ("dequant_v",)
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_a_kernel_that_tells_out_alone(kind: str, dtype: type) -> None:
@@ -275,6 +277,7 @@ def test_a_split_k_kernel_on_codes_is_judged_in_all_its_stages() -> None:
     assert bounds.trace.algorithm == "fp8_split_k" and bounds.verdict == "rounding"
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_decoded_without_its_scale_is_named_where_nobody_gave_the_scale(kind: str) -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:

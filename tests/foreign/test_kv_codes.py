@@ -72,6 +72,7 @@ def without_q(names: Collection[str]) -> bool:
     return not any(name.endswith("_q") for name in names)
 
 
+@pytest.mark.campaign(but=4)
 @pytest.mark.parametrize(
     "names", [("dequant_k", "dequant_v", "qk", "out"), ("dequant_v", "out"), ("out",)], ids=",".join
 )
@@ -102,6 +103,7 @@ def test_q_is_read_as_it_is() -> None:
     assert judged.origins == ("qk",) and judged["dequant_k"].verdict == "exact"
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_at_its_stage_with_its_cause(fault: str) -> None:
     kind, by = ("int8", "token") if fault == "scales-of-k" else ("int4", "block")

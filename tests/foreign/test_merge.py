@@ -109,6 +109,7 @@ def said(judged: Diff) -> dict[str, str]:
     }
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("merge", [takes_natural_for_base2, doubles_the_second])
 def test_all_outputs_say_rank(merge: Any) -> None:
     judged = diff(run(merge, CASE))

@@ -51,6 +51,7 @@ def assert_same(found: beside.Beside, expected: beside.Beside) -> None:
         np.testing.assert_array_equal(found.bits_lost[name], bits)
 
 
+@pytest.mark.campaign(but=2)
 def test_with_the_verdicts_or_after_them_they_are_the_same(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
     together, after = diff(trace, report=True), diff(trace)

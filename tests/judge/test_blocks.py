@@ -52,6 +52,7 @@ def assert_same(found: Comparison | None, expected: Comparison | None) -> None:
     np.testing.assert_array_equal(found.elements.state, expected.elements.state)
 
 
+@pytest.mark.campaign(but=4)
 @pytest.mark.parametrize("limit", [300, 1000])
 def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = parts.comparisons(trace, list(trace.stages), "cpu")

@@ -62,6 +62,7 @@ def test_the_reference_agrees_with_the_referee(name, enter):
             np.testing.assert_allclose(made[stage], right[stage], rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.campaign(but=12)
 @pytest.mark.parametrize("enter", ["first", "last"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", FIELDS)
@@ -128,6 +129,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.campaign(but=3)
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_found_at_their_stage(name):
     fields, changes, stage = FAULTS[name]

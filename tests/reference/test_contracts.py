@@ -126,6 +126,7 @@ def test_rows_without_keys_hold_what_is_declared(name: str, field: str, value: f
     assert judged(same, case=case, **{field: value}).origins == (name,)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("value", [np.nan, 7.0])
 def test_rows_without_keys_may_hold_anything_where_that_is_declared(value: float) -> None:
     """They are not judged, which is said; all others are."""

@@ -110,6 +110,7 @@ def test_any_set_of_replaced_stages(data):
     assert changed(before, forward(run, given=substitutes)) == readers(run, name, set(substitutes))
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("run", RUNS)
 def test_a_nan_in_any_slot_is_read_by_someone(run):
     trace = forward(run)

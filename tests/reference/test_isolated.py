@@ -68,6 +68,7 @@ def test_isolated_budgets_are_narrow(trace: Trace, capped: Trace) -> None:
         assert in_ulps.size and np.median(in_ulps) <= NARROW[stage.name], stage.name
 
 
+@pytest.mark.campaign(but=4)
 @pytest.mark.parametrize("stage", list(stages_of("split_k")))
 def test_an_error_just_beyond_the_budget_is_caught_and_one_just_within_is_not(trace: Trace, stage: str) -> None:
     caught_beyond_and_not_within(trace, stage)

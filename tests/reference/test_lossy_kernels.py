@@ -41,6 +41,7 @@ def largest(found: Diff) -> dict[str, float]:
 # -------------------------------------------------------------------------------------------------------------- products
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("dtype", SIXTEEN)
 def test_accumulators_of_16_bits(dtype: str, fused: bool) -> None:
@@ -69,6 +70,7 @@ def test_a_tensor_core_rounds_its_16_bit_accumulator_once_a_block() -> None:
     assert judged(Style(qk=accumulated(dtype, fused=True)), case, ("qk",), **narrow(dtype)).origins == ("qk",)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("truncated", [True, False])
 @pytest.mark.parametrize(("precision", "terms"), [("tf32", 1), ("tf32x3", 3)])
 def test_operands_in_tf32(precision: str, terms: int, truncated: bool) -> None:
@@ -87,6 +89,7 @@ def test_operands_in_tf32(precision: str, terms: int, truncated: bool) -> None:
         assert judged(style, **PLAIN | {"input_precision": "tf32x3"}).origins[0] == "qk"
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("nearest", [True, False])
 @pytest.mark.parametrize("generation", ["ampere", "hopper"])
 def test_float32_attention_on_tensor_cores(generation: str, nearest: bool) -> None:
@@ -118,6 +121,7 @@ def test_float32_probs_in_tf32_meet_16_bit_values(dtype: str) -> None:
     assert judged(style, case, **PLAIN).origins == ("acc",)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", SIXTEEN)
 def test_q_that_is_scaled_and_rounded_before_the_product(dtype: str) -> None:
     style, seen = Style(scale_q=dtype, probs_dtype=dtype), 0.0
@@ -135,6 +139,7 @@ def test_q_that_is_scaled_and_rounded_before_the_product(dtype: str) -> None:
 # -------------------------------------------------------------------------------------------------------------------- exp
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_exponential_of_degree_3(dtype: str) -> None:
     style, said = Style(exp2=cubic_exp2, probs_dtype=dtype), narrow(dtype, exp_ulps=800.0, exp_floor=-127)
@@ -150,6 +155,7 @@ def test_an_exponential_of_degree_3(dtype: str) -> None:
     assert "exp_ulps" in explained(traced(style, case, ENDS))
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_an_exponential_with_a_floor(dtype: str) -> None:
     style = Style(floor=-127.0, probs_dtype=dtype)
@@ -240,6 +246,7 @@ EXACT = CASE.but(distribution="exact", scale=0.0625, head_dim=16, input_std=1.0)
 PEAKED = [CASE.but(distribution="peaked", seed=seed, input_std=3.0) for seed in range(4)]
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("merge", "pieces"), [(_two_pass, 1), (_combine, 4), (_one_after_the_other, 6), (_ring, 4), (_ring, 6)]
 )

@@ -90,6 +90,7 @@ def _right(trace: Trace) -> bool:
 # ------------------------------------------------------------------------------- FlashAttention-2's exponential and units
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("argument", ["difference", "fma"])
 @pytest.mark.parametrize("units", ["natural", "log2", "raw"])
 def test_scores_of_all_units_and_both_arguments_of_exp(units: str, argument: str) -> None:
@@ -195,6 +196,7 @@ def test_splits_of_keys_that_are_no_whole_tiles() -> None:
     assert "partial_max" in judged(style, **PLAIN | {"split_bounds": (0, 32, 40, 72)}, names=partials).origins
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("order", ["descending", [2, 0, 4, 1, 3]])
 def test_rows_visit_tiles_in_the_order_that_is_declared(order: Any) -> None:
     for case in (CASE, CAUSAL):
@@ -240,6 +242,7 @@ def test_splits_without_a_visible_key_may_be_skipped() -> None:
 # ------------------------------------------------------------------------------------------------- sums, masks and zeros
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_sum_of_either_probs_where_it_is_not_declared(dtype: str) -> None:
     cast = {"probs_dtype": dtype, "probs_rounding": "nearest"}
@@ -254,6 +257,7 @@ def test_a_sum_of_either_probs_where_it_is_not_declared(dtype: str) -> None:
     assert explained(wrong) == {"row_sum_of_cast"}
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("sentinel", [-1e9, -1e30])
 def test_a_mask_may_add_its_sentinel(sentinel: float) -> None:
     said = {"mask_sentinel": sentinel}
@@ -283,6 +287,7 @@ def test_half_a_sentinel_is_masked_and_less_is_not() -> None:
     assert diff(replace(trace, stages={**trace.stages, "scores": scores}, rerun=None)).origins[0] == "scores"
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(
     ("what", "dtype"),
     [

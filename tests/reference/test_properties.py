@@ -54,6 +54,7 @@ def test_adding_a_number_to_every_score_shifts_lse_and_leaves_out(attention, cas
     assert_close(shifted["out"], plain["out"])
 
 
+@pytest.mark.campaign(but=4)
 @quick
 @given(case=cases, data=st.data())
 def test_the_order_of_the_keys_does_not_matter(attention, case, data):
@@ -65,6 +66,7 @@ def test_the_order_of_the_keys_does_not_matter(attention, case, data):
     assert_close(permuted["lse"], plain["lse"])
 
 
+@pytest.mark.campaign(but=4)
 @quick
 @given(case=cases)
 def test_a_row_attends_to_its_visible_keys_only(attention, case):

@@ -110,6 +110,7 @@ def only(trace: Trace, *names: str) -> Trace:
 DUMPS = [("qk", "capped", "scores", "out", "lse"), ("out", "lse"), ("capped",), ("scores",), ("qk", "scores"), ("out",)]
 
 
+@pytest.mark.campaign(but=12)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("softcap", CAPS)
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def table_of(lines):
 # --- widths
 
 
+@pytest.mark.campaign(but=16)
 @pytest.mark.parametrize("full", [False, True], ids=["short", "full"])
 @pytest.mark.parametrize("terminal", [False, True], ids=["plain", "terminal"])
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])

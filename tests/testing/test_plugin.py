@@ -156,6 +156,7 @@ def test_a_failure_that_is_expected_to_stay_is_none(pytester):
     result.stdout.no_re_match_line(".*bug in lse.*")
 
 
+@pytest.mark.campaign
 def test_workers_of_xdist_tell_theirs(pytester):
     pytester.makepyfile(SUITE + SUSPICIOUS)
     result = pytester.runpytest_subprocess(

@@ -28,6 +28,7 @@ def parts(trace: Trace, *windows: str) -> dict[str, Trace]:
     return {window: narrowed(trace, parse(window, trace.case)) for window in windows}
 
 
+@pytest.mark.campaign(but=4)
 @pytest.mark.parametrize(
     "windows",
     [

@@ -16,6 +16,7 @@ TRUNCATING = TensorCore(16, 2, "toward-zero", "toward-zero", None)
 F16 = "mma_m16n8k16_f16"
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("name", ptx.MMA_TYPES)
 def test_the_emulators_tensor_cores_are_as_declared(name):
     """On fp8 c comes last, and two products of 16 are interleaved along k."""
@@ -23,6 +24,7 @@ def test_the_emulators_tensor_cores_are_as_declared(name):
     assert accumulation.measure(name, probe_mma.multiply_on(on_emulator)) == expected
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(
     ("name", "pair"),
     [(F16, pair) for pair in ((16, 2), (8, 1), (4, 0), (1, 0), (8, -1), (16, -10), (16, 9))]

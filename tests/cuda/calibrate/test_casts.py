@@ -13,6 +13,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 RIGHT = Cast("nearest-even", flushes=False, overflow="infinity", infinity="infinity", nan="nan")
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("name", casts.CONVERSIONS)
 def test_the_emulators_casts_do_what_they_promise(name):
     conversion = casts.CONVERSIONS[name]

@@ -31,6 +31,7 @@ INSTRUCTIONS = {
 }
 
 
+@pytest.mark.campaign
 def test_the_emulator_is_measured_as_it_is_made():
     measured = calibrate.measure("emulator")
     assert (measured.backend, measured.device) == ("emulator", "emulator")

@@ -119,6 +119,7 @@ def differing(name: str, multiply: Multiply) -> list[str]:
     return [one.question for one, m, p in zip(sums, measured, predicted, strict=True) if m != p]
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(
     "pair",
     [(16, 2), *(pytest.param(pair, marks=pytest.mark.campaign) for pair in ((8, 1), (4, 0), (16, -10)))],

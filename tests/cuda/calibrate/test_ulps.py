@@ -125,6 +125,7 @@ def zero_from_50(x):
     return math.exp(x) if x < float32(50) else float32(0)
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("value", [nan_from_50, infinite_from_50, zero_from_50], ids=["nan", "inf", "zero"])
 @pytest.mark.parametrize("name", ["exp", "fast_exp"])
 def test_a_wrong_class_is_an_infinite_error(name, value):

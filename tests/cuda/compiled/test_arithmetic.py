@@ -48,6 +48,7 @@ def operations(tmp_path):
     return count
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "cc"),
     [

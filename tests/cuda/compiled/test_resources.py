@@ -62,6 +62,7 @@ def test_largest_blocks_on_codes_link():
         assert shared_of(log) == constants.shared_bytes
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "tiles"),
     [

@@ -69,6 +69,7 @@ def test_variant_compiles_and_links(name, dtype, probed, other):
     assert_compiles_and_links(name, Constants(**SMALL, dtype=dtype), probed, other)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("constants", "probed", "other"),
     # each costs seconds: every other one with its probes, the default among them
@@ -87,6 +88,7 @@ def test_variant_on_codes_compiles_and_links(constants, probed, other):
     assert ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in ptx) == (constants.scores == "mma")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("constants", "probed", "other"),
     [
@@ -210,6 +212,7 @@ SWITCHED = (
 )
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "constants"),
     [pytest.param(*one, marks=campaign_but_first(i)) for i, one in enumerate(SWITCHED)],

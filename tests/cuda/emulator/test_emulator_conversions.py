@@ -111,6 +111,7 @@ def check(source, values):
 ENDS = [0.0, 0.5, 1.0, 1.5, 2.5, 126.5, 127.5, 2.0**23, 2.0**31, 2.0**32, 2.0**52, 2.0**63, 2.0**64, 1e38]
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("source", [np.float32, np.float64], ids=["float32", "float64"])
 def test_floats_out_of_range_give_the_nearest_end(source):
     near = [float(np.nextafter(source(end), source(side))) for end in ENDS for side in (-math.inf, math.inf)]

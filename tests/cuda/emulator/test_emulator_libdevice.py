@@ -76,6 +76,7 @@ def check(dtype, out, right):
     np.testing.assert_allclose(out, right, rtol=8 * np.finfo(dtype).eps, atol=0)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(("suffix", "dtype"), [("f", np.float32), ("", np.float64)], ids=["float32", "float64"])
 def test_functions_of_libdevice(emulate, kernel_of, suffix, dtype):
     names = [f"{name}{suffix}" for name in (*LIBDEVICE, *PAIRS)]

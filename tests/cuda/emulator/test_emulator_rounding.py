@@ -157,6 +157,7 @@ def hard(dtype):
     return [*sizes, *(-size for size in sizes), math.nan]
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 def test_hard_cases(dtype):
     values = hard(dtype)

@@ -119,6 +119,7 @@ def first():
     return attention({})
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_a_correct_kernel_gives_the_same_bits_under_every_schedule(first, schedule):
     _, out, scores = attention(schedule)

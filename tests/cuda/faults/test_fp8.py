@@ -37,6 +37,7 @@ def first_difference(faulty, sound):
     return next(name for name in STAGES if faulty.stages[name].tobytes() != sound.stages[name].tobytes())
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("faults", FAULTS, ids=lambda faults: faults[0])
 def test_faults_begin_at_their_own_stages(faults):
     """A stage is judged from those that were dumped before it: what comes after a fault is a victim."""
@@ -81,6 +82,7 @@ def test_zero_point_127_is_named_by_the_command():
     assert (done.exit_code, found["verdict"], found["origins"]) == (1, "bug", ["lut_k"])
 
 
+@pytest.mark.campaign
 def test_acc_truncated_beside_scores_from_tensor_cores_is_a_bug(monkeypatch):
     """By the lean of its errors; by their size alone under a contract that says of both sums alike that either may
     truncate.
@@ -141,6 +143,7 @@ def test_without_saturation_float8_overflows(variant):
     assert first_difference(faulty, fp8_run(case)) == "codes_q"
 
 
+@pytest.mark.campaign
 def test_a_stage_moved_by_one_bit_is_outside_somewhere():
     """The bounds of exact stages are exact, and no bound is so wide that a moved stage fits."""
     trace = fp8_run(CASE)

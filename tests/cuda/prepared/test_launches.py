@@ -21,6 +21,7 @@ CASES = {
 }
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("name", "transposed"),
     [

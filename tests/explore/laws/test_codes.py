@@ -74,6 +74,7 @@ def of(name: str, scale_of: str, scaling: str = "dynamic", wrong: str = "", **ch
 BLOCKS = [(name, scale_of) for name, form in FORMATS.items() for scale_of in form.scales if scale_of != "head"]
 
 
+@pytest.mark.campaign(but=6)
 @pytest.mark.parametrize("scaling", ["dynamic", "static"])
 @pytest.mark.parametrize(("name", "scale_of"), BLOCKS)
 def test_a_right_kernel_keeps_the_laws_whatever_shares_a_scale(name: str, scale_of: str, scaling: str) -> None:
@@ -84,6 +85,7 @@ def test_a_right_kernel_keeps_the_laws_whatever_shares_a_scale(name: str, scale_
     ]
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(
     ("name", "wrong", "broken"),
     [

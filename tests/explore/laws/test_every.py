@@ -44,6 +44,7 @@ def of(function: Callable[..., Any], name: str) -> Subject:
     return subject(function, CASES[name], **({"contract": EXACT} if name == "exact-inputs" else {}))
 
 
+@pytest.mark.campaign(but=10)
 @pytest.mark.parametrize("name", BREAKERS)
 def test_a_right_kernel_keeps_a_law_and_a_wrong_one_breaks_it(name: str) -> None:
     assert held_to(LAWS[name], of(attention, name)).held is True

@@ -59,6 +59,7 @@ def kernel(case: Case, wrong: str = "") -> Callable[..., Any]:
     return made(wrong)
 
 
+@pytest.mark.campaign(but=5)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_goes_wrong_breaks_its_laws(wrong: str) -> None:
     case = SHOWS[wrong]
@@ -66,6 +67,7 @@ def test_what_goes_wrong_breaks_its_laws(wrong: str) -> None:
         assert held_to(LAWS[name], subject(kernel(case, wrong), case)).held is False, name
 
 
+@pytest.mark.campaign(but=3)
 @pytest.mark.parametrize(
     ("function", "case", "asked"),
     [

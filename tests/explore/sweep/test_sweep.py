@@ -253,6 +253,7 @@ def test_ctrl_c_waits_for_no_case(tmp_path: Path) -> None:
     assert not [*(tmp_path / "tmp").iterdir()] and 4 < rows_in(out) < len(LENGTHS)
 
 
+@pytest.mark.campaign
 def test_a_process_that_is_lost_again_and_again_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "LIVES", 2)  # to start a process takes a second or two
     (tmp_path / "k").mkdir()
@@ -338,6 +339,7 @@ def test_what_the_machine_lacks_is_no_row(tmp_path: Path, pool: Executor) -> Non
     assert load_sweep(tmp_path / "s.sqlite").rows == ()
 
 
+@pytest.mark.campaign
 def test_kernels_of_ours_with_a_fault_that_no_line_of_some_builds_has(tmp_path: Path, pool: Executor) -> None:
     cases = [
         Case(seqlen=n, head_dim=8, block_q=16, block_k=16, causal=c) for n in (15, 16, 20, 33) for c in (0 > 1, True)

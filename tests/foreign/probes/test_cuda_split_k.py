@@ -61,6 +61,7 @@ def on_cpu(example: Any, on_host: Callable[..., Path], launch_on_host: Callable[
     return made
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("case", CASES, ids=["float32", "float16"])
 def test_on_the_cpu_it_is_right_and_its_fault_is_found(on_cpu: Callable[..., Any], case: Case) -> None:
     right, wrong = (diff(run(on_cpu(*defines), case)) for defines in ((), ("COUNTS_SUM_TWICE",)))
@@ -71,6 +72,7 @@ def test_on_the_cpu_it_is_right_and_its_fault_is_found(on_cpu: Callable[..., Any
     assert all(plain.stages[name].tobytes() == right.trace.stages[name].tobytes() for name in OUTPUTS)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("cc", ARCHITECTURES, ids=lambda cc: "sm_{}{}".format(*cc))
 def test_without_the_macro_the_cubin_is_that_of_the_source_without_probes(
     example: Any, monkeypatch: pytest.MonkeyPatch, cc: tuple[int, int]

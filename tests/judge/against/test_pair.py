@@ -47,6 +47,7 @@ PARTS_AT = {
 }
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(("fault", "stage"), PARTS_AT.items())
 def test_a_fault_of_split_k_shows_where_flash_has_the_same_stage(flash: Diff, fault: str, stage: str) -> None:
     broken = judged("split_k", CASE, fault)

@@ -144,6 +144,7 @@ def test_where_nobody_told_a_format_what_was_not_decoded_is_the_input(trace: Tra
     assert {x.dtype for x in made.inputs.values()} == {np.dtype(np.float32)} and made.input_errors == {}
 
 
+@pytest.mark.campaign(but=8)
 @pytest.mark.parametrize("codes", ["simulated", "e4m3"])
 @pytest.mark.parametrize("moved", [("q",), ("k",), ("q", "k"), ("v",), ("q", "k", "v")], ids="".join)
 @pytest.mark.parametrize("stages", [ALL, ("acc", "out", "lse"), ("out", "lse")], ids="-".join)

@@ -79,6 +79,7 @@ def test_a_right_run_has_every_stage_in_data_flow_order(trace: Trace) -> None:
     assert {"scale_q", "codes_q", "codes_k", "codes_v", "dequant_k", "dequant_v", "row_max"} <= set(exact)
 
 
+@pytest.mark.campaign(but=5)
 @pytest.mark.parametrize("probes", PROBES)
 @pytest.mark.parametrize("distribution", ["outlier-channels", "zero-head", "tiny", "peaked", "near-cancelling"])
 def test_a_right_run_is_right_whatever_was_dumped(probes: str, distribution: str) -> None:
@@ -189,6 +190,7 @@ def test_one_bit_more_in_a_decoded_input_is_a_bug_without_a_table_too() -> None:
         assert diff(moved)[name].verdict == "bug"
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("codes", ["e4m3", "e5m2"])
 @pytest.mark.parametrize("probes", PROBES)
 def test_codes_that_are_nan_or_infinite_poison_what_reads_them(codes: str, probes: str) -> None:
@@ -202,6 +204,7 @@ def test_codes_that_are_nan_or_infinite_poison_what_reads_them(codes: str, probe
 # ---- what is missing
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("gone", [("scale_k",), ("codes_k",), ("scale_k", "codes_k"), QUANTISED_INPUTS], ids="-".join)
 def test_codes_and_scales_that_were_not_given_are_computed_from_the_inputs(trace: Trace, gone: tuple[str, ...]) -> None:
     judged = diff(without(trace, *gone))

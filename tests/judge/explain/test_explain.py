@@ -31,6 +31,7 @@ NAMED = [
 ]
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(("bug", "case", "cause", "stage"), NAMED, ids=[row[0] for row in NAMED])
 def test_a_bug_is_named_at_its_stage_and_proved(bug: str, case: Case, cause: str, stage: str) -> None:
     found = judged((bug,), case).explain(20)
@@ -70,6 +71,7 @@ def test_two_bugs_are_named_each_at_its_stage() -> None:
     assert "scale.twice" in ids(found)[0] and "softmax.correction-missing-in-row_sum" in ids(found)[1]
 
 
+@pytest.mark.campaign
 def test_two_bugs_are_named_together_from_out_and_lse() -> None:
     (cause,) = judged(("scale-twice", "lse-base-2"), SMALL, dump=False).explain(120).causes
     assert {"scale.twice", "output.lse-base-2"} == {*cause.id.split(" + ")}

@@ -18,6 +18,7 @@ from workbench.trace.trace import Trace
 # --- where
 
 
+@pytest.mark.campaign(but=4)
 @pytest.mark.parametrize(
     ("name", "mask", "text"),
     [

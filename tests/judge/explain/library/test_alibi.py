@@ -48,6 +48,7 @@ WRONG = {
 }
 
 
+@pytest.mark.campaign(but=4)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_another_bias_is_named(wrong):
     case, alibi = WRONG[wrong]

@@ -55,6 +55,7 @@ def kernel(group: Callable[[np.ndarray], np.ndarray], of_max: bool, of_sum: bool
     return attention
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize(("of_max", "of_sum"), [(True, False), (False, True)], ids=["max", "sum"])
 def test_lanes_that_are_not_put_together_are_named(name: str, of_max: bool, of_sum: bool) -> None:

@@ -73,6 +73,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("wrong", FAULTS)
 def test_a_fault_is_named(wrong):
     assert f"pages.{wrong}" in named(CASE, FAULTS[wrong])

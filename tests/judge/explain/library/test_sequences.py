@@ -103,6 +103,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.campaign(but=4)
 @pytest.mark.parametrize("wrong", FAULTS)
 def test_a_fault_is_named(wrong):
     assert f"sequences.{wrong}" in named(*FAULTS[wrong])

@@ -28,6 +28,7 @@ TERMS = {
 }
 
 
+@pytest.mark.campaign(but=3)
 @pytest.mark.parametrize("wrong", LOGITS)
 def test_other_logits_are_named_where_sinks_enter_last(wrong):
     assert f"sinks.{wrong}" in named(CASE, {"sinks": LOGITS[wrong]})
