@@ -69,11 +69,15 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _campaigns(items):
-    """The tests marked `campaign`; of a function marked `campaign(but=3)`, all but its first three cases."""
+    """The tests marked `campaign`; of a function marked `campaign(but=3)`, all but its first three cases, and all those
+    on a GPU.
+    """
     found, kept = {}, Counter()
     for item in items:
         marks = [mark.kwargs.get("but", 0) for mark in item.iter_markers("campaign")]
         function = item.nodeid.partition("[")[0]
+        if any(marks) and item.get_closest_marker("gpu"):
+            continue
         if marks and kept[function] >= min(marks):
             found[item] = None
         elif marks:

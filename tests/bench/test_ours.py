@@ -76,6 +76,7 @@ def test_it_is_the_judged_kernel_without_probes(name, streams):
     assert streams == [7] * len(KERNELS[name].functions) * 3
 
 
+@pytest.mark.campaign
 def test_faults_are_timed_with_the_kernel(streams):
     faults = ["flash-no-correction"]
     judged = run("flash", CASE, faults=faults, backend="emulator").stages

@@ -13,6 +13,7 @@ from workbench import Case, diff, run
 from workbench.explore.strategies import cases
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("kernel", "examples", "drawn"),
     [

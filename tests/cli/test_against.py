@@ -90,6 +90,7 @@ def test_a_bug_of_target_exits_with_1_though_they_do_not_part() -> None:
     assert found["b"]["faults"] == found["a"]["faults"] == ["reduce-double-counts-sum"]
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("flag", "value", "field"),
     [("--against-splits", 4, "splits"), ("--against-block-k", 32, "block_k"), ("--against-block-q", 32, "block_q")],

@@ -158,11 +158,11 @@ def test_a_fault_brings_the_options_that_it_needs() -> None:
 
 
 def test_out_holds_pictures_and_a_trace_that_can_be_judged_again(tmp_path: Path) -> None:
-    result = workbench(*FAULTY, "--out", str(tmp_path / "o"))
+    result = workbench(*FAULTY, "--probes", "merge_weight,merge_sum,out", "--out", str(tmp_path / "o"))
     assert result.exit_code == 1
     names = sorted(path.name for path in (tmp_path / "o").iterdir())
     kinds = ("histogram", "errors", "heatmap")
-    assert {"overview.png", "cancellation.png", *(f"13-merge_weight-{kind}.png" for kind in kinds)} <= set(names)
+    assert {"overview.png", "cancellation.png", *(f"01-merge_weight-{kind}.png" for kind in kinds)} <= set(names)
     again = workbench("diff", str(tmp_path / "o" / "trace.safetensors"), "--json")
     assert again.exit_code == 1 and json.loads(again.stdout)["origin"] == "merge_weight"
 

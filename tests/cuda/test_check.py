@@ -153,6 +153,7 @@ TOGETHER = (
 ALONE = tuple((id,) for id in LINES if not any(id in ids for ids in TOGETHER))
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     "ids",
     [*TOGETHER, *(pytest.param(ids, marks=pytest.mark.campaign) for ids in ALONE)],

@@ -72,6 +72,7 @@ def test_of_switches_that_any_of_bring_a_fault_back_that_is_named_which_it_needs
     assert "only with softcap; got softcap=None." in refusal(plan, "flash", Case(**BASE), options)
 
 
+@pytest.mark.campaign
 def test_a_fault_of_a_launch_that_does_not_run_is_no_matter():
     """Fed with what is right, the rest of a faulty kernel shows that it is not to blame."""
     case = Case(**BASE, splits=2)

@@ -87,6 +87,7 @@ def test_every_variant_is_within_its_bounds(variant):
         assert ("lut_k" in trace.stages) == ("table" in variant)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("variant", "probes"),
     [
@@ -185,6 +186,7 @@ def test_torch_inputs_give_the_same_trace():
     same_bits(fp8_run(case, inputs=tensors), fp8_run(case), STAGES)
 
 
+@pytest.mark.campaign
 def test_a_trace_survives_a_file(tmp_path):
     trace = fp8_run(Case(heads=2, seqlen=40, head_dim=64, **VARIANTS["e5m2 mma direct float32"]))
     save(trace, tmp_path / "trace.safetensors")

@@ -24,6 +24,7 @@ from workbench.trace.trace import unwritten
 CASE = SMALL.but(scores="scalar")
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("kind", ["mxfp8-e4m3", "nvfp4", "int4"])
 def test_every_stage_is_within_its_bound(kind):
     for shape in SHAPES:
@@ -175,6 +176,7 @@ def test_gpu_is_within_the_same_bounds(kind, by):
             assert judged.verdict in ("exact", "rounding") and judged.origins == ()
 
 
+@pytest.mark.campaign
 def test_scales_of_tokens_can_be_put_in():
     """What float64 makes of them has the axes of this case's scales, not of a head's."""
     case = CASE.but(codes="e4m3", scale_of="token")

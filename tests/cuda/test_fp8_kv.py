@@ -18,6 +18,7 @@ CASE = SMALL.but(codes_of="kv")
 INT8 = CASE.but(codes="int8", scale_of="token", dtype="float16")
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("case", [INT8, CASE.but(codes="int4", dtype="bfloat16")], ids=lambda x: x.codes)
 def test_every_stage_is_within_its_bound(case):
     for shape in SHAPES:

@@ -30,6 +30,7 @@ STAGES = ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_s
 EVERY = [f"{kind}_{x}" for kind in ("scale", "codes", "dequant") for x in "qkv"] + [*STAGES]
 
 
+@pytest.mark.campaign(but=1)
 @on_both
 @pytest.mark.parametrize("name", CASES)
 def test_every_stage_is_right(name, backend):

@@ -44,6 +44,7 @@ def test_every_kernel_takes_them(kernel):
     assert diff(trace).verdict in ("rounding", "exact")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "asked", [False, pytest.param(True, marks=pytest.mark.campaign)], ids=["narrowed", "asked for"]
 )
@@ -64,6 +65,7 @@ def arrays(**changed):
     return made | {name: x[:, :, ::128, 0] for name, x in made.items() if name.startswith("scale")} | changed
 
 
+@pytest.mark.campaign
 def test_scales_are_given_one_a_tile_or_one_a_row():
     of_tiles = arrays()
     assert of_tiles["scale_k"].shape == (1, 1, 3)

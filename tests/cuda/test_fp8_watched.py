@@ -24,6 +24,7 @@ VARIANTS = {
 READ = "tile[i] = libdevice.float2half_rn(table[code] if TABLE else decoded(code, scale))"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     # the first of them in test_check.py as well
     "variant",

@@ -74,7 +74,7 @@ def test_probes_leave_the_outputs_alone(kernel, dtype):
         assert not unwritten(stage).any(), name
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("kernel", "before", "after", "origin", "slots"),
     [

@@ -71,6 +71,7 @@ def test_cuda_without_a_gpu_is_unavailable() -> None:
     )
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("probes", list(PROBE_SETS))
 def test_a_trace_holds_the_stages_asked_for(probes: str) -> None:
     trace = run("split_k", CASE, probes=probes, backend="emulator")
@@ -128,6 +129,7 @@ def test_what_an_older_emulator_compiled_is_compiled_anew_in_the_estimate(monkey
     assert estimate_s("flash", [CASE], Options(backend="emulator")) - warm >= COMPILE_S
 
 
+@pytest.mark.campaign
 def test_a_kernel_that_never_finishes_is_refused_with_the_place() -> None:
     with pytest.raises(Refusal) as refused:
         run("flash", CASE.but(seqlen_q=5), faults=["flash-barrier-in-branch"], backend="emulator")

@@ -99,6 +99,7 @@ def case_of(**options):
     return Case(**TILES | options)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("alignment", ["bottom-right", "top-left"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -109,6 +110,7 @@ def test_windows(kernel, shape, causal, alignment):
         assert_right(case, run(kernel, case, backend="emulator"))
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("alignment", ["bottom-right", "top-left"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("shape", SHAPES)

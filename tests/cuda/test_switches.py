@@ -110,6 +110,7 @@ def ran(kernel, case, backend, given=None):
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("form", ["distance", pytest.param("column", marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"seqlen_q": 37, "seqlen_k": 21, "causal": True}])
 @on_both
@@ -173,6 +174,7 @@ def test_all_switches_at_once(kernel, options, backend):
     assert {*SWITCHES} - off <= {*constants(settle(KERNELS[kernel], case), ("mask", "bias")).switches}
 
 
+@pytest.mark.campaign
 @on_both
 def test_rows_wider_than_shared_memory_and_v_in_the_memory_of_k(backend):
     case = Case(**MLA)

@@ -117,6 +117,7 @@ def test_an_error_that_reaches_no_output_is_not_taken_for_one_that_does() -> Non
     assert found.origin == "scores" and found.smallest.seqlen_k == 5
 
 
+@pytest.mark.campaign
 def test_a_nan_that_nothing_explains_stays_a_nan() -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Stages:
         stages = {**attention(q, k, v, scale=scale, causal=causal, bug=lambda **_: False)}
@@ -157,6 +158,7 @@ def test_a_failure_that_seldom_comes_again_is_refused() -> None:
         shrink(diff(run(kernel, Case(seqlen=20, head_dim=8))))
 
 
+@pytest.mark.campaign
 def test_what_cannot_be_shrunk_is_refused_with_the_reason() -> None:
     right = stored("flash", Case(seqlen=20, head_dim=16, block_q=16, block_k=16))
     with pytest.raises(Refusal, match="has none: its verdict is rounding"):
@@ -170,6 +172,7 @@ def test_what_cannot_be_shrunk_is_refused_with_the_reason() -> None:
         shrink(diff(stored("flash", case, where="q=3", **faulty)))
 
 
+@pytest.mark.campaign
 def test_a_kernel_of_ours_comes_down_to_the_smallest_tiles() -> None:
     case = Case(heads=2, seqlen=100, head_dim=16, block_q=16, block_k=32, seed=3)
     start = diff(run("flash", case, faults=["flash-lse-base-2"], backend="emulator"))
@@ -195,6 +198,7 @@ def test_time_that_is_up_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
     assert "time was up before all was tried: --seconds gives more" in str(found)
 
 
+@pytest.mark.campaign
 def test_ctrl_c_gives_the_best_so_far() -> None:
     runs = iter(range(10**6))
 

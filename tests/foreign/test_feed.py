@@ -79,6 +79,7 @@ def test_one_stage_of_several_may_be_fed() -> None:
     assert diff(run("split_k", CASE, feed={"partial_sum": "reference"}, backend="emulator")).verdict == "rounding"
 
 
+@pytest.mark.campaign
 def test_attention_on_reference_codes() -> None:
     case = Case(heads=2, seqlen=64)
     codes = [f"{kind}_{x}" for x in "qkv" for kind in ("codes", "scale")]

@@ -124,6 +124,7 @@ def test_all_outputs_say_rank(merge: Any) -> None:
         assert all(words in found[name] for name in ("text", "-v", "HTML", "JSON", "explain", "explain --json"))
 
 
+@pytest.mark.campaign
 def test_what_no_ranks_have_are_splits(tmp_path: Path) -> None:
     """Nor is what somebody else wrote changed: a line of a file stands as it is there."""
     path = tmp_path / "mine.py"

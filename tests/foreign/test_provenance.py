@@ -242,6 +242,7 @@ def attention(q, k, v, *, scale, causal):
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 def test_an_extension_that_was_not_rebuilt_is_named_above_the_verdict(tmp_path: Path) -> None:
     """Each run is a process of its own, as a user's is."""

@@ -96,6 +96,7 @@ def test_what_trips(own: Lean, excess: Lean, rows: int, trips: bool) -> None:
 # ---- kernels
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("fault", BIASED)
 def test_truncated_sums_are_biased_at_their_stage_and_nowhere_else(fault: str) -> None:
     kernel, stages = CATALOGUE[fault].kernel, CATALOGUE[fault].biased

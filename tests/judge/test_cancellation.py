@@ -131,6 +131,7 @@ def test_terms_of_one_sign_lose_nothing():
         assert constant["qk"].max() > 1
 
 
+@pytest.mark.campaign
 def test_random_signs_lose_about_three_bits():
     """sum|t| of D products of U(-sqrt 3, sqrt 3) is about 3/4 D, and the median |sum t| is 0.6745 sqrt(D)."""
     case = Case(seqlen=96, head_dim=64, block_q=32, block_k=32, distribution="uniform")

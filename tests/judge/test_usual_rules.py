@@ -164,6 +164,7 @@ def test_deviations_of_parts_add_up_to_the_largest_and_keep_a_nan():
     assert not any(rule.passes for sum in (total + nothing, nothing + total) for rule in sum.rules)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_usual_rules_of_a_right_and_a_wrong_kernel(dtype):
     case = Case(seqlen=70, heads=2, kv_heads=1, head_dim=32, block_q=32, block_k=32, dtype=dtype, causal=True)

@@ -59,6 +59,7 @@ class OffBy:
         return Bounded(Bound(self.error, 0.0, 0.0))
 
 
+@pytest.mark.campaign
 def test_the_worst_errors_of_scores_fill_the_budgets_of_out_and_lse_but_for_cauchy_and_schwarz() -> None:
     """Every score off by its whole budget, to the side that moves one dim of out, or lse, farthest; nothing else is
     lost. For normal values mean |x| is 0.8 of the root of the mean of x^2.
@@ -92,6 +93,7 @@ def test_the_worst_errors_of_scores_fill_the_budgets_of_out_and_lse_but_for_cauc
 CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, dtype="bfloat16", probs_dtype="bfloat16")
 
 
+@pytest.mark.campaign
 def test_a_declared_cast_of_probs_is_predicted_from_out_and_lse_alone() -> None:
     """Most elements have one value that is right, so that a cast toward zero shows without any other stage."""
     right = diff(run("flash", CASE, probes="output", backend="emulator"))["out"].propagated

@@ -245,6 +245,7 @@ def test_qk_and_acc_are_accumulated_each_as_declared(of_qk: str, of_acc: str | N
     assert found.origins == (() if own == "tensor-core" else (narrow,))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("options", "bits", "verdict"),  # builds of other tests; what is said of qk asks for none
     [

@@ -59,6 +59,7 @@ NARROW = {
 }
 
 
+@pytest.mark.campaign
 def test_isolated_budgets_are_narrow(trace: Trace, capped: Trace) -> None:
     assert set(NARROW) == set(ALGORITHMS["split_k"]) == {*trace.stages, *capped.stages}
     for stage in (*diff(trace), *diff(capped)):

@@ -70,6 +70,7 @@ def test_any_window_is_right(where: str) -> None:
         assert (judged.verdict, judged.origins, judged.victims) == ("rounding", (), ())
 
 
+@pytest.mark.campaign
 def test_places_are_those_of_the_whole_run() -> None:
     """The kernel runs whole: a fault of one head is seen in its own window, and in no other."""
     case = Case(heads=4, seqlen=64, head_dim=32, block_q=16, block_k=16)

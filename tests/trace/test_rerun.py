@@ -33,6 +33,7 @@ def test_on_another_case_and_on_other_inputs(kernel: str) -> None:
     assert again.box == trace.box and diff(again).verdict in ("exact", "rounding")
 
 
+@pytest.mark.campaign
 def test_a_kernel_on_codes_is_run_again_on_what_its_attention_read() -> None:
     from workbench.judge.codes.decoding import attention_of
 

@@ -51,6 +51,7 @@ def indent(line):
     return len(line) - len(line.lstrip())
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "constants"),
     [

@@ -233,6 +233,7 @@ def test_every_switch_is_compiled():
     assert set().union(*(of_kernel(FUNCTIONS[name][0], one).switches for name, one in SWITCHED)) == {*SWITCHES}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", [pytest.param(name, marks=campaign_but_first(i)) for i, name in enumerate(FLOATS)])
 def test_a_build_without_switches_is_a_kernel_that_has_none(name):
     """What they cost where they are off is nothing: the PTX is that of kernels without any, but for lines of the source."""

@@ -72,6 +72,7 @@ MECHANISMS = {
 }
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("fault", MECHANISMS)
 def test_a_fault_shows_at_its_own_stage_first(fault: str) -> None:
     known = CATALOGUE[fault]
@@ -83,6 +84,7 @@ def test_without_a_fault_there_is_no_origin(kernel: str) -> None:
     assert (judged(kernel, []).origins, judged(kernel, [], CASE.but(seqlen_k=64)).origins) == ((), ())
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("faults", [("flash-max-before-scale", "flash-lse-base-2"), ("partial-O-float16",)])
 def test_subtle_faults_are_bugs_though_out_is_within_the_usual_tolerance(faults: Sequence[str]) -> None:
     """Two faults give two origins."""
@@ -92,6 +94,7 @@ def test_subtle_faults_are_bugs_though_out_is_within_the_usual_tolerance(faults:
     assert found.verdict == "bug" and found.origins == tuple(x for fault in faults for x in CATALOGUE[fault].stages)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("change", ["tiles-descending", "masked-tile-first"])
 def test_benign_changes_are_right(change: str) -> None:
     assert judged("flash", [change]).verdict == "rounding"

@@ -60,6 +60,7 @@ def test_without_tables_a_wrong_scale_begins_at_the_decoded_tile():
     assert not [line for line in said if "judged" in line or "nobody saw" in line]
 
 
+@pytest.mark.campaign
 def test_zero_point_127_of_k_is_a_bug_that_no_check_of_out_can_see():
     """The scores of a row shift alike, which cancels in out; what is left is the rounding of another K to float16."""
     faulty, sound = fp8_run(CASE, faults=["zero-point-127"]), fp8_run(CASE)
@@ -132,6 +133,7 @@ def test_faults_of_quantiser_and_kernel_combine():
     assert origins(faulty) == ("codes_q", "codes_k", "codes_v", "lut_k")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "variant", ["e4m3 mma table float32", pytest.param("e5m2 mma direct float32", marks=pytest.mark.campaign)]
 )

@@ -44,6 +44,7 @@ def test_what_the_driver_is_given_runs_on_the_emulator(name, transposed, driver)
     assert bits(out) == bits(expected["out"]) and bits(lse) == bits(expected["lse"])
 
 
+@pytest.mark.campaign
 def test_two_launches_of_a_call_share_what_the_first_leaves(driver):
     """Where the second finds it, in a room of the call's own; in as many splits as fill 4 multiprocessors."""
     case = Case(**CASES["split_mma"])

@@ -130,6 +130,7 @@ def test_other_inputs_are_refused() -> None:
     )
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(("dtype", "other"), [("float16", "float32"), ("bfloat16", "float16")])
 def test_inputs_of_other_dtypes_may_be_roundings_of_the_same_numbers(dtype: str, other: str) -> None:
     check_same_problem(trace("flash", dtype=dtype), trace("flash", dtype=other))
@@ -163,6 +164,7 @@ def test_a_mask_that_one_alone_was_given_is_refused() -> None:
     check_same_problem(masked, masked)
 
 
+@pytest.mark.campaign
 def test_codes_stand_for_inputs_that_nobody_knows() -> None:
     made = stored("fp8", Case(seqlen=32, head_dim=16))
     codes = {name: made.stages[name] for name in made.stages if name.startswith(("codes", "scale"))}

@@ -107,6 +107,7 @@ def test_the_same_fault_in_both_is_a_bug_of_both_and_they_do_not_part() -> None:
     assert pair.parts_at is None and (pair.a.origin, pair.b.origin) == ("scores", "scores")
 
 
+@pytest.mark.campaign
 def test_dtypes_may_differ(flash: Diff) -> None:
     """What rounding q, k and v to float16 moves is carried along; the scale of a faulty kernel is not."""
     half = judged("split_k", CASE.but(dtype="float16"))
@@ -117,6 +118,7 @@ def test_dtypes_may_differ(flash: Diff) -> None:
     assert against(broken, flash).parts_at == "out"
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("kernel", "options"),
     [

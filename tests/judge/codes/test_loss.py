@@ -89,6 +89,7 @@ def test_a_loss_needs_out_and_the_inputs(trace: Trace) -> None:
         assert str(refused.value) == message
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("variant", [{}, {"codes": "e4m3", "scores": "scalar", "decode": "direct"}], ids=str)
 def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, str]) -> None:
     judged = diff(attention_of(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")))

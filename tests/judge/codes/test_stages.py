@@ -69,6 +69,7 @@ def dumping(probes: str, case: Case, **options: Any) -> Trace:
 # ---- right
 
 
+@pytest.mark.campaign(but=1)
 def test_a_right_run_has_every_stage_in_data_flow_order(trace: Trace) -> None:
     judged = diff(trace)
     assert (judged.verdict, judged.origins, judged.victims) == ("rounding", (), ())
@@ -102,6 +103,7 @@ def test_the_stages_of_attention_are_judged_as_those_of_a_flash_kernel_on_decode
 # ---- wrong
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("probes", "fault", "origins"),
     [

@@ -78,6 +78,7 @@ def test_known_inputs_lead_to_the_one_cause(tmp_path):
     assert document["schema"] == "workbench.symptoms-explained/1" and document["plausible"][0]["id"] == "mask.right--1"
 
 
+@pytest.mark.campaign
 def test_known_inputs_of_an_unknown_size_lead_to_both(tmp_path):
     found = symptoms(written(tmp_path, lambda case: errors(case, off_by_one), seed=3, block_k=16))
     assert [*found.table.unknown] == ["input_std"] and found.plausible[0].id == "mask.right--1"
