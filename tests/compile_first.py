@@ -188,7 +188,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     jobs = getattr(config.option, "numprocesses", None)
     recorded = RECORDED in os.environ  # what is compiled now would seem to take no time
-    if not jobs or recorded or hasattr(config, "workerinput") or config.option.collectonly or not PLAN.exists():
+    chosen = config.option.markexpr  # campaigns and tests of a GPU, which need other builds
+    if not jobs or recorded or chosen or hasattr(config, "workerinput") or config.option.collectonly:
         return
     root = config.rootpath
     named = [str((Path.cwd() / one.partition("::")[0]).resolve().relative_to(root)) for one in config.args]
