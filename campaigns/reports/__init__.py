@@ -1,0 +1,1 @@
+"""Attention kernels with the faults of public bug reports, and correct ones in the same styles."""
