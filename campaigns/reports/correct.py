@@ -1,6 +1,7 @@
 """Correct kernels in the styles of the faulty ones."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F32,
     LN2,
@@ -149,9 +150,7 @@ def right_two_pass(q: Array, k: Array, v: Array, *, scale: float, causal: bool) 
     m = tops.max(0)
     w = np.exp(tops - safe(m))
     den = sum(x.sum(-1) * y for x, y in zip(p, w, strict=True))
-    acc = sum(
-        rounded(x, q.dtype) @ rows(vf, a, b) * y[..., None] for x, y, (a, b) in zip(p, w, blocks, strict=True)
-    )
+    acc = sum(rounded(x, q.dtype) @ rows(vf, a, b) * y[..., None] for x, y, (a, b) in zip(p, w, blocks, strict=True))
     return store(m, den, acc, q.dtype)
 
 

@@ -1,6 +1,7 @@
 """More correct kernels: falling maxima, windows, softcap, sinks, ALiBi, lengths, tails."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F16,
     F32,

@@ -1,6 +1,7 @@
 """Kernels with faults of sinks, ALiBi, softcap and of the lengths of the sequences of a batch."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F32,
     LN2,
@@ -149,9 +150,7 @@ def softcap_before_scale(q: Array, k: Array, v: Array, *, scale: float, causal: 
     return store(*softmax_pv(s, vf, q.dtype), q.dtype)
 
 
-def lengths_of_first_sequence(
-    q: Array, k: Array, v: Array, *, scale: float, causal: bool, seqlens_k: Array
-) -> Result:
+def lengths_of_first_sequence(q: Array, k: Array, v: Array, *, scale: float, causal: bool, seqlens_k: Array) -> Result:
     """All sequences are masked by the length of the first; llama.cpp#14505, a mask broadcast over the batch."""
     require(not causal, "full attention only")
     qf, kf, vf = load(q, k, v)

@@ -1,6 +1,7 @@
 """Kernels with faults of head mapping, offsets, strides and the layout of what is stored."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F32,
     Array,

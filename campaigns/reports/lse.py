@@ -1,6 +1,7 @@
 """Kernels whose out is right and whose lse is not."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F32,
     LOG2E,

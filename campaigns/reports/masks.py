@@ -1,6 +1,7 @@
 """Kernels with faults of the mask: alignment, edges of windows, tails, bounds of tile loops."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F32,
     NO_WINDOW,

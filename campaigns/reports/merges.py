@@ -1,6 +1,7 @@
 """Split-K kernels with unnormalised partials, and faults of their split bounds, scratch and reduce."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F32,
     LN2,
@@ -137,9 +138,7 @@ def split_last_without_bound(q: Array, k: Array, v: Array, *, scale: float, caus
     sk = k.shape[2]
     size = cdiv(cdiv(sk, 3), 16) * 16
     kf, vf = pad(kf, 3 * size), pad(vf, 3 * size)
-    parts = [
-        softmax_pv(scores(qf, rows(kf, a, b), scale), rows(vf, a, b), q.dtype) for a, b in tiles(3 * size, size)
-    ]
+    parts = [softmax_pv(scores(qf, rows(kf, a, b), scale), rows(vf, a, b), q.dtype) for a, b in tiles(3 * size, size)]
     pm, pl, po = (np.stack(x) for x in zip(*parts, strict=True))
     return store(*merge(pm, pl, po), q.dtype)
 

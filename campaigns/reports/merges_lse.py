@@ -1,6 +1,7 @@
 """Kernels that merge normalised partials by their lse: FlashDecoding, rings, context parallelism."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     BF16,
     F32,

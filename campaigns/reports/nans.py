@@ -1,6 +1,7 @@
 """Kernels that make NaN, or return memory that nobody wrote."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F32,
     NO_WINDOW,

@@ -1,6 +1,7 @@
 """Kernels with two faults: one of the mask or of a length, one of another stage."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F32,
     LN2,

@@ -1,6 +1,7 @@
 """Kernels with two faults in the values: products, softmax, sinks, layout, merges."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     E4M3,
     F32,

@@ -1,6 +1,7 @@
 """Kernels with faults of precision: narrow accumulators, early casts, truncation, coarse exponentials."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     BF16,
     E4M3,

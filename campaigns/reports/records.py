@@ -1015,8 +1015,7 @@ PAIRS = (
         pairs_of_masks.next_key_and_lse_base_two,
         "zml#763, pytorch#181645",
         case(64, 80, causal=True),
-        "mask: the causal bound is one key too far (j <= i + 1 + seqlen_k - seqlen_q). "
-        "lse: in base 2, times log2(e).",
+        "mask: the causal bound is one key too far (j <= i + 1 + seqlen_k - seqlen_q). lse: in base 2, times log2(e).",
     ),
     two(
         pairs_of_masks.top_left_and_sum_rescaled_twice,
@@ -1060,8 +1059,7 @@ PAIRS = (
         pairs_of_masks.length_inclusive_and_no_scale,
         "vllm#641, flashinfer#1023",
         case(2, 64, heads=4, kv_heads=2, batch=2, seqlens_k=(24, 45)),
-        "lengths: each sequence sees one key too many (<= for <). "
-        "Scale: not applied, scores are q @ k^T.",
+        "lengths: each sequence sees one key too many (<= for <). Scale: not applied, scores are q @ k^T.",
         "at most 4 queries, full attention",
     ),
     two(
@@ -1151,15 +1149,13 @@ PAIRS = (
         pairs_of_values.sink_per_split_and_last_lse,
         "rocm-libraries#12229, flashinfer#58",
         case(32, 96, "float16", heads=4, **SINK),
-        "sink: counted in every split (32 keys). "
-        "lse: that of the last split, its sink included.",
+        "sink: counted in every split (32 keys). lse: that of the last split, its sink included.",
     ),
     two(
         pairs_of_values.scale_one_percent_and_softcap_lost,
         "a mistyped constant, vllm-metal#665",
         case(64, 64, causal=True, softcap=2.0),
-        "scale: 1.05 / sqrt(head_dim), five percent too large. "
-        "Softcap: not applied.",
+        "scale: 1.05 / sqrt(head_dim), five percent too large. Softcap: not applied.",
         "seqlen_q == seqlen_k",
     ),
 )

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F32,
     LN2,

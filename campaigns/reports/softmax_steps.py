@@ -1,6 +1,7 @@
 """Kernels with faults of the softmax: maxima, corrections, sums, initial values."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     F32,
     Array,

@@ -1,6 +1,7 @@
 """Kernels with stale or missing tiles: races, ring buffers, skipped loads, state that is not reset."""
 
 import numpy as np
+
 from campaigns.reports.pieces import (
     Array,
     Result,

@@ -410,13 +410,13 @@ def test_check_names_lines_and_exits_with_1() -> None:
 
 
 def test_check_json_has_the_fields_of_the_schema() -> None:
-    result = workbench(*CHECK, "--fault", "flash-no-barrier-after-load", "--json")
+    result = workbench(*CHECK, "--fault", "flash-barrier-in-branch", "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert (document["schema"], document["target"], document["faults"]) == (
         "workbench.check/1",
         "flash",
-        ["flash-no-barrier-after-load"],
+        ["flash-barrier-in-branch"],
     )
     assert document["case"]["seqlen_q"] == 20
     fields = {"kind", "array", "file", "line", "other_line", "block", "threads", "index", "count"}

@@ -216,7 +216,7 @@ def left_out(kernel: str, file: str) -> dict[str, Fault]:
     return found
 
 
-@pytest.mark.campaign(but=3)
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("kernel", "file", "line"),
     # a build of each kernel and of rows in chunks
@@ -259,6 +259,7 @@ def test_a_finding_names_files_that_exist_and_lines_in_them() -> None:
     assert merged == [replace(race, count=race.count + 5)]
 
 
+@pytest.mark.campaign
 def test_what_is_found_in_jupyter_is_shown_and_not_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

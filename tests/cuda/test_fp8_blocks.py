@@ -47,6 +47,7 @@ def test_a_fault_is_named_at_its_stage_with_its_cause():
     assert [cause.text for cause in judged.explained.causes][:1] == [words]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("fault", ["quantiser-e8m0-to-nearest", "quantiser-zero-truncated"])
 def test_a_fault_of_the_quantiser_is_named_at_what_it_makes(fault):
     """The kernel is the one that is right; the quantiser needs no build."""
@@ -131,6 +132,7 @@ def test_libraries_give_the_same_bits():
                 np.testing.assert_array_equal(mine[name], theirs[name].numpy(), strict=True)
 
 
+@pytest.mark.campaign
 def test_a_trace_survives_a_file_and_a_part_of_it_is_judged_alike(tmp_path):
     trace = fp8_run(CASE.but(codes="nvfp4"))
     save(trace, tmp_path / "trace.safetensors")

@@ -40,6 +40,7 @@ def test_every_stage_is_right(name, backend):
         assert judged.verdict == "rounding" and (judged.origins, judged.victims) == ((), ())
 
 
+@pytest.mark.campaign
 @on_both
 @pytest.mark.parametrize(
     "fields",

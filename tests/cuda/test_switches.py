@@ -150,6 +150,7 @@ def test_pages_hold_the_keys_of_a_sequence_and_nothing_else(seed, layout, backen
     assert np.all(trace.stages["partial_max"][0, :, 1:] == -np.inf)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(len(POISONS)))
 @on_both
 def test_caches_with_room_for_more(seed, backend):

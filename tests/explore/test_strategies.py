@@ -62,6 +62,7 @@ def test_tensors_fit_their_case(data):
         assert np.all(np.isfinite(found[name].astype(np.float64)))
 
 
+@pytest.mark.campaign
 def test_tensors_shrink_to_zeros_and_have_every_structure():
     case = Case(seqlen=4, head_dim=2)
     zeros = find(tensors(case), lambda found: True)

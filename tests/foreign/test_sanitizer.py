@@ -194,6 +194,7 @@ def test_every_tool_runs_the_function(tools: Path) -> None:
     assert (tools / "initcheck.options").read_text().endswith("--initcheck-address-space all")
 
 
+@pytest.mark.campaign
 def test_the_command(tools: Path) -> None:
     target = f"{tools}/mine.py:attention"
     (tools / "run").touch()

@@ -144,6 +144,7 @@ def late(previous: np.ndarray, top: np.ndarray) -> np.ndarray:
     return np.where(top > previous + np.float32(2), top, previous)
 
 
+@pytest.mark.campaign
 def test_maxima_above_the_running_one() -> None:
     for case in CASES[:3]:
         style = Style(maximum=raised)

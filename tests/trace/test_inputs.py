@@ -64,7 +64,7 @@ def test_dtypes_come_from_the_file(tmp_path: Path, dtype: str) -> None:
     assert diff(run("fp8", case_of(load_inputs(path), "file"), inputs=path, backend="emulator")).verdict == "rounding"
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("kind", "more"),  # builds of other tests
     [("simulated", {}), ("e4m3", {"probs_dtype": "float32"}), ("e5m2", {"scores": "scalar"})],

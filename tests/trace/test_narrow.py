@@ -20,7 +20,11 @@ WHERE = "b=1,h=3,q=15:35"
 KERNELS: dict[str, Case] = {"flash": CASE, "split_k": CASE.but(splits=2), "fp8": CASE}
 
 
-@pytest.fixture(scope="module", params=KERNELS)
+@pytest.fixture(
+    scope="module",
+    # two builds of 5 seconds
+    params=[pytest.param(name, marks=pytest.mark.campaign if name == "fp8" else ()) for name in KERNELS],
+)
 def runs(request: pytest.FixtureRequest) -> tuple[Trace, Trace]:
     """A whole run, and a part of it."""
     case = KERNELS[request.param]
@@ -181,6 +185,7 @@ def test_dumps_beyond_the_limit_are_refused_with_a_window_that_fits() -> None:
         run("flash", case.but(seqlen=8192, heads=16), probes="acc")
 
 
+@pytest.mark.campaign
 def test_head_by_head_is_one_row_each() -> None:
     tiles = ("--head-dim", "32", "--block-q", "16", "--block-k", "16")  # a build of tests above
     words = ["diff", "flash", "--batch", "2", "--heads", "2", "--seqlen", "64", "--by-head", "--probes", "acc,out"]

@@ -105,6 +105,7 @@ def test_variant_on_tensor_cores_compiles_and_links(constants, probed, other):
     assert "mma.sync.aligned" in ptx and ("tanh.approx" in ptx) == ("SOFTCAP" in constants.switches)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("tiles", "head_dim", "causal"),
     [
@@ -145,6 +146,7 @@ def test_decoded_codes_stay_in_registers(head_dim, causal):
     assert 2 * registers_of(log) * constants.threads <= REGISTERS
 
 
+@pytest.mark.campaign
 def test_plain_loads_stay_in_registers():
     """Likewise, of the default tiles of the kernel that loads them through registers, and it loads 16 bytes at once."""
     library = compiled(TENSOR, OF_TENSOR, False)

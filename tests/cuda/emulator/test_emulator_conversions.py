@@ -124,6 +124,7 @@ def test_drawn_float32(values):
     check(np.float32, values)
 
 
+@pytest.mark.campaign
 @given(st.lists(st.floats() | st.floats(-(2.0**65), 2.0**65), min_size=1, max_size=20))
 def test_drawn_float64(values):
     check(np.float64, values)

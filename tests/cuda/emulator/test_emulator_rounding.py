@@ -166,6 +166,7 @@ def test_hard_cases(dtype):
     check(dtype, pairs + [tuple(values[i] for i in row) for row in index])
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 def test_results_that_nearly_cancel_and_nearly_are_floats(dtype):
     info, random = np.finfo(dtype), np.random.default_rng(1)

@@ -24,6 +24,7 @@ def results():
     return found
 
 
+@pytest.mark.campaign
 def test_numbas_simulator_agrees(results):
     assert list(results["emulator"]) == list(results["simulator"]) == NAMES
     for name in NAMES:

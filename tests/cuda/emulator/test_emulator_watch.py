@@ -46,6 +46,7 @@ def right(x, out, sums):
         out[cuda.blockIdx.x, 64] = total
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("schedule", [{}, {"skew": True}, {"order": "descending"}, {"order": "shuffle", "seed": 3}])
 def test_right_kernel_gives_nothing_and_the_bits_of_a_plain_run(found, floats, schedule, emulate):
     x = floats(3, 64)

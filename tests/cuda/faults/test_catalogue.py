@@ -84,7 +84,7 @@ def test_without_a_fault_there_is_no_origin(kernel: str) -> None:
     assert (judged(kernel, []).origins, judged(kernel, [], CASE.but(seqlen_k=64)).origins) == ((), ())
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("faults", [("flash-max-before-scale", "flash-lse-base-2"), ("partial-O-float16",)])
 def test_subtle_faults_are_bugs_though_out_is_within_the_usual_tolerance(faults: Sequence[str]) -> None:
     """Two faults give two origins."""

@@ -77,6 +77,7 @@ def test_zero_point_127_of_k_is_a_bug_that_no_check_of_out_can_see():
     assert passing["atol 1e-2"] and passing["FlashAttention 2x"]
 
 
+@pytest.mark.campaign
 def test_zero_point_127_is_named_by_the_command():
     done = CliRunner().invoke(commands, ["diff", "fp8", "--fault", "zero-point-127", "--backend", "emulator", "--json"])
     found = json.loads(done.stdout)

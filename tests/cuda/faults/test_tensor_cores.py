@@ -69,7 +69,7 @@ def often(kernels, one):
     return [kernel if kernel == one else pytest.param(kernel, marks=pytest.mark.campaign) for kernel in kernels]
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("kernel", often(TOGETHER, "flash_mma"))
 def test_faults_begin_at_their_own_stages(kernel):
     case, faults = TOGETHER[kernel]

@@ -52,6 +52,7 @@ def test_splits_of_other_keys_are_not_comparable() -> None:
     assert [found.tiles[name] for name in ("merge_max", "merge_sum", "out", "lse")] == [None] * 4
 
 
+@pytest.mark.campaign
 def test_tiles_of_another_size_are_not_comparable_but_splits_of_the_same_keys_are() -> None:
     """64 keys in 2 splits: tiles of 16 and of 32 both break at key 32."""
     a, b = (trace("split_k", seqlen=64, splits=2, block_k=block_k) for block_k in (16, 32))
@@ -130,7 +131,7 @@ def test_other_inputs_are_refused() -> None:
     )
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize(("dtype", "other"), [("float16", "float32"), ("bfloat16", "float16")])
 def test_inputs_of_other_dtypes_may_be_roundings_of_the_same_numbers(dtype: str, other: str) -> None:
     check_same_problem(trace("flash", dtype=dtype), trace("flash", dtype=other))

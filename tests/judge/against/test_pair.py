@@ -118,7 +118,7 @@ def test_dtypes_may_differ(flash: Diff) -> None:
     assert against(broken, flash).parts_at == "out"
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("kernel", "options"),
     [

@@ -103,7 +103,7 @@ def test_the_stages_of_attention_are_judged_as_those_of_a_flash_kernel_on_decode
 # ---- wrong
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("probes", "fault", "origins"),
     [
@@ -145,6 +145,7 @@ def test_scales_and_codes_are_the_beginning_and_have_no_victims(trace: Trace) ->
     assert judged["scale_q"].verdict == "exact"
 
 
+@pytest.mark.campaign
 def test_one_code_off_is_a_bug_and_either_code_at_a_tie_is_right() -> None:
     case = Case(seqlen=32)
     q, k, v = (x.copy() for x in case.inputs())
@@ -184,6 +185,7 @@ def test_a_slot_that_nobody_wrote_is_missing(trace: Trace) -> None:
     assert judged.origin == "dequant_v" and judged["dequant_v"].verdict == "missing"
 
 
+@pytest.mark.campaign
 def test_one_bit_more_in_a_decoded_input_is_a_bug_without_a_table_too() -> None:
     made = stored("fp8", CASE.but(decode="direct", codes="e4m3", scores="scalar"))
     for name in ("dequant_q", "dequant_v"):
@@ -192,7 +194,7 @@ def test_one_bit_more_in_a_decoded_input_is_a_bug_without_a_table_too() -> None:
         assert diff(moved)[name].verdict == "bug"
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("codes", ["e4m3", "e5m2"])
 @pytest.mark.parametrize("probes", PROBES)
 def test_codes_that_are_nan_or_infinite_poison_what_reads_them(codes: str, probes: str) -> None:
@@ -253,6 +255,7 @@ def test_reports_tell_quantisation_from_the_kernel(probes: str) -> None:
     assert diff(stored("flash", Case(seqlen=32))).loss is None
 
 
+@pytest.mark.campaign
 def test_the_command_names_what_is_not_a_default() -> None:
     text = shown(diff(dumping("output", CASE.but(codes="e5m2", scores="scalar"))))
     assert "--codes e5m2 --scores scalar" in text and "--decode" not in text
