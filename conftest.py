@@ -80,6 +80,8 @@ def _campaigns(items):
             continue
         if any(marks) and item.get_closest_marker("gpu"):
             continue
+        if any(marks) and item.get_closest_marker("gpu"):
+            continue
         if marks and kept[function] >= min(marks):
             found[item] = None
         elif marks:

@@ -26,6 +26,7 @@ def results() -> dict:
     return measure(head=SMALL, heads=SMALL.but(heads=2, kv_heads=2), both=SMALL.but(causal=True))
 
 
+@pytest.mark.campaign
 def test_the_document_is_json_with_a_row_for_the_cpu(results) -> None:
     assert json.loads(json.dumps(results)) == results
     assert list(results) == ["schema", "versions", "machine", "costs", "agreement"]

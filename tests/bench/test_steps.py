@@ -71,6 +71,7 @@ def without_gpu(monkeypatch):
     monkeypatch.setattr(latency, "replays", lambda graphs: [np.array([us, us]) for us in replayed[len(graphs)]])
 
 
+@pytest.mark.campaign
 def test_a_row_for_each_kernel_and_each_peer(without_gpu):
     results = measure(("flash", "split_k"), [SMALL, SMALL.but(seqlen=40)])
     assert json.loads(json.dumps(results)) == results and results["device"] == "a GPU"

@@ -147,6 +147,7 @@ def test_options_go_to_the_side_that_takes_them(mine: str) -> None:
     assert {"name": "scores", "reason": "B did not give it"} in found["not_comparable"]
 
 
+@pytest.mark.campaign
 def test_traces(trace: str, tmp_path: Path, mine: str) -> None:
     """A trace brings the case and its inputs for the other side."""
     assert document(trace, "--against", trace)["verdict"] == "identical"
@@ -167,6 +168,7 @@ def test_traces(trace: str, tmp_path: Path, mine: str) -> None:
     )
 
 
+@pytest.mark.campaign
 def test_a_log_of_printed_values(tmp_path: Path) -> None:
     scores = stored("flash", CASE).stages["scores"]
     log = tmp_path / "run.log"

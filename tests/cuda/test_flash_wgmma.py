@@ -19,10 +19,10 @@ TWO_CONSUMERS = dict(
 )
 #: one build each
 CASES = {
-    "stages that come again": dict(GROUPED, seqlen_k=300),
     "two consumers, causal, rows without keys, softcap, window": dict(
         TWO_CONSUMERS, softcap=5.0, scale=-0.3, window=(70, 0)
     ),
+    "stages that come again": dict(GROUPED, seqlen_k=300),
 }
 #: besides in a campaign
 WIDE = {"softcap, window, 128 dims": dict(GROUPED, head_dim=128, softcap=5.0, scale=0.3, window=(70, 3))}

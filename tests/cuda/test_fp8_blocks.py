@@ -56,6 +56,7 @@ def test_a_fault_of_the_quantiser_is_named_at_what_it_makes(fault):
     assert judged.origins == known.stages and judged["dequant_k"].verdict == "exact"
 
 
+@pytest.mark.campaign
 def test_what_is_off_by_one_bit_is_outside():
     trace = fp8_run(CASE.but(codes="int4"))
     for name in ("scale_k", "zero_k", "codes_k", "dequant_k"):

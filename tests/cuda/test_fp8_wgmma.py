@@ -38,6 +38,7 @@ def test_every_stage_is_right(name, backend):
     assert judged.verdict == "rounding" and judged.origins == ()
 
 
+@pytest.mark.campaign
 def test_sums_keep_13_bits():
     """Without that promise errors of qk, all towards zero, are a bug."""
     trace = run("fp8_wgmma", Case(**CASES[TILES]), backend="emulator")

@@ -147,6 +147,7 @@ def test_the_bounds_tell_other_problems_apart():
             assert_right(case.but(**other), trace)
 
 
+@pytest.mark.campaign
 def test_the_shapes_have_rows_without_keys_and_splits_without_visible_ones():
     case = case_of(**SHAPES["more queries"], causal=True, window=(7, 0))
     assert not visible(case).any(axis=1).all() and visible(case).any()

@@ -126,6 +126,7 @@ def test_scores_have_all_added_and_probs_are_dropped(form, options, backend):
             assert_right(case.but(**other), trace, given)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(len(POISONS)))
 @pytest.mark.parametrize("alignment", ["bottom-right", "top-left"])
 @on_both

@@ -73,6 +73,7 @@ def test_a_failure_of_seven_query_heads_a_kv_head_keeps_seven() -> None:
     assert boundary(found, "causal") == {"fails": (False, True), "fails otherwise": (), "passes": (), "is refused": ()}
 
 
+@pytest.mark.campaign
 def test_what_a_failure_needs_stays() -> None:
     case = Case(batch=2, seqlen=12, head_dim=2, causal=True, scale=0.3, seed=5, distribution="peaked", input_std=2.0)
     found = shrunk(lambda q, k, causal, **_: causal and k.shape[2] == q.shape[2] > 4, case)

@@ -30,7 +30,7 @@ def test_awkward_values_are_finite_numbers_of_the_dtype(dtype):
     holds()
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_kind_of_awkward_value_is_drawn(dtype):
     info = ml_dtypes.finfo(DTYPES[dtype])

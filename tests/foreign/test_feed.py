@@ -67,6 +67,7 @@ def test_the_command_names_the_reduce_alone() -> None:
     assert "--feed partial_O,partial_max,partial_sum=reference" in text.partition("repeat:")[2]
 
 
+@pytest.mark.campaign
 def test_one_stage_of_several_may_be_fed() -> None:
     """What is not fed is still made, and judged."""
     made = run(

@@ -38,6 +38,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.campaign
 def test_a_kernel_of_a_package_is_a_target(site: Path) -> None:
     ship(site, "shippedone", {"shipped": "shippedone_kernels:forward", "flash": "shippedone_kernels:forward"})
     judged = diff(run("shipped", Case(seqlen=8)))

@@ -205,6 +205,7 @@ def test_a_second_run_on_other_inputs_clears_what_one_run_cannot() -> None:
     assert second_case(case) == case.but(seed=1, distribution="normal")
 
 
+@pytest.mark.campaign
 def test_what_is_left_out() -> None:
     trace = traced("split_k", "partial-acc-truncated")
     assert set(found(trace)) == {"qk", "row_sum", "acc"}

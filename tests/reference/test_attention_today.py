@@ -129,7 +129,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.campaign(but=3)
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_found_at_their_stage(name):
     fields, changes, stage = FAULTS[name]

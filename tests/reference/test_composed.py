@@ -32,7 +32,7 @@ def only(trace: Trace, names: tuple[str, ...]) -> Trace:
     return replace(trace, stages={name: x for name, x in trace.stages.items() if name in names}, requested=())
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
 def test_correct_kernels_are_right_whatever_they_leave_behind(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_few_builds(monkeypatch)

@@ -160,6 +160,7 @@ def test_short(judged):
     ]
 
 
+@pytest.mark.campaign
 def test_in_full_every_line_of_the_short_one_is_there_and_more(judged):
     for one in judged.values():
         short, full = (below(shown(text.report(one, unicode=False, width=200, full=f), 200, False)) for f in (0, 1))
@@ -216,6 +217,7 @@ def test_a_verdict_that_is_not_plainly_right_is_not_green(judged):
     assert [row.style for row in rows] == ["yellow", "green"]
 
 
+@pytest.mark.campaign
 def test_a_later_origin_is_called_wrong_by_itself_only_where_it_was_judged_so():
     def both(q, k, v, *, scale, causal):
         found = attention(q, k, v, scale=scale, causal=causal)

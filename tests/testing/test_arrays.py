@@ -84,6 +84,18 @@ def test_what_is_right_passes_and_what_is_not_fails(problem, layout):
     assert raised.value.diff.origin == "out"
 
 
+def test_where_all_values_are_0_the_smallest_number_is_too_much():
+    """Underflow is allowed for where something can underflow."""
+    q, k, v = (np.random.default_rng(0).standard_normal((1, 1, 8, 16), dtype=np.float32) for _ in range(3))
+    v[..., 0] = 0
+    probs = np.exp(q @ k.swapaxes(-1, -2) / 4)
+    out = probs @ v / probs.sum(-1, keepdims=True)
+    assert_attention_close(out, q, k, v)
+    out[..., 0] = 2.0**-149
+    with pytest.raises(AttentionError, match="8/128"):
+        assert_attention_close(out, q, k, v)
+
+
 def test_torch_tensors_pass_in_bfloat16():
     torch = pytest.importorskip("torch")
     q, k, v = torch.randn(3, 1, 2, 33, 16, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0))

@@ -88,6 +88,7 @@ def test_codes_and_scales_from_outside_are_read_and_not_judged(tmp_path: Path, k
         assert diff(faulty).origin == "lut_v"
 
 
+@pytest.mark.campaign
 def test_float8_tensors_tell_their_format(tmp_path: Path) -> None:
     given = quantised("e5m2") | by_name(CASE)
     for x in INPUTS:

@@ -61,6 +61,7 @@ def test_a_window_is_judged_as_the_whole_run_is(runs: tuple[Trace, Trace]) -> No
         np.testing.assert_allclose(mine.budget, part(theirs.budget, axes, bounds), rtol=1e-12)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "where",
     [
@@ -164,6 +165,7 @@ def test_a_window_does_not_cut_through_a_scale_that_nobody_saw(stage: str) -> No
     assert judged("h=1").verdict in ("exact", "rounding")
 
 
+@pytest.mark.campaign
 def test_codes_of_a_window_are_those_of_the_whole_run() -> None:
     case = CASE.but(seqlen=40)
     whole, window = (diff(run("fp8", case, where=where, backend="emulator")) for where in (None, "b=1,q=3:9"))

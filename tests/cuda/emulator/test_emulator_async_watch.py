@@ -320,6 +320,7 @@ def runners():
     return relay, 96, np.arange(32, dtype=np.float32), np.zeros(32, np.float32), np.zeros(32, np.float32)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_who_waits_for_one_that_waited_for_another_knows_what_both_did(runners, schedule):
     *_, x, _, out = runners

@@ -49,6 +49,7 @@ def result(process):
     return json.loads(output)
 
 
+@pytest.mark.campaign
 def test_processes_share_what_was_compiled(start, tmp_path):
     expected = [3 + 1, 2 + 0, 1 + 3, 0 + 2]
     racers = [result(racer) for racer in (start(), start())]

@@ -157,7 +157,7 @@ def hard(dtype):
     return [*sizes, *(-size for size in sizes), math.nan]
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 def test_hard_cases(dtype):
     values = hard(dtype)
@@ -210,6 +210,7 @@ def test_drawn_float32(triples):
     check(np.float32, triples)
 
 
+@pytest.mark.campaign
 @settings(max_examples=30)
 @given(st.lists(st.tuples(*[floats(64)] * 3), min_size=1, max_size=20))
 @example([(float.fromhex("0x1.0000000000001p-500"), float.fromhex("0x1.fffffffffffffp-501"), -(2.0**-1000))])

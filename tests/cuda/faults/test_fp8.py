@@ -128,6 +128,7 @@ def test_partial_tile_shows_without_unwritten_memory():
     assert origins(fp8_run(case.but(seqlen=96), faults=["partial-tile-codes-not-zeroed"])) == ()
 
 
+@pytest.mark.campaign
 def test_faults_of_quantiser_and_kernel_combine():
     faults = ["no-saturation", "scale-of-head-0"]
     faulty = fp8_run(CASE.but(quantiser_scale="static"), faults=faults)

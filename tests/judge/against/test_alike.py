@@ -138,6 +138,7 @@ def test_inputs_of_other_dtypes_may_be_roundings_of_the_same_numbers(dtype: str,
     check_same_problem(trace("flash", dtype=other), trace("flash", dtype=dtype))
 
 
+@pytest.mark.campaign
 def test_inputs_of_other_dtypes_and_other_numbers_are_refused() -> None:
     a, b = trace("flash"), trace("flash", dtype="float16")
     v = b.inputs["v"].copy()

@@ -138,6 +138,7 @@ def test_quantisation_is_no_bug(kernel: str, options: dict[str, str]) -> None:
     assert pair["out"].max_abs > 0.005 and pair["out"].max_own < 0.002
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("fault", "stage"), [("b-leading-dimension", "qk"), ("rescale-per-lane", "acc")])
 def test_a_fault_of_a_quantised_kernel_is_more_than_its_loss(flash_beside_codes: Diff, fault: str, stage: str) -> None:
     assert against(judged("fp8", ON_CODES, fault), flash_beside_codes).parts_at == stage

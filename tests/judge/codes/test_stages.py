@@ -90,6 +90,7 @@ def test_a_right_run_is_right_whatever_was_dumped(probes: str, distribution: str
     assert tuple(stage.name for stage in judged) == made.requested
 
 
+@pytest.mark.campaign
 def test_the_stages_of_attention_are_judged_as_those_of_a_flash_kernel_on_decoded_inputs(trace: Trace) -> None:
     judged, flash = diff(trace), diff(attention_of(trace))
     for stage in flash:

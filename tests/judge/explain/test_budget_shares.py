@@ -18,6 +18,7 @@ def trace() -> Trace:
     return stored("flash", CASE)
 
 
+@pytest.mark.campaign
 def test_shares_add_up_and_come_in_order(trace: Trace) -> None:
     for stage in diff(trace):
         shares = list(terms(trace, stage).values())

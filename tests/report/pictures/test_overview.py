@@ -109,6 +109,7 @@ def test_save_draws_cancellation_where_a_sum_was_dumped(tmp_path):
     assert paths[1].read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.campaign
 def test_the_same_diff_gives_the_same_bytes(tmp_path):
     first, second = (save(judged(), tmp_path / name) for name in "ab")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
