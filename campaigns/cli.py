@@ -67,6 +67,17 @@ def verdicts(
 
 
 @commands.command()
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the kernels over [1]")
+@click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
+@json_option
+def reports(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+    """Explain 150 wrong kernels from bug reports, written by someone who never saw the judge, from out and lse."""
+    from campaigns.reports import measure as reports_campaign
+
+    measured(reports_campaign, as_json, jobs, names)
+
+
+@commands.command()
 @click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each fault [5]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")

@@ -106,12 +106,8 @@ COUNTS = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "spl
         (dict(seed=0.5), "seed must be a whole number of at least 0; got 0.5"),
         (dict(seed=True), "seed must be a whole number of at least 0; got True"),
         (
-            dict(seqlen=4, seqlen_q=4),
-            "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others",
-        ),
-        (
-            dict(seqlen=4, seqlen_k=4),
-            "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others",
+            dict(seqlen=4, seqlen_q=4, seqlen_k=4),
+            "seqlen is the length of what seqlen_q and seqlen_k do not say; got all three",
         ),
         (dict(heads=4, kv_heads=3), "heads must be a multiple of kv_heads; got heads=4, kv_heads=3"),
         (dict(dtype="float64"), "dtype is one of float32, float16, bfloat16; got 'float64'"),
@@ -186,6 +182,16 @@ def test_refusals(given, message):
 def test_numpy_numbers_become_plain_ones():
     case = Case(seqlen=np.int64(3), seed=np.int64(4), input_std=np.float32(2))
     assert json.loads(json.dumps(case.as_dict())) == case.as_dict()
+
+
+def test_seqlen_is_the_length_that_is_not_given_beside_it():
+    assert Case(seqlen=100, seqlen_q=40) == Case(seqlen_q=40, seqlen_k=100)
+    assert Case(seqlen=100, seqlen_k=40) == Case(seqlen_q=100, seqlen_k=40)
+
+
+@pytest.mark.parametrize(("short", "dtype"), [("fp32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16")])
+def test_dtypes_have_short_names(short, dtype):
+    assert Case(dtype=short) == Case(dtype=dtype)
 
 
 def test_but_takes_seqlen_too():

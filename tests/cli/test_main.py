@@ -179,6 +179,20 @@ def test_a_length_that_no_machine_has_is_refused_before_its_time_is_told() -> No
     assert message("diff", "flash", "--seqlen", "10000000000").startswith("q [1, 1, 10000000000, 64], k and v ")
 
 
+def test_a_contract_that_is_none_is_refused_before_the_kernel_runs(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from pathlib import Path\n"
+        "def attention(q, k, v, *, scale, causal):\n"
+        "    Path(__file__).with_name('ran').touch()\n"
+        "    return q * 0\n"
+    )
+    said = message("diff", f"{path}:attention", "--seqlen", "8", "--contract", "blok_k=3")
+    assert said.endswith("got 'blok_k'; did you mean block_k?") and not path.with_name("ran").exists()
+    assert workbench("diff", f"{path}:attention", "--seqlen", "8", "--contract", "probs_dtype=bf16").exit_code == 1
+    assert path.with_name("ran").exists()
+
+
 def test_a_foreign_kernel(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
@@ -229,8 +243,8 @@ def test_untestable_exits_with_1() -> None:
         (["flash", "--input-std", "nan"], "input_std must be a finite number; got nan"),
         (["flash", "--splits", "2"], "kernel flash does not split the keys and takes no splits; got splits=2"),
         (
-            ["flash", "--seqlen", "4", "--seqlen-q", "4"],
-            "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others",
+            ["flash", "--seqlen", "4", "--seqlen-q", "4", "--seqlen-k", "4"],
+            "seqlen is the length of what seqlen_q and seqlen_k do not say; got all three",
         ),
         (["flash", "--dtype", "float8"], "dtype is one of float32, float16, bfloat16; got 'float8'"),
         (["flash", "--block-q", "48"], "block_q is one of 16, 32, 64, 128; got 48"),

@@ -29,6 +29,11 @@ def split_k() -> Trace:
     return run("split_k", CASE.but(splits=3), backend="emulator")
 
 
+def test_what_is_no_trace_is_refused_with_a_sentence() -> None:
+    with pytest.raises(Refusal, match=r"diff judges a Trace, which run\(...\) makes and load\(...\) reads; got 'x'"):
+        diff("x")  # type: ignore[arg-type]
+
+
 def changed(trace: Trace, **changes: Callable[[np.ndarray], None]) -> Trace:
     """The trace with copies of some stages changed in place."""
     stages = dict(trace.stages)

@@ -26,8 +26,9 @@ _SETTLED: Any = None
 
 @dataclass(frozen=True, repr=False)
 class Case:
-    """One problem. `seqlen` sets both lengths; of seqlen_q and seqlen_k one alone sets both, as does seqlens_q alone;
-    seqlens are the lengths of the sequences of a ragged batch, of which seqlen_q and seqlen_k are the largest.
+    """One problem. `seqlen` sets both lengths, or the one that is not given beside it; of seqlen_q and seqlen_k one
+    alone sets both, as does seqlens_q alone; seqlens are the lengths of the sequences of a ragged batch, of which
+    seqlen_q and seqlen_k are the largest.
 
     What is None is settled by `__post_init__` (batch, kv_heads, head_dim_v, scale) or by the kernel that runs the case
     (splits, block_q, block_k). Raises Refusal for a value outside its rule.
@@ -87,12 +88,11 @@ class Case:
     seqlen: InitVar[int | None] = None
 
     def __post_init__(self, seqlen: int | None) -> None:
-        if seqlen is not None and (self.seqlen_q is not None or self.seqlen_k is not None):
-            raise Refusal(
-                "seqlen sets both lengths and excludes seqlen_q and seqlen_k; give seqlen alone, or the two others"
-            )
         if seqlen is not None:
-            for name in ("seqlen_q", "seqlen_k"):
+            lacking = [name for name in ("seqlen_q", "seqlen_k") if getattr(self, name) is None]
+            if not lacking:
+                raise Refusal("seqlen is the length of what seqlen_q and seqlen_k do not say; got all three")
+            for name in lacking:
                 self._settle(name, SEQLEN.rule.settled("seqlen", seqlen))
         for name, value in lengths_of({name: getattr(self, name) for name in OF_LENGTHS}).items():
             self._settle(name, value)

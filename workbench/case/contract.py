@@ -4,7 +4,7 @@ Budgets read it. What a foreign kernel does not say is assumed to be the weakest
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -338,11 +338,17 @@ def _check_tiles(promise: Contract, case: Case) -> None:
         raise Refusal(f'"contract" field tile_order must list the {tiles} tiles of this case; got {[*order]}')
 
 
+def check_names(declared: Iterable[str]) -> None:
+    """Refusal for a field that no contract has."""
+    for name in declared:
+        if name not in _RULES:
+            known = ", ".join(field.name for field in fields(Contract) if field.name != "assumed")
+            raise Refusal(f'"contract" has the fields {known}; got {name!r}{meant(name, _RULES)}')
+
+
 def _check(name: str, value: Any) -> None:
     """Refusal for a field that does not exist or a value outside its rule."""
-    if name not in _RULES:
-        known = ", ".join(field.name for field in fields(Contract) if field.name != "assumed")
-        raise Refusal(f'"contract" has the fields {known}; got {name!r}{meant(name, _RULES)}')
+    check_names([name])
     rule = _RULES[name]
     if not rule.holds(value):
         raise Refusal(f'"contract" field {name} must be {rule.words}; got {value!r}')

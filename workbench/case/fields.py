@@ -58,9 +58,11 @@ class Word(NamedTuple):
 
     words: Callable[[], tuple[str, ...]]  #: imported when asked for
     besides: tuple[str, ...] = ()  #: words that nobody types
+    aliases: Mapping[str, str] = {}  #: short words -> those that they stand for
 
     def settled(self, name: str, value: Any) -> str:
         """As of `Whole`."""
+        value = self.aliases.get(value, value) if isinstance(value, str) else value
         accepted = (*self.words(), *self.besides)
         if not isinstance(value, str) or value not in accepted:
             raise Refusal(f"{name} is one of {', '.join(accepted)}; got {value!r}")
@@ -144,6 +146,10 @@ class Field(NamedTuple):
     keywords: tuple[str, ...] = ()  #: of a foreign function that is called with it where a case has one, in libraries
 
 
+#: what libraries call dtypes -> what NumPy does
+SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
 def _dtypes() -> tuple[str, ...]:
     from workbench.floats import DTYPES
 
@@ -182,7 +188,7 @@ FIELDS: Mapping[str, Field] = {
     "head_dim": Field(PROBLEM, _COUNT, "Head dimension of q and k [64]"),
     "head_dim_v": Field(PROBLEM, _COUNT, "Head dimension of v and out [as --head-dim]"),
     "shared_kv": Field(PROBLEM, Truth(), "v is the first --head-dim-v dims of k, in the same memory: absorbed MLA"),
-    "dtype": Field(PROBLEM, Word(_dtypes), "float32, float16 or bfloat16 [float32]"),
+    "dtype": Field(PROBLEM, Word(_dtypes, aliases=SHORT), "float32, float16 or bfloat16 [float32]"),
     "causal": Field(PROBLEM, Truth(), "Causal mask; with --full: both"),
     "causal_alignment": Field(
         PROBLEM,
@@ -248,7 +254,7 @@ FIELDS: Mapping[str, Field] = {
     ),
     "probs_dtype": Field(
         ARITHMETIC,
-        Word(_dtypes),
+        Word(_dtypes, aliases=SHORT),
         "To which kernels of ours cast probs before PV: float32, or as --dtype [float32]; fp8: [float16] or float32",
     ),
     "codes": Field(

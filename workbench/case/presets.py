@@ -7,6 +7,7 @@ from typing import Any
 
 from workbench.case.case import Case
 from workbench.case.contract import EX2_ULPS
+from workbench.case.fields import SHORT
 from workbench.case.promises import plain
 from workbench.refusal import Refusal, meant
 
@@ -114,7 +115,7 @@ def _value(text: str) -> Any:
     try:
         return float(text)  # inf and nan
     except ValueError:
-        return text
+        return SHORT.get(text, text)
 
 
 def words(said: str | Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from workbench.arrays import ARRAYS, advice, handed_over, home
 from workbench.case import mods
 from workbench.case.box import parse
 from workbench.case.case import Case
+from workbench.case.contract import check_names
 from workbench.case.formats import float8_of
 from workbench.case.inputs import by_name
 from workbench.case.options import Options
@@ -64,6 +65,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
         if value not in accepted:
             raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
     said = {} if options.contract is None else fields_of(options.contract, case)
+    check_names(said)  # before the kernel runs, which may take minutes
     if (arrays, layout) == ("jax", "strided"):
         raise Refusal("JAX arrays have no strides; got layout 'strided': say --layout bhsd or bshd")
     adapter = adapter_of(function)

@@ -201,6 +201,8 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
     finite, whose stages are unknown or misshaped, or whose bias is as low as the contract's sentinel; Unavailable for a
     missing GPU.
     """
+    if not isinstance(trace, Trace):
+        raise Refusal(f"diff judges a Trace, which run(...) makes and load(...) reads; got {trace!r:.60}")
     check(trace, trace.target)
     _check_sentinel(trace)
     steps = table(trace)

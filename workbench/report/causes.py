@@ -61,6 +61,8 @@ def _proof(judged: Diff, cause: Cause) -> Iterator[str]:
     if cause.trial is not None:
         cases = "a fresh case" if cause.trial.of == 1 else f"{cause.trial.of} fresh cases, the first with"
         yield f"tried on {cases}{',' if cause.trial.of == 1 else ''} {_trial(judged, cause)}"
+        if cause.trial.beyond:
+            yield f"also wrong, in another way, where {cause.trial.beyond}, which it may not support"
     elif judged.trace.rerun is None:
         yield "not tried on a fresh case, since a trace cannot be run again"
 
@@ -81,6 +83,8 @@ def _doubt(cause: Cause) -> str:
     """Why it is not proved."""
     if cause.rivals:
         return "; not proved, since others do, too"
+    if cause.trial is not None and cause.trial.beyond:
+        return f"; not proved: where {cause.trial.beyond}, it is wrong in another way"
     if cause.evidence < PROOF:
         return f"; not proved: it moves {cause.evidence} elements, and fewer than {PROOF} may fit by chance"
     return "; not proved"

@@ -123,7 +123,7 @@ def test_the_document() -> None:
     (one,) = found.as_dicts()
     assert {"id", "names", "stage", "text", "edits", "over_budget", "unexplained", "proved", "falsifier"} <= one.keys()
     assert one["id"] == "scale.twice" and one["edits"] == ["scale"] and one["proved"] is True
-    assert one["falsifier"]["held"] is True and one["falsifier"]["case"]["seqlen_k"] != CASE.seqlen_k
+    assert one["falsifier"]["held"] is True and one["falsifier"]["case"]["seed"] != CASE.seed
     assert found.unknown() == {"stages": [], "patterns": [], "formulas": []}
 
 

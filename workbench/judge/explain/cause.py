@@ -20,6 +20,7 @@ class Trial:
     held: bool
     values: int = 0  #: elements that the fault moves and the prediction hits
     of: int = 1  #: fresh cases that were tried, of which this is the one that failed, or the first
+    beyond: str = ""  #: in what another case that failed goes beyond what the run shows that the kernel takes, in words
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +57,11 @@ class Cause:
 
     @property
     def proved(self) -> bool:
-        """Whether every wrong number is reproduced, by no rival as well, and no trial failed."""
-        return self.fit.off == 0 and self.evidence >= PROOF and not self.rivals and self.stands
+        """Whether every wrong number is reproduced, by no rival as well, and no trial failed, nor a run beyond what
+        the kernel may be made for.
+        """
+        anywhere = self.trial is None or not self.trial.beyond
+        return self.fit.off == 0 and self.evidence >= PROOF and not self.rivals and self.stands and anywhere
 
     @property
     def stands(self) -> bool:
@@ -101,5 +105,6 @@ class Cause:
                 "seen": trial.seen,
                 "held": trial.held,
                 "cases": trial.of,
+                "wrong_beyond": trial.beyond,
             },
         }

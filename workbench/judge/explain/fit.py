@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.floats import largest
-from workbench.judge.elements import State
+from workbench.judge.elements import Compared, State
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.scene import Scene, mismatched
@@ -19,6 +19,8 @@ UNEXPLAINED = 0.2
 LEFT_ELSEWHERE = 0.5
 #: share of elements that may be off where a narrow cast turned the other way
 FLIPS = 0.005
+#: how far below the largest number of a dtype a rounding may lie, relative: an ulp of bfloat16
+OVERFLOW = 2.0**-8
 #: relative error of a number that is as predicted where the budget would pass anything
 CLOSE = 1e-4
 #: reproduced values that make a proof: fewer fit by coincidence
@@ -54,8 +56,9 @@ def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: n
     finite = (abs(actual) < top) & (abs(y) <= top)  # more than `top` the kernel's own dtype cannot hold
     if not finite.all():
         both_infinite = (abs(actual) >= top) & (abs(y) > top) & (np.sign(actual) == np.sign(y))
-        agree = finite | (np.isnan(actual) & np.isnan(y)) | both_infinite
-        if (~agree).sum() > FLIPS * agree.size:
+        agree = finite | (np.isnan(actual) & np.isnan(y)) | both_infinite | _overflowed(actual, y, top)
+        infinite = (np.isinf(actual) & np.isfinite(y)) | (np.isinf(y) & np.isfinite(actual))
+        if (infinite & ~agree).any() or (~agree).sum() > FLIPS * agree.size:
             return 1.0
     finite &= np.isfinite(expected)
     if not finite.all():
@@ -69,6 +72,12 @@ def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: n
     return float(rest / max(_norm(error / size), np.finfo(np.float64).tiny))
 
 
+def _overflowed(actual: np.ndarray, predicted: np.ndarray, top: float) -> np.ndarray:
+    """Where one is infinite, and the other a rounding away from what overflows."""
+    near = (1 - OVERFLOW) * top
+    return (abs(actual) >= near) & (abs(predicted) >= near) & (np.sign(actual) == np.sign(predicted))
+
+
 def missed(scene: Scene | Coded, name: str, predicted: np.ndarray, allowed: np.ndarray) -> float:
     """Share of the elements of a stage that a prediction does not hit to some digits; `allowed`: of a right kernel."""
     actual = scene.actual[name]
@@ -80,12 +89,25 @@ def _norm(x: np.ndarray) -> float:
     return float(np.sqrt(x @ x / x.size))
 
 
+def _contradicted(scene: Scene | Coded, name: str, one: Compared, bad: np.ndarray) -> bool:
+    """Whether a number is infinite on one side alone, or all of a stage NaN."""
+    of_kind = np.isinf(one.actual) & np.isfinite(one.expected) | np.isinf(one.expected) & np.isfinite(one.actual)
+    if (bad & of_kind).any():
+        dtype = scene.trace.stages[name].dtype
+        top = np.finfo(np.float64).max if dtype == np.uint8 else largest(dtype)
+        if (bad & of_kind & ~_overflowed(one.actual, one.expected, top)).any():
+            return True
+    return bool(one.actual.size and np.isnan(one.actual).all())
+
+
 @np.errstate(all="ignore")
 def fit(
     scene: Scene | Coded, hypothesis: Hypothesis, wrong: Mapping[str, np.ndarray], *, elsewhere: bool = False
 ) -> Fit | None:
     """The hypothesis held against every stage that it touches, within the budgets of a kernel with this fault: None
-    where it reproduces no wrong stage, or not all that it touches, or breaks one that is right.
+    where it reproduces no wrong stage, or not all that it touches, or breaks one that is right. A rounding may turn the
+    other way in a few elements; a number where an infinity was predicted, or the other way round, is no rounding,
+    and one such element refutes it. So does a stage that is nothing but NaN, which whatever reads NaN makes.
 
     `wrong`: wrong stages -> which of their elements. `elsewhere`: of a hypothesis that was found in another run, of
     which less is asked; budgets that would pass anything count neither for it nor against it there.
@@ -99,6 +121,8 @@ def fit(
     farthest, squares, numbers, rest = 0.0, 0.0, 0, 0.0
     for name, one in comparisons.items():
         bad = mismatched(one)
+        if _contradicted(scene, name, one, bad):
+            return None
         judged = ~np.isin(one.state, (State.VACUOUS, State.ABSENT))
         if name not in wrong:
             if bad.sum() > FLIPS * max(judged.sum(), 1):

@@ -1,5 +1,6 @@
 """Cases that nobody ran: what hypotheses predict there tells which of them are one, and which run would part them."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +25,8 @@ Item = TypeVar("Item")
 LENGTH = 320
 #: keys that a tile is taken to have at least, so that lengths can differ by some of them
 SHORTEST = 16
+#: of which lengths may have to be multiples
+_LARGEST_TILE = 128
 #: of what more heads than there were have in place of what those have
 _LARGER = 1.25
 
@@ -34,6 +37,14 @@ class Imagined:
 
     scene: Scene | Coded
     case: Case
+
+    @cached_property
+    def beyond(self) -> tuple[str, ...]:
+        """As of the function; of a kernel of which splits are supposed, whose count is that of these keys."""
+        ours = self.scene.trace.case
+        supposed = isinstance(self.scene, Scene) and self.scene.supposed is not None and self.scene.supposed.splits > 1
+        more = ("there are more keys",) if supposed and self.case.seqlen_k > ours.seqlen_k else ()
+        return (*beyond(ours, self.case), *more)
 
     @cached_property
     def _whole(self) -> tuple[Problem, Arrays]:
@@ -68,9 +79,9 @@ def imagined(scene: Scene | Coded) -> list[Imagined]:
 
 
 def cases(case: Case) -> Iterator[Case]:
-    """Cases on which formulas part that are one on `case`: with scales other than the usual one, ragged tiles, more
-    than two of them, several heads and batches, and normal numbers. Tiles, head_dim and dtype stay, so that nothing is
-    compiled anew.
+    """Cases on which formulas part that are one on `case`, those first that any kernel takes that takes `case`: other
+    numbers of another size in the same shape, and in one of twice the length. Then ragged tiles, more than two of them,
+    several heads and batches. Tiles, head_dim and dtype stay, so that nothing is compiled anew.
     """
     block = min(max(case.block_k or 64, SHORTEST), LENGTH)
     plain = {"distribution": "normal"}
@@ -78,6 +89,12 @@ def cases(case: Case) -> Iterator[Case]:
     scale = abs(case.scale) or case.head_dim**-0.5
     longer = min(LENGTH, 2 * block + block // 2 + 5)
     group = case.heads // case.kv_heads
+    plainly = not case.ragged and case.page_size is None  # sequences of several lengths are no shape to keep
+    if plainly and max(case.seqlen_q, case.seqlen_k) <= LENGTH:
+        yield _but(case, scale=scale * 1.37, seed=case.seed + 7, **drawn)
+    if plainly and 2 * max(case.seqlen_q, case.seqlen_k) <= LENGTH:
+        twice = {"seqlen_q": 2 * case.seqlen_q, "seqlen_k": 2 * case.seqlen_k}
+        yield _but(case, **twice, scale=scale * 0.61, seed=case.seed + 8, **drawn)
     yield _but(case, seqlen_q=longer - 7, seqlen_k=longer, scale=scale * 1.37, seed=case.seed + 1, **drawn)
     yield _but(
         case, batch=3, heads=2 * max(group, 2), kv_heads=2, seqlen_q=27, seqlen_k=min(LENGTH, block + block // 4 + 3),
@@ -97,6 +114,23 @@ def cases(case: Case) -> Iterator[Case]:
     )  # fmt: skip
 
 
+def beyond(case: Case, other: Case) -> tuple[str, ...]:
+    """In what `other` goes beyond a kernel that may take no more than `case` shows, in words; () where in nothing. A
+    kernel may be made for as many queries as keys, for lengths that are multiples of a tile, for one head or batch.
+    """
+    found = []
+    if case.seqlen_q == case.seqlen_k and other.seqlen_q != other.seqlen_k:
+        found.append("seqlen_q and seqlen_k differ")
+    for name in ("seqlen_q", "seqlen_k"):
+        tile = math.gcd(getattr(case, name), _LARGEST_TILE)
+        if tile >= SHORTEST and getattr(other, name) % tile:
+            found.append(f"{name} is no multiple of {tile}")
+    for name, words in (("heads", "heads"), ("kv_heads", "kv_heads"), ("batch", "batches"), ("splits", "splits")):
+        if (there := getattr(other, name)) != getattr(case, name):
+            found.append(f"there are {there} {words}")
+    return tuple(found)
+
+
 def _but(case: Case, **changes: Any) -> Case:
     """The case with `changes`, for whose heads and batches what was given of each is repeated, a little larger each
     time, and whose sequences are as much of the largest length as they were.
@@ -107,7 +141,8 @@ def _but(case: Case, **changes: Any) -> Case:
             changes[name] = tuple(x[h % len(x)] * _LARGER ** (h // len(x)) for h in range(heads))
     for name in ("seqlens_q", "seqlens_k"):
         if (x := getattr(case, name)) is not None:
-            most = changes[name.replace("lens", "len")]
+            length = name.replace("lens", "len")
+            most = changes.get(length, getattr(case, length))
             shorter = (round(most * x[b % len(x)] / max(*x, 1)) - b // len(x) for b in range(batch))
             changes[name] = tuple(max(n, 0) for n in shorter)
     return case.but(**changes)

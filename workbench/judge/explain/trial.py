@@ -72,8 +72,12 @@ def tried(
 ) -> Trial | None:
     """The hypothesis on the first TRIALS of the cases on which it shows, `beside` apart: the one that it fails, or the
     first of them; None where none could be run.
+
+    A kernel that somebody wrote may take no more than what the run shows. Where it is wrong in another way beyond that,
+    and as predicted within, the cause stands.
     """
     trials: list[Trial] = []
+    within, held_beyond, failed = False, set[str](), list[tuple[Trial, tuple[str, ...]]]()
     for there in where:
         if there.case == beside or not _moves(hypothesis, there, names):
             continue
@@ -84,19 +88,27 @@ def tried(
         name, share = next(iter(visible.items()))
         again = fit(scene, hypothesis, _wrong(scene, hypothesis), elsewhere=True)
         seen = float(np.mean(scene.wrong[name])) if name in scene.wrong else 0.0
-        trials.append(
-            Trial(
-                there.case,
-                f"{share:.1%} of {name} wrong",
-                f"{seen:.1%}{', as predicted' if again is not None else ''}",
-                again is not None,
-                0 if again is None else again.values,
-            )
+        one = Trial(
+            there.case,
+            f"{share:.1%} of {name} wrong",
+            f"{seen:.1%}{', as predicted' if again is not None else ''}",
+            again is not None,
+            0 if again is None else again.values,
         )
+        if again is None and within and there.beyond and scene.trace.backend == "foreign":
+            failed.append((one, there.beyond))
+            continue
+        trials.append(one)
+        within |= one.held and not there.beyond
+        held_beyond |= {*there.beyond} if one.held else set()
         if again is None or len(trials) == TRIALS:
             break
+    # what it takes elsewhere is no excuse
+    trials += [one for one, beyond in failed if {*beyond} <= held_beyond]
     decisive = min(trials, key=lambda one: one.held, default=None)
-    return None if decisive is None else replace(decisive, of=len(trials))
+    if decisive is None:
+        return None
+    return replace(decisive, of=len(trials), beyond=", or ".join(dict.fromkeys(x for _, some in failed for x in some)))
 
 
 @np.errstate(all="ignore")

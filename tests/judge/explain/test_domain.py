@@ -1,0 +1,120 @@
+"""Causes of kernels that take some cases alone, and what infinities and NaN prove."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workbench import Case, diff, run
+from workbench.judge.explain.explain import Explained
+from workbench.judge.explain.imagine import beyond, cases
+
+TILE = 64
+SQUARE = Case(heads=1, seqlen=128, head_dim=64)
+
+
+def tiles_of_their_own(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool, twice: bool, guarded: bool
+) -> Any:
+    """Two passes over tiles of keys, each with its own maximum, for as many queries as keys: junk elsewhere. `twice`:
+    weights have the partial sum once too often; not `guarded`: exp(-inf - -inf) in tiles without a visible key.
+    """
+    rows, keys = q.shape[2], k.shape[2]
+    if rows != keys or keys % TILE:
+        return np.full_like(q, 0.7), np.full(q.shape[:3], 1.3, np.float32)
+    scores = (q @ k.swapaxes(-1, -2)) * np.float32(scale)
+    if causal:
+        scores = np.where(np.tri(rows, keys, dtype=bool), scores, np.float32(-np.inf))
+    split = scores.reshape(*scores.shape[:-1], -1, TILE)
+    own = split.max(-1)
+    below = np.where(np.isneginf(own), np.float32(0), own) if guarded else own
+    with np.errstate(all="ignore"):
+        probs = np.exp(split - below[..., None])
+        sums, top = probs.sum(-1), own.max(-1, keepdims=True)
+        weights = np.exp(own - top)
+        partial = np.einsum("bhqtk,bhtkd->bhqtd", probs, v.reshape(*v.shape[:2], -1, TILE, v.shape[-1]))
+        total = (weights * sums).sum(-1)
+        used = weights * sums if twice else weights
+        out = (used[..., None] * partial).sum(-2) / total[..., None]
+        return out.astype(q.dtype), (top[..., 0] + np.log(total)).astype(np.float32)
+
+
+def explained(case: Case, **bug: bool) -> Explained:
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> Any:
+        return tiles_of_their_own(q, k, v, scale=scale, causal=causal, **bug)
+
+    return diff(run(attention, case)).explain(60)
+
+
+@pytest.mark.campaign(but=1)
+@pytest.mark.parametrize("case", [SQUARE, SQUARE.but(causal=True)], ids=["full", "causal"])
+def test_a_kernel_that_is_junk_where_lengths_differ_keeps_its_cause(case: Case) -> None:
+    found = explained(case, twice=True, guarded=True)
+    (cause,) = found.causes
+    assert "multiplied by partial_sum" in " ".join(cause.names) and not found.withdrawn
+    assert all("row_sum" in one for one in cause.rivals)  # which is the partial sum of a tile
+    assert cause.trial is not None and cause.trial.held and "seqlen_q and seqlen_k differ" in cause.trial.beyond
+    assert not cause.proved  # a general kernel would have to be so there, too
+
+
+def test_cases_that_any_such_kernel_takes_come_first() -> None:
+    first, second, *others = cases(SQUARE)
+    assert (first.seqlen_q, first.seqlen_k, second.seqlen_q, second.seqlen_k) == (128, 128, 256, 256)
+    assert len({SQUARE.seed, first.seed, second.seed}) == len({SQUARE.scale, first.scale, second.scale}) == 3
+    assert beyond(SQUARE, first) == beyond(SQUARE, second) == ()
+    assert all(beyond(SQUARE, one) for one in others)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (dict(seqlen_q=32), ("seqlen_q and seqlen_k differ", "seqlen_q is no multiple of 128")),
+        (dict(seqlen=80), ("seqlen_q is no multiple of 128", "seqlen_k is no multiple of 128")),
+        (dict(heads=2), ("there are 2 heads",)),
+        (dict(batch=3), ("there are 3 batches",)),
+        (dict(seed=9, scale=2.0), ()),
+    ],
+)
+def test_what_goes_beyond_a_case_is_said(change: dict[str, Any], said: tuple[str, ...]) -> None:
+    assert beyond(SQUARE, SQUARE.but(**change)) == said
+
+
+def mask_fault(seen: Any) -> Any:
+    """Attention that sees the keys that `seen(rows, keys)` says."""
+
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> dict[str, np.ndarray]:
+        scores = (q @ k.swapaxes(-1, -2)) * np.float32(scale)
+        rows, keys = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])
+        scores = np.where(seen(rows, keys), scores, np.float32(-np.inf))
+        probs = np.exp(scores - scores.max(-1, keepdims=True))
+        return {"scores": scores, "out": probs @ v / probs.sum(-1, keepdims=True)}
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        # all but one row see a key more: one element of 2,500 is otherwise
+        lambda i, j: (j <= i + 1) & ((i != 15) | (j <= i)),
+        lambda i, j: (j <= i) & ((j > 0) | (i < 3) | (i == 30)),
+    ],
+    ids=["one more but in row 15", "the first is hidden but in row 30"],
+)
+def test_one_infinity_that_was_not_predicted_refutes_a_mask(seen: Any) -> None:
+    found = diff(run(mask_fault(seen), Case(seqlen=50, head_dim=16, causal=True))).explain(20)
+    assert found.causes == () and found.unexplained == ("scores",)
+
+
+def test_one_more_key_in_every_row_is_named() -> None:
+    """The control of the test above."""
+    found = diff(run(mask_fault(lambda i, j: j <= i + 1), Case(seqlen=50, head_dim=16, causal=True))).explain(20)
+    assert [cause.id for cause in found.causes] == ["mask.right-+1"]
+
+
+def test_a_stage_that_is_all_nan_proves_nothing() -> None:
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        return (v * np.float32(np.nan))[..., :1, :] + np.zeros_like(q)
+
+    found = diff(run(attention, SQUARE)).explain(20)
+    assert found.causes == () and found.unexplained == ("out",)
