@@ -78,10 +78,6 @@ def _campaigns(items):
         function = item.nodeid.partition("[")[0]
         if any(marks) and item.get_closest_marker("gpu"):
             continue
-        if any(marks) and item.get_closest_marker("gpu"):
-            continue
-        if any(marks) and item.get_closest_marker("gpu"):
-            continue
         if marks and kept[function] >= min(marks):
             found[item] = None
         elif marks:

@@ -51,14 +51,12 @@ def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: n
     )
     if not y.size:
         return 1.0
-    dtype = scene.trace.stages[name].dtype
-    top = np.finfo(np.float64).max if dtype == np.uint8 else largest(dtype)  # every code is one
+    top = _top(scene, name)
     finite = (abs(actual) < top) & (abs(y) <= top)  # more than `top` the kernel's own dtype cannot hold
     if not finite.all():
         both_infinite = (abs(actual) >= top) & (abs(y) > top) & (np.sign(actual) == np.sign(y))
         agree = finite | (np.isnan(actual) & np.isnan(y)) | both_infinite | _overflowed(actual, y, top)
-        infinite = (np.isinf(actual) & np.isfinite(y)) | (np.isinf(y) & np.isfinite(actual))
-        if (infinite & ~agree).any() or (~agree).sum() > FLIPS * agree.size:
+        if (_infinite_once(actual, y) & ~agree).any() or (~agree).sum() > FLIPS * agree.size:
             return 1.0
     finite &= np.isfinite(expected)
     if not finite.all():
@@ -70,6 +68,17 @@ def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: n
     size = max(float(error.max()), np.finfo(np.float64).tiny)
     rest = _norm(np.maximum(left - stored, 0.0) / size)
     return float(rest / max(_norm(error / size), np.finfo(np.float64).tiny))
+
+
+def _top(scene: Scene | Coded, name: str) -> float:
+    """The largest number that a stage can hold; every code is one."""
+    dtype = scene.trace.stages[name].dtype
+    return float(np.finfo(np.float64).max) if dtype == np.uint8 else float(largest(dtype))
+
+
+def _infinite_once(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Where one of the two is infinite, and the other a number."""
+    return (np.isinf(x) & np.isfinite(y)) | (np.isinf(y) & np.isfinite(x))
 
 
 def _overflowed(actual: np.ndarray, predicted: np.ndarray, top: float) -> np.ndarray:
@@ -91,12 +100,9 @@ def _norm(x: np.ndarray) -> float:
 
 def _contradicted(scene: Scene | Coded, name: str, one: Compared, bad: np.ndarray) -> bool:
     """Whether a number is infinite on one side alone, or all of a stage NaN."""
-    of_kind = np.isinf(one.actual) & np.isfinite(one.expected) | np.isinf(one.expected) & np.isfinite(one.actual)
-    if (bad & of_kind).any():
-        dtype = scene.trace.stages[name].dtype
-        top = np.finfo(np.float64).max if dtype == np.uint8 else largest(dtype)
-        if (bad & of_kind & ~_overflowed(one.actual, one.expected, top)).any():
-            return True
+    infinite = bad & _infinite_once(one.actual, one.expected)
+    if (infinite & ~_overflowed(one.actual, one.expected, _top(scene, name))).any():
+        return True
     return bool(one.actual.size and np.isnan(one.actual).all())
 
 
