@@ -39,6 +39,7 @@ def test_the_document_is_json_with_a_row_for_the_cpu(results) -> None:
     assert row["trace_bytes"] == 4 * (4 * 48 * 8 + 48 + 3 * 48 * 3 + 48 * 3 * 8 + 4 * 48 * 48)
 
 
+@pytest.mark.campaign
 def test_assert_close_is_measured_where_torch_is(results) -> None:
     row = results["costs"][0]
     if "torch" in results["versions"]:

@@ -450,6 +450,7 @@ def test_check_takes_lists_and_kernels() -> None:
     assert len(document["runs"][0]["schedules"]) == 3
 
 
+@pytest.mark.campaign
 def test_a_fault_brings_the_length_at_which_it_shows() -> None:
     words = ["check", "flash", "--head-dim", "8", "--block-q", "16", "--block-k", "16", "--probes", "output"]
     fault = ["--fault", "flash-reads-past-keys", "--json"]

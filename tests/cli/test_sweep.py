@@ -59,6 +59,7 @@ def test_a_sweep_prints_its_groups_and_resumes(tmp_path: Path) -> None:
     assert json.loads(invoked(*command, "--json").stdout)["origin"] == "lse"
 
 
+@pytest.mark.campaign
 def test_exactly_what_was_fixed_is_better_and_what_was_broken_worse(before_and_after: Any) -> None:
     old, new, _ = before_and_after
     result = invoked("compare", old, new, "--json")

@@ -69,6 +69,7 @@ def test_backends_agree_bit_for_bit_until_exp(name):
         assert there.stages[stage].size and there.stages[stage].tobytes() == here.stages[stage].tobytes(), stage
 
 
+@pytest.mark.campaign
 @on_both
 def test_it_adds_as_mma_does(backend):
     """16 products at once, whichever instruction multiplies: qk has the bits of flash_mma's."""

@@ -46,6 +46,7 @@ def test_sums_keep_13_bits():
     assert diff(trace).origins == () and "qk" in diff(tight).origins
 
 
+@pytest.mark.campaign
 def test_probs_are_cast_to_float8():
     trace = run("fp8_wgmma", Case(**CASES[TILES]), backend="emulator")
     probs, cast = trace.stages["probs"], trace.stages["probs_cast"]

@@ -24,6 +24,7 @@ def kernel(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.campaign
 def test_it_is_watched_and_a_barrier_that_lacks_is_named(kernel: Path) -> None:
     case = Case(seqlen=40, causal=True)
     assert check(f"{kernel}:attention", case).passed

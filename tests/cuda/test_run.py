@@ -79,6 +79,7 @@ def test_a_trace_holds_the_stages_asked_for(probes: str) -> None:
     assert trace.requested == tuple(trace.stages) == wanted and "out" in wanted
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_torch_inputs_give_the_same_trace(dtype: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")

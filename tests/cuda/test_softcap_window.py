@@ -169,6 +169,7 @@ def test_probes_leave_the_outputs_alone_and_forget_no_slot(kernel):
     assert "capped" not in run(kernel, case.but(softcap=None), probes="all", backend="emulator").stages
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_window_that_hides_nothing_changes_no_bit(kernel):
     case = case_of(seqlen_q=20, seqlen_k=33, causal=True)

@@ -161,6 +161,7 @@ def test_caches_with_room_for_more(seed, backend):
     assert diff(trace).verdict == "rounding"
 
 
+@pytest.mark.campaign(but=1)
 @on_both
 @pytest.mark.parametrize(
     ("kernel", "options"), [("flash", {}), ("split_k", {"splits": 3, "softcap": 5.0, "alibi_form": "column"})]

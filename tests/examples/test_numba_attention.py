@@ -23,6 +23,7 @@ def test_every_stage_is_within_its_budget(changes: dict[str, Any]) -> None:
     assert judged.verdict == "rounding" and [stage.name for stage in judged] == STAGES
 
 
+@pytest.mark.campaign
 def test_it_leaves_nothing_to_find() -> None:
     checked = check(f"{EXAMPLE}:attention", CASE.but(seqlen_q=25, seqlen_k=20), schedules=3)
     assert checked.passed and checked.launches == 1

@@ -78,6 +78,7 @@ def test_a_fault_is_seen_when_it_comes_and_when_it_goes(source):
     seen.close()
 
 
+@pytest.mark.campaign
 def test_a_save_ends_a_run_that_hangs(source):
     """And the case that failed last is judged first."""
     only_long = RIGHT.replace("    m =", "    s = s * np.float32(1 + (s.shape[-1] > 30))\n    m =")

@@ -88,6 +88,7 @@ def test_architectures_are_unknown_without_cuobjdump(tmp_path: Path, monkeypatch
     assert (it.machine_code, it.ptx) == (None, ())
 
 
+@pytest.mark.campaign
 def test_architectures_of_nvcc(tmp_path: Path) -> None:
     if shutil.which("nvcc") is None or shared_object._cuobjdump() is None:
         pytest.skip("nvcc or cuobjdump is not installed")

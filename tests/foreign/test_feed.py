@@ -13,7 +13,7 @@ from workbench.case.options import Options
 from workbench.foreign.feed import parse
 from workbench.report.command import diff_command
 
-CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=100, causal=True, splits=3)
+CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=100, head_dim=32, block_q=16, block_k=16, causal=True, splits=3)
 PARTIALS = ("partial_O", "partial_max", "partial_sum")
 FAULTS = ["partial-no-masked-tile-guard", "reduce-double-counts-sum"]
 
@@ -44,7 +44,7 @@ def faulty_reduce(partial_O: Any, partial_max: Any, partial_sum: Any, **_: Any) 
 
 def test_the_reduce_alone_on_reference_partials() -> None:
     """Both kernels are wrong: with known-good partials only the reduce is named."""
-    case = Case(heads=2, seqlen_q=128, seqlen_k=96, causal=True)
+    case = Case(heads=2, seqlen_q=128, seqlen_k=96, head_dim=32, block_q=16, block_k=16, causal=True)
     alone = diff(run("split_k", case, faults=FAULTS, backend="emulator"))
     assert alone.origin != "merge_weight" and "merge_weight" in alone.origins
     feed = dict.fromkeys(PARTIALS, "reference")
@@ -167,7 +167,7 @@ def test_what_cannot_be_fed_is_refused(tmp_path: Path) -> None:
         (
             "split_k",
             {"partial_O": tmp_path / "x.npz"},
-            "split_k: partial_O has axes [b h s q d] and must have shape [2, 4, 3, 100, 64] for this case; got [3]",
+            "split_k: partial_O has axes [b h s q d] and must have shape [2, 4, 3, 100, 32] for this case; got [3]",
         ),
         (lambda q, k, v, **_: q, good, "<lambda> reads no stage that could be fed: a function that does has parameters with the names of stages, such as partial_O"),
         (reduce, {"qk": "reference"}, "reduce reads partial_O, partial_max, partial_sum; qk cannot be fed"),

@@ -79,6 +79,7 @@ def test_how_a_process_ended_is_told(mine: str) -> None:
     assert said("leaves").startswith("mine.py:leaves raised on numpy arrays:\n")
 
 
+@pytest.mark.campaign
 def test_a_function_that_hangs_or_grows_is_ended(mine: str) -> None:
     started = time.monotonic()
     said = refusal(run, f"{mine}:hangs", CASE, timeout=5).replace(mine, "mine.py")

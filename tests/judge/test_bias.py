@@ -243,6 +243,7 @@ def test_what_is_said() -> None:
         assert verdicts(first, second) == {"acc": ("rounding", f"{leans}, but not on other inputs")}
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("fault", BIASED)
 def test_a_diff_calls_a_truncating_kernel_a_bug_and_a_trace_at_rest_only_notes_it(fault: str) -> None:
     trace = traced(CATALOGUE[fault].kernel, fault)

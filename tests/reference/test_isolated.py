@@ -75,7 +75,7 @@ def test_an_error_just_beyond_the_budget_is_caught_and_one_just_within_is_not(tr
     caught_beyond_and_not_within(trace, stage)
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("stage", ["qk", "capped", "scores", "probs", "out"])
 def test_so_it_is_with_a_softcap(capped: Trace, stage: str) -> None:
     caught_beyond_and_not_within(capped, stage)

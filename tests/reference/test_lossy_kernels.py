@@ -70,7 +70,7 @@ def test_a_tensor_core_rounds_its_16_bit_accumulator_once_a_block() -> None:
     assert judged(Style(qk=accumulated(dtype, fused=True)), case, ("qk",), **narrow(dtype)).origins == ("qk",)
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("truncated", [True, False])
 @pytest.mark.parametrize(("precision", "terms"), [("tf32", 1), ("tf32x3", 3)])
 def test_operands_in_tf32(precision: str, terms: int, truncated: bool) -> None:

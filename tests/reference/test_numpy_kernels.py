@@ -258,7 +258,7 @@ def test_a_sum_of_either_probs_where_it_is_not_declared(dtype: str) -> None:
     assert explained(wrong) == {"row_sum_of_cast"}
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("sentinel", [-1e9, -1e30])
 def test_a_mask_may_add_its_sentinel(sentinel: float) -> None:
     said = {"mask_sentinel": sentinel}

@@ -90,6 +90,7 @@ def test_probe_that_undoes_a_contraction_would_be_seen(operations):
     assert stored_and_added(ptx)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "name", [*(pytest.param(name, marks=pytest.mark.campaign) for name in OF_HOPPER), "flash_forward"]
 )

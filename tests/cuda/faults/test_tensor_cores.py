@@ -79,6 +79,7 @@ def test_faults_begin_at_their_own_stages(kernel):
     assert judged.verdict == "bug" and judged.origins == tuple(stage for fault in known for stage in fault.stages)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kernel", often(WATCHED, "flash_wgmma"))
 def test_what_comes_too_early_or_too_late_is_named_with_its_line(kernel):
     case, lines = WATCHED[kernel]

@@ -243,6 +243,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(undisturbed: Sweep, tmp_path: P
     assert told(again) == told(found)
 
 
+@pytest.mark.campaign
 def test_ctrl_c_waits_for_no_case(tmp_path: Path) -> None:
     target, out = kernel(tmp_path / "k", "slow", "hangs"), tmp_path / "s.sqlite"
     process = started(target, out, tmp_path / "tmp")
@@ -264,6 +265,7 @@ def test_a_process_that_is_lost_again_and_again_ends_the_sweep(tmp_path: Path, m
         sweep(f"{tmp_path}/k/mine.py:attention", CASES[:1], out=tmp_path / "s.sqlite", jobs=1)
 
 
+@pytest.mark.campaign
 def test_an_executor_that_breaks_loses_no_row(tmp_path: Path) -> None:
     target = kernel(tmp_path / "k", "slow")
     out = tmp_path / "s.sqlite"

@@ -87,6 +87,7 @@ def test_a_bfloat16_function_of_torch_is_not_refused() -> None:
     assert run(sdpa, CASE.but(dtype="bfloat16"), arrays="torch").stages["out"].dtype.name == "bfloat16"
 
 
+@pytest.mark.campaign
 def test_how_to_run_without_a_gpu_is_said() -> None:
     """In a process of its own, since Triton asks for the interpreter once, when it is imported."""
     root = Path(__file__).parent.parent.parent.parent

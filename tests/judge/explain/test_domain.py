@@ -9,8 +9,8 @@ from workbench import Case, diff, run
 from workbench.judge.explain.explain import Explained
 from workbench.judge.explain.imagine import beyond, cases
 
-TILE = 64
-SQUARE = Case(heads=1, seqlen=128, head_dim=64)
+TILE = 32
+SQUARE = Case(heads=1, seqlen=64, head_dim=16)
 
 
 def tiles_of_their_own(
@@ -46,7 +46,20 @@ def explained(case: Case, **bug: bool) -> Explained:
     return diff(run(attention, case)).explain(60)
 
 
-@pytest.mark.campaign(but=1)
+def test_a_scale_of_a_kernel_for_as_many_queries_as_keys_keeps_its_cause() -> None:
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        if q.shape[2] != k.shape[2]:
+            return np.full_like(q, 0.7)
+        probs = np.exp((q @ k.swapaxes(-1, -2)) * np.float32(2 * scale))
+        return probs @ v / probs.sum(-1, keepdims=True)
+
+    found = diff(run(attention, SQUARE)).explain(20)
+    (cause,) = found.causes
+    assert cause.id == "scale.double" and not found.withdrawn and not cause.proved
+    assert cause.trial is not None and cause.trial.held and "seqlen_q and seqlen_k differ" in cause.trial.beyond
+
+
+@pytest.mark.campaign  # the search through what splits may do takes 18 s
 @pytest.mark.parametrize("case", [SQUARE, SQUARE.but(causal=True)], ids=["full", "causal"])
 def test_a_kernel_that_is_junk_where_lengths_differ_keeps_its_cause(case: Case) -> None:
     found = explained(case, twice=True, guarded=True)
@@ -59,7 +72,7 @@ def test_a_kernel_that_is_junk_where_lengths_differ_keeps_its_cause(case: Case) 
 
 def test_cases_that_any_such_kernel_takes_come_first() -> None:
     first, second, *others = cases(SQUARE)
-    assert (first.seqlen_q, first.seqlen_k, second.seqlen_q, second.seqlen_k) == (128, 128, 256, 256)
+    assert (first.seqlen_q, first.seqlen_k, second.seqlen_q, second.seqlen_k) == (64, 64, 128, 128)
     assert len({SQUARE.seed, first.seed, second.seed}) == len({SQUARE.scale, first.scale, second.scale}) == 3
     assert beyond(SQUARE, first) == beyond(SQUARE, second) == ()
     assert all(beyond(SQUARE, one) for one in others)
@@ -68,8 +81,8 @@ def test_cases_that_any_such_kernel_takes_come_first() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (dict(seqlen_q=32), ("seqlen_q and seqlen_k differ", "seqlen_q is no multiple of 128")),
-        (dict(seqlen=80), ("seqlen_q is no multiple of 128", "seqlen_k is no multiple of 128")),
+        (dict(seqlen_q=32), ("seqlen_q and seqlen_k differ", "seqlen_q is no multiple of 64")),
+        (dict(seqlen=40), ("seqlen_q is no multiple of 64", "seqlen_k is no multiple of 64")),
         (dict(heads=2), ("there are 2 heads",)),
         (dict(batch=3), ("there are 3 batches",)),
         (dict(seed=9, scale=2.0), ()),
@@ -92,6 +105,7 @@ def mask_fault(seen: Any) -> Any:
     return attention
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     "seen",
     [
@@ -116,5 +130,5 @@ def test_a_stage_that_is_all_nan_proves_nothing() -> None:
     def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
         return (v * np.float32(np.nan))[..., :1, :] + np.zeros_like(q)
 
-    found = diff(run(attention, SQUARE)).explain(20)
+    found = diff(run(attention, SQUARE)).explain(4)
     assert found.causes == () and found.unexplained == ("out",)

@@ -188,7 +188,7 @@ def test_what_cannot_be_drawn_is_refused(draw, message):
     assert str(refused.value) == message
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize(("scores", "pictures"), [("mma", ["03-qk-fragments.png"]), ("scalar", [])])
 def test_save_writes_them_beside_the_others(tmp_path, scores, pictures):
     case = CASE.but(scores=scores)
