@@ -160,6 +160,7 @@ def same_bits(one, other, names):
     assert [name for name in names if one.stages[name].tobytes() != other.stages[name].tobytes()] == []
 
 
+@pytest.mark.campaign
 def test_probes_leave_the_outputs_alone():
     case = Case(heads=2, seqlen=70, head_dim=64, causal=True)
     plain, probed = (fp8_run(case, probes=probes) for probes in ("output", "all"))

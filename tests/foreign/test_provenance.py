@@ -21,7 +21,7 @@ from workbench.foreign.find import find
 from workbench.trace.provenance import File, Provenance
 from workbench.trace.stale import since
 
-CASE = Case(seqlen=16, head_dim=8)
+CASE = Case(seqlen=16, head_dim=8, block_q=16, block_k=16)
 ARGUMENTS = ["--seqlen", "16", "--head-dim", "8"]
 PREVIOUS = "previous.safetensors"
 

@@ -338,7 +338,7 @@ def test_splits_tell_the_algorithm_where_the_stages_do_not(tmp_path: Path, where
 
 
 def test_a_mask_with_too_many_axes_is_refused(tmp_path: Path) -> None:
-    ours = run("flash", Case(seqlen=4, head_dim=8))
+    ours = run("flash", Case(seqlen=4, head_dim=8, block_q=16, block_k=16))
     path = small(tmp_path / "x.safetensors", ours, {"out": ours.stages["out"]})
     rewritten(path, lambda arrays, _: arrays.update(mask=np.ones((1, 1, 1, 4, 4), bool)))
     assert refused(path) == (
@@ -348,7 +348,7 @@ def test_a_mask_with_too_many_axes_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [np.nan, -1.0])
 def test_elements_given_in_part_are_some_and_off_by_at_least_0(tmp_path: Path, error: float) -> None:
-    ours = run("flash", Case(seqlen=4, head_dim=8))
+    ours = run("flash", Case(seqlen=4, head_dim=8, block_q=16, block_k=16))
     out = ours.stages["out"]
     path = small(tmp_path / "x.safetensors", ours, {"out": out}, sparse=["out"])
     rewritten(path, lambda arrays, _: arrays.update({"sparse.out": np.full(out.shape, error)}))

@@ -67,10 +67,10 @@ def table(diffs: Iterable[Diff]) -> Rows:
     """A row for each judgement. Of an iterator one trace at a time is kept.
 
     >>> from workbench import Case, diff, run
-    >>> case, fault = Case(head_dim=16, block_q=16, block_k=16), "flash-v-tile-stale"
-    >>> lengths = table(diff(run("flash", case.but(seqlen=n), faults=[fault])) for n in (15, 16, 17, 18))
+    >>> case, fault = Case(head_dim=16, block_q=16, block_k=16), "flash-no-correction"
+    >>> lengths = table(diff(run("flash", case.but(seqlen=n), faults=[fault])) for n in (8, 16, 24, 32))
     >>> lengths.first_failing.case.seqlen_k
-    17
+    24
     """
     return Rows(tuple(map(run_row, diffs)))
 
