@@ -34,7 +34,10 @@ def lines(judged: Diff, found: Explained) -> list[str]:
         lines.append(f"{name}: cause unknown: no hypothesis reproduces it")
         lines += [f"  {line}" for line in _unknown(found, name)]
     for cause in found.withdrawn:
-        lines.append(f"withdrawn: {cause.text}: it fits this run, and fails on another: {_trial(judged, cause)}")
+        if cause.trial is None or cause.trial.held:
+            lines.append(f"perhaps: {cause.text}: so NaN would be where it is, which was seen on no two other cases")
+        else:
+            lines.append(f"withdrawn: {cause.text}: it fits this run, and fails on another: {_trial(judged, cause)}")
     time = "" if found.complete else "; time was up before all were tried: --seconds gives more"
     lines.append(f"{found.tried} hypotheses tried{time}")
     return lines
@@ -75,6 +78,8 @@ def _unknown(found: Explained, name: str) -> Iterator[str]:
 
 def _reproduced(cause: Cause) -> str:
     fit = cause.fit
+    if fit.of_nan_alone:
+        return f"NaN in {fit.nan} elements, and in no other"
     flips = f" ({fit.off} turned the other way by a rounding)" if fit.off else ""
     return f"{fit.of - fit.off} of {fit.of} elements within their budgets, {ratio(fit.over_budget)} x at most{flips}"
 

@@ -70,6 +70,21 @@ def test_a_kernel_that_is_junk_where_lengths_differ_keeps_its_cause(case: Case) 
     assert not cause.proved  # a general kernel would have to be so there, too
 
 
+@pytest.mark.campaign
+def test_nan_of_a_masked_tile_is_named_from_out_and_lse() -> None:
+    (cause,) = explained(SQUARE.but(causal=True), twice=False, guarded=False).causes
+    assert cause.id == "softmax.unguarded-tile" and cause.fit.of_nan_alone and cause.fit.nan == 32 * (16 + 1)
+    assert cause.trial is not None and cause.trial.held and cause.trial.nan_sets == 2
+
+
+@pytest.mark.campaign
+def test_nan_and_a_sum_that_counts_twice_are_both_named() -> None:
+    """NaN in the rows that see one tile, numbers in the others: one cause for each."""
+    (cause,) = explained(SQUARE.but(causal=True), twice=True, guarded=False).causes
+    assert "acc is multiplied by row_sum once too often, and" in cause.text and "makes NaN" in cause.text
+    assert (cause.fit.nan, cause.fit.values, cause.fit.stages) == (32 * (16 + 1), 32 * 16, ("out", "lse"))
+
+
 def test_cases_that_any_such_kernel_takes_come_first() -> None:
     first, second, *others = cases(SQUARE)
     assert (first.seqlen_q, first.seqlen_k, second.seqlen_q, second.seqlen_k) == (64, 64, 128, 128)

@@ -20,6 +20,7 @@ class Trial:
     held: bool
     values: int = 0  #: elements that the fault moves and the prediction hits
     of: int = 1  #: fresh cases that were tried, of which this is the one that failed, or the first
+    nan_sets: int = 0  #: different sets of elements that are NaN, neither none nor all, that were as predicted
     beyond: str = ""  #: in what another case that failed goes beyond what the run shows that the kernel takes, in words
 
 
@@ -65,13 +66,19 @@ class Cause:
 
     @property
     def stands(self) -> bool:
-        """Whether it failed no fresh case."""
+        """Whether it failed no fresh case; of one that reproduces NaN alone, whether it told on two of them, too, where
+        NaN is: whatever reads NaN makes NaN.
+        """
+        if self.fit.of_nan_alone:
+            return self.trial is not None and self.trial.held and self.trial.nan_sets > 1
         return self.trial is None or self.trial.held
 
     @property
     def evidence(self) -> int:
-        """Elements that the fault moves and the prediction hits, in this run and on the fresh case."""
-        return self.fit.values + (0 if self.trial is None else self.trial.values)
+        """Elements that the fault moves and the prediction hits, in this run and on the fresh case; where that is NaN
+        alone, those that are NaN.
+        """
+        return (self.fit.values or self.fit.nan) + (0 if self.trial is None else self.trial.values)
 
     def of_runs(self, whole: Callable[[Case], Case]) -> "Cause":
         """The same with the cases of its runs as `whole` makes them."""
@@ -90,7 +97,12 @@ class Cause:
             "edits": list(self.members[0].stages),
             "over_budget": self.fit.over_budget,
             "unexplained": self.fit.unexplained,
-            "reproduced": {"elements": self.fit.of - self.fit.off, "of": self.fit.of, "wrong": self.fit.values},
+            "reproduced": {
+                "elements": self.fit.of - self.fit.off,
+                "of": self.fit.of,
+                "wrong": self.fit.values,
+                "nan": self.fit.nan,
+            },
             "proved": self.proved,
             "rivals": list(self.rivals),
             "decided_by": None if self.decided_by is None else self.decided_by.as_dict(),

@@ -19,6 +19,7 @@ from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.imagine import Imagined, classes, imagined
 from workbench.judge.explain.library import library
+from workbench.judge.explain.nan_apart import apart, mixed
 from workbench.judge.explain.of_rank import of_one_rank
 from workbench.judge.explain.patterns import patterns
 from workbench.judge.explain.scene import Scene, Supposed, carried
@@ -100,24 +101,22 @@ def explain(
     count, complete = 0, bool(scenes) or not origins
     with threadpool_limits(1, "blas"):
         for scene, among in zip(scenes, searched, strict=True):
-            wrong, where = _wrong(scene, origins), imagined(scene)
-            chosen, tried = _searched(scene, where, wrong, until, alone, among)
-            count, complete = count + tried.tried, complete and tried.complete
-            if not chosen and not alone and isinstance(scene, Scene) and trace.contract.block_k is None:
-                for supposed in SUPPOSED:
-                    other = Scene(supposed.of(scene.trace), supposed=supposed)
-                    families = [name for name in other.families if name in OF_TILES and name != without]
-                    found = singles(other, wrong, until, library(families))
-                    count, complete = count + found.tried, complete and found.complete
-                    if chosen := _cover(found.fits, wrong)[0]:
-                        scene, where, tried = other, imagined(other), found
-                        break
-            for fits in chosen:
+            wrong = _wrong(scene, origins)
+            for cut in _cut(scene, trace, alone):
+                named = among if cut is scene else library([x for x in cut.families if x in OF_TILES and x != without])
+                where = imagined(cut)
+                chosen, found = _searched(cut, where, wrong, until, alone or cut is not scene, named)
+                count, complete = count + found.tried, complete and found.complete
                 # of attention on decoded rows cases have no codes; the runs that were made have
                 whole = partial(carried, scene.trace.case, to=trace.case)
-                *failed, last = (one.of_runs(whole) for one in _tried_in_turn(scene, where, fits, tried, run))
-                withdrawn += failed
-                (causes if last.stands else withdrawn).append(last)
+                tried = [
+                    [one.of_runs(whole) for one in _tried_in_turn(cut, where, fits, found, run)] for fits in chosen
+                ]
+                stand = [last for *_, last in tried if last.stands]
+                causes += stand
+                withdrawn += [one for some in tried for one in some if one not in stand]
+                if stand:
+                    break
     order = [stage.name for stage in origins]
     causes.sort(key=lambda cause: order.index(cause.stage))
     explained = {name for cause in causes for name in cause.fit.stages}
@@ -144,6 +143,13 @@ def _scenes(trace: Trace, origins: Sequence[StageDiff]) -> Iterator[Scene | Code
         yield Scene.of(trace)
 
 
+def _cut(scene: Scene | Coded, trace: Trace, alone: bool) -> Iterator[Scene | Coded]:
+    """The scene, and that of each way in which a kernel that does not tell it may cut the keys."""
+    yield scene
+    if not alone and isinstance(scene, Scene) and trace.contract.block_k is None:
+        yield from (Scene(supposed.of(scene.trace), supposed=supposed) for supposed in SUPPOSED)
+
+
 def _hypotheses(trace: Trace, families: Sequence[str]) -> Sequence[Hypothesis]:
     """Those of some families, in the words of a run."""
     return all_spoken(library(families), trace.ranks)
@@ -165,6 +171,7 @@ def _searched(
 ) -> tuple[list[list[Fit]], Search]:
     """Fits, each with its rivals, for as many wrong stages as can be; and what was tried."""
     found = _sound(where, singles(scene, wrong, until, among))
+    found = _with_nan_apart(scene, found, wrong, until, among)
     chosen, left = _cover(found.fits, wrong)
     unknown_tiles = isinstance(scene, Scene) and scene.trace.contract.block_k is None
     if not left or alone or (unknown_tiles and not chosen):
@@ -189,17 +196,28 @@ def _searched(
     return [*chosen, *_cover(more.fits, rest)[0]], whole
 
 
+def _with_nan_apart(
+    scene: Scene | Coded, found: Search, wrong: Mapping[str, np.ndarray], until: float, among: Sequence[Hypothesis]
+) -> Search:
+    """The search, with pairs for NaN and for numbers beside it where no hypothesis alone reproduces both."""
+    rest = {name: wrong[name] for name in _cover(found.fits, wrong)[1]}
+    if not rest or not mixed(scene, rest):
+        return found
+    fits, tried = apart(scene, rest, until, among)
+    return replace(found, tried=found.tried + tried, fits=(*found.fits, *fits))
+
+
 def _sound(where: Sequence[Imagined], found: Search) -> Search:
     """The search without fits that hit nothing but NaN and make none themselves: NaN that is read comes out as NaN,
     whatever the formula.
     """
-    if all(one.numbers for one in found.fits):
+    if all(one.values for one in found.fits):
         return found
 
     def makes_nan(one: Fit) -> bool:
         return any(there.makes_nan(one.hypothesis, one.stages) for there in where)
 
-    return replace(found, fits=tuple(one for one in found.fits if one.numbers or makes_nan(one)))
+    return replace(found, fits=tuple(one for one in found.fits if one.values or makes_nan(one)))
 
 
 def _cover(fits: Sequence[Fit], wrong: Iterable[str]) -> tuple[list[list[Fit]], list[str]]:

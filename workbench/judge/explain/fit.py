@@ -38,8 +38,13 @@ class Fit:
     unexplained: float  #: share of the error that is left
     off: int  #: elements that are not as predicted, of `of`
     of: int
-    values: int  #: elements that the fault moves and the prediction hits
-    numbers: int  #: of these, those that are no NaN
+    values: int  #: numbers that the fault moves and the prediction hits
+    nan: int  #: elements that are NaN, all of which it predicts and no other: a pattern, and no number
+
+    @property
+    def of_nan_alone(self) -> bool:
+        """Whether it reproduces no number, but only where NaN is."""
+        return self.values == 0
 
 
 def unexplained(scene: Scene | Coded, name: str, predicted: np.ndarray, wrong: np.ndarray) -> float:
@@ -99,11 +104,21 @@ def _norm(x: np.ndarray) -> float:
 
 
 def _contradicted(scene: Scene | Coded, name: str, one: Compared, bad: np.ndarray) -> bool:
-    """Whether a number is infinite on one side alone, or all of a stage NaN."""
+    """Whether a number is infinite or NaN on one side alone, or all of a stage NaN."""
     infinite = bad & _infinite_once(one.actual, one.expected)
     if (infinite & ~_overflowed(one.actual, one.expected, _top(scene, name))).any():
         return True
-    return bool(one.actual.size and np.isnan(one.actual).all())
+    nan = np.isnan(one.actual)
+    return bool((bad & (nan ^ np.isnan(one.expected))).any() or (nan.size and nan.all()))
+
+
+def _widened(scene: Scene | Coded, name: str, one: Compared, moved: np.ndarray) -> float:
+    """By how much the budgets of a kernel with the fault are wider than those of a right one, where numbers are hit:
+    so many times as much is within them by chance.
+    """
+    right = scene.allowed(name)[moved] * abs(unit(scene.trace, name))
+    wider = one.budget[moved] / np.maximum(right, np.finfo(np.float64).tiny)
+    return max(1.0, float(np.median(wider))) if moved.any() else 1.0
 
 
 @np.errstate(all="ignore")
@@ -112,8 +127,9 @@ def fit(
 ) -> Fit | None:
     """The hypothesis held against every stage that it touches, within the budgets of a kernel with this fault: None
     where it reproduces no wrong stage, or not all that it touches, or breaks one that is right. A rounding may turn the
-    other way in a few elements; a number where an infinity was predicted, or the other way round, is no rounding,
-    and one such element refutes it. So does a stage that is nothing but NaN, which whatever reads NaN makes.
+    other way in a few elements; a number where an infinity or NaN was predicted, or the other way round, is no
+    rounding, and one such element refutes it. So does a stage that is nothing but NaN, which whatever reads NaN makes.
+    Where the fault's own budgets are several times those of a right kernel, it must leave as many times less.
 
     `wrong`: wrong stages -> which of their elements. `elsewhere`: of a hypothesis that was found in another run, of
     which less is asked; budgets that would pass anything count neither for it nor against it there.
@@ -123,7 +139,7 @@ def fit(
     if comparisons is None:
         return None
     hits: list[str] = []
-    off = of = hit = finite = 0
+    off = of = hit = nan = 0
     farthest, squares, numbers, rest = 0.0, 0.0, 0, 0.0
     for name, one in comparisons.items():
         bad = mismatched(one)
@@ -138,16 +154,19 @@ def fit(
         # where no budget tells, a number that is hit to some digits does, and an infinity that was predicted
         near = abs(one.actual - one.expected) <= CLOSE * abs(one.expected)
         told = (judged | near | (one.actual == one.expected))[wrong[name]].mean()
-        moved = wrong[name] & judged & ~bad
+        moved = wrong[name] & judged & ~bad & ~np.isnan(one.actual)
+        nan += int((wrong[name] & ~bad & np.isnan(one.actual)).sum())
         # few values must be hit the better: of thousands of hypotheses one comes near a dozen of them by chance
-        most = LEFT_ELSEWHERE if elsewhere else UNEXPLAINED * min(1.0, np.sqrt(moved.sum() / PROOF))
+        most = LEFT_ELSEWHERE
+        if not elsewhere:
+            most = UNEXPLAINED * min(1.0, np.sqrt(moved.sum() / PROOF)) / _widened(scene, name, one, moved)
         if bad.sum() > FLIPS * judged.sum() or un > most:
             return None
         if told < 0.5 and not elsewhere:
             return None
         hits.append(name)
         off, of = off + int(bad.sum()), of + int(judged.sum())
-        hit, finite = hit + int(moved.sum()), finite + int((moved & ~np.isnan(one.actual)).sum())
+        hit += int(moved.sum())
         ratio = one.over_budget[np.isfinite(one.over_budget) & ~bad]
         farthest = max(farthest, float(ratio.max(initial=0.0)))
         squares, numbers = squares + float((ratio**2).sum()), numbers + ratio.size
@@ -155,4 +174,4 @@ def fit(
     if not hits:
         return None
     residual = float(np.sqrt(squares / max(numbers, 1)))
-    return Fit(hypothesis, tuple(hits), farthest, residual, rest, off, of, hit, finite)
+    return Fit(hypothesis, tuple(hits), farthest, residual, rest, off, of, hit, nan)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -71,12 +72,14 @@ def tried(
     hypothesis: Hypothesis, where: Sequence[Imagined], names: Sequence[str], run: Run, beside: Case | None
 ) -> Trial | None:
     """The hypothesis on the first TRIALS of the cases on which it shows, `beside` apart: the one that it fails, or the
-    first of them; None where none could be run.
+    first of them; None where none could be run. Of one that makes NaN alone, further ones are tried until it has told
+    where NaN is in two of them, of different shapes or masks.
 
     A kernel that somebody wrote may take no more than what the run shows. Where it is wrong in another way beyond that,
     and as predicted within, the cause stands.
     """
     trials: list[Trial] = []
+    nan = set[tuple[Any, ...]]()
     within, held_beyond, failed = False, set[str](), list[tuple[Trial, tuple[str, ...]]]()
     for there in where:
         if there.case == beside or not _moves(hypothesis, there, names):
@@ -101,14 +104,26 @@ def tried(
         trials.append(one)
         within |= one.held and not there.beyond
         held_beyond |= {*there.beyond} if one.held else set()
-        if again is None or len(trials) == TRIALS:
+        if again is None:
+            break
+        nan |= {_where_nan(scene, again.stages)} - {()}
+        if len(trials) >= TRIALS and (again.values or len(nan) > 1):
             break
     # what it takes elsewhere is no excuse
     trials += [one for one, beyond in failed if {*beyond} <= held_beyond]
     decisive = min(trials, key=lambda one: one.held, default=None)
     if decisive is None:
         return None
-    return replace(decisive, of=len(trials), beyond=", or ".join(dict.fromkeys(x for _, some in failed for x in some)))
+    further = ", or ".join(dict.fromkeys(x for _, some in failed for x in some))
+    return replace(decisive, of=len(trials), beyond=further, nan_sets=len(nan))
+
+
+def _where_nan(scene: Scene | Coded, names: Sequence[str]) -> tuple[Any, ...]:
+    """Which elements of the stages `names` are NaN; () where none are, or all of a stage."""
+    sets = [np.isnan(scene.actual[name]) for name in names]
+    if not any(x.any() for x in sets) or any(x.all() for x in sets):
+        return ()
+    return tuple((name, x.shape, x.tobytes()) for name, x in zip(names, sets, strict=True))
 
 
 @np.errstate(all="ignore")
