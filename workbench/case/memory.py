@@ -13,8 +13,11 @@ import numpy as np
 from workbench.case.case import Case
 
 #: what stands where a kernel may not look: what spreads from any use, and what a cache may hold of an earlier request,
-#: which no number tells apart from a key's own
-POISONS = ("nan", "inf", "stale")
+#: which no number tells apart from a key's own: so large that it has all of a row's weight, or as large as a key is, so
+#: that it weighs as much
+POISONS = ("nan", "inf", "stale", "benign")
+#: kind -> standard deviation
+_STALE = {"stale": 8.0, "benign": 1.0}
 #: pages of no sequence, beside those that are needed
 UNUSED_PAGES = 3
 
@@ -36,13 +39,15 @@ def poison_of(case: Case) -> str:
 
 
 def poison(kind: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-    """An array of NaN; of infinities of either sign; or of stale values, N(0, 8^2), which look like any other."""
+    """An array of NaN; of infinities of either sign; or of stale values, N(0, 8^2) or N(0, 1), which look like any
+    other.
+    """
     if kind == "nan":
         return np.full(shape, np.nan, dtype)
     rng = np.random.default_rng((seed, 3))
     if kind == "inf":
         return np.where(rng.random(shape) < 0.5, np.array(-np.inf, dtype), np.array(np.inf, dtype))
-    return (8 * rng.standard_normal(shape, np.float32)).astype(dtype)
+    return (np.float32(_STALE[kind]) * rng.standard_normal(shape, np.float32)).astype(dtype)
 
 
 def cu_seqlens(lengths: np.ndarray) -> np.ndarray:

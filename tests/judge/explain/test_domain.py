@@ -147,3 +147,14 @@ def test_a_stage_that_is_all_nan_proves_nothing() -> None:
 
     found = diff(run(attention, SQUARE)).explain(4)
     assert found.causes == () and found.unexplained == ("out",)
+
+
+def test_a_stage_that_contradicts_forbids_a_cause() -> None:
+    """Of a kernel that stored nothing but zeros an out of 1/8 of the right one comes near, by its budget."""
+
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> Any:
+        return np.zeros_like(q), np.full(q.shape[:3], -np.inf, np.float32)
+
+    case = Case(heads=2, seqlen=50, head_dim=64, dtype="bfloat16")
+    found = diff(run(attention, case)).explain(5)
+    assert found.causes == () and {*found.unexplained} == {"out", "lse"}

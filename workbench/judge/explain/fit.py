@@ -112,6 +112,11 @@ def _contradicted(scene: Scene | Coded, name: str, one: Compared, bad: np.ndarra
     return bool((bad & (nan ^ np.isnan(one.expected))).any() or (nan.size and nan.all()))
 
 
+def _one_number(x: np.ndarray) -> bool:
+    """Whether a stage holds one number everywhere, as where nothing was computed: many a fault before it makes that."""
+    return bool(np.all(x == x.flat[0]))
+
+
 def _widened(scene: Scene | Coded, name: str, one: Compared, moved: np.ndarray) -> float:
     """By how much the budgets of a kernel with the fault are wider than those of a right one, where numbers are hit:
     so many times as much is within them by chance.
@@ -129,7 +134,8 @@ def fit(
     where it reproduces no wrong stage, or not all that it touches, or breaks one that is right. A rounding may turn the
     other way in a few elements; a number where an infinity or NaN was predicted, or the other way round, is no
     rounding, and one such element refutes it. So does a stage that is nothing but NaN, which whatever reads NaN makes.
-    Where the fault's own budgets are several times those of a right kernel, it must leave as many times less.
+    Where the fault's own budgets are several times those of a right kernel, it must leave as many times less. A stage
+    that is one number everywhere supports only what changes that stage itself.
 
     `wrong`: wrong stages -> which of their elements. `elsewhere`: of a hypothesis that was found in another run, of
     which less is asked; budgets that would pass anything count neither for it nor against it there.
@@ -171,7 +177,7 @@ def fit(
         farthest = max(farthest, float(ratio.max(initial=0.0)))
         squares, numbers = squares + float((ratio**2).sum()), numbers + ratio.size
         rest = max(rest, un)
-    if not hits:
+    if all(_one_number(scene.actual[name]) and name not in hypothesis.stages for name in hits):
         return None
     residual = float(np.sqrt(squares / max(numbers, 1)))
     return Fit(hypothesis, tuple(hits), farthest, residual, rest, off, of, hit, nan)

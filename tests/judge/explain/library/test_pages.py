@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.judge.explain.fields import BLOCK, judged, named
-from workbench import Case
+from workbench import Case, diff, run
 from workbench.case.memory import paged, poison_of
 
 CASE = Case(seed=2, heads=2, seqlens_q=(5, 24, 1, 17), seqlens_k=(9, 37, 20, 30), head_dim=8, page_size=8)
@@ -90,5 +90,24 @@ def test_the_cause_is_proved_on_fresh_cases():
 
 
 def test_what_a_page_holds_behind_the_last_key_is_nan_times_0():
-    whole = CASE.but(seed=3, seqlens_k=(9, 40, 20, 30), seqlen_k=40)  # NaN, and none behind the box
+    whole = CASE.but(seed=4, seqlens_k=(9, 40, 20, 30), seqlen_k=40)  # NaN, and none behind the box
     assert "pages.uncut-v" in named(whole, {"v": to_the_end})
+
+
+def test_an_unmasked_tail_of_the_last_page_is_no_reversed_table() -> None:
+    """Stale scores of N(0, 8^2) make rows one-hot on what no key is: by them alone any order of pages fits."""
+
+    def attention(q, k_cache, v_cache, block_table, cache_seqlens, *, scale, causal):
+        out, size = np.zeros_like(q), k_cache.shape[1]
+        for b, n in enumerate(cache_seqlens):
+            pages = block_table[b, : -(-n // size)]
+            k, v = (x[pages].reshape(-1, *x.shape[2:]).astype(np.float32) for x in (k_cache, v_cache))
+            scores = np.einsum("hqd,khd->hqk", q[b].astype(np.float32), k) * scale
+            probs = np.exp(scores - scores.max(-1, keepdims=True))
+            found = np.einsum("hqk,khd->hqd", probs / probs.sum(-1, keepdims=True), v)
+            out[b] = found.astype(q.dtype)
+        return out
+
+    case = Case(heads=2, seqlen_q=1, seqlens_k=(64, 33, 100), head_dim=64, page_size=16, dtype="bfloat16", seed=2)
+    causes = diff(run(attention, case)).explain(20).causes
+    assert [cause.id for cause in causes] in ([], ["pages.last-whole"])

@@ -73,9 +73,9 @@ def _corrections() -> Iterator[Hypothesis]:
     yield _of("unguarded", "where no key was seen yet, -inf - (-inf) makes NaN", *edits)
     yield _of("unguarded-correction", "where no key was seen yet, the correction is NaN", edits[0])
     yield _of("unguarded-probs", "where no key was seen yet, probs are NaN", edits[1])
-    own = lambda at, p: np.where((at("scores").max(-1) == -np.inf)[..., None], np.nan, p)  # noqa: E731
+    masked = lambda at, p: np.where((at("scores").max(-1) == -np.inf)[..., None], np.nan, p)  # noqa: E731
     text = "in a tile whose keys are all masked, its own max makes NaN: -inf - (-inf)"
-    yield _of("unguarded-tile", text, altered("probs", own, "scores"))
+    yield _of("unguarded-tile", text, altered("probs", masked, "scores"))
     for name, words, kept in _parts():
 
         def partly(at: Any, x: np.ndarray, kept: Any = kept) -> np.ndarray:
