@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from workbench.case.ranks import all_spoken
 from workbench.case.stages import before_attention
-from workbench.floats import to_float64
+from workbench.judge.explain.by_formula import by_formula
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import UNEXPLAINED, Fit
@@ -23,14 +23,13 @@ from workbench.judge.explain.library import library
 from workbench.judge.explain.nan_apart import apart, mixed
 from workbench.judge.explain.of_rank import of_one_rank
 from workbench.judge.explain.patterns import patterns
+from workbench.judge.explain.possible import possible
 from workbench.judge.explain.scene import Scene, Supposed, carried
 from workbench.judge.explain.search import Search, pairs, singles
 from workbench.judge.explain.trial import Run, nowhere, runner, separated, tried
 from workbench.judge.explain.unknown.formula import Formula
 from workbench.judge.explain.unknown.mining import Pattern
 from workbench.judge.stage import StageDiff
-from workbench.reference.graph import upstream
-from workbench.reference.stage import Table
 from workbench.shown import shown_by
 from workbench.trace.trace import Trace
 
@@ -124,12 +123,17 @@ def explain(
                 if stand:
                     break
     if scenes:
-        causes = _possible(causes, origins, scenes[-1].problem.table)
+        causes = possible(causes, origins, scenes[-1].problem.table)
     order = [stage.name for stage in origins]
     causes.sort(key=lambda cause: order.index(cause.stage))
     explained = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in origins if stage.name not in explained]
     known = [stage for stage in left_over if stage.decisive is not None and not alone and scenes]
+    said = {stage.name: formulas(trace, stage) for stage in known}
+    if run is not nowhere:
+        causes += [cause for stage in known if (cause := by_formula(trace, stage, said[stage.name])) is not None]
+    by_any = {name for cause in causes for name in cause.fit.stages}
+    left_over = [stage for stage in left_over if stage.name not in by_any]
     return Explained(
         tuple(causes),
         tuple(stage.name for stage in left_over),
@@ -137,8 +141,8 @@ def explain(
         count,
         complete,
         time.monotonic() - begun,
-        {stage.name: patterns(trace, stage) for stage in known},
-        {stage.name: formulas(trace, stage) for stage in known},
+        {stage.name: patterns(trace, stage) for stage in known if stage in left_over},
+        {name: some for name, some in said.items() if name not in by_any},
     )
 
 
@@ -149,41 +153,6 @@ def _scenes(trace: Trace, origins: Sequence[StageDiff]) -> Iterator[Scene | Code
         yield Coded.of(trace)
     if any(stage.name not in before for stage in origins):
         yield Scene.of(trace)
-
-
-def _possible(causes: Sequence[Cause], origins: Sequence[StageDiff], table: Table) -> list[Cause]:
-    """The causes but for those beside which another stage, that none explains, has infinities or NaN in the same rows:
-    one thing made both, and no stage behind a wrong one is right by what was dumped of that.
-    """
-    explained = {name for cause in causes for name in cause.fit.stages}
-    broken = {
-        stage.name: rows for stage in origins if stage.name not in explained and (rows := _broken_rows(stage)).any()
-    }
-
-    def possible(cause: Cause) -> bool:
-        own = [stage for stage in origins if stage.name in cause.fit.stages]
-        return not any(
-            name not in upstream(table, stage.name, ()) and np.any(rows & _rows(stage, stage.decisive.outside))
-            for stage in own
-            if stage.decisive is not None
-            for name, rows in broken.items()
-        )
-
-    return [cause for cause in causes if possible(cause)]
-
-
-def _broken_rows(stage: StageDiff) -> np.ndarray:
-    """The rows [b, h, q] in which a stage is wrong and no number."""
-    found = stage.decisive
-    if found is None:
-        return np.zeros((1, 1, 1), bool)
-    return _rows(stage, found.outside & ~np.isfinite(to_float64(found.actual)))
-
-
-def _rows(stage: StageDiff, mask: np.ndarray) -> np.ndarray:
-    """The rows [b, h, q] of a stage that have one of the elements of a mask; of axes that it lacks, all."""
-    some = np.asarray(mask.any(tuple(i for i, axis in enumerate(stage.axes) if axis not in "bhq")))
-    return np.asarray(some[tuple(slice(None) if axis in stage.axes else None for axis in "bhq")])
 
 
 def _cut(scene: Scene | Coded, trace: Trace, alone: bool) -> Iterator[Scene | Coded]:

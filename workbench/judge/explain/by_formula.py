@@ -1,0 +1,93 @@
+"""A formula as a cause: what a wrong stage holds, of what it should hold, found again on fresh cases.
+
+A formula that reproduces all that is wrong says what is wrong, also where no hypothesis of the library does. It is told
+where the same formula is found anew, from nothing, in other runs of the kernel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.case.stages import before_attention
+from workbench.judge import blocks as parts
+from workbench.judge.codes import decoding
+from workbench.judge.explain.cause import Cause, Trial
+from workbench.judge.explain.fit import Fit
+from workbench.judge.explain.formulas import formulas
+from workbench.judge.explain.hypothesis import Hypothesis
+from workbench.judge.explain.imagine import beyond, cases
+from workbench.judge.explain.trial import TRIALS
+from workbench.judge.explain.unknown.formula import INDEPENDENT, SHARE, Formula
+from workbench.judge.stage import StageDiff
+from workbench.refusal import Refusal, Unavailable
+from workbench.trace.trace import Trace
+
+#: words of formulas with numbers that were learned of this run alone
+OF_THIS_RUN = "a number for each"
+
+
+def by_formula(trace: Trace, stage: StageDiff, found: Sequence[Formula]) -> Cause | None:
+    """The first of the formulas of a wrong stage that reproduces nearly all of it and holds on fresh cases; None where
+    none does, or the kernel cannot be run again.
+    """
+    if trace.rerun is None or trace.box is not None:
+        return None
+    for formula in found:
+        if OF_THIS_RUN in formula.text or formula.of < SHARE * formula.wrong:
+            continue
+        trial = _tried(trace, stage, formula)
+        if trial is not None and trial.held:
+            text = f"{stage.name}: {formula.text}"
+            made = Hypothesis(f"formula.{stage.name}", text, ())
+            fit = Fit(
+                made, (stage.name,), formula.residual, formula.residual, formula.unexplained,
+                formula.wrong - formula.of, formula.wrong, formula.of, 0,
+            )  # fmt: skip
+            return Cause((made,), fit, trial=trial)
+    return None
+
+
+def _tried(trace: Trace, stage: StageDiff, formula: Formula) -> Trial | None:
+    """The formula looked for on fresh cases, until it was found in TRIALS of them: the first, or the one that has
+    another; None where in none of them enough is wrong. A foreign kernel may take no more than what the run shows.
+    """
+    trials: list[Trial] = []
+    further: list[str] = []
+    for case in cases(trace.case):
+        again = _judged(trace, case, stage)
+        if again is None or int(again[1].judged.outside.sum()) < INDEPENDENT:
+            continue
+        same = next((one for one in formulas(*again) if one.text == formula.text), None)
+        seen = "the same" if same else "another"
+        one = Trial(case, formula.text, seen, same is not None, 0 if same is None else same.of)
+        outside = beyond(trace.case, case)
+        if same is None and trials and outside and trace.backend == "foreign":
+            further += outside
+            continue
+        trials.append(one)
+        if same is None or len(trials) == TRIALS:
+            break
+    decisive = min(trials, key=lambda one: one.held, default=None)
+    if decisive is None:
+        return None
+    return replace(decisive, of=len(trials), beyond=", or ".join(dict.fromkeys(further)))
+
+
+def _judged(trace: Trace, case: Case, stage: StageDiff) -> tuple[Trace, StageDiff] | None:
+    """The kernel on another case, and the stage there; None where it cannot be run or the stage is not as it was."""
+    assert trace.rerun is not None
+    try:
+        again = trace.rerun(case)
+    except (Refusal, Unavailable):  # a case that this kernel does not take
+        return None
+    if stage.name not in again.stages:
+        return None
+    of_codes = before_attention(again.algorithm)
+    with np.errstate(all="ignore"):
+        found = (decoding.comparisons if of_codes else parts.comparisons)(again, [stage.name], "cpu")
+    isolated, propagated = found.get(stage.name, (None, None))
+    if (isolated is None) != (stage.isolated is None) or (isolated or propagated) is None:
+        return None
+    return again, replace(stage, isolated=isolated, propagated=propagated, dumped=again.stages[stage.name])
