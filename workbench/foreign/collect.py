@@ -26,19 +26,8 @@ FRAMEWORKS = (
 )
 #: folders of site-packages of those that are never told by their files, and of what they bring along
 _OF_FRAMEWORKS = (
-    *(
-        "torch",
-        "triton",
-        "nvidia",
-        "cuda",
-        "cupy",
-        "cupy_backends",
-        "jaxlib",
-        "numba",
-        "numba_cuda",
-        "llvmlite",
-        "numpy",
-    ),
+    *("torch", "triton", "nvidia", "cuda", "cupy", "cupy_backends", "jaxlib"),
+    *("numba", "numba_cuda", "llvmlite", "numpy"),
 )
 _MAPS, _DELETED = Path("/proc/self/maps"), " (deleted)"
 _PATH = re.compile(r" (/.*)")  # the last field of a line, the only one with a slash
@@ -121,7 +110,7 @@ def _resolved(path: str) -> str:
 def _packages(function: Callable[..., Any]) -> set[str]:
     """The packages of the function and of the modules, functions and classes among its globals."""
     function = inspect.unwrap(function)
-    called = function if isinstance(function, FunctionType) else getattr(type(function), "__call__", None)
+    called = function if isinstance(function, FunctionType) else type(function).__call__
     held = [called, *getattr(called, "__globals__", {}).values()]
     modules = [x.__name__ for x in held if isinstance(x, ModuleType)]
     modules += [x.__module__ for x in held if isinstance(x, FunctionType | BuiltinFunctionType | type) and x.__module__]
