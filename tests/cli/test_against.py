@@ -279,7 +279,7 @@ def test_what_is_no_target() -> None:
     )
     assert (
         message("--against", "flash", *SMALL)
-        == "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff`, --values LOG"
+        == "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff` and `explain`, --values LOG"
     )
     assert message("flash", "--values", "run.log", "--against", "flash") == (
         "--values judges what the log holds, and takes no TARGET; got 'flash'"

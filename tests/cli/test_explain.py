@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 from click.testing import CliRunner
 
+from workbench import Case, run, save
 from workbench.cli.main import commands
+from workbench.trace.narrow import narrowed
 
 KERNEL = """
 import numpy as np
@@ -110,3 +114,30 @@ def test_a_run_that_is_too_large_to_be_watched_unasked_names_the_command(tmp_pat
     monkeypatch.setattr("workbench.foreign.check.IN_SECONDS", 63)
     last = of_racing(tmp_path, "pass").stdout.splitlines()[-1]
     assert last == f"races, unwritten reads: workbench check {tmp_path}/mine.py:attention --seqlen 8 --head-dim 8"
+
+
+@pytest.mark.campaign(but=1)
+@pytest.mark.parametrize("form", ["log", "file", "folder"])
+def test_it_takes_what_diff_takes(tmp_path: Path, form: str) -> None:
+    """A log, a file and a folder of parts: the same cause of each, on no fresh case."""
+    (tmp_path / "mine.py").write_text(KERNEL.replace("FACTOR", "1.4426950408889634"))
+    trace = run(f"{tmp_path}/mine.py:attention", Case(seqlen=24, head_dim=8, heads=2))
+    save(trace, tmp_path / "run.safetensors")
+    for h in range(2):
+        save(narrowed(trace, f"h={h}"), tmp_path / "parts" / f"{h}.safetensors")
+    lines = [f"WB lse {b} {h} {q} {x.hex()}" for (b, h, q), x in np.ndenumerate(trace.stages["lse"].astype(float))]
+    (tmp_path / "run.log").write_text("\n".join(lines))
+    words = {
+        "log": ["--values", f"{tmp_path}/run.log", "--seqlen", "24", "--head-dim", "8", "--heads", "2"],
+        "file": [f"{tmp_path}/run.safetensors"],
+        "folder": [f"{tmp_path}/parts"],
+    }
+    result = CliRunner().invoke(commands, ["explain", *words[form], "--seconds", "1"])
+    said = result.stdout.splitlines()
+    assert result.exit_code == 1 and "lse: lse is in base 2, not in base e" in said, result.exception
+    assert "  not tried on a fresh case, since a trace cannot be run again" in said
+
+
+def test_what_it_takes_in_the_place_of_a_target_is_said_where_there_is_none() -> None:
+    missing = CliRunner().invoke(commands, ["explain"]).exception
+    assert str(missing).endswith("or, of `diff` and `explain`, --values LOG")

@@ -70,7 +70,10 @@ def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff`, --values LOG"),
+        (
+            [],
+            "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff` and `explain`, --values LOG",
+        ),
         (["flash", "--values", "LOG"], "--values judges what the log holds, and takes no TARGET; got 'flash'"),
         (
             ["--values", "LOG", "--fault", "flash-scale-twice"],

@@ -1,7 +1,6 @@
 """Foreign functions in a process of their own: what ends that process, or keeps it, is told in a sentence."""
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +80,7 @@ def test_how_a_process_ended_is_told(mine: str) -> None:
 
 @pytest.mark.campaign
 def test_a_function_that_hangs_or_grows_is_ended(mine: str) -> None:
-    started = time.monotonic()
     said = refusal(run, f"{mine}:hangs", CASE, timeout=5).replace(mine, "mine.py")
-    assert time.monotonic() - started < 60
     assert said.startswith("mine.py:hangs did not return within --timeout 5 seconds, and was ended:\n")
     assert said.endswith('\n  File "mine.py", line 19 in hangs')
     said = refusal(run, f"{mine}:grows", CASE, memory_gb=1).replace(mine, "mine.py")

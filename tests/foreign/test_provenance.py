@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import ml_dtypes
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from workbench import Case, Refusal, diff, load, run, save
 from workbench.cli.main import commands
+from workbench.files import package_folders
 from workbench.foreign.collect import failed, files, of_run
 from workbench.foreign.find import find
 from workbench.trace.provenance import File, Provenance
@@ -327,3 +329,44 @@ def test_runs_that_repeat_their_bits_say_so(mine: str) -> None:
     notes = ("the same bits in 2 runs", "the same bits of out and lse without its probes")
     assert judged.trace.notes == notes and all(note in str(judged).splitlines() for note in notes)
     assert run(f"{mine}:disturbed", CASE, runs=2).notes == notes[:1]
+
+
+LOADING = """
+import ctypes
+ctypes.CDLL(OBJECT)
+def attention(q, k, v, *, scale, causal):
+    return q
+"""
+
+
+def test_of_packages_what_was_loaded_before_the_target_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor what the workbench loads between two runs; what the target loaded is told in both, and in a later one what
+    the function's module imported before it was handed over.
+    """
+    packages = tmp_path / "packages"
+    (packages / "some-1.0.dist-info").mkdir(parents=True)
+    for name in ("before", "between", "own", "handed"):
+        (packages / name).mkdir()
+        shutil.copy(ml_dtypes._ml_dtypes_ext.__file__, packages / name / f"{name}.so")
+    monkeypatch.syspath_prepend(packages)
+    package_folders.cache_clear()
+    (tmp_path / "mine.py").write_text(LOADING.replace("OBJECT", repr(str(packages / "own" / "own.so"))))
+
+    def told(target: object) -> set[str]:
+        trace = run(target, CASE)
+        assert trace.provenance is not None
+        return {Path(one.path).stem for one in trace.provenance.files if Path(one.path).is_relative_to(packages)}
+
+    try:
+        ctypes.CDLL(str(packages / "before" / "before.so"))
+        assert told(f"{tmp_path}/mine.py:attention") == {"own"}
+        for name in ("between", "handed"):
+            ctypes.CDLL(str(packages / name / f"{name}.so"))
+        assert told(f"{tmp_path}/mine.py:attention") == {"own"}
+        scope = {"handed": ModuleType("handed")}
+        exec("def attention(q, k, v, *, scale, causal): return q", scope)
+        assert told(scope["attention"]) == {"own", "handed"}
+    finally:
+        package_folders.cache_clear()

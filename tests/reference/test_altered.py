@@ -5,12 +5,15 @@ from dataclasses import replace
 import numpy as np
 
 from tests.judge.explain.kernels import attention
+from tests.stored import stored
 from workbench import Case, run
+from workbench.judge.codes.decoding import decoding
 from workbench.judge.explain.hypothesis import Hypothesis, altered, edited, read_as
 from workbench.judge.explain.scene import Scene
-from workbench.reference.walk import budgets, values
+from workbench.reference.walk import budgets, intervals, values
 
 CASE = Case(heads=1, seqlen_q=9, seqlen_k=33, head_dim=8, scale=0.4, seed=3)
+CODES = Case(seqlen=40, heads=2, head_dim=32, decode="table")
 EDITS = {
     "acc": (altered("acc", lambda at, x: 3 * x[..., ::-1]), lambda x: 3 * x[..., ::-1]),
     "row_max": (altered("row_max", lambda at, x: x + at("-row_max") * 0), lambda x: x),
@@ -45,3 +48,21 @@ def test_an_edit_of_a_step_of_another_kind_does_not_fit() -> None:
     scene = Scene.of(run(attention(), CASE))
     assert edited(scene.problem.table, Hypothesis("x.y", "", (read_as("row_sum", "qk", lambda at, x: x),))) is None
     assert edited(scene.problem.table, Hypothesis("x.y", "", (altered("merge_max", lambda at, x: x),))) is None
+
+
+def test_what_codes_may_be_is_carried_through_a_change() -> None:
+    """Of decoded rows whose codes, or the step itself, are changed: their interval is of the changed ones, too."""
+    p = replace(decoding(stored("fp8", CODES)), given={})
+    mirrored = np.subtract(256, np.arange(257))
+    (plain,) = intervals(p, ["dequant_k"]).values()
+    assert np.any(plain.value)
+    for edit in (
+        altered("dequant_k", lambda at, x: -x),
+        altered("codes_k", lambda at, x: mirrored[x.astype(int)]),
+        read_as("dequant_k", "codes_k", lambda at, x: mirrored[x.astype(int)]),
+    ):
+        table = edited(p.table, Hypothesis("x.y", "", (edit,)))
+        assert table is not None
+        (found,) = intervals(replace(p, table=table), ["dequant_k"]).values()
+        assert np.allclose(found.value, -plain.value) and np.all(found.low <= found.high)
+        assert np.allclose(found.low, -plain.high, rtol=1e-3) and np.allclose(found.high, -plain.low, rtol=1e-3)

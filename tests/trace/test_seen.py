@@ -54,12 +54,21 @@ def test_products_of_rounded_sums_are_no_proof() -> None:
     assert diff(run(eager, case)).origins == ()
 
 
-@pytest.mark.parametrize(("dtype", "said"), [("float16", True), ("float32", False)])
-def test_an_out_that_keeps_less_than_the_case_has_a_note(dtype: str, said: bool) -> None:
-    def narrow(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+@pytest.mark.parametrize(
+    ("dtype", "of_case", "held"),
+    [
+        ("float16", "float32", "float16"),
+        ("float32", "float32", None),
+        ("float64", "float32", "float32"),
+        ("float32", "bfloat16", "float32"),
+        ("float16", "bfloat16", "float16"),
+    ],
+)
+def test_an_out_of_another_dtype_than_the_case_has_a_note(dtype: str, of_case: str, held: str | None) -> None:
+    def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
         out = attention(q, k, v, scale=scale, causal=causal, round_scores=False, wrong=1.0)["out"]
         return out.astype(dtype)
 
-    trace = run(narrow, CASE.but(dtype="float32"))
-    note = ("out is float16 in a case of float32: it is judged as what float16 can hold",)
-    assert trace.notes == (note if said else ())
+    trace = run(kernel, CASE.but(dtype=of_case))
+    note = f"out is {dtype} in a case of {of_case}: it is judged as what {held} can hold"
+    assert trace.notes == ((note,) if held else ())

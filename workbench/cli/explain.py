@@ -11,7 +11,7 @@ from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
 from workbench.cli.html import html_option
-from workbench.cli.options import json_option, one_target, run_options
+from workbench.cli.options import json_option, one_target, run_options, values_option
 from workbench.judge.fails import failing, outcome
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
+@values_option
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1), default=30.0, help="For the search, pairs of faults included [30]"
 )
@@ -39,11 +40,11 @@ def explain(
 ) -> None:
     """Name what is wrong in TARGET, and prove it by reproducing its wrong numbers.
 
-    TARGET and options are those of `workbench diff`. Thousands of named faults are put into the float64 reference, one
-    and two at a time; a cause is one that gives the kernel's wrong numbers within the error budget, and gives them
-    again on a fresh case where the kernel can be run. Kernels in numba.cuda are watched first: of a race no cause is
-    to be told from its numbers. Where nothing does, the kernel is held to the laws of attention,
-    and known faults that break the same ones are named. Exits as `diff` does.
+    TARGET, LOG and options are those of `workbench diff`, traces in files and folders among them. Thousands of named
+    faults are put into the float64 reference, one and two at a time; a cause is one that gives the kernel's wrong
+    numbers within the error budget, and gives them again on a fresh case where the kernel can be run. Kernels in
+    numba.cuda are watched first: of a race no cause is to be told from its numbers. Where nothing does, the kernel is
+    held to the laws of attention, and known faults that break the same ones are named. Exits as `diff` does.
     """
     from workbench.cli.runs import runs
     from workbench.explore.laws.alike import as_dict, of_trace
@@ -109,7 +110,7 @@ def _symptoms(target: str | None, path: Path, as_json: bool, html: Path | None, 
     from workbench.refusal import Refusal
     from workbench.report.symptoms import lines
 
-    if target is not None or given(options) or html is not None:
+    if target is not None or given(options) or options["values"] is not None or html is not None:
         raise Refusal(f"--symptoms {path} holds all that is known of a kernel, and takes no TARGET and no other option")
     with shown():
         found = symptoms(path)

@@ -28,7 +28,7 @@ from workbench.cli.html import html_option
 from workbench.cli.inputs import inputs
 from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
-from workbench.cli.options import json_option, one_target, run_options
+from workbench.cli.options import json_option, one_target, run_options, values_option
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
@@ -109,12 +109,7 @@ for command in (
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @cli_against.against_options
-@click.option(
-    "--values",
-    metavar="LOG",
-    shell_complete=complete,
-    help="Instead of a TARGET: judge values that a kernel of yours printed",
-)
+@values_option
 @click.option(
     "--against-trace",
     metavar="PREVIOUS",

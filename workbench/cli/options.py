@@ -176,6 +176,12 @@ def one_target(ctx: click.Context, param: click.Parameter, words: tuple[str, ...
     return ",".join(words) or None
 
 
+values_option = click.option(
+    "--values",
+    metavar="LOG",
+    shell_complete=complete,
+    help="Instead of a TARGET: values that a kernel of yours printed",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 
 

@@ -31,7 +31,10 @@ def runs(
     if values is not None:
         return [_printed(values, target, asked, options)], None
     if target is None:
-        raise Refusal("TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff`, --values LOG")
+        raise Refusal(
+            "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff` and `explain`, "
+            "--values LOG"
+        )
     from workbench.foreign.target import targets_of
 
     targets = targets_of(target)

@@ -24,7 +24,7 @@ from workbench.case.user_code import Function, running
 from workbench.foreign import returned
 from workbench.foreign.adapters import adapter_of, lives
 from workbench.foreign.arguments import arguments_of
-from workbench.foreign.collect import failed, of_run, repeats
+from workbench.foreign.collect import failed, loading, of_run, repeats
 from workbench.foreign.keywords import Asked
 from workbench.foreign.lacking import lacking
 from workbench.foreign.launches import Launches, emulated
@@ -99,7 +99,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
         keywords = {key: over(x) if isinstance(x, np.ndarray) else x for key, x in call.keywords.items()}
         of_case = mods.running(score_mod=case.score_mod, mask_mod=case.mask_mod)
         try:
-            with of_case, running(function), triton_interpreter.guarded(), launches.sent():
+            with of_case, running(function), triton_interpreter.guarded(), launches.sent(), loading():
                 if adapter is None or adapter.call is None:
                     made = function(*positional.values(), **keywords, **more)
                 else:

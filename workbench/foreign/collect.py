@@ -6,10 +6,12 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from operator import is_not
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from workbench.cuda.gpu import gpu
@@ -22,14 +24,25 @@ FRAMEWORKS = (
     *("torch", "triton", "cupy", "jax", "jaxlib", "numpy", "numba", "numba-cuda"),
     *("flash-attn", "flashinfer", "xformers"),
 )
-#: folders of site-packages whose shared objects are not told: those of frameworks, and what the workbench itself loads
-_UNTOLD = (
-    *("torch", "torchgen", "triton", "nvidia", "cupy", "cupy_backends", "jaxlib", "cuda", "numba", "numba_cuda"),
-    *("numpy", "ml_dtypes", "safetensors", "llvmlite", "matplotlib", "PIL", "pillow", "kiwisolver", "contourpy"),
-    "charset_normalizer",  # which NumPy's f2py imports; some of its releases lie beside their folder too, as mypyc's
+#: folders of site-packages of those that are never told by their files, and of what they bring along
+_OF_FRAMEWORKS = (
+    *("torch", "triton", "nvidia", "cuda", "cupy", "cupy_backends", "jaxlib"),
+    *("numba", "numba_cuda", "llvmlite", "numpy"),
 )
 _MAPS, _DELETED = Path("/proc/self/maps"), " (deleted)"
 _PATH = re.compile(r" (/.*)")  # the last field of a line, the only one with a slash
+#: shared objects that were loaded while a target was loaded or ran; what a process has beside them is the workbench's
+_of_targets: set[str] = set()
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Within it a target is loaded or runs: what was loaded before it is not told as its own."""
+    before = _mapped().keys()
+    try:
+        yield
+    finally:
+        _of_targets.update(_mapped().keys() - before)
 
 
 def of_run(function: Callable[..., Any], **repeated: Any) -> Provenance:
@@ -47,7 +60,8 @@ def of_run(function: Callable[..., Any], **repeated: Any) -> Provenance:
 
 def files(function: Callable[..., Any]) -> Iterator[File]:
     """The function's file, the modules from its folder, the sources beside them, and the shared objects that are
-    loaded, without those of the system, of Python and of FRAMEWORKS.
+    loaded, without those of the system, of Python and of FRAMEWORKS: of packages those that were loaded with a target,
+    or whose package the function names, which may have been loaded before it was handed over.
     """
     source = _source_of(function)
     folder = source.parent if source is not None else None
@@ -56,8 +70,9 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
     for path in sorted({*own, *([source] if source else [])}):
         if not is_object(str(path)):
             yield _file(path, loaded=True)
-    for path, deleted in sorted(_mapped().items()):
-        if _foreign_object(path):
+    named = _packages(function)
+    for name, deleted in sorted(_mapped().items()):
+        if _foreign_object(path := _path(name)) and (name in _of_targets or _package(path) in (None, *named)):
             yield _file(path, loaded=True, deleted=deleted)
     if folder is not None:
         for path in sources_beside(folder):
@@ -92,6 +107,16 @@ def _resolved(path: str) -> str:
     return str(Path(path).resolve())  # 60 us, and a process has a thousand modules
 
 
+def _packages(function: Callable[..., Any]) -> set[str]:
+    """The packages of the function and of the modules, functions and classes among its globals."""
+    function = inspect.unwrap(function)
+    called = function if isinstance(function, FunctionType) else type(function).__call__
+    held = [called, *getattr(called, "__globals__", {}).values()]
+    modules = [x.__name__ for x in held if isinstance(x, ModuleType)]
+    modules += [x.__module__ for x in held if isinstance(x, FunctionType | BuiltinFunctionType | type) and x.__module__]
+    return {name.partition(".")[0] for name in modules}
+
+
 def _source_of(function: Callable[..., Any]) -> Path | None:
     """The file that defines a function; None of one that was typed in, or compiled."""
     function = inspect.unwrap(function)
@@ -104,29 +129,39 @@ def _source_of(function: Callable[..., Any]) -> Path | None:
     return Path(path).resolve() if path and Path(path).is_file() else None
 
 
-def _mapped() -> dict[Path, bool]:
+def _mapped() -> dict[str, bool]:
     """Shared objects in this process's memory -> whether what was mapped is no more on disk; none where the system does
     not tell.
     """
     lines = {*_PATH.findall(_MAPS.read_text())} if _MAPS.exists() else set()
     found = {path.removesuffix(_DELETED): path.endswith(_DELETED) for path in sorted(lines)}
-    return {Path(path): deleted for path, deleted in found.items() if is_object(path)}
+    return {path: deleted for path, deleted in found.items() if is_object(path)}
+
+
+@cache
+def _path(name: str) -> Path:
+    return Path(name)  # 10 us, of a hundred objects at every run
 
 
 @cache
 def _foreign_object(path: Path) -> bool:
-    """Whether a shared object is neither the system's, nor Python's or the workbench's, a framework's, or made by one
-    at run time.
-    """
+    """Whether a shared object is neither the system's, nor Python's, a framework's, or made by one at run time."""
     system = path.is_relative_to("/usr/lib") or path.parts[1] in ("lib", "lib32", "lib64")
     toolkit = str(path).startswith(("/usr/local/cuda", "/usr/local/nvidia"))
     made = any(part == ".triton" or part.startswith("torchinductor_") for part in path.parts)
-    if system or toolkit or made or path.name.startswith("libpython") or "__mypyc." in path.name:
+    if system or toolkit or made or path.name.startswith("libpython"):
         return False
+    package = _package(path)
+    return not of_python(path) if package is None else package not in _OF_FRAMEWORKS
+
+
+@cache
+def _package(path: Path) -> str | None:
+    """The package, by the name of its folder or module, that a file is installed with; None of one that is of none."""
     for folder in package_folders():
         if path.is_relative_to(folder):
-            return path.relative_to(folder).parts[0].removesuffix(".libs") not in _UNTOLD
-    return not of_python(path)
+            return path.relative_to(folder).parts[0].partition(".")[0]
+    return None
 
 
 def _file(path: Path, *, loaded: bool, deleted: bool = False) -> File:

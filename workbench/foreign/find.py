@@ -16,6 +16,7 @@ from typing import Any
 from workbench.case.user_code import Function, function_of, prints_aside
 from workbench.cuda.gpu import gpu
 from workbench.foreign import adapters
+from workbench.foreign.collect import loading
 from workbench.foreign.lacking import lacking
 from workbench.foreign.launches import Launches
 from workbench.refusal import Refusal, Unavailable
@@ -75,6 +76,7 @@ def names_in(path: Path) -> tuple[list[str], list[str]]:
     return [name for name, kernel in made.items() if not kernel], [name for name, kernel in made.items() if kernel]
 
 
+@loading()
 def find(target: str) -> Function:
     """The function that `path.py:function`, an adapter or a name of `installed` names; Refusal where there is none,
     Unavailable where its file needs what this machine lacks.

@@ -112,8 +112,13 @@ class At:
 
     def interval(self, name: str) -> Any:
         """What a correct kernel may have as `name`, a stage of codes that was not dumped."""
+        if name in self._readings:
+            change = self._readings[name]
+            with self.reading(name, None):
+                return self.interval(name).after(lambda x: change(self, x))
         self.whole(name)
-        return self._at_none(name, lambda step: step.interval(self))
+        with self.owning(None):
+            return self._at_none(name, lambda step: step.interval(self))
 
     def given(self, ref: str) -> bool:
         """Whether it was dumped."""

@@ -32,11 +32,11 @@ def promise_of(
 
 
 def notes(stages: Stages, case: Case) -> tuple[str, ...]:
-    """What a reader should know of the dtypes of `stages`: an out that keeps less than the case."""
-    if "out" not in stages or case.codes is not None or stages["out"].dtype.itemsize >= DTYPES[case.dtype].itemsize:
+    """What a reader should know of the dtypes of `stages`: an out of another one than the case's."""
+    if "out" not in stages or case.codes is not None or stages["out"].dtype == DTYPES[case.dtype]:
         return ()
-    own = str(stages["out"].dtype)
-    return (f"out is {own} in a case of {case.dtype}: it is judged as what {own} can hold",)
+    own, held = stages["out"].dtype, _dtype_of(stages["out"])
+    return (f"out is {own} in a case of {case.dtype}: it is judged as what {held} can hold",)
 
 
 def proven_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:
@@ -45,8 +45,7 @@ def proven_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     if "out" in stages:
-        own = stages["out"].dtype
-        found["out_dtype"] = next((key for key, dtype in DTYPES.items() if dtype == own), "float32")
+        found["out_dtype"] = _dtype_of(stages["out"])
     if set(_UNNORMALISED) & set(stages):
         found["probs_normalised"] = False
     if case.dtype == "float32" or case.codes is not None:
@@ -62,6 +61,11 @@ def proven_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:
         if not any(_rounded(scores, dtype) or _rounded(products, dtype, _PRODUCT) for dtype in _NARROW):
             found["scores_dtype"] = "float32"
     return found
+
+
+def _dtype_of(out: np.ndarray) -> str:
+    """In which a kernel stores an out; none stores it in float64."""
+    return next((key for key, dtype in DTYPES.items() if dtype == out.dtype), "float32")
 
 
 def _is_float32(stages: Stages, name: str) -> bool:

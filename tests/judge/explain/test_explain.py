@@ -7,6 +7,8 @@ import pytest
 
 from tests.judge.explain.kernels import attention
 from workbench import Case, Diff, diff, run
+from workbench.case.formats import FORMATS
+from workbench.cuda.quantize import quantize
 from workbench.judge.explain.explain import Explained, explain
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=60, seqlen_k=71, head_dim=16, causal=True, scale=0.4)
@@ -152,3 +154,19 @@ def test_a_run_that_is_too_large_is_not_searched_and_says_so(monkeypatch: pytest
     assert lines(d, found) == [
         f"not searched: a run of {size} scores is too large, 1000 are searched; take a smaller case"
     ]
+
+
+@pytest.mark.campaign
+def test_wrong_rows_of_codes_that_nobody_saw_are_named() -> None:
+    """A kernel that quantises itself, and decodes codes of k above 0 to 0: faults of its codes and scales are tried."""
+
+    def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> dict[str, np.ndarray]:
+        made = {}
+        for x, array in zip("qkv", (q, k, v), strict=True):
+            codes, scales = quantize(array, "simulated", saturate=True)
+            values = FORMATS["simulated"].values.astype(np.float32)[codes] * scales[:, None, None]
+            made[f"dequant_{x}"] = (np.minimum(values, 0) if x == "k" else values).astype(np.float16)
+        return made
+
+    (cause,) = diff(run(kernel, Case(seqlen=24, head_dim=8, codes="simulated"))).explained.causes
+    assert "codes.first-half-k-decoded" in {one.id for one in cause.members} and cause.fit.off == 0

@@ -96,9 +96,8 @@ class Scene:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The dumped stages that can be judged whole."""
-        kept = {name for name in self.trace.stages if name not in self.trace.sparse}
-        return tuple(x for x in self.problem.table if x in kept and not unjudgeable(self.trace, x))
+        """The dumped stages that can be judged; of those that were given in part, what was."""
+        return tuple(x for x in self.problem.table if x in self.trace.stages and not unjudgeable(self.trace, x))
 
     @cached_property
     def actual(self) -> Arrays:

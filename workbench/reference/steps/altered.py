@@ -55,6 +55,12 @@ class Altered:
         worst = worst + np.where(y == x, 0.0, own) + made.bound.worst
         return Bounded(Bound(worst, 0.0, worst))
 
+    def interval(self, at: Any) -> Any:
+        """Of a stage of codes: that of x, as the change carries it on."""
+        with at.owning(self.step.value(at)):
+            made = self.step.interval(at)  # type: ignore[attr-defined]
+        return made.after(lambda x: self.change(at, x))
+
     @property
     def words(self) -> str:
         return self.step.words
@@ -93,6 +99,11 @@ class Reading:
         with at.reading(self.ref, self.change):
             made: Bounded = at.bounded(self.step)
         return made
+
+    def interval(self, at: Any) -> Any:
+        """Of a stage of codes, as it reads."""
+        with at.reading(self.ref, self.change):
+            return self.step.interval(at)  # type: ignore[attr-defined]
 
     @property
     def words(self) -> str:

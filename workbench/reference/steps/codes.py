@@ -6,7 +6,7 @@ is in none of its errors. Half an ulp of the dtype that stores a stage is always
 one rounding of an exact stage: the division of a scale, the cast of an entry of a dumped table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -26,6 +26,12 @@ class Interval(NamedTuple):
     value: np.ndarray  #: as float64 makes it, before any cast
     low: np.ndarray
     high: np.ndarray
+
+    @np.errstate(all="ignore")
+    def after(self, change: Callable[[np.ndarray], np.ndarray]) -> "Interval":
+        """What becomes of it where `change` is made of each number."""
+        ends = [change(x) for x in self]
+        return Interval(ends[0], np.fmin.reduce(ends), np.fmax.reduce(ends))
 
 
 @dataclass(frozen=True)
