@@ -62,7 +62,7 @@ def online(
     rows, sinks = found["qk"].shape[:3], case.sink_logits
     if sinks is not None:
         sinks = changes.get("sinks", lambda x: x)(sinks)[None, :, None]
-    per = -(-sizes["t"] // splits)
+    per, larger = -(-sizes["t"] // splits), changes.get("larger", np.maximum)
     for split in range(splits):
         m, l, acc = np.full(rows, NOTHING), np.zeros(rows, F), np.zeros((*rows, case.head_dim_v), F)
         if sinks is not None and enter == "first" and split in changes.get("sink_in", (0,)):
@@ -70,7 +70,7 @@ def online(
         for t in range(split * per, min((split + 1) * per, sizes["t"])):
             keys = slice(t * block, (t + 1) * block)
             x, before = found["scores"][..., keys], m
-            m = np.maximum(before, x.max(-1))
+            m = larger(before, larger.reduce(x, -1))
             safe = np.where(m == NOTHING, F(0), m)
             correction, probs = np.exp(before - safe), np.exp(x - safe[..., None])
             kept = probs
@@ -85,7 +85,7 @@ def online(
             found["acc"][..., t, :], found["probs"][..., keys], found["probs_cast"][..., keys] = acc, probs, cast
         found["partial_max"][:, :, split], found["partial_sum"][:, :, split] = m, l
         found["partial_O"][:, :, split] = acc
-    m = found["merge_max"] = found["partial_max"].max(2)
+    m = found["merge_max"] = larger.reduce(found["partial_max"], 2)
     safe = np.where(m == NOTHING, F(0), m)
     w = found["merge_weight"] = np.exp(found["partial_max"] - safe[:, :, None])
     l = found["merge_sum"] = (w * found["partial_sum"]).sum(2)

@@ -103,7 +103,7 @@ def test_inputs_that_do_not_fit_the_case_are_refused() -> None:
         ((q[:, :1], k, v), "flash: q must have shape [1, 2, 20, 8] for this case; got [1, 1, 20, 8]"),
         ((q, k, v.astype(np.float16)), "flash: q, k and v must have one dtype; got float16, float32"),
         ([x.astype(np.float16) for x in (q, k, v)], "flash: q must have dtype float32, the case's; got float16"),
-        ((q, spoilt, v), "flash: inputs must be finite; k holds inf at b=0, h=1, k=2, d=3"),
+        ((q, spoilt, v), "flash: inputs must be finite, or NaN; k holds inf at b=0, h=1, k=2, d=3"),
     ]:
         assert refusal(run, "flash", CASE, backend="emulator", inputs=inputs) == message
 

@@ -31,7 +31,7 @@ def trace(request: pytest.FixtureRequest) -> Trace:
 def test_under_another_contract_it_is_what_it_would_be_from_the_start(trace: Trace, dumped: bool) -> None:
     given = readable(trace) if dumped else {}
     first = Expectation(trace, given)
-    others = [usual(trace.contract), *(contract for _, contract in alternatives(trace.contract))]
+    others = [usual(trace.contract), *(choice.contract for choice in alternatives(trace.contract))]
     others += [replace(trace.contract, base2=True), replace(trace.contract, scores_dtype="float32", assumed=())]
     shared = 0
     for contract in others:

@@ -304,6 +304,7 @@ def test_values_outside_their_rule_are_refused(field: str, value: Any, message: 
 
 def test_what_was_not_declared_is_listed() -> None:
     promise = of_foreign({"out_dtype": "float16", "splits": 3}, CASE)
+    # what results of splits are concerns those that gave some;
     # what codes are decoded to does not concern other kernels, nor how tanh is computed those without a softcap,
     # what sinks do those without any, or a score_mod loses; row_sum is kept whole;
     # how operands are rounded to TF32 those that are not; no GPU tells its tensor cores; acc is accumulated as
@@ -322,6 +323,8 @@ def test_what_was_not_declared_is_listed() -> None:
         "lse_includes_sink",
         "score_mod_ulps",
         "row_sum_lanes",
+        "partials",
+        "partial_stats",
     }
     assert named == set(Contract.__dataclass_fields__) and promise.splits == 3
     assert "operands_dtype" in of_foreign({}, CASE.but(codes="e4m3")).assumed

@@ -76,7 +76,7 @@ def explained(trace: Trace) -> set[str]:
     """The fields of which another choice makes the trace right that is wrong under the usual contract; None among them
     where it is right under that.
     """
-    found = {name for name, promise in alternatives(trace.contract) if _right(replace(trace, contract=promise))}
+    found = {name for name, promise, _ in alternatives(trace.contract) if _right(replace(trace, contract=promise))}
     return found | ({"usual"} if _right(replace(trace, contract=usual(trace.contract))) else set())
 
 
@@ -359,6 +359,6 @@ def test_the_usual_contract_keeps_what_was_declared() -> None:
     told = usual(of_foreign(said, case))
     assert all(getattr(told, name) == value for name, value in said.items())
     assert (told.probs_dtype, told.partials_dtype, told.normalisation) == ("bfloat16", "float32", "division")
-    named = {name for name, promise in alternatives(of_foreign(said, case))}
+    named = {name for name, promise, _ in alternatives(of_foreign(said, case))}
     assert not named & set(said) and {"probs_dtype", "exp_floor", "normalisation", "accumulator_dtype"} <= named
-    assert all(set(ALGORITHMS) and promise.block_k == 16 for _, promise in alternatives(of_foreign(said, case)))
+    assert all(set(ALGORITHMS) and promise.block_k == 16 for _, promise, _ in alternatives(of_foreign(said, case)))

@@ -8,7 +8,7 @@ import pytest
 from tests.stored import stored
 from workbench import Case, diff
 from workbench.report.document import diff_document
-from workbench.report.remarks import remarks
+from workbench.report.remarks import notes, remarks
 
 CASE = Case(seqlen=16, head_dim=8, block_q=16, block_k=16)
 
@@ -60,3 +60,9 @@ def test_ill_conditioned_sums_are_counted_and_the_worst_is_named(last, lost):
             f"worst at b=0 h=0 q=7 k=0: {lost} bits lost"
         ]
     )
+
+
+def test_nan_of_the_inputs_is_told():
+    trace = traced()
+    trace.inputs["k"][0, 0, 3, :2] = np.nan
+    assert notes(diff(trace)) == ["inputs hold NaN, 2 in k: where these reach, NaN is right, and a number is not"]

@@ -295,7 +295,7 @@ def swapped(x):
         (lambda a: a | {"layout": "sbhd"}, "layout is one of bhsd, bshd; got 'sbhd'"),
         (
             lambda a: a | {"q": np.where(a["q"] < 2, a["q"], np.float16(np.inf))},
-            "inputs must be finite; q holds inf at",
+            "inputs must be finite, or NaN; q holds inf at",
         ),
         (lambda a: a | {"mask": np.ones((6, 9), bool)}, r"mask must have shape \[2, 2, 6, 10\]"),
         (lambda a: a | {"contract": "exp_ulp=3"}, "exp_ulp"),

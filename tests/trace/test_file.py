@@ -99,9 +99,9 @@ def test_a_misshaped_stage_is_refused(saved: Path) -> None:
     )
 
 
-def test_nan_inputs_are_refused(saved: Path) -> None:
-    rewritten(saved, lambda arrays, _: arrays["k"].__setitem__((0, 1, 7, 3), np.nan))
-    assert refused(saved) == "FILE: inputs must be finite; k holds nan at b=0, h=1, k=7, d=3"
+def test_infinite_inputs_are_refused(saved: Path) -> None:
+    rewritten(saved, lambda arrays, _: arrays["k"].__setitem__((0, 1, 7, 3), np.inf))
+    assert refused(saved) == "FILE: inputs must be finite, or NaN; k holds inf at b=0, h=1, k=7, d=3"
 
 
 def test_misshaped_inputs_are_refused(saved: Path) -> None:

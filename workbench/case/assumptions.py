@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from workbench.case.case import Case
 from workbench.case.contract import WEAKEST_MMA, Contract, of_foreign
-from workbench.case.promises import FLOAT8
+from workbench.case.promises import FLOAT8, PARTIAL_STATS
 from workbench.case.tensor_cores import GENERATIONS
 from workbench.floats import DTYPES
 
@@ -47,10 +47,14 @@ class Choice(NamedTuple):
 
     field: str
     contract: Contract
+    also: tuple[str, ...] = ()  #: fields without which that choice does not say all
 
     def __str__(self) -> str:
-        value = getattr(self.contract, self.field)
-        return f"{self.field}={str(value).lower() if isinstance(value, bool | None) else value}"
+        return ",".join(map(self._said, (self.field, *self.also)))
+
+    def _said(self, field: str) -> str:
+        value = getattr(self.contract, field)
+        return f"{field}={str(value).lower() if isinstance(value, bool | None) else value}"
 
 
 def usual(promise: Contract) -> Contract:
@@ -73,10 +77,27 @@ def alternatives(promise: Contract) -> Iterator[Choice]:
     for name in _USUAL:
         if name in open_fields and name not in ("mma_block", "mma_extra_bits"):
             yield Choice(name, replace(base, **{name: getattr(promise, name)}))
+    yield from _of_splits(promise, base)  # an lse may pass for a maximum that is larger than need be
     for name, value, with_it in _wild(promise):
         if name in promise.assumed:
             more = {key: other for key, other in with_it.items() if key in promise.assumed}
             yield Choice(name, replace(base, **{name: value}, **more))
+
+
+def _of_splits(promise: Contract, base: Contract) -> Iterator[Choice]:
+    """What results of splits, and weights of a merge, may be: of FlashDecoding's combine these add up to 1."""
+    by_lse: dict[str, Any] = {"normalisation": "lse"} if "normalisation" in promise.assumed else {}
+    if "partial_stats" in promise.assumed:
+        for stats in PARTIAL_STATS[1:]:
+            if "partials" in promise.assumed or promise.partials == "normalised":
+                chosen = replace(base, partials="normalised", partial_stats=stats)
+                yield Choice("partial_stats", chosen)
+                if by_lse:
+                    yield Choice("partial_stats", replace(chosen, **by_lse), (*by_lse,))
+    elif promise.stores_lse and by_lse:
+        yield Choice("normalisation", replace(base, **by_lse))
+    if "partials" in promise.assumed and not promise.stores_lse:
+        yield Choice("partials", replace(base, partials="normalised"))
 
 
 def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:

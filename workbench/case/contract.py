@@ -27,6 +27,8 @@ from workbench.case.promises import (
     NUMBER,
     NUMBER_OR_ANY,
     ORDER,
+    PARTIAL_STATS,
+    PARTIALS,
     PROBS_DTYPE,
     ROUNDINGS,
     ROW_MAXIMA,
@@ -142,6 +144,17 @@ class Contract:
         one_of(NORMALISATIONS),
         "division",
     )
+    partials: str = clause(
+        "whether partial_O is the numerator of a split, or divided by its sum; with an lse it is normalised",
+        one_of(PARTIALS),
+        "unnormalised",
+    )
+    partial_stats: str = clause(
+        "what is stored beside it: partial_max and partial_sum; or, as partial_max, the lse of the split, or its lse2, "
+        "which is lse * log2(e)",
+        one_of(PARTIAL_STATS),
+        "max,sum",
+    )
     split_bounds: tuple[int, ...] | None = clause(
         "keys at which splits begin and end, where they are not `splits` of whole tiles", BOUNDS, None
     )
@@ -164,6 +177,11 @@ class Contract:
         "whether casts turn what is too large into the largest value instead of an infinity", TRUTH, False
     )
     assumed: tuple[str, ...] = ()  #: fields that nobody declared
+
+    @property
+    def stores_lse(self) -> bool:
+        """Whether partial_max holds the lse of each split, in either base."""
+        return self.partial_stats != "max,sum"
 
     @property
     def accumulation_of_acc(self) -> str:
@@ -216,7 +234,10 @@ def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
 #: field -> what is meant where nobody says it
 _USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(Contract)}
 #: fields that came after the first traces of this schema, which mean what is usual
-_LATER = ("tanh", "tensor_core", "input_rounding", "sinks", "lse_includes_sink", "score_mod_ulps", "row_sum_lanes")
+_LATER = (
+    *("tanh", "tensor_core", "input_rounding", "sinks", "lse_includes_sink", "score_mod_ulps", "row_sum_lanes"),
+    *("partials", "partial_stats"),
+)
 #: field that says how a function is computed -> the number of the case that it is due to, and its relative errors
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     one.name: one.metadata["function"] for one in fields(Contract) if one.metadata.get("function")
@@ -238,16 +259,22 @@ _RULES: Mapping[str, Rule] = {one.name: one.metadata["rule"] for one in fields(C
 
 
 def of_foreign(
-    declared: Mapping[str, Any], case: Case, operands_dtype: str | None = None, gpu: str | None = None
+    declared: Mapping[str, Any],
+    case: Case,
+    operands_dtype: str | None = None,
+    gpu: str | None = None,
+    merges: bool = False,
 ) -> Contract:
     """The contract that a foreign kernel declares, the weakest choice where it is silent.
 
     `operands_dtype`: the 16-bit dtype of the decoded inputs of a kernel on codes, where these were seen; else its
     products may be of float8. `gpu`: the generation of the GPU on which it ran, where that is known: what its tensor
-    cores keep is assumed, and that they multiply is not.
+    cores keep is assumed, and that they multiply is not. `merges`: it dumped results of splits, and may say what
+    these are.
 
     The units of what is dumped (base2, scores_scaled, mask_sentinel), the order of tiles and the rows without keys
     (empty_out, empty_lse) have no weakest choice: they are assumed to be natural, scaled, -inf, ascending, 0 and -inf.
+    Nor has what results of splits are: a numerator, a maximum and a sum are assumed, and normalised ones with an lse.
     Of exp_floor, accumulator_dtype, input_precision and scaled_q_dtype the weakest choice would forgive most bugs: they
     are assumed to be none, float32 and ieee (`assumptions.alternatives` has the others).
 
@@ -258,6 +285,13 @@ def of_foreign(
     for name, value in told.items():
         if value is not None or name not in _MAY_BE_NONE:
             _check(name, value)
+    if told.get("partial_stats", "max,sum") != "max,sum":
+        # what is not divided by its sum cannot be weighed by an lse
+        if told.setdefault("partials", "normalised") != "normalised":
+            raise Refusal(
+                f'"contract" fields partials=unnormalised and partial_stats={told["partial_stats"]} contradict each '
+                "other: a merge by lse needs partial_O divided by the sum of its split"
+            )
     if told.get("split_bounds") is not None:
         told = {"splits": len(told["split_bounds"]) - 1, **told}
     dtype = case.dtype if case.codes is None else operands_dtype or "bfloat16"
@@ -295,6 +329,7 @@ def of_foreign(
         "scores_scaled": True,
         "row_max": "running",
         **({} if case.sinks is None else {name: _USUAL[name] for name in ("sinks", "lse_includes_sink")}),
+        **({name: _USUAL[name] for name in ("partials", "partial_stats")} if merges else {}),
         **({} if case.score_mod is None else {"score_mod_ulps": _USUAL["score_mod_ulps"]}),
         "normalisation": "any",
         "tile_order": "ascending",

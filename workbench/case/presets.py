@@ -31,7 +31,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "probs_normalised": False,
         "probs_dtype": INPUTS,
         "probs_rounding": "nearest",
-        "partials_dtype": "float32",  # Oaccum of its splits
+        "partials_dtype": "float32",  # Oaccum of its splits, normalised ...
+        "partial_stats": "lse",  # ... beside softmax_lseaccum
         "out_dtype": INPUTS,
         "out_rounding": "nearest",
         "fast_math": True,  # --use_fast_math, and __logf for lse

@@ -25,6 +25,11 @@ EXP_ARGUMENTS = ("difference", "fma", "any")
 ROW_MAXIMA = ("running", "upper_bound", "any")
 #: how weights are normalised: by one division; as exp(score - lse) and in merges by lse, without one; or either
 NORMALISATIONS = ("division", "lse", "any")
+#: what partial_O holds of a split: the numerator; or out of its keys alone, as FlashDecoding's and FlashInfer's
+PARTIALS = ("unnormalised", "normalised")
+#: what is stored of a split beside it: the maximum and the sum of its weights; or one number in partial_max, its lse,
+#: as of FlashDecoding (Dao et al. 2023), or lse * log2(e), as of FlashInfer (Ye et al. 2025, arXiv 2501.01005)
+PARTIAL_STATS = ("max,sum", "lse", "lse2")
 #: order in which a row visits its key tiles, where it is not a list of tiles
 TILE_ORDERS = ("ascending", "descending")
 #: how float32 operands of products are rounded, in Triton's words

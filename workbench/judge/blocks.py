@@ -186,7 +186,8 @@ def determined(trace: Trace, name: str) -> bool:
     """Whether q, k and v determine the stage: per-split values need the keys of each split, and what is merged of
     maxima that the kernel may choose needs these.
     """
-    if name.startswith("merge") and trace.contract.row_max != "running" and not free_maxima(trace):
+    chosen = trace.contract.row_max != "running" and not trace.contract.stores_lse
+    if name.startswith("merge") and chosen and not free_maxima(trace):
         return False
     return split_keys_known(trace) or "s" not in ALGORITHMS[trace.algorithm][name].axes
 

@@ -94,7 +94,8 @@ def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: n
         stored = _where_it_rescales(e, cut, actual, expected, stored)
     open_ = e.open_slots(name)
     if name not in e.trace.sparse and open_ is None:
-        return compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
+        found = compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
+        return _with_nan(e, cut, name, found) if e.holds_nan else found
     off = array_namespace(actual).zeros_like(actual)
     given = off == 0
     if open_ is not None:
@@ -107,7 +108,23 @@ def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: n
     one = compare(
         actual[given], blank[given], expected[given], replace(widened, size=size), dumped.dtype, contract.saturates
     )
-    return _among(one, given, actual)
+    found = _among(one, given, actual)
+    return _with_nan(e, cut, name, found) if e.holds_nan else found
+
+
+def _with_nan(e: Expectation, cut: Box, name: str, found: Compared) -> Compared:
+    """What was compared, of inputs with NaN: where it may reach a NaN is right; where it must, and what was read does
+    hold it, anything else is wrong.
+    """
+    most, least = (cut.of(some[name], e.axes(name)) for some in e.reached)
+    xp = array_namespace(found.state)
+    there, known = xp.isnan(found.actual), (found.state != State.ABSENT) & (found.state != State.UNWRITTEN)
+    right = there & xp.isnan(most) & known
+    lost = ~there & xp.isnan(found.expected) & xp.isnan(least) & known
+    over = xp.where(right, 0.0, xp.where(lost, np.inf, found.over_budget))
+    state = xp.where(right, float(State.EXACT), xp.where(lost, float(State.NAN), found.state))
+    expected = xp.where(right, np.nan, found.expected)
+    return replace(found, expected=expected, over_budget=over, state=xp.astype(state, xp.uint8))
 
 
 def _as_chosen(contract: Contract, actual: np.ndarray, expected: np.ndarray, budget: Budget) -> np.ndarray:

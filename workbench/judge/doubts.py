@@ -32,7 +32,10 @@ Compare = Callable[[Trace, Sequence[str]], Mapping[str, Summary]]
 #: choices so narrow that what they explain is no bug where nobody declared them
 FORGIVEN = ("exp_floor",)
 #: choices of what dumps mean: a run that is right throughout under one of them is of a kernel that did not say it
-UNITS = ("lse_includes_sink", "sinks", "base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles")
+UNITS = (
+    *("lse_includes_sink", "sinks", "base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles"),
+    *("partials", "partial_stats", "normalisation"),
+)
 #: of these what lse holds
 OF_LSE = ("lse_includes_sink",)
 SAY, IF_SO = "declare in the contract what it does", "if it is so, declare it in the contract"
@@ -66,7 +69,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
     explained = _explained(trace, doubtful, choices)
     # what is wrong by the size of its errors together is tried by that
     tried = [x if _fails(x.decisive.summary) else replace(x, verdict="rounding") for x in wrong if x.decisive]
-    beside = [Choice(field, _with(promise, base, contract)) for field, contract in choices]
+    beside = [one._replace(contract=_with(promise, base, one.contract)) for one in choices]
     forgiving = _explained(trace, tried, [one for one in beside if one.contract != promise])
     unit = _unit(trace, judged, forgiving, compare)
 

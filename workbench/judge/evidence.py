@@ -24,7 +24,7 @@ from workbench.judge.control import control, has_control, sampled
 from workbench.judge.elements import Compared, State
 from workbench.judge.expectation import Expectation
 from workbench.judge.judgeable import readable
-from workbench.judge.units import SCORE_UNITS
+from workbench.judge.units import SCORE_UNITS, unit
 from workbench.reference.bound import NEGLIGIBLE
 from workbench.reference.losses import U
 from workbench.reference.manner import Manner
@@ -81,7 +81,7 @@ def excesses(trace: Trace, names: Iterable[str], beyond: float = BEYOND) -> dict
     trace = attention_of(trace)
     whole = [name for name in names if name in trace.stages and name not in trace.sparse]
     own_units = trace.contract.base2 or not trace.contract.scores_scaled
-    tested = [name for name in whole if not (own_units and name in SCORE_UNITS)]
+    tested = [x for x in whole if not (own_units and x in SCORE_UNITS) and unit(trace, x) == 1]
     if not tested or trace.input_errors or not has_control(trace.contract):
         return {}
     rows = sampled(trace.case, ROWS)

@@ -15,6 +15,7 @@ from workbench.case.box import WHOLE, Box
 from workbench.case.contract import Contract
 from workbench.case.masks import Added
 from workbench.case.stages import ALGORITHMS, INPUTS
+from workbench.floats import array_namespace
 from workbench.judge.judgeable import by_tile, free_maxima, hides_maxima, sizes_of, table, tiling_of
 from workbench.judge.units import natural
 from workbench.reference.bound import Budget
@@ -138,6 +139,7 @@ class Expectation:
             exact_products=trace.case.dtype != "float32",
             tiling=tiling_of(trace),
             given=self.given,
+            passes_over_nan=self.holds_nan,
             hidden_maxima=hides_maxima(trace),
             statistics=self.statistics,
             input_errors={name: self._input(x, name) for name, x in trace.input_errors.items()},
@@ -177,7 +179,35 @@ class Expectation:
 
     def budgets(self, names: Collection[str]) -> dict[str, Budget]:
         """The forward error bounds of each stage of `names`, about `computed`."""
-        return budgets(self.problem, self.computed, names)
+        if not self.holds_nan:
+            return budgets(self.problem, self.computed, names)
+        without = self._without_nan
+        return budgets(without, values(without), names)
+
+    @cached_property
+    def holds_nan(self) -> bool:
+        """Whether q, k or v hold a NaN."""
+        return any(bool(array_namespace(x).isnan(x.sum())) for x in self.inputs.values())  # a sum keeps it
+
+    @cached_property
+    def _without_nan(self) -> Problem:
+        """The same with 0 for each NaN of the inputs, and keys of which it makes a score masked: what it does not reach
+        is the same, and has the same bounds.
+        """
+        p, xp = self.problem, array_namespace(self.problem.inputs["q"])
+        cleaned = {name: xp.where(xp.isnan(p.inputs[name]), 0.0, p.inputs[name]) for name in INPUTS}
+        scores = p.given.get("scores", self.computed["scores"])
+        given = {**p.given, "scores": xp.where(xp.isnan(scores), -np.inf, scores)} if "scores" in p.given else p.given
+        seen = p.inputs["mask"] & ~xp.isnan(scores)
+        return replace(p, inputs={**p.inputs, **cleaned, "mask": seen}, given=given)
+
+    @cached_property
+    def reached(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
+        """The stages by q, k and v alone, where these hold a NaN: as it spreads at most, and at least, where maxima and
+        weights of 0 pass over it.
+        """
+        alone = replace(self.problem, given={})
+        return values(replace(alone, passes_over_nan=False)), values(alone)
 
     def under(self, contract: Contract) -> "Expectation":
         """The same part of a kernel with another contract, without statistical bounds; where budgets alone tell the two

@@ -29,6 +29,8 @@ def table(trace: Trace) -> Table:
         numbers=frozenset(trace.case.numbers),
         row_sum_of_cast=trace.contract.row_sum_of_cast,
         row_max=trace.contract.row_max,
+        partials=trace.contract.partials,
+        stores_lse=trace.contract.stores_lse,
         shares=trace.contract.normalisation == "lse" and "merge_weight" in trace.stages,
         sinks="" if trace.case.sinks is None else trace.contract.sinks,
         lse_includes_sink=trace.contract.lse_includes_sink,
@@ -46,7 +48,7 @@ def readable(trace: Trace) -> dict[str, np.ndarray]:
     """
     known = {*trace.put_in, *(name for name in trace.stages if name.startswith(("scale_", "global_")))}
     if _reads_partials(trace):
-        known |= {*_PARTIALS}
+        known |= {*_merged(trace)}
     whole = {name: stage for name, stage in trace.stages.items() if name not in trace.sparse}
     return {name: stage for name, stage in whole.items() if name in known or not unjudgeable(trace, name)}
 
@@ -62,13 +64,16 @@ def unjudgeable(trace: Trace, name: str) -> str:
         return "nobody told the format of the quantised codes (--codes)"
     if name in BY_TILE and trace.contract.block_k is None:
         return "the contract does not tell block_k, so its key tiles are unknown"
-    if name in _OF_MAXIMUM and trace.contract.row_max != "running" and "row_max" not in trace.stages:
+    if name == "partial_sum" and trace.contract.stores_lse:
+        return f"a split has one number beside partial_O, partial_stats={trace.contract.partial_stats}, in partial_max"
+    of_maximum = name in _OF_MAXIMUM and not (name == "partial_O" and trace.contract.partials == "normalised")
+    if of_maximum and trace.contract.row_max != "running" and "row_max" not in trace.stages:
         if name not in _PARTIALS or "partial_max" not in trace.stages:
             return "the contract does not bind row_max to the running maximum, and row_max was not given"
     if name in _PARTIALS and not split_keys_known(trace):
         return "the contract does not tell block_k and splits, so the keys of a split are unknown"
     if name == "merge_weight" and not _reads_partials(trace):
-        return f"the contract does not tell block_k and splits, and not all of {', '.join(_PARTIALS)} were given"
+        return f"the contract does not tell block_k and splits, and not all of {', '.join(_merged(trace))} were given"
     return ""
 
 
@@ -83,11 +88,12 @@ def _of_more_than_a_part(trace: Trace, name: str) -> bool:
 
 def free_maxima(trace: Trace) -> list[str]:
     """Dumped maxima that the contract does not bind to the stages before them, so that later ones are computed from
-    them: row_max, and partial_max where that is not what was dumped of row_max.
+    them: row_max, and partial_max where that is not what was dumped of row_max, and a maximum.
     """
     if trace.contract.row_max == "running":
         return []
-    found = [name for name in ("row_max", "partial_max") if name in trace.stages and name not in trace.sparse]
+    maxima = ("row_max",) if trace.contract.stores_lse else ("row_max", "partial_max")
+    found = [name for name in maxima if name in trace.stages and name not in trace.sparse]
     return [name for name in found if not unjudgeable(trace, name)][:1]
 
 
@@ -111,9 +117,14 @@ def split_keys_known(trace: Trace) -> bool:
     return promise.split_bounds is not None or (promise.block_k is not None and promise.splits is not None)
 
 
+def _merged(trace: Trace) -> tuple[str, ...]:
+    """What a merge reads of each split."""
+    return ("partial_max", "partial_O") if trace.contract.stores_lse else _PARTIALS
+
+
 def _reads_partials(trace: Trace) -> bool:
     """Whether stages can be computed from partial results: of known keys, or from all that a merge reads."""
-    return split_keys_known(trace) or set(_PARTIALS) <= set(trace.stages) - set(trace.sparse)
+    return split_keys_known(trace) or set(_merged(trace)) <= set(trace.stages) - set(trace.sparse)
 
 
 def splits(trace: Trace) -> int:

@@ -15,10 +15,12 @@ SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
 
 def unit(trace: Trace, name: str) -> float:
     """What the kernel's scores and maxima are of natural ones: log2(e) times in base 2, without the scale where they
-    are raw; 1 for any other stage.
+    are raw; of an lse in the place of a maximum, log2(e) times where that is of base 2; 1 for any other stage.
     """
     if name not in SCORE_UNITS:
         return 1.0
+    if name in ("partial_max", "merge_max") and trace.contract.stores_lse:
+        return math.log2(math.e) if trace.contract.partial_stats == "lse2" else 1.0
     if not trace.contract.scores_scaled:
         return 1 / trace.case.scale
     return math.log2(math.e) if trace.contract.base2 else 1.0

@@ -69,6 +69,8 @@ def forward(
                 numbers=frozenset(known),
                 row_sum_of_cast=contract.row_sum_of_cast,
                 row_max=contract.row_max,
+                partials=contract.partials,
+                stores_lse=contract.stores_lse,
                 codes=None if codes is None else codes.format,
                 scale_of=None if codes is None else codes.scale_of,
                 coded="qkv" if codes is None else codes.coded,

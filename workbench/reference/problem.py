@@ -48,6 +48,8 @@ class Problem:
     input_errors: Arrays | None = None  #: bounds of |what the kernel read - q, k or v|, of those that nobody saw
     codes: Codes | None = None  #: of a kernel on codes
     bias_computed: np.ndarray | None = None  #: what of attn_bias a kernel computes itself, as ALiBi's
+    #: maxima pass over NaN, as fmax does, and a weight of 0 over a NaN of the values, as a loop that skips masked tiles
+    passes_over_nan: bool = False
     score_mod: Callable[[np.ndarray], np.ndarray] | None = None  #: of scaled and capped scores [b, h, q, k]
 
     @property

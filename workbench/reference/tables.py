@@ -32,6 +32,7 @@ from workbench.reference.steps.dropout import Dropped
 from workbench.reference.steps.maximum import MaxOver, RunningMax
 from workbench.reference.steps.output import LogSum, Quotient
 from workbench.reference.steps.parameters import Number, Rows, Visible
+from workbench.reference.steps.partials import Normalised, OfSplit, OneWhereFinite, Scaled, SplitLse
 from workbench.reference.steps.scores import Modified, Scores, SoftCap
 from workbench.reference.steps.share import One, Share
 from workbench.reference.steps.sinks import LogSumSink, Unit, WithSink
@@ -79,6 +80,27 @@ SPLIT_K: Table = _TILES | {
     "out": Stage("bhqd", Quotient("numerator", "merge_sum"), fused=Softmax("scores", "v_rows", "out")),
     "lse": Stage("bhq", LogSum("merge_max", "merge_sum"), fused=Softmax("scores", "v_rows", "lse")),
 }
+
+
+def _of_split(of: str, initial: float) -> Stage:
+    """A state after the last tile of each split, which nobody stores."""
+    return parameter("bhsqd" if of == "acc" else "bhsq", OfSplit(of, initial))
+
+
+def _normalised(table: Table, lse: bool) -> Table:
+    """With partial_O divided by the sum of its split; with its lse in the place of maximum and sum, or beside both."""
+    numerator = {"split_acc": _of_split("acc", 0.0)}
+    if not lse:
+        table = inserted(table, "partial_sum", numerator)
+        table["partial_O"] = replace(table["partial_O"], step=Normalised("split_acc", "partial_sum"))
+        table = inserted(table, "merge_sum", {"unnormalised": parameter("bhsqd", Scaled("partial_O", "partial_sum"))})
+        return edited(table, "numerator", of="unnormalised")
+    states = {"split_max": _of_split("row_max", -np.inf), "split_sum": _of_split("row_sum", 0.0)} | numerator
+    table = inserted(table, "acc", states)
+    table["partial_max"] = replace(table["partial_max"], step=SplitLse("split_max", "split_sum"))
+    table["partial_O"] = replace(table["partial_O"], step=Normalised("split_acc", "split_sum"))
+    table = inserted(table, "partial_max", {"split_one": parameter("bhsq", OneWhereFinite("partial_max"))})
+    return edited(table, "merge_sum", of="split_one")
 
 
 def _with_dropout(table: Table) -> Table:
@@ -140,6 +162,8 @@ def table_of(
     numbers: frozenset[str] = frozenset(),
     row_sum_of_cast: bool | None = False,
     row_max: str = "running",
+    partials: str = "unnormalised",
+    stores_lse: bool = False,
     shares: bool = False,
     sinks: str = "",
     lse_includes_sink: bool = True,
@@ -151,9 +175,12 @@ def table_of(
 ) -> Table:
     """The table of one of `stages.ALGORITHMS`: with the stages that the `numbers` of a case add, with what a contract
     says of the steps, and of a kernel on codes that has a decode table or none, a format that is known or
-    not, and codes of all inputs or of some (`Case.coded`); with sinks that enter first or last, and a score_mod.
+    not, and codes of all inputs or of some (`Case.coded`); with partial results of either kind, with sinks that enter
+    first or last, and a score_mod.
     """
     table = _ATTENTION[algorithm]
+    if partials == "normalised" and "partial_O" in table:
+        table = _normalised(table, stores_lse)
     if "softcap" in numbers:
         capped = {"cap": parameter("", Number("softcap")), "capped": Stage("bhqk", SoftCap("qk", "scale", "cap"))}
         table = inserted(edited(table, "scores", of="capped", scale=""), "qk", capped)

@@ -4,6 +4,7 @@ rules make of out, and which sums are ill-conditioned.
 
 import numpy as np
 
+from workbench.case.stages import INPUTS
 from workbench.judge.cancellation import GOOD_BITS, ill_conditioned
 from workbench.judge.diff import Diff
 from workbench.judge.elements import State
@@ -11,11 +12,17 @@ from workbench.judge.usual_rules import Rule
 
 
 def notes(diff: Diff) -> list[str]:
-    """The notes of the trace, and a line on what quantisation cost."""
+    """The notes of the trace, a line on NaN among its inputs, and one on what quantisation cost."""
+    held = {x: int(np.isnan(diff.trace.inputs[x]).sum()) for x in INPUTS if x in diff.trace.inputs}
+    held = {x: count for x, count in held.items() if count}
+    lines = [*diff.trace.notes]
+    if held:
+        which = ", ".join(f"{count} in {x}" for x, count in held.items())
+        lines.append(f"inputs hold NaN, {which}: where these reach, NaN is right, and a number is not")
     if diff.loss is None:
-        return [*diff.trace.notes]
+        return lines
     return [
-        *diff.trace.notes,
+        *lines,
         f"largest error of out: {np.abs(diff.loss.of_out).max():.3g} from quantisation, "
         f"{np.abs(diff.loss.of_kernel).max():.3g} from the kernel on its codes",
     ]

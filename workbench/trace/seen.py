@@ -8,13 +8,15 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import Contract, of_foreign
 from workbench.case.masks import visible
-from workbench.case.stages import STAGES
+from workbench.case.stages import ALGORITHMS, STAGES
 from workbench.floats import DTYPES, round_to
 
 Stages = Mapping[str, np.ndarray]
 
 #: stages that hold unnormalised probs, or what is made of them
 _UNNORMALISED = ("probs_cast", "acc", "partial_O")
+#: stages of kernels that merge
+_OF_SPLITS = frozenset(ALGORITHMS["split_k"]) - frozenset(ALGORITHMS["flash"])
 _NARROW = ("float16", "bfloat16")
 #: relative error of a product and its factor in float32, both rounded
 _PRODUCT = 2.0**-22
@@ -28,7 +30,10 @@ def promise_of(
     """
     decoded = {str(x.dtype) for name, x in stages.items() if name.startswith("dequant") and x.dtype.itemsize == 2}
     operands_dtype = decoded.pop() if len(decoded) == 1 else None
-    return of_foreign(proven_by(stages, inputs, case) | dict(declared), case, operands_dtype, gpu)
+    proven = proven_by(stages, inputs, case) | dict(declared)
+    # among maxima that a kernel chooses as it likes an lse is one more
+    merges = not _OF_SPLITS.isdisjoint(stages) and proven.get("row_max", "running") == "running"
+    return of_foreign(proven, case, operands_dtype, gpu, merges)
 
 
 def notes(stages: Stages, case: Case) -> tuple[str, ...]:

@@ -135,8 +135,8 @@ def _sizes(case: Case, contract: Contract) -> dict[str, int]:
 
 
 def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> None:
-    """Refusal where one of `inputs` (of INPUTS and MASKS) does not fit the case or is not finite; `where` names them in
-    messages.
+    """Refusal where one of `inputs` (of INPUTS and MASKS) does not fit the case or is infinite, or NaN of what is
+    quantised, which has no scale then; `where` names them in messages.
     """
     dims = dict(zip(INPUTS, shapes(case), strict=True))
     for name in INPUTS:
@@ -148,10 +148,12 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
         if found.dtype != DTYPES[case.dtype]:
             raise Refusal(f"{where}: {name} must have dtype {case.dtype}, the case's; got {found.dtype}")
         values = to_float64(found)
-        if not np.all(np.isfinite(values)):
-            index = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        odd = np.isinf(values) if case.codes is None else ~np.isfinite(values)
+        if odd.any():
+            index = tuple(int(i) for i in np.argwhere(odd)[0])
             place = ", ".join(f"{axis}={i}" for axis, i in zip(INPUT_AXES[name], index, strict=True))
-            raise Refusal(f"{where}: inputs must be finite; {name} holds {values[index]} at {place}")
+            rule = "finite, or NaN" if case.codes is None else "finite"
+            raise Refusal(f"{where}: inputs must be {rule}; {name} holds {values[index]} at {place}")
     whole = [case.batch, case.heads, case.seqlen_q, case.seqlen_k]
     if case.shared_kv and {"k", "v"} <= {*inputs}:
         part = inputs["k"][..., : case.head_dim_v]
@@ -175,7 +177,7 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
 
 
 def check(trace: Trace, where: str) -> Trace:
-    """`trace` itself; Refusal where an input is missing, does not fit or is not finite, a stage is unknown or
+    """`trace` itself; Refusal where an input is missing, does not fit or is infinite, a stage is unknown or
     misshaped, or the contract is another algorithm's. `where` names it in messages.
     """
     for name in INPUTS:

@@ -32,7 +32,7 @@ class Cast:
         # what was lost before a normalisation is then as many times larger as row_sum is, a key 1 at most
         grown = at.p.keys if at.p.casts_normalised else 1
         return Bounded(
-            _cast(at, probs, at.error(self.of), "probs", grown), array_namespace(probs).maximum(probs, 1 - probs)
+            cast_error(at, probs, at.error(self.of), "probs", grown), array_namespace(probs).maximum(probs, 1 - probs)
         )
 
     words = "{of} rounded as the contract declares"
@@ -63,7 +63,7 @@ class Last:
             of = Bound(*(x if isinstance(x, float) else last_states(x, at.tiling.splits, 0.0) for x in of))
         if not self.stored or at.contract.partials_dtype == "float32":
             return Bounded(of)
-        return Bounded(_cast(at, last_states(at.whole(self.of), at.tiling.splits, 0.0), of, "partials"))
+        return Bounded(cast_error(at, last_states(at.whole(self.of), at.tiling.splits, 0.0), of, "partials"))
 
     @property
     def words(self) -> str:
@@ -91,7 +91,7 @@ class Either:
     words = "{of}"
 
 
-def _cast(at: Any, value: np.ndarray, of: Bound, cast: str, grown: int = 1) -> Bound:
+def cast_error(at: Any, value: np.ndarray, of: Bound, cast: str, grown: int = 1) -> Bound:
     """The bound of a value after the cast of `probs` or `partials`: of one that is predicted, 0 unless an error takes
     the value over a rounding boundary; of another, one rounding more, where what is lost to underflow may have `grown`.
     """

@@ -23,9 +23,9 @@ class RunningMax:
 
     def value(self, at: Any) -> np.ndarray:
         """In float64; np.maximum keeps a NaN, where np.fmax would lose it."""
-        xp = array_namespace(at(self.of))
-        previous = at.computed_before() if self.chosen else at(self.previous)
-        return xp.maximum(previous, xp.max(at(self.of), axis=-1))
+        previous, x = at.computed_before() if self.chosen else at(self.previous), _seen(at, at(self.of))
+        xp = array_namespace(x)
+        return xp.maximum(_seen(at, previous), xp.max(x, axis=-1))
 
     def control(self, at: Any) -> np.ndarray:
         return np.maximum(at(self.previous), at(self.of).max(axis=-1))
@@ -58,7 +58,8 @@ class MaxOver:
     of: Ref
 
     def value(self, at: Any) -> np.ndarray:
-        return array_namespace(at(self.of)).max(at(self.of), axis=-2)
+        x = _seen(at, at(self.of))
+        return array_namespace(x).max(x, axis=-2)
 
     def bound(self, at: Any) -> Bounded:
         """As of a running maximum."""
@@ -69,6 +70,12 @@ class MaxOver:
         return Bounded(Bound(bound_of_max(at.own, m, of.worst, axis=-2), 0.0, likely))
 
     words = "max over splits"
+
+
+def _seen(at: Any, x: np.ndarray) -> np.ndarray:
+    """What a maximum sees of x."""
+    xp = array_namespace(x)
+    return xp.where(xp.isnan(x), -np.inf, x) if at.p.passes_over_nan else x
 
 
 def bound_of_max(value: np.ndarray, x: np.ndarray, dx: np.ndarray | float, axis: int) -> np.ndarray:

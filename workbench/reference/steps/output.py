@@ -37,21 +37,27 @@ class Quotient:
         """(error of the numerator + |out| error of the denominator) / (denominator - its error), division and cast
         rounded. A row without keys is 0 exactly.
         """
-        losses, value, l = at.losses, at.own, at(self.over)[..., None]
+        value, largest_v = at.own, largest_value(at, self.values)
+        own: np.ndarray | float = 0.0
+        if (by_lse := normaliser(at.p, at(self.scores), at.computed[self.lse])) is not None:
+            l = at(self.over)[..., None]
+            own = by_lse.weight[..., None] * at.terms(self.of) / l + by_lse.largest * largest_v
+        bound = self.divided(at, value, own)
+        return Bounded(stored_out(at.p, value, bound), array_namespace(value).broadcast_to(largest_v, value.shape))
+
+    def divided(self, at: Any, value: np.ndarray, own: np.ndarray | float) -> Bound:
+        """The bound of the quotient `value` before it is stored; `own`: what it may lose beside the division."""
+        losses, l = at.losses, at(self.over)[..., None]
         of, of_l = at.error(self.of), part(at.error(self.over), (..., None))
         xp = array_namespace(value)
-        largest_v = largest_value(at, self.values)
         rest = xp.maximum(abs(l) - of_l.worst, 0.0)
-        own = losses.division * abs(value)
-        if (by_lse := normaliser(at.p, at(self.scores), at.computed[self.lse])) is not None:
-            own = own + by_lse.weight[..., None] * at.terms(self.of) / l + by_lse.largest * largest_v
+        own = losses.division * abs(value) + own
         moved = (of.worst + abs(value) * of_l.worst) / rest
         floor = xp.where((value != 0) | (moved > 0), losses.floor, 0.0)
         worst = moved * (1 + losses.division) + own + floor
         random = root_of_squares(of.random, value * of_l.random) / rest
         common = (of.common + abs(value) * of_l.common) / rest + own + floor
-        bound = where(l != 0, Bound(worst, random + 0.0 * own, common))
-        return Bounded(stored_out(at.p, value, bound), xp.broadcast_to(largest_v, value.shape))
+        return where(l != 0, Bound(worst, random + 0.0 * own, common))
 
     @property
     def words(self) -> str:
@@ -84,9 +90,7 @@ class LogSum:
         """
         total, value = at(self.total), at.own
         of_top, of_total, xp = at.error(self.top), at.error(self.total), array_namespace(total)
-        own = lse_own(at.p, value, at(self.top), total)
-        if (by_lse := normaliser(at.p, at(self.scores), value)) is not None:
-            own = own + by_lse.lse
+        own = lse_own(at.p, value, at(self.top), total) + self.merged(at, value)
 
         def end(top: np.ndarray | float, bound: np.ndarray | float) -> np.ndarray:
             of_log = -xp.log1p(-xp.minimum(bound / total, 1.0))
@@ -94,6 +98,11 @@ class LogSum:
 
         likely = end(at.likely(of_top), at.likely(of_total)) if at.statistics else 0.0
         return Bounded(Bound(end(of_top.worst, of_total.worst), 0.0, likely))
+
+    def merged(self, at: Any, lse: np.ndarray) -> np.ndarray | float:
+        """What it loses where it was merged of other lses."""
+        by_lse = normaliser(at.p, at(self.scores), lse)
+        return 0.0 if by_lse is None else by_lse.lse
 
     @property
     def words(self) -> str:

@@ -31,9 +31,15 @@ class RunningSum:
     maxima: str = "row_max"
 
     def value(self, at: Any) -> np.ndarray:
-        return self._sum(
-            at(self.rescale), at(self.previous), at(self.weights), at(self.values) if self.values else None
-        )
+        weights, values = at(self.weights), at(self.values) if self.values else None
+        made = self._sum(at(self.rescale), at(self.previous), weights, values)
+        if values is None or not at.p.passes_over_nan:
+            return made
+        xp = array_namespace(values)
+        odd = xp.isnan(values)
+        kept = self._sum(at(self.rescale), at(self.previous), weights, xp.where(odd, 0.0, values))
+        read = xp.where(weights == 0, 0.0, 1.0) @ xp.where(odd, 1.0, 0.0) > 0
+        return xp.where(read, made, kept)
 
     def magnitude(self, at: Any) -> np.ndarray:
         """The sum of the terms' sizes."""
