@@ -94,6 +94,7 @@ class Style:
     pv: Callable[[Array, Array], Array] = product
     acc_dtype: str = "float32"  #: of the running acc
     scale_q: str | None = None  #: the dtype to which q times scale is rounded
+    scale_in: str = "scores"  #: or q, k or both, in float32
 
 
 @np.errstate(all="ignore")
@@ -113,6 +114,10 @@ def stages(style: Style, q: Array, k: Array, v: Array, *, scale: float, causal: 
     if style.scale_q is not None:
         scaled = round_to(q.astype(np.float64) * np.float64(scale32), style.scale_q).astype(F32)
         raw, c, scale32 = style.qk(scaled, k.swapaxes(-1, -2)), LOG2E, F32(1)
+    elif style.scale_in != "scores":
+        one, root = F32(1), np.sqrt(scale32)
+        of_q, of_k = {"q": (scale32, one), "k": (one, scale32), "both": (root, root)}[style.scale_in]
+        raw, c, scale32 = style.qk(q.astype(F32) * of_q, (k.astype(F32) * of_k).swapaxes(-1, -2)), LOG2E, F32(1)
     else:
         raw = style.qk(q, k.swapaxes(-1, -2))
     unit = {"natural": scale32, "log2": c, "raw": F32(1)}[style.units]

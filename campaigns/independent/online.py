@@ -102,6 +102,7 @@ def contract(block_k: int | None, probs_dtype: str) -> dict[str, object]:
     tiles: dict[str, object] = {} if block_k is None else {"block_k": block_k}
     return tiles | {
         "scores_dtype": "float32",
+        "scale_in": "scores",
         "probs_dtype": probs_dtype,
         "probs_rounding": "nearest",
         "probs_normalised": False,

@@ -149,11 +149,16 @@ STYLES = (
         "wild",
         ALL,
         {"block_k": 512},
-        IEEE,
+        {**IEEE, "scale_in": "both"},
         "PyTorch's math attention spreads the scale over q and k and works in float32 for 16-bit inputs.",
     ),
     Style(
-        scaled_query, "wild", ALL, {"block_k": 512}, CAST, "xformers' reference attention scales q first, in float32."
+        scaled_query,
+        "wild",
+        ALL,
+        {"block_k": 512},
+        {**CAST, "scale_in": "q"},
+        "xformers' reference attention scales q first, in float32.",
     ),
     Style(
         grouped_einsum,

@@ -26,6 +26,7 @@ def input_dtype(q: Array, k: Array) -> str:
 # million random arguments each; its documentation promises 4. log and division are correctly rounded in these kernels.
 IEEE: Fields = {
     "scores_dtype": "float32",
+    "scale_in": "scores",
     "probs_dtype": "float32",
     "partials_dtype": "float32",
     "row_sum_of_cast": False,

@@ -79,6 +79,7 @@ def test_some_stages_without_a_contract_and_what_was_assumed() -> None:
         "accumulator_dtype",
         "input_precision",
         "scaled_q_dtype",
+        "scale_in",
         "exp_ulps",
         "exp_ulps_per_x",
         "exp_flushes",

@@ -13,7 +13,7 @@ from workbench.case.distributions import DISTRIBUTIONS
 from workbench.case.stages import ALGORITHMS
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
-from workbench.judge.bias import FEWEST_ROWS, Bias, Lean, biases, lean, second_case, verdicts
+from workbench.judge.bias import FEWEST_ROWS, Bias, Lean, biases, distinct, lean, rows_seen, second_case, verdicts
 
 #: 96 rows, on a build that other tests compile too
 CASE = Case(seqlen_q=48, seqlen_k=96, heads=2, kv_heads=1, head_dim=32, block_q=32, block_k=32)
@@ -42,7 +42,8 @@ def called_biased(trace: Trace, second: Trace) -> list[str]:
 
 
 def everything(errors: np.ndarray) -> Lean:
-    return lean(errors, np.ones(errors.shape, bool))
+    seen = np.ones(errors.shape, bool)
+    return lean(errors, seen, distinct(errors, seen))
 
 
 def test_z_and_delta_by_hand() -> None:
@@ -60,18 +61,33 @@ def test_equal_errors_in_a_row_are_one_observation() -> None:
     errors = np.random.default_rng(0).normal(0.2, 1.0, (50, 1))
     one, many = everything(errors), everything(np.repeat(errors, 100, axis=1))
     assert many.z == pytest.approx(one.z, rel=1e-9) and many.delta == pytest.approx(one.delta, rel=1e-9)
-    assert abs(one.z) < 6 < everything(np.repeat(errors, 100, axis=1).reshape(-1, 1)).z, "each element a row of its own"
+    each = np.repeat(errors, 100, axis=1).reshape(-1, 1)
+    seen = np.ones(each.shape, bool)
+    assert abs(one.z) < 6 < lean(each, seen, np.arange(len(each))).z, "each element a row of its own"
+    assert everything(each).z == pytest.approx(one.z, rel=1e-9)
 
 
 def test_unseen_elements_do_not_count() -> None:
     errors = np.array([[0.0, 2.0, np.nan], [2.0, 4.0, 9.0], [7.0, 7.0, 7.0]])
     seen = np.array([[True, True, False], [True, True, False], [False, False, False]])
-    assert lean(errors, seen) == everything(errors[:2, :2])
+    assert lean(errors, seen, distinct(errors, seen)) == everything(errors[:2, :2])
 
 
 def test_rows_that_agree_and_errors_of_zero() -> None:
-    assert everything(np.full((8, 2), -0.5)) == Lean(-0.5, -math.inf, math.inf)
+    """What has no variance decides nothing."""
+    assert everything(np.full((8, 2), -0.5)) == Lean(-0.5, 0.0, math.inf)
     assert everything(np.zeros((8, 2))) == Lean(0.0, 0.0, 0.0)
+
+
+def test_rows_that_err_alike_are_one_observation() -> None:
+    """40 queries of one head with a scale of 0; z of 10 heads is that of 10 rows, however often each recurs."""
+    rng = np.random.default_rng(0)
+    heads = rng.normal(0.2, 1.0, (10, 5))
+    often = np.repeat(heads, 40, axis=0)
+    seen = np.ones(often.shape, bool)
+    of = distinct(often * (1 + rng.uniform(-1, 1, (400, 1)) * 2.0**-28), seen)
+    assert rows_seen(seen, of) == 10 and everything(often).z == pytest.approx(everything(heads).z, rel=1e-9)
+    assert rows_seen(seen[:40], distinct(often[:40], seen[:40])) == 1
 
 
 LEANS, STILL = Lean(-0.3, -40.0, 0.5), Lean(-0.01, -1.0, 0.01)

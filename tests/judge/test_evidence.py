@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -63,6 +64,41 @@ def test_a_lane_that_is_off_by_a_little_is_found_and_named() -> None:
     assert found.lane == 7 and found.words.startswith("errors at d % 32 == 7 are ")
     judged = diff(wrong)["acc"]
     assert judged.verdict == "bug" and judged.decisive is not None and judged.decisive.summary.outside == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_are_one_coincidence_are_counted_once(seed: int) -> None:
+    """A merge of bfloat16 outs: with a scale of 0 every query has the same out, and the roundings of its two halves may
+    meet 7 times worse in a column than those of all keys at once. A merge that forgets a weight is wrong there, too.
+    """
+    for scale in (0.0, 1e-12):
+        case = Case(seqlen_q=40, seqlen_k=64, head_dim=32, dtype="bfloat16", seed=seed, scale=scale)
+        for splits in (2, 4):
+            assert diff(run(merge(splits), case)).verdict in ("rounding", "suspicious")
+            assert diff(run(merge(splits, weight=0.5), case)).verdict == "bug"
+
+
+def merge(splits: int, weight: float = 1.0) -> Any:
+    """Attention of some keys each, stored in bfloat16, merged one after the other; the first counts with a `weight`."""
+
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        q, k, v = (x.astype(np.float32) for x in (q, k, v))
+        out, lse = np.float32(0), np.float32(-np.inf)
+        for some in np.array_split(np.arange(k.shape[2]), splits):
+            scores = q @ k[:, :, some].swapaxes(-1, -2) * np.float32(scale)
+            top = scores.max(axis=-1, keepdims=True)
+            probs = np.exp(scores - top)
+            total = probs.sum(axis=-1, keepdims=True)
+            part = _stored(_stored(probs) @ v[:, :, some] / total) * np.float32(weight if some[0] == 0 else 1)
+            before, lse = lse, np.logaddexp(lse, top + np.log(total))
+            out = _stored(np.exp(before - lse) * out + np.exp(top + np.log(total) - lse) * part)
+        return out.astype(ml_dtypes.bfloat16), lse[..., 0]
+
+    return attention
+
+
+def _stored(x: Any) -> Any:
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def test_a_trace_at_rest_is_suspicious_at_most() -> None:

@@ -1,6 +1,7 @@
 """Kernels that lose more than others, by narrow accumulators, operands, exponentials or normalisers, and say so."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,25 @@ def test_q_that_is_scaled_and_rounded_before_the_product(dtype: str) -> None:
     assert "scores" in judged(style, case, SCALED, **narrow(dtype)).origins
     assert "scaled_q_dtype" in explained(traced(style, case, SCALED, block_k=16))
     assert "scaled_q_dtype" in explained(traced(style, case, ENDS))
+
+
+@pytest.mark.parametrize("scale_in", ["q", "k", "both"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_scale_that_is_multiplied_into_operands_in_float32(dtype: str, scale_in: str) -> None:
+    """Declared it is not even suspicious, undeclared no bug, and two roots are no product; a wrong scale is a bug."""
+    said, otherwise = PLAIN | {"scale_in": scale_in}, set()
+    for seed in range(2):
+        for head_dim in (1, 16):
+            case = CAUSAL.but(dtype=dtype, head_dim=head_dim, seed=seed, scale=0.3)
+            found = judged(Style(scale_in=scale_in), case, SCALED, **said)
+            assert found.verdict == "rounding", [(stage.name, stage.reason) for stage in found]
+            is_right(judged(Style(scale_in=scale_in), case, SCALED, block_k=16))
+            is_right(judged(Style(scale_in=scale_in), case, ENDS))
+            otherwise.add(judged(Style(scale_in=scale_in), case, SCALED, **PLAIN | {"scale_in": "scores"}).verdict)
+    # 4 roundings where 16-bit operands leave room for 2
+    assert ("bug" in otherwise) == (scale_in == "both" and dtype == "float16"), otherwise
+    wrong = replace(traced(Style(scale_in=scale_in), case, SCALED, **said), case=case.but(scale=0.3 * (1 + 1e-5)))
+    assert "scores" in diff(wrong).origins
 
 
 # -------------------------------------------------------------------------------------------------------------------- exp

@@ -1,11 +1,14 @@
 """Statistical budgets: below the worst case, rarely exceeded by independent roundings, exceeded by what is not."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from workbench import Case, Trace, diff, run
+from workbench.case.presets import fields_of
 from workbench.floats import to_float64
 from workbench.judge.elements import State
 from workbench.reference.bound import EXACT, Bound, deviations, root_of_squares, statistical
@@ -69,3 +72,28 @@ def test_errors_that_are_not_independent_exceed_them(trace: Trace) -> None:
     shifted = (isolated.expected + 0.8 * CASE.head_dim * 2.0**-24 * terms).astype(np.float32)
     found = diff(replace(trace, stages={"qk": shifted}, requested=()))["qk"]
     assert found.verdict == "suspicious" and found.isolated.summary.count(State.SUSPICIOUS) > shifted.size / 2
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 128])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rounding_to_either_side_of_a_tie_is_not_suspicious(head_dim: int, seed: int) -> None:
+    """softmax(q @ k^T * scale) @ v in float16, as Hugging Face's eager attention: products and scores are rounded."""
+    case = Case(seqlen=96, heads=2, head_dim=head_dim, dtype="float16", seed=seed)
+    assert diff(run(_eager(1.0), case)).verdict == "rounding"
+    assert diff(run(_eager(1.002), case)).verdict == "bug"
+
+
+def _eager(factor: float) -> Callable[..., dict[str, Any]]:
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> dict[str, Any]:
+        q, k, v = (x.astype(np.float32) for x in (q, k, v))
+        products = (q @ k.swapaxes(-1, -2)).astype(np.float16)
+        scores = (products.astype(np.float32) * np.float32(scale * factor)).astype(np.float16)
+        shifted = scores.astype(np.float32)
+        probs = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
+        probs = (probs / probs.sum(axis=-1, keepdims=True)).astype(np.float16)
+        out = (probs.astype(np.float32) @ v).astype(np.float16)
+        # NumPy has no tensor cores, and its exp 4 ulps
+        said = fields_of("torch-eager", CASE.but(dtype="float16")) | {"accumulation": "nearest", "exp_ulps": 4.0}
+        return {"scores": scores.astype(np.float32), "out": out, "contract": said}
+
+    return attention

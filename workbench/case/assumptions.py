@@ -20,6 +20,7 @@ from workbench.floats import DTYPES
 #: where it is otherwise off by 2^-20. One division at the end normalises
 _USUAL: Mapping[str, Any] = {
     "scores_dtype": "float32",
+    "scale_in": "scores",
     "partials_dtype": "float32",
     "row_sum_of_cast": False,
     "probs_normalised": False,

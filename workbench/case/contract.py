@@ -32,6 +32,7 @@ from workbench.case.promises import (
     PROBS_DTYPE,
     ROUNDINGS,
     ROW_MAXIMA,
+    SCALED,
     SPLITS,
     TRUTH,
     clause,
@@ -94,6 +95,11 @@ class Contract:
     )
     scaled_q_dtype: str = clause(
         "to which q * scale is rounded before the product; float32: it is not", DTYPE, "float32"
+    )
+    scale_in: str = clause(
+        "what is multiplied by the scale: scores; q, k, or both by its root, in float32 before the product; or any",
+        one_of(SCALED),
+        "scores",
     )
     exp_ulps: float = clause("error of exp, at most ...", AT_LEAST_0, 2.0)
     exp_ulps_per_x: float = clause(
@@ -236,7 +242,7 @@ _USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(Contract)}
 #: fields that came after the first traces of this schema, which mean what is usual
 _LATER = (
     *("tanh", "tensor_core", "input_rounding", "sinks", "lse_includes_sink", "score_mod_ulps", "row_sum_lanes"),
-    *("partials", "partial_stats"),
+    *("partials", "partial_stats", "scale_in"),
 )
 #: field that says how a function is computed -> the number of the case that it is due to, and its relative errors
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
@@ -318,6 +324,8 @@ def of_foreign(
         "input_precision": "ieee",
         **({"input_rounding": "any"} if tf32 else {}),
         "scaled_q_dtype": "float32",
+        # scores without a scale are products of q and k as they are
+        "scale_in": "any" if told.get("scores_scaled", True) else "scores",
         "exp_ulps": FAST_EXP_ULPS,
         "exp_ulps_per_x": FAST_EXP_ULPS_PER_X,
         "exp_flushes": True,

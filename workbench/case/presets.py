@@ -21,6 +21,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "flash-attention-2": {
         "scores_dtype": "float32",  # accumulators of mma.sync, never rounded
         "scores_scaled": False,  # the scale enters with exp2 only
+        "scale_in": "scores",
         "exp_argument": "fma",  # exp2f(x * scale_log2 - max_scaled), contracted; max_scaled is rounded before
         "exp_ulps": EX2_ULPS,  # exp2f under --use_fast_math is ex2.approx.ftz
         "exp_ulps_per_x": 0.0,
@@ -43,6 +44,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     # softmax(q @ k^T * scale) @ v, an operation of torch each, as models write it; in 16 bits each result is rounded
     "torch-eager": {
         "scores_dtype": INPUTS,
+        "scale_in": "scores",
         "exp_argument": "difference",
         "exp_ulps": 2.5,  # CUDA's expf has 2 (CUDA programming guide), counted from the nearest; SLEEF's on a CPU 1
         "exp_ulps_per_x": 0.0,
@@ -66,6 +68,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Triton's tutorial on fused attention and what descends from it (triton-lang.org, 06-fused-attention)
     "triton": {
         "scores_dtype": "float32",  # what tl.dot returns
+        "scale_in": "scores",
         "base2": True,  # qk_scale = scale * log2(e), maxima in its units; the compiler may contract, or not
         "exp_ulps": EX2_ULPS,  # tl.math.exp2 is ex2.approx
         "exp_ulps_per_x": 0.0,

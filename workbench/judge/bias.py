@@ -4,7 +4,7 @@ Rounding to nearest may lean as well: terms that are nearly equal share one roun
 small terms. What counts is therefore the difference from a control, the same stage recomputed in float32 with rounding
 to nearest from the same inputs; each error is paired with the control's in the same element. The errors of a row share
 its inputs, so that a row is one observation, however many elements it has (cluster-robust variance: Liang and Zeger,
-Biometrika 73, 1986).
+Biometrika 73, 1986). Rows that err alike are one observation together: with a scale of 0 all queries of a head do.
 
 Stages with exp, log or tanh in them are not tested: an implementation promises ulps, and may lean within them. On an
 H200 CUDA's math.exp leans away from zero by 0.12 (4 million x in [-40, 0]) to 0.25 ([-1, 0]) standard deviations of
@@ -56,6 +56,9 @@ Z, DELTA = 6.0, 0.1
 #: and beyond which, seen twice, a sum or cast that was promised to round to nearest does not: of 2000 correct runs none
 #: leans by half as much
 DOUBTLESS_Z, DOUBTLESS_DELTA = 12.0, 0.5
+#: share of a stage's largest error to which errors of two rows agree where they are of the same roundings: expectations
+#: differ by 2^-52 of themselves there, which is 2^-28 of an ulp of float32
+SAME = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Lean:
     """The mean of signed errors in units of budget, negative toward zero: a test statistic and an effect size."""
 
     mean: float
-    z: float  #: mean / its standard error, clustered by row; infinite where all rows agree
+    z: float  #: mean / its standard error, clustered by distinct row; 0 without a variance, which decides nothing
     delta: float  #: effect size: |mean| / standard deviation of the elements
 
     @property
@@ -83,7 +86,7 @@ class Bias:
 
     own: Lean  #: of the kernel's errors
     excess: Lean  #: of the kernel's errors less those of the control
-    rows: int  #: rows (batch, head, query) that have an element to look at
+    rows: int  #: distinct rows (batch, head, query) that have an element to look at
     elements: int
     promised: bool = True  #: whether the contract promises rounding to nearest, and does not leave it open
 
@@ -125,7 +128,7 @@ def biases(trace: Trace, names: Iterable[str]) -> dict[str, Bias]:
     dtypes = {name: trace.stages[name].dtype for name in tested}
     axes = {name: expectation.axes(name) for name in tested}
     found = {name: _bias(one, dtypes[name], controls[name], axes[name]) for name, one in compared(expectation, tested)}
-    left_open = {name for name in tested if _rounding(trace, name) == "any"}
+    left_open = {name for name in tested if _left_open(trace, name, dumped)}
     return {name: replace(x, promised=name not in left_open) for name, x in found.items() if x is not None}
 
 
@@ -176,11 +179,18 @@ def _testable(trace: Trace, name: str, dumped: Arrays) -> bool:
     if any(how != "nearest" or narrow or trace.input_errors for stage, how in accumulated.items() if stage in through):
         return False
     other = contract.base2 or not contract.scores_scaled or contract.scaled_q_dtype != "float32"
+    other = other or contract.scale_in in ("q", "k", "both")
     if other and "scores" in through:
         return False  # the control scales what it adds up, in natural units
     if trace.case.dropout_p is not None and "probs_cast" in through:
         return False  # a correct one multiplies by 1 / (1 - p), which was rounded once for all elements
     return not UNTESTED & through
+
+
+def _left_open(trace: Trace, name: str, dumped: Arrays) -> bool:
+    """Whether the contract leaves open how a stage is rounded: the square of a scale's rounded root leans."""
+    through = {name, *unseen_upstream(table(trace), name, dumped)}
+    return _rounding(trace, name) == "any" or (trace.contract.scale_in == "any" and {"qk", "scores"} <= through)
 
 
 def _rounding(trace: Trace, name: str) -> str:
@@ -202,8 +212,9 @@ def _bias(one: Compared, dtype: np.dtype, control: np.ndarray, axes: str) -> Bia
     own, controls = (np.clip(side * (x - expected) / budget, -1, 1) for x in (one.actual, control))
     if not seen.any():
         return None
-    own, excess, seen = (by_row(x, axes) for x in (own, own - controls, seen))
-    return Bias(lean(own, seen), lean(excess, seen), int(seen.any(axis=1).sum()), int(seen.sum()))
+    errors, own, excess, seen = (by_row(x, axes) for x in (one.actual - expected, own, own - controls, seen))
+    of = distinct(errors, seen)
+    return Bias(lean(own, seen, of), lean(excess, seen, of), rows_seen(seen, of), int(seen.sum()))
 
 
 def _cast_as_declared(contract: Contract) -> Contract:
@@ -219,18 +230,32 @@ def by_row(stage: np.ndarray, axes: str) -> np.ndarray:
     return moved.reshape(int(np.prod(moved.shape[:3])), -1)
 
 
-def lean(errors: np.ndarray, seen: np.ndarray) -> Lean:
-    """The Lean of the signed errors [row, element] that are `seen` (bool, at least one).
+def distinct(errors: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """For each row of the signed errors [row, element] that are `seen` the number of the distinct row that it is."""
+    step = SAME * np.max(abs(errors), where=seen, initial=np.finfo(np.float64).tiny)
+    alike = np.where(seen, np.round(errors / step) + 0.0, np.nan)
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in alike])
 
-    Variance of the mean: G / (G - 1) sum over G rows of (sum over the row's elements of (e - mean))^2 / n^2, n elements
-    in all.
+
+def rows_seen(seen: np.ndarray, of: np.ndarray) -> int:
+    """How many distinct rows (`distinct`) have an element that is `seen` [row, element]."""
+    return len({*of[seen.any(axis=1)].tolist()})
+
+
+def lean(errors: np.ndarray, seen: np.ndarray, of: np.ndarray) -> Lean:
+    """The Lean of the signed errors [row, element] that are `seen` (bool, at least one), of the distinct rows `of`.
+
+    Variance of the mean: G / (G - 1) sum over G distinct rows of (sum over the elements of a distinct row, wherever it
+    recurs, of (e - mean))^2 / n^2, n elements in all.
     """
-    n, rows = seen.sum(), seen.any(axis=1).sum()
+    n, rows = seen.sum(), rows_seen(seen, of)
     mean = np.where(seen, errors, 0.0).sum() / n
     deviations = np.where(seen, errors - mean, 0.0)
     spread = np.sqrt((deviations**2).sum() / n)
-    error = np.sqrt(rows / max(rows - 1, 1) * (deviations.sum(axis=1) ** 2).sum()) / n
-    return Lean(float(mean), _ratio(mean, error), abs(_ratio(mean, spread)))
+    error = np.sqrt(rows / max(rows - 1, 1) * (np.bincount(of, deviations.sum(axis=1)) ** 2).sum()) / n
+    z = mean / error if rows > 1 and error > 0 else 0.0
+    return Lean(float(mean), float(z), abs(_ratio(mean, spread)))
 
 
 def _ratio(mean: float, spread: float) -> float:

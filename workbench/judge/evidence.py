@@ -4,7 +4,7 @@ A budget is the worst case: all roundings at once, all to one side. Errors of a 
 much smaller depends on the data. So they are held against controls: the same stage in float32 from the same inputs,
 with the contract's casts, in every manner that the contract leaves open; each error is paired with the largest of
 theirs. The errors of a row share its inputs, so that a row is one observation (cluster-robust variance: Liang and
-Zeger, Biometrika 73, 1986).
+Zeger, Biometrika 73, 1986), and so are rows that err alike.
 
 A lane that goes wrong by a little, one in WARP, is lost in the mean over all: each is looked at by itself as well.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.contract import Contract
 from workbench.floats import round_to
-from workbench.judge.bias import FEWEST_ROWS, Z, by_row, lean
+from workbench.judge.bias import FEWEST_ROWS, Z, by_row, distinct, lean, rows_seen
 from workbench.judge.codes.decoding import attention_of
 from workbench.judge.compare import compared
 from workbench.judge.control import control, has_control, sampled
@@ -55,7 +55,7 @@ class Excess:
     #: test statistic of "the mean square error is at most BEYOND^2 times the controls'": the mean of what is beyond it
     #: over its standard error, clustered by row
     z: float
-    rows: int
+    rows: int  #: distinct ones
     axis: str  #: letter of the last axis
     lane: int | None  #: its index modulo WARP; None: all elements
 
@@ -135,11 +135,12 @@ def _largest(one: Compared, controls: Sequence[np.ndarray], dtype: np.dtype, axe
     least = LEAST**2 + (U * abs(np.where(seen, one.expected, 0.0)) / typical) ** 2
     other = np.maximum.reduce([square(x) for x in controls]) + least
     lanes = np.broadcast_to(np.arange(other.shape[-1]) % WARP, other.shape)
-    own, most, here, lanes = (by_row(x, axes) for x in (square(one.actual), beyond**2 * other, seen, lanes))
+    squares = (square(one.actual), beyond**2 * other)
+    errors, own, most, here, lanes = (by_row(x, axes) for x in (one.actual - one.expected, *squares, seen, lanes))
     tripped = [
         excess
         for lane, some in _groups(here, lanes, axes)
-        if (excess := _excess(own, most, some, (axes[-1], lane), beyond))
+        if (excess := _excess(errors, own, most, some, (axes[-1], lane), beyond))
     ]
     # all elements before a lane of them
     return min(tripped, key=lambda excess: (excess.lane is not None, -excess.z), default=None)
@@ -154,15 +155,23 @@ def _groups(seen: np.ndarray, lanes: np.ndarray, axes: str) -> Iterator[tuple[in
 
 
 def _excess(
-    own: np.ndarray, most: np.ndarray, seen: np.ndarray, where: tuple[str, int | None], beyond: float
+    errors: np.ndarray,
+    own: np.ndarray,
+    most: np.ndarray,
+    seen: np.ndarray,
+    where: tuple[str, int | None],
+    beyond: float,
 ) -> Excess | None:
-    """The excess of the squared errors [row, element] that are `seen`, of the last axis and lane `where`, over the
-    `most` that a correct kernel's are; None where there is none, or too few rows.
+    """The excess of the squared `errors` [row, element] in typical ones (`own`) that are `seen`, of the last axis and
+    lane `where`, over the `most` that a correct kernel's are; None where there is none, or too few distinct rows.
     """
-    rows = int(seen.any(axis=1).sum())
-    if rows < FEWEST_TO_DOUBT or own[seen].mean() <= most[seen].mean():
+    if not seen.any() or own[seen].mean() <= most[seen].mean():
         return None
-    found = lean(own - most, seen)
+    of = distinct(errors, seen)
+    rows = rows_seen(seen, of)
+    if rows < FEWEST_TO_DOUBT:
+        return None
+    found = lean(own - most, seen, of)
     # too few rows for a variance: what would be beyond doubt is doubted
     far = beyond == DOUBTFUL and bool(own[seen].mean() > BEYOND**2 * most[seen].mean())
     if not (found.z > Z if rows >= FEWEST_ROWS else far):

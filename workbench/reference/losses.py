@@ -21,6 +21,8 @@ FAST_LOG, FAST_LOG_ULPS, FAST_DIVISION_ULPS = 2.0**-21.41, 3.5, 2.5
 #: accumulator of a tensor core -> unit roundoffs that it loses when a sum is stored in it: float16 rounds to nearest on
 #: every generation (arXiv 2511.10909); none has bfloat16, which may be cut off. `Accumulation` has float32's
 _STORES: Mapping[str, int] = {"float32": 0, "float16": 1, "bfloat16": 2}
+#: what the scale is multiplied into -> operands of a product of q and k that this rounds
+_SCALED_OPERANDS: Mapping[str, int] = {"scores": 0, "q": 1, "k": 1, "both": 2, "any": 2}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Losses:
     operand: float  #: relative error of a float32 operand of a product
     terms_of_product: int  #: products that make up one
     scaled_q_dtype: str  #: to which q times scale is rounded
+    scaled_operands: float  #: relative error of a product of q and k of which the scale was multiplied into one, or both
     products: float  #: relative error of a product that does not fit into float32, and of the scale
     units: float  #: relative error of a change of units: of a product with a factor that is rounded; 0 of natural ones
     argument: float  #: relative error of the argument of exp
@@ -136,6 +139,7 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
         operand=0.0 if contract.input_precision == "ieee" else 2.0**-11 if nearest else 2.0**-10,
         terms_of_product=3 if contract.input_precision == "tf32x3" else 1,
         scaled_q_dtype=contract.scaled_q_dtype,
+        scaled_operands=(1 + U) ** (_SCALED_OPERANDS[contract.scale_in] * contract.scores_scaled) - 1,
         tensor_cores=Accumulation(contract.mma_block, contract.mma_extra_bits),
         products=U,
         units=0.0 if natural else 2 * U,
@@ -166,7 +170,7 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
 _NOTHING: Mapping[str, Any] = {
     "functions": {},
     **dict.fromkeys(("sums", "products", "exp_ulps", "exp_ulps_per_x", "accumulators", "accumulator_floor"), 0.0),
-    **dict.fromkeys(("accumulator_store", "operand", "clamped", "units"), 0.0),
+    **dict.fromkeys(("accumulator_store", "operand", "scaled_operands", "clamped", "units"), 0.0),
     **dict.fromkeys(("argument", "argument_of_max", "rescaling_of_max", "fused"), 0.0),
     **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
     **dict.fromkeys(("scores_dtype", "scaled_q_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
@@ -174,7 +178,7 @@ _NOTHING: Mapping[str, Any] = {
 #: source of error in words -> the losses that make it up
 _SOURCES: Mapping[str, tuple[str, ...]] = {
     "the additions": ("sums", "accumulators", "accumulator_store", "accumulator_floor"),
-    "the operands of products": ("operand",),
+    "the operands of products": ("operand", "scaled_operands"),
     "the rounding of products": ("products", "units"),
     "exp": ("exp_ulps", "exp_ulps_per_x"),
     "the argument of exp": ("argument", "argument_of_max", "rescaling_of_max", "fused"),

@@ -30,7 +30,8 @@ class Dot:
         return at.cast_control(at.add_products(None, at(self.a), at(self.b).swapaxes(-1, -2)), "scores")
 
     def bound(self, at: Any) -> Bounded:
-        """An inner product in any order: head_dim - 1 sums, and one product where it rounds.
+        """An inner product in any order: head_dim - 1 sums, and one product where it rounds, as that of an operand does
+        which was multiplied by the scale: it has 24 bits.
 
         Worst: g(n) sum|t| (Higham 2002, section 3.1). Random: the square of a prefix of i terms in unknown order is on
         average i sum t^2 / n (1 - i/n) + (i/n)^2 S^2, which over all i is n (sum t^2 / 2 + S^2 / 3) at most.
@@ -40,14 +41,14 @@ class Dot:
         """
         size, losses = at.magnitude(at.name), at.losses
         xp = array_namespace(size)
-        head_dim, inexact = at(self.a).shape[-1], not at.p.exact_products
+        head_dim, inexact = at(self.a).shape[-1], not at.p.exact_products or losses.scaled_operands > 0
         floor = xp.where(size > 0, head_dim * losses.floor, 0.0)
         terms = losses.terms_of_product
         # a narrow accumulator rounds the first product as well
         additions = terms * head_dim - (not losses.narrow and terms == 1)
         added = losses.sum_of_products(terms * head_dim, max(1, additions), losses.qk_accumulation)
-        of_operands = losses.operands(2) * inexact
-        products = of_operands + (losses.product if inexact or losses.narrow else 0.0)
+        of_operands = losses.operands(2) * (not at.p.exact_products)
+        products = of_operands + losses.scaled_operands + (losses.product if inexact or losses.narrow else 0.0)
         floor = floor + xp.where(size > 0, 2 * terms * head_dim * losses.accumulator_floor, 0.0)
         worst = (added + products * (1 + added)) * size + floor
         moved: np.ndarray | float = 0.0
@@ -75,12 +76,18 @@ class Dot:
 
 
 def maybe_stored(at: Any, bound: Bound, value: np.ndarray) -> Bound:
-    """The bound of a value that may or may not be rounded to the dtype of scores on its way."""
+    """The bound of a value that may or may not be rounded to the dtype of scores on its way.
+
+    Of a value beside a tie that its error all but surely does not rule out either neighbour is right: common is as far
+    as the farther one.
+    """
     dtype = at.losses.scores_dtype
     if dtype == "float32":
         return bound
     xp = array_namespace(value)
     rounding = "any" if "scores_dtype" in at.contract.assumed else "nearest"
     worst = xp.maximum(bound.worst, cast_bound(value, bound.worst, dtype, rounding))
-    common = bound.common + (worst - bound.worst) if at.statistics else 0.0
+    common: np.ndarray | float = 0.0
+    if at.statistics:
+        common = xp.maximum(xp.zeros_like(value) + bound.common, cast_bound(value, at.likely(bound), dtype, rounding))
     return Bound(worst, bound.random, common)

@@ -182,8 +182,9 @@ class Modified:
 
 
 def _roundings(at: Any) -> int:
-    """How often a scaled score is rounded."""
-    return 0 if not at.contract.scores_scaled else 3 if at.contract.base2 else 2
+    """How often a scaled score is rounded; once more where the scale is two roots, each rounded."""
+    roots = at.contract.scale_in in ("both", "any")
+    return 0 if not at.contract.scores_scaled else (3 if at.contract.base2 else 2) + roots
 
 
 def of_scaled_q(at: Any, qk: str, scale: float, k: np.ndarray) -> np.ndarray:
