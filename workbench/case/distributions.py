@@ -25,6 +25,8 @@ class Drawn(Protocol):
     @property
     def head_dim_v(self) -> int: ...
     @property
+    def seed(self) -> int: ...
+    @property
     def input_std(self) -> float: ...
     @property
     def scale(self) -> float: ...
@@ -201,6 +203,68 @@ def _index_coded(case: Drawn, rng: np.random.Generator) -> Arrays:
     return q, k, v
 
 
+#: keys of a column of `comb`: so few that a lost one moves it by more than out may be off of a kernel in bfloat16 that
+#: tells nothing of its arithmetic (1/5 at 1000 keys), as far as so many cases go; and never more than where it is seen
+#: among roundings, half an ulp of probs and half a one of out (2^-9 each)
+FEW_KEYS, FEW_COMBS, MANY_KEYS = 4, 4, 64
+
+
+def combs(case: Drawn) -> int:
+    """How many cases of `comb`, of seeds one after the other, have all keys."""
+    few, many = (-(-case.seqlen_k // (n * case.head_dim_v)) for n in (FEW_KEYS, MANY_KEYS))
+    return max(min(few, FEW_COMBS), many)
+
+
+def _comb(case: Drawn, rng: np.random.Generator) -> Arrays:
+    """q = 0, v[j] = k[j] = e(j % head_dim) of some keys, 0 of others; e(n) is the n-th unit vector.
+
+    All visible keys have the same weight, so that a lost or doubled one moves one column of out in all rows. One case
+    has all keys where there are 4 head_dim_v or fewer; of more seed 0 has the last ones, the next seed those before.
+    """
+    q, k, v = (np.zeros(shape) for shape in shapes(case))
+    keys = np.arange(case.seqlen_k)
+    group = (case.seqlen_k - 1 - keys) // -(-case.seqlen_k // combs(case))
+    keys = keys[group == case.seed % combs(case)]
+    # where v is a part of k, it has them all
+    k[:, :, keys, keys % min(case.head_dim, case.head_dim_v)] = 1.0
+    v[:, :, keys, keys % case.head_dim_v] = 1.0
+    return q, k, v
+
+
+#: what all other keys of a row together weigh of `needle`, over the needle
+_HAY = 1 / 3
+
+
+def needles(case: Drawn) -> int:
+    """How many cases of `needle`, of seeds one after the other, have all keys."""
+    return -(-case.seqlen_k // case.seqlen_q)
+
+
+def _needle(case: Drawn, rng: np.random.Generator) -> Arrays:
+    """v = N(0, 1), k[j] = a * (bits of j as -1, 1), q[i] = k of a key that i sees: it has 3/4 of the weight.
+
+    The next row has the next key. The last row of seed 0 has the last key, and where there are fewer queries than keys
+    the next seed has those before. With a digit that differs a weight is x times as large, (1 + x)^digits = 4/3, which
+    is a's rule: more than 3/4 where keys are hidden, less with a softcap.
+    """
+    q, k, v = (np.zeros(shape) for shape in shapes(case))
+    v[:] = rng.standard_normal(v.shape)
+    digits, keys, rows = bits(case.seqlen_k), np.arange(case.seqlen_k), np.arange(case.seqlen_q)
+    gap = -math.log((1 + _HAY) ** (1 / digits) - 1)
+    height = math.sqrt(gap / 2 / (abs(case.scale) or 1.0))
+    code = height * (2 * (keys[:, None] >> np.arange(digits) & 1) - 1)
+    k[..., :digits] = code
+    mask = case.mask()
+    first, visible = mask.argmax(axis=-1), mask.sum(axis=-1)
+    # the line of keys that ends at the last one of the last row that sees any
+    row = (case.seqlen_q - 1 - (visible > 0)[..., ::-1].argmax(axis=-1))[..., None]
+    ends = np.take_along_axis(first + visible, row, axis=-1) - 1 - row
+    line = rows + ends - case.seqlen_q * (case.seed % needles(case))
+    at = np.clip(line, first, np.maximum(first + visible - 1, first))
+    q[..., :digits] = math.copysign(1.0, case.scale) * code[at]
+    return q, k, v
+
+
 def shapes(case: Drawn) -> tuple[tuple[int, ...], ...]:
     query = (case.batch, case.heads, case.seqlen_q, case.head_dim)
     key = (case.batch, case.kv_heads, case.seqlen_k)
@@ -213,7 +277,11 @@ EXACT = ("exact", "exact-ties")
 FIXED: Mapping[str, Callable[[int], int]] = {
     **dict.fromkeys(EXACT, lambda seqlen_k: 2 * bits(seqlen_k)),
     "index-coded": bits,
+    "needle": bits,
+    "comb": lambda seqlen_k: 1,
 }
+#: those in which the absence of any one key shows in out, of their cases together
+TELLING = ("comb", "needle")
 #: name -> draw(case, rng) -> q, k, v in float64; the docstring of each is its formula
 DISTRIBUTIONS: Mapping[str, Callable[[Drawn, np.random.Generator], Arrays]] = {
     "normal": _normal,
@@ -229,4 +297,6 @@ DISTRIBUTIONS: Mapping[str, Callable[[Drawn, np.random.Generator], Arrays]] = {
     "exact": _exact,
     "exact-ties": _exact_ties,
     "index-coded": _index_coded,
+    "comb": _comb,
+    "needle": _needle,
 }

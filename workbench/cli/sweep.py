@@ -71,18 +71,19 @@ def sweep(
 ) -> None:
     """Judge TARGET on every combination of the case options, or on N random cases; group what fails.
 
-    TARGET and options are those of `workbench diff`; case options take lists. Each case runs in a process that may
-    crash, hang or grow, and is a row of the file --out as soon as it is judged. Failures are grouped by the first wrong
-    stage and its cause, each group with its smallest case and the rule of where it fails. Exits with 1 where a case
-    fails, with 2 where none does and one was refused.
+    TARGET and options are those of `workbench diff`; case options take lists. Beside each combination a TARGET that is
+    no kernel of ours runs on the inputs comb and needle, in which the absence of any key shows. Each case runs in a
+    process that may crash, hang or grow, and is a row of the file --out as soon as it is judged. Failures are grouped
+    by the first wrong stage and its cause, each group with its smallest case and the rule of where it fails. Exits with
+    1 where a case fails, with 2 where none does and one was refused.
     """
-    from workbench.explore.sweep.plan import TIMEOUT_S, random_cases
+    from workbench.explore.sweep.plan import TIMEOUT_S, random_cases, with_telling
     from workbench.explore.sweep.sweep import DISK_GB
     from workbench.explore.sweep.sweep import sweep as swept
     from workbench.progress import shown
 
     if random is None:
-        cases = cases_of(options)
+        cases = with_telling(target, cases_of(options))
     else:
         seeds = options["seed"] or (0,)
         cases = [case for seed in seeds for case in random_cases(target, random, seed, **random_limits(options))]

@@ -37,6 +37,7 @@ from workbench.judge.headline import headline
 from workbench.judge.judgeable import readable, table, unjudgeable
 from workbench.judge.selection import Selection
 from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
+from workbench.judge.unseen import unseen
 from workbench.judge.usual_rules import Rule
 from workbench.judge.widened import Widened, widened
 from workbench.reference.graph import nearest_dumped, unseen_upstream
@@ -144,6 +145,11 @@ class Diff:
         """Stages whose budget an assumption makes far wider than a usual kernel's."""
         judged = [stage.name for stage in self.stages if stage.decisive is not None]
         return widened(self.trace, [name for name in judged if name in self.trace.stages])
+
+    @cached_property
+    def unseen(self) -> float | None:
+        """As `unseen.unseen`: what a key may weigh that is lost and not missed."""
+        return unseen(self.trace, self.stages)
 
     @cached_property
     def loss(self) -> Loss | None:

@@ -9,6 +9,7 @@ from workbench.case.case import Case
 from workbench.case.fields import DRAWN, GIVEN, LAID, PROBLEM, QUANTISED, TILES, flag, of_role, typed
 from workbench.case.options import Options
 from workbench.case.stages import OF_QUANTISER
+from workbench.case.telling import telling
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -26,6 +27,24 @@ def diff_command(diff: "Diff") -> str:
     options = [] if at_rest else case_options(trace.case_run, own=takes_tiles(trace))
     options += trace.called_with.words()
     return _command("diff", "" if printed else _named(trace), () if at_rest else trace.faults, options)
+
+
+def telling_command(trace: "Trace") -> str:
+    """The command that judges the same kernel on inputs in which the absence of any key shows (`telling`); of one that
+    no command runs, the command that writes such inputs.
+    """
+    cases = [*telling(trace.case_run)]
+    changes = {"distribution": ",".join(dict.fromkeys(case.distribution for case in cases))}
+    if (last := max(case.seed for case in cases)) > 0:
+        changes["seed"] = ",".join(map(str, range(last + 1)))
+    asked = case_fields(cases[0].but(seed=0), own=takes_tiles(trace)) | changes
+    words = [word for name, x in asked.items() for word in (flag(name), *([] if x is True else [typed(x)]))]
+    beside = replace(trace.called_with, inputs=None)
+    if beside.trace is None and beside.values is None and not beside.feed and _has_target(trace):
+        return _command("diff", trace.target, trace.faults, [*words, *beside.words()])
+    first = cases[0]
+    words = case_options(first.but(seed=0), own=False)
+    return _command("inputs", "", (), [*words, "--out", f"{first.distribution}.safetensors"])
 
 
 def _has_names(*traces: "Trace") -> bool:

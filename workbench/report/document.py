@@ -15,6 +15,7 @@ from workbench.judge.explain.explain import Explained
 from workbench.judge.stage import StageDiff
 from workbench.line import Line, near
 from workbench.records import number
+from workbench.report.command import telling_command
 from workbench.report.findings import check_document
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "bits_lost": {name: _bits_lost(bits) for name, bits in diff.bits_lost.items()},
         "quantisation": None if diff.loss is None else _loss(diff.loss),
         "explanations": number(diff.explained.as_dicts()),
+        "unseen": None if diff.unseen is None else {"weight": diff.unseen, "command": telling_command(trace)},
     }
 
 

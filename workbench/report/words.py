@@ -1,5 +1,6 @@
 """Judgements in words: what is wrong, where, and what that did to out and lse; in full also all that was looked at."""
 
+import math
 from dataclasses import fields
 
 from workbench.case.stages import before_attention, quantised_inputs
@@ -9,6 +10,7 @@ from workbench.judge.explain.explanation import Explanation
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.report import ranks
 from workbench.report.causes import in_a_line
+from workbench.report.command import telling_command
 from workbench.report.numbers import number, ratio, value
 from workbench.trace.trace import Trace
 
@@ -49,7 +51,7 @@ def findings(diff: Diff, *, full: bool = False) -> list[str]:
         lines += _effects(diff)
     else:
         lines.append(f"verdict: {diff.verdict}{_MEANING.get(diff.verdict, '')}")
-        lines += [f"  {line}" for line in (_nearest(diff) if full else [])]
+        lines += [f"  {line}" for line in [*(_nearest(diff) if full else []), *_lost_unseen(diff)]]
     lines += [
         f"  {stage.name} is {stage.verdict}{' by itself' * (stage.role == 'victim')}: {stage.reason}"
         for stage in diff.stages
@@ -190,6 +192,16 @@ def _nearest(diff: Diff) -> list[str]:
     stage = max(inexact, key=lambda stage: stage.worst(1)[0].over_budget)
     line = f"nearest to its budget: {stage.name}, {ratio(stage.worst(1)[0].over_budget)} x"
     return [line, *budget_terms(diff.explanation(stage.name))]
+
+
+def _lost_unseen(diff: Diff) -> list[str]:
+    """What out alone cannot show, and what would."""
+    if diff.unseen is None:
+        return []
+    power = f"2^{round(math.log2(diff.unseen))}"
+    command = telling_command(diff.trace)
+    shows = "it would show on these" if command.startswith("workbench inputs") else "it would show in"
+    return [f"from out alone a key that weighs less than {power} in every row may be lost unseen; {shows}: {command}"]
 
 
 def _right_all_the_same(diff: Diff) -> list[str]:

@@ -5,12 +5,13 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.explore.lost_keys import on_telling_cases
 from workbench.foreign.run import run
 from workbench.foreign.target import target_of
 from workbench.judge.diff import Diff, diff
@@ -51,6 +52,9 @@ def assert_attention(
     and, of kernels of ours, backend are those of pytest's marker or option where they are not said here; where neither
     says it, fail_on is bug.
 
+    A kernel of which out and lse alone were given is run on the cases `telling`, too, in which the absence of any key
+    shows, and fails where it fails there; not in a test of hypothesis, whose `cases` have these inputs among others.
+
     The error's text is the report, the smallest case found that fails alike, and what repeats it. In a test of
     hypothesis, which shrinks by itself, no smaller case is searched; `hypothesis.target` is told log2 of the largest x
     of budget; and an example of which nothing could be judged is rejected: it does not count. Refusal and Unavailable
@@ -65,7 +69,7 @@ def assert_attention(
         trace = _named(trace, name)
     judged, shrinks = diff(trace), not in_hypothesis()
 
-    def text() -> str:
+    def text(judged: Diff, case: Case) -> str:
         again, named = [], bool(diff_command(judged))
         if not named and settings.node:
             again.append(f"repeat: pytest {shlex.quote(settings.node)}")
@@ -73,7 +77,12 @@ def assert_attention(
             again.append(f"in Python: {python_line(kernel, case, options)}")
         return of_run(judged, seconds=settings.shrink_seconds if shrinks else 0.0, again=again)
 
-    return held(judged, fails, text)
+    held(judged, fails, partial(text, judged, case))
+    # hypothesis draws them among its cases
+    for other in on_telling_cases(judged) if shrinks else ():
+        if outcome(other) in fails:
+            raise _error_at(other.origin)(other, partial(text, other, other.trace.case_run))
+    return judged
 
 
 def held(judged: Diff, fails: frozenset[str], text: Callable[[], str]) -> Diff:

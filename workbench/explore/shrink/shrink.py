@@ -6,6 +6,7 @@ from typing import Any
 
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
+from workbench.explore.lost_keys import on_telling_cases
 from workbench.explore.shrink.attempts import MAJORITY_OF, Attempts, Inputs
 from workbench.explore.shrink.boundary import Boundary, boundaries
 from workbench.explore.shrink.smaller import descend
@@ -73,9 +74,13 @@ def shrink(judged: Diff, *, seconds: float = 60.0) -> Shrunk:
     back, with `complete` False. Refusal where no stage is wrong, for a run that cannot be repeated on other cases, and
     where the start fails in fewer than half of its runs.
 
+    Where no stage is wrong, and out and lse alone were given, the search begins at one of the cases `telling`.
+
     The search is that of hypothesis (MacIver, Hatfield-Dodds and others, JOSS 4(43), 2019), begun at the given case.
     """
     begun = time.monotonic()
+    if judged.origin is None:
+        judged = next((other for other in on_telling_cases(judged) if other.origin is not None), judged)
     rerun, start = _repeatable(judged), judged.trace.case
     tiled = judged.trace.backend != "foreign"
     found: tuple[Boundary, ...] = ()

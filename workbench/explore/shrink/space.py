@@ -43,7 +43,7 @@ _PLAINEST: Mapping[str, Any] = {
     "input_std": 1.0,
 }
 #: the plainest distributions, the plainest first
-PLAIN = ("constant-v", "one-hot", "index-coded", "uniform", "normal")
+PLAIN = ("constant-v", "one-hot", "index-coded", "comb", "needle", "uniform", "normal")
 #: seeds that are tried where an outcome may be an accident of the draw: a fault that needs one of 17 keys to have the
 #: largest score meets it in 1 - (16/17)^16 = 62% of such tries
 SEEDS = range(16)
