@@ -29,7 +29,7 @@ def explained(fault: str, case: Case = CASE, **options: Any) -> Explained:
             out = out * factors
         return {"scores": scores, "out": out}
 
-    return diff(run(attention, case)).explain(6)
+    return diff(run(attention, case)).explain(2)
 
 
 @pytest.mark.parametrize(("fault", "stage", "words"), [("scores of a third", "scores", "actual = expected * 0.37")])

@@ -24,8 +24,8 @@ from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Trace
 
-#: words of formulas with numbers that were learned of this run alone
-OF_THIS_RUN = "a number for each"
+#: kinds of formulas that name nothing: that a stage is one number, or numbers of this run alone; and what is no change
+NO_CAUSE, NO_CHANGE = ("constant", "learned"), "actual = expected"
 
 
 def by_formula(trace: Trace, stage: StageDiff, found: Sequence[Formula]) -> Cause | None:
@@ -35,7 +35,7 @@ def by_formula(trace: Trace, stage: StageDiff, found: Sequence[Formula]) -> Caus
     if trace.rerun is None or trace.box is not None:
         return None
     for formula in found:
-        if OF_THIS_RUN in formula.text or formula.of < SHARE * formula.wrong:
+        if formula.kind in NO_CAUSE or formula.text == NO_CHANGE or formula.of < SHARE * formula.wrong:
             continue
         trial = _tried(trace, stage, formula)
         if trial is not None and trial.held:
@@ -50,17 +50,19 @@ def by_formula(trace: Trace, stage: StageDiff, found: Sequence[Formula]) -> Caus
 
 
 def _tried(trace: Trace, stage: StageDiff, formula: Formula) -> Trial | None:
-    """The formula looked for on fresh cases, until it was found in TRIALS of them: the first, or the one that has
-    another; None where in none of them enough is wrong. A foreign kernel may take no more than what the run shows.
+    """The formula looked for on fresh cases, until it was found in TRIALS of them: the first, or the one where it is
+    not; None where none could be run. A foreign kernel may take no more than what the run shows.
     """
     trials: list[Trial] = []
     further: list[str] = []
     for case in cases(trace.case):
         again = _judged(trace, case, stage)
-        if again is None or int(again[1].judged.outside.sum()) < INDEPENDENT:
+        if again is None:
             continue
+        if int(again[1].judged.outside.sum()) < INDEPENDENT and formula.kind == "map":
+            continue  # other indices may be the same in a smaller case, another number is none
         same = next((one for one in formulas(*again) if one.text == formula.text), None)
-        seen = "the same" if same else "another"
+        seen = "the same" if same else "no such formula"
         one = Trial(case, formula.text, seen, same is not None, 0 if same is None else same.of)
         outside = beyond(trace.case, case)
         if same is None and trials and outside and trace.backend == "foreign":

@@ -25,6 +25,8 @@ class Formula:
     of: int  #: elements that it reproduces
     wrong: int  #: wrong elements of the array that it speaks of: the stage, or an operand
     unexplained: float  #: ||actual - formula|| / ||actual - expected||, over the elements that the formula speaks of
+    #: map: of other indices; constant: one number; learned: numbers of this run, one for each group
+    kind: str = ""
 
     def __str__(self) -> str:
         return f"{self.text}, at {self.of} of {self.wrong} wrong elements, residual {self.residual:.2g} x of budget"

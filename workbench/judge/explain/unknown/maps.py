@@ -5,6 +5,7 @@ words are those of the plainest family that it is of.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def mapped(found: Difference) -> list[Formula]:
         moved = some.of(expected)
         growth = some.of(bound) / some.bound
         if (formula := holds(words, some, moved, growth)) is not None:
-            made.append(formula)
+            made.append(replace(formula, kind="map"))
     return made
 
 

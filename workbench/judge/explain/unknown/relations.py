@@ -1,6 +1,7 @@
 """Formulas of single elements: a factor, a constant, another number of the run."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, islice
 from math import e, log, log2
@@ -87,7 +88,7 @@ def _held(form: Form, known: Mapping[str, float], some: Places) -> Formula | Non
     error = some.bound / np.abs(base * ratio)
     usable = some.learned & np.isfinite(ratio) & np.isfinite(error)
     if form.how == "number" and np.median(np.abs(some.actual) / some.bound) <= 1:
-        return holds("actual = 0", some, offset)
+        return _of_kind("constant", holds("actual = 0", some, offset))
     if 2 * usable.sum() < INDEPENDENT:
         return None
     sharp = usable & (error <= np.quantile(error[usable], 0.25))
@@ -96,7 +97,12 @@ def _held(form: Form, known: Mapping[str, float], some: Places) -> Formula | Non
     number = known[name] if name else number
     tried = number * base + offset
     growth = (1.0 if name else LEARNED) * (1.0 if form.how == "plus" else np.abs(tried / some.expected))
-    return holds(f"actual = {_in_words(form, name or f'{number:.6g}')}", some, tried, growth)
+    found = holds(f"actual = {_in_words(form, name or f'{number:.6g}')}", some, tried, growth)
+    return _of_kind("constant", found) if form.how == "number" else found
+
+
+def _of_kind(kind: str, found: Formula | None) -> Formula | None:
+    return None if found is None else replace(found, kind=kind)
 
 
 def _in_words(form: Form, number: str) -> str:
@@ -146,4 +152,4 @@ def _of_group(letters: tuple[str, ...], added: bool, some: Places) -> Formula | 
     low, high = np.nanmin(of_own), np.nanmax(of_own)
     of = " and ".join(AXIS_NAMES[letter] for letter in letters)
     how = f"expected {'+' if added else '*'} a number for each {of}, {low:.4g} to {high:.4g}"
-    return holds(f"actual = {how}", some, tried, growth)
+    return _of_kind("learned", holds(f"actual = {how}", some, tried, growth))
