@@ -36,19 +36,19 @@ def beginning(trace: Trace) -> str:
     return ("codes and scales" if coded == "qkv" else "q, codes and scales") if known else "q, k and v"
 
 
-def findings(diff: Diff, *, full: bool = False, details: bool = True) -> list[str]:
+def findings(diff: Diff, *, full: bool = False, details: bool = True, causes: bool = True) -> list[str]:
     """The judgement in words: lines for each origin, its causes first, what it did to out and lse, what was not judged;
-    `full`: what the budgets are made of and what was assumed of the kernel, too; without `details` no more of an origin
-    than its causes.
+    `full`: what the budgets are made of and what was assumed of the kernel, too. Without `details` no more of an origin
+    than its `causes`, without these no more than that it is one.
     """
     lines = _right_all_the_same(diff)
-    first = diff.causes_of(diff.origin) if diff.origin and _ends_alone(diff) else []
+    first = diff.causes_of(diff.origin) if causes and diff.origin and _ends_alone(diff) else []
     lines += map(in_a_line, first)
     for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
         known = diff.explanation(stage.name)
         lines.append(_heading(diff, known, i == 0))
-        causes = [cause for cause in diff.causes_of(stage.name) if cause not in first]
-        lines += [f"  {in_a_line(cause)}" for cause in causes]
+        more = [cause for cause in diff.causes_of(stage.name) if cause not in first] if causes else []
+        lines += [f"  {in_a_line(cause)}" for cause in more]
         lines += [f"  {line}" for line in _details(diff, known, full)] if details else []
     lines += _victims(diff)
     if diff.origins:
