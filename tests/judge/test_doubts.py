@@ -73,9 +73,9 @@ def test_the_choice_that_decides_is_named_with_the_verdict_without_it() -> None:
 def test_what_is_wrong_names_the_field_that_would_explain_it() -> None:
     case = CASE.but(dtype="float32")
     judged = diff(run(kernel(tf32=True), case))
-    assert judged.origin == "out" and "input_precision=tf32" in judged["out"].reason
-    assert "within the budget of a kernel with " in judged["out"].reason
-    assert judged["out"].reason.endswith(": if it is so, declare it in the contract")
+    assert judged.origin == "out" and "input_precision=tf32" in judged["out"].if_declared.words
+    assert "within the budget of a kernel with " in judged["out"].if_declared.words
+    assert judged["out"].if_declared.words.endswith(": if it is so, declare it in the contract")
     assert diff(run(kernel(tf32=True, contract={"input_precision": "tf32"}), case)).origins == ()
 
 
@@ -142,9 +142,10 @@ def test_a_budget_that_says_nothing_is_no_explanation_and_is_said_so() -> None:
 
     judged = diff(run(in_base_2, CASE.but(dtype="float16", head_dim=128)))
     assert judged.origins == ("lse",)
-    assert judged["lse"].reason == (
-        "the budget of a kernel with accumulator_dtype=float16 or accumulator_dtype=bfloat16 says nothing here: "
-        "if it is so, declare it in the contract"
+    assert judged["lse"].if_declared == (
+        "a kernel with accumulator_dtype=float16 or accumulator_dtype=bfloat16 may be off by anything here: "
+        "if it is so, declare it in the contract",
+        False,
     )
 
 
@@ -184,6 +185,7 @@ def test_a_sentinel_is_told_as_it_was_seen(sentinel: float, added: bool, said: f
         return {"scores": scores, "out": probs @ v / probs.sum(axis=-1, keepdims=True)}
 
     judged = diff(run(masked, Case(seqlen=24, head_dim=8, causal=True)))
-    assert judged["scores"].verdict == "bug" and judged["scores"].reason == (
-        f"within the budget of a kernel with mask_sentinel={said}: if it is so, declare it in the contract"
+    assert judged["scores"].verdict == "bug" and judged["scores"].if_declared == (
+        f"within the budget of a kernel with mask_sentinel={said}: if it is so, declare it in the contract",
+        True,
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from tests.stored import stored
 from workbench import Case, Diff, diff, run
+from workbench.judge.stage import IfDeclared
 from workbench.report.words import findings
 
 CASE = Case(seqlen=24, head_dim=8)
@@ -87,3 +88,61 @@ def test_a_victim_whose_inputs_are_nan_is_not_said_to_be_right() -> None:
         "  out is untestable by itself: no element could be judged: 192 poisoned, 0 with a budget that says nothing",
         "  lse is untestable by itself: no element could be judged: 24 poisoned, 0 with a budget that says nothing",
     ]
+
+
+def scale_twice(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> dict[str, Any]:
+    scores = q @ k.swapaxes(-1, -2) * np.float32(scale) ** 2
+    probs = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    out = probs @ v / probs.sum(axis=-1, keepdims=True)
+    return {"scores": scores, "out": out}
+
+
+def rows_of_v(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> dict[str, Any]:
+    v = np.roll(v, -1, axis=-2)
+    scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+    probs = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return {"scores": scores, "out": probs @ v / probs.sum(axis=-1, keepdims=True)}
+
+
+def of_no_family(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    scores = q @ k.swapaxes(-1, -2) * np.float32(scale) + np.sin(np.arange(k.shape[2]) ** 2.0)
+    probs = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return probs @ v / probs.sum(axis=-1, keepdims=True)
+
+
+def test_of_out_alone_the_cause_comes_first_and_no_line_that_it_does_not_name() -> None:
+    def out_alone(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        return scale_twice(q, k, v, scale=scale, causal=causal)["out"]
+
+    found = findings(diff(run(out_alone, CASE)))
+    assert found[0].startswith("cause, one of 3 that fit: the scale is applied twice ")
+    assert found[1] == "out is wrong; only out was given"
+    assert "first wrong stage" not in "".join(found) and "look at: " not in "".join(found)
+    assert len([line for line in found if "cause, " in line]) == 1
+
+
+def test_what_it_might_declare_is_said_last_and_beside_a_cause_only_where_a_budget_tells() -> None:
+    named, unknown = (diff(run(f, CASE)) for f in (scale_twice, of_no_family))
+
+    def said(judged: Diff, *, tells: bool) -> list[str]:
+        first = replace(judged.stages[0], if_declared=IfDeclared("declare it", tells))
+        other = replace(judged, stages=(first, *judged.stages[1:]))
+        vars(other).update(explained=judged.explained)  # which takes seconds
+        return findings(other)
+
+    with_cause = said(named, tells=True)
+    assert with_cause[0] == FIRST and with_cause[1].startswith("  cause") and "  declare it" in with_cause[2:]
+    assert "  declare it" not in said(named, tells=False)
+    for tells in (True, False):
+        found = said(unknown, tells=tells)
+        assert found[0] == "out is wrong; only out was given" and "look at: " not in "".join(found)
+        assert [line for line in found if line.startswith("  ")][-1] == "  declare it"
+
+
+def test_a_cause_sends_to_the_line_that_computes_what_it_names() -> None:
+    """A scale: where scores are made of it; rows of v are another line's than out, and which nobody knows."""
+    scale, rows = (findings(diff(run(f, CASE))) for f in (scale_twice, rows_of_v))
+    assert [x.split(": ")[2] for x in scale if "look at: " in x] == [
+        "scores = q @ k.swapaxes(-1, -2) * np.float32(scale) ** 2"
+    ]
+    assert any("  cause" in x and " v" in x for x in rows) and not any("look at: " in x for x in rows)

@@ -31,6 +31,7 @@ from workbench.judge.evidence import excesses
 from workbench.judge.exactness import with_exactness
 from workbench.judge.expectation import Expectation
 from workbench.judge.expected import truth
+from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import Explained, explain
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.headline import headline
@@ -124,6 +125,10 @@ class Diff:
     def explained(self) -> Explained:
         """The same of single faults alone, without a run, in QUICK_S at most: for reports."""
         return explain(self.trace, self.stages, seconds=QUICK_S, alone=True)
+
+    def causes_of(self, name: str) -> list[Cause]:
+        """Of those, the ones that reproduce a stage; none of one that is no origin."""
+        return [cause for cause in self.explained.causes if name in cause.fit.stages] if name in self.origins else []
 
     @cached_property
     def beside(self) -> Beside:

@@ -21,7 +21,7 @@ from workbench.judge.control import at_rows, sampled
 from workbench.judge.elements import UNJUDGED, WRONG, Compared, Summary
 from workbench.judge.evidence import DOUBTFUL, ROWS, excesses
 from workbench.judge.judgeable import unjudgeable
-from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
+from workbench.judge.stage import RIGHT_VERDICTS, IfDeclared, StageDiff
 from workbench.judge.units import SCORE_UNITS
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace, check_stages
@@ -92,7 +92,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
             return replace(stage, verdict="suspicious", reason=reason)
         if not found:
             return stage
-        return replace(stage, reason="; ".join(filter(None, (stage.reason, _hint(found)))))
+        return replace(stage, if_declared=_hint(found))
 
     return [with_doubt(stage) for stage in judged]
 
@@ -213,11 +213,11 @@ def _deciding(choices: Explaining, promise: Contract) -> str:
     return f"right only of a kernel with several of {', '.join(several)}"
 
 
-def _hint(choices: Explaining) -> str:
+def _hint(choices: Explaining) -> IfDeclared:
     """What would make a wrong stage right."""
     if any(choices.values()):
-        return f"within the budget of a kernel with {_either(choices)}: {IF_SO}"
-    return f"the budget of a kernel with {' or '.join(map(str, choices))} says nothing here: {IF_SO}"
+        return IfDeclared(f"within the budget of a kernel with {_either(choices)}: {IF_SO}", True)
+    return IfDeclared(f"a kernel with {' or '.join(map(str, choices))} may be off by anything here: {IF_SO}", False)
 
 
 def _either(choices: Explaining) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,13 @@ class Profile:
         return shown_by("values.html_profile", self)
 
 
+class IfDeclared(NamedTuple):
+    """What would make a wrong stage right."""
+
+    words: str
+    tells: bool  #: whether the budget of such a kernel rules anything out
+
+
 @dataclass(frozen=True, repr=False)
 class StageDiff:
     """The judgement of one stage."""
@@ -48,6 +55,7 @@ class StageDiff:
     upstream: tuple[str, ...] = ()  #: stages that nobody saw, where the verdict covers them too
     behind: tuple[str, ...] = ()  #: wrong stages upstream, of a stage that was judged end to end
     reason: str = ""  #: why the stage is missing, untestable or not judged
+    if_declared: IfDeclared | None = None  #: of a wrong stage that another contract allows
     #: as the kernel gave it; None where it did not
     dumped: np.ndarray | None = field(default=None, repr=False, compare=False)
     #: axis letter -> the first of its indices, where this is a part of a run

@@ -91,14 +91,15 @@ def explaineds_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
     known = diff.explanation(stage.name)
+    reasons = [stage.reason, "" if stage.if_declared is None else stage.if_declared.words]
     return {
         "name": stage.name,
         "verdict": stage.verdict,
         "role": stage.role,
-        "reason": stage.reason,
+        "reason": "; ".join(filter(None, reasons)),
         "judged_from": list(stage.judged_from),
         "upstream": list(stage.upstream),
-        "line": _line(known.line),
+        "line": _line(known.to_look_at(diff.causes_of(stage.name))),
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
         "budget_terms": dict(known.budget_shares),

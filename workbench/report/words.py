@@ -6,7 +6,8 @@ from dataclasses import fields
 from workbench.case.stages import before_attention, quantised_inputs
 from workbench.judge.diff import Diff
 from workbench.judge.elements import BINS, Comparison, State
-from workbench.judge.explain.explanation import Explanation
+from workbench.judge.explain.cause import Cause
+from workbench.judge.explain.explanation import ENDS, Explanation
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.report import ranks
 from workbench.report.causes import in_a_line
@@ -37,15 +38,20 @@ def beginning(trace: Trace) -> str:
     return ("codes and scales" if coded == "qkv" else "q, codes and scales") if known else "q, k and v"
 
 
-def findings(diff: Diff, *, full: bool = False) -> list[str]:
-    """The judgement in words: lines for each origin, what it did to out and lse, what was not judged; `full`: what the
-    budgets are made of and what was assumed of the kernel, too.
+def findings(diff: Diff, *, full: bool = False, details: bool = True, causes: bool = True) -> list[str]:
+    """The judgement in words: lines for each origin, its causes first, what it did to out and lse, what was not judged;
+    `full`: what the budgets are made of and what was assumed of the kernel, too. Without `details` no more of an origin
+    than its `causes`, without these no more than that it is one.
     """
     lines = _right_all_the_same(diff)
+    first = diff.causes_of(diff.origin) if causes and diff.origin and _ends_alone(diff) else []
+    lines += map(in_a_line, first)
     for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
         known = diff.explanation(stage.name)
-        lines.append(f"{_which(stage, i == 0)}: {stage.name} = {known.definition}")
-        lines += [f"  {line}" for line in _details(diff, known, full)]
+        lines.append(_heading(diff, known, i == 0))
+        more = [cause for cause in diff.causes_of(stage.name) if cause not in first] if causes else []
+        lines += [f"  {in_a_line(cause)}" for cause in more]
+        lines += [f"  {line}" for line in _details(diff, known, full)] if details else []
     lines += _victims(diff)
     if diff.origins:
         lines += _effects(diff)
@@ -68,7 +74,7 @@ def of_stage(diff: Diff, name: str) -> list[str]:
     known = diff.explanation(name)
     stage = known.stage
     if stage.role == "origin":
-        return _details(diff, known, full=True)
+        return [*map(in_a_line, diff.causes_of(name)), *_details(diff, known, full=True)]
     lines = [stage.reason] if stage.reason else []
     if stage.decisive is not None:
         where = known.where if stage.decisive.summary.outside else ""
@@ -88,6 +94,19 @@ def assumptions(diff: Diff) -> list[str]:
         for field in fields(promise)
         if field.name in promise.assumed
     ]
+
+
+def _ends_alone(diff: Diff) -> tuple[str, ...]:
+    """The results that were given of a kernel where nothing else was; () otherwise."""
+    given = (*diff.trace.stages, *diff.trace.statistics)
+    return given if {*given} <= {*ENDS} else ()
+
+
+def _heading(diff: Diff, known: Explanation, first: bool) -> str:
+    name, ends = known.stage.name, _ends_alone(diff)
+    if first and ends:  # that it is the first says nothing
+        return f"{name} is wrong; only {' and '.join(ends)} {'was' if len(ends) == 1 else 'were'} given"
+    return f"{_which(known.stage, first)}: {name} = {known.definition}"
 
 
 def _which(stage: StageDiff, first: bool) -> str:
@@ -118,13 +137,19 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     )
     if full:
         lines += [bins(stage.decisive), *budget_terms(known)]
-    lines += [in_a_line(cause) for cause in diff.explained.causes if stage.name in cause.fit.stages]
-    return lines + made_at + _judged_from(known)
+    return lines + made_at + _judged_from(known) + _if_declared(stage, diff.causes_of(stage.name))
+
+
+def _if_declared(stage: StageDiff, causes: list[Cause]) -> list[str]:
+    """What would make a wrong stage right; where that could be off by anything, a cause says more."""
+    said = stage.if_declared
+    return [] if said is None or (causes and not said.tells) else [said.words]
 
 
 def _made_at(diff: Diff, name: str) -> list[str]:
-    """The line of source that computes a stage, where that is clear."""
-    return [f"look at: {line}"] if (line := diff.explanation(name).line) is not None else []
+    """The line of source to look at, where that is clear."""
+    line = diff.explanation(name).to_look_at(diff.causes_of(name))
+    return [] if line is None else [f"look at: {line}"]
 
 
 def _judged_from(known: Explanation) -> list[str]:

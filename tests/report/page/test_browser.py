@@ -240,6 +240,18 @@ def test_a_cell_of_a_notebook_is_as_interactive(reader: Reader) -> None:
     assert reader.complaints() == []
 
 
+@pytest.mark.parametrize("width", [1200, 1000])
+def test_nothing_is_cut_off(reader: Reader, width: int) -> None:
+    """No page wider than the window, and on one of a laptop no table wider than its place, whatever stage is open."""
+    reader.open("wrong.html")
+    sized(reader.driver, width, 1000)
+    wider = "return [...document.querySelectorAll('.scroll')].filter(x => x.scrollWidth > x.clientWidth).length"
+    for stage in wrong():
+        reader.choose(stage.name)
+        assert reader.driver.execute_script("return document.documentElement.scrollWidth") <= width, stage.name
+        assert width < 1200 or reader.driver.execute_script(wider) == 0, stage.name
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1280, "dark")])
 def test_it_fits_a_phone_and_a_dark_room(reader: Reader, width: int, scheme: str) -> None:
     reader.open("wrong.html")

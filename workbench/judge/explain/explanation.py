@@ -11,13 +11,18 @@ from workbench.case.ranks import spoken
 from workbench.floats import to_float64
 from workbench.judge.elements import WRONG, State
 from workbench.judge.explain.budget_shares import terms
+from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.patterns import where
 from workbench.judge.explain.suspects import Suspects, suspects
 from workbench.judge.judgeable import definition, table
 from workbench.judge.stage import StageDiff
 from workbench.line import MASK, Line
 from workbench.reference.graph import unseen_upstream
+from workbench.reference.stage import reads
 from workbench.trace.trace import Trace
+
+#: the results of a kernel, whose lines are the last of it
+ENDS = ("out", "lse")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +45,32 @@ class Explanation:
 
     @cached_property
     def line(self) -> Line | None:
-        """The line of source to look at: that which computes the stage, or, of scores that are wrong where they are or
-        should be masked alone, that of the mask; None where that is not clear.
+        """The line of source that computes the stage, or, of scores that are wrong where they are or should be masked
+        alone, that of the mask; None where that is not clear.
         """
         return self.trace.lines.get(MASK if self._of_mask else self.stage.name)
+
+    def to_look_at(self, causes: Sequence[Cause]) -> Line | None:
+        """The line of source to look at: that which computes what the first of the stage's `causes` names; without one
+        that of the stage, but of results that were judged from q, k and v alone, as what is wrong is made before them.
+        """
+        if causes:
+            named = [line for edited in causes[0].members[0].stages if (line := self._computed(edited)) is not None]
+            return named[0] if named else None
+        ends = self.stage.role == "origin" and self.stage.isolated is None and self.stage.name in ENDS
+        return None if ends else self.line
+
+    def _computed(self, name: str) -> Line | None:
+        """The line of a stage, or of what reads a parameter; masks have their own, and rows are loaded elsewhere."""
+        steps, lines = table(self.trace), self.trace.lines
+        while name not in lines and name in steps and not steps[name].dumped:
+            if name == "visible":
+                return lines.get(MASK)
+            read_by = [x for x, stage in steps.items() if name in reads(stage.step)]
+            if name.endswith("_rows") or len(read_by) != 1:
+                return None
+            name = read_by[0]
+        return lines.get(name)
 
     @property
     def _of_mask(self) -> bool:

@@ -19,7 +19,7 @@ from workbench.report.page.flow import Flow, Panel
 from workbench.report.page.graph import flow, laid_out
 from workbench.report.page.maps import IN_FULL, IN_SHORT, OF_CELL, OF_CELL_IN_SHORT, Detail, map_of
 from workbench.report.page.page import Page, Part
-from workbench.report.remarks import notes
+from workbench.report.remarks import notes, remarks
 from workbench.report.tables import Table, lines
 from workbench.report.text import (
     DOUBTFUL,
@@ -61,17 +61,19 @@ def page(
     `watched`: what a watched run of it found, which comes first.
     """
     document = diff_document(diff)
-    heading, *judgement = findings(diff)
+    # what the panels of stages say is not said above them, nor a cause twice
+    heading, *judgement = findings(diff, details=False, causes=found is None)
+    said = [heading, *_watched(watched), *judgement, *notes(diff), *_explained(diff, found, laws)]
     return Page(
         title=f"{diff.trace.target}: {diff.verdict}",
         verdict=diff.verdict,
         kind=_kind_of_run(diff),
-        lines=[heading, *_watched(watched), *judgement, *notes(diff), *_explained(diff, found, laws)],
+        lines=said,
         about=[headline(diff.trace)],
         gates=[line.plain for line in gates([diff.trace])],
         commands=_commands(diff),
         flow=_flow(diff, document, (IN_FULL, IN_SHORT)),
-        parts=_parts(diff, document),
+        parts=_parts(diff, document, said),
     )
 
 
@@ -208,16 +210,18 @@ def _numbers(one: Element) -> list[str]:
 def _worst(worst: Sequence[Element], rows: Sequence[Sequence[str]]) -> Table:
     columns = ("worst at", "actual", "expected", "error", "allowed error", "x of budget", "verdict")
     cells = [[place(one), *row] for one, row in zip(worst, rows, strict=True)]
-    return Table(columns, cells, [""] * len(cells), left=("worst at", "verdict"))
+    return Table(columns, cells, [""] * len(cells), left=("worst at", "verdict"), folds=("worst at",))
 
 
 # --- the parts below it
 
 
-def _parts(diff: Diff, document: dict[str, Any]) -> list[Part]:
+def _parts(diff: Diff, document: dict[str, Any], said: Sequence[str]) -> list[Part]:
+    """What stands below; `said`: what stands above."""
+    more = [*findings(diff, full=True, details=False, causes=False), *remarks(diff)]
     found = [
         Part("All stages", table=stage_table(diff, full=True), opened=True),
-        Part("All that was looked at", sentences(diff, full=True)),
+        Part("What else was looked at", [line for line in more if line not in said]),
         Part("The case", table=_fields(document["case"])),
         Part("The contract", _assumed(diff), table=_fields(document["contract"])),
     ]
