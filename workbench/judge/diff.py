@@ -49,7 +49,7 @@ from workbench.trace.trace import Trace, check
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
 SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing", "bug")
-#: seconds that a report spends on causes, at most
+#: seconds that a report spends on causes of the library, at most
 QUICK_S = 2.0
 
 

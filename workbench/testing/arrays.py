@@ -100,8 +100,8 @@ def assert_attention_close(
     sinks [heads]. dropout_mask, bool [batch, heads, seqlen_q, seqlen_k], True where dropout_p kept. contract as of
     `workbench.run`; what it leaves out is assumed to be the weakest choice. A row without keys has out 0 and lse -inf.
 
-    AttentionError as of `assert_attention`; a NaN in out is an error where no NaN of the inputs reaches. Refusal for shapes and dtypes that do not fit,
-    for dropout without its mask, and for inputs that are infinite.
+    AttentionError as of `assert_attention`; a NaN in out is an error where no NaN of the inputs reaches. Refusal for
+    shapes and dtypes that do not fit, for dropout without its mask, and for inputs that are infinite.
     """
     __tracebackhide__ = True
     fails = failing(fail_on or current.get().fail_on)

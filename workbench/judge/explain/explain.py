@@ -20,6 +20,7 @@ from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.imagine import Imagined, classes, imagined
 from workbench.judge.explain.library import library
+from workbench.judge.explain.measured import measured
 from workbench.judge.explain.nan_apart import apart, mixed
 from workbench.judge.explain.of_rank import of_one_rank
 from workbench.judge.explain.patterns import patterns
@@ -40,6 +41,8 @@ SUPPOSED = (
     Supposed(64), Supposed(32), Supposed(128), Supposed(16),
     Supposed(64, 2), Supposed(64, 4), Supposed(32, 2), Supposed(32, 4), Supposed(64, 8),
 )  # fmt: skip
+#: seconds for which factors are measured in a run, whatever the search took
+MEASURING_S = 0.5
 #: causes that are tried for what is wrong, one after the other, as each fails on a fresh case
 IN_TURN = 4
 OF_TILES = ("mask", "softmax", "merge", "factor")
@@ -185,6 +188,13 @@ def _searched(
     found = _sound(where, singles(scene, wrong, until, among))
     found = _with_nan_apart(scene, found, wrong, until, among)
     chosen, left = _cover(found.fits, wrong)
+    if left and isinstance(scene, Scene) and scene.supposed is None:
+        rest = {name: wrong[name] for name in left}
+        at_most = max(until, time.thread_time() + MEASURING_S)
+        factors = _sound(where, singles(scene, rest, at_most, [*measured(scene, rest, at_most)]))
+        found = replace(found, tried=found.tried + factors.tried, fits=(*found.fits, *factors.fits))
+        more, left = _cover(factors.fits, rest)
+        chosen = [*chosen, *more]
     unknown_tiles = isinstance(scene, Scene) and scene.trace.contract.block_k is None
     if not left or alone or (unknown_tiles and not chosen):
         return chosen, found

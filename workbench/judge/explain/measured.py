@@ -1,0 +1,124 @@
+"""Factors that are no round numbers, measured in a run: those of which the library cannot have a list.
+
+A constant factor of a stage is one number, and all that is wrong tells it: it is fitted by least squares (Gauss and
+Newton), said in as few digits as leave no more of the error, and then held against every element like any hypothesis.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workbench.judge.explain.fit import unexplained
+from workbench.judge.explain.hypothesis import Hypothesis, altered
+from workbench.judge.explain.scene import Scene, touched
+
+#: what a kernel may multiply, the plainest first
+_STAGES = ("scale", "out", "lse", "acc", "row_sum", "partial_O", "partial_sum", "merge_sum")
+#: share of the error that a factor may leave: one that is fitted comes nearer by itself than one that is not
+LEFT = 0.1
+#: where a fit begins, how many steps it takes, and the difference that its slopes are taken over: half the bits of
+#: float64 are lost in such a difference, and half are left
+BEGINS, STEPS, H = (1.0, 0.5, 2.0, 0.25, 4.0), 6, 2.0**-20
+#: digits in which a factor may be said; and what more of the error fewer digits may leave, relative and beside it
+DIGITS, MORE, ROUNDED = range(2, 8), 1.5, 2.0**-12
+#: as near to 1 a factor is none
+NEAR_1 = 2.0**-12
+
+
+def measured(scene: Scene, wrong: Mapping[str, np.ndarray], until: float) -> Iterator[Hypothesis]:
+    """A factor of each stage that may explain some of what is wrong, as it fits best; `until` on `time.thread_time`."""
+    p = scene.problem
+    for stage in _STAGES:
+        fit = _Fit(scene, stage, wrong, until)
+        factor = fit.factor() if stage in p.table and fit.names else None
+        if factor is None or abs(factor.value - 1) < NEAR_1:
+            continue
+        yield fit.of(factor.value, f"{'scores are' if stage == 'scale' else f'{stage} is'} {factor.words}")
+        if stage == "scale":
+            value, root = factor.value * p.scale, math.sqrt(p.inputs["q"].shape[-1])
+            constant = altered("scale", lambda at, s, value=value: value)
+            text = f"the scale is {value:.6g}, {value * root:.6g}/sqrt(head_dim), whatever was asked for"
+            yield Hypothesis("measured.scale-constant", text, (constant,))
+
+
+class _Factor(NamedTuple):
+    """A factor, in words."""
+
+    value: float
+    words: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """The factor of one stage that reproduces what is wrong."""
+
+    scene: Scene
+    stage: str
+    wrong: Mapping[str, np.ndarray]
+    until: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The wrong stages that it moves."""
+        return tuple(x for x in touched(self.scene.problem, self.wrong, self.of(1.0)))
+
+    def of(self, factor: float, text: str = "") -> Hypothesis:
+        times: Callable[[Any, Any], Any] = lambda at, x: x * factor  # noqa: E731
+        return Hypothesis(f"measured.{self.stage}", text, (altered(self.stage, times),))
+
+    def factor(self) -> _Factor | None:
+        """In as few digits as say it, or its inverse; None where none leaves less than LEFT."""
+        found = min((self._from(begin) for begin in self._begins()), key=self.left, default=math.nan)
+        best = self.left(found)
+        if not best <= LEFT:
+            return None
+        for digits in DIGITS:
+            times, by = (float(f"{x:.{digits}g}") for x in (found, 1 / found if found else math.inf))
+            for one in (_Factor(times, f"multiplied by {times:g}"), _Factor(1 / by, f"divided by {by:g}")):
+                if self.left(one.value) <= MORE * best + ROUNDED:
+                    return one
+        return _Factor(found, f"multiplied by {found:.9g}")
+
+    def left(self, factor: float) -> float:
+        """Share of the error that it leaves of the stage that it explains worst."""
+        made = self._made(factor) if math.isfinite(factor) else None
+        if made is None:
+            return math.inf
+        return max(unexplained(self.scene, name, made[name], self.wrong[name]) for name in self.names)
+
+    def _made(self, factor: float) -> Mapping[str, np.ndarray] | None:
+        """What a kernel with the factor makes; None of one that cannot have it, and where time is up."""
+        late = time.thread_time() > self.until
+        return None if late else self.scene.predicted(self.of(factor), self.names)
+
+    def _begins(self) -> list[float]:
+        """The nearest of BEGINS."""
+        return sorted(BEGINS, key=self.left)[:1]
+
+    def _from(self, factor: float) -> float:
+        for _ in range(STEPS):
+            here, there = self._errors(factor), self._errors(factor + H)
+            if here is None or there is None:
+                return math.nan
+            slope = (there - here) / H
+            known = np.isfinite(here) & np.isfinite(slope)
+            step = slope[known] @ here[known] / max(float(slope[known] @ slope[known]), np.finfo(np.float64).tiny)
+            factor -= float(step)
+        return factor
+
+    def _errors(self, factor: float) -> np.ndarray | None:
+        """Predicted less actual of what is wrong, in units of what each stage is off."""
+        made = self._made(factor)
+        if made is None:
+            return None
+        parts = []
+        for name in self.names:
+            wrong, actual = self.wrong[name], self.scene.actual[name]
+            off = (actual - self.scene.expected[name])[wrong]
+            size = np.sqrt(np.mean(np.square(off[np.isfinite(off)]))) if np.isfinite(off).any() else 1.0
+            parts.append((made[name] - actual)[wrong] / (size or 1.0))
+        return np.concatenate(parts)
