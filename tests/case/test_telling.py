@@ -40,7 +40,7 @@ def test_each_key_that_a_row_sees_is_a_needle(case):
     found = np.maximum.reduce([weights(one).max(axis=2) for one in of(case, "needle", needles(case))])
     seen = np.broadcast_to(case.mask(), (case.batch, 1, case.seqlen_q, case.seqlen_k)).any(axis=2)
     assert found.shape[1] == case.heads
-    assert np.all(found[np.broadcast_to(seen, found.shape)] > 0.7)
+    assert np.all(found[np.broadcast_to(seen, found.shape)] > 0.5)
 
 
 @pytest.mark.parametrize("case", SHAPES, ids=str)

@@ -241,11 +241,12 @@ def needles(case: Drawn) -> int:
 
 
 def _needle(case: Drawn, rng: np.random.Generator) -> Arrays:
-    """v = N(0, 1), k[j] = a * (bits of j as -1, 1), q[i] = k of a key that i sees: it has 3/4 of the weight.
+    """v = N(0, 1), k[j] = a * (bits of j as -1, 1) * (1 + n / 16), q[i] = such a k of one key, with most of i's weight.
 
-    The next row has the next key. The last row of seed 0 has the last key, and where there are fewer queries than keys
-    the next seed has those before. With a digit that differs a weight is x times as large, (1 + x)^digits = 4/3, which
-    is a's rule: more than 3/4 where keys are hidden, less with a softcap.
+    n = N(0, 1), without which scores had few values, and all roundings were alike. The next row has the next key. The
+    last row of seed 0 has the last key, and where there are fewer queries than keys the next seed has those before.
+    Without n a digit that differs makes a weight x times as large, (1 + x)^digits = 4/3, which is a's rule: a key has
+    3/4 of the weight, more where others are hidden, less with a softcap.
     """
     q, k, v = (np.zeros(shape) for shape in shapes(case))
     v[:] = rng.standard_normal(v.shape)
@@ -253,7 +254,6 @@ def _needle(case: Drawn, rng: np.random.Generator) -> Arrays:
     gap = -math.log((1 + _HAY) ** (1 / digits) - 1)
     height = math.sqrt(gap / 2 / (abs(case.scale) or 1.0))
     code = height * (2 * (keys[:, None] >> np.arange(digits) & 1) - 1)
-    k[..., :digits] = code
     mask = case.mask()
     first, visible = mask.argmax(axis=-1), mask.sum(axis=-1)
     # the line of keys that ends at the last one of the last row that sees any
@@ -261,7 +261,9 @@ def _needle(case: Drawn, rng: np.random.Generator) -> Arrays:
     ends = np.take_along_axis(first + visible, row, axis=-1) - 1 - row
     line = rows + ends - case.seqlen_q * (case.seed % needles(case))
     at = np.clip(line, first, np.maximum(first + visible - 1, first))
+    k[..., :digits] = code
     q[..., :digits] = math.copysign(1.0, case.scale) * code[at]
+    q, k = (x * (1 + rng.standard_normal(x.shape) / 16) for x in (q, k))
     return q, k, v
 
 

@@ -37,7 +37,7 @@ from workbench.judge.explain.explanation import Explanation
 from workbench.judge.headline import headline
 from workbench.judge.judgeable import readable, table, unjudgeable
 from workbench.judge.selection import Selection
-from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, StageDiff
 from workbench.judge.unseen import unseen
 from workbench.judge.usual_rules import Rule
 from workbench.judge.widened import Widened, widened
@@ -66,6 +66,13 @@ class Diff:
     def verdict(self) -> str:
         """The worst verdict of a stage; untestable where nothing was judged."""
         return max((stage.verdict for stage in self.stages), key=SEVERITY.index, default="untestable")
+
+    @property
+    def doubt(self) -> str:
+        """Of a suspicious or biased run: evidence where that of one stage is, else assumption; empty of others."""
+        if self.verdict not in ("suspicious", "biased"):
+            return ""
+        return EVIDENCE if any(stage.doubt == EVIDENCE for stage in self.stages) else ASSUMPTION
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -338,7 +345,8 @@ def _with_evidence(trace: Trace, judged: list[StageDiff], second: Callable[[], T
         else:
             why, verdict = "but not on other inputs", "suspicious"
         reason = "; ".join(filter(None, (stage.reason, f"{excess.words}, {why}")))
-        return replace(stage, verdict=max(verdict, stage.verdict, key=SEVERITY.index), reason=reason)
+        verdict = max(verdict, stage.verdict, key=SEVERITY.index)
+        return replace(stage, verdict=verdict, doubt="" if verdict == "bug" else EVIDENCE, reason=reason)
 
     return [with_excess(stage) for stage in judged]
 
@@ -346,7 +354,9 @@ def _with_evidence(trace: Trace, judged: list[StageDiff], second: Callable[[], T
 def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
     """The stage with what the test of bias says of it; one that leans on some inputs alone keeps its verdict."""
     reason = f"{stage.reason}; {note}" if stage.reason else note
-    return replace(stage, verdict=stage.verdict if verdict == "rounding" else verdict, reason=reason)
+    if verdict == "rounding":
+        return replace(stage, reason=reason)
+    return replace(stage, verdict=verdict, doubt=EVIDENCE if verdict == "biased" else "", reason=reason)
 
 
 def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
@@ -356,8 +366,10 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
     decisive = isolated or propagated
     assert decisive is not None
     verdict, reason = _verdict(decisive.summary)
+    doubt = EVIDENCE if verdict == "suspicious" else ""
     if name in BY_COARSEST and trace.case.codes is None and verdict in RIGHT_VERDICTS:
-        verdict, reason = "suspicious", "within what the coarsest 8-bit format loses; nobody told the format (--codes)"
+        verdict, doubt = "suspicious", ASSUMPTION
+        reason = "within what the coarsest 8-bit format loses; nobody told the format (--codes)"
     return StageDiff(
         name,
         ALGORITHMS[trace.algorithm][name].axes,
@@ -366,6 +378,7 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         propagated=propagated,
         judged_from=nearest_dumped(steps, name, dumped) if between else (),
         upstream=tuple(stage for stage in between if stage not in trace.sparse),
+        doubt=doubt,
         reason=reason,
         dumped=trace.stages[name],
         first=first_of(trace, ALGORITHMS[trace.algorithm][name]),

@@ -16,12 +16,14 @@ import numpy as np
 
 from workbench.case.assumptions import Choice, alternatives, usual, weaker
 from workbench.case.contract import Contract
+from workbench.case.presets import PRESETS, fields_of
 from workbench.floats import to_float64
 from workbench.judge.control import at_rows, sampled
 from workbench.judge.elements import UNJUDGED, WRONG, Compared, Summary
 from workbench.judge.evidence import DOUBTFUL, ROWS, excesses
+from workbench.judge.factor import Factor, factor
 from workbench.judge.judgeable import unjudgeable
-from workbench.judge.stage import RIGHT_VERDICTS, IfDeclared, StageDiff
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, IfDeclared, StageDiff
 from workbench.judge.units import SCORE_UNITS
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace, check_stages
@@ -78,10 +80,18 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         summaries = compare(replace(trace, contract=choice.contract), [stage.name for stage in wrong])
         return {name for name, summary in summaries.items() if _fails(summary)}
 
+    @cache
+    def beyond_casts() -> Factor | None:
+        return factor(trace)
+
     def with_doubt(stage: StageDiff) -> StageDiff:
         if stage.name in doubts:
             reason = f"{_deciding(explained[stage.name], promise)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
-            return replace(stage, verdict="suspicious", reason=reason)
+            off = beyond_casts() if stage.name == "out" else None
+            known = bool(explained[stage.name]) or _of_a_library(trace, stage)
+            doubt = EVIDENCE if off is not None or not known else ASSUMPTION
+            reason = f"{off.words}; {reason}" if off is not None else reason
+            return replace(stage, verdict="suspicious", doubt=doubt, reason=reason)
         found = forgiving.get(stage.name, {})
         narrow = [choice for choice in found if choice.field in FORGIVEN or choice == unit]
         if narrow and stage.name not in wrong_under(narrow[0]):
@@ -89,7 +99,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
             reason = (
                 f"right only of a kernel with {narrow[0]}; of any other a bug, {_beyond(stage.decisive.summary)}: {SAY}"
             )
-            return replace(stage, verdict="suspicious", reason=reason)
+            return replace(stage, verdict="suspicious", doubt=ASSUMPTION, reason=reason)
         if not found:
             return stage
         return replace(stage, if_declared=_hint(found))
@@ -174,6 +184,17 @@ def _right_under(trace: Trace, stages: Sequence[StageDiff], contract: Contract) 
     inside = [stage.name for stage in stages if stage.name in right and stage.verdict in RIGHT_VERDICTS]
     wrong = excesses(other, inside, DOUBTFUL)
     return {name: says for name, says in right.items() if name not in wrong}
+
+
+def _of_a_library(trace: Trace, stage: StageDiff) -> bool:
+    """Whether a stage is right of a kernel of one of PRESETS, as far as nobody declared anything else."""
+    base, assumed = usual(trace.contract), trace.contract.assumed
+    for preset in PRESETS.values():
+        fields = {name: x for name, x in fields_of(preset, trace.case).items() if name in assumed}
+        contract = replace(base, **fields)
+        if _fits(trace, [stage.name], contract) and stage.name in _right_under(trace, [stage], contract):
+            return True
+    return False
 
 
 def _worst_query(stage: StageDiff) -> int | None:

@@ -12,12 +12,23 @@ if TYPE_CHECKING:
     from workbench.judge.diff import Diff
 
 #: the mildest verdict that is to fail -> verdicts that fail besides those that always do
-FAIL_ON: Mapping[str, tuple[str, ...]] = {"bug": (), "biased": ("biased",), "suspicious": ("biased", "suspicious")}
+FAIL_ON: Mapping[str, tuple[str, ...]] = {
+    "bug": (),
+    "biased": ("biased",),
+    "evidence": ("biased", "evidence"),
+    "suspicious": ("biased", "evidence", "suspicious"),
+}
 
 
 def outcome(judged: "Diff") -> str:
     """The verdict, or "gate", where a gate failed, which stands above it."""
     return "gate" if judged.trace.gates else judged.verdict
+
+
+def tested(judged: "Diff") -> str:
+    """The outcome as tests have it: "evidence" of what is suspicious by it, and not by an assumption."""
+    found = outcome(judged)
+    return "evidence" if found == "suspicious" and judged.doubt == "evidence" else found
 
 
 def failing(fail_on: str = "bug") -> frozenset[str]:

@@ -14,6 +14,8 @@ from workbench.shown import shown_by
 
 #: verdicts of a stage of which there is nothing to say
 RIGHT_VERDICTS = ("exact", "rounding")
+#: what makes a stage doubtful: `StageDiff.doubt`
+EVIDENCE, ASSUMPTION = "evidence", "assumption"
 #: verdicts of a stage that is wrong on its own inputs
 ORIGIN_VERDICTS = ("missing", "bug")
 
@@ -54,6 +56,9 @@ class StageDiff:
     judged_from: tuple[str, ...] = ()  #: nearest dumped ancestors, where a direct input was not dumped
     upstream: tuple[str, ...] = ()  #: stages that nobody saw, where the verdict covers them too
     behind: tuple[str, ...] = ()  #: wrong stages upstream, of a stage that was judged end to end
+    #: of a suspicious or biased stage: evidence, which the arithmetic of no known kernel explains; or assumption, which
+    #: a choice that nobody declared does
+    doubt: str = ""
     reason: str = ""  #: why the stage is missing, untestable or not judged
     if_declared: IfDeclared | None = None  #: of a wrong stage that another contract allows
     #: as the kernel gave it; None where it did not

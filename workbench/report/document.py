@@ -38,6 +38,7 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "put_in": list(trace.put_in),
         "contract": number(trace.contract.as_dict()),
         "verdict": diff.verdict,
+        "doubt": diff.doubt or None,
         "origin": diff.origin,
         "origins": list(diff.origins),
         "victims": list(diff.victims),
@@ -95,6 +96,7 @@ def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
     return {
         "name": stage.name,
         "verdict": stage.verdict,
+        "doubt": stage.doubt or None,
         "role": stage.role,
         "reason": "; ".join(filter(None, reasons)),
         "judged_from": list(stage.judged_from),

@@ -13,7 +13,7 @@ from workbench.lazy import attribute
 if TYPE_CHECKING:
     from workbench.explore.strategies import awkward_values, cases, tensors
     from workbench.testing.arrays import assert_attention_close
-    from workbench.testing.attention import AttentionError, assert_attention
+    from workbench.testing.attention import AttentionError, AttentionWarning, assert_attention
     from workbench.testing.profiles import PROFILES
 
 #: public name -> where it is; imported when first used, since every run of pytest imports this package
@@ -21,6 +21,7 @@ _HOMES = {
     "assert_attention": "testing.attention.assert_attention",
     "assert_attention_close": "testing.arrays.assert_attention_close",
     "AttentionError": "testing.attention.AttentionError",
+    "AttentionWarning": "testing.attention.AttentionWarning",
     "cases": "explore.strategies.cases",
     "tensors": "explore.strategies.tensors",
     "awkward_values": "explore.strategies.awkward_values",
@@ -29,6 +30,7 @@ _HOMES = {
 __all__ = [
     "PROFILES",
     "AttentionError",
+    "AttentionWarning",
     "assert_attention",
     "assert_attention_close",
     "awkward_values",

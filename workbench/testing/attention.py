@@ -3,6 +3,7 @@
 import math
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -15,13 +16,19 @@ from workbench.explore.lost_keys import on_telling_cases
 from workbench.foreign.run import run
 from workbench.foreign.target import target_of
 from workbench.judge.diff import Diff, diff
-from workbench.judge.fails import failing, outcome
+from workbench.judge.fails import failing, outcome, tested
 from workbench.judge.table import run_row
 from workbench.report.command import diff_command
-from workbench.testing.message import of_run
+from workbench.testing.message import in_a_line, of_run
 from workbench.testing.repeat import name_of, python_line
 from workbench.testing.settings import current
 from workbench.trace.trace import Trace
+
+
+class AttentionWarning(UserWarning):
+    """A judgement that passes, and is suspicious by what nobody declared of the kernel."""
+
+    __module__ = "workbench.testing"
 
 
 class AttentionError(AssertionError):
@@ -80,7 +87,7 @@ def assert_attention(
     held(judged, fails, partial(text, judged, case))
     # hypothesis draws them among its cases
     for other in on_telling_cases(judged) if shrinks else ():
-        if outcome(other) in fails:
+        if tested(other) in fails:
             raise _error_at(other.origin)(other, partial(text, other, other.trace.case_run))
     return judged
 
@@ -95,8 +102,10 @@ def held(judged: Diff, fails: frozenset[str], text: Callable[[], str]) -> Diff:
         _target(over, judged.trace.target)
     if outcome(judged) == "untestable" and in_hypothesis():
         sys.modules["hypothesis"].reject()
-    if outcome(judged) in fails:
+    if tested(judged) in fails:
         raise _error_at(judged.origin)(judged, text)
+    if judged.doubt:
+        warnings.warn(in_a_line(judged), AttentionWarning, stacklevel=3)
     return judged
 
 

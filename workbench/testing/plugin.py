@@ -30,7 +30,7 @@ OPTIONS = {
     "report": _Option("DIR", "Leave the pictures and the trace of each failure in DIR/<test>/"),
     "backend": _Option("BACKEND", "Where kernels of the workbench run [auto]", ("auto", "emulator", "cuda")),
     "shrink_seconds": _Option("SECONDS", "For the smallest case of each failure; 0: it is not searched [10]"),
-    "fail_on": _Option("VERDICT", "Mildest verdict that fails [bug]", tuple(FAIL_ON)),
+    "fail_on": _Option("VERDICT", "Mildest verdict that fails [evidence]", tuple(FAIL_ON)),
     "profile": _Option("NAME", "Settings of hypothesis: workbench.testing.PROFILES [its own]", tuple(PROFILES)),
 }
 #: keywords of the marker, those of a test alone
@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Settings of this run; UsageError for a value that an option does not take."""
-    words = "attention(fail_on='bug', backend='auto'): settings of a test's checks of attention kernels"
+    words = "attention(fail_on='evidence', backend='auto'): settings of a test's checks of attention kernels"
     config.addinivalue_line("markers", words)
     said = {name: value for name in OPTIONS if (value := _said(config, name))}
     for name, value in said.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class Settings:
     """What an assertion does where its call does not say."""
 
-    fail_on: str = "bug"  #: the mildest verdict that fails, of `judge.fails.FAIL_ON`
+    fail_on: str = "evidence"  #: the mildest verdict that fails, of `judge.fails.FAIL_ON`
     backend: str | None = None  #: of kernels of ours; None: the one of `workbench.run`
     shrink_seconds: float = 10.0  #: for the search for the smallest failing case; 0: there is none
     node: str = ""  #: pytest's id of the test that runs; empty outside of pytest
