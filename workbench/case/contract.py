@@ -222,7 +222,16 @@ def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
 #: field -> what is meant where nobody says it
 _USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(Contract)}
 #: fields that came after the first traces of this schema, which mean what is usual
-_LATER = ("tanh", "tensor_core", "input_rounding", "sinks", "lse_includes_sink", "score_mod_ulps", "row_sum_lanes", "scale_in")
+_LATER = (
+    "tanh",
+    "tensor_core",
+    "input_rounding",
+    "sinks",
+    "lse_includes_sink",
+    "score_mod_ulps",
+    "row_sum_lanes",
+    "scale_in",
+)
 #: field that says how a function is computed -> the number of the case that it is due to, and its relative errors
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
     one.name: one.metadata["function"] for one in fields(Contract) if one.metadata.get("function")

@@ -39,7 +39,7 @@ class Losses:
     operand: float  #: relative error of a float32 operand of a product
     terms_of_product: int  #: products that make up one
     scaled_q_dtype: str  #: to which q times scale is rounded
-    scaled_operands: float  #: relative error of a product of q and k of which the scale was multiplied into one, or both
+    scaled_operands: float  #: relative error of a product of operands into which the scale was multiplied
     products: float  #: relative error of a product that does not fit into float32, and of the scale
     units: float  #: relative error of a change of units: of a product with a factor that is rounded; 0 of natural ones
     argument: float  #: relative error of the argument of exp
