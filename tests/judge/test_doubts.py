@@ -8,6 +8,8 @@ import pytest
 
 from tests.stored import stored
 from workbench import Case, diff, run
+from workbench.case.assumptions import LIBRARIES, weaker
+from workbench.case.contract import of_foreign
 
 CASE = Case(seqlen_q=64, seqlen_k=256, head_dim=32, dtype="bfloat16", heads=2)
 
@@ -30,7 +32,7 @@ def kernel(**change: Any) -> Any:
         probs = np.exp2(
             np.maximum((scores - top) * np.float32(np.log2(np.e)), np.float32(change.get("floor", -np.inf)))
         )
-        total = probs.sum(axis=-1, keepdims=True)
+        total = probs.sum(axis=-1, keepdims=True) * np.float32(change.get("total", 1))
         out = probs.astype(change.get("probs", dtype)).astype(np.float32) @ v / total
         stages = {"scores": scores, "row_max": top, "probs": probs} if change.get("dumps") else {}
         said = {key: change[key] for key in ("contract",) if key in change}
@@ -55,6 +57,49 @@ def test_a_fault_that_the_weakest_contract_covers_is_not_green(change: dict[str,
     for name in ("scores_dtype=", "probs_dtype="):
         if judged["out"].verdict == "suspicious" and name in judged["out"].reason:
             assert judged["out"].reason.startswith("right only of a kernel with ")
+
+
+@pytest.mark.parametrize("change", [{"scale": 1.005}, {"total": 1.01}])
+def test_what_no_known_library_does_is_a_bug_and_names_what_would_explain_it(change: dict[str, Any]) -> None:
+    """Scores in bfloat16 that are cut off may be off by as much, but eager attention rounds them to nearest."""
+    judged = diff(run(kernel(**change), CASE))
+    assert judged.verdict == "bug" and "lse" in judged.origins
+    reason = judged["lse"].reason
+    assert "of a usual kernel a bug, " in reason and "it would be explained by " in reason
+    assert reason.endswith(
+        "but no known library explains all that is unusual here: if it is so, declare it in the contract"
+    )
+
+
+def test_known_libraries_are_told_with_their_source() -> None:
+    open_fields = {*weaker(of_foreign({}, CASE))}
+    for library in LIBRARIES:
+        assert "(" in library.source and {*library.fields} <= open_fields, library
+
+
+@pytest.mark.parametrize(
+    ("maximum", "verdict"), [("late", "suspicious"), ("of the tile", "bug"), ("of the first tile", "bug")]
+)
+def test_a_maximum_that_no_library_has_is_a_bug(maximum: str, verdict: str) -> None:
+    """out and lse are right by any; FlashAttention-4 raises it late, and none lets it fall, or leaves it far behind."""
+
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+        tiles = scores.reshape(*scores.shape[:-1], -1, 32).max(axis=-1)
+        running = np.maximum.accumulate(tiles, axis=-1)
+        late = running.copy()
+        for t in range(1, late.shape[-1]):
+            late[..., t] = np.where(running[..., t] - late[..., t - 1] > 5, running[..., t], late[..., t - 1])
+        first = np.broadcast_to(tiles[..., :1], tiles.shape).copy()
+        row_max = {"late": late, "of the tile": tiles, "of the first tile": first}[maximum]
+        top = running[..., -1:]
+        probs = np.exp(scores - top)
+        total = probs.sum(axis=-1, keepdims=True)
+        said = {"block_k": 32}
+        return {"row_max": row_max, "out": probs @ v / total, "lse": (top + np.log(total))[..., 0], "contract": said}
+
+    judged = diff(run(attention, CASE.but(dtype="float32", input_std=3.0)))
+    assert judged["row_max"].verdict == judged.verdict == verdict and "row_max=any" in judged["row_max"].reason
 
 
 def test_the_choice_that_decides_is_named_with_the_verdict_without_it() -> None:

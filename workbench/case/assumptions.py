@@ -43,6 +43,46 @@ POLYNOMIAL_ULPS = 2000.0
 QUADRATIC_ULPS = 40000.0
 
 
+class Library(NamedTuple):
+    """What known libraries do that a usual kernel does not, all of it at once: it excuses what is not usual."""
+
+    fields: tuple[str, ...]  #: that have the weakest choice
+    source: str  #: library and file
+    dtypes: tuple[str, ...] = ("float16", "bfloat16")  #: of q, k and v
+
+
+#: what excuses: what no known library does is a bug of a kernel that does not declare it. Every one of them may be run
+#: on Volta's tensor cores, scale q and k, and give exp a difference that was rounded
+LIBRARIES = (
+    Library((), "FlashAttention-2 (csrc/flash_attn/src/softmax.h)", ("float32", "float16", "bfloat16")),
+    Library(
+        ("scores_dtype", "probs_normalised"),
+        "Hugging Face transformers, eager_attention_forward (models/llama/modeling_llama.py)",
+    ),
+    Library(
+        ("probs_normalised", "normalisation"),
+        "PyTorch, _scaled_dot_product_attention_math (aten/src/ATen/native/transformers/attention.cpp)",
+        ("float32", "float16", "bfloat16"),
+    ),
+    Library(
+        ("row_sum_of_cast", "normalisation"),
+        "FlashInfer, m16k16_rowsum (include/flashinfer/mma.cuh) and merge_state (attention/cascade.cuh)",
+        ("float32", "float16", "bfloat16"),
+    ),
+    Library(
+        ("partials_dtype", "normalisation"),
+        "vLLM, paged_attention_v2 (csrc/attention/paged_attention_v2.cu), whose partial results have the dtype of out",
+    ),
+    Library(
+        ("probs_rounding", "partials_rounding", "out_rounding"),
+        "Composable Kernel, bfloat16 cut off (ck_tile/core/numeric/bfloat16.hpp, CK_TILE_FLOAT_TO_BFLOAT16_DEFAULT)",
+        ("bfloat16",),
+    ),
+)
+#: fields with the weakest choice in every one of them
+_ANYWHERE = ("scale_in", "exp_argument", "mma_block", "mma_extra_bits")
+
+
 class Choice(NamedTuple):
     """One field of a contract, chosen."""
 
@@ -68,6 +108,19 @@ def weaker(promise: Contract) -> list[str]:
     """The fields that nobody declared and in which the contract is not the `usual` one."""
     base = usual(promise)
     return [name for name in promise.assumed if getattr(promise, name) != getattr(base, name)]
+
+
+def of_libraries(promise: Contract) -> Iterator[Contract]:
+    """What a kernel promises that is one of LIBRARIES where nobody declared otherwise: casts of scores, which the
+    weakest contract lets cut off, round to nearest there.
+    """
+    base = usual(promise)
+    for library in LIBRARIES:
+        if _storage(promise) in library.dtypes:
+            open_fields = [name for name in (*_ANYWHERE, *library.fields) if name in promise.assumed]
+            assumed = tuple(name for name in promise.assumed if name != "scores_dtype")
+            weak = {name: getattr(promise, name) for name in open_fields}
+            yield replace(base, assumed=assumed, **weak)
 
 
 def alternatives(promise: Contract) -> Iterator[Choice]:

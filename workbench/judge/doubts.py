@@ -2,9 +2,10 @@
 another choice would make right.
 
 The weakest choice for everything that a kernel does not say hides bugs. What is right under it is held against the
-usual contract of a flash kernel, too: if it is wrong there, it is `suspicious`, and the single choice that decides is
-named. What is wrong stays so, with the choices that would explain it; forgiven are a lower end of exp's argument, which
-reaches no farther than 2^-127, and units of dumps in which the whole run is right.
+usual contract of a flash kernel, too. What is wrong there is `suspicious` if a known library does as much
+(`assumptions.LIBRARIES`), and the single choice that decides is named; what no known library does is a bug. What is
+wrong stays so, with the choices that would explain it; forgiven are a lower end of exp's argument, which reaches no farther
+than 2^-127, and units of dumps in which the whole run is right.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.case.assumptions import Choice, alternatives, usual, weaker
+from workbench.case.assumptions import Choice, alternatives, of_libraries, usual, weaker
 from workbench.case.contract import Contract
 from workbench.case.presets import PRESETS, fields_of
 from workbench.floats import to_float64
@@ -38,6 +39,9 @@ UNITS = (
     *("lse_includes_sink", "sinks", "base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles"),
     *("partials", "partial_stats", "normalisation"),
 )
+#: how far a running maximum lags behind, at most, in natural units: FlashAttention-4 leaves it until exp would be 2^8
+#: (flash_attn/cute/softmax.py, rescale_threshold)
+LAG = 8 * float(np.log(2))
 #: of these what lse holds
 OF_LSE = ("lse_includes_sink",)
 SAY, IF_SO = "declare in the contract what it does", "if it is so, declare it in the contract"
@@ -84,11 +88,17 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
     def beyond_casts() -> Factor | None:
         return factor(trace)
 
+    by_budget = [name for name, doubt in doubts.items() if not doubt.by_size]
+    excused = not by_budget or _of_a_library(trace, names, by_budget, compare)
+
     def with_doubt(stage: StageDiff) -> StageDiff:
+        if stage.name in by_budget and not excused:
+            reason = f"of a usual kernel {doubts[stage.name].why}; {_explaining(explained[stage.name])}"
+            return replace(stage, verdict="bug", reason=reason)
         if stage.name in doubts:
             reason = f"{_deciding(explained[stage.name], promise)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
             off = beyond_casts() if stage.name == "out" else None
-            known = bool(explained[stage.name]) or _of_a_library(trace, stage)
+            known = bool(explained[stage.name]) or _of_a_preset(trace, stage)
             doubt = EVIDENCE if off is not None or not known else ASSUMPTION
             reason = f"{off.words}; {reason}" if off is not None else reason
             return replace(stage, verdict="suspicious", doubt=doubt, reason=reason)
@@ -105,6 +115,17 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         return replace(stage, if_declared=_hint(found))
 
     return [with_doubt(stage) for stage in judged]
+
+
+def _of_a_library(trace: Trace, names: Sequence[str], doubtful: Sequence[str], compare: Compare) -> bool:
+    """Whether one of the known libraries does what makes all the doubtful stages right, of the judged ones `names`."""
+    for contract in of_libraries(trace.contract):
+        if not _fits(trace, names, contract):
+            continue
+        found = compare(replace(trace, contract=contract), doubtful)
+        if not any(_fails(found[name]) for name in doubtful):
+            return True
+    return False
 
 
 def _as_seen(trace: Trace, choice: Choice) -> Choice:
@@ -140,12 +161,30 @@ def _unit(
         return any(_fails(alone[name]) for name in ends)
 
     for choice in common:
+        if choice.field == "row_max" and not _of_a_known_maximum(trace, judged):
+            continue
         if wrong_alone(choice.contract if choice.field in OF_LSE else trace.contract):
             continue
         summaries = compare(replace(trace, contract=choice.contract), names)
         if not any(_fails(summary) for summary in summaries.values()):
             return choice
     return None
+
+
+def _of_a_known_maximum(trace: Trace, judged: Sequence[StageDiff]) -> bool:
+    """Whether row_max, where it is no running maximum, may be one of a known library: it never falls from tile to tile,
+    and lags by LAG at most. Bounds of it from above are FlashDecoding++'s (arXiv 2311.01282).
+    """
+    found = next((stage.isolated for stage in judged if stage.name == "row_max"), None)
+    if found is None:
+        return True
+    x, contract, case = to_float64(found.actual), trace.contract, trace.case
+    unit = 1 / float(np.log(2)) if contract.base2 else 1.0 if contract.scores_scaled else 1 / abs(case.scale)
+    tiles = contract.tiling(case.seqlen_k).splits
+    with np.errstate(invalid="ignore"):
+        falls = any(np.any(np.diff(x[..., list(some)], axis=-1) < 0) for some in tiles if len(some) > 1)
+        lags = np.any(found.expected - x > LAG * unit * (1 + 2.0**-20))
+    return not falls and not lags
 
 
 def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> dict[str, Doubt]:
@@ -186,7 +225,7 @@ def _right_under(trace: Trace, stages: Sequence[StageDiff], contract: Contract) 
     return {name: says for name, says in right.items() if name not in wrong}
 
 
-def _of_a_library(trace: Trace, stage: StageDiff) -> bool:
+def _of_a_preset(trace: Trace, stage: StageDiff) -> bool:
     """Whether a stage is right of a kernel of one of PRESETS, as far as nobody declared anything else."""
     base, assumed = usual(trace.contract), trace.contract.assumed
     for preset in PRESETS.values():
@@ -232,6 +271,12 @@ def _deciding(choices: Explaining, promise: Contract) -> str:
         return f"right only of a kernel with {_either(choices)}"
     several = (str(Choice(name, promise)) for name in weaker(promise))
     return f"right only of a kernel with several of {', '.join(several)}"
+
+
+def _explaining(choices: Explaining) -> str:
+    """What would make a stage right that is right in no known library."""
+    found = f"explained by {_either(choices)}" if choices else "explained by several choices together"
+    return f"it would be {found}, but no known library explains all that is unusual here: {IF_SO}"
 
 
 def _hint(choices: Explaining) -> IfDeclared:
