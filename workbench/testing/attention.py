@@ -16,7 +16,7 @@ from workbench.explore.lost_keys import on_telling_cases
 from workbench.foreign.run import run
 from workbench.foreign.target import target_of
 from workbench.judge.diff import Diff, diff
-from workbench.judge.fails import failing, outcome, tested
+from workbench.judge.fails import failing, outcome, classed
 from workbench.judge.table import run_row
 from workbench.report.command import diff_command
 from workbench.testing.message import in_a_line, of_run
@@ -87,7 +87,7 @@ def assert_attention(
     held(judged, fails, partial(text, judged, case))
     # hypothesis draws them among its cases
     for other in on_telling_cases(judged) if shrinks else ():
-        if tested(other) in fails:
+        if classed(other) in fails:
             raise _error_at(other.origin)(other, partial(text, other, other.trace.case_run))
     return judged
 
@@ -102,7 +102,7 @@ def held(judged: Diff, fails: frozenset[str], text: Callable[[], str]) -> Diff:
         _target(over, judged.trace.target)
     if outcome(judged) == "untestable" and in_hypothesis():
         sys.modules["hypothesis"].reject()
-    if tested(judged) in fails:
+    if classed(judged) in fails:
         raise _error_at(judged.origin)(judged, text)
     if judged.doubt:
         warnings.warn(in_a_line(judged), AttentionWarning, stacklevel=3)
