@@ -7,7 +7,7 @@ import pytest
 
 from workbench import Case, Refusal, diff, run
 from workbench.judge.diff import SEVERITY
-from workbench.judge.fails import FAIL_ON, failing, outcome, classed
+from workbench.judge.fails import FAIL_ON, classed, failing, outcome
 
 
 def mean(q, k, v, *, scale, causal):

@@ -33,7 +33,7 @@ from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
 from workbench.cli.watch import watch
-from workbench.judge.fails import FAIL_ON, failing, classed
+from workbench.judge.fails import FAIL_ON, classed, failing
 
 if TYPE_CHECKING:
     from workbench.judge.diff import Diff

@@ -13,7 +13,7 @@ from workbench.case.inputs import normalised
 from workbench.case.options import Options
 from workbench.foreign.call import run_foreign
 from workbench.judge.diff import Diff, diff
-from workbench.judge.fails import failing, classed
+from workbench.judge.fails import classed, failing
 from workbench.refusal import Refusal
 from workbench.testing.attention import held
 from workbench.testing.message import in_a_line
