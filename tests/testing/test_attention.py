@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.control import current_build_context
 
 from workbench import Case, Diff, Refusal
-from workbench.testing import AttentionError, assert_attention
+from workbench.testing import AttentionError, AttentionWarning, assert_attention, assert_attention_close
 from workbench.testing import attention as checks
 from workbench.testing.settings import Settings, current
 
@@ -80,18 +80,36 @@ def test_a_bug_fails_with_its_judgement():
     ("fail_on", "fails"), [(None, False), ("bug", False), ("biased", False), ("suspicious", True)], ids=str
 )
 def test_what_is_suspicious_fails_where_that_is_asked_for(fail_on, fails):
-    assert assert_attention(slightly_off, CASE).verdict == "suspicious"
     if fails:
         assert str(failure(slightly_off, CASE, fail_on=fail_on)).startswith("suspicious in out, ")
-    else:
-        assert_attention(slightly_off, CASE, fail_on=fail_on)
+        return
+    with pytest.warns(AttentionWarning, match="^suspicious in out, .*right only of a kernel with "):
+        judged = assert_attention(slightly_off, CASE, fail_on=fail_on)
+    assert (judged.verdict, judged.doubt, judged["out"].doubt) == ("suspicious", "assumption", "assumption")
+
+
+@pytest.mark.parametrize("factor", [0.98, 1.02])
+def test_a_factor_of_out_is_evidence_and_fails_though_within_the_budget(factor):
+    """Of a kernel in bfloat16 that tells nothing the budget is 2% of out and more."""
+    case = Case(seqlen_q=16, seqlen_k=128, dtype="bfloat16")
+    out = attention(*case.inputs(), scale=case.scale, causal=False)[0]
+    arrays = [out.astype(case.inputs()[0].dtype), *case.inputs()]
+    assert assert_attention_close(*arrays).doubt == ""
+    arrays[0] = (out * factor).astype(arrays[0].dtype)
+    with pytest.raises(AttentionError, match=r"out is (0\.98|0\.979\d|1\.02) times what it should be") as raised:
+        assert_attention_close(*arrays)
+    judged = raised.value.diff
+    assert (judged.verdict, judged.doubt) == ("suspicious", "evidence") and judged["out"].worst(1)[0].over_budget < 1
+    with pytest.warns(AttentionWarning):
+        assert_attention_close(*arrays, fail_on="bug")
 
 
 def test_settings_say_what_the_call_does_not():
     token = current.set(Settings(fail_on="suspicious", shrink_seconds=0.0))
     try:
         failure(slightly_off, CASE)
-        assert_attention(slightly_off, CASE, fail_on="bug")
+        with pytest.warns(AttentionWarning):
+            assert_attention(slightly_off, CASE, fail_on="bug")
     finally:
         current.reset(token)
 

@@ -74,7 +74,7 @@ WORDS: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
     "device": _one_of("cpu", "cuda"),
     "contract": _contract,
     "layout": _one_of("bhsd", "bshd", "strided"),
-    "fail_on": _one_of("bug", "biased", "suspicious"),
+    "fail_on": _one_of("bug", "biased", "evidence", "suspicious"),
 }
 #: parameters whose value may be a file as well
 FILES = ("target", "against", "inputs", "values", "calibration", "against_trace")

@@ -33,7 +33,7 @@ from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
 from workbench.cli.watch import watch
-from workbench.judge.fails import FAIL_ON, failing, outcome
+from workbench.judge.fails import FAIL_ON, classed, failing
 
 if TYPE_CHECKING:
     from workbench.judge.diff import Diff
@@ -120,7 +120,7 @@ for command in (
     "--fail-on",
     default="bug",
     shell_complete=complete,
-    help="Mildest verdict that exits with 1: bug, biased or suspicious [bug]",
+    help="Mildest verdict that exits with 1: bug, biased, evidence or suspicious [bug]",
 )
 @json_option
 @click.option("-v", "--verbose", is_flag=True, help="Print all that was looked at: budgets, other rules, assumptions")
@@ -168,7 +168,7 @@ def diff(
     with shown():
         if second:
             pairs = list(cli_against.judged(target, second, options))
-            verdicts = [verdict for pair in pairs for verdict in (pair.verdict, outcome(pair.a))]
+            verdicts = [verdict for pair in pairs for verdict in (pair.verdict, classed(pair.a))]
             for i, pair in enumerate(pairs):
                 for side, judged in (("a", pair.a), ("b", pair.b)):
                     if out is not None:
@@ -187,7 +187,7 @@ def diff(
                 if html is not None:
                     kept.append(_kept(judged, alone=len(calls) == 1))
                 printed.append(_printed(judged, alone=len(calls) == 1, as_json=as_json))
-                verdicts.append(outcome(judged))
+                verdicts.append(classed(judged))
             if html is not None:
                 _write_page(kept, html)
         # what a report computes shows its progress too

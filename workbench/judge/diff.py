@@ -366,7 +366,8 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
     decisive = isolated or propagated
     assert decisive is not None
     verdict, reason = _verdict(decisive.summary)
-    doubt = EVIDENCE if verdict == "suspicious" else ""
+    # before the ends a few elements of a right kernel are beyond it, too: scores with a mask of -30000 added in float16
+    doubt = (EVIDENCE if name in ("out", "lse") else ASSUMPTION) if verdict == "suspicious" else ""
     if name in BY_COARSEST and trace.case.codes is None and verdict in RIGHT_VERDICTS:
         verdict, doubt = "suspicious", ASSUMPTION
         reason = "within what the coarsest 8-bit format loses; nobody told the format (--codes)"

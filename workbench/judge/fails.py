@@ -25,8 +25,8 @@ def outcome(judged: "Diff") -> str:
     return "gate" if judged.trace.gates else judged.verdict
 
 
-def tested(judged: "Diff") -> str:
-    """The outcome as tests have it: "evidence" of what is suspicious by it, and not by an assumption."""
+def classed(judged: "Diff") -> str:
+    """The outcome; "evidence" of what is suspicious by that, and not by an assumption."""
     found = outcome(judged)
     return "evidence" if found == "suspicious" and judged.doubt == "evidence" else found
 

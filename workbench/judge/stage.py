@@ -56,7 +56,7 @@ class StageDiff:
     judged_from: tuple[str, ...] = ()  #: nearest dumped ancestors, where a direct input was not dumped
     upstream: tuple[str, ...] = ()  #: stages that nobody saw, where the verdict covers them too
     behind: tuple[str, ...] = ()  #: wrong stages upstream, of a stage that was judged end to end
-    #: of a suspicious or biased stage: evidence, which the arithmetic of no known kernel explains; or assumption, which
+    #: of a suspicious or biased stage: evidence, which the arithmetic of no known kernel explains, or assumption, which
     #: a choice that nobody declared does
     doubt: str = ""
     reason: str = ""  #: why the stage is missing, untestable or not judged

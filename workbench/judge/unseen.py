@@ -10,7 +10,7 @@ from workbench.floats import to_float64
 from workbench.judge.codes.decoding import attention_of
 from workbench.judge.control import at_rows, sampled
 from workbench.judge.elements import State
-from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
+from workbench.judge.stage import ORIGIN_VERDICTS, RIGHT_VERDICTS, StageDiff
 from workbench.trace.trace import Trace
 
 #: rows that are looked at
@@ -27,13 +27,13 @@ def from_ends(stages: Sequence[StageDiff]) -> bool:
 
 def unseen(trace: Trace, stages: Sequence[StageDiff]) -> float | None:
     """The share of a row's weight, a power of two, below which a key may be lost in every row and out stays within its
-    budget; None where something was found wrong, where more than out was given, and of inputs that are made to show it.
+    budget; None where something is not right, where more than out was given, and of inputs that are made to show it.
 
     A lost key of weight w moves out by w / (1 - w) |v - out|, v its own: no row shows it where the largest |v - out| of
     any key, times w, is below the budget of every dim.
     """
     own = attention_of(trace)
-    blind = from_ends(stages) and not any(stage.name == "lse" for stage in stages)
+    blind = [stage.name for stage in stages] == ["out"] and stages[0].verdict in RIGHT_VERDICTS
     if not blind or trace.case.distribution in TELLING or "v" not in own.inputs or own.box is not None:
         return None
     rows = sampled(own.case, ROWS)

@@ -13,7 +13,7 @@ from workbench.case.inputs import normalised
 from workbench.case.options import Options
 from workbench.foreign.call import run_foreign
 from workbench.judge.diff import Diff, diff
-from workbench.judge.fails import failing, tested
+from workbench.judge.fails import classed, failing
 from workbench.refusal import Refusal
 from workbench.testing.attention import held
 from workbench.testing.message import in_a_line
@@ -201,7 +201,7 @@ def _beside(given: Given, judged: Diff, fails: frozenset[str]) -> Iterator[str]:
 
 def _passes(given: Given, changes: Mapping[str, Any], fails: frozenset[str]) -> bool:
     try:
-        return tested(given.judged(**changes)) not in fails
+        return classed(given.judged(**changes)) not in fails
     except Refusal:  # a mask, say, that does not fit the other layout
         return False
 

@@ -16,7 +16,7 @@ from workbench.explore.lost_keys import on_telling_cases
 from workbench.foreign.run import run
 from workbench.foreign.target import target_of
 from workbench.judge.diff import Diff, diff
-from workbench.judge.fails import failing, outcome, tested
+from workbench.judge.fails import classed, failing, outcome
 from workbench.judge.table import run_row
 from workbench.report.command import diff_command
 from workbench.testing.message import in_a_line, of_run
@@ -55,9 +55,10 @@ def assert_attention(
     """The judgement of `kernel` on `case`, which passed.
 
     `kernel` and `options` are those of `workbench.run`. AttentionError where the verdict is bug or missing, nothing
-    could be judged, or a gate failed; `fail_on`: the mildest verdict that fails, bug, biased or suspicious. fail_on
-    and, of kernels of ours, backend are those of pytest's marker or option where they are not said here; where neither
-    says it, fail_on is bug.
+    could be judged, or a gate failed; `fail_on`: the mildest verdict that fails, bug, biased, evidence (suspicious by
+    what no known kernel's arithmetic explains) or suspicious. fail_on and, of kernels of ours, backend are those of
+    pytest's marker or option where they are not said here; where neither says it, fail_on is evidence. What passes
+    and is suspicious is an AttentionWarning.
 
     A kernel of which out and lse alone were given is run on the cases `telling`, too, in which the absence of any key
     shows, and fails where it fails there; not in a test of hypothesis, whose `cases` have these inputs among others.
@@ -87,7 +88,7 @@ def assert_attention(
     held(judged, fails, partial(text, judged, case))
     # hypothesis draws them among its cases
     for other in on_telling_cases(judged) if shrinks else ():
-        if tested(other) in fails:
+        if classed(other) in fails:
             raise _error_at(other.origin)(other, partial(text, other, other.trace.case_run))
     return judged
 
@@ -102,7 +103,7 @@ def held(judged: Diff, fails: frozenset[str], text: Callable[[], str]) -> Diff:
         _target(over, judged.trace.target)
     if outcome(judged) == "untestable" and in_hypothesis():
         sys.modules["hypothesis"].reject()
-    if tested(judged) in fails:
+    if classed(judged) in fails:
         raise _error_at(judged.origin)(judged, text)
     if judged.doubt:
         warnings.warn(in_a_line(judged), AttentionWarning, stacklevel=3)
