@@ -3,9 +3,9 @@ another choice would make right.
 
 The weakest choice for everything that a kernel does not say hides bugs. What is right under it is held against the
 usual contract of a flash kernel, too. What is wrong there is `suspicious` if a known library does as much
-(`assumptions.LIBRARIES`), and the single choice that decides is named; what no known library does is a bug. What is wrong
-stays so, with the choices that would explain it; forgiven are a lower end of exp's argument, which reaches no farther
-than 2^-127, and units of dumps in which the whole run is right.
+(`assumptions.LIBRARIES`), and the single choice that decides is named; what no known library does is a bug. What is
+wrong stays so, with the choices that would explain it; forgiven are a lower end of exp's argument, which reaches no
+farther than 2^-127, and units of dumps in which the whole run is right.
 """
 
 from collections.abc import Callable, Mapping, Sequence
