@@ -39,7 +39,10 @@ _OF_BUDGETS = frozenset(
     "accumulator_dtype",
     "out_dtype",
     "out_rounding",
+    "scale_in",
 }
+#: whose value is what counts, whether it was declared or not
+_BY_VALUE = frozenset(("partials", "partial_stats"))
 _READ_WHERE_DECLARED = frozenset(("probs_dtype", "probs_rounding", "partials_dtype", "partials_rounding"))
 
 
@@ -187,7 +190,7 @@ class Expectation:
     @cached_property
     def holds_nan(self) -> bool:
         """Whether q, k or v hold a NaN."""
-        return any(bool(array_namespace(x).isnan(x.sum())) for x in self.inputs.values())  # a sum keeps it
+        return any(bool(array_namespace(x).isnan(x).any()) for x in self.inputs.values())
 
     @cached_property
     def _without_nan(self) -> Problem:
@@ -221,7 +224,7 @@ class Expectation:
         # unknown is computed as if it were not
         if bool(before.row_sum_of_cast) == bool(contract.row_sum_of_cast):
             differing -= {"row_sum_of_cast"}
-        if not differing and {*before.assumed} ^ {*contract.assumed} <= _OF_BUDGETS:
+        if not differing and {*before.assumed} ^ {*contract.assumed} <= _OF_BUDGETS | _BY_VALUE:
             vars(other).update(inputs=self.inputs, given=self.given)
             if other.problem.cast_aware == self.problem.cast_aware:
                 vars(other).update(computed=self.computed)
