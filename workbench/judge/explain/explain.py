@@ -193,8 +193,8 @@ def _searched(
         at_most = max(until, time.thread_time() + MEASURING_S)
         factors = _sound(where, singles(scene, rest, at_most, [*measured(scene, rest, at_most)]))
         found = replace(found, tried=found.tried + factors.tried, fits=(*found.fits, *factors.fits))
-        by_factor, left = _cover(factors.fits, rest)
-        chosen = [*chosen, *by_factor]
+        by_factors, left = _cover(factors.fits, rest)
+        chosen = [*chosen, *by_factors]
     unknown_tiles = isinstance(scene, Scene) and scene.trace.contract.block_k is None
     if not left or alone or (unknown_tiles and not chosen):
         return chosen, found

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,9 +41,14 @@ def measured(scene: Scene, wrong: Mapping[str, np.ndarray], until: float) -> Ite
         yield fit.of(factor.value, f"{'scores are' if stage == 'scale' else f'{stage} is'} {factor.words}")
         if stage == "scale":
             value, root = factor.value * p.scale, math.sqrt(p.inputs["q"].shape[-1])
-            constant = altered("scale", lambda at, s, value=value: value)
+            constant = altered("scale", partial(_fixed, value))
             text = f"the scale is {value:.6g}, {value * root:.6g}/sqrt(head_dim), whatever was asked for"
             yield Hypothesis("measured.scale-constant", text, (constant,))
+
+
+def _fixed(value: float, at: Any, scale: float) -> float:
+    """A scale that is one number, whatever was asked for."""
+    return value
 
 
 class _Factor(NamedTuple):
