@@ -196,7 +196,10 @@ def test_a_kernel_that_raises_while_its_case_is_shrunk_does_not_hide_the_report(
         said = str(error)
     finally:
         current.reset(token)
-    assert said.count("lse is wrong; only out and lse were given") == 1 and "q=20" in said.split("smallest: ")[1].splitlines()[0]
+    assert (
+        said.count("lse is wrong; only out and lse were given") == 1
+        and "q=20" in said.split("smallest: ")[1].splitlines()[0]
+    )
 
 
 def test_the_text_is_made_once_and_when_it_is_asked_for(monkeypatch):
