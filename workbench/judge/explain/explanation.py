@@ -55,8 +55,9 @@ class Explanation:
         that of the stage, but of results that were judged from q, k and v alone, as what is wrong is made before them.
         """
         if causes:
-            named = [line for edited in causes[0].members[0].stages if (line := self._computed(edited)) is not None]
-            return named[0] if named else None
+            # of several stages that it changes its own comes first
+            edited = sorted(causes[0].members[0].stages, key=lambda name: name != self.stage.name)
+            return next((line for name in edited if (line := self._computed(name)) is not None), None)
         ends = self.stage.role == "origin" and self.stage.isolated is None and self.stage.name in ENDS
         return None if ends else self.line
 
