@@ -258,7 +258,7 @@ def test_untestable_exits_with_1() -> None:
             ["fp8", "--decode", "direct", "--probes", "out,lut_k"],
             "fp8 with decode=direct has no stage lut_k; got probes=out,lut_k",
         ),
-        (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, suspicious; got 'rounding'"),
+        (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, evidence, suspicious; got 'rounding'"),
         (["flash", "--layout", "bshd"], "layout are for foreign kernels; flash is one of ours"),
         (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
         (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no option but --where; got --seed"),

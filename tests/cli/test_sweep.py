@@ -34,27 +34,26 @@ def test_a_sweep_prints_its_groups_and_resumes(tmp_path: Path) -> None:
     target, out = kernel(tmp_path / "k", "base 2"), tmp_path / "s.sqlite"
     result = invoked("sweep", target, *WORDS, "--out", out)
     assert result.exit_code == 1, result.output
-    assert re.sub(r"\d+ (?=rounding|suspicious)", "N ", result.stdout).splitlines() == [
-        f"{target}: 6 cases: 4 bug, N rounding",
-        "",
-        "lse: 4 cases: lse is in base 2, not in base e",
-        "  too few cases to tell from chance: fails where seqlen % 4 != 0 (all 4 of these, none of 2 others; the cases do "
-        "not tell it from: seqlen % 2 != 0)",
+    printed = re.sub(r"\d+ (?=rounding|suspicious)", "N ", result.stdout).splitlines()
+    assert printed[0] == f"{target}: 24 cases: 16 bug, N rounding, 2 exact"  # two combs and a needle beside each
+    assert printed[2] == "lse: 16 cases: lse is in base 2, not in base e"
+    assert "fails where seqlen % 4 != 0 (all 16 of these, none of 8 others" in printed[3]
+    assert printed[-6:] == [
         "    seqlen: always 33, 39; never 36",
         "  smallest: Case(seqlen=33, head_dim=8)",
         f"  trace: {tmp_path}/s.traces/{load_sweep(out).groups[0].smallest.id}.safetensors",
         f"  repeat: workbench diff {target} --seqlen 33 --head-dim 8",
         "",
-        "4 of 6 cases fail, in 1 group",
+        "16 of 24 cases fail, in 1 group",
     ]
     assert "exists: --resume continues it" in refused("sweep", target, *WORDS, "--out", out)
     again = invoked("sweep", target, *WORDS, "--out", out, "--resume", "--json")
     document = json.loads(again.stdout)
     assert again.exit_code == 1 and document["schema"] == "workbench.sweep/1"
-    assert (document["cases"], document["rows"], document["failing"]) == (6, 6, 4)
+    assert (document["cases"], document["rows"], document["failing"]) == (24, 24, 16)
     (group,) = document["groups"]
-    assert (group["origin"], group["kind"], group["cases"]) == ("lse", "output.lse-base-N", 4)
-    assert group["smallest"]["case"]["seqlen_k"] == 33 and group["rule"]["failing"] == 4
+    assert (group["origin"], group["kind"], group["cases"]) == ("lse", "output.lse-base-N", 16)
+    assert group["smallest"]["case"]["seqlen_k"] == 33 and group["rule"]["failing"] == 16
     command = group["command"].split()[1:]
     assert json.loads(invoked(*command, "--json").stdout)["origin"] == "lse"
 

@@ -299,7 +299,7 @@ def swapped(x):
         ),
         (lambda a: a | {"mask": np.ones((6, 9), bool)}, r"mask must have shape \[2, 2, 6, 10\]"),
         (lambda a: a | {"contract": "exp_ulp=3"}, "exp_ulp"),
-        (lambda a: a | {"fail_on": "never"}, "fail_on is one of bug, biased, suspicious; got 'never'"),
+        (lambda a: a | {"fail_on": "never"}, "fail_on is one of bug, biased, evidence, suspicious; got 'never'"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_shapes(change, said):

@@ -203,7 +203,7 @@ def test_a_backend_is_said_like_a_verdict(pytester):
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("fail-on=rounding", "attention_fail_on is one of bug, biased, suspicious; got 'rounding'"),
+        ("fail-on=rounding", "attention_fail_on is one of bug, biased, evidence, suspicious; got 'rounding'"),
         ("backend=gpu", "attention_backend is one of auto, emulator, cuda; got 'gpu'"),
         ("shrink-seconds=-1", "attention_shrink_seconds is a number, 0 or more; got '-1'"),
         ("shrink-seconds=nan", "attention_shrink_seconds is a number, 0 or more; got 'nan'"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench.judge.bias import FEWEST_ROWS, Z, by_row
 from workbench.judge.control import at_rows, sampled
-from workbench.judge.elements import State
+from workbench.judge.elements import UNJUDGED
 from workbench.trace.trace import Trace
 
 #: what a cast that cuts off takes from a number on the average, half an ulp: of bfloat16, and of float16 and TF32
@@ -47,7 +47,7 @@ def factor(trace: Trace) -> Factor | None:
     found = dict(at_rows(trace, ["out"], sampled(trace.case))).get("out")
     if found is None:
         return None
-    seen = (found.state <= State.SUSPICIOUS) & np.isfinite(found.expected)
+    seen = ~np.isin(found.state, UNJUDGED) & np.isfinite(found.expected) & np.isfinite(found.actual)
     right, off = (by_row(np.where(seen, x, 0.0), "bhqd") for x in (found.expected, found.actual - found.expected))
     size, along = (right * right).sum(axis=1), (off * right).sum(axis=1)
     rows = int((size > 0).sum())
