@@ -75,6 +75,7 @@ def test_known_libraries_are_told_with_their_source() -> None:
     open_fields = {*weaker(of_foreign({}, CASE))}
     for library in LIBRARIES:
         assert "(" in library.source and {*library.fields} <= open_fields, library
+        assert {*library.others} <= {*of_foreign({}, CASE).assumed}, library
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,6 @@ def test_arithmetic_that_the_control_lacks_is_left_out() -> None:
     changes: list[dict[str, Any]] = [
         {"input_precision": "tf32"},
         {"accumulator_dtype": "float16"},
-        {"scaled_q_dtype": "float16"},
     ]
     for change in changes:
         narrow: Contract = replace(trace.contract, **change)

@@ -49,6 +49,7 @@ class Library(NamedTuple):
     fields: tuple[str, ...]  #: that have the weakest choice
     source: str  #: library and file
     dtypes: tuple[str, ...] = ("float16", "bfloat16")  #: of q, k and v
+    others: Mapping[str, str] = {}  #: fields that have another value; inputs: the dtype of q, k and v
 
 
 #: what excuses: what no known library does is a bug of a kernel that does not declare it. Every one of them may be run
@@ -77,6 +78,17 @@ LIBRARIES = (
         ("probs_rounding", "partials_rounding", "out_rounding"),
         "Composable Kernel, bfloat16 cut off (ck_tile/core/numeric/bfloat16.hpp, CK_TILE_FLOAT_TO_BFLOAT16_DEFAULT)",
         ("bfloat16",),
+    ),
+    Library(
+        (),
+        "llama.cpp, half2 sums of its vector kernels (ggml/src/ggml-cuda/fattn-vec-f16.cuh)",
+        ("float16",),
+        {"accumulator_dtype": "float16"},
+    ),
+    Library(
+        (),
+        "Fairseq, q times its scale in its own dtype (fairseq/modules/multihead_attention.py)",
+        others={"scaled_q_dtype": "inputs"},
     ),
 )
 #: fields with the weakest choice in every one of them
@@ -120,7 +132,9 @@ def of_libraries(promise: Contract) -> Iterator[Contract]:
             open_fields = [name for name in (*_ANYWHERE, *library.fields) if name in promise.assumed]
             assumed = tuple(name for name in promise.assumed if name != "scores_dtype")
             weak = {name: getattr(promise, name) for name in open_fields}
-            yield replace(base, assumed=assumed, **weak)
+            said = {name: _storage(promise) if x == "inputs" else x for name, x in library.others.items()}
+            others = {name: x for name, x in said.items() if name in promise.assumed}
+            yield replace(base, assumed=assumed, **weak, **others)
 
 
 def alternatives(promise: Contract) -> Iterator[Choice]:

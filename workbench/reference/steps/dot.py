@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import array_namespace
+from workbench.floats import array_namespace, round_to
 from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound
 from workbench.reference.losses import cast_bound
 from workbench.reference.stage import Bounded, Ref
@@ -26,8 +26,11 @@ class Dot:
         return abs(at(self.a)) @ abs(at(self.b)).swapaxes(-1, -2)
 
     def control(self, at: Any) -> np.ndarray:
-        """One product after the other, in the order of d."""
-        return at.cast_control(at.add_products(None, at(self.a), at(self.b).swapaxes(-1, -2)), "scores")
+        """One product after the other, in the order of d; of q that was rounded after its scaling."""
+        a, scale, dtype = at(self.a), at.p.scale, at.contract.scaled_q_dtype
+        if dtype != "float32" and scale:
+            a = (round_to(a * scale, dtype) / scale).astype(a.dtype)
+        return at.cast_control(at.add_products(None, a, at(self.b).swapaxes(-1, -2)), "scores")
 
     def bound(self, at: Any) -> Bounded:
         """An inner product in any order: head_dim - 1 sums, and one product where it rounds, as that of an operand does
