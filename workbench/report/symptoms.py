@@ -20,13 +20,14 @@ def lines(found: Symptoms) -> list[str]:
     inputs = "inputs of a known seed" if table.seeded else "random inputs"
     open_ = f", {_listed(list(table.unknown))} unknown" if table.unknown else ""
     head = f"{table.stage} of {table.kernel}: {len(table.entries)} errors in {len(table.cases)} cases, {inputs}{open_}"
+    if found.rounding:
+        return [head, *_right(found)]
     if not found.plausible:
-        return [head, *(_right(found) if found.rounding else _nothing(found))]
+        return [head, *_nothing(found)]
     count = len(found.plausible) + found.more
     few = f"; the likeliest {len(found.plausible)} are shown" if found.more else ""
     said = "one cause predicts" if count == 1 else f"{count} causes predict"
-    made = [head, *(_right(found)[:1] if found.rounding else ())]
-    made.append(f"{said} every number{'' if table.seeded else ', as far as random inputs tell'}{few}")
+    made = [head, f"{said} every number{'' if table.seeded else ', as far as random inputs tell'}{few}"]
     for n, cause in enumerate(found.plausible, 1):
         made += _cause(n, cause, table)
     return [*made, *_deciding(found)]

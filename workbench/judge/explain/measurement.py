@@ -48,8 +48,8 @@ def deciding(causes: Sequence[Plausible], cases: Sequence[Case], drawn: Drawn) -
             draws = made.setdefault(repr(tiles), drawn(case, [tiles], 1, rows))
             if (found := draws.errors(cause.members[0])) is None:
                 break
-            made = numbers(found.shaped(1, 1, 1), 0.0)
-            told.append([Range.of(*x) for x in zip(*(x[0, 0] for x in made[:3]), strict=True)])
+            there = numbers(found.shaped(1, 1, 1), 0.0)
+            told.append([Range.of(*x) for x in zip(there.low[0, 0], there.high[0, 0], there.nan[0, 0], strict=True)])
         else:
             for row, *predicted in zip(rows, *told, strict=True):
                 parted = groups(predicted)

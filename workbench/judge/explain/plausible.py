@@ -122,8 +122,6 @@ def numbers(found: Errors, finest: float, assumed: np.ndarray | float = 0.0) -> 
     low, high = np.where(known, low, np.inf), np.where(known, high, -np.inf)
     # what is equally likely anywhere as far as half has a variance of a third of its square
     deviation = np.sqrt(spread**2 * (1 + 1 / size.shape[2]) + half**2 / 3 + LEAST**2)
-        spread**2 * (1 + 1 / size.shape[2]) + half**2 / 3 + LEAST**2
-    )  # of what is equally likely anywhere as far as half: 1/3
     missing = np.isnan(rounds)
     low, high = (np.where(missing, np.nan, x) for x in (np.maximum(low - rounds, 0.0), high + rounds))
     return Numbers(low, high, nan.any(2) & ~missing, mean, deviation, spread, floor)

@@ -84,9 +84,7 @@ class Search:
         """
         table = self.table
         told = {i: [one for one in table.entries if one.case == i] for i in range(len(table.cases))}
-        worst = {
-            i: float(np.nan_to_num(max(one.value for one in some), nan=np.inf)) for i, some in told.items() if some
-        }
+        worst = {i: np.nan_to_num(np.max([one.value for one in x]), nan=np.inf) for i, x in told.items() if x}
         most = max(worst.values())
         order = sorted(worst, key=lambda i: (worst[i] < most / 10, _scores(table.cases[i])))
         return {i: told[i] for i in order}
@@ -115,26 +113,20 @@ class Search:
         order = dict.fromkeys([0, len(cuts) - 1, len(cuts) // 2, *range(len(cuts))])
         return [cuts[c] for c in order]
 
-    @cached_property
-    def right(self) -> np.ndarray:
-        """Values of input_std with which a kernel without a fault may have all entries, bool [stds]. Where nobody told
-        it, no number is far below what storing alone does, or the largest values would explain whatever is small.
+    def rounding(self) -> tuple[Values, ...]:
+        """The values of the unknowns with which a kernel without a fault may have all entries. Where nobody told
+        input_std, no number is far below what storing alone does: else the largest values explain whatever is small.
         """
         found, finest = np.ones(len(self.stds), bool), self.table.finest
         for i, entries in self.by_case.items():
             given = np.array([one.value for one in entries])
             least = np.array([one.least for one in entries])
             for s in np.flatnonzero(found):
-                draw = self._draws(i, 0, [s], 1).correct
+                draw = self._draws(i, 0, [int(s)], 1).correct
                 found[s] = (least <= draw.size + draw.rounding).all()  # NaN is not
                 if found[s] and "input_std" in self.table.unknown:
                     found[s] = (np.maximum(given, finest) >= draw.size / 4)[draw.size > finest].all()
-        return found
-
-    def rounding(self) -> tuple[Values, ...]:
-        """The values of the unknowns with which a kernel without a fault may have all entries."""
-        some = np.argwhere(np.tile(self.right, (len(self.tiles), 1)))
-        return tuple(self.valued(t, s) for t, s in some)
+        return tuple(self.valued(t, int(s)) for t in range(len(self.tiles)) for s in np.flatnonzero(found))
 
     def found(self, tick: Tick) -> tuple[list[Plausible], int]:
         """The causes that predict every number, the likeliest first, and how many were tried. First every case once,
@@ -142,12 +134,18 @@ class Search:
         """
         first = next(iter(self.by_case))
         known, one_batch = {*self._draws(first, 0, [0], 1).table}, self.table.cases[first].batch == 1
-        tried = [x for x in likely() if {*x.stages} <= known and not (one_batch and "batch" in x.id)]
-        alive: Alive = {x: np.tile(~self.right, (len(self.tiles), 1)) for x in tried if not self.right.all()}
+        lacks = ("merge",) if "partial_O" not in known else ()
+        tried = [
+            x for x in likely()
+            if {*x.stages} <= known and x.family not in lacks and not (one_batch and "batch" in x.id)
+        ]  # fmt: skip
+        alive: Alive = {x: np.ones((len(self.tiles), len(self.stds)), bool) for x in tried}
         manners, fits = dict[int, int](), dict[int, dict[Hypothesis, np.ndarray]]()
         spreads = {x: np.full((len(self.tiles), len(self.stds), 2), np.nan) for x in alive}
         pace = Pace(tick, 2 * len(self.by_case))
         for i in (*self.by_case, *self.by_case):
+            if not alive:
+                break
             alive, manner = self._affordable(alive, i, fits)
             pace.stage(self._cost(alive, i, *MANNERS[manner]))
             if manner < manners.get(i, len(MANNERS)):
@@ -189,7 +187,7 @@ class Search:
         for one, errors in self._errors(alive, i, seeds, asked, pace).items():
             before = np.where(np.isnan(spreads[one]), (FIRST, FIRST_OF_ROW), spreads[one])[:, asked][..., kind]
             made = numbers(errors, finest, before * (seeds == 1 and not self.table.seeded))
-            kept = alive[one] & self._spread(made.agree(entries, finest).all(-1), asked)
+            kept = alive[one] & self._spread(np.all(made.agree(entries, finest), -1), asked)
             if kept.any():
                 left[one], fits[one] = kept, self._spread(made.surprise(entries).sum(-1), asked)
                 if seeds > 1:
@@ -242,10 +240,9 @@ class Search:
         some = [self._draws(i, tiles[0], [s], 1) for tiles in self._cuts(i)[:WITNESSES]]
         made = {one: [draws.errors(one) for draws in some] for one in alive}
         return {
-            x
-            for x, (one, *more) in made.items()
-            if any(one is None or y is None or not alike(one.size, y.size) for y in more)
-        }
+            x for x, (one, *more) in made.items()
+            if any(one is None or other is None or not alike(one.size, other.size) for other in more)
+        }  # fmt: skip
 
     def _plausible(self, one: Hypothesis, surprise: np.ndarray, where: np.ndarray) -> Plausible:
         mean = np.where(where, surprise, np.inf) / len(self.table.entries)

@@ -38,7 +38,7 @@ class Symptoms:
     @property
     def verdict(self) -> str:
         """In words."""
-        if self.rounding and not self.plausible:
+        if self.rounding:
             return "nothing to explain"
         return "plausible causes" if self.plausible else "no likely fault explains it"
 
@@ -70,10 +70,11 @@ def explained(table: SymptomTable) -> Symptoms:
     begun = time.monotonic()
     search = Search(table)
     with threadpool_limits(1, "blas"), step("explain the table", ESTIMATE_S) as tick:
+        if rounding := search.rounding():
+            return Symptoms(table, rounding, (), 0, None, 0, time.monotonic() - begun)
         found, tried = search.found(tick)
         classes = search.classes(found[:COMPARED])
         told = classes[:MOST]
         measurement = deciding(told, search.elsewhere(), search.drawn) if len(told) > 1 else None
-        rounding = search.rounding()
     more = len(classes) - len(told) + len(found[COMPARED:])
-    return Symptoms(table, rounding, tuple(told), more, measurement, tried, time.monotonic() - begun)
+    return Symptoms(table, (), tuple(told), more, measurement, tried, time.monotonic() - begun)
