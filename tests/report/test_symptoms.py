@@ -61,6 +61,12 @@ def test_rounding_is_told_with_the_values_that_it_takes():
     assert lines(found(rounding=some))[1] == f"{line}, if input_std 1 or 2, block_k any"
 
 
+def test_what_was_not_finished_says_how_to_go_on():
+    told = lines(found(stopped=True, seconds=45.0))
+    line = "not finished after 45 s: give input_std and block_k and the errors of a smaller case, and ask again"
+    assert told == [HEAD, line]
+
+
 def test_no_cause_is_said_to_be_none():
     told = lines(found())
     assert told[1] == "no likely fault explains it: none of 7 of kernels like this predicts these numbers"

@@ -22,6 +22,9 @@ def lines(found: Symptoms) -> list[str]:
     head = f"{table.stage} of {table.kernel}: {len(table.entries)} errors in {len(table.cases)} cases, {inputs}{open_}"
     if found.rounding:
         return [head, *_right(found)]
+    if found.stopped:
+        told = " and ".join([*table.unknown, "the errors of a smaller case"])
+        return [head, f"not finished after {found.seconds:.0f} s: give {told}, and ask again"]
     if not found.plausible:
         return [head, *_nothing(found)]
     count = len(found.plausible) + found.more

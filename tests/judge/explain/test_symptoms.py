@@ -12,7 +12,8 @@ from workbench.judge.explain.library import mask
 from workbench.judge.explain.likely import likely
 from workbench.judge.explain.measurement import groups
 from workbench.judge.explain.plausible import Range, numbers
-from workbench.judge.explain.symptom_table import STDS, Entry
+from workbench.judge.explain.symptom_search import Search
+from workbench.judge.explain.symptom_table import STDS, Entry, read
 from workbench.judge.explain.symptoms import symptoms
 from workbench.records import number
 
@@ -250,5 +251,17 @@ def test_tables_of_tests_by_hand_lead_to_the_cause(tmp_path, monkeypatch, fault,
     held(found, id)
 
 
+def test_time_that_is_up_before_all_cases_were_tried_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(symptom_search, "LIMIT_S", 0.0)
+    found = symptoms(written(tmp_path, lambda case: errors(case, off_by_one), **KNOWN))
+    assert (found.verdict, found.plausible, found.stopped) == ("not finished", (), True)
+
+
+def test_the_estimate_is_corrected_as_it_goes(tmp_path):
+    told = []
+    Search(read(written(tmp_path, lambda case: errors(case, off_by_one), **KNOWN))).found(lambda *one: told.append(one))
+    assert told[0][0].endswith("causes at seqlen 9") and told[0][1] > told[-1][1] >= 0
+
+
 def test_what_small_inputs_are_is_tried():
-    assert {2.0**-8, 0.01, 1.0, 4.0} <= {*STDS} and max(b / a for a, b in zip(STDS, STDS[1:], strict=False)) < 1.5
+    assert {2.0**-8, 0.01, 1.0, 4.0} <= {*STDS} and max(b / a for a, b in zip(STDS, STDS[1:], strict=False)) <= 2

@@ -24,12 +24,14 @@ MOST, COMPARED = 5, 20
 LIKELY = 6.0
 #: ways to cut the keys that give the same where a fault does not depend on them
 WITNESSES = 3
-#: draws of a case and steps between values of input_std that are tried, the best first
-MANNERS = ((8, 1), (8, 3), (1, 1), (1, 3))
+#: draws of a case: several where there is time for that
+SEVERAL = 8
 #: scores of all causes on a case that take some seconds, and those that are computed at once
 BUDGET, TOGETHER = 1e7, 2**16
 #: how much of what one takes a later one takes, for an estimate only
 LATER = 0.3
+#: seconds of this process after which no cause is begun
+LIMIT_S = 45.0
 
 #: which values of tiles and input_std a hypothesis is still plausible with, bool [tiles, stds]
 Alive = dict[Hypothesis, np.ndarray]
@@ -42,21 +44,22 @@ class Pace:
     """How long the rest takes: scores that are left, at the speed of those that were computed."""
 
     tick: Tick
-    stages: int  #: that are left, each of which takes BUDGET at most
-    whole: float = 0.0  #: scores of this one
-    here: float = 0.0  #: those that are left
+    stages: int  #: that are left
+    whole: float = 0.0  #: scores of this one, as far as anybody knows
+    here: float = 0.0  #: those of them that are computed
     done: float = 0.0
-    begun: float = field(default_factory=time.monotonic)
+    began: tuple[float, float] = field(default_factory=lambda: (time.monotonic(), time.process_time()))
 
-    def stage(self, scores: float) -> None:
-        """The next begins, of so many scores."""
-        self.stages, self.whole, self.here = self.stages - 1, scores, scores
+    @property
+    def late(self) -> bool:
+        """Of the time of this process, so that a busy machine finds the same."""
+        return time.process_time() - self.began[1] > LIMIT_S
 
     def note(self, scores: float, text: str) -> None:
-        """So many are computed; later stages take as much as this is to take in all, since fewer causes are left."""
-        self.done, self.here = self.done + scores, max(self.here - scores, 0.0)
-        speed = self.done / max(time.monotonic() - self.begun, 1e-3)
-        self.tick(text, (self.here + self.stages * self.whole * LATER) / speed)
+        """So many are computed. Later stages take less than this one, since fewer causes are left."""
+        self.done, self.here = self.done + scores, self.here + scores
+        left = max(self.whole - self.here, 0.0) + self.stages * LATER * self.whole
+        self.tick(text, left * (time.monotonic() - self.began[0]) / self.done)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +131,9 @@ class Search:
                     found[s] = (np.maximum(given, finest) >= draw.size / 4)[draw.size > finest].all()
         return tuple(self.valued(t, int(s)) for t in range(len(self.tiles)) for s in np.flatnonzero(found))
 
-    def found(self, tick: Tick) -> tuple[list[Plausible], int]:
-        """The causes that predict every number, the likeliest first, and how many were tried. First every case once,
-        in as good a manner as the causes that are left allow, then those again for which there is a better one now.
+    def found(self, tick: Tick) -> tuple[list[Plausible], int, bool]:
+        """The causes that predict every number, the likeliest first, how many were tried, and whether time was up. Every
+        case is tried once, with as many draws as there is time for, and again where there is time for more.
         """
         first = next(iter(self.by_case))
         known, one_batch = {*self._draws(first, 0, [0], 1).table}, self.table.cases[first].batch == 1
@@ -140,100 +143,84 @@ class Search:
             if {*x.stages} <= known and x.family not in lacks and not (one_batch and "batch" in x.id)
         ]  # fmt: skip
         alive: Alive = {x: np.ones((len(self.tiles), len(self.stds)), bool) for x in tried}
-        manners, fits = dict[int, int](), dict[int, dict[Hypothesis, np.ndarray]]()
+        fits, drawn = Fits(), dict[int, int]()
         spreads = {x: np.full((len(self.tiles), len(self.stds), 2), np.nan) for x in alive}
         pace = Pace(tick, 2 * len(self.by_case))
-        for i in (*self.by_case, *self.by_case):
-            if not alive:
+        for n, i in enumerate((*self.by_case, *self.by_case)):
+            alive, seeds = self._affordable(alive, i, fits)
+            pace.stages, pace.whole, pace.here = pace.stages - 1, seeds * self._cost(alive, i), 0.0
+            if not alive or seeds <= drawn.get(i, 0):
+                continue
+            left, fit = self._tried(alive, i, seeds, spreads, pace)
+            if pace.late:  # what was found on other cases stands where all were tried
+                if n < len(self.by_case):
+                    return [], len(tried), True
                 break
-            alive, manner = self._affordable(alive, i, fits)
-            pace.stage(self._cost(alive, i, *MANNERS[manner]))
-            if manner < manners.get(i, len(MANNERS)):
-                alive, fits[i] = self._tried(alive, i, MANNERS[manner], spreads, pace)
-                manners[i] = manner
-                alive = _likeliest(alive, fits, 2 * LIKELY)  # the draws that are to come may be kinder
+            # the draws that are to come may be kinder
+            alive, drawn[i] = _likeliest(left, fits | {i: fit}, 2 * LIKELY), seeds
+            fits[i] = fit
         alive = _likeliest(alive, fits, LIKELY)
         told = [self._plausible(one, _total(fits, one), where) for one, where in alive.items()]
         # what differs by less than draws do is in the library's order, the plainest first
-        return sorted(told, key=lambda x: round(x.surprise, 1)), len(tried)
+        return sorted(told, key=lambda x: round(x.surprise, 1)), len(tried), False
 
     def _affordable(self, alive: Alive, i: int, fits: Fits) -> tuple[Alive, int]:
-        """The best manner to try what is left on a case; where there is none, the likeliest of that in the last."""
-        if self.table.seeded:
-            return alive, MANNERS.index((1, 1))
-        for manner, how in enumerate(MANNERS):
-            if self._cost(alive, i, *how) <= BUDGET:
-                return alive, manner
-        if fits:
+        """How many draws of a case there is time for; where not for one, the likeliest of what is left."""
+        cost, one = self._cost(alive, i), _scores(self.table.cases[i])
+        if self.table.seeded or (cost > BUDGET and not fits):
+            return alive, 1
+        if cost > BUDGET:
             ranks = np.sort(np.concatenate([_total(fits, one)[where] for one, where in alive.items()]))
-            limit = ranks[min(int(BUDGET / _scores(self.table.cases[i])), len(ranks) - 1)]
-            alive = {one: where & (_total(fits, one) <= limit) for one, where in alive.items()}
-        return {one: where for one, where in alive.items() if where.any()}, len(MANNERS) - 1
+            alive = _below(alive, fits, ranks[min(int(BUDGET / one), len(ranks) - 1)])
+        return alive, SEVERAL if SEVERAL * cost <= BUDGET else 1
 
-    def _cost(self, alive: Alive, i: int, seeds: int, step: int) -> float:
-        """Scores, of causes that depend on the tiles as much as most do."""
-        share = len(self._cuts(i)) / len(self.tiles)
-        return seeds / step * share * _scores(self.table.cases[i]) * sum(_wide(x).sum() for x in alive.values()) / 2
+    def _cost(self, alive: Alive, i: int) -> float:
+        """Scores of one draw, where half of the causes depend on the tiles."""
+        share = len(self._cuts(i)) / len(self.tiles) / 2
+        return share * _scores(self.table.cases[i]) * sum(int(_wide(x).sum()) for x in alive.values())
 
     def _tried(
-        self, alive: Alive, i: int, how: tuple[int, int], spreads: dict[Hypothesis, np.ndarray], pace: Pace
+        self, alive: Alive, i: int, seeds: int, spreads: dict[Hypothesis, np.ndarray], pace: Pace
     ) -> tuple[Alive, dict[Hypothesis, np.ndarray]]:
         """What no number of a case contradicts, and how little its numbers are to be expected. One draw is held against
         the spread of other cases, the largest, since longer ones have no larger.
         """
-        (seeds, step), entries, finest = how, self.by_case[i], self.table.finest
-        asked, kind = self._asked(alive, step), np.array([one.row is not None for one in entries]) + 0
+        entries, finest = self.by_case[i], self.table.finest
+        kind = np.array([int(one.row is not None) for one in entries])
         left, fits = Alive(), dict[Hypothesis, np.ndarray]()
-        for one, errors in self._errors(alive, i, seeds, asked, pace).items():
-            before = np.where(np.isnan(spreads[one]), (FIRST, FIRST_OF_ROW), spreads[one])[:, asked][..., kind]
+        for one, errors in self._errors(alive, i, seeds, pace).items():
+            before = np.where(np.isnan(spreads[one]), (FIRST, FIRST_OF_ROW), spreads[one])[..., kind]
             made = numbers(errors, finest, before * (seeds == 1 and not self.table.seeded))
-            kept = alive[one] & self._spread(np.all(made.agree(entries, finest), -1), asked)
+            kept = alive[one] & np.all(made.agree(entries, finest), -1)
             if kept.any():
-                left[one], fits[one] = kept, self._spread(made.surprise(entries).sum(-1), asked)
-                if seeds > 1:
-                    for k in {*kind}:
-                        spread = self._spread(made.spread[..., kind == k].max(-1), asked)
-                        spreads[one][..., k] = np.fmax(spreads[one][..., k], spread)
+                left[one], fits[one] = kept, made.surprise(entries).sum(-1)
+                for k in {*kind} if seeds > 1 else ():
+                    spreads[one][..., k] = np.fmax(spreads[one][..., k], made.spread[..., kind == k].max(-1))
         return left, fits
 
-    def _asked(self, alive: Alive, step: int) -> list[int]:
-        """The values of input_std that are left and those beside, which tell how fast a number moves; one in `step`."""
-        wide = [s for s in range(len(self.stds)) if any(_wide(where)[:, s].any() for where in alive.values())]
-        return sorted({*wide[::step], *wide[-1:]})
-
-    def _spread(self, of_asked: np.ndarray, asked: Sequence[int]) -> np.ndarray:
-        """What was found with the values that were asked, at all of them: the larger of the nearest on both sides."""
-        every, last = np.arange(len(self.stds)), len(asked) - 1
-        below = np.clip(np.searchsorted(asked, every, "right") - 1, 0, last)
-        above = np.clip(np.searchsorted(asked, every, "left"), 0, last)
-        return np.maximum(of_asked[:, below], of_asked[:, above])
-
-    def _errors(self, alive: Alive, i: int, seeds: int, asked: Sequence[int], pace: Pace) -> dict[Hypothesis, Errors]:
-        """What hypotheses make of a case, [tiles, asked, seeds, entries]; NaN with what is not plausible any more."""
-        case, cuts = self.table.cases[i], self._cuts(i)
-        shape = (len(self.tiles), len(asked), seeds, len(self.by_case[i]))
+    def _errors(self, alive: Alive, i: int, seeds: int, pace: Pace) -> dict[Hypothesis, Errors]:
+        """What hypotheses make of a case, [tiles, stds, seeds, entries]; NaN with values that are out, nor beside."""
+        case, cuts, wide = self.table.cases[i], self._cuts(i), {one: _wide(where) for one, where in alive.items()}
+        shape = (len(self.tiles), len(self.stds), seeds, len(self.by_case[i]))
         found = {one: Errors(np.full(shape, np.nan), np.full(shape, np.nan)) for one in alive}
+        asked = [s for s in range(len(self.stds)) if any(where[:, s].any() for where in wide.values())]
         bound = self._bound(alive, i, asked[-1]) if len(cuts) > WITNESSES else alive
         size = max(1, TOGETHER // (seeds * _scores(case)))
         for stds in (asked[n : n + size] for n in range(0, len(asked), size)):
-            places = [asked.index(s) for s in stds]
             for tiles in cuts:
                 draws = self._draws(i, tiles[0], stds, seeds)
-                for n, (one, where) in enumerate(alive.items()):
-                    same = tiles if one in bound else range(len(self.tiles))
-                    if (one not in bound and tiles is not cuts[0]) or not self._near(where[same], stds, asked):
+                for n, one in enumerate(alive):
+                    where = np.ix_(tiles if one in bound else range(len(self.tiles)), stds)
+                    if (one not in bound and tiles is not cuts[0]) or not wide[one][where].any():
                         continue
+                    if pace.late:
+                        return found
                     if (made := draws.errors(one)) is not None:
                         for array, x in zip(found[one], made.shaped(len(stds), seeds), strict=True):
-                            array[np.ix_(same, places)] = x
+                            array[where] = x
                     text = f"{n} of {len(alive)} causes at seqlen {case.seqlen_k}"
                     pace.note(_scores(case) * seeds * len(stds), text)
         return found
-
-    def _near(self, where: np.ndarray, stds: Sequence[int], asked: Sequence[int]) -> bool:
-        """Whether one of some values is left, or beside one that is among those that are asked."""
-        around = [s for s in asked if any(abs(asked.index(s) - asked.index(x)) <= 1 for x in stds)]
-        return bool(where[:, around[0] : around[-1] + 1].any())
 
     def _bound(self, alive: Alive, i: int, s: int) -> set[Hypothesis]:
         """Those that depend on how the keys are cut."""
@@ -281,6 +268,9 @@ def _total(fits: Fits, one: Hypothesis) -> np.ndarray:
 
 def _likeliest(alive: Alive, fits: Fits, less: float) -> Alive:
     """What is not much less likely than the likeliest, of all entries so far."""
-    limit = min((_total(fits, one)[where].min() for one, where in alive.items()), default=0.0) + less
+    return _below(alive, fits, min((_total(fits, x)[where].min() for x, where in alive.items()), default=0.0) + less)
+
+
+def _below(alive: Alive, fits: Fits, limit: float) -> Alive:
     left = {one: where & (_total(fits, one) <= limit) for one, where in alive.items()}
     return {one: where for one, where in left.items() if where.any()}

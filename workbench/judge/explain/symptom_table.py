@@ -14,8 +14,8 @@ from workbench.case.fields import DRAWN, GIVEN, PROBLEM, TILES, of_role
 from workbench.refusal import Refusal
 
 SCHEMA = "workbench.symptoms/1"
-#: of input_std: powers of the root of two from 2^-8 to 4, and between them what people write in tests
-STDS = tuple(sorted({*(2.0 ** (n / 2) for n in range(-16, 5)), 0.01, 0.02, 0.05, 0.1, 0.2}))
+#: of input_std: powers of two, and what people write in tests
+STDS = tuple(sorted({*(2.0**n for n in range(-8, 3)), 0.01, 0.02, 0.05, 0.1, 0.2}))
 _BLOCKS = (16, 32, 64, 128)
 #: kernels -> what of them may be left open, with the values that are tried
 OPEN: Mapping[str, Mapping[str, tuple[Any, ...]]] = {

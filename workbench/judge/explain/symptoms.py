@@ -34,12 +34,15 @@ class Symptoms:
     measurement: Measurement | None  #: None where one cause is left, and where no measurement parts them
     tried: int  #: hypotheses
     seconds: float
+    stopped: bool = False  #: since time was up before all cases were tried
 
     @property
     def verdict(self) -> str:
         """In words."""
         if self.rounding:
             return "nothing to explain"
+        if self.stopped:
+            return "not finished"
         return "plausible causes" if self.plausible else "no likely fault explains it"
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,9 +75,9 @@ def explained(table: SymptomTable) -> Symptoms:
     with threadpool_limits(1, "blas"), step("explain the table", ESTIMATE_S) as tick:
         if rounding := search.rounding():
             return Symptoms(table, rounding, (), 0, None, 0, time.monotonic() - begun)
-        found, tried = search.found(tick)
+        found, tried, stopped = search.found(tick)
         classes = search.classes(found[:COMPARED])
         told = classes[:MOST]
         measurement = deciding(told, search.elsewhere(), search.drawn) if len(told) > 1 else None
     more = len(classes) - len(told) + len(found[COMPARED:])
-    return Symptoms(table, (), tuple(told), more, measurement, tried, time.monotonic() - begun)
+    return Symptoms(table, (), tuple(told), more, measurement, tried, time.monotonic() - begun, stopped)
