@@ -23,7 +23,6 @@ from workbench.cuda.kernels import KERNELS
 from workbench.foreign.run import run
 from workbench.judge.expectation import Expectation
 from workbench.judge.explain.fit import fit
-from workbench.judge.explain.measurement import SHOWN
 from workbench.judge.explain.plausible import Plausible
 from workbench.judge.explain.scene import Scene
 from workbench.judge.explain.symptom_table import SCHEMA as TABLE
@@ -56,7 +55,7 @@ def measure(seed: int = 0, jobs: int = 1, told: Sequence[str] = tuple(TOLD)) -> 
 
     `tables`: a row for each of FAULTS, for a correct kernel and for random numbers, with everything of the inputs told
     and with all of it left open: the `verdict`, the causes in the set, and the `place` of the first true one among
-    those that are shown, 0 where none is.
+    those that are told, 0 where none is.
     """
     work = [(name, how) for how in told for name in (*FAULTS, CORRECT, RANDOM)]
     rows = gathered(
@@ -87,7 +86,7 @@ def _row(of: tuple[str, str], *, seed: int) -> dict[str, Any]:
     document, case = _document(name, TOLD[how], seed)
     found = explained(of_document(json.loads(json.dumps(document), parse_float=Decimal), name))
     fresh = case.but(seqlen_q=100, seqlen_k=83, seed=seed + 1)
-    shown = found.plausible[:SHOWN]
+    shown = found.plausible
     place = 0
     if name in CATALOGUE and shown:
         trace = run(CATALOGUE[name].kernel, fresh, faults=[name], backend="emulator")
@@ -96,7 +95,7 @@ def _row(of: tuple[str, str], *, seed: int) -> dict[str, Any]:
         "fault": name,
         "told": how,
         "verdict": found.verdict,
-        "causes": len(found.plausible),
+        "causes": len(found.plausible) + found.more,
         "place": place,
         "seconds": round(found.seconds, 1),
     }

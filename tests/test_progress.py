@@ -65,6 +65,14 @@ def test_signs_of_life_carry_the_tick():
     assert set(signs) == {"run: N s so far, expected about N s, 12 of 65 cases"}
 
 
+def test_an_estimate_is_corrected_by_the_tick():
+    stream = io.StringIO()
+    with shown(stream, patience=0.0, interval=0.02), step("run", estimate_s=3.0) as tick:
+        tick("12 of 65 cases", 600.0)
+        time.sleep(0.1)
+    assert "expected about 10 min, 12 of 65 cases" in lines(stream)[1]
+
+
 def test_plain_lines_come_at_least_every_30_s():
     from inspect import signature
 

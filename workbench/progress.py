@@ -11,13 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-Tick = Callable[[str], None]  #: says how far a step is, such as "12 of 65 cases"
+
+class Tick(Protocol):
+    """Says how far a step is, such as "12 of 65 cases", and in how many seconds it ends where that is known better."""
+
+    def __call__(self, text: str, left_s: float | None = None, /) -> None: ...
 
 
 #: seconds between two texts of a line that is rewritten
@@ -109,9 +113,11 @@ def step(name: str, estimate_s: float | None = None) -> Iterator[Tick]:
     interval = settings.interval if settings.console is None else REWRITTEN_S
     detail, outcome = "", "stopped after"
 
-    def tick(text: str) -> None:
-        nonlocal detail
+    def tick(text: str, left_s: float | None = None, /) -> None:
+        nonlocal detail, expected
         detail = text
+        if left_s is not None:
+            expected = f"about {duration(time.monotonic() - started + left_s)}"
 
     def show_signs_of_life() -> None:
         """On a terminal once patience ends, in plain lines at every interval, until the step is done."""
@@ -140,7 +146,7 @@ def step(name: str, estimate_s: float | None = None) -> Iterator[Tick]:
             settings.write(f"{name} {outcome} {duration(took)}")
 
 
-def _ignore(text: str) -> None:
+def _ignore(text: str, left_s: float | None = None, /) -> None:
     """What a step that is not shown does with a tick."""
 
 

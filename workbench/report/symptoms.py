@@ -4,35 +4,36 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from workbench.judge.explain.measurement import SHOWN
 from workbench.judge.explain.plausible import Plausible, Range, Values
-from workbench.judge.explain.symptom_table import Entry, SymptomTable
+from workbench.judge.explain.symptom_table import SymptomTable
 from workbench.judge.explain.symptoms import Symptoms
 from workbench.report.command import case_options
 from workbench.report.numbers import number
 
-#: entries that speak against a cause, and sentences of one, that are shown
-_AGAINST, _NAMES = 2, 6
+#: sentences of one cause that are shown
+_NAMES = 6
 
 
 def lines(found: Symptoms) -> list[str]:
-    """The verdict, the set of causes with what speaks against each, and the measurement that would decide."""
+    """The verdict, the set of causes with values of what was left open, and the measurement that would decide."""
     table = found.table
     inputs = "inputs of a known seed" if table.seeded else "random inputs"
     open_ = f", {_listed(list(table.unknown))} unknown" if table.unknown else ""
     head = f"{table.stage} of {table.kernel}: {len(table.entries)} errors in {len(table.cases)} cases, {inputs}{open_}"
     if found.rounding:
         return [head, *_right(found)]
+    if found.stopped:
+        told = " and ".join([*table.unknown, "the errors of a smaller case"])
+        return [head, f"not finished after {found.seconds:.0f} s: give {told}, and ask again"]
     if not found.plausible:
         return [head, *_nothing(found)]
-    whole = len(found.plausible)
-    shown = found.plausible[:SHOWN]
-    few = f"; the likeliest {SHOWN} are shown" if whole > SHOWN else ""
-    said = "one cause predicts" if whole == 1 else f"{whole} causes predict"
+    count = len(found.plausible) + found.more
+    few = f"; the likeliest {len(found.plausible)} are shown" if found.more else ""
+    said = "one cause predicts" if count == 1 else f"{count} causes predict"
     made = [head, f"{said} every number{'' if table.seeded else ', as far as random inputs tell'}{few}"]
-    for n, cause in enumerate(shown, 1):
+    for n, cause in enumerate(found.plausible, 1):
         made += _cause(n, cause, table)
-    return [*made, *_deciding(found, shown)]
+    return [*made, *_deciding(found)]
 
 
 def _right(found: Symptoms) -> list[str]:
@@ -46,7 +47,7 @@ def _right(found: Symptoms) -> list[str]:
 
 def _nothing(found: Symptoms) -> list[str]:
     return [
-        f"no change of the source explains it: none of {found.tried} causes predicts these numbers",
+        f"no likely fault explains it: none of {found.tried} of kernels like this predicts these numbers",
         "what else makes such a table: a binary older than the source, two kernels or cases mixed up in it, a "
         "reference that is wrong, memory that differs from run to run, several faults at once, or a cause that the "
         "library lacks",
@@ -60,14 +61,11 @@ def _cause(n: int, cause: Plausible, table: SymptomTable) -> list[str]:
     made += [f"     the same in all runs: {name}" for name in others[: _NAMES - 1]]
     if len(others) >= _NAMES:
         made.append(f"     and {len(others) - _NAMES + 1} more sentences for the same")
-    for one in cause.against[:_AGAINST]:
-        place, given = _place(one.entry, table), number(one.entry.value)
-        made.append(f"     against it: {place} is {given}, predicted {_range(one.predicted)}")
     return made
 
 
-def _deciding(found: Symptoms, shown: Sequence[Plausible]) -> list[str]:
-    if len(shown) < 2:
+def _deciding(found: Symptoms) -> list[str]:
+    if len(found.plausible) < 2:
         return []
     if found.measurement is None:
         return ["no measurement among those that were tried parts these causes"]
@@ -77,12 +75,6 @@ def _deciding(found: Symptoms, shown: Sequence[Plausible]) -> list[str]:
     words = shlex.join(["workbench", "inputs", *case_options(one.case, own=False), "--out", "inputs.safetensors"])
     return [f"to decide, measure {what}, with scale {one.case.scale:.6g}, on the q, k and v of", f"     {words}",
             "the causes predict", *told]  # fmt: skip
-
-
-def _place(entry: Entry, table: SymptomTable) -> str:
-    case = table.cases[entry.case]
-    what = "max_abs" if entry.row is None else f"query {entry.row}"
-    return f"{what} of case {entry.case} (q={case.seqlen_q} k={case.seqlen_k} d={case.head_dim})"
 
 
 def _range(x: Range) -> str:

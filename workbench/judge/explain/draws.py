@@ -34,9 +34,9 @@ class Errors(NamedTuple):
     size: np.ndarray
     rounding: np.ndarray
 
-    def at(self, draws: Sequence[int]) -> "Errors":
-        """Those of some draws."""
-        return Errors(self.size[draws], self.rounding[draws])
+    def shaped(self, *shape: int) -> "Errors":
+        """With the draws in axes of their own."""
+        return Errors(*(x.reshape(*shape, x.shape[-1]) for x in self))
 
 
 @dataclass(frozen=True, eq=False)

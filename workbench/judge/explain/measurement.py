@@ -6,10 +6,8 @@ from typing import Any
 
 from workbench.case.case import Case
 from workbench.judge.explain.draws import Draws
-from workbench.judge.explain.plausible import Plausible, Range, Values, ranges
+from workbench.judge.explain.plausible import Plausible, Range, Values, numbers
 
-#: causes that are told, and that a measurement is to part
-SHOWN = 15
 #: edges of tiles and blocks
 _EDGES = (16, 32, 64, 128)
 
@@ -23,7 +21,7 @@ class Measurement:
 
     case: Case  #: whose inputs are those that it draws, whatever those of the table were; tiles as the kernel has them
     row: int | None  #: query; None: the largest error of all
-    predicted: tuple[Range, ...]  #: of each cause, in their order, SHOWN at most
+    predicted: tuple[Range, ...]  #: of each cause, in their order
     parted: int  #: groups of causes that the number tells apart
 
     def as_dict(self) -> dict[str, Any]:
@@ -45,12 +43,13 @@ def deciding(causes: Sequence[Plausible], cases: Sequence[Case], drawn: Drawn) -
         rows = _rows(case)
         made: dict[str, Draws] = {}
         told: list[list[Range]] = []
-        for cause in causes[:SHOWN]:
+        for cause in causes:
             tiles = {name: value for name, value in cause.best.items() if name != "input_std"}
             draws = made.setdefault(repr(tiles), drawn(case, [tiles], 1, rows))
             if (found := draws.errors(cause.members[0])) is None:
                 break
-            told.append([Range.of(*x) for x in zip(*(x[0] for x in ranges(found, 1)), strict=True)])
+            there = numbers(found.shaped(1, 1, 1), 0.0)
+            told.append([Range.of(*x) for x in zip(there.low[0, 0], there.high[0, 0], there.nan[0, 0], strict=True)])
         else:
             for row, *predicted in zip(rows, *told, strict=True):
                 parted = groups(predicted)

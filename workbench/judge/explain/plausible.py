@@ -1,8 +1,8 @@
-"""How near a prediction is to a table of largest errors, and the causes that are near enough."""
+"""What a fault makes of the numbers of a table over several draws, which contradict it, and how well they fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,19 @@ from workbench.records import number
 
 Values = Mapping[str, Any]
 
-_TINY = float(np.finfo(np.float64).tiny)
+#: draws -> standard deviations of theirs within which the next one is, but once in a thousand: two-sided quantiles of
+#: Student's t of 8 draws, times sqrt(1 + 1/n)
+BESIDE = {1: 5.41 * 1.414, 8: 5.41 * 1.061}
+#: octaves: the standard deviation of one draw of which nothing is known yet: the largest of thousands of numbers varies
+#: little, that of a row that sees few keys by more
+FIRST, FIRST_OF_ROW = 0.15, 0.4
+#: octaves: the least deviation that fits are held against, a tenth of a number
+LEAST = 0.15
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a faulty kernel has in place of a number, over several draws of its inputs, rounding included."""
+    """What a faulty kernel has in place of a number, over draws of its inputs, rounding included."""
 
     low: float
     high: float
@@ -26,7 +33,7 @@ class Range:
 
     @staticmethod
     def of(low: float, high: float, nan: bool) -> "Range":
-        """As of `ranges`."""
+        """As of `Numbers`."""
         if high == -np.inf:
             return Range(np.nan, np.nan, True)
         return Range(float(low), float(high), bool(nan))
@@ -36,24 +43,14 @@ class Range:
         return {"low": number(self.low), "high": number(self.high), "nan": self.nan}
 
 
-@dataclass(frozen=True)
-class Against:
-    """An entry that a cause does not predict."""
-
-    entry: Entry
-    predicted: Range
-
-
 @dataclass(frozen=True, eq=False)
 class Plausible:
-    """A cause that comes near a table: hypotheses that no run tells apart."""
+    """A cause that predicts every number of a table: hypotheses that no run tells apart."""
 
     members: tuple[Hypothesis, ...]  #: the plainest first
-    deviation: float  #: of the entry that it predicts worst, in factors of two beyond what it may be
-    surprise: float  #: mean over the entries of how little they are to be expected: `surprises`
-    best: Values  #: unknown -> the value with which it comes nearest
-    values: tuple[Values, ...]  #: unknowns -> values with which it comes as near, to half a factor of two
-    against: tuple[Against, ...]  #: with the best values, the worst first
+    surprise: float  #: mean over the entries of how little they are to be expected: -ln of their likelihood
+    best: Values  #: unknown -> the value with which they are to be expected most
+    values: tuple[Values, ...]  #: unknowns -> values with which no entry contradicts it
 
     @property
     def id(self) -> str:
@@ -71,77 +68,72 @@ class Plausible:
             "id": self.id,
             "ids": [one.id for one in self.members],
             "names": list(self.names),
-            "deviation": number(self.deviation),
             "surprise": number(self.surprise),
             "best": dict(self.best),
             "values": [dict(one) for one in self.values],
-            "against": [
-                {
-                    "case": one.entry.case,
-                    "row": one.entry.row,
-                    "value": number(one.entry.value),
-                    "predicted": one.predicted.as_dict(),
-                }
-                for one in self.against
-            ],
         }
 
 
+class Numbers(NamedTuple):
+    """The numbers of a table as a fault makes them, [tiles, stds, entries]; NaN where nothing was computed."""
+
+    low: np.ndarray
+    high: np.ndarray  #: -inf where all draws are NaN
+    nan: np.ndarray  #: whether one is
+    mean: np.ndarray  #: of log2
+    deviation: np.ndarray  #: of log2, as numbers are held against
+    spread: np.ndarray  #: of log2 of the draws; what a number may be beside where there is one
+    floor: np.ndarray  #: what is below counts as this
+
+    def agree(self, entries: Sequence[Entry], finest: float) -> np.ndarray:
+        """Which numbers contradict nothing, beyond the digits that were printed; of 0 these are the `finest`."""
+        given, half = _given(entries, finest)
+        finite = (self.low <= given + half) & (given - half <= self.high)
+        return np.where(np.isnan(given), self.nan, np.where(np.isinf(given), self.high == np.inf, finite))
+
+    @np.errstate(all="ignore")
+    def surprise(self, entries: Sequence[Entry]) -> np.ndarray:
+        """How little each number is to be expected: -ln of its likelihood, log2 of the draws being normal."""
+        given, _ = _given(entries, 0.0)
+        off = (np.log2(np.maximum(given, self.floor)) - self.mean) / self.deviation
+        return np.nan_to_num(off * off / 2 + np.log(self.deviation), nan=0.0, posinf=0.0)
+
+
 @np.errstate(all="ignore")
-def ranges(found: Errors, seeds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Least and largest errors over the seeds, which are the last of what [draws] counts, and whether one is NaN:
-    [other draws, rows]. Inf and -inf where all are NaN.
+def numbers(found: Errors, finest: float, assumed: np.ndarray | float = 0.0) -> Numbers:
+    """Of draws [tiles, stds, draws, entries], whose logarithms are taken as normal, none below what rounds or what was
+    printed as 0. `assumed`: their least standard deviation in octaves, where one draw tells none. One value of
+    input_std stands for those as far as half of the way to the next that was tried.
     """
-    size, rounding = (x.reshape(-1, seeds, x.shape[-1]) for x in found)
+    size, rounding = found
     nan = np.isnan(size)
-    low = np.where(nan, np.inf, np.maximum(size - rounding, 0.0)).min(1)
-    high = np.where(nan, -np.inf, size + rounding).max(1)
-    return low, high, nan.any(1)
+    rounds = rounding.max(2)
+    floor = np.maximum(rounds, finest)
+    logs = np.log2(np.maximum(size, floor[:, :, None]))
+    known = (~nan).sum(2)
+    mean = np.where(nan, 0.0, logs).sum(2) / known
+    off = np.where(nan, 0.0, logs - mean[:, :, None])
+    spread = np.nan_to_num(np.sqrt((off * off).sum(2) / np.maximum(known - 1, 1)))
+    spread, half = np.maximum(spread, assumed), _half_way(mean)
+    margin = BESIDE[size.shape[2]] * spread + half
+    low = np.where(mean - margin <= np.log2(floor), 0.0, 2.0 ** (mean - margin))
+    low = np.minimum(low, np.where(nan, np.inf, size).min(2) / 2.0**half)
+    high = np.maximum(2.0 ** (mean + margin), np.where(nan, -np.inf, size).max(2) * 2.0**half)
+    low, high = np.where(known, low, np.inf), np.where(known, high, -np.inf)
+    # what is equally likely anywhere as far as half has a variance of a third of its square
+    deviation = np.sqrt(spread**2 * (1 + 1 / size.shape[2]) + half**2 / 3 + LEAST**2)
+    missing = np.isnan(rounds)
+    low, high = (np.where(missing, np.nan, x) for x in (np.maximum(low - rounds, 0.0), high + rounds))
+    return Numbers(low, high, nan.any(2) & ~missing, mean, deviation, spread, floor)
 
 
-@np.errstate(all="ignore")
-def deviations(found: Errors, seeds: int, entries: Sequence[Entry], finest: float) -> np.ndarray:
-    """How far each entry is from what several draws predict, [other draws, entries], in factors of two: 0 within the
-    range of the draws, widened by their standard deviation, since a row that sees two keys may have next to no error;
-    infinite where NaN or infinities stand against numbers. An entry of 0 is anything below `finest`.
-    """
-    low, high, nan = ranges(found, seeds)
-    _, spread, _ = _logs(found, seeds, finest)
-    columns = []
-    for j, entry in enumerate(entries):
-        below, above, x = low[:, j], high[:, j], entry.value
-        if np.isnan(x):
-            off = np.where(nan[:, j], 0.0, np.inf)
-        elif np.isinf(x):
-            off = np.where(above == np.inf, 0.0, np.inf)
-        else:
-            half = finest if x == 0 else entry.half_unit
-            too_large = np.log2(below / (x + half))
-            too_small = np.log2(max(x - half, _TINY) / np.maximum(above, _TINY))
-            off = np.maximum(np.maximum(too_large, too_small) - np.nan_to_num(spread[:, j]), 0.0)
-        columns.append(off)
-    return np.stack(columns, -1)
+def _half_way(mean: np.ndarray) -> np.ndarray:
+    """How far log2 of a number moves until half of the way to the next value of input_std, the larger of both sides."""
+    steps = np.nan_to_num(abs(np.diff(mean, axis=1)), posinf=0.0) / 2
+    none = np.zeros_like(mean[:, :1])
+    return np.maximum(np.concatenate([none, steps], 1), np.concatenate([steps, none], 1))
 
 
-@np.errstate(all="ignore")
-def surprises(found: Errors, seeds: int, entries: Sequence[Entry], finest: float) -> np.ndarray:
-    """How little each entry is to be expected from several draws, [other draws, entries]: -ln of its likelihood, log2
-    of the draws being normal, with half a factor of two beside their own deviation. Sizes below `finest`, or below
-    what rounds, count as that.
-    """
-    mean, spread, floor = _logs(found, seeds, finest)
-    given = np.array([entry.value for entry in entries])
-    deviation = np.sqrt(spread**2 + 0.25)
-    off = (np.log2(np.maximum(given, floor)) - mean) / deviation
-    return np.nan_to_num(off * off / 2 + np.log(deviation), nan=0.0, posinf=0.0)
-
-
-def _logs(found: Errors, seeds: int, finest: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean and standard deviation of log2 of the draws that are no NaN, and the least size that counts."""
-    size, rounding = (x.reshape(-1, seeds, x.shape[-1]) for x in found)
-    floor = np.maximum(rounding.max(1), finest)
-    known = ~np.isnan(size)
-    logs = np.where(known, np.log2(np.maximum(size, floor[:, None])), 0.0)
-    mean = logs.sum(1) / known.sum(1)
-    variance = (known * (logs - mean[:, None]) ** 2).sum(1) / known.sum(1)
-    return mean, np.sqrt(variance), floor
+def _given(entries: Sequence[Entry], finest: float) -> tuple[np.ndarray, np.ndarray]:
+    given = np.array([one.value for one in entries])
+    return given, np.array([finest if one.value == 0 else one.half_unit for one in entries])

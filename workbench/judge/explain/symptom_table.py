@@ -14,14 +14,13 @@ from workbench.case.fields import DRAWN, GIVEN, PROBLEM, TILES, of_role
 from workbench.refusal import Refusal
 
 SCHEMA = "workbench.symptoms/1"
+#: of input_std: powers of two, and what people write in tests
+STDS = tuple(sorted({*(2.0**n for n in range(-8, 3)), 0.01, 0.02, 0.05, 0.1, 0.2}))
+_BLOCKS = (16, 32, 64, 128)
 #: kernels -> what of them may be left open, with the values that are tried
 OPEN: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "flash": {"input_std": (0.1, 0.25, 0.5, 1.0, 2.0, 4.0), "block_k": (16, 32, 64, 128)},
-    "split_k": {
-        "input_std": (0.1, 0.25, 0.5, 1.0, 2.0, 4.0),
-        "splits": (2, 4, 8),
-        "block_k": (16, 32, 64, 128),
-    },
+    "flash": {"input_std": STDS, "block_k": _BLOCKS},
+    "split_k": {"input_std": STDS, "splits": (2, 4, 8), "block_k": _BLOCKS},
 }
 #: what was compared -> its axes behind those of batch and head
 STAGES = ("out", "lse")

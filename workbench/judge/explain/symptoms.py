@@ -14,13 +14,13 @@ from threadpoolctl import threadpool_limits
 
 from workbench.judge.explain.measurement import Measurement, deciding
 from workbench.judge.explain.plausible import Plausible, Values
-from workbench.judge.explain.symptom_search import Search
+from workbench.judge.explain.symptom_search import COMPARED, MOST, Search
 from workbench.judge.explain.symptom_table import SymptomTable, read
 from workbench.progress import step
 
 SCHEMA = "workbench.symptoms-explained/1"
-# seconds, measured on 2 cores: of a table without seed in which all is open, and of one of which all is known
-OPEN_S, KNOWN_S = 40.0, 8.0
+# seconds, measured on 2 cores, until what the first causes take corrects it
+ESTIMATE_S = 30.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,17 +29,21 @@ class Symptoms:
 
     table: SymptomTable
     rounding: tuple[Values, ...]  #: values of the unknowns with which a kernel without a fault has such errors
-    plausible: tuple[Plausible, ...]  #: the best first
+    plausible: tuple[Plausible, ...]  #: the likeliest first, MOST at most
+    more: int  #: causes that are not told
     measurement: Measurement | None  #: None where one cause is left, and where no measurement parts them
     tried: int  #: hypotheses
     seconds: float
+    stopped: bool = False  #: since time was up before all cases were tried
 
     @property
     def verdict(self) -> str:
         """In words."""
         if self.rounding:
             return "nothing to explain"
-        return "plausible causes" if self.plausible else "no change of the source explains it"
+        if self.stopped:
+            return "not finished"
+        return "plausible causes" if self.plausible else "no likely fault explains it"
 
     def as_dict(self) -> dict[str, Any]:
         """As in `workbench.symptoms-explained/1`, of plain Python values."""
@@ -51,6 +55,7 @@ class Symptoms:
             "unknown": {name: list(tried) for name, tried in self.table.unknown.items()},
             "within_rounding": [dict(one) for one in self.rounding],
             "plausible": [one.as_dict() for one in self.plausible],
+            "more": self.more,
             "measurement": None if self.measurement is None else self.measurement.as_dict(),
             "tried": self.tried,
             "seconds": self.seconds,
@@ -67,12 +72,12 @@ def explained(table: SymptomTable) -> Symptoms:
     """What explains a table."""
     begun = time.monotonic()
     search = Search(table)
-    estimate_s = KNOWN_S if table.seeded and not table.unknown else OPEN_S
-    with threadpool_limits(1, "blas"), step("explain the table", estimate_s) as tick:
-        if rounding := search.correct():
-            return Symptoms(table, rounding, (), None, 0, time.monotonic() - begun)
-        every = search.applicable()
-        found = search.classes(search.scored(search.screened(every, tick), tick))
-        tick("look for the measurement that decides")
-        measurement = deciding(found, search.elsewhere(), search.drawn) if len(found) > 1 else None
-    return Symptoms(table, (), tuple(found), measurement, len(every), time.monotonic() - begun)
+    with threadpool_limits(1, "blas"), step("explain the table", ESTIMATE_S) as tick:
+        if rounding := search.rounding():
+            return Symptoms(table, rounding, (), 0, None, 0, time.monotonic() - begun)
+        found, tried, stopped = search.found(tick)
+        classes = search.classes(found[:COMPARED])
+        told = classes[:MOST]
+        measurement = deciding(told, search.elsewhere(), search.drawn) if len(told) > 1 else None
+    more = len(classes) - len(told) + len(found[COMPARED:])
+    return Symptoms(table, (), tuple(told), more, measurement, tried, time.monotonic() - begun, stopped)
