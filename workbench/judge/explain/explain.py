@@ -56,6 +56,7 @@ class Explained:
     #: wrong stages that no cause reproduces -> which of their elements are wrong, and how
     patterns: Mapping[str, tuple[Pattern, ...]] = field(default_factory=dict)
     formulas: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
+    usual: tuple[str, ...] = ()  #: of a run in which nothing is wrong: what is of a usual kernel, which was explained
     judged: Any = field(default=None, repr=False)  #: the Diff that was explained, where that shows it
 
     def unknown(self) -> dict[str, Any]:
