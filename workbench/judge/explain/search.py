@@ -7,11 +7,15 @@ from itertools import product
 
 import numpy as np
 
+from workbench.case.box import Box
+from workbench.case.stages import ALGORITHMS
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import UNEXPLAINED, Fit, fit, missed, unexplained
 from workbench.judge.explain.hypothesis import Hypothesis, edited, together
+from workbench.judge.explain.library import COMMON, shows_in_rows
 from workbench.judge.explain.scene import Arrays, Scene, predicted, touched
 from workbench.reference.problem import Problem
+from workbench.trace.narrow import narrowed
 
 Wrong = Mapping[str, np.ndarray]
 #: hypotheses that come nearest by themselves, each of which is tried with all others
@@ -22,6 +26,8 @@ HELD = 48
 CLEAR = 1e-3
 #: share that is none: float32 rounds as much
 NOTHING = 2.0**-20
+#: queries that tell whether a hypothesis is worth all
+ROWS = 32
 #: share of the error that a hypothesis may leave in one head to be looked at in all
 WORTH = 0.6
 #: names of a pair whose members have others that predict the same by themselves, at most
@@ -55,20 +61,24 @@ class Search:
     complete: bool  #: whether all was tried that was asked for
 
 
-def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis]) -> Search:
-    """Those `among` hypotheses that reproduce wrong stages by themselves and break no right one; `until` on
-    `time.thread_time`, which no other process shortens.
+def singles(
+    scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis], *, in_haste: bool = False
+) -> Search:
+    """Those `among` hypotheses that reproduce wrong stages by themselves and break no right one, tried from the common
+    ones on; `until` on `time.thread_time`, which no other process shortens. `in_haste`: what does not explain some rows
+    in which most is wrong is not tried on all; of two faults each may be in rows of its own.
     """
     small = scene.group(wrong) if isinstance(scene, Scene) else None
+    rows = _rows(scene, wrong) if isinstance(scene, Scene) and in_haste else None
     near, complete = [], True
-    for order, one in enumerate(among):
+    for order, one in sorted(enumerate(among), key=lambda x: not COMMON.match(x[1].id)):
         if time.thread_time() > until:
             complete = False
             break
         # most hypotheses do nothing of the kind, and one head is as good as all to see it
-        in_part = small is not None and not one.across
-        found = _near(small, one, order, small.wrong) if small is not None and in_part else None
-        if not in_part or (found is not None and found.left < WORTH):
+        part = rows if rows is not None and shows_in_rows(one) else None if one.across else small
+        found = None if part is None else _near(part, one, order, part.wrong)
+        if part is None or (found is not None and found.left < WORTH):
             found = _near(scene, one, order, wrong)
         if found is not None:
             near.append(found)
@@ -134,6 +144,24 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
             near = []  # what came near and does not hold is not asked again
     held = held or _held(scene, [x[1] for x in near], wrong, until)
     return Search(tuple(held), found.near, tried, complete)
+
+
+def _rows(scene: Scene, wrong: Wrong) -> Scene | None:
+    """The ROWS queries next to each other, of all heads, in which most is wrong; None where there are not twice as
+    many, or they cannot be told apart.
+    """
+    trace, case = scene.trace, scene.trace.case
+    axes = [ALGORITHMS[trace.algorithm][name].axes for name in wrong]
+    apart = case.ragged or scene.decoded or trace.box or trace.statistics or trace.input_errors
+    if apart or case.seqlen_q < 2 * ROWS or any("q" not in x for x in axes):
+        return None
+    count = np.zeros(case.seqlen_q)
+    for mask, letters in zip(wrong.values(), axes, strict=True):
+        count += np.moveaxis(mask, letters.index("q"), 0).reshape(case.seqlen_q, -1).mean(1)
+    first = int(np.convolve(count, np.ones(ROWS), "valid").argmax())
+    part = Box(slice(0, case.batch), slice(0, case.heads), slice(first, first + ROWS))
+    found = Scene(narrowed(trace, part))
+    return found if {*found.wrong} >= {*wrong} else None
 
 
 def _near(scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong) -> Near | None:
