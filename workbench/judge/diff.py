@@ -128,6 +128,15 @@ class Diff:
         """The same of single faults alone, without a run, in QUICK_S at most: for reports."""
         return explain(self.trace, self.stages, seconds=QUICK_S, alone=True)
 
+    def explained_by(self, found: Explained) -> "Diff":
+        """The same, of which reports say what a longer search found, or one of another run that fails alike."""
+        causes = tuple(cause for cause in found.causes if {*cause.fit.stages} & {*self.origins})
+        named = {name for cause in causes for name in cause.fit.stages}
+        left = tuple(name for name in self.origins if name not in named)
+        other = replace(self)
+        vars(other).update(explained=replace(found, causes=causes, unexplained=left))
+        return other
+
     @cached_property
     def beside(self) -> Beside:
         """What a report says beside the verdicts."""

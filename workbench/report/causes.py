@@ -14,11 +14,14 @@ from workbench.report.numbers import ratio
 LISTED = 4
 
 
-def in_a_line(cause: Cause) -> str:
-    """A cause with its proof, in one line."""
+def in_a_line(cause: Cause, of: str = "") -> str:
+    """A cause with its proof, in one line; `of`: the run that shows it, where that is another one."""
+    there = f", in another run: {of}" if of else ""
     if cause.rivals:
-        return f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} (workbench explain tells them apart)"
-    return f"cause: {cause.text}; reproduces {_reproduced(cause)}{'' if cause.proved else _doubt(cause)}"
+        return (
+            f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} (workbench explain tells them apart){there}"
+        )
+    return f"cause: {cause.text}; reproduces {_reproduced(cause)}{'' if cause.proved else _doubt(cause)}{there}"
 
 
 def none_found(judged: Diff) -> list[str]:

@@ -59,6 +59,7 @@ class Explained:
     patterns: Mapping[str, tuple[Pattern, ...]] = field(default_factory=dict)
     formulas: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
     usual: tuple[str, ...] = ()  #: of a run in which nothing is wrong: what is of a usual kernel, which was explained
+    of: str = ""  #: the run, in words, where it is another than the one that is shown
     judged: Any = field(default=None, repr=False)  #: the Diff that was explained, where that shows it
 
     def unknown(self) -> dict[str, Any]:
@@ -107,22 +108,22 @@ def explain(
             # in a report, what is common is tried first, and then again among all others, which may be rivals
             chosen, tried = _searched(scene, where, wrong, until, alone, common(among) if alone else among)
             count, complete = count + tried.tried, complete and tried.complete
-            whole = scene
+            asked = scene
             if not chosen and isinstance(scene, Scene) and trace.contract.block_k is None:
                 for supposed in SUPPOSED[:QUICKLY] if alone else SUPPOSED:
                     if supposed.splits == 1 and supposed.block_k >= scene.trace.case.seqlen_k:
                         continue  # one tile, as the scene has
                     other = Scene(supposed.of(scene.trace), supposed=supposed)
                     families = [name for name in other.families if name in OF_TILES and name != without]
-                    of_tiles = library(families)
+                    of_tiles = library([name for name in families if not alone or name == "softmax"])
                     found = singles(other, wrong, until, common(of_tiles) if alone else of_tiles, in_haste=alone)
                     count, complete = count + found.tried, complete and found.complete
                     if chosen := _cover(found.fits, wrong)[0]:
                         scene, where, tried = other, imagined(other), found
                         break
-            if alone and scene is whole:
+            if alone and scene is asked:
                 again, more = _searched(scene, where, wrong, until, alone, among)
-                count, complete = count + more.tried, complete and more.complete
+                count, complete = count + max(more.tried - tried.tried, 0), complete and more.complete
                 chosen, tried = (again, more) if again else (chosen, tried)
             for fits in chosen:
                 # of attention on decoded rows cases have no codes; the runs that were made have

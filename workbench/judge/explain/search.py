@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -68,15 +69,13 @@ def singles(
     ones on; `until` on `time.thread_time`, which no other process shortens. `in_haste`: what does not explain some rows
     in which most is wrong is not tried on all; of two faults each may be in rows of its own.
     """
-    small = scene.group(wrong) if isinstance(scene, Scene) else None
-    rows = _rows(scene, wrong) if isinstance(scene, Scene) and in_haste else None
+    parts = _Parts(scene, wrong, in_haste) if isinstance(scene, Scene) else None
     near, complete = [], True
     for order, one in sorted(enumerate(among), key=lambda x: not COMMON.match(x[1].id)):
         if time.thread_time() > until:
             complete = False
             break
-        # most hypotheses do nothing of the kind, and one head is as good as all to see it
-        part = rows if rows is not None and shows_in_rows(one) else None if one.across else small
+        part = None if parts is None else parts.showing(one)
         found = None if part is None else _near(part, one, order, part.wrong)
         if part is None or (found is not None and found.left < WORTH):
             found = _near(scene, one, order, wrong)
@@ -146,21 +145,56 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
     return Search(tuple(held), found.near, tried, complete)
 
 
-def _rows(scene: Scene, wrong: Wrong) -> Scene | None:
-    """The ROWS queries next to each other, of all heads, in which most is wrong; None where there are not twice as
-    many, or they cannot be told apart.
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """The parts of a scene on which hypotheses are tried first."""
+
+    scene: Scene
+    wrong: Wrong
+    in_haste: bool
+
+    def showing(self, one: Hypothesis) -> Scene | None:
+        """A part that shows what a hypothesis does; None where it takes all."""
+        if self.in_haste and shows_in_rows(one):
+            rows = self._rows if one.across else self._rows_of_group
+            if rows is not None:
+                return rows
+        # most hypotheses do nothing of the kind, and one head is as good as all to see it
+        return None if one.across else self._group
+
+    @cached_property
+    def _group(self) -> Scene | None:
+        return self.scene.group(self.wrong)
+
+    @cached_property
+    def _rows(self) -> Scene | None:
+        return _rows(self.scene, self.wrong, across=True)
+
+    @cached_property
+    def _rows_of_group(self) -> Scene | None:
+        return _rows(self.scene, self.wrong, across=False)
+
+
+def _rows(scene: Scene, wrong: Wrong, *, across: bool) -> Scene | None:
+    """The ROWS queries next to each other in which most is wrong, of all heads where hypotheses go `across` these, else
+    of a group that shares a kv head; None where there are not twice as many, or they cannot be told apart.
     """
     trace, case = scene.trace, scene.trace.case
     axes = [ALGORITHMS[trace.algorithm][name].axes for name in wrong]
     apart = case.ragged or scene.decoded or trace.box or trace.statistics or trace.input_errors
-    if apart or case.seqlen_q < 2 * ROWS or any("q" not in x for x in axes):
+    if apart or case.seqlen_q < 2 * ROWS or any(x[:2] != "bh" or "q" not in x for x in axes):
         return None
-    count = np.zeros(case.seqlen_q)
+    count = np.zeros((case.batch, case.heads, case.seqlen_q))
     for mask, letters in zip(wrong.values(), axes, strict=True):
-        count += np.moveaxis(mask, letters.index("q"), 0).reshape(case.seqlen_q, -1).mean(1)
-    first = int(np.convolve(count, np.ones(ROWS), "valid").argmax())
-    part = Box(slice(0, case.batch), slice(0, case.heads), slice(first, first + ROWS))
-    found = Scene(narrowed(trace, part))
+        count += np.moveaxis(mask, letters.index("q"), 2).reshape(*count.shape, -1).mean(-1)
+    batches, heads = slice(0, case.batch), slice(0, case.heads)
+    if not across:
+        size = case.heads // case.kv_heads
+        b, h = divmod(int(count.reshape(case.batch * case.kv_heads, -1).sum(-1).argmax()), case.kv_heads)
+        batches, heads = slice(b, b + 1), slice(h * size, (h + 1) * size)
+    of_rows = count[batches, heads].sum((0, 1))
+    first = int(np.convolve(of_rows, np.ones(ROWS), "valid").argmax())
+    found = Scene(narrowed(trace, Box(batches, heads, slice(first, first + ROWS))))
     return found if {*found.wrong} >= {*wrong} else None
 
 

@@ -58,9 +58,9 @@ FAMILIES = {
     "precision": precision.hypotheses,
     "codes": codes.hypotheses,
 }
-#: ids of what is common in reports of bugs and costs little to try, which a search with little time begins with: scales,
-#: edges of masks, the heads and batches that are read, corrections and maxima, units of lse. Sweeps over maps of rows
-#: and dims are three quarters of the library, and take as much of the time
+#: ids of what is common in reports of bugs and costs little to try, from which every search begins: scales, edges of
+#: masks, the heads and batches that are read, corrections and maxima, units of lse. Sweeps over maps of rows and dims
+#: are most of the library, and take most of the time
 COMMON = re.compile(
     r"scale\."
     r"|mask\.(none|right-|left-|shift|no-|(window-)?top-left|(window-)?bottom-right|inverted|filled-[^n]*$|tail$)"
