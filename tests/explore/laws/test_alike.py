@@ -66,7 +66,11 @@ def test_only_faults_are_alike_that_the_case_the_contract_and_what_ran_can_have(
     on_processor = replace(trace, provenance=replace(trace.provenance, driver=""))
     plain = possible_in(on_processor)
     rest = named("sink", "alibi", "page", "fragment", "codes", "scales", "lane", "softcap", "window", among=plain)
-    assert len(plain) > 40 and rest == [] and named("causal mask", "merge", "every batch", "h % kv_heads", among=plain) == []
+    assert (
+        len(plain) > 40
+        and rest == []
+        and named("causal mask", "merge", "every batch", "h % kv_heads", among=plain) == []
+    )
     assert not {"tensor_cores", "threads", "codes"} & {need for one in plain.values() for need in one.needs}
     on_gpu = possible_in(replace(trace, provenance=replace(trace.provenance, driver="13.0")))
     assert "flash-row-sum-of-half-the-lanes" in {*on_gpu} - {*plain}

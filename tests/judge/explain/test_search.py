@@ -96,3 +96,17 @@ def test_less_is_asked_of_one_hypothesis_elsewhere(elsewhere: bool) -> None:
     assert holds(Scene.of(half), near, elsewhere=elsewhere)
     other = changed(trace, "lse", lambda x: x + np.float32(0.3))
     assert not holds(Scene.of(other), near, elsewhere=elsewhere)
+
+
+@pytest.mark.parametrize("case", [CASE.but(causal=True), CASE.but(seqlen_q=80, seqlen_k=65, window=(16, 3))], ids=str)
+def test_what_some_rows_show_of_common_hypotheses_is_what_all_do(case: Case) -> None:
+    trace = run(attention((), False), case)
+    rows = Scene(narrowed(trace, Box(slice(0, case.batch), slice(0, case.heads), slice(24, 56))))
+    whole, told = Scene.of(trace), 0
+    for one in filter(shows_in_rows, library(whole.families)):
+        all_rows, some = (scene.predicted(one, scene.names) for scene in (whole, rows))
+        assert (all_rows is None) == (some is None), one.id
+        for name, x in (all_rows or {}).items():
+            assert alike(x[:, :, 24:56], some[name]), f"{one.id}: {name}"
+            told += 1
+    assert told > 300

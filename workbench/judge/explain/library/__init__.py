@@ -59,8 +59,8 @@ FAMILIES = {
     "codes": codes.hypotheses,
 }
 #: ids of what is common in reports of bugs and costs little to try, from which every search begins: scales, edges of
-#: masks, the heads and batches that are read, corrections and maxima, units of lse. Sweeps over maps of rows and dims
-#: are most of the library, and take most of the time
+#: masks, the heads and batches that are read, corrections and maxima, units of lse, scales of codes. Sweeps over maps
+#: of rows and dims are most of the library, and take most of the time
 COMMON = re.compile(
     r"scale\."
     r"|mask\.(none|right-|left-|shift|no-|(window-)?top-left|(window-)?bottom-right|inverted|filled-[^n]*$|tail$)"
@@ -68,6 +68,7 @@ COMMON = re.compile(
     r"|softmax\.((probs|exp)-(no-)?log2e|(row_sum|acc)-(uninitialised|twice|nothing|starts-1))"
     r"|output\.(un|divided|multiplied|(lse-|both-)?(heads|batches)-|lse-(?!rows|sum-|max-|more|less|row))"
     r"|layout\.([qkv]-for|head-|batch-(zero|next))"
+    r"|codes\.(unscaled|scaled-twice|scale-(inverted|of-))"
 )
 
 
