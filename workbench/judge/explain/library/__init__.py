@@ -63,7 +63,7 @@ FAMILIES = {
 #: of rows and dims are most of the library, and take most of the time
 COMMON = re.compile(
     r"scale\."
-    r"|mask\.(none|right-|left-|shift|no-|(window-)?top-left|(window-)?bottom-right|inverted|filled-[^n]*$|tail$)"
+    r"|mask\.(none$|none-if|right-|left-|shift|no-|(window-)?top-left|(window-)?bottom-right|inverted|filled-[^n]*$|tail$)"
     r"|softmax\.(correction-(?!in-|row|below)|max-(stale|of-tile|zero)|subtracts-(stale|nothing|own)$)"
     r"|softmax\.((probs|exp)-(no-)?log2e|(row_sum|acc)-(uninitialised|twice|nothing|starts-1))"
     r"|output\.(un|divided|multiplied|(lse-|both-)?(heads|batches)-|lse-(?!rows|sum-|max-|more|less|row))"
