@@ -45,12 +45,12 @@ def findings(diff: Diff, *, full: bool = False, details: bool = True, causes: bo
     """
     lines = _right_all_the_same(diff)
     first = diff.causes_of(diff.origin) if causes and diff.origin and _ends_alone(diff) else []
-    lines += map(in_a_line, first)
+    lines += [in_a_line(cause, diff.explained.of) for cause in first]
     for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
         known = diff.explanation(stage.name)
         lines.append(_heading(diff, known, i == 0))
         more = [cause for cause in diff.causes_of(stage.name) if cause not in first] if causes else []
-        lines += [f"  {in_a_line(cause)}" for cause in more]
+        lines += [f"  {in_a_line(cause, diff.explained.of)}" for cause in more]
         lines += [f"  {line}" for line in _details(diff, known, full)] if details else []
     lines += _victims(diff)
     if diff.origins:
@@ -74,7 +74,8 @@ def of_stage(diff: Diff, name: str) -> list[str]:
     known = diff.explanation(name)
     stage = known.stage
     if stage.role == "origin":
-        return [*map(in_a_line, diff.causes_of(name)), *_details(diff, known, full=True)]
+        causes = [in_a_line(cause, diff.explained.of) for cause in diff.causes_of(name)]
+        return [*causes, *_details(diff, known, full=True)]
     lines = [stage.reason] if stage.reason else []
     if stage.decisive is not None:
         where = known.where if stage.decisive.summary.outside else ""

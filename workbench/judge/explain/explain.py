@@ -19,7 +19,7 @@ from workbench.judge.explain.fit import UNEXPLAINED, Fit
 from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.imagine import Imagined, classes, imagined
-from workbench.judge.explain.library import library
+from workbench.judge.explain.library import common, library
 from workbench.judge.explain.measured import measured
 from workbench.judge.explain.nan_apart import apart, mixed
 from workbench.judge.explain.of_rank import of_one_rank
@@ -45,6 +45,8 @@ SUPPOSED = (
 MEASURING_S = 0.5
 #: causes that are tried for what is wrong, one after the other, as each fails on a fresh case
 IN_TURN = 4
+#: of these, those of a report, which has little time: without splits
+QUICKLY = 4
 OF_TILES = ("mask", "softmax", "merge", "factor")
 
 
@@ -62,6 +64,8 @@ class Explained:
     #: wrong stages that no cause reproduces -> which of their elements are wrong, and how
     patterns: Mapping[str, tuple[Pattern, ...]] = field(default_factory=dict)
     formulas: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
+    usual: tuple[str, ...] = ()  #: of a run in which nothing is wrong: what is of a usual kernel, which was explained
+    of: str = ""  #: the run, in words, where it is another than the one that is shown
     judged: Any = field(default=None, repr=False)  #: the Diff that was explained, where that shows it
 
     def unknown(self) -> dict[str, Any]:
@@ -107,14 +111,18 @@ def explain(
     with threadpool_limits(1, "blas"):
         for scene, among in zip(scenes, searched, strict=True):
             wrong = _wrong(scene, origins)
-            for cut in _cut(scene, trace, alone):
-                if cut is not scene and time.thread_time() > until:
+            for cut, named in _ways(scene, among, trace, alone, without):
+                if not alone and cut is not scene and time.thread_time() > until:
                     complete = False
                     break
-                named = among if cut is scene else library([x for x in cut.families if x in OF_TILES and x != without])
-                where = imagined(cut)
-                chosen, found = _searched(cut, where, wrong, until, alone or cut is not scene, named)
+                where, single = imagined(cut), alone or cut is not scene
+                chosen, found = _searched(cut, where, wrong, until, single, named, in_haste=alone)
                 count, complete = count + found.tried, complete and found.complete
+                if chosen and named is not among and cut is scene:
+                    # what is common, again among all others, which may be rivals
+                    again, more = _searched(cut, where, wrong, until, single, among, in_haste=alone)
+                    count, complete = count + max(more.tried - found.tried, 0), complete and more.complete
+                    chosen, found = (again, more) if again else (chosen, found)
                 # of attention on decoded rows cases have no codes; the runs that were made have
                 whole = partial(carried, scene.trace.case, to=trace.case)
                 tried = [
@@ -158,11 +166,23 @@ def _scenes(trace: Trace, origins: Sequence[StageDiff]) -> Iterator[Scene | Code
         yield Scene.of(trace)
 
 
-def _cut(scene: Scene | Coded, trace: Trace, alone: bool) -> Iterator[Scene | Coded]:
-    """The scene, and that of each way in which a kernel that does not tell it may cut the keys."""
-    yield scene
-    if not alone and isinstance(scene, Scene) and trace.contract.block_k is None:
-        yield from (Scene(supposed.of(scene.trace), supposed=supposed) for supposed in SUPPOSED)
+def _ways(
+    scene: Scene | Coded, among: Sequence[Hypothesis], trace: Trace, alone: bool, without: str
+) -> Iterator[tuple[Scene | Coded, Sequence[Hypothesis]]]:
+    """The scene, and that of each way in which a kernel that does not tell it may cut the keys, with the hypotheses
+    that are tried there; `alone`: what is common first, and all at last.
+    """
+    yield scene, common(among) if alone else among
+    if isinstance(scene, Scene) and trace.contract.block_k is None:
+        for supposed in SUPPOSED[:QUICKLY] if alone else SUPPOSED:
+            if supposed.splits == 1 and supposed.block_k >= scene.trace.case.seqlen_k:
+                continue  # one tile, as the scene has
+            cut = Scene(supposed.of(scene.trace), supposed=supposed)
+            families = [name for name in cut.families if name in OF_TILES and name != without]
+            of_tiles = library([name for name in families if not alone or name == "softmax"])
+            yield cut, common(of_tiles) if alone else of_tiles
+    if alone:
+        yield scene, among
 
 
 def _hypotheses(trace: Trace, families: Sequence[str]) -> Sequence[Hypothesis]:
@@ -183,9 +203,11 @@ def _searched(
     until: float,
     alone: bool,
     among: Sequence[Hypothesis],
+    *,
+    in_haste: bool = False,
 ) -> tuple[list[list[Fit]], Search]:
     """Fits, each with its rivals, for as many wrong stages as can be; and what was tried."""
-    found = _sound(where, singles(scene, wrong, until, among))
+    found = _sound(where, singles(scene, wrong, until, among, in_haste=in_haste))
     found = _with_nan_apart(scene, found, wrong, until, among)
     chosen, left = _cover(found.fits, wrong)
     if left and isinstance(scene, Scene) and scene.supposed is None:

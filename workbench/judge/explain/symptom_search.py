@@ -132,8 +132,8 @@ class Search:
         return tuple(self.valued(t, int(s)) for t in range(len(self.tiles)) for s in np.flatnonzero(found))
 
     def found(self, tick: Tick) -> tuple[list[Plausible], int, bool]:
-        """The causes that predict every number, the likeliest first, how many were tried, and whether time was up. Every
-        case is tried once, with as many draws as there is time for, and again where there is time for more.
+        """The causes that predict every number, the likeliest first, how many were tried, and whether time was up.
+        Every case is tried once, with as many draws as there is time for, and again where there is time for more.
         """
         first = next(iter(self.by_case))
         known, one_batch = {*self._draws(first, 0, [0], 1).table}, self.table.cases[first].batch == 1
