@@ -15,7 +15,7 @@ SCHEMA = "workbench.reports/1"
 #: what a kernel gives: nothing else is known of it
 KNOWN = {"out": ("out",), "out and lse": ("out", "lse")}
 #: seconds that a cause is searched for, and that a kernel takes, for the estimate
-SEARCH_S, RUN_S = 30.0, 17.0
+SEARCH_S, RUN_S = 10.0, 14.0
 _ALL = {one.name: one for one in (*REPORTS, *CORRECT)}
 
 
