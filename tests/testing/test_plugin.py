@@ -81,7 +81,9 @@ def ran(pytester, suite, *words, ini=""):
     if ini:
         pytester.makeini(f"[pytest]\n{ini}")
     search = [] if any("shrink" in word for word in (*words, ini)) else ["--attention-shrink-seconds=0"]
-    return pytester.runpytest_inprocess(*PLUGINS, "-p", "no:cacheprovider", "--strict-markers", *search, *words)
+    # warnings are those of a user's suite, which ours would take for errors
+    usual = ("-p", "no:cacheprovider", "--strict-markers", "-W", "default::UserWarning")
+    return pytester.runpytest_inprocess(*PLUGINS, *usual, *search, *words)
 
 
 def sections(result):
@@ -191,6 +193,7 @@ def test_a_marker_says_it_above_both_and_the_nearest_marker_above_others(pyteste
     result = ran(pytester, SUITE + suite, "--attention-fail-on=bug")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.re_match_lines([r".*::test_suspicious: suspicious in out, .*"])
+    result.stdout.re_match_lines([r".*AttentionWarning: suspicious in out, .* right only of a kernel with .*"])
 
 
 def test_a_backend_is_said_like_a_verdict(pytester):
@@ -228,7 +231,7 @@ def test_options_and_marker_are_listed(pytester):
     for name in OPTIONS:
         result.stdout.re_match_lines([rf"  --attention-{name.replace('_', '-')}=.*"])
     ran(pytester, SUITE, "--markers").stdout.re_match_lines(
-        [r"@pytest.mark.attention\(fail_on='bug', backend='auto'\): .*"]
+        [r"@pytest.mark.attention\(fail_on='evidence', backend='auto'\): .*"]
     )
 
 
