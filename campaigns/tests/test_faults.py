@@ -13,7 +13,7 @@ import campaigns.faults
 from campaigns.faults import conditions
 from campaigns.laws import fault_row
 from campaigns.showing import hiding, showing
-from campaigns.signatures import document
+from campaigns.signatures import document, needs
 from tests.cuda.test_lines import changed, clean, lines
 from tests.fault_rules import broken_rules
 from workbench import Case
@@ -73,6 +73,7 @@ def test_a_condition_holds_in_some_cases_and_not_in_others(condition: Callable[[
 def test_signatures_say_what_the_catalogue_says() -> None:
     for id, one in signatures().items():
         assert (one.summary, one.stages) == (CATALOGUE[id].summary, CATALOGUE[id].stages), id
+        assert one.needs == needs(CATALOGUE[id]), id
 
 
 def test_a_signature_is_what_the_fault_breaks() -> None:

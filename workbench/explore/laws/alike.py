@@ -1,17 +1,23 @@
 """Known faults that break the same laws: what a kernel's signature tells of a cause that nothing reproduces."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from workbench.explore.laws.law import Laws
+from workbench.judge.judgeable import table
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
 
 #: shares of broken laws from which a fault is alike, and faults that are listed
 ALIKE, LISTED = 0.5, 4
+#: what is no more likely by chance is listed: chance's best of as many faults is as like in less than half of all draws
+CHANCE = 0.5
+#: of two numbers of broken laws that are about the same, the one is at most so many times the other
+ABOUT = 1.5
 
 
 @dataclass(frozen=True)
@@ -30,32 +36,92 @@ class Signature:
 
     summary: str
     stages: tuple[str, ...]  #: where it begins
-    laws: tuple[str, ...]  #: those that it broke on a few random cases
+    needs: Mapping[str, Any]  #: what a case and a kernel have that may have it: True, or the value of a field
+    laws: frozenset[str]  #: those that it broke on a few random cases
 
 
 @cache
 def signatures() -> dict[str, Signature]:
     """Fault -> its signature; measured by `python -m campaigns.signatures`."""
     found = json.loads(files("workbench.explore.laws").joinpath("signatures.json").read_text())["faults"]
-    return {fault: Signature(one["summary"], tuple(one["stages"]), tuple(one["laws"])) for fault, one in found.items()}
+    return {
+        fault: Signature(one["summary"], tuple(one["stages"]), one["needs"], frozenset(one["laws"]))
+        for fault, one in found.items()
+    }
 
 
 def alike(found: Laws) -> list[Alike]:
-    """The known faults whose signature is most like that of a kernel, the most alike first; none where it breaks no
-    law, and where no fault shares half of what either breaks.
+    """The known faults whose signature is most like that of a kernel, the most alike first, of those that it can have
+    on its case: none where it breaks no law, where no fault shares half of what either breaks, and where faults that
+    have nothing to do with each other share as much.
     """
     signature = found.signature
     asked = {name for name, held in signature.items() if held is not None}
-    broken = {name for name in asked if signature[name] is False}
+    broken = frozenset(name for name in asked if signature[name] is False)
     if not broken:
         return []
-    rows = []
-    for fault, known in signatures().items():
-        of_fault = asked & {*known.laws}
-        share = len(broken & of_fault) / len(broken | of_fault)
-        if share >= ALIKE:
-            rows.append(Alike(fault, known.stages, known.summary, share))
-    return sorted(rows, key=lambda one: -one.share)[:LISTED]
+    possible = possible_in(found.subject.first.trace)
+    known = {name: replace(one, laws=laws) for name, one in possible.items() if (laws := one.laws & asked)}
+    shares = {name: _share(broken, one.laws) for name, one in known.items()}
+    of_chance = _by_chance(len(broken), [*known.values()])
+    best = sorted((name for name in known if shares[name] >= ALIKE), key=lambda name: -shares[name])[:LISTED]
+    listed = [name for name in best if of_chance(shares[name]) < CHANCE]
+    return [Alike(name, known[name].stages, known[name].summary, shares[name]) for name in listed]
+
+
+def possible_in(trace: Trace) -> dict[str, Signature]:
+    """The known faults that the case, the contract and what ran can have."""
+    case, promise, stages = trace.case_run, trace.contract, {*table(trace)} - {*trace.put_in}
+    # a function that runs on a machine without a GPU has no threads of one
+    threads = trace.backend != "foreign" or trace.provenance is None or bool(trace.provenance.driver or trace.launched)
+    in_order = {promise.accumulation, promise.accumulation_of_acc} == {"nearest"}
+    has = {
+        "batches": case.batch > 1,
+        "heads": case.heads > 1,
+        "kv_heads": case.kv_heads > 1,
+        "groups": case.heads > case.kv_heads,
+        "splits": "partial_O" in stages,
+        "float16": case.dtype != "float32",
+        "width_of_v": case.head_dim_v != case.head_dim,
+        "threads": threads,
+        "tensor_cores": threads and not in_order,
+    }
+
+    def met(name: str, value: Any) -> bool:
+        if name in has:
+            return has[name]
+        own = getattr(case, name)
+        return own not in (None, False) if value is True else bool(own == value)
+
+    return {
+        name: one
+        for name, one in signatures().items()
+        if stages & {*one.stages} and all(met(*need) for need in one.needs.items())
+    }
+
+
+def _share(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / len(one | other)
+
+
+def _by_chance(broken: int, known: Sequence[Signature]) -> Callable[[float], float]:
+    """The chance that the best of as many faults as are known shares that much with one that breaks about as many laws
+    as the kernel and has nothing to do with them: that begins at other stages.
+    """
+    unrelated = [
+        _share(one.laws, other.laws)
+        for one in known
+        if broken / ABOUT <= len(one.laws) <= broken * ABOUT
+        for other in known
+        if not {*one.stages} & {*other.stages}
+    ]
+
+    def chance(share: float) -> float:
+        # nobody can tell where there are none
+        each = sum(x >= share for x in unrelated) / len(unrelated) if unrelated else 1.0
+        return 1 - (1 - each) ** len(known)
+
+    return chance
 
 
 def of_trace(trace: Trace) -> Laws | None:
