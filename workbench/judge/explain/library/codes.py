@@ -72,7 +72,8 @@ def _decoded(name: str, text: str, entries: Entries) -> Iterator[Hypothesis]:
         def in_rows(at: Any, x: np.ndarray, of: str) -> np.ndarray:
             if at.p.codes is None:
                 raise Unfit
-            made = quantize.decoded(at.whole(f"codes_{of}"), in_table(at, x, of))
+            table = in_table(at, x, of)  # Unfit of an input without codes
+            made = quantize.decoded(at.whole(f"codes_{of}"), table)
             return by_query_head(round_to(made, at.p.codes.operands[of] or "float16"), at.heads)
 
         for place, stage, change in (("table", "lut", in_table), ("decoded", "dequant", in_dequant)):
