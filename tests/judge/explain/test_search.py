@@ -8,13 +8,16 @@ import pytest
 
 from tests.judge.explain.kernels import attention
 from workbench import Case, Trace, diff, run
+from workbench.case.box import Box
 from workbench.judge.explain import search
 from workbench.judge.explain.fit import PROOF, UNEXPLAINED, fit
 from workbench.judge.explain.hypothesis import Hypothesis, altered, together
-from workbench.judge.explain.library import family
+from workbench.judge.explain.imagine import alike
+from workbench.judge.explain.library import family, library, shows_in_rows
 from workbench.judge.explain.scene import Scene
 from workbench.judge.explain.search import pairs, singles
 from workbench.judge.explain.trial import holds
+from workbench.trace.narrow import narrowed
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=71, head_dim=16, causal=True, scale=0.4)
 FOREVER = float("inf")
@@ -96,3 +99,19 @@ def test_less_is_asked_of_one_hypothesis_elsewhere(elsewhere: bool) -> None:
     assert holds(Scene.of(half), near, elsewhere=elsewhere)
     other = changed(trace, "lse", lambda x: x + np.float32(0.3))
     assert not holds(Scene.of(other), near, elsewhere=elsewhere)
+
+
+@pytest.mark.parametrize(
+    "case", [CASE.but(seqlen_q=60, heads=4, kv_heads=2), CASE.but(seqlen_q=80, seqlen_k=65, batch=2)], ids=str
+)
+def test_what_some_rows_show_of_common_hypotheses_is_what_all_do(case: Case) -> None:
+    trace = run(attention((), False), case)
+    rows = Scene(narrowed(trace, Box(slice(0, case.batch), slice(0, case.heads), slice(24, 56))))
+    whole, told = Scene.of(trace), 0
+    for one in filter(shows_in_rows, library(whole.families)):
+        all_rows, some = (scene.predicted(one, scene.names) for scene in (whole, rows))
+        assert (all_rows is None) == (some is None), one.id
+        for name, x in (all_rows or {}).items():
+            assert alike(x[:, :, 24:56], some[name]), f"{one.id}: {name}"
+            told += 1
+    assert told > 300

@@ -3,15 +3,20 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
 
+from workbench.case.box import Box
+from workbench.case.stages import ALGORITHMS
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import UNEXPLAINED, Fit, fit, missed, unexplained
 from workbench.judge.explain.hypothesis import Hypothesis, edited, together
+from workbench.judge.explain.library import COMMON, shows_in_rows
 from workbench.judge.explain.scene import Arrays, Scene, predicted, touched
 from workbench.reference.problem import Problem
+from workbench.trace.narrow import narrowed
 
 Wrong = Mapping[str, np.ndarray]
 #: hypotheses that come nearest by themselves, each of which is tried with all others
@@ -22,6 +27,8 @@ HELD = 48
 CLEAR = 1e-3
 #: share that is none: float32 rounds as much
 NOTHING = 2.0**-20
+#: queries that tell whether a hypothesis is worth all
+ROWS = 32
 #: share of the error that a hypothesis may leave in one head to be looked at in all
 WORTH = 0.6
 #: names of a pair whose members have others that predict the same by themselves, at most
@@ -55,20 +62,22 @@ class Search:
     complete: bool  #: whether all was tried that was asked for
 
 
-def singles(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis]) -> Search:
-    """Those `among` hypotheses that reproduce wrong stages by themselves and break no right one; `until` on
-    `time.thread_time`, which no other process shortens.
+def singles(
+    scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis], *, in_haste: bool = False
+) -> Search:
+    """Those `among` hypotheses that reproduce wrong stages by themselves and break no right one, tried from the common
+    ones on; `until` on `time.thread_time`, which no other process shortens. `in_haste`: what does not explain some rows
+    in which most is wrong is not tried on all; of two faults each may be in rows of its own.
     """
-    small = scene.group(wrong) if isinstance(scene, Scene) else None
+    parts = _Parts(scene, wrong, in_haste) if isinstance(scene, Scene) else None
     near, complete = [], True
-    for order, one in enumerate(among):
+    for order, one in sorted(enumerate(among), key=lambda x: not COMMON.match(x[1].id)):
         if time.thread_time() > until:
             complete = False
             break
-        # most hypotheses do nothing of the kind, and one head is as good as all to see it
-        in_part = small is not None and not one.across
-        found = _near(small, one, order, small.wrong) if small is not None and in_part else None
-        if not in_part or (found is not None and found.left < WORTH):
+        part = None if parts is None else parts.showing(one)
+        found = None if part is None else _near(part, one, order, part.wrong)
+        if part is None or (found is not None and found.left < WORTH):
             found = _near(scene, one, order, wrong)
         if found is not None:
             near.append(found)
@@ -134,6 +143,59 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
             near = []  # what came near and does not hold is not asked again
     held = held or _held(scene, [x[1] for x in near], wrong, until)
     return Search(tuple(held), found.near, tried, complete)
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """The parts of a scene on which hypotheses are tried first."""
+
+    scene: Scene
+    wrong: Wrong
+    in_haste: bool
+
+    def showing(self, one: Hypothesis) -> Scene | None:
+        """A part that shows what a hypothesis does; None where it takes all."""
+        if self.in_haste and shows_in_rows(one):
+            rows = self._rows if one.across else self._rows_of_group
+            if rows is not None:
+                return rows
+        # most hypotheses do nothing of the kind, and one head is as good as all to see it
+        return None if one.across else self._group
+
+    @cached_property
+    def _group(self) -> Scene | None:
+        return self.scene.group(self.wrong)
+
+    @cached_property
+    def _rows(self) -> Scene | None:
+        return _rows(self.scene, self.wrong, across=True)
+
+    @cached_property
+    def _rows_of_group(self) -> Scene | None:
+        return _rows(self.scene, self.wrong, across=False)
+
+
+def _rows(scene: Scene, wrong: Wrong, *, across: bool) -> Scene | None:
+    """The ROWS queries next to each other in which most is wrong, of all heads where hypotheses go `across` these, else
+    of a group that shares a kv head; None where there are not twice as many, or they cannot be told apart.
+    """
+    trace, case = scene.trace, scene.trace.case
+    axes = [ALGORITHMS[trace.algorithm][name].axes for name in wrong]
+    apart = case.ragged or scene.decoded or trace.box or trace.statistics or trace.input_errors
+    if apart or case.seqlen_q < 2 * ROWS or any(x[:2] != "bh" or "q" not in x for x in axes):
+        return None
+    count = np.zeros((case.batch, case.heads, case.seqlen_q))
+    for mask, letters in zip(wrong.values(), axes, strict=True):
+        count += np.moveaxis(mask, letters.index("q"), 2).reshape(*count.shape, -1).mean(-1)
+    batches, heads = slice(0, case.batch), slice(0, case.heads)
+    if not across:
+        size = case.heads // case.kv_heads
+        b, h = divmod(int(count.reshape(case.batch * case.kv_heads, -1).sum(-1).argmax()), case.kv_heads)
+        batches, heads = slice(b, b + 1), slice(h * size, (h + 1) * size)
+    of_rows = count[batches, heads].sum((0, 1))
+    first = int(np.convolve(of_rows, np.ones(ROWS), "valid").argmax())
+    found = Scene(narrowed(trace, Box(batches, heads, slice(first, first + ROWS))))
+    return found if {*found.wrong} >= {*wrong} else None
 
 
 def _near(scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong) -> Near | None:

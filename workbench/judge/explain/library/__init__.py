@@ -3,6 +3,7 @@
 It is written from the definitions and from what is reported of kernels, and knows no kernel of ours.
 """
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
@@ -57,6 +58,34 @@ FAMILIES = {
     "precision": precision.hypotheses,
     "codes": codes.hypotheses,
 }
+#: ids of what is common in reports of bugs and costs little to try, from which every search begins: scales, edges of
+#: masks, the heads and batches that are read, corrections and maxima, units of lse, scales of codes. Sweeps over maps
+#: of rows and dims are most of the library, and take most of the time
+COMMON = re.compile(
+    r"scale\."
+    r"|mask\.(none$|none-if|right-|left-|shift|no-|(window-)?top-left|(window-)?bottom-right|inverted|filled-[^n]*$|tail$)"
+    r"|softmax\.(correction-(?!in-|row|below)|max-(stale|of-tile|zero)|subtracts-(stale|nothing|own)$)"
+    r"|softmax\.((probs|exp)-(no-)?log2e|(row_sum|acc)-(uninitialised|twice|nothing|starts-1))"
+    r"|output\.(un|divided|multiplied|(lse-|both-)?(heads|batches)-|lse-(?!rows|sum-|max-|more|less|row))"
+    r"|layout\.([qkv]-for|head-|batch-(zero|next))"
+    r"|codes\.(unscaled|scaled-twice|scale-(inverted|of-))"
+)
+
+
+#: of these, those that some rows do not show as all do: they know how many queries there are, or mix these
+_OF_ALL_ROWS = re.compile(
+    r"mask\.(none-if|(left-|window-)?(top-left|bottom-right))|output\.lse-(strides|first)|layout\.[qkv]-for"
+)
+
+
+def shows_in_rows(one: Hypothesis) -> bool:
+    """Whether what a hypothesis predicts of some rows can be computed from these alone; of common ones."""
+    return bool(COMMON.match(one.id)) and not _OF_ALL_ROWS.match(one.id)
+
+
+def common(hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
+    """Those of some that are common."""
+    return tuple(one for one in hypotheses if COMMON.match(one.id))
 
 
 @cache
