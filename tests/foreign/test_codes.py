@@ -10,6 +10,8 @@ from workbench import Case, Refusal, diff, run
 from workbench.case import formats
 from workbench.case.stages import QUANTISED_INPUTS
 from workbench.cuda.quantize import quantize
+from workbench.report.causes import lines
+from workbench.report.document import explained_document
 from workbench.report.remarks import notes
 
 CASE = Case(heads=4, kv_heads=2, seqlen=40, head_dim=32)
@@ -289,3 +291,29 @@ def test_what_was_decoded_without_its_scale_is_named_where_nobody_gave_the_scale
     assert judged.origin == "dequant_k"
     (cause,) = judged.explained.causes
     assert cause.text == "codes are decoded without their scale (k)" and cause.text in str(judged)
+
+
+def with_the_scale_of_k(
+    q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, scale: float, causal: bool
+) -> Any:
+    q, k, v = (decoded("e4m3", x, s).astype(np.float32) for x, s in ((q, scale_q), (k, scale_k), (v, scale_k)))
+    scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+    probs = np.exp(scores - scores.max(-1, keepdims=True))
+    return (probs @ v / probs.sum(-1, keepdims=True)).astype(np.float16)
+
+
+def test_what_is_suspicious_is_explained_as_of_a_usual_kernel() -> None:
+    """Ten times the budget of a usual kernel, and within that of one that casts probs to float8, which it may."""
+    judged = diff(
+        run(with_the_scale_of_k, Case(batch=1, heads=2, seqlen=24, head_dim=16, dtype="float16", codes="e4m3"))
+    )
+    assert judged.verdict == "suspicious" and judged.origins == ()
+    found = judged.explain(1.0)
+    assert found.usual == ("out",) and [one.text for one in found.causes] == [
+        "codes are decoded with the scale of k (v)"
+    ]
+    assert found.causes[0].trial is not None and found.causes[0].stands
+    first, second, *_ = lines(judged, found)
+    assert first == "no stage is proved wrong; explained is what is wrong of a usual kernel: out"
+    assert second == "out: codes are decoded with the scale of k (v)"
+    assert explained_document(judged, found)["wrong_if_usual"] == ["out"]

@@ -1,6 +1,7 @@
 """The assertion on a kernel: what passes, what fails and what the failure says, by itself and in tests of hypothesis."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.control import current_build_context
 
-from workbench import Case, Diff, Refusal
-from workbench.testing import AttentionError, assert_attention
+from workbench import Case, Diff, Refusal, diff, run
+from workbench.testing import AttentionError, assert_attention, message
 from workbench.testing import attention as checks
+from workbench.testing.message import in_a_line
 from workbench.testing.settings import Settings, current
 
 CASE = Case(heads=2, seqlen=20, head_dim=16)
@@ -299,3 +301,41 @@ def test_an_example_that_nobody_can_judge_does_not_count():
 
     holds()
     assert counted and not any(counted)
+
+
+def test_the_cause_of_a_shrunk_example_is_that_of_the_one_that_shows_it_best(monkeypatch):
+    """One number, to which hypothesis shrinks lse in base 2, is what many formulas make."""
+    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.5)
+    token = current.set(Settings(shrink_seconds=0.0, failed={}))
+
+    @QUICK
+    @given(st.integers(1, 40))
+    def test(n):
+        assert_attention(in_base_2, Case(seqlen=n, head_dim=8))
+
+    try:
+        with pytest.raises(AttentionError) as raised:
+            test()
+    finally:
+        current.reset(token)
+    headline, *lines = str(raised.value).splitlines()
+    small = raised.value.diff
+    assert small.trace.case.seqlen_q == 1 and small["lse"].decisive.summary.size == 1
+    assert headline.startswith("bug in lse, ") and "lse is in base 2, not in base e" in headline
+    causes = [line for line in lines if line.startswith("  cause")]
+    assert len(causes) == 1 and "one of" not in causes[0]
+    assert "cause: lse is in base 2, not in base e; " in causes[0] and ", in another run: " in causes[0]
+    assert in_a_line(small) == headline
+
+
+def test_a_message_has_the_cause_of_its_longer_search(monkeypatch):
+    found = diff(run(in_base_2, CASE)).explain(1.0)
+    shrunk = SimpleNamespace(explained=found)
+    monkeypatch.setattr(message, "_smallest", lambda judged, seconds: (shrunk, "smallest: as small"))
+    token = current.set(Settings(shrink_seconds=1.0))
+    try:
+        text = str(failure(in_base_2, CASE))
+    finally:
+        current.reset(token)
+    assert "lse is in base 2" in text.splitlines()[0] and "  cause: lse is in base 2" in text
+    assert text.endswith("\n\nsmallest: as small") and "no cause found" not in text

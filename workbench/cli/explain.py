@@ -60,8 +60,8 @@ def explain(
         calls, _ = runs(target, **options)
         for call in calls:
             judged = diff(call())
-            seen.append(watched(judged.trace) if judged.origins else None)
             explained = judged.explain(seconds)
+            seen.append(watched(judged.trace) if judged.origins or explained.usual else None)
             found.append((judged, explained))
             racing = seen[-1] is not None and not seen[-1].passed  # of which laws say nothing either
             broken.append(of_trace(judged.trace) if explained.unexplained and not racing else None)

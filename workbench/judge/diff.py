@@ -5,7 +5,7 @@ each stage have been, given what it read?) and without them (propagated: given q
 these stand in the place of q, k, v (`decoding.py`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial, reduce
 from operator import add
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.assumptions import usual
+from workbench.case.case import Case
 from workbench.case.stages import ALGORITHMS, INPUTS, before_attention, stage_of
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
@@ -115,14 +116,26 @@ class Diff:
 
     def explain(self, seconds: float = 30.0) -> Explained:
         """What explains what is wrong: named faults, one and two at a time, searched for so many seconds; what is found
-        is tried on fresh cases, where the kernel can be run.
+        is tried on fresh cases, where the kernel can be run. Where nothing is wrong and something is suspicious, what
+        would be wrong of a usual kernel.
         """
-        return replace(explain(self.trace, self.stages, seconds=seconds), judged=self)
+        of_usual = self if self.origins or self.verdict != "suspicious" else _of_usual(self.trace)
+        found = explain(of_usual.trace, of_usual.stages, seconds=seconds)
+        return replace(found, judged=self, usual=() if self.origins else of_usual.origins)
 
     @cached_property
     def explained(self) -> Explained:
         """The same of single faults alone, without a run, in QUICK_S at most: for reports."""
         return explain(self.trace, self.stages, seconds=QUICK_S, alone=True)
+
+    def explained_by(self, found: Explained) -> "Diff":
+        """The same, of which reports say what a longer search found, or one of another run that fails alike."""
+        causes = tuple(cause for cause in found.causes if {*cause.fit.stages} & {*self.origins})
+        named = {name for cause in causes for name in cause.fit.stages}
+        left = tuple(name for name in self.origins if name not in named)
+        other = replace(self)
+        vars(other).update(explained=replace(found, causes=causes, unexplained=left))
+        return other
 
     @cached_property
     def beside(self) -> Beside:
@@ -256,6 +269,21 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
 
     judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged, second), second), decisive)
     return Diff(trace, *with_blame(trace, with_exactness(trace, judged), others), gathered)
+
+
+def _of_usual(trace: Trace) -> Diff:
+    """The judgement of a run as that of a usual kernel, in all that nobody declared; so are its runs on other cases."""
+    again = trace.rerun
+
+    def rerun(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
+        assert again is not None
+        return _as_usual(again(case, inputs))
+
+    return diff(replace(_as_usual(trace), rerun=None if again is None else rerun))
+
+
+def _as_usual(trace: Trace) -> Trace:
+    return replace(trace, contract=usual(trace.contract))
 
 
 def _check_sentinel(trace: Trace) -> None:

@@ -3,30 +3,57 @@
 from collections.abc import Iterator
 
 from workbench.case.fields import FIELDS, flag, typed
-from workbench.judge.diff import Diff
+from workbench.judge.diff import QUICK_S, Diff
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import LARGEST, Explained
 from workbench.judge.explain.fit import PROOF
+from workbench.report.command import diff_command
 from workbench.report.numbers import ratio
 
 #: names of a class that are listed
 LISTED = 4
 
 
-def in_a_line(cause: Cause) -> str:
-    """A cause with its proof, in one line."""
+def in_a_line(cause: Cause, of: str = "") -> str:
+    """A cause with its proof, in one line; `of`: the run that shows it, where that is another one."""
+    there = f", in another run: {of}" if of else ""
     if cause.rivals:
-        return f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} (workbench explain tells them apart)"
-    return f"cause: {cause.text}; reproduces {_reproduced(cause)}{'' if cause.proved else _doubt(cause)}"
+        return (
+            f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} (workbench explain tells them apart){there}"
+        )
+    return f"cause: {cause.text}; reproduces {_reproduced(cause)}{'' if cause.proved else _doubt(cause)}{there}"
+
+
+def none_found(judged: Diff) -> list[str]:
+    """Of which wrong stages a report names no cause, and what looks longer; nothing where it names one of all."""
+    found = judged.explained
+    left = [name for name in found.unexplained if judged[name].decisive is not None]
+    if not left:
+        return []
+    of = "" if len(left) == len(judged.origins) else f" of {', '.join(left)}"
+    if judged.trace.case.score_count > LARGEST:
+        return [f"no cause was looked for{of}: {_too_large(judged)}"]
+    command = diff_command(judged, "explain")
+    longer = f"`{command}`" if command else "`Diff.explain`, in Python,"
+    return [f"no cause found in {QUICK_S:g} s{of}; {longer} looks longer"]
+
+
+def _too_large(judged: Diff) -> str:
+    scores = judged.trace.case.score_count
+    return f"a run of {scores} scores is too large, {LARGEST} are searched; take a smaller case"
 
 
 def lines(judged: Diff, found: Explained) -> list[str]:
     """All that was found, a line each."""
-    if not judged.origins:
+    if not judged.origins and not found.usual:
         return ["nothing to explain: no stage is wrong by itself"]
-    if (scores := judged.trace.case.score_count) > LARGEST:
-        return [f"not searched: a run of {scores} scores is too large, {LARGEST} are searched; take a smaller case"]
+    if judged.trace.case.score_count > LARGEST:
+        return [f"not searched: {_too_large(judged)}"]
     lines: list[str] = []
+    if found.usual:
+        lines.append(
+            f"no stage is proved wrong; explained is what is wrong of a usual kernel: {', '.join(found.usual)}"
+        )
     for cause in found.causes:
         stages = ", ".join(cause.fit.stages)
         lines += [f"{stages}: {cause.text}", *(f"  {line}" for line in _proof(judged, cause))]

@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from workbench.trace.trace import Trace
 
 
-def diff_command(diff: "Diff") -> str:
-    """The command that judges the same run again; empty where there is none, of a callable or on arrays of Python's."""
+def diff_command(diff: "Diff", verb: str = "diff") -> str:
+    """The command that judges the same run again, or explains it; empty where there is none, of a callable or on arrays
+    of Python's.
+    """
     trace = diff.trace
     if not _has_names(trace):
         return ""
     printed, at_rest = trace.called_with.values is not None, trace.called_with.trace is not None
     options = [] if at_rest else case_options(trace.case_run, own=takes_tiles(trace))
     options += trace.called_with.words()
-    return _command("diff", "" if printed else _named(trace), () if at_rest else trace.faults, options)
+    return _command(verb, "" if printed else _named(trace), () if at_rest else trace.faults, options)
 
 
 def _has_names(*traces: "Trace") -> bool:

@@ -71,6 +71,7 @@ def explained_document(
         "case": number(trace.case_run.as_dict()),
         "verdict": diff.verdict,
         "origins": list(diff.origins),
+        "wrong_if_usual": list(found.usual),
         "explanations": number(found.as_dicts()),
         "withdrawn": number([cause.as_dict() for cause in found.withdrawn]),
         "unknown": number(found.unknown()),

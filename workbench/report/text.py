@@ -18,6 +18,7 @@ from workbench.judge.stage import StageDiff
 from workbench.judge.table import Row
 from workbench.report import tables
 from workbench.report.causes import lines as causes
+from workbench.report.causes import none_found
 from workbench.report.command import diff_command, watch_command
 from workbench.report.document import largest
 from workbench.report.findings import words
@@ -127,7 +128,9 @@ def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> Rend
     table = stage_table(diff, full).screen(unicode=unicode, width=width)
     fold = width if unicode else None
     below = [
-        line for text in sentences(diff, full) for line in wrapped(text, "" if text.startswith(" ") else "bold", fold)
+        line
+        for text in [*sentences(diff, full), *none_found(diff)]
+        for line in wrapped(text, "" if text.startswith(" ") else "bold", fold)
     ]
     parts: list[RenderableType] = [*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), table, *below]
     if diff.origins and (command := watch_command(diff.trace)):
@@ -153,7 +156,7 @@ def explained(
     fold = width if unicode else None
     first = [] if watched is None else of_watched(watched)
     lines = [*first, *causes(diff, found), *([] if laws is None else broken_laws(laws))]
-    if watched is None and diff.origins and (command := watch_command(diff.trace)):
+    if watched is None and (diff.origins or found.usual) and (command := watch_command(diff.trace)):
         lines.append(f"{RACES} {command}")
     below = [x for line in lines for x in wrapped(line, "" if line.startswith(" ") else "bold", fold)]
     return Group(*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), *below)
@@ -216,7 +219,10 @@ def in_full(diff: Diff) -> str:
 def html_table(diff: Diff) -> str:
     """What `report` shows as HTML, for Jupyter; what only the full one has is folded away."""
     above = tables.lines([*(line.plain for line in gates([diff.trace])), headline(diff.trace)])
-    short, full = (stage_table(diff, full).html() + tables.lines(sentences(diff, full)) for full in (False, True))
+    short, full = (
+        stage_table(diff, full).html() + tables.lines([*sentences(diff, full), *none_found(diff)])
+        for full in (False, True)
+    )
     return above + short + tables.folded("all that was looked at", full)
 
 

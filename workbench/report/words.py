@@ -116,7 +116,8 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     )
     if full:
         lines += [bins(stage.decisive), *budget_terms(known)]
-    lines += [in_a_line(cause) for cause in diff.explained.causes if stage.name in cause.fit.stages]
+    found = diff.explained
+    lines += [in_a_line(cause, found.of) for cause in found.causes if stage.name in cause.fit.stages]
     return lines + made_at + _judged_from(known)
 
 

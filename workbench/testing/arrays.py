@@ -128,7 +128,7 @@ def assert_attention_close(
     _check(given)
     judged = given.judged()
 
-    def text() -> str:
+    def text(judged: Diff) -> str:
         return "\n\n".join([in_a_line(judged), str(judged), "\n".join(_beside(given, judged, fails))])
 
     return held(judged, fails, text)

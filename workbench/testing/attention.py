@@ -15,6 +15,7 @@ from workbench.foreign.run import run
 from workbench.foreign.target import target_of
 from workbench.judge.diff import Diff, diff
 from workbench.judge.fails import failing, outcome
+from workbench.judge.headline import headline
 from workbench.judge.table import run_row
 from workbench.report.command import diff_command
 from workbench.testing.message import of_run
@@ -28,16 +29,17 @@ class AttentionError(AssertionError):
 
     __module__ = "workbench.testing"
 
-    def __init__(self, judged: Diff, text: Callable[[], str]) -> None:
+    def __init__(self, judged: Diff, text: Callable[[Diff], str]) -> None:
         super().__init__(judged)
         self.diff = judged
-        self._text, self._said = text, ""
+        self._text, self._said, self._failed = text, "", current.get().failed
 
     def __str__(self) -> str:
         if not self._said:
             # what is raised while the text is made, by a kernel on a smaller case, may print this error as its context
             self._said = repr(self.diff)
-            self._said = self._text()
+            self.diff = _by_the_clearest(self.diff, self._failed or {})
+            self._said = self._text(self.diff)
         return self._said
 
 
@@ -63,9 +65,9 @@ def assert_attention(
     trace = run(kernel, case, **options)
     if not isinstance(kernel, str) and (name := name_of(kernel)) is not None:
         trace = _named(trace, name)
-    judged, shrinks = diff(trace), not in_hypothesis()
+    shrinks = not in_hypothesis()
 
-    def text() -> str:
+    def text(judged: Diff) -> str:
         again, named = [], bool(diff_command(judged))
         if not named and settings.node:
             again.append(f"repeat: pytest {shlex.quote(settings.node)}")
@@ -73,10 +75,10 @@ def assert_attention(
             again.append(f"in Python: {python_line(kernel, case, options)}")
         return of_run(judged, seconds=settings.shrink_seconds if shrinks else 0.0, again=again)
 
-    return held(judged, fails, text)
+    return held(diff(trace), fails, text)
 
 
-def held(judged: Diff, fails: frozenset[str], text: Callable[[], str]) -> Diff:
+def held(judged: Diff, fails: frozenset[str], text: Callable[[Diff], str]) -> Diff:
     """`judged` itself; AttentionError with this text where its outcome is one of `fails`."""
     __tracebackhide__ = True
     settings, over = current.get(), run_row(judged).over_budget
@@ -87,6 +89,8 @@ def held(judged: Diff, fails: frozenset[str], text: Callable[[], str]) -> Diff:
     if outcome(judged) == "untestable" and in_hypothesis():
         sys.modules["hypothesis"].reject()
     if outcome(judged) in fails:
+        if settings.failed is not None and in_hypothesis():
+            _keep(judged, settings.failed)
         raise _error_at(judged.origin)(judged, text)
     return judged
 
@@ -94,6 +98,27 @@ def held(judged: Diff, fails: frozenset[str], text: Callable[[], str]) -> Diff:
 def in_hypothesis() -> bool:
     """Whether a test of hypothesis runs an example."""
     return "hypothesis" in sys.modules and sys.modules["hypothesis"].currently_in_test_context()
+
+
+def _keep(judged: Diff, failed: dict[tuple[str, str], Diff]) -> None:
+    """Keep a failed example where it shows more of a wrong stage than those before."""
+    for name in judged.origins:
+        kept = failed.get((judged.trace.target, name))
+        if kept is None or _outside(judged, name) > _outside(kept, name):
+            failed[judged.trace.target, name] = judged
+
+
+def _outside(judged: Diff, name: str) -> int:
+    found = judged[name].decisive
+    return 0 if found is None else found.summary.outside
+
+
+def _by_the_clearest(judged: Diff, failed: Mapping[tuple[str, str], Diff]) -> Diff:
+    """A failed example with the cause that another one shows better: many formulas make one wrong number."""
+    clearest = failed.get((judged.trace.target, judged.origin or ""), judged)
+    if clearest is judged or _outside(clearest, judged.origin or "") <= _outside(judged, judged.origin or ""):
+        return judged
+    return judged.explained_by(replace(clearest.explained, of=headline(clearest.trace)))
 
 
 def _target(over: float, label: str) -> None:

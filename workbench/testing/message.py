@@ -2,12 +2,16 @@
 
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from workbench.judge.diff import Diff
 from workbench.judge.fails import outcome
 from workbench.judge.table import run_row
 from workbench.refusal import Refusal, Unavailable
 from workbench.report.numbers import ratio
+
+if TYPE_CHECKING:
+    from workbench.explore.shrink.shrink import Shrunk
 
 
 def in_a_line(judged: Diff) -> str:
@@ -30,23 +34,25 @@ def of_run(judged: Diff, *, seconds: float, again: Sequence[str]) -> str:
     """Of a kernel that was run: `seconds` are for the smallest case, 0: none is searched; `again` are lines that tell
     how to repeat the check, beside the command of the report.
     """
-    parts = [in_a_line(judged), "\n".join([str(judged), *again])]
-    if seconds and judged.origins:
-        parts.append(_smallest(judged, seconds))
-    return "\n\n".join(parts)
+    shrunk, said = _smallest(judged, seconds) if seconds and judged.origins else (None, "")
+    if shrunk is not None and shrunk.explained.causes:
+        # searched on other cases, too: one message has one cause
+        judged = judged.explained_by(shrunk.explained)
+    return "\n\n".join([in_a_line(judged), "\n".join([str(judged), *again]), *filter(None, [said])])
 
 
-def _smallest(judged: Diff, seconds: float) -> str:
-    """What the search for the smallest case that fails alike gave. It comes after the judgement, which stands whatever
-    becomes of the search.
+def _smallest(judged: Diff, seconds: float) -> "tuple[Shrunk | None, str]":
+    """The smallest case that fails alike, and what the search for it gave. It comes after the judgement, which stands
+    whatever becomes of the search.
     """
     try:
         from workbench.explore.shrink.shrink import shrink
         from workbench.report.shrunk import lines
 
-        return "\n".join(lines(shrink(judged, seconds=seconds)))
+        found = shrink(judged, seconds=seconds)
+        return found, "\n".join(lines(found))
     except (Refusal, Unavailable) as refusal:
-        return f"no smaller case was searched: {refusal}"
+        return None, f"no smaller case was searched: {refusal}"
     except Exception as error:
         said = "".join(traceback.format_exception(error))
-        return f"no smaller case was found, by a defect of the workbench itself, not of the kernel:\n{said}"
+        return None, f"no smaller case was found, by a defect of the workbench itself, not of the kernel:\n{said}"

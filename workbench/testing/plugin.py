@@ -93,7 +93,7 @@ def attention_check() -> Any:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """A test runs with its own settings: those of the run, and above them those of its markers, the nearest last."""
     checked = item.stash[_CHECKED] = []
-    settings = replace(item.config.stash[_USUAL], node=item.nodeid, checked=checked)
+    settings = replace(item.config.stash[_USUAL], node=item.nodeid, checked=checked, failed={})
     token = current.set(replace(settings, **{name: x for name, x in _marked(item).items() if name in OF_MARKER}))
     try:
         return (yield)

@@ -2,6 +2,10 @@
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.judge.diff import Diff
 
 
 @dataclass(frozen=True)
@@ -14,6 +18,8 @@ class Settings:
     node: str = ""  #: pytest's id of the test that runs; empty outside of pytest
     #: to which every check adds its largest x of budget, None where nothing was judged; None outside of pytest
     checked: list[float | None] | None = None
+    #: kernel and wrong stage -> the failure among the examples of a test of hypothesis that shows most of it
+    failed: "dict[tuple[str, str], Diff] | None" = None
 
 
 #: those of the test that runs; the plugin sets it around each one

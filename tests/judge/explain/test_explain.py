@@ -152,3 +152,54 @@ def test_a_run_that_is_too_large_is_not_searched_and_says_so(monkeypatch: pytest
     assert lines(d, found) == [
         f"not searched: a run of {size} scores is too large, 1000 are searched; take a smaller case"
     ]
+
+
+COMMONEST = {
+    "head-modulo": (CASE.but(heads=4, kv_heads=2, seqlen_q=80, seqlen_k=80), "h % kv_heads in place of h // group"),
+    "sum-not-rescaled": (CASE.but(seqlen_q=80, seqlen_k=80), "in row_sum the correction is not applied"),
+}
+
+
+def outputs(bug: str) -> Any:
+    """A kernel with a bug that tells nothing of how it computes."""
+
+    def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        found = attention((bug,), False)(q, k, v, scale=scale, causal=causal)
+        return found["out"], found["lse"]
+
+    return kernel
+
+
+def waves(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    return outputs("wave")(q, k, v, scale=scale, causal=causal)
+
+
+@pytest.mark.parametrize("bug", COMMONEST)
+def test_a_report_names_the_commonest_bugs_from_out_and_lse(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In half of its time: the processor of another machine is slower."""
+    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 1.0)
+    case, words = COMMONEST[bug]
+    d = diff(run(outputs(bug), case))
+    (cause,) = d.explained.causes
+    assert words in cause.text and cause.fit.stages == ("out", "lse") == d.origins
+    assert f"cause: {cause.text}" in str(d) and "no cause" not in str(d)
+
+
+def test_a_report_without_a_cause_says_so_and_what_looks_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.1)
+    case = CASE.but(seqlen_q=24, seqlen_k=24)
+    d = diff(run(outputs("wave"), case))
+    assert d.explained.causes == ()
+    assert str(d).splitlines()[-1] == "no cause found in 2 s; `Diff.explain`, in Python, looks longer"
+    *_, last, repeat = str(diff(run(f"{__file__}:waves", case))).splitlines()
+    longer = repeat.removeprefix("repeat: workbench diff ")
+    assert repeat != longer and last == f"no cause found in 2 s; `workbench explain {longer}` looks longer"
+
+
+def test_every_wrong_stage_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has a cause beside one that has none."""
+    d = judged(("scale-twice", "neighbour"), CASE.but(seqlen_q=48, seqlen_k=48))
+    (cause,) = d.explained.causes
+    assert cause.stage == "scores" and d.origins == ("scores", "row_sum")
+    assert f"cause: {cause.text}" in str(d)
+    assert str(d).splitlines()[-1] == "no cause found in 2 s of row_sum; `Diff.explain`, in Python, looks longer"

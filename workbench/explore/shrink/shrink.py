@@ -13,6 +13,7 @@ from workbench.explore.shrink.symptom import Symptom
 from workbench.explore.shrink.values import plain_inputs
 from workbench.judge.diff import Diff, diff
 from workbench.judge.explain.cause import Cause
+from workbench.judge.explain.explain import Explained
 from workbench.progress import step
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
@@ -35,6 +36,7 @@ class Shrunk:
     origin: str  #: the first wrong stage, of both
     kind: str  #: how that is wrong, in words
     cause: Cause | None  #: of both; None where nothing explains the start
+    explained: Explained  #: all that explains the start
     failed: int  #: of `runs` runs of the start, those that failed in the same way
     runs: int
     majority: bool  #: whether each case was run several times, as runs of the start were not alike
@@ -81,7 +83,10 @@ def shrink(judged: Diff, *, seconds: float = 60.0) -> Shrunk:
     found: tuple[Boundary, ...] = ()
     ended = "done"
     with step(f"shrink a case in which {judged.origin} is wrong, {seconds:g} s at most") as tick:
-        symptom = Symptom.of(judged, judged.explain(EXPLAIN * seconds))
+        explained = judged.explain(EXPLAIN * seconds)
+        if not explained.causes and not explained.withdrawn:
+            explained = judged.explained  # in little time a report tries what is common
+        symptom = Symptom.of(judged, explained)
         attempts = Attempts(rerun, symptom, start, begun + (1 - BOUNDARIES) * seconds, tick)
         failed, runs, alike = _repeats(attempts, judged.trace, begun + 1.5 * EXPLAIN * seconds)
         attempts.runs = 1 if alike else MAJORITY_OF
@@ -96,8 +101,8 @@ def shrink(judged: Diff, *, seconds: float = 60.0) -> Shrunk:
     if ended == "done" and attempts.late:
         ended = "time"
     return Shrunk(
-        judged, attempts.best, last, attempts.inputs, symptom.origin, symptom.kind, symptom.cause, failed, runs,
-        not alike, found, attempts.evaluations, time.monotonic() - begun, ended,
+        judged, attempts.best, last, attempts.inputs, symptom.origin, symptom.kind, symptom.cause, explained,
+        failed, runs, not alike, found, attempts.evaluations, time.monotonic() - begun, ended,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from workbench.judge.explain.fit import UNEXPLAINED, Fit
 from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.imagine import Imagined, classes, imagined
-from workbench.judge.explain.library import library
+from workbench.judge.explain.library import common, library
 from workbench.judge.explain.of_rank import of_one_rank
 from workbench.judge.explain.patterns import patterns
 from workbench.judge.explain.scene import Scene, Supposed, carried
@@ -39,6 +39,8 @@ SUPPOSED = (
 )  # fmt: skip
 #: causes that are tried for what is wrong, one after the other, as each fails on a fresh case
 IN_TURN = 4
+#: of these, those of a report, which has little time: without splits
+QUICKLY = 4
 OF_TILES = ("mask", "softmax", "merge", "factor")
 
 
@@ -56,6 +58,8 @@ class Explained:
     #: wrong stages that no cause reproduces -> which of their elements are wrong, and how
     patterns: Mapping[str, tuple[Pattern, ...]] = field(default_factory=dict)
     formulas: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
+    usual: tuple[str, ...] = ()  #: of a run in which nothing is wrong: what is of a usual kernel, which was explained
+    of: str = ""  #: the run, in words, where it is another than the one that is shown
     judged: Any = field(default=None, repr=False)  #: the Diff that was explained, where that shows it
 
     def unknown(self) -> dict[str, Any]:
@@ -101,17 +105,26 @@ def explain(
     with threadpool_limits(1, "blas"):
         for scene, among in zip(scenes, searched, strict=True):
             wrong, where = _wrong(scene, origins), imagined(scene)
-            chosen, tried = _searched(scene, where, wrong, until, alone, among)
+            # in a report, what is common is tried first, and then again among all others, which may be rivals
+            chosen, tried = _searched(scene, where, wrong, until, alone, common(among) if alone else among)
             count, complete = count + tried.tried, complete and tried.complete
-            if not chosen and not alone and isinstance(scene, Scene) and trace.contract.block_k is None:
-                for supposed in SUPPOSED:
+            asked = scene
+            if not chosen and isinstance(scene, Scene) and trace.contract.block_k is None:
+                for supposed in SUPPOSED[:QUICKLY] if alone else SUPPOSED:
+                    if supposed.splits == 1 and supposed.block_k >= scene.trace.case.seqlen_k:
+                        continue  # one tile, as the scene has
                     other = Scene(supposed.of(scene.trace), supposed=supposed)
                     families = [name for name in other.families if name in OF_TILES and name != without]
-                    found = singles(other, wrong, until, library(families))
+                    of_tiles = library([name for name in families if not alone or name == "softmax"])
+                    found = singles(other, wrong, until, common(of_tiles) if alone else of_tiles, in_haste=alone)
                     count, complete = count + found.tried, complete and found.complete
                     if chosen := _cover(found.fits, wrong)[0]:
                         scene, where, tried = other, imagined(other), found
                         break
+            if alone and scene is asked:
+                again, more = _searched(scene, where, wrong, until, alone, among)
+                count, complete = count + max(more.tried - tried.tried, 0), complete and more.complete
+                chosen, tried = (again, more) if again else (chosen, tried)
             for fits in chosen:
                 # of attention on decoded rows cases have no codes; the runs that were made have
                 whole = partial(carried, scene.trace.case, to=trace.case)
@@ -164,7 +177,7 @@ def _searched(
     among: Sequence[Hypothesis],
 ) -> tuple[list[list[Fit]], Search]:
     """Fits, each with its rivals, for as many wrong stages as can be; and what was tried."""
-    found = _sound(where, singles(scene, wrong, until, among))
+    found = _sound(where, singles(scene, wrong, until, among, in_haste=alone))
     chosen, left = _cover(found.fits, wrong)
     unknown_tiles = isinstance(scene, Scene) and scene.trace.contract.block_k is None
     if not left or alone or (unknown_tiles and not chosen):

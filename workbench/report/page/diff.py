@@ -11,6 +11,7 @@ from workbench.judge.headline import headline
 from workbench.judge.stage import StageDiff
 from workbench.progress import step
 from workbench.report.causes import lines as causes
+from workbench.report.causes import none_found
 from workbench.report.command import diff_command, watch_command
 from workbench.report.document import diff_document
 from workbench.report.numbers import number, ratio, value
@@ -106,7 +107,7 @@ def short(
 def _explained(diff: Diff, found: Explained | None, laws: "Laws | None") -> list[str]:
     from workbench.report.broken_laws import lines as broken_laws
 
-    of_search = [] if found is None else causes(diff, found)
+    of_search = none_found(diff) if found is None else causes(diff, found)
     return of_search if laws is None else [*of_search, *broken_laws(laws)]
 
 
