@@ -129,7 +129,7 @@ def of_libraries(promise: Contract) -> Iterator[Contract]:
             assumed = tuple(name for name in promise.assumed if name != "scores_dtype")
             weak = {name: getattr(promise, name) for name in open_fields}
             said = {name: _storage(promise) if x == "inputs" else x for name, x in library.others.items()}
-            others = {name: x for name, x in said.items() if name in promise.assumed}
+            others: dict[str, Any] = {name: x for name, x in said.items() if name in promise.assumed}
             yield replace(base, assumed=assumed, **weak, **others)
 
 
