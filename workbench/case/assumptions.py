@@ -131,11 +131,9 @@ def of_libraries(promise: Contract) -> Iterator[Contract]:
         if _storage(promise) in library.dtypes:
             open_fields = [name for name in (*_ANYWHERE, *library.fields) if name in promise.assumed]
             assumed = tuple(name for name in promise.assumed if name != "scores_dtype")
-            weak: dict[str, Any] = {name: getattr(promise, name) for name in open_fields}
-            said: dict[str, Any] = {
-                name: _storage(promise) if x == "inputs" else x for name, x in library.others.items()
-            }
-            others = {name: x for name, x in said.items() if name in promise.assumed}
+            weak = {name: getattr(promise, name) for name in open_fields}
+            said = {name: _storage(promise) if x == "inputs" else x for name, x in library.others.items()}
+            others: dict[str, Any] = {name: x for name, x in said.items() if name in promise.assumed}
             yield replace(base, assumed=assumed, **weak, **others)
 
 
