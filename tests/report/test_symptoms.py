@@ -53,6 +53,14 @@ def test_of_many_causes_the_likeliest_are_shown():
     assert told[-1] == "no measurement among those that were tried parts these causes"
 
 
+def test_rounding_with_some_values_and_causes_with_others_are_both_told():
+    told = lines(found(cause("the scale is twice"), rounding=({"input_std": 2.0, "block_k": 16},)))
+    assert told[1:3] == [
+        "a kernel without a fault may have all of these errors, by rounding, if input_std 2, block_k 16; else",
+        "one cause predicts every number, as far as random inputs tell",
+    ]
+
+
 def test_rounding_is_told_with_the_values_that_it_takes():
     some = tuple({"input_std": std, "block_k": block} for std in STDS[1:] for block in (16, 32))
     every = tuple({"input_std": std, "block_k": block} for std in STDS for block in (16, 32))

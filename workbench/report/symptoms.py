@@ -12,6 +12,7 @@ from workbench.report.numbers import number
 
 #: sentences of one cause that are shown
 _NAMES = 6
+_RIGHT = "a kernel without a fault may have all of these errors, by rounding"
 
 
 def lines(found: Symptoms) -> list[str]:
@@ -20,17 +21,16 @@ def lines(found: Symptoms) -> list[str]:
     inputs = "inputs of a known seed" if table.seeded else "random inputs"
     open_ = f", {_listed(list(table.unknown))} unknown" if table.unknown else ""
     head = f"{table.stage} of {table.kernel}: {len(table.entries)} errors in {len(table.cases)} cases, {inputs}{open_}"
-    if found.rounding:
-        return [head, *_right(found)]
     if found.stopped:
         told = " and ".join([*table.unknown, "the errors of a smaller case"])
         return [head, f"not finished after {found.seconds:.0f} s: give {told}, and ask again"]
     if not found.plausible:
-        return [head, *_nothing(found)]
+        return [head, *(_right(found) if found.rounding else _nothing(found))]
     count = len(found.plausible) + found.more
     few = f"; the likeliest {len(found.plausible)} are shown" if found.more else ""
     said = "one cause predicts" if count == 1 else f"{count} causes predict"
-    made = [head, f"{said} every number{'' if table.seeded else ', as far as random inputs tell'}{few}"]
+    made = [head, *([f"{_RIGHT}, if {_values(found.rounding, table)}; else"] if found.rounding else [])]
+    made.append(f"{said} every number{'' if table.seeded else ', as far as random inputs tell'}{few}")
     for n, cause in enumerate(found.plausible, 1):
         made += _cause(n, cause, table)
     return [*made, *_deciding(found)]
@@ -38,7 +38,7 @@ def lines(found: Symptoms) -> list[str]:
 
 def _right(found: Symptoms) -> list[str]:
     table = found.table
-    line = "nothing to explain: a kernel without a fault may have all of these errors, by rounding"
+    line = f"nothing to explain: {_RIGHT}"
     told = _values(found.rounding, table)
     if not told or len(found.rounding) == math.prod(map(len, table.unknown.values())):
         return [line]

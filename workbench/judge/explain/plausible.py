@@ -16,9 +16,9 @@ Values = Mapping[str, Any]
 #: draws -> standard deviations of theirs within which the next one is, but once in a thousand: two-sided quantiles of
 #: Student's t of 8 draws, times sqrt(1 + 1/n)
 BESIDE = {1: 5.41 * 1.414, 8: 5.41 * 1.061}
-#: octaves: the standard deviation of one draw of which nothing is known yet: the largest of thousands of numbers varies
-#: little, that of a row that sees few keys by more
-FIRST, FIRST_OF_ROW = 0.15, 0.4
+#: octaves: the standard deviation of one draw of which nothing is known yet. The largest of thousands of numbers varies
+#: little; a row may be right in one draw and wrong in the next, such as where its maximum moves
+FIRST, FIRST_OF_ROW = 0.2, 3.0
 #: octaves: the least deviation that fits are held against, a tenth of a number
 LEAST = 0.15
 

@@ -27,7 +27,7 @@ WITNESSES = 3
 #: draws of a case: several where there is time for that
 SEVERAL = 8
 #: scores of all causes on a case that take some seconds, and those that are computed at once
-BUDGET, TOGETHER = 1e7, 2**16
+BUDGET, TOGETHER = 2e7, 2**16
 #: how much of what one takes a later one takes, for an estimate only
 LATER = 0.3
 #: seconds of this process after which no cause is begun
@@ -82,15 +82,10 @@ class Search:
 
     @cached_property
     def by_case(self) -> Mapping[int, Sequence[Entry]]:
-        """Index of a case -> its entries, of those that have some: the smallest first, but behind the others those
-        that are right next to them, of which most faults predict that.
-        """
-        table = self.table
-        told = {i: [one for one in table.entries if one.case == i] for i in range(len(table.cases))}
-        worst = {i: np.nan_to_num(np.max([one.value for one in x]), nan=np.inf) for i, x in told.items() if x}
-        most = max(worst.values())
-        order = sorted(worst, key=lambda i: (worst[i] < most / 10, _scores(table.cases[i])))
-        return {i: told[i] for i in order}
+        """Index of a case -> its entries, of those that have some, the smallest case first."""
+        order = sorted(range(len(self.table.cases)), key=lambda i: _scores(self.table.cases[i]))
+        told = {i: [one for one in self.table.entries if one.case == i] for i in order}
+        return {i: some for i, some in told.items() if some}
 
     def valued(self, t: int, s: int) -> dict[str, Any]:
         """The unknowns with their values."""
@@ -116,6 +111,7 @@ class Search:
         order = dict.fromkeys([0, len(cuts) - 1, len(cuts) // 2, *range(len(cuts))])
         return [cuts[c] for c in order]
 
+    @cached_property
     def rounding(self) -> tuple[Values, ...]:
         """The values of the unknowns with which a kernel without a fault may have all entries. Where nobody told
         input_std, no number is far below what storing alone does: else the largest values explain whatever is small.
@@ -132,8 +128,8 @@ class Search:
         return tuple(self.valued(t, int(s)) for t in range(len(self.tiles)) for s in np.flatnonzero(found))
 
     def found(self, tick: Tick) -> tuple[list[Plausible], int, bool]:
-        """The causes that predict every number, the likeliest first, how many were tried, and whether time was up.
-        Every case is tried once, with as many draws as there is time for, and again where there is time for more.
+        """The causes that predict every number, the likeliest first, how many were tried, and whether time was up:
+        every case is tried with as many draws as there is time for, and again where there is time for more then.
         """
         first = next(iter(self.by_case))
         known, one_batch = {*self._draws(first, 0, [0], 1).table}, self.table.cases[first].batch == 1
@@ -142,37 +138,38 @@ class Search:
             x for x in likely()
             if {*x.stages} <= known and x.family not in lacks and not (one_batch and "batch" in x.id)
         ]  # fmt: skip
-        alive: Alive = {x: np.ones((len(self.tiles), len(self.stds)), bool) for x in tried}
+        wrong = ~np.isin(self.stds, [one.get("input_std", self.stds[0]) for one in self.rounding])
+        alive: Alive = {x: np.tile(wrong, (len(self.tiles), 1)) for x in tried if wrong.any()}
         fits, drawn = Fits(), dict[int, int]()
         spreads = {x: np.full((len(self.tiles), len(self.stds), 2), np.nan) for x in alive}
-        pace = Pace(tick, 2 * len(self.by_case))
-        for n, i in enumerate((*self.by_case, *self.by_case)):
-            alive, seeds = self._affordable(alive, i, fits)
-            pace.stages, pace.whole, pace.here = pace.stages - 1, seeds * self._cost(alive, i), 0.0
+        pace, order = Pace(tick, 2 * len(self.by_case)), [*self.by_case]
+        # each case, and after it those before it of which there is time for more draws now
+        for n, i in [(m, i) for m, last in enumerate(order) for i in (last, *order[:m], last)]:
+            if i not in fits:
+                alive = self._afforded(alive, i, fits)
+                pace.stages -= 1
+            seeds = 1 if self.table.seeded or SEVERAL * self._cost(alive, i) > BUDGET else SEVERAL
             if not alive or seeds <= drawn.get(i, 0):
                 continue
+            pace.whole, pace.here = seeds * self._cost(alive, i), 0.0
             left, fit = self._tried(alive, i, seeds, spreads, pace)
-            if pace.late:  # what was found on other cases stands where all were tried
-                if n < len(self.by_case):
-                    return [], len(tried), True
-                break
-            # the draws that are to come may be kinder
-            alive, drawn[i] = _likeliest(left, fits | {i: fit}, 2 * LIKELY), seeds
-            fits[i] = fit
+            if pace.late:
+                if i in fits and n == len(order) - 1:
+                    break  # what was found stands
+                return [], len(tried), True
+            fits[i], drawn[i] = fit, seeds
+            alive = _likeliest(left, fits, 2 * LIKELY)  # the draws that are to come may be kinder
         alive = _likeliest(alive, fits, LIKELY)
         told = [self._plausible(one, _total(fits, one), where) for one, where in alive.items()]
         # what differs by less than draws do is in the library's order, the plainest first
         return sorted(told, key=lambda x: round(x.surprise, 1)), len(tried), False
 
-    def _affordable(self, alive: Alive, i: int, fits: Fits) -> tuple[Alive, int]:
-        """How many draws of a case there is time for; where not for one, the likeliest of what is left."""
-        cost, one = self._cost(alive, i), _scores(self.table.cases[i])
-        if self.table.seeded or (cost > BUDGET and not fits):
-            return alive, 1
-        if cost > BUDGET:
-            ranks = np.sort(np.concatenate([_total(fits, one)[where] for one, where in alive.items()]))
-            alive = _below(alive, fits, ranks[min(int(BUDGET / one), len(ranks) - 1)])
-        return alive, SEVERAL if SEVERAL * cost <= BUDGET else 1
+    def _afforded(self, alive: Alive, i: int, fits: Fits) -> Alive:
+        """The likeliest causes that there is time to try on a case."""
+        for less in (LIKELY, LIKELY / 2, LIKELY / 4) if fits else ():
+            if self._cost(alive, i) > BUDGET:
+                alive = _likeliest(alive, fits, less)
+        return alive
 
     def _cost(self, alive: Alive, i: int) -> float:
         """Scores of one draw, where half of the causes depend on the tiles."""
@@ -268,9 +265,6 @@ def _total(fits: Fits, one: Hypothesis) -> np.ndarray:
 
 def _likeliest(alive: Alive, fits: Fits, less: float) -> Alive:
     """What is not much less likely than the likeliest, of all entries so far."""
-    return _below(alive, fits, min((_total(fits, x)[where].min() for x, where in alive.items()), default=0.0) + less)
-
-
-def _below(alive: Alive, fits: Fits, limit: float) -> Alive:
+    limit = min((_total(fits, one)[where].min() for one, where in alive.items()), default=0.0) + less
     left = {one: where & (_total(fits, one) <= limit) for one, where in alive.items()}
     return {one: where for one, where in left.items() if where.any()}

@@ -39,10 +39,10 @@ class Symptoms:
     @property
     def verdict(self) -> str:
         """In words."""
-        if self.rounding:
-            return "nothing to explain"
         if self.stopped:
             return "not finished"
+        if self.rounding:
+            return "rounding, or a plausible cause" if self.plausible else "nothing to explain"
         return "plausible causes" if self.plausible else "no likely fault explains it"
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,11 +73,9 @@ def explained(table: SymptomTable) -> Symptoms:
     begun = time.monotonic()
     search = Search(table)
     with threadpool_limits(1, "blas"), step("explain the table", ESTIMATE_S) as tick:
-        if rounding := search.rounding():
-            return Symptoms(table, rounding, (), 0, None, 0, time.monotonic() - begun)
         found, tried, stopped = search.found(tick)
         classes = search.classes(found[:COMPARED])
         told = classes[:MOST]
         measurement = deciding(told, search.elsewhere(), search.drawn) if len(told) > 1 else None
     more = len(classes) - len(told) + len(found[COMPARED:])
-    return Symptoms(table, (), tuple(told), more, measurement, tried, time.monotonic() - begun, stopped)
+    return Symptoms(table, search.rounding, tuple(told), more, measurement, tried, time.monotonic() - begun, stopped)
