@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from workbench.case.fields import FIELDS, flag, typed
-from workbench.judge.diff import QUICK_S, Diff
+from workbench.judge import diff as judging
+from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import LARGEST, Explained
 from workbench.judge.explain.fit import PROOF
@@ -35,7 +36,7 @@ def none_found(judged: Diff) -> list[str]:
         return [f"no cause was looked for{of}: {_too_large(judged)}"]
     command = diff_command(judged, "explain")
     longer = f"`{command}`" if command else "`Diff.explain`, in Python,"
-    return [f"no cause found in {QUICK_S:g} s{of}; {longer} looks longer"]
+    return [f"no cause found in {judging.QUICK_S:g} s{of}; {longer} looks longer"]
 
 
 def _too_large(judged: Diff) -> str:

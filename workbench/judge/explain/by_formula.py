@@ -39,7 +39,7 @@ def by_formula(trace: Trace, stage: StageDiff, found: Sequence[Formula]) -> Caus
             continue
         trial = _tried(trace, stage, formula)
         if trial is not None and trial.held:
-            text = f"{stage.name}: {formula.text}"
+            text = f"where {stage.name} is wrong, {formula.text}"
             made = Hypothesis(f"formula.{stage.name}", text, ())
             fit = Fit(
                 made, (stage.name,), formula.residual, formula.residual, formula.unexplained,

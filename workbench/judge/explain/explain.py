@@ -208,7 +208,7 @@ def _searched(
 ) -> tuple[list[list[Fit]], Search]:
     """Fits, each with its rivals, for as many wrong stages as can be; and what was tried."""
     found = _sound(where, singles(scene, wrong, until, among, in_haste=in_haste))
-    found = _with_nan_apart(scene, found, wrong, until, among)
+    found = _with_nan_apart(scene, where, found, wrong, until, among)
     chosen, left = _cover(found.fits, wrong)
     if left and isinstance(scene, Scene) and scene.supposed is None:
         rest = {name: wrong[name] for name in left}
@@ -241,27 +241,32 @@ def _searched(
 
 
 def _with_nan_apart(
-    scene: Scene | Coded, found: Search, wrong: Mapping[str, np.ndarray], until: float, among: Sequence[Hypothesis]
+    scene: Scene | Coded,
+    where: Sequence[Imagined],
+    found: Search,
+    wrong: Mapping[str, np.ndarray],
+    until: float,
+    among: Sequence[Hypothesis],
 ) -> Search:
     """The search, with pairs for NaN and for numbers beside it where no hypothesis alone reproduces both."""
     rest = {name: wrong[name] for name in _cover(found.fits, wrong)[1]}
     if not rest or not mixed(scene, rest):
         return found
-    fits, tried = apart(scene, rest, until, among)
+    fits, tried = apart(scene, rest, until, among, partial(_of_nan, where))
     return replace(found, tried=found.tried + tried, fits=(*found.fits, *fits))
 
 
 def _sound(where: Sequence[Imagined], found: Search) -> Search:
-    """The search without fits that hit nothing but NaN and make none themselves: NaN that is read comes out as NaN,
-    whatever the formula.
+    """The search without fits that hit nothing but NaN and are not of NaN."""
+    return replace(found, fits=tuple(one for one in found.fits if one.values or _of_nan(where, one.hypothesis)))
+
+
+def _of_nan(where: Sequence[Imagined], hypothesis: Hypothesis) -> bool:
+    """Whether NaN is all that a fault makes. Whatever reads NaN makes NaN; and of one that changes numbers that nobody
+    saw, such as a maximum that a quotient leaves out again, NaN proves nothing.
     """
-    if all(one.values for one in found.fits):
-        return found
-
-    def makes_nan(one: Fit) -> bool:
-        return any(there.makes_nan(one.hypothesis, one.stages) for there in where)
-
-    return replace(found, fits=tuple(one for one in found.fits if one.values or makes_nan(one)))
+    told = {there.makes_only_nan(hypothesis) for there in where}
+    return True in told and False not in told
 
 
 def _cover(fits: Sequence[Fit], wrong: Iterable[str]) -> tuple[list[list[Fit]], list[str]]:

@@ -67,15 +67,43 @@ class Imagined:
         """As of a scene."""
         return predicted(self.problem, self.expected, hypothesis, names)
 
-    def makes_nan(self, hypothesis: Hypothesis, names: Sequence[str]) -> bool:
-        """Whether a kernel with this fault makes NaN of what are numbers in a correct one."""
-        found = self.predicted(hypothesis, names) or {}
-        return any(bool(np.any(np.isnan(x) & ~np.isnan(self.expected[name]))) for name, x in found.items())
+    def makes_only_nan(self, hypothesis: Hypothesis) -> bool | None:
+        """Whether a kernel with this fault makes NaN of some numbers of a correct one, and leaves all others of every
+        stage as they are; None where it changes nothing here.
+        """
+        names = [name for name in self.expected if self.problem.table[name].dumped]
+        found = self.predicted(hypothesis, names)
+        if found is None:
+            return None
+        made = {name: np.isnan(x) & ~np.isnan(self.expected[name]) for name, x in found.items()}
+        if not all(
+            alike(np.where(made[name], self.expected[name], x), self.expected[name]) for name, x in found.items()
+        ):
+            return False
+        return True if any(x.any() for x in made.values()) else None
 
 
 def imagined(scene: Scene | Coded) -> list[Imagined]:
-    """The kernel of a scene on all `cases`."""
-    return [Imagined(scene, case) for case in cases(scene.trace.case)]
+    """The kernel of a scene on all `cases`; one that somebody wrote also with another head_dim, for which kernels of
+    ours would be compiled anew.
+    """
+    ours = scene.trace.case
+    same: list[Case] = []
+    further: list[Case] = []
+    for case in cases(ours):
+        (further if beyond(ours, case) else same).append(case)
+    other = [] if scene.trace.backend != "foreign" or ours.ragged else [_of_other_dims(ours)]
+    return [Imagined(scene, case) for case in (*same, *other, *further)]
+
+
+def _of_other_dims(case: Case) -> Case:
+    """The case with half as many dims, a multiple of 8, or twice as many where these are fewer than 16."""
+    dims = case.head_dim // 2 // 8 * 8 if case.head_dim >= 16 else 2 * case.head_dim
+    changes = {"head_dim": dims, "head_dim_v": dims}
+    if case.head_dim_v != case.head_dim:
+        changes["head_dim_v"] = max(8, round(case.head_dim_v * dims / case.head_dim / 8) * 8)
+    drawn = {} if case.distribution != GIVEN else {"distribution": "normal"}
+    return _but(case, **changes, scale=(abs(case.scale) or 1.0) * 0.77, seed=case.seed + 9, **drawn)
 
 
 def cases(case: Case) -> Iterator[Case]:
@@ -125,7 +153,13 @@ def beyond(case: Case, other: Case) -> tuple[str, ...]:
         tile = math.gcd(getattr(case, name), _LARGEST_TILE)
         if tile >= SHORTEST and getattr(other, name) % tile:
             found.append(f"{name} is no multiple of {tile}")
-    for name, words in (("heads", "heads"), ("kv_heads", "kv_heads"), ("batch", "batches"), ("splits", "splits")):
+    for name, words in (
+        ("heads", "heads"),
+        ("kv_heads", "kv_heads"),
+        ("batch", "batches"),
+        ("splits", "splits"),
+        ("head_dim", "dims"),
+    ):
         if (there := getattr(other, name)) != getattr(case, name):
             found.append(f"there are {there} {words}")
     return tuple(found)

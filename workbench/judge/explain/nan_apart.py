@@ -5,7 +5,7 @@ looked for where nothing is NaN, one of NaN by where it is; what comes nearest o
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -27,9 +27,16 @@ def mixed(scene: Scene | Coded, wrong: Wrong) -> bool:
 
 
 @np.errstate(all="ignore")
-def apart(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis]) -> tuple[list[Fit], int]:
+def apart(
+    scene: Scene | Coded,
+    wrong: Wrong,
+    until: float,
+    among: Sequence[Hypothesis],
+    of_nan: Callable[[Hypothesis], bool],
+) -> tuple[list[Fit], int]:
     """Pairs of hypotheses, one for the NaN of what is wrong and one for the numbers, that reproduce it together, the
-    nearest first; and how many hypotheses were looked at. `until` on `time.thread_time`.
+    nearest first; and how many hypotheses were looked at. `until` on `time.thread_time`. `of_nan`: which may be the
+    first.
     """
     small = scene.group(wrong) if isinstance(scene, Scene) else None
     nan: dict[bytes, Hypothesis] = {}
@@ -46,7 +53,8 @@ def apart(scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypo
         if found is None:
             continue
         if _tells_nan(here, mine, found):
-            nan.setdefault(b"".join(x.tobytes() for x in found.values()), one)
+            if of_nan(one):
+                nan.setdefault(b"".join(x.tobytes() for x in found.values()), one)
         elif (left := _left_of_numbers(here, mine, found)) < 2 * UNEXPLAINED:
             numbers.append((left, order, one))
     numbers.sort(key=lambda x: x[:2])

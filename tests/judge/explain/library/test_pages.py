@@ -94,6 +94,7 @@ def test_what_a_page_holds_behind_the_last_key_is_nan_times_0():
     assert "pages.uncut-v" in named(whole, {"v": to_the_end})
 
 
+@pytest.mark.campaign
 def test_an_unmasked_tail_of_the_last_page_is_no_reversed_table() -> None:
     """Stale scores of N(0, 8^2) make rows one-hot on what no key is: by them alone any order of pages fits."""
 
