@@ -114,7 +114,7 @@ COUNTS = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "spl
         (dict(causal_alignment="center"), "causal_alignment is one of bottom-right, top-left; got 'center'"),
         (
             dict(distribution="gauss"),
-            f"distribution is one of {ONE_TO_ALL}exact, exact-ties, index-coded, given; got 'gauss'",
+            f"distribution is one of {ONE_TO_ALL}exact, exact-ties, index-coded, comb, needle, given; got 'gauss'",
         ),
         (dict(probs_dtype="int8"), "probs_dtype is one of float32, float16, bfloat16; got 'int8'"),
         (dict(codes="e3m4"), f"codes is one of {', '.join(FORMATS)}; got 'e3m4'"),

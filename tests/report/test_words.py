@@ -115,7 +115,7 @@ def test_of_out_alone_the_cause_comes_first_and_no_line_that_it_does_not_name() 
         return scale_twice(q, k, v, scale=scale, causal=causal)["out"]
 
     found = findings(diff(run(out_alone, CASE)))
-    assert found[0].startswith("cause, one of 3 that fit: the scale is applied twice ")
+    assert found[0].startswith("cause, one of 4 that fit: the scale is applied twice ")
     assert found[1] == "out is wrong; only out was given"
     assert "first wrong stage" not in "".join(found) and "look at: " not in "".join(found)
     assert len([line for line in found if "cause, " in line]) == 1

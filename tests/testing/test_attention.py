@@ -91,19 +91,18 @@ def test_what_is_suspicious_fails_where_that_is_asked_for(fail_on, fails):
 
 
 @pytest.mark.parametrize("factor", [0.98, 1.02])
-def test_a_factor_of_out_is_evidence_and_fails_though_within_the_budget(factor):
+def test_a_factor_of_out_fails_though_within_the_budget(factor):
     """Of a kernel in bfloat16 that tells nothing the budget is 2% of out and more."""
     case = Case(seqlen_q=16, seqlen_k=128, dtype="bfloat16")
     out = attention(*case.inputs(), scale=case.scale, causal=False)[0]
     arrays = [out.astype(case.inputs()[0].dtype), *case.inputs()]
     assert assert_attention_close(*arrays).doubt == ""
     arrays[0] = (out * factor).astype(arrays[0].dtype)
-    with pytest.raises(AttentionError, match=r"out is (0\.98|0\.979\d|1\.02) times what it should be") as raised:
+    with pytest.raises(AttentionError, match="no known library explains all that is unusual here") as raised:
         assert_attention_close(*arrays)
     judged = raised.value.diff
-    assert (judged.verdict, judged.doubt) == ("suspicious", "evidence") and judged["out"].worst(1)[0].over_budget < 1
-    with pytest.warns(AttentionWarning):
-        assert_attention_close(*arrays, fail_on="bug")
+    assert judged.verdict == "bug" and judged["out"].worst(1)[0].over_budget < 1
+    assert "suspect the probe" not in str(judged)
 
 
 def test_settings_say_what_the_call_does_not():
@@ -343,7 +342,7 @@ def test_the_cause_of_a_shrunk_example_is_that_of_the_one_that_shows_it_best(mon
     small = raised.value.diff
     assert small.trace.case.seqlen_q == 1 and small["lse"].decisive.summary.size == 1
     assert headline.startswith("bug in lse, ") and "lse is in base 2, not in base e" in headline
-    causes = [line for line in lines if line.startswith("  cause")]
+    causes = [line for line in lines if line.startswith("cause")]
     assert len(causes) == 1 and "one of" not in causes[0]
     assert "cause: lse is in base 2, not in base e; " in causes[0] and ", in another run: " in causes[0]
     assert in_a_line(small) == headline
@@ -358,5 +357,5 @@ def test_a_message_has_the_cause_of_its_longer_search(monkeypatch):
         text = str(failure(in_base_2, CASE))
     finally:
         current.reset(token)
-    assert "lse is in base 2" in text.splitlines()[0] and "  cause: lse is in base 2" in text
+    assert "lse is in base 2" in text.splitlines()[0] and "\ncause: lse is in base 2" in text
     assert text.endswith("\n\nsmallest: as small") and "no cause found" not in text

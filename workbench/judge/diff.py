@@ -125,12 +125,14 @@ class Diff:
 
     def explain(self, seconds: float = 30.0) -> Explained:
         """What explains what is wrong: named faults, one and two at a time, searched for so many seconds; what is found
-        is tried on fresh cases, where the kernel can be run. Where nothing is wrong and something is suspicious, what
-        would be wrong of a usual kernel.
+        is tried on fresh cases, where the kernel can be run. Where no element is outside its budget and something is
+        suspicious, or wrong by what no known library does, what would be wrong of a usual kernel.
         """
-        of_usual = self if self.origins or self.verdict != "suspicious" else _of_usual(self.trace)
+        within = not any(one.summary.outside for name in self.origins if (one := self[name].decisive) is not None)
+        as_usual = within and self.verdict in ("suspicious", "bug")
+        of_usual = _of_usual(self.trace) if as_usual else self
         found = explain(of_usual.trace, of_usual.stages, seconds=seconds)
-        return replace(found, judged=self, usual=() if self.origins else of_usual.origins)
+        return replace(found, judged=self, usual=of_usual.origins if as_usual else ())
 
     @cached_property
     def explained(self) -> Explained:

@@ -52,9 +52,8 @@ def lines(judged: Diff, found: Explained) -> list[str]:
         return [f"not searched: {_too_large(judged)}"]
     lines: list[str] = []
     if found.usual:
-        lines.append(
-            f"no stage is proved wrong; explained is what is wrong of a usual kernel: {', '.join(found.usual)}"
-        )
+        doubt = "" if judged.origins else "no stage is proved wrong; "
+        lines.append(f"{doubt}explained is what is wrong of a usual kernel: {', '.join(found.usual)}")
     for cause in found.causes:
         stages = ", ".join(cause.fit.stages)
         lines += [f"{stages}: {cause.text}", *(f"  {line}" for line in _proof(judged, cause))]

@@ -232,7 +232,8 @@ def _lost_unseen(diff: Diff) -> list[str]:
 
 def _right_all_the_same(diff: Diff) -> list[str]:
     """What to suspect first where stages are wrong and what the kernel is for is right."""
-    if not (ends := diff.right_ends):
+    ends = diff.right_ends
+    if not ends or diff.origin in ends:
         return []
     return [
         f"{' and '.join(ends)} {'is' if len(ends) == 1 else 'are'} right, each element within its budget from "

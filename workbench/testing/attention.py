@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ def assert_attention(
         trace = _named(trace, name)
     shrinks = not in_hypothesis()
 
-    def text(judged: Diff) -> str:
+    def text(judged: Diff, case: Case = case) -> str:
         again, named = [], bool(diff_command(judged))
         if not named and settings.node:
             again.append(f"repeat: pytest {shlex.quote(settings.node)}")
@@ -91,7 +91,7 @@ def assert_attention(
     # hypothesis draws them among its cases
     for other in on_telling_cases(judged) if shrinks else ():
         if classed(other) in fails:
-            raise _error_at(other.origin)(other, text)
+            raise _error_at(other.origin)(other, partial(text, case=other.trace.case_run))
     return judged
 
 
