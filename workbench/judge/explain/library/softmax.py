@@ -62,11 +62,6 @@ def _corrections() -> Iterator[Hypothesis]:
             skipped = read_as(stage, "correction", lambda at, c, n=limit: np.where(c < n, c, 1.0))
             text = f"{stage} is rescaled only where the correction is below {limit:g}"
             yield _of(f"correction-below-{limit:g}-in-{stage}", text, skipped)
-    for guarded in (True, False):
-        own = lambda at, c, g=guarded: _exp(at("-row_max") - _guarded(at("scores").max(-1), g))  # noqa: E731
-        id_ = f"correction-of-tile{'' if guarded else '-unguarded'}"
-        text = f"the correction is exp(old max - this tile's own max{', 0 without a key' if guarded else ''})"
-        yield _of(id_, text, altered("correction", own, "-row_max", "scores"))
     unguarded = lambda at, c: np.where(at("row_max") == -np.inf, np.nan, c)  # noqa: E731
     in_probs = lambda at, p: np.where((at("subtracted") == -np.inf)[..., None], np.nan, p)  # noqa: E731
     edits = altered("correction", unguarded, "row_max"), altered("probs", in_probs, "subtracted")
@@ -76,6 +71,11 @@ def _corrections() -> Iterator[Hypothesis]:
     masked = lambda at, p: np.where((at("scores").max(-1) == -np.inf)[..., None], np.nan, p)  # noqa: E731
     text = "in a tile whose keys are all masked, its own max makes NaN: -inf - (-inf)"
     yield _of("unguarded-tile", text, altered("probs", masked, "scores"))
+    for guarded in (True, False):
+        own = lambda at, c, g=guarded: _exp(at("-row_max") - _guarded(at("scores").max(-1), g))  # noqa: E731
+        id_ = f"correction-of-tile{'' if guarded else '-unguarded'}"
+        text = f"the correction is exp(old max - this tile's own max{', 0 without a key' if guarded else ''})"
+        yield _of(id_, text, altered("correction", own, "-row_max", "scores"))
     for name, words, kept in _parts():
 
         def partly(at: Any, x: np.ndarray, kept: Any = kept) -> np.ndarray:
