@@ -22,7 +22,8 @@ def in_a_line(cause: Cause, of: str = "") -> str:
         return (
             f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} (workbench explain tells them apart){there}"
         )
-    return f"cause: {cause.text}; reproduces {_reproduced(cause)}{'' if cause.proved else _doubt(cause)}{there}"
+    proof = f"{_reproduced(cause)}{'' if cause.proved else _doubt(cause)}{there}"
+    return f"cause: {'perhaps ' * cause.perhaps}{cause.text}; reproduces {proof}"
 
 
 def none_found(judged: Diff) -> list[str]:
@@ -56,12 +57,15 @@ def lines(judged: Diff, found: Explained) -> list[str]:
         lines.append(f"{doubt}explained is what is wrong of a usual kernel: {', '.join(found.usual)}")
     for cause in found.causes:
         stages = ", ".join(cause.fit.stages)
-        lines += [f"{stages}: {cause.text}", *(f"  {line}" for line in _proof(judged, cause))]
+        lines += [
+            f"{stages}: {'perhaps ' * cause.perhaps}{cause.text}",
+            *(f"  {line}" for line in _proof(judged, cause)),
+        ]
     for name in found.unexplained:
         lines.append(f"{name}: cause unknown: no hypothesis reproduces it")
         lines += [f"  {line}" for line in _unknown(found, name)]
     for cause in found.withdrawn:
-        if cause.trial is None or cause.trial.held:
+        if cause.trial is not None and cause.trial.held:
             lines.append(f"perhaps: {cause.text}: so NaN would be where it is, which was seen on no two other cases")
         else:
             lines.append(f"withdrawn: {cause.text}: it fits this run, and fails on another: {_trial(judged, cause)}")
@@ -115,6 +119,8 @@ def _doubt(cause: Cause) -> str:
     """Why it is not proved."""
     if cause.rivals:
         return "; not proved, since others do, too"
+    if cause.perhaps:
+        return "; not proved: whatever reads NaN makes NaN"
     if cause.trial is not None and cause.trial.beyond:
         return f"; not proved: where {cause.trial.beyond}, it is wrong in another way"
     if cause.evidence < PROOF:

@@ -62,16 +62,22 @@ class Cause:
         the kernel may be made for.
         """
         anywhere = self.trial is None or not self.trial.beyond
-        return self.fit.off == 0 and self.evidence >= PROOF and not self.rivals and self.stands and anywhere
+        sure = self.stands and anywhere and not self.perhaps
+        return self.fit.off == 0 and self.evidence >= PROOF and not self.rivals and sure
 
     @property
     def stands(self) -> bool:
         """Whether it failed no fresh case; of one that reproduces NaN alone, whether it told on two of them, too, where
         NaN is: whatever reads NaN makes NaN.
         """
-        if self.fit.of_nan_alone:
-            return self.trial is not None and self.trial.held and self.trial.nan_sets > 1
-        return self.trial is None or self.trial.held
+        if self.trial is None:
+            return True
+        return self.trial.held and (self.trial.nan_sets > 1 or not self.fit.of_nan_alone)
+
+    @property
+    def perhaps(self) -> bool:
+        """Whether it is no more than a guess: NaN alone, that was not looked for on other cases."""
+        return self.trial is None and self.fit.of_nan_alone
 
     @property
     def evidence(self) -> int:

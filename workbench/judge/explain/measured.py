@@ -19,8 +19,8 @@ from workbench.judge.explain.scene import Scene, touched
 
 #: what a kernel may multiply, the plainest first
 _STAGES = ("scale", "out", "lse", "acc", "row_sum", "partial_O", "partial_sum", "merge_sum")
-#: share of the error that a factor may leave, of all elements and not of those alone that are wrong, of which a few have
-#: one by chance: of factors of 0.95 to 1.3 of scores or out 0.4 % were left at most, in float32, float16 and bfloat16
+#: share of the error that a factor may leave, of all elements and not of those alone that are wrong, of which a few
+#: have one by chance: of factors of 0.95 to 1.3 of scores or out 0.4 % were left at most, in any dtype
 LEFT = 0.02
 #: where a fit begins, how many steps it takes, and the difference that its slopes are taken over: half the bits of
 #: float64 are lost in such a difference, and half are left

@@ -65,11 +65,11 @@ def _corrections() -> Iterator[Hypothesis]:
     unguarded = lambda at, c: np.where(at("row_max") == -np.inf, np.nan, c)  # noqa: E731
     in_probs = lambda at, p: np.where((at("subtracted") == -np.inf)[..., None], np.nan, p)  # noqa: E731
     edits = altered("correction", unguarded, "row_max"), altered("probs", in_probs, "subtracted")
-    yield _of("unguarded", "where no key was seen yet, -inf - (-inf) makes NaN", *edits)
+    yield _of("unguarded", "rows that have seen no key yet are NaN: -inf - (-inf), or 0 / 0, has no guard", *edits)
     yield _of("unguarded-correction", "where no key was seen yet, the correction is NaN", edits[0])
     yield _of("unguarded-probs", "where no key was seen yet, probs are NaN", edits[1])
     masked = lambda at, p: np.where((at("scores").max(-1) == -np.inf)[..., None], np.nan, p)  # noqa: E731
-    text = "in a tile whose keys are all masked, its own max makes NaN: -inf - (-inf)"
+    text = "rows with a tile whose keys are all masked are NaN: -inf - (-inf), or 0 / 0, has no guard"
     yield _of("unguarded-tile", text, altered("probs", masked, "scores"))
     for guarded in (True, False):
         own = lambda at, c, g=guarded: _exp(at("-row_max") - _guarded(at("scores").max(-1), g))  # noqa: E731
