@@ -35,7 +35,9 @@ class Symptom:
         trace = judged.trace
         # a cause that fails on fresh cases may be one that the kernel has on some alone: here each run is asked
         fitting = (*explained.causes, *explained.withdrawn)
-        cause = next((cause for cause in fitting if origin in cause.fit.stages), None)
+        # and a formula predicts nothing of another run
+        predicting = (cause for cause in fitting if cause.members[0].edits)
+        cause = next((cause for cause in predicting if origin in cause.fit.stages), None)
         scene: Scene | Coded | None = None
         if cause is not None and origin in before_attention(trace.algorithm) and trace.case.codes is not None:
             scene = Coded.of(trace)

@@ -207,8 +207,13 @@ def _searched(
     in_haste: bool = False,
 ) -> tuple[list[list[Fit]], Search]:
     """Fits, each with its rivals, for as many wrong stages as can be; and what was tried."""
+    beside: list[Fit] = []
+    count = 0
+    if mixed(scene, wrong):  # which one fault seldom makes
+        now = time.thread_time()
+        beside, count = apart(scene, wrong, now + (until - now) / 2, among, partial(_of_nan, where))
     found = _sound(where, singles(scene, wrong, until, among, in_haste=in_haste))
-    found = _with_nan_apart(scene, where, found, wrong, until, among)
+    found = replace(found, tried=found.tried + count, fits=(*found.fits, *beside))
     chosen, left = _cover(found.fits, wrong)
     if left and isinstance(scene, Scene) and scene.supposed is None:
         rest = {name: wrong[name] for name in left}
@@ -238,22 +243,6 @@ def _searched(
         complete=whole.complete and more.complete,
     )
     return [*chosen, *_cover(more.fits, rest)[0]], whole
-
-
-def _with_nan_apart(
-    scene: Scene | Coded,
-    where: Sequence[Imagined],
-    found: Search,
-    wrong: Mapping[str, np.ndarray],
-    until: float,
-    among: Sequence[Hypothesis],
-) -> Search:
-    """The search, with pairs for NaN and for numbers beside it where no hypothesis alone reproduces both."""
-    rest = {name: wrong[name] for name in _cover(found.fits, wrong)[1]}
-    if not rest or not mixed(scene, rest):
-        return found
-    fits, tried = apart(scene, rest, until, among, partial(_of_nan, where))
-    return replace(found, tried=found.tried + tried, fits=(*found.fits, *fits))
 
 
 def _sound(where: Sequence[Imagined], found: Search) -> Search:
