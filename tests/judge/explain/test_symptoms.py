@@ -111,6 +111,12 @@ def test_a_correct_kernel_leaves_nothing_to_explain(tmp_path):
     assert found.verdict in ("nothing to explain", "rounding, or a plausible cause")
 
 
+def test_what_changes_no_number_of_a_table_is_no_cause(tmp_path):
+    """Of a mask without a left edge, and where all but that would be rounding."""
+    found = symptoms(written(tmp_path, errors, block_k=16))
+    assert not any("left" in one for one in ids(found))
+
+
 def test_random_numbers_are_explained_by_no_change_of_the_source(tmp_path):
     random = np.random.default_rng(0)
     for fields in (KNOWN, {"block_k": 16}):

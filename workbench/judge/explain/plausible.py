@@ -86,6 +86,11 @@ class Numbers(NamedTuple):
     width: np.ndarray  #: octaves around each draw that are as likely
     floor: np.ndarray  #: what is below counts as this
 
+    @property
+    def acts(self) -> np.ndarray:
+        """Whether a number is more than what rounds, [tiles, stds]: what shows in none is no cause."""
+        return ((self.mean > np.log2(self.floor) + 0.01) | self.nan).any(-1)
+
     def agree(self, entries: Sequence[Entry], finest: float) -> np.ndarray:
         """Which numbers contradict nothing, beyond the digits that were printed; of 0 these are the `finest`."""
         given, half = _given(entries, finest)

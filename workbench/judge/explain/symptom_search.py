@@ -135,6 +135,7 @@ class Search:
         wrong = ~np.isin(self.stds, [one.get("input_std", self.stds[0]) for one in self.rounding])
         alive: Alive = {x: np.tile(wrong, (len(self.tiles), 1)) for x in tried if wrong.any()}
         fits, drawn = Fits(), dict[int, int]()
+        acts = {x: np.zeros_like(where) for x, where in alive.items()}
         spreads = {x: np.tile([FIRST, FIRST_OF_ROW], (len(self.tiles), len(self.stds), 1)) for x in alive}
         pace = Pace(tick)
         while alive and (ways := self._ways(alive, fits, drawn)):
@@ -143,13 +144,14 @@ class Search:
                 break
             alive = alive if i in drawn else self._afforded(alive, i, fits)
             pace.left = cost * (1 + LATER * untried)
-            left, fit = self._tried(alive, i, seeds, spreads, pace)
+            left, fit = self._tried(alive, i, seeds, spreads, acts, pace)
             if pace.late and untried:
                 return [], len(tried), True
             if pace.late:
                 break  # what was found stands
             fits[i], drawn[i] = fit, seeds
             alive = _likeliest(left, fits, 1.5 * LIKELY)  # the draws that are to come may be kinder
+        alive = {x: where & acts[x] for x, where in alive.items() if (where & acts[x]).any()}
         alive = _likeliest(alive, fits, LIKELY)
         told = [self._plausible(one, _total(fits, one), where) for one, where in alive.items()]
         # what differs by less than draws do is in the library's order, the plainest first
@@ -175,7 +177,7 @@ class Search:
         return share * _scores(self.table.cases[i]) * sum(int(_wide(x).sum()) for x in alive.values())
 
     def _tried(
-        self, alive: Alive, i: int, seeds: int, spreads: dict[Hypothesis, np.ndarray], pace: Pace
+        self, alive: Alive, i: int, seeds: int, spreads: Alive, acts: Alive, pace: Pace
     ) -> tuple[Alive, dict[Hypothesis, np.ndarray]]:
         """What no number of a case contradicts, and how little its numbers are to be expected. One draw is held against
         the largest spread of other cases.
@@ -187,6 +189,7 @@ class Search:
             made = numbers(errors, finest, spreads[one][..., kind] * (seeds == 1 and not self.table.seeded))
             kept = alive[one] & np.all(made.agree(entries, finest), -1)
             if kept.any():
+                acts[one] |= made.acts
                 left[one], fits[one] = kept, made.surprise(entries).sum(-1)
                 for k in {*kind} if seeds > 1 else ():
                     spreads[one][..., k] = np.fmax(spreads[one][..., k], made.spread[..., kind == k].max(-1))
@@ -236,7 +239,8 @@ class Search:
 
     def elsewhere(self) -> list[Case]:
         """Cases of a measurement: the smallest of the table, and others of the same kernel."""
-        return [smallest := min(self.table.cases, key=_scores), *cases(smallest)]
+        smallest = min(self.table.cases, key=_scores)
+        return [smallest, *cases(smallest)]
 
 
 def _scores(case: Case) -> int:
