@@ -20,8 +20,8 @@ from workbench.progress import Tick
 
 #: causes that are told, and the likeliest that are compared to tell those that are one
 MOST, COMPARED = 5, 20
-#: natural logarithm of how much likelier the likeliest may be: what is e^6 = 400 times less likely is out
-LIKELY = 6.0
+#: natural logarithm of how much likelier the likeliest may be: what is e^9 = 8,000 times less likely is out
+LIKELY = 9.0
 #: ways to cut the keys that give the same where a fault does not depend on them
 WITNESSES = 3
 #: scores of all causes on a case that take some seconds, and those that are computed at once
@@ -150,17 +150,16 @@ class Search:
             if pace.late:
                 break  # what was found stands
             fits[i], drawn[i] = fit, seeds
-            alive = _likeliest(left, fits, 1.5 * LIKELY)  # the draws that are to come may be kinder
+            alive = _likeliest(left, fits, LIKELY)
         alive = {x: where & acts[x] for x, where in alive.items() if (where & acts[x]).any()}
-        alive = _likeliest(alive, fits, LIKELY)
         told = [self._plausible(one, _total(fits, one), where) for one, where in alive.items()]
         # what differs by less than draws do is in the library's order, the plainest first
         return sorted(told, key=lambda x: round(x.surprise, 1)), len(tried), False
 
     def _ways(self, alive: Alive, fits: Fits, drawn: Mapping[int, int]) -> list[tuple[float, int, int]]:
         """What can be tried next, the cheapest first: scores, a case, and how often it is drawn, more than it was."""
-        draws = [1] if self.table.seeded else [*BESIDE]
-        every = [(i, seeds) for i in self.by_case for seeds in draws if seeds > drawn.get(i, 0)]
+        most = 1 if self.table.seeded else max(BESIDE) if len(drawn) == len(self.by_case) else min({*BESIDE} - {1})
+        every = [(i, seeds) for i in self.by_case for seeds in BESIDE if drawn.get(i, 0) < seeds <= most]
         left = {i: alive if i in drawn else self._afforded(alive, i, fits) for i in self.by_case}
         return sorted((seeds * self._cost(left[i], i), i, seeds) for i, seeds in every)
 
@@ -172,9 +171,10 @@ class Search:
         return alive
 
     def _cost(self, alive: Alive, i: int) -> float:
-        """Scores of one draw, where half of the causes depend on the tiles."""
-        share = len(self._cuts(i)) / len(self.tiles) / 2
-        return share * _scores(self.table.cases[i]) * sum(int(_wide(x).sum()) for x in alive.values())
+        """Scores of one draw, where causes that are plausible with all tiles alike do not depend on them."""
+        share = len(self._cuts(i)) / len(self.tiles)
+        cells = (_wide(x).any(0).sum() if (x == x[0]).all() else share * _wide(x).sum() for x in alive.values())
+        return _scores(self.table.cases[i]) * float(sum(cells))
 
     def _tried(
         self, alive: Alive, i: int, seeds: int, spreads: Alive, acts: Alive, pace: Pace
@@ -184,13 +184,14 @@ class Search:
         """
         entries, finest = self.by_case[i], self.table.finest
         kind = np.array([int(one.row is not None) for one in entries])
+        tells = (kind == 0) | (seeds > 1) | self.table.seeded  # of a row one draw tells next to nothing
         left, fits = Alive(), dict[Hypothesis, np.ndarray]()
         for one, errors in self._errors(alive, i, seeds, pace).items():
             made = numbers(errors, finest, spreads[one][..., kind] * (seeds == 1 and not self.table.seeded))
             kept = alive[one] & np.all(made.agree(entries, finest), -1)
             if kept.any():
                 acts[one] |= made.acts
-                left[one], fits[one] = kept, made.surprise(entries).sum(-1)
+                left[one], fits[one] = kept, (made.surprise(entries) * tells).sum(-1)
                 for k in {*kind} if seeds > 1 else ():
                     spreads[one][..., k] = np.fmax(spreads[one][..., k], made.spread[..., kind == k].max(-1))
         return left, fits
