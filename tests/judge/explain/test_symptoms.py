@@ -106,9 +106,15 @@ def test_unknown_inputs_lead_to_a_set_with_values_and_a_measurement(tmp_path):
 def test_a_correct_kernel_leaves_nothing_to_explain(tmp_path):
     known = symptoms(written(tmp_path, errors, **KNOWN))
     assert (known.verdict, known.rounding, known.plausible) == ("nothing to explain", ({},), ())
-    found = symptoms(written(tmp_path, errors))
-    assert {"input_std": 1.0, "block_k": 16} in found.rounding  # with smaller inputs these errors are a fault's
+    found = symptoms(written(tmp_path, errors, block_k=16))
+    assert {"input_std": 1.0} in found.rounding  # with smaller inputs these errors are a fault's
     assert found.verdict in ("nothing to explain", "rounding, or a plausible cause")
+
+
+def test_what_changes_no_number_of_a_table_is_no_cause(tmp_path):
+    """Of a mask without a left edge, and where all but that would be rounding."""
+    found = symptoms(written(tmp_path, errors, block_k=16))
+    assert not any("left" in one for one in ids(found))
 
 
 def test_random_numbers_are_explained_by_no_change_of_the_source(tmp_path):
@@ -265,4 +271,4 @@ def test_the_estimate_is_corrected_as_it_goes(tmp_path):
 
 
 def test_what_small_inputs_are_is_tried():
-    assert {2.0**-8, 0.01, 1.0, 4.0} <= {*STDS} and max(b / a for a, b in zip(STDS, STDS[1:], strict=False)) <= 2
+    assert {2.0**-8, 0.01, 1.0, 4.0} <= {*STDS} and max(b / a for a, b in zip(STDS, STDS[1:], strict=False)) < 2.6

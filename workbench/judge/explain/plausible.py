@@ -15,7 +15,7 @@ Values = Mapping[str, Any]
 
 #: draws -> standard deviations of theirs within which the next one is, but once in a thousand: two-sided quantiles of
 #: Student's t of 8 draws, times sqrt(1 + 1/n)
-BESIDE = {1: 5.41 * 1.414, 8: 5.41 * 1.061}
+BESIDE = {1: 5.41 * 1.414, 8: 5.41 * 1.061, 32: 3.63 * 1.016}
 #: octaves: the standard deviation of one draw of which nothing is known yet. The largest of thousands of numbers varies
 #: little; a row may be right in one draw and wrong in the next, such as where its maximum moves
 FIRST, FIRST_OF_ROW = 0.2, 3.0
@@ -80,10 +80,16 @@ class Numbers(NamedTuple):
     low: np.ndarray
     high: np.ndarray  #: -inf where all draws are NaN
     nan: np.ndarray  #: whether one is
-    mean: np.ndarray  #: of log2
-    deviation: np.ndarray  #: of log2, as numbers are held against
-    spread: np.ndarray  #: of log2 of the draws; what a number may be beside where there is one
+    logs: np.ndarray  #: log2 of the draws, in the axis before the last
+    mean: np.ndarray
+    spread: np.ndarray  #: what is assumed where there is one draw
+    width: np.ndarray  #: octaves around each draw that are as likely
     floor: np.ndarray  #: what is below counts as this
+
+    @property
+    def acts(self) -> np.ndarray:
+        """Whether a number is more than what rounds, [tiles, stds]: what shows in none is no cause."""
+        return ((self.mean > np.log2(self.floor) + 0.01) | self.nan).any(-1)
 
     def agree(self, entries: Sequence[Entry], finest: float) -> np.ndarray:
         """Which numbers contradict nothing, beyond the digits that were printed; of 0 these are the `finest`."""
@@ -93,10 +99,20 @@ class Numbers(NamedTuple):
 
     @np.errstate(all="ignore")
     def surprise(self, entries: Sequence[Entry]) -> np.ndarray:
-        """How little each number is to be expected: -ln of its likelihood, log2 of the draws being normal."""
+        """How little each number is to be expected: -ln of its likelihood. Some draws may be right and others wrong, so
+        that it is near any of them, each a normal of log2, or in one more as wide as all of them.
+        """
         given, _ = _given(entries, 0.0)
-        off = (np.log2(np.maximum(given, self.floor)) - self.mean) / self.deviation
-        return np.nan_to_num(off * off / 2 + np.log(self.deviation), nan=0.0, posinf=0.0)
+        x, floor = (np.log2(np.maximum(y, self.floor))[:, :, None] for y in (given, 0.0))
+        same = (x <= floor) & (self.logs <= floor)  # what rounds is one value, however little it is
+        near = np.nansum(np.where(same, 1.0, _normal(x - self.logs, self.width[:, :, None]) * (x > floor)), 2)
+        wide = _normal(x - self.mean[:, :, None], np.hypot(self.spread, 1.0)[:, :, None])[:, :, 0]
+        return np.nan_to_num(-np.log((near + wide) / (self.logs.shape[2] + 1)), nan=0.0)
+
+
+def _normal(off: np.ndarray, width: np.ndarray) -> np.ndarray:
+    """Its density, but for a factor."""
+    return np.exp(-((off / width) ** 2) / 2) / width
 
 
 @np.errstate(all="ignore")
@@ -120,11 +136,12 @@ def numbers(found: Errors, finest: float, assumed: np.ndarray | float = 0.0) -> 
     low = np.minimum(low, np.where(nan, np.inf, size).min(2) / 2.0**half)
     high = np.maximum(2.0 ** (mean + margin), np.where(nan, -np.inf, size).max(2) * 2.0**half)
     low, high = np.where(known, low, np.inf), np.where(known, high, -np.inf)
-    # what is equally likely anywhere as far as half has a variance of a third of its square
-    deviation = np.sqrt(spread**2 * (1 + 1 / size.shape[2]) + half**2 / 3 + LEAST**2)
+    # of n draws the best width is about their deviation by the fifth root of n (Silverman); what is equally likely
+    # anywhere as far as half has a variance of a third of its square
+    width = np.sqrt(spread**2 * size.shape[2] ** -0.4 + half**2 / 3 + LEAST**2)
     missing = np.isnan(rounds)
     low, high = (np.where(missing, np.nan, x) for x in (np.maximum(low - rounds, 0.0), high + rounds))
-    return Numbers(low, high, nan.any(2) & ~missing, mean, deviation, spread, floor)
+    return Numbers(low, high, nan.any(2) & ~missing, np.where(nan, np.nan, logs), mean, spread, width, floor)
 
 
 def _half_way(mean: np.ndarray) -> np.ndarray:

@@ -14,24 +14,22 @@ from workbench.judge.explain.draws import Draws, Errors
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.imagine import alike, cases, grouped
 from workbench.judge.explain.likely import likely
-from workbench.judge.explain.plausible import FIRST, FIRST_OF_ROW, Plausible, Values, numbers
+from workbench.judge.explain.plausible import BESIDE, FIRST, FIRST_OF_ROW, Plausible, Values, numbers
 from workbench.judge.explain.symptom_table import Entry, SymptomTable
 from workbench.progress import Tick
 
 #: causes that are told, and the likeliest that are compared to tell those that are one
 MOST, COMPARED = 5, 20
-#: natural logarithm of how much likelier the likeliest may be: what is e^6 = 400 times less likely is out
-LIKELY = 6.0
+#: natural logarithm of how much likelier the likeliest may be: what is e^9 = 8,000 times less likely is out
+LIKELY = 9.0
 #: ways to cut the keys that give the same where a fault does not depend on them
 WITNESSES = 3
-#: draws of a case: several where there is time for that
-SEVERAL = 8
 #: scores of all causes on a case that take some seconds, and those that are computed at once
 BUDGET, TOGETHER = 2e7, 2**16
 #: how much of what one takes a later one takes, for an estimate only
 LATER = 0.3
 #: seconds of this process after which no cause is begun
-LIMIT_S = 45.0
+LIMIT_S = 50.0
 
 #: which values of tiles and input_std a hypothesis is still plausible with, bool [tiles, stds]
 Alive = dict[Hypothesis, np.ndarray]
@@ -44,9 +42,7 @@ class Pace:
     """How long the rest takes: scores that are left, at the speed of those that were computed."""
 
     tick: Tick
-    stages: int  #: that are left
-    whole: float = 0.0  #: scores of this one, as far as anybody knows
-    here: float = 0.0  #: those of them that are computed
+    left: float = 0.0
     done: float = 0.0
     began: tuple[float, float] = field(default_factory=lambda: (time.monotonic(), time.process_time()))
 
@@ -56,10 +52,8 @@ class Pace:
         return time.process_time() - self.began[1] > LIMIT_S
 
     def note(self, scores: float, text: str) -> None:
-        """So many are computed. Later stages take less than this one, since fewer causes are left."""
-        self.done, self.here = self.done + scores, self.here + scores
-        left = max(self.whole - self.here, 0.0) + self.stages * LATER * self.whole
-        self.tick(text, left * (time.monotonic() - self.began[0]) / self.done)
+        self.done, self.left = self.done + scores, max(self.left - scores, 0.0)
+        self.tick(text, self.left * (time.monotonic() - self.began[0]) / self.done)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +122,8 @@ class Search:
         return tuple(self.valued(t, int(s)) for t in range(len(self.tiles)) for s in np.flatnonzero(found))
 
     def found(self, tick: Tick) -> tuple[list[Plausible], int, bool]:
-        """The causes that predict every number, the likeliest first, how many were tried, and whether time was up:
-        every case is tried with as many draws as there is time for, and again where there is time for more then.
+        """The causes that predict every number, the likeliest first, how many were tried, and whether time was up
+        before each case was tried. What costs least is done first: another case, or more draws of one.
         """
         first = next(iter(self.by_case))
         known, one_batch = {*self._draws(first, 0, [0], 1).table}, self.table.cases[first].batch == 1
@@ -141,28 +135,33 @@ class Search:
         wrong = ~np.isin(self.stds, [one.get("input_std", self.stds[0]) for one in self.rounding])
         alive: Alive = {x: np.tile(wrong, (len(self.tiles), 1)) for x in tried if wrong.any()}
         fits, drawn = Fits(), dict[int, int]()
-        spreads = {x: np.full((len(self.tiles), len(self.stds), 2), np.nan) for x in alive}
-        pace, order = Pace(tick, 2 * len(self.by_case)), [*self.by_case]
-        # each case, and after it those before it of which there is time for more draws now
-        for n, i in [(m, i) for m, last in enumerate(order) for i in (last, *order[:m], last)]:
-            if i not in fits:
-                alive = self._afforded(alive, i, fits)
-                pace.stages -= 1
-            seeds = 1 if self.table.seeded or SEVERAL * self._cost(alive, i) > BUDGET else SEVERAL
-            if not alive or seeds <= drawn.get(i, 0):
-                continue
-            pace.whole, pace.here = seeds * self._cost(alive, i), 0.0
-            left, fit = self._tried(alive, i, seeds, spreads, pace)
-            if pace.late:
-                if i in fits and n == len(order) - 1:
-                    break  # what was found stands
+        acts = {x: np.zeros_like(where) for x, where in alive.items()}
+        spreads = {x: np.tile([FIRST, FIRST_OF_ROW], (len(self.tiles), len(self.stds), 1)) for x in alive}
+        pace = Pace(tick)
+        while alive and (ways := self._ways(alive, fits, drawn)):
+            (cost, i, seeds), untried = ways[0], len(self.by_case) - len(drawn)
+            if not untried and cost > BUDGET:
+                break
+            alive = alive if i in drawn else self._afforded(alive, i, fits)
+            pace.left = cost * (1 + LATER * untried)
+            left, fit = self._tried(alive, i, seeds, spreads, acts, pace)
+            if pace.late and untried:
                 return [], len(tried), True
+            if pace.late:
+                break  # what was found stands
             fits[i], drawn[i] = fit, seeds
-            alive = _likeliest(left, fits, 2 * LIKELY)  # the draws that are to come may be kinder
-        alive = _likeliest(alive, fits, LIKELY)
+            alive = _likeliest(left, fits, LIKELY)
+        alive = {x: where & acts[x] for x, where in alive.items() if (where & acts[x]).any()}
         told = [self._plausible(one, _total(fits, one), where) for one, where in alive.items()]
         # what differs by less than draws do is in the library's order, the plainest first
         return sorted(told, key=lambda x: round(x.surprise, 1)), len(tried), False
+
+    def _ways(self, alive: Alive, fits: Fits, drawn: Mapping[int, int]) -> list[tuple[float, int, int]]:
+        """What can be tried next, the cheapest first: scores, a case, and how often it is drawn, more than it was."""
+        most = 1 if self.table.seeded else max(BESIDE) if len(drawn) == len(self.by_case) else min({*BESIDE} - {1})
+        every = [(i, seeds) for i in self.by_case for seeds in BESIDE if drawn.get(i, 0) < seeds <= most]
+        left = {i: alive if i in drawn else self._afforded(alive, i, fits) for i in self.by_case}
+        return sorted((seeds * self._cost(left[i], i), i, seeds) for i, seeds in every)
 
     def _afforded(self, alive: Alive, i: int, fits: Fits) -> Alive:
         """The likeliest causes that there is time to try on a case."""
@@ -172,25 +171,27 @@ class Search:
         return alive
 
     def _cost(self, alive: Alive, i: int) -> float:
-        """Scores of one draw, where half of the causes depend on the tiles."""
-        share = len(self._cuts(i)) / len(self.tiles) / 2
-        return share * _scores(self.table.cases[i]) * sum(int(_wide(x).sum()) for x in alive.values())
+        """Scores of one draw, where causes that are plausible with all tiles alike do not depend on them."""
+        share = len(self._cuts(i)) / len(self.tiles)
+        cells = (_wide(x).any(0).sum() if (x == x[0]).all() else share * _wide(x).sum() for x in alive.values())
+        return _scores(self.table.cases[i]) * float(sum(cells))
 
     def _tried(
-        self, alive: Alive, i: int, seeds: int, spreads: dict[Hypothesis, np.ndarray], pace: Pace
+        self, alive: Alive, i: int, seeds: int, spreads: Alive, acts: Alive, pace: Pace
     ) -> tuple[Alive, dict[Hypothesis, np.ndarray]]:
         """What no number of a case contradicts, and how little its numbers are to be expected. One draw is held against
-        the spread of other cases, the largest, since longer ones have no larger.
+        the largest spread of other cases.
         """
         entries, finest = self.by_case[i], self.table.finest
         kind = np.array([int(one.row is not None) for one in entries])
+        tells = (kind == 0) | (seeds > 1) | self.table.seeded  # of a row one draw tells next to nothing
         left, fits = Alive(), dict[Hypothesis, np.ndarray]()
         for one, errors in self._errors(alive, i, seeds, pace).items():
-            before = np.where(np.isnan(spreads[one]), (FIRST, FIRST_OF_ROW), spreads[one])[..., kind]
-            made = numbers(errors, finest, before * (seeds == 1 and not self.table.seeded))
+            made = numbers(errors, finest, spreads[one][..., kind] * (seeds == 1 and not self.table.seeded))
             kept = alive[one] & np.all(made.agree(entries, finest), -1)
             if kept.any():
-                left[one], fits[one] = kept, made.surprise(entries).sum(-1)
+                acts[one] |= made.acts
+                left[one], fits[one] = kept, (made.surprise(entries) * tells).sum(-1)
                 for k in {*kind} if seeds > 1 else ():
                     spreads[one][..., k] = np.fmax(spreads[one][..., k], made.spread[..., kind == k].max(-1))
         return left, fits
@@ -222,11 +223,8 @@ class Search:
     def _bound(self, alive: Alive, i: int, s: int) -> set[Hypothesis]:
         """Those that depend on how the keys are cut."""
         some = [self._draws(i, tiles[0], [s], 1) for tiles in self._cuts(i)[:WITNESSES]]
-        made = {one: [draws.errors(one) for draws in some] for one in alive}
-        return {
-            x for x, (one, *more) in made.items()
-            if any(one is None or other is None or not alike(one.size, other.size) for other in more)
-        }  # fmt: skip
+        made = {one: [x.size for draws in some if (x := draws.errors(one)) is not None] for one in alive}
+        return {one for one, sizes in made.items() if not all(alike(sizes[0], x) for x in sizes)}
 
     def _plausible(self, one: Hypothesis, surprise: np.ndarray, where: np.ndarray) -> Plausible:
         mean = np.where(where, surprise, np.inf) / len(self.table.entries)

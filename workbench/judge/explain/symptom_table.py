@@ -14,8 +14,8 @@ from workbench.case.fields import DRAWN, GIVEN, PROBLEM, TILES, of_role
 from workbench.refusal import Refusal
 
 SCHEMA = "workbench.symptoms/1"
-#: of input_std: powers of two, and what people write in tests
-STDS = tuple(sorted({*(2.0**n for n in range(-8, 3)), 0.01, 0.02, 0.05, 0.1, 0.2}))
+#: of input_std: what people write in tests, and what lies between two of them is near enough to both
+STDS = (2.0**-8, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 _BLOCKS = (16, 32, 64, 128)
 #: kernels -> what of them may be left open, with the values that are tried
 OPEN: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
