@@ -87,7 +87,7 @@ def test_what_python_asks(folder: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.campaign(but=2)
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -56,7 +56,7 @@ def streams(monkeypatch):
     return launched
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "name",
     ["flash", "split_k", "fp8", *(pytest.param(x, marks=pytest.mark.campaign) for x in ("flash_mma", "flash_wgmma"))],

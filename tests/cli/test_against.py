@@ -197,6 +197,7 @@ def test_a_window_is_one_of_both_and_a_fed_stage_is_one_of_target() -> None:
     )
 
 
+@pytest.mark.campaign
 def test_pictures_and_traces_of_both(tmp_path: Path) -> None:
     result = diff("flash", "--against", "split_k", *SMALL, "--probes", "output", "--out", str(tmp_path / "o"))
     assert result.exit_code == 0 and result.stdout.splitlines()[-1] == (
@@ -208,7 +209,7 @@ def test_pictures_and_traces_of_both(tmp_path: Path) -> None:
         ).is_file()
 
 
-@pytest.mark.campaign(but=2)
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("words", "exit_code"),
     [

@@ -104,6 +104,7 @@ def test_a_race_is_told_before_any_cause_and_laws_are_not_asked(tmp_path: Path) 
     assert [one["kind"] for one in document["watched"]] == ["uninitialised-read", "race"] and document["laws"] is None
 
 
+@pytest.mark.campaign
 def test_a_wrong_kernel_in_which_nothing_is_found_is_said_to_be_watched(tmp_path: Path) -> None:
     lines = of_racing(tmp_path, "cuda.syncthreads()").stdout.splitlines()
     assert lines[1] == "watched: no race, no read of unwritten memory or out of bounds"

@@ -122,6 +122,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(tmp_path: 
     assert message("diff", "flash", "--backend", "emulator", "--out", str(wanted)) == f"--out {wanted}: Not a directory"
 
 
+@pytest.mark.campaign
 def test_lists_give_a_row_for_each_case_and_mark_where_it_starts_to_fail() -> None:
     command = ["diff", "flash", "--fault", "flash-no-correction", "--seqlen", "16,17,40", *SMALL[2:]]
     result = workbench(*command)

@@ -46,6 +46,7 @@ def test_a_log_of_right_values_exits_with_0(log: str) -> None:
     assert diff("--values", log, *OPTIONS).exit_code == 0
 
 
+@pytest.mark.campaign
 def test_pictures_and_the_trace_of_a_log(log: str, tmp_path: Path) -> None:
     assert diff("--values", log, *OPTIONS, "--out", str(tmp_path / "o")).exit_code == 1
     again = json.loads(diff(str(tmp_path / "o" / "trace.safetensors"), "--json").stdout)

@@ -92,6 +92,7 @@ def test_what_it_cannot_take_is_refused(tmp_path: Path) -> None:
     assert all(isinstance(one.exception, Refusal) for one in (several, there, right))
 
 
+@pytest.mark.campaign
 def test_a_callable_has_no_name_that_a_file_can_say() -> None:
     def mine(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
         return {"out": v[..., : q.shape[2], :] + np.float32(1)}

@@ -79,6 +79,7 @@ def test_exactly_what_was_fixed_is_better_and_what_was_broken_worse(before_and_a
     assert {*document["conditions"]} == {"code"}
 
 
+@pytest.mark.campaign
 def test_nothing_worse_exits_with_0(before_and_after: Any, tmp_path: Path) -> None:
     old, _, _ = before_and_after
     result = invoked("compare", old, old)

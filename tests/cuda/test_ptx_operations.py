@@ -272,6 +272,7 @@ def test_gpu_and_emulator_agree_to_the_bit(name):
         np.testing.assert_array_equal(on_gpu.view(np.uint32), emulated[-1].view(np.uint32))
 
 
+@pytest.mark.campaign(but=12)
 @pytest.mark.parametrize("name", MICROS)
 def test_emulator_runs_it(name):
     """The other half of the comparison with a GPU, and that it writes more than zeros."""

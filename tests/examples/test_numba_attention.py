@@ -29,6 +29,7 @@ def test_it_leaves_nothing_to_find() -> None:
     assert checked.passed and checked.launches == 1
 
 
+@pytest.mark.campaign
 def test_a_fault_is_named_with_its_line(tmp_path: Path) -> None:
     source, before = EXAMPLE.read_text(), "row_sum * correction + prob"
     assert source.count(before) == 1

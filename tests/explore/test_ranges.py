@@ -82,6 +82,7 @@ def test_refusals():
     )
 
 
+@pytest.mark.campaign
 def test_strategies_draw_the_same_and_shrink_to_the_plainest_case():
     plain = find(cases("flash"), lambda case: True)
     assert plain == Case(seqlen=1, head_dim=1, block_q=16, block_k=16, distribution=plain.distribution)

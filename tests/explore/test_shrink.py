@@ -149,6 +149,7 @@ def test_a_failure_in_some_runs_is_judged_by_the_majority() -> None:
     assert f"failed in {found.failed} of 5 runs on the same inputs" in str(found)
 
 
+@pytest.mark.campaign
 def test_a_failure_that_seldom_comes_again_is_refused() -> None:
     first = iter([True])
 

@@ -109,6 +109,7 @@ def test_the_scale_of_the_next_block_is_named_with_its_cause(kind: str) -> None:
     assert diff(run(kernel(kind, "scores", "out", shift=1), CASE.but(codes=kind))).origins == ("out",)
 
 
+@pytest.mark.campaign
 def test_a_zero_point_off_by_one_is_named() -> None:
     wrong = diff(run(kernel("int4", "dequant_v", "out", zero_off=1), CASE.but(codes="int4")))
     assert wrong.origins == ("dequant_v",)

@@ -279,7 +279,7 @@ def test_a_split_k_kernel_on_codes_is_judged_in_all_its_stages() -> None:
     assert bounds.trace.algorithm == "fp8_split_k" and bounds.verdict == "rounding"
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_decoded_without_its_scale_is_named_where_nobody_gave_the_scale(kind: str) -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:

@@ -108,6 +108,7 @@ def test_a_maximum_that_no_library_has_is_a_bug(maximum: str, verdict: str) -> N
     assert judged["row_max"].verdict == judged.verdict == verdict and "row_max=any" in because(judged["row_max"])
 
 
+@pytest.mark.campaign
 def test_the_choice_that_decides_is_named_with_the_verdict_without_it() -> None:
     """Scores in bfloat16, as torch's eager attention has them: undeclared suspicious, declared rounding."""
     judged = diff(run(kernel(round_scores=True), CASE))

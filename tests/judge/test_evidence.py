@@ -66,6 +66,7 @@ def test_a_lane_that_is_off_by_a_little_is_found_and_named() -> None:
     assert judged.verdict == "bug" and judged.decisive is not None and judged.decisive.summary.outside == 0
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_that_are_one_coincidence_are_counted_once(seed: int) -> None:
     """A merge of bfloat16 outs: with a scale of 0 every query has the same out, and the roundings of its two halves may

@@ -137,6 +137,7 @@ def test_q_that_is_scaled_and_rounded_before_the_product(dtype: str) -> None:
     assert "scaled_q_dtype" in explained(traced(style, case, ENDS))
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("scale_in", ["q", "k", "both"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_scale_that_is_multiplied_into_operands_in_float32(dtype: str, scale_in: str) -> None:
@@ -159,7 +160,7 @@ def test_a_scale_that_is_multiplied_into_operands_in_float32(dtype: str, scale_i
 # -------------------------------------------------------------------------------------------------------------------- exp
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_exponential_of_degree_3(dtype: str) -> None:
     style, said = Style(exp2=cubic_exp2, probs_dtype=dtype), narrow(dtype, exp_ulps=800.0, exp_floor=-127)

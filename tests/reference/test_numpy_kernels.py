@@ -197,7 +197,7 @@ def test_splits_of_keys_that_are_no_whole_tiles() -> None:
     assert "partial_max" in judged(style, **PLAIN | {"split_bounds": (0, 32, 40, 72)}, names=partials).origins
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("order", ["descending", [2, 0, 4, 1, 3]])
 def test_rows_visit_tiles_in_the_order_that_is_declared(order: Any) -> None:
     for case in (CASE, CAUSAL):

@@ -40,6 +40,7 @@ def test_every_row_of_the_table_is_what_json_says_of_what_is_shown(judged):
             assert (row["actual"], row["expected"]) == (value(shown["actual"]), value(shown["expected"]))
 
 
+@pytest.mark.campaign
 def test_every_picture_shows_the_numbers_of_the_table(judged):
     for stage in judged:
         row = text.cells(stage)

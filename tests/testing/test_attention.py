@@ -181,6 +181,7 @@ def test_of_a_function_without_a_name_it_says_the_test_and_the_call():
         eval(again)
 
 
+@pytest.mark.campaign
 def test_the_smallest_case_is_part_of_it():
     token = current.set(Settings(shrink_seconds=30.0))
     try:

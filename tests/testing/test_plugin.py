@@ -238,6 +238,7 @@ def test_options_and_marker_are_listed(pytester):
 # --- what a failure leaves
 
 
+@pytest.mark.campaign
 def test_pictures_and_trace_of_each_failure_lie_in_its_folder(pytester):
     made = "@pytest.fixture\ndef made():\n    yield\n    assert_attention(wrong, CASE.but(seqlen=4))\n"
     test = "@pytest.mark.parametrize('n', [5, 6])\ndef test_n(n, made):\n    assert_attention([right, wrong][n % 2], CASE.but(seqlen=n))\n"

@@ -105,6 +105,7 @@ def test_what_is_not_one_run_is_refused(flash: Trace) -> None:
     )
 
 
+@pytest.mark.campaign
 def test_the_command_takes_files_a_pattern_and_a_folder(flash: Trace, tmp_path: Path) -> None:
     broken = stored("flash", CASE, faults=["flash-causal-off-by-one"])
     files = []

@@ -78,6 +78,7 @@ def forms(x, out, n):
         out[t] += value
 
 
+@pytest.mark.campaign
 def test_every_form_of_an_access_gives_what_a_plain_run_gives(found, floats, emulate):
     x, out, plain = floats(1, 3), np.zeros(1, np.float32), np.zeros(1, np.float32)
     assert found(forms, 1, 1, x, out, np.zeros(1, np.int32), outputs=[1]) == []

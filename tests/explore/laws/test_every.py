@@ -105,6 +105,7 @@ def test_exact_inputs_hold_a_kernel_that_declares_nothing() -> None:
     assert found.held is False and found.broke is not None and found.broke.stage == "out"
 
 
+@pytest.mark.campaign
 def test_a_choice_that_would_explain_a_break_is_named() -> None:
     (found,) = laws(tf32, FULL).broken[-1:]
     assert found.broke is not None and "of a kernel with input_precision=tf32" in found.broke.words

@@ -53,6 +53,7 @@ def two_faults(tmp_path_factory: pytest.TempPathFactory, pool: Executor) -> Swee
 # --- what fails, and where
 
 
+@pytest.mark.campaign
 def test_two_faults_are_two_groups_with_their_causes_and_where_each_fails(two_faults: Sweep) -> None:
     assert two_faults.left == 0 and two_faults.fails and len(two_faults.rows) == len(CASES) == 24
     groups = {one.origin: one for one in two_faults.groups}

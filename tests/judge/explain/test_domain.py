@@ -120,7 +120,7 @@ def mask_fault(seen: Any) -> Any:
     return attention
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "seen",
     [

@@ -86,6 +86,7 @@ def test_a_bug_of_no_family_is_unknown_and_gets_its_formula() -> None:
     assert "query q + 1" in formula.text and formula.unexplained < 0.01
 
 
+@pytest.mark.campaign
 def test_a_bug_of_no_family_is_never_named() -> None:
     found = judged(("wave",), CASE.but(seqlen_q=24, seqlen_k=24)).explain(2)
     assert found.causes == () and found.unexplained == ("out",)
@@ -129,6 +130,7 @@ def test_the_document() -> None:
     assert found.unknown() == {"stages": [], "patterns": [], "formulas": []}
 
 
+@pytest.mark.campaign
 def test_an_effect_within_rounding_fits_nothing() -> None:
     """An error of a little more than its budget is near to what a hypothesis gives that changes next to nothing."""
 

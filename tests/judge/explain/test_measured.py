@@ -45,6 +45,7 @@ def times(factor: float) -> Callable[..., Arrays]:
     return lambda q, k, v, scale, causal: attention(q, k, v, scale * factor, causal)
 
 
+@pytest.mark.campaign(but=3)
 @pytest.mark.parametrize("only", [("out",), ("out", "lse"), ("scores", "out", "lse")])
 @pytest.mark.parametrize("factor", [1.01, 0.99228])
 def test_a_factor_of_the_scale_is_told_by_its_number(only: tuple[str, ...], factor: float) -> None:

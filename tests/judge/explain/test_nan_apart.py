@@ -39,6 +39,7 @@ def test_rows_of_nan_and_wrong_numbers_are_two_symptoms() -> None:
     assert (cause.fit.nan, cause.fit.values) == (2 * 48 * 17, 2 * 16 * 17) and cause.fit.off == 0
 
 
+@pytest.mark.campaign
 def test_nan_alone_is_told_by_where_it_is_in_two_more_runs() -> None:
     (cause,) = explained(1.0, "empty tiles").causes
     assert cause.id == "softmax.unguarded-tile" and cause.fit.of_nan_alone and not cause.perhaps

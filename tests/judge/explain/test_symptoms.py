@@ -111,6 +111,7 @@ def test_a_correct_kernel_leaves_nothing_to_explain(tmp_path):
     assert found.verdict in ("nothing to explain", "rounding, or a plausible cause")
 
 
+@pytest.mark.campaign
 def test_what_changes_no_number_of_a_table_is_no_cause(tmp_path):
     """Of a mask without a left edge, and where all but that would be rounding."""
     found = symptoms(written(tmp_path, errors, block_k=16))

@@ -176,6 +176,7 @@ def test_the_command_is_copied(reader: Reader) -> None:
     assert command == page(wrong()).commands[0][1] and reader.complaints() == []
 
 
+@pytest.mark.campaign
 def test_without_scripts_all_facts_are_there(reader: Reader) -> None:
     from selenium.webdriver.common.by import By
 

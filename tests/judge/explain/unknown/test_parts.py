@@ -40,7 +40,7 @@ def wrong(*index, shape=(1, 2, 64, 32)):
 # --- faults
 
 
-@pytest.mark.campaign(but=3)
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("kernel", "fault", "name", "words"),
     [
