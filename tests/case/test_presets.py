@@ -133,6 +133,7 @@ def test_dtypes_may_be_those_of_libraries() -> None:
         assert (promise.scores_dtype, promise.block_k) == ("float16", 64)
 
 
+@pytest.mark.campaign
 def test_a_run_is_repeated_with_its_contract(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def attention(q, k, v, *, scale, causal): return v\n")

@@ -29,6 +29,7 @@ def before_and_after(tmp_path_factory: pytest.TempPathFactory, pool: Executor) -
     return files[0], files[1], target
 
 
+@pytest.mark.campaign
 def test_a_sweep_prints_its_groups_and_resumes(tmp_path: Path) -> None:
     """On processes of Dask, as it does without options."""
     target, out = kernel(tmp_path / "k", "base 2"), tmp_path / "s.sqlite"

@@ -114,6 +114,7 @@ def test_probe_that_a_kernel_has_lost_is_missing(fault_of_mine):
     assert judged["merge_sum"].reason == "400 of 400 slots were never written"
 
 
+@pytest.mark.campaign
 def test_partials_of_the_trace_are_what_the_reduce_read(fault_of_mine):
     """What is stored differs from what the kernel holds: a copy by a probe would show the right value, and blame the reduce."""
     stores = (

@@ -213,6 +213,7 @@ def test_stages_of_splits_of_unknown_keys_are_read_together(
         )
 
 
+@pytest.mark.campaign
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_subset_of_a_clean_trace_is_clean(data: st.DataObject, flash: Trace, split_k: Trace) -> None:

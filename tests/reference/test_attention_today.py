@@ -62,6 +62,7 @@ def test_the_reference_agrees_with_the_referee(name, enter):
             np.testing.assert_allclose(made[stage], right[stage], rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.campaign(but=4)
 @pytest.mark.campaign(but=12)
 @pytest.mark.parametrize("enter", ["first", "last"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -122,7 +122,7 @@ def test_float32_probs_in_tf32_meet_16_bit_values(dtype: str) -> None:
     assert judged(style, case, **PLAIN).origins == ("acc",)
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("dtype", SIXTEEN)
 def test_q_that_is_scaled_and_rounded_before_the_product(dtype: str) -> None:
     style, seen = Style(scale_q=dtype, probs_dtype=dtype), 0.0

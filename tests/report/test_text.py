@@ -236,6 +236,7 @@ def test_a_later_origin_is_called_wrong_by_itself_only_where_it_was_judged_so():
     assert named[0].startswith("first wrong stage: ") and "also wrong, by itself: merge_weight" in named
 
 
+@pytest.mark.campaign
 def test_a_stage_whose_line_is_not_known_says_none(judged):
     lines = {name: [x for x in text.sentences(one, full=False) if "look at: " in x] for name, one in judged.items()}
     assert {name: len(found) for name, found in lines.items()} == {"fault": 1, "right": 0, "foreign": 0, "fp8": 0}

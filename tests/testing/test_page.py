@@ -33,6 +33,7 @@ def names(monkeypatch):
     return made | {"right": right}
 
 
+@pytest.mark.campaign
 def test_its_properties_hold_for_a_right_kernel_alone(names):
     attention = names["attention"]
     exec(PROPERTIES, names)

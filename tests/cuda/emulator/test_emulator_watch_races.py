@@ -104,6 +104,7 @@ def warp_barrier_between_warps(x, out):
     out[t] = s[t ^ 32]
 
 
+@pytest.mark.campaign
 def test_a_shuffle_orders_no_memory_and_syncwarp_orders_one_warp(found, floats):
     x, out = floats(64), np.zeros(64, np.float32)
     assert [f[:4] for f in found(shuffles_between, 1, 32, x, out)] == [("race", "s", 5, 3)]

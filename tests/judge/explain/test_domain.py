@@ -53,7 +53,7 @@ def test_a_scale_of_a_kernel_for_as_many_queries_as_keys_keeps_its_cause() -> No
         probs = np.exp((q @ k.swapaxes(-1, -2)) * np.float32(2 * scale))
         return probs @ v / probs.sum(-1, keepdims=True)
 
-    found = diff(run(attention, SQUARE)).explain(20)
+    found = diff(run(attention, SQUARE)).explain(3)
     (cause,) = found.causes
     assert cause.id == "scale.double" and not found.withdrawn and not cause.proved
     assert cause.trial is not None and cause.trial.held and "seqlen_q and seqlen_k differ" in cause.trial.beyond
@@ -137,7 +137,7 @@ def test_one_infinity_that_was_not_predicted_refutes_a_mask(seen: Any) -> None:
 
 def test_one_more_key_in_every_row_is_named() -> None:
     """The control of the test above."""
-    found = diff(run(mask_fault(lambda i, j: j <= i + 1), Case(seqlen=50, head_dim=16, causal=True))).explain(20)
+    found = diff(run(mask_fault(lambda i, j: j <= i + 1), Case(seqlen=50, head_dim=16, causal=True))).explain(3)
     assert [cause.id for cause in found.causes] == ["mask.right-+1"]
 
 

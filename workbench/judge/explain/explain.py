@@ -130,7 +130,8 @@ def explain(
                 ]
                 stand = [last for *_, last in tried if last.stands]
                 causes += stand
-                withdrawn += [one for some in tried for one in some if one not in stand]
+                ids = {one.id for one in withdrawn}  # otherwise cut it may be tried again
+                withdrawn += [one for some in tried for one in some if one not in stand and one.id not in ids]
                 if stand:
                     break
     if scenes:

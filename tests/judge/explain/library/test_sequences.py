@@ -103,17 +103,19 @@ FAULTS = {
 }
 
 
-@pytest.mark.campaign(but=4)
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("wrong", FAULTS)
 def test_a_fault_is_named(wrong):
     assert f"sequences.{wrong}" in named(*FAULTS[wrong])
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("wrong", ["largest", "length+1-packed-followed", "length-largest-poisoned"])
 def test_a_fault_is_named_from_out_and_lse(wrong):
     assert f"sequences.{wrong}" in named(*FAULTS[wrong], dump=False)
 
 
+@pytest.mark.campaign
 def test_the_cause_is_proved_on_fresh_cases():
     (cause,) = judged(CASE, FAULTS["start-1-kv-around"][1]).explain(20).causes
     assert cause.id == "sequences.start-1-kv-around" and cause.proved and cause.trial.held
