@@ -91,6 +91,16 @@ def without_causes(monkeypatch):
     monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
 
 
+@pytest.fixture
+def without_searches(without_causes):
+    """Nor do assertions for the smallest case that fails."""
+    from workbench.testing.settings import Settings, current
+
+    token = current.set(Settings(shrink_seconds=0.0))
+    yield
+    current.reset(token)
+
+
 def pytest_terminal_summary(terminalreporter):
     """Count what was not tested for want of a GPU, so that nobody takes a green run for more than it is."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if NO_GPU in str(report.longrepr)]

@@ -15,12 +15,12 @@ from workbench.cuda.faults.fault import PARTIAL, Fault
 from workbench.refusal import Refusal
 
 FILE = Path(__file__).parent.parent / "workbench/explore/laws/signatures.json"
-#: fields of a case without which it has no such fault
+#: fields that a case must have for faults of them to be possible
 _FEATURES = (
     *("causal", "window", "softcap", "alibi_slopes", "sinks", "mask_mod", "dropout_p", "pack_gqa", "page_size"),
     *("seqlens_q", "seqlens_k"),
 )
-#: fields of a case with another value of which it has no such fault
+#: fields of which a case must have the fault's own value for it to be possible
 _VALUES = ("codes", "scale_of", "alibi_form", "kv_layout")
 #: what there may be several of -> a case without
 _SEVERAL: Mapping[str, dict[str, Any]] = {

@@ -14,7 +14,6 @@ from workbench.explore.shrink.shrink import shrink
 from workbench.explore.sweep.plan import with_telling
 from workbench.report.words import findings
 from workbench.testing import AttentionError, assert_attention
-from workbench.testing.settings import Settings, current
 
 CASE = Case(seqlen_q=8, seqlen_k=1024, head_dim=64, dtype="bfloat16", causal=True)
 
@@ -43,12 +42,7 @@ exec(KERNEL, made)
 attention, loses_the_last = made["attention"], made["loses_the_last"]
 
 
-@pytest.fixture(autouse=True)
-def no_searches(monkeypatch):
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
-    token = current.set(Settings(shrink_seconds=0.0))
-    yield
-    current.reset(token)
+pytestmark = pytest.mark.usefixtures("without_searches")
 
 
 def test_out_alone_does_not_see_it_and_says_so():

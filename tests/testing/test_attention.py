@@ -49,13 +49,7 @@ def slightly_off(q, k, v, *, scale, causal):
     return attention(q, k, v, scale=scale, causal=causal, error=5e-6)
 
 
-@pytest.fixture(autouse=True)
-def no_searches(monkeypatch):
-    """Without searches for causes and for the smallest case, each of which takes seconds."""
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
-    token = current.set(Settings(shrink_seconds=0.0))
-    yield
-    current.reset(token)
+pytestmark = pytest.mark.usefixtures("without_searches")
 
 
 def failure(*words, **options):

@@ -19,7 +19,7 @@ UNEXPLAINED = 0.2
 LEFT_ELSEWHERE = 0.5
 #: share of elements that may be off where a narrow cast turned the other way
 FLIPS = 0.005
-#: how far below the largest number of a dtype a rounding may lie, relative: an ulp of bfloat16
+#: numbers as near below the largest of a dtype may round to infinity or not, relative: an ulp of bfloat16
 OVERFLOW = 2.0**-8
 #: relative error of a number that is as predicted where the budget would pass anything
 CLOSE = 1e-4

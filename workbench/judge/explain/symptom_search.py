@@ -153,7 +153,7 @@ class Search:
             alive = _likeliest(left, fits, LIKELY)
         alive = {x: where & acts[x] for x, where in alive.items() if (where & acts[x]).any()}
         told = [self._plausible(one, _total(fits, one), where) for one, where in alive.items()]
-        # what differs by less than draws do is in the library's order, the plainest first
+        # causes whose errors differ by less than those of two draws stay in the library's order: the plainest first
         return sorted(told, key=lambda x: round(x.surprise, 1)), len(tried), False
 
     def _ways(self, alive: Alive, fits: Fits, drawn: Mapping[int, int]) -> list[tuple[float, int, int]]:
