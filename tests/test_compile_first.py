@@ -23,6 +23,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"build": {**vars(build)}, "seconds": row["seconds"], "tests": sorted(row["tests"])}
 
 
+@pytest.mark.campaign
 def test_a_build_is_compiled_where_its_tests_are_asked_for(
     planned: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

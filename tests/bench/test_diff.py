@@ -48,6 +48,7 @@ def test_assert_close_is_measured_where_torch_is(results) -> None:
         assert row["assert_close_s"] is row["assert_close_ratio"] is None
 
 
+@pytest.mark.campaign
 def test_tables_have_equal_columns(results) -> None:
     for rows in tables(results):
         assert len({tuple(row) for row in rows}) == 1
@@ -56,6 +57,7 @@ def test_tables_have_equal_columns(results) -> None:
     assert all(row[f"{peer} ratio"] == results["costs"][0][f"{peer}_ratio"] for peer in PEERS)
 
 
+@pytest.mark.campaign
 def test_the_command_prints_one_table_or_the_document(results, monkeypatch) -> None:
     monkeypatch.setattr(bench_diff, "measure", lambda: results)
     assert json.loads(CliRunner().invoke(commands, ["bench", "diff", "--json"]).stdout) == results

@@ -86,6 +86,7 @@ def test_faults_are_timed_with_the_kernel(streams):
         assert call.right(None) is expected
 
 
+@pytest.mark.campaign
 def test_bits_are_compared(streams):
     """Half an ulp is a difference, and so is the sign of a zero."""
     judged = dict(run("flash", CASE, backend="emulator").stages)

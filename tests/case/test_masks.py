@@ -46,6 +46,7 @@ def torch_attention(uses_bias: bool, *names: str) -> Callable[..., Any]:
     return kernel
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("shape", [(20, 30), (2, 4, 20, 30), (1, 4, 1, 30), (2, 1, 20, 1)], ids=str)
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_a_mask_and_a_bias_are_part_of_the_reference(shape: tuple[int, ...], causal: bool) -> None:

@@ -158,6 +158,7 @@ def test_a_fault_brings_the_options_that_it_needs() -> None:
     assert silent.stdout == said.stdout and "set for" not in silent.stderr
 
 
+@pytest.mark.campaign
 def test_out_holds_pictures_and_a_trace_that_can_be_judged_again(tmp_path: Path) -> None:
     result = workbench(*FAULTY, "--probes", "merge_weight,merge_sum,out", "--out", str(tmp_path / "o"))
     assert result.exit_code == 1

@@ -130,6 +130,7 @@ def given(case: Case, **arrays: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip("qkv", case.inputs(), strict=True)) | arrays
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("target", [SDPA, FLEX, JAX])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_masks_and_biases_of_the_inputs(target: str, dtype: str) -> None:

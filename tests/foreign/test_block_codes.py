@@ -95,7 +95,7 @@ def test_a_right_kernel_is_right_whatever_it_tells(kind: str, by: str, names: tu
     assert judged.trace.put_in and judged.loss is not None and np.abs(judged.loss.of_out).max() > 0
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", ["mxfp8-e4m3", "int4"])
 def test_the_scale_of_the_next_block_is_named_with_its_cause(kind: str) -> None:
     wrong = diff(run(kernel(kind, "dequant_v", "out", shift=1), CASE.but(codes=kind)))

@@ -270,6 +270,7 @@ def test_the_line_that_repeats_a_run_says_the_backend(mine: Path) -> None:
     )
 
 
+@pytest.mark.campaign
 def test_numba_may_be_imported_by_the_function_itself(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """In a process that has not imported it."""
     import subprocess

@@ -116,6 +116,7 @@ def test_a_fault_is_named_at_its_stage_with_its_cause(fault: str) -> None:
     assert diff(run(kernel(kind, "out", fault=fault), case)).origins == ("out",)
 
 
+@pytest.mark.campaign
 def test_scales_of_a_head_are_told_apart() -> None:
     """Every head decoded with the scale of the first; none of what is tried is of q, which has no scale."""
 

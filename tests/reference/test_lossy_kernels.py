@@ -90,7 +90,7 @@ def test_operands_in_tf32(precision: str, terms: int, truncated: bool) -> None:
         assert judged(style, **PLAIN | {"input_precision": "tf32x3"}).origins[0] == "qk"
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("nearest", [True, False])
 @pytest.mark.parametrize("generation", ["ampere", "hopper"])
 def test_float32_attention_on_tensor_cores(generation: str, nearest: bool) -> None:
@@ -176,7 +176,7 @@ def test_an_exponential_of_degree_3(dtype: str) -> None:
     assert "exp_ulps" in explained(traced(style, case, ENDS))
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_an_exponential_with_a_floor(dtype: str) -> None:
     style = Style(floor=-127.0, probs_dtype=dtype)

@@ -110,6 +110,7 @@ def test_a_seed_of_which_nothing_is_drawn_is_not_said(tmp_path: Path) -> None:
     assert "--seed" not in diff_command(judged) and "seed 7" not in str(judged)
 
 
+@pytest.mark.campaign
 def test_the_command_that_watches_a_run_takes_its_options_and_finds_it(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(NUMBA)

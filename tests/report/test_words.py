@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.stored import stored
 from workbench import Case, Diff, diff, run
@@ -49,6 +50,7 @@ FIRST = "first wrong stage: scores = qk * scale, -inf where masked"
 OUT = "acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum is 0"
 
 
+@pytest.mark.campaign
 def test_a_probe_of_another_value_is_suspected_where_out_and_lse_are_right() -> None:
     judged = diff(run(kernel(next_key), CASE))
     assert judged.verdict == "bug" and judged.right_ends == ("out", "lse")
@@ -121,6 +123,7 @@ def test_of_out_alone_the_cause_comes_first_and_no_line_that_it_does_not_name() 
     assert len([line for line in found if "cause, " in line]) == 1
 
 
+@pytest.mark.campaign
 def test_what_it_might_declare_is_said_last_and_beside_a_cause_only_where_a_budget_tells() -> None:
     named, unknown = (diff(run(f, CASE)) for f in (scale_twice, of_no_family))
 

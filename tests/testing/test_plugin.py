@@ -174,6 +174,7 @@ def test_workers_of_xdist_tell_theirs(pytester):
 # --- settings
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("words", "ini", "failed"),
     [
@@ -275,6 +276,7 @@ def test_two_tests_have_two_folders():
     assert names[:2] == ["a.py-test", "b-a.py-test"]
 
 
+@pytest.mark.campaign
 def test_what_a_kernel_prints_while_its_case_is_shrunk_is_captured(pytester):
     result = ran(pytester, SUITE + WRONG, "--attention-shrink-seconds=1")
     result.assert_outcomes(passed=1, failed=1)

@@ -114,7 +114,7 @@ def some(names, *kept):
     )
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @some(ulps.FUNCTIONS, "exp", "ex2")
 def test_functions_compile_to_their_instructions(compiling, name):
     compiles, made = compiling

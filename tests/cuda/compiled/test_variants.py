@@ -52,6 +52,7 @@ def campaign_but_first(i):
     return pytest.mark.campaign if i else ()
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("name", "dtype", "probed", "other"),
     # each costs seconds: of every kernel and of every dtype some with probes and some without

@@ -245,6 +245,7 @@ def factors():
     return multiply, 128, y.view(np.int16), np.zeros((128, 32), np.float32)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("fault", [RIGHT, FENCE_BEHIND_BARRIER])
 def test_a_right_product_gives_nothing(factors, fault, schedule):

@@ -285,6 +285,7 @@ def check_to_float(integers, doubles):
                 np.testing.assert_array_equal(np.signbit(out[k, d]), np.signbit(right))
 
 
+@pytest.mark.campaign
 def test_integers_between_floats_and_doubles_beyond_float32():
     powers = [2**n + k for n in (0, 23, 24, 25, 31, 32, 53, 54, 63, 64) for k in (-2, -1, 0, 1, 2, 3)]
     sizes = [0.0, 5e-324, 1e-46, 7e-46, 1e-45, 1e-38, 1 + 2**-24, 1 + 3 * 2**-24, 3.4e38, 3.40282356e38, 1e39, math.inf]

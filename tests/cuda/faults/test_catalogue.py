@@ -28,6 +28,7 @@ def judged(kernel: str, faults: Sequence[str], case: Case = CASE, backend: str =
 # ---- what the catalogue says, without a compile
 
 
+@pytest.mark.campaign
 def test_every_fault_keeps_the_rules() -> None:
     assert broken_rules([*CATALOGUE.values(), *BENIGN.values()]) == []
     fault = CATALOGUE["flash-scale-twice"]

@@ -61,7 +61,7 @@ def on_cpu(example: Any, on_host: Callable[..., Path], launch_on_host: Callable[
     return made
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("case", CASES, ids=["float32", "float16"])
 def test_on_the_cpu_it_is_right_and_its_fault_is_found(on_cpu: Callable[..., Any], case: Case) -> None:
     right, wrong = (diff(run(on_cpu(*defines), case)) for defines in ((), ("COUNTS_SUM_TWICE",)))

@@ -272,6 +272,7 @@ def test_nothing_is_left_of_probes_that_are_off(on_host: Callable[..., Path]) ->
     assert str(refusal.value) == (f"{code} holds no probes: compile it with -DWB_PROBES and -I{probes.include_dir()}")
 
 
+@pytest.mark.campaign
 def test_every_translation_unit_of_nvcc_gets_the_table(on_host: Callable[..., Path]) -> None:
     """nvcc's own pointers, each in its unit: cudaMemcpyToSymbol is memcpy here."""
     runtime = (

@@ -37,7 +37,7 @@ def test_a_formula_that_is_found_again_is_a_cause() -> None:
     assert found.unexplained == () and found.unknown() == {"stages": [], "patterns": [], "formulas": []}
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("fault", ["noise", "head alone"])
 def test_what_is_another_in_each_run_is_none(fault: str) -> None:
     found = explained(fault)

@@ -135,6 +135,7 @@ def test_one_infinity_that_was_not_predicted_refutes_a_mask(seen: Any) -> None:
     assert found.causes == () and found.unexplained == ("scores",)
 
 
+@pytest.mark.campaign
 def test_one_more_key_in_every_row_is_named() -> None:
     """The control of the test above."""
     found = diff(run(mask_fault(lambda i, j: j <= i + 1), Case(seqlen=50, head_dim=16, causal=True))).explain(3)

@@ -103,6 +103,7 @@ def test_save_writes_the_overview_and_three_pictures_of_each_judged_stage(tmp_pa
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
+@pytest.mark.campaign
 def test_save_draws_cancellation_where_a_sum_was_dumped(tmp_path):
     paths = save(judged(qk=np.ones((1, 4, 8, 8), np.float32)), tmp_path)
     assert paths[1] == tmp_path / "cancellation.png" and len(paths) == 11
