@@ -1,0 +1,1 @@
+"""Stages read off what a function returns, by choosing its inputs."""

@@ -1,0 +1,72 @@
+"""What weights are divided by."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.readings.known import Step, by_tile
+
+
+@dataclass(frozen=True, eq=False)
+class Denominator:
+    """In units of e^(row maximum), of scores and e^(s - maximum); of some rows, of others the sum and the sinks."""
+
+    kind: str
+    edges: tuple[int, ...] = (0,)
+    terms: tuple[tuple[str, float], ...] = ()
+    numbers: np.ndarray | float = 0.0
+    rows: np.ndarray | None = None  #: bool [q], of which it is so; None: all
+    sinks: bool = False  #: whether sinks are added as they should be
+
+    def __call__(self, scores: np.ndarray, plain: np.ndarray, sinks: np.ndarray | None) -> np.ndarray:
+        """[b, h, q]."""
+        with np.errstate(all="ignore"):
+            total: np.ndarray = plain.sum(-1)
+            top = scores.max(-1)
+            of_sinks = 0.0 if sinks is None else np.exp(sinks - top)
+            found = self._of(scores, plain, total, top, sinks)
+            if self.sinks:
+                found = found + of_sinks
+            return found if self.rows is None else np.where(self.rows, found, total + of_sinks)
+
+    def _of(
+        self, scores: np.ndarray, plain: np.ndarray, total: np.ndarray, top: np.ndarray, sinks: np.ndarray | None
+    ) -> np.ndarray:
+        n = np.asarray(self.numbers)
+        if self.kind == "steps":
+            return (plain * np.exp(Step(self.edges, self.terms).of(scores))).sum(-1)
+        if self.kind == "constant":
+            return np.broadcast_to(n, total.shape)
+        if self.kind == "factor":
+            return total * n
+        if self.kind == "plus":
+            return total + n
+        if self.kind == "phantom":
+            return total + n * np.exp(-top)
+        if self.kind == "sink":  # n: a factor of the sink's weight, and one of its logit
+            assert sinks is not None
+            return total + n[0] * np.exp(n[1] * sinks - top)
+        if self.kind == "sink below no maximum":
+            assert sinks is not None
+            return total + n[0] * np.exp(n[1] * sinks)
+        if self.kind == "sink itself":
+            assert sinks is not None
+            return total + n * sinks
+        if self.kind == "phantom of a tile":
+            return total + n[0] * np.exp(by_tile(scores, self.edges)[0][..., int(n[1])] - top)
+        if self.kind == "largest lse":
+            most, sums = by_tile(scores, self.edges)
+            return n * np.exp((most + np.log(sums)).max(-1) - top)
+        if self.kind == "tiles":
+            return np.add.reduceat(plain, self.edges, axis=-1) @ n
+        if self.kind == "keys":
+            return plain @ n
+        if self.kind == "own maxima":
+            return by_tile(scores, self.edges)[1].sum(-1)
+        if self.kind == "row":
+            return np.roll(total, int(n), 2)
+        if self.kind == "head":
+            return np.roll(total, int(n), 1)
+        if self.kind == "row and own":
+            return total + np.roll(total, int(n), 2)
+        raise AssertionError(self.kind)

@@ -1,0 +1,95 @@
+"""Numbers of online softmax that each tile of keys has: what a step of ln(P / expected) is held against."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+#: rows of a tile of queries
+ROWS = (8, 16, 32, 64)
+#: numbers of other rows and heads that are tried in place of a row's own
+_ELSEWHERE = ("own maximum, absolute", "running maximum", "own lse, absolute", "ln of own sum", "running lse")
+
+
+def tiles_of(size: int, keys: int) -> tuple[int, ...]:
+    """Where tiles of `size` keys begin."""
+    return tuple(range(0, keys, size))
+
+
+def by_tile(scores: np.ndarray, edges: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The maximum of each tile and the sum of e^(s - maximum), [b, h, q, tile]; -inf and 0 where nothing is seen."""
+    top = np.maximum.reduceat(scores, edges, axis=-1)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    sizes = np.diff([*edges, scores.shape[-1]])
+    return top, np.add.reduceat(np.exp(scores - np.repeat(safe, sizes, -1)), edges, axis=-1)
+
+
+@np.errstate(all="ignore")
+def known(scores: np.ndarray, edges: Sequence[int], *, elsewhere: bool = False) -> dict[str, np.ndarray]:
+    """Name -> number of each row and tile, [b, h, q, tile] in natural units; NaN where a tile has none.
+
+    `elsewhere`: also those of other rows and heads, as of a kernel that reads them at another place.
+    """
+    top, total = by_tile(scores, edges)
+    running = np.maximum.accumulate(top, -1)
+    before = np.concatenate([running[..., :1], running[..., :-1]], -1)
+    own = top + np.log(total)
+    so_far = np.logaddexp.accumulate(own, -1)
+    last = running[..., -1:]
+    behind = np.concatenate([running[..., 1:], last], -1)
+    found = {
+        "own maximum": top - last,
+        "running maximum": running - last,
+        "maximum before": before - last,
+        "next running maximum": behind - last,
+        "own correction": before - running,
+        "next correction": running - behind,
+        "own maximum below the running one": top - running,
+        "ln of own sum": np.log(total),
+        "own lse": own - so_far[..., -1:],
+        "own lse, absolute": own,
+        "own maximum, absolute": top,
+        "running lse": so_far - so_far[..., -1:],
+        "ln of running sum": so_far - running,
+    }
+    if elsewhere:
+        for name in _ELSEWHERE:
+            found |= {f"{name} {where}": x for where, x in _others(found[name])}
+    tiles = len(edges)
+    if tiles <= 32:
+        found |= {f"tile {t}": np.broadcast_to(np.arange(tiles) == t, top.shape).astype(float) for t in range(tiles)}
+    return {name: np.where(np.isfinite(x), x, np.nan) for name, x in found.items()}
+
+
+def _others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    b, h, q, t = x.shape
+    rows = np.arange(q)
+    found = [(f"of the first row of {n}", x[:, :, rows // n * n]) for n in ROWS if n < q]
+    found += [("of the row before", np.roll(x, 1, 2)), ("of the next row", np.roll(x, -1, 2))]
+    if h > 1:
+        found += [("of the head before", np.roll(x, 1, 1)), ("of head 0", np.broadcast_to(x[:, :1], x.shape))]
+        found.append(("as stored by [query, head]", x.swapaxes(1, 2).reshape(b, h, q, t)))
+        found.append(("read by [query, head]", x.reshape(b, q, h, t).swapaxes(1, 2)))
+    if t > 1:
+        by_split = x.transpose(0, 1, 3, 2)  # b, h, t, q
+        found.append(("as stored by [split, head]", by_split.swapaxes(1, 2).reshape(b, h, t, q).transpose(0, 1, 3, 2)))
+        found.append(("read by [split, head]", by_split.reshape(b, t, h, q).swapaxes(1, 2).transpose(0, 1, 3, 2)))
+        found.append(("of the tile before", np.roll(x, 1, 3)))
+        found.append(("of the next tile", np.roll(x, -1, 3)))
+        found.append(("of tile 0", np.broadcast_to(x[..., :1], x.shape)))
+        found.append(("of the last tile", np.broadcast_to(x[..., -1:], x.shape)))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A factor that the weights of a tile have beyond e^score: e^(sum of slope * number of the tile)."""
+
+    edges: tuple[int, ...]  #: where tiles begin
+    terms: tuple[tuple[str, float], ...]  #: names of `known` and their slopes
+
+    def of(self, scores: np.ndarray) -> np.ndarray:
+        """Its logarithm for each key, [b, h, q, k]."""
+        numbers = known(scores, self.edges, elsewhere=any(" of the " in name or " by [" in name or " of " in name for name, _ in self.terms))
+        whole = sum(slope * np.nan_to_num(numbers[name]) for name, slope in self.terms)
+        return np.repeat(whole, np.diff([*self.edges, scores.shape[-1]]), -1)

@@ -1,0 +1,153 @@
+"""Index maps in words: which element stands where, as rows, dims, blocks, chunks, strides and swizzles.
+
+Layouts of tensors are linear over the bits of indices more often than not ("Linear Layouts", arXiv 2505.23819).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from workbench.readings.finding import spans
+
+
+def bits_of(source: np.ndarray) -> tuple[list[int], int] | None:
+    """The map as (image of each bit, constant) over GF(2), where it is one; None else. source: flat, a power of two."""
+    size = len(source)
+    count = (size - 1).bit_length()
+    if size != 1 << count or size < 2 or (source < 0).any():
+        return None
+    first = int(source[0])
+    columns = [int(source[1 << bit]) ^ first for bit in range(count)]
+    index = np.arange(size)
+    made = np.full(size, first)
+    for bit, column in enumerate(columns):
+        made ^= np.where(index >> bit & 1, column, 0)
+    return (columns, first) if np.array_equal(made, source) else None
+
+
+def in_words(source: np.ndarray, dims: int) -> str:
+    """What an index map does. source: [rows, dims], row * dims + dim of what stands there, -1 for nothing."""
+    source = source.reshape(-1, dims)
+    rows = len(source)
+    index = np.arange(rows * dims).reshape(rows, dims)
+    moved = source != index
+    share = f"{moved.mean():.1%} of its elements are others"
+    row, dim = np.nonzero(moved)
+    there = source[moved]
+    if (there < 0).all():
+        whole = moved.all(0)
+        if np.array_equal(moved, np.broadcast_to(whole, moved.shape)):
+            return f"dims {spans(np.flatnonzero(whole))} are read as 0"
+        if np.array_equal(moved, np.broadcast_to(moved.all(1)[:, None], moved.shape)):
+            return f"rows {spans(np.flatnonzero(moved.all(1)))} are read as 0"
+        return f"elements are read as 0 in rows {spans(row)}, dims {spans(dim)}"
+    if (there < 0).any():
+        columns = (source < 0).all(0)
+        lines = (source < 0).all(1)
+        if np.array_equal(source < 0, columns[None] | lines[:, None]):
+            rest = source[~lines][:, ~columns] if (~lines).any() and (~columns).any() else source[:0]
+            gone = [f"{name} {spans(np.flatnonzero(x))}" for name, x in (("dims", columns), ("rows", lines)) if x.any()]
+            said = f"{' and '.join(gone)} are read as 0"
+            off = rest - index[~lines][:, ~columns]
+            if not off.any():
+                return said
+            if np.all(off == off.flat[0]) and abs(off.flat[0]) < dims:
+                return f"{said}, the others are those {abs(off.flat[0])} dims {'behind' if off.flat[0] > 0 else 'before'}"
+        return f"{share}, some of them 0, in rows {spans(row)}, dims {spans(dim)}"
+    from_row, from_dim = there // dims, there % dims
+    for block in (2, 4, 8, 16, 32, 64):
+        whole = _in_blocks(index, dims, block)
+        if whole is not None and np.array_equal(whole[moved], there):
+            return f"rows and dims are swapped within blocks of {block} x {block} ({share})"
+    if (from_dim == dim).all():
+        told = _of_rows(row, from_row, rows)
+        return f"rows {told}" + (f", in dims {spans(dim)}" if len(np.unique(dim)) < dims else "")
+    if (from_row == row).all():
+        pairs = list(dict.fromkeys(zip(dim.tolist(), from_dim.tolist(), strict=True)))
+        if len(pairs) <= dims:
+            said = ", ".join(f"{a} is dim {b}" for a, b in pairs[:4])
+            where = "" if len(np.unique(row)) == rows else f" in rows {spans(row)}"
+            return f"dims are others{where}: dim {said}" + (", ..." if len(pairs) > 4 else "")
+    for stride in range(1, 4 * dims):
+        if stride != dims and np.mean((stride * row + dim) % (rows * dims) == there) > 0.97:
+            return f"rows lie {stride} apart, not {dims} ({share})"
+    linear = bits_of(source.reshape(-1))
+    if linear is not None:
+        low = (dims - 1).bit_length()
+
+        def name(bit: int) -> str:
+            return f"dim bit {bit}" if bit < low else f"row bit {bit - low}"
+
+        said = [
+            f"{name(bit)} goes to " + (" and ".join(name(x) for x in range(32) if column >> x & 1) or "nothing")
+            for bit, column in enumerate(linear[0])
+            if column != 1 << bit
+        ]
+        return f"{share}: " + "; ".join(said)
+    some = ", ".join(
+        f"(row {a}, dim {b}) is (row {x}, dim {y})"
+        for a, b, x, y in list(zip(row, dim, from_row, from_dim, strict=True))[:: max(1, len(row) // 3)][:3]
+    )
+    return f"{share}, in rows {spans(row)}, dims {spans(dim)}: {some}"
+
+
+def _in_blocks(index: np.ndarray, dims: int, block: int) -> np.ndarray | None:
+    rows = len(index)
+    if rows % block or dims % block:
+        return None
+    cut = index.reshape(rows // block, block, dims // block, block)
+    return cut.transpose(0, 3, 2, 1).reshape(rows, dims)
+
+
+def _of_rows(row: np.ndarray, there: np.ndarray, rows: int) -> str:
+    pairs = np.array(sorted(set(zip(row.tolist(), there.tolist(), strict=True))))
+    distance = np.unique(pairs[:, 1] - pairs[:, 0])
+    if len(distance) == 1:
+        return f"{spans(pairs[:, 0])} are those {abs(distance[0])} {'behind' if distance[0] > 0 else 'before'}"
+    if len(np.unique(pairs[:, 1])) == 1:
+        return f"{spans(pairs[:, 0])} are row {pairs[0, 1]}"
+    for block in (2, 4, 8, 16, 32, 64, 128):
+        if np.array_equal(pairs[:, 1], pairs[:, 0] // block * block + block - 1 - pairs[:, 0] % block):
+            return f"{spans(pairs[:, 0])} are in reverse order within blocks of {block}"
+    return ", ".join(f"{a} is row {b}" for a, b in pairs[:5].tolist()) + (", ..." if len(pairs) > 5 else "")
+
+
+def completed(source: np.ndarray, dims: int) -> np.ndarray:
+    """The map with what was not read filled in, where one rule says all that was: a stride, blocks, a shift of rows, or
+    dims that go the same way in all rows.
+    """
+    rows = len(source)
+    index = np.arange(rows * dims).reshape(rows, dims)
+    row, dim = np.divmod(index, dims)
+    known = source > -2
+    for rule in _rules(index, row, dim, rows, dims):
+        if np.mean(rule[known] == source[known]) > 0.98:
+            return np.where(known, source, rule)
+    for c in range(dims):
+        seen = source[source[:, c] > -1, c] - index[source[:, c] > -1, 0]
+        zero = source[:, c] == -1
+        if seen.size and np.all(seen == seen[0]) and 0 <= seen[0] < dims and not zero.any():
+            source[:, c] = np.where(source[:, c] == -2, index[:, 0] + seen[0], source[:, c])
+        elif zero.any() and not seen.size:
+            source[:, c] = -1
+    for j in range(rows):  # rows as a whole
+        seen = source[j] > -1
+        base = source[j][seen] - np.arange(dims)[seen]
+        if seen.sum() >= 3 and np.all(base == base[0]) and base[0] % dims == 0:
+            source[j] = np.where(source[j] == -2, base[0] + np.arange(dims), source[j])
+    return source
+
+
+def _rules(index: np.ndarray, row: np.ndarray, dim: np.ndarray, rows: int, dims: int) -> Iterator[np.ndarray]:
+    for stride in range(1, 4 * dims):
+        if stride != dims:
+            yield (stride * row + dim) % (rows * dims)
+    for block in (2, 4, 8, 16, 32, 64):
+        if rows % block == 0 and dims % block == 0:
+            cut = index.reshape(rows // block, block, dims // block, block)
+            yield cut.transpose(0, 3, 2, 1).reshape(rows, dims)
+    for shift in range(1, min(rows, 65)):
+        yield np.maximum(row - shift, 0) * dims + dim
+        yield np.minimum(row + shift, rows - 1) * dims + dim
+        yield (row - shift) % rows * dims + dim
+        yield (row + shift) % rows * dims + dim

@@ -1,0 +1,217 @@
+"""From a function to what it computes: readings in an order in which each is corrected by those before it, and the proof
+on inputs that nobody has seen.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from workbench.readings import of_scores, of_softmax, of_values
+from workbench.readings.finding import Finding
+from workbench.readings.model import Model, right
+from workbench.readings.steps import steps
+from workbench.readings.target import Answer, Target, Weights
+from workbench.refusal import Refusal, Unavailable
+from workbench.trace.trace import Trace
+
+#: seeds of unseen inputs, beside the case's own
+UNSEEN = (1009, 2003)
+#: share of the error that what was measured may leave of an unseen run
+LEFT = 0.1
+#: what a reading must leave of the error of the natural weights, at most, to be believed
+BELIEVED = 0.98
+#: calls after which no map of elements is begun
+ENOUGH_CALLS = 150
+
+Found = tuple[Model, list[Finding]]
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """What was measured, held against a run on inputs that no reading saw."""
+
+    seed: int
+    error: float  #: root of the mean square of out - expected, over what is finite in both
+    left: float  #: the same of out - what was measured predicts
+    held: bool  #: whether that is less than a tenth, or within the budgets of rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What a function computes, as far as it was read off its outputs."""
+
+    findings: tuple[Finding, ...]  #: in the order in which they were read; none for a right function
+    model: Model
+    right: Model
+    weights: np.ndarray  #: P of the user's own q and k, [b, h, q, k]
+    expected_weights: np.ndarray
+    proofs: tuple[Proof, ...]
+    calls: int
+    seconds: float
+    target: Target = field(repr=False)
+
+    @property
+    def proved(self) -> bool:
+        """Whether what was found predicts all runs on unseen inputs."""
+        return bool(self.findings) and bool(self.proofs) and all(one.held for one in self.proofs)
+
+
+@np.errstate(all="ignore")
+def measured(trace: Trace) -> Measured:
+    """What the function of a trace computes. Refusal where it cannot be called again."""
+    begun = time.monotonic()
+    with threadpool_limits(1, "blas"):
+        target = Target(trace)
+        weights = target.weights()
+        reader = _Reader(target, weights)
+        if weights.wrong.any() or target.natural.wrong.any():
+            reader.read_all()
+        proofs = tuple(_proved(target, reader.model, seed) for seed in UNSEEN) if reader.found else ()
+    return Measured(
+        tuple(reader.found), reader.model, right(target), reader.read, weights.expected, proofs, target.calls,
+        time.monotonic() - begun, target,
+    )  # fmt: skip
+
+
+class _Reader:
+    """The readings of one target, as far as they went."""
+
+    def __init__(self, target: Target, weights: Weights) -> None:
+        self.target, self.weights = target, weights
+        self.model, self.found = right(target), list[Finding]()
+        self.read = of_values.solved(self.model, weights)
+
+    def allowed(self, model: Model) -> np.ndarray:
+        """How far each weight of the user's own run may be off."""
+        return of_scores.room(self.weights, model.of_run(self.target.natural))
+
+    def _apart(self, model: Model, *, scaled: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """What out of each run that read weights is beyond the model's, and how far it may be; in units of V.
+
+        `scaled`: but for one factor a row, which later readings tell.
+        """
+        made = model.of_run(self.target.natural)
+        allowed = self.allowed(model)
+        if scaled:
+            known = np.isfinite(self.read)
+            dot, size = (np.where(known, x, 0.0).sum(-1) for x in (self.read * made, made * made))
+            made = made * np.where(size > 0, dot / np.where(size > 0, size, 1.0), 1.0)[..., None]
+        for one, v in zip(self.weights.answers, self.weights.placed, strict=True):
+            values = model.read_placed(v) if self.weights.base is None else model.values(one)
+            yield (model.result(one.out) - made @ values) / self.weights.unit, allowed @ (abs(values) / self.weights.unit)
+
+    def misfit(self, model: Model, *, scaled: bool = True) -> float:
+        """The root of the mean square of what out of identities is beyond what the model makes of it."""
+        squares = [(off**2)[np.isfinite(off)] for off, _ in self._apart(model, scaled=scaled)]
+        whole = np.concatenate(squares)
+        return float(np.sqrt(np.mean(whole))) if whole.size else np.inf
+
+    @property
+    def off(self) -> bool:
+        """Whether weights were read that are not those of the model."""
+        return any(bool(((abs(off) > 2 * room + 1e-12) & np.isfinite(off)).any()) for off, room in self._apart(self.model, scaled=False))
+
+    @property
+    def unclosed(self) -> float:
+        """How far out of the natural run is, at most, from the weights read times the values of the model."""
+        allowed = self.allowed(self.model)
+        return float(of_values.unclosed(self.target, self.model, self.read, allowed).max())
+
+    def of_values(self, reading: Callable[[Target, Model], Found], *, believed: bool = False) -> None:
+        """A reading of V or out, kept where out of the natural run is then nearer to its weights times its values."""
+        model, found = reading(self.target, self.model)
+        if not found:
+            return
+        read = of_values.solved(model, self.weights)
+        before = of_values.unclosed(self.target, self.model, self.read, self.allowed(self.model))
+        after = of_values.unclosed(self.target, model, read, self.allowed(model))
+        if believed or np.sqrt(np.mean(after**2)) < 0.9 * np.sqrt(np.mean(before**2)):
+            self.model, self.read = model, read
+            self.found += found
+            if model.v_dims is not None:
+                self.weights = self.target.weights(model.v_dims)
+                self.read = of_values.solved(model, self.weights)
+
+    def of_weights(self, reading: Callable[..., Found], *more: np.ndarray, scaled: bool = True) -> None:
+        """A reading of scores or sums, kept where the natural weights are then nearer to what the model makes."""
+        if not self.off:
+            return
+        model, found = reading(self.target, self.model, *more)
+        if found and self.misfit(model, scaled=scaled) < BELIEVED * self.misfit(self.model, scaled=scaled):
+            self.model = model
+            self.found += found
+
+    def read_all(self) -> None:
+        """All readings, in the order of what each of them needs to know."""
+        self.of_values(of_values.added, believed=True)
+        if self.off or self.unclosed > 1:
+            self.placed()
+        if self.unclosed > 1:
+            self.of_values(of_values.heads)
+        if self.unclosed > 1:
+            self.of_values(of_values.elements)
+        self.started()
+        self.of_weights(of_scores.swapped)
+        self.of_weights(of_scores.response)
+        for name in ("k", "q"):
+            if self.target.calls < ENOUGH_CALLS:
+                self.of_weights(lambda target, model, name=name: of_scores.elements(target, model, name))
+        for reading, scaled in ((of_softmax.flushed, True), (steps, True), (of_softmax.denominator, False), (of_softmax.mixed, False)):
+            self.of_weights(reading, self.read, self.allowed(self.model), scaled=scaled)
+
+    def started(self) -> None:
+        """What keys weigh at q = 0, hidden ones as a number of their own or with their scores; keys that weigh nothing,
+        or twice, may be rows of V that stand elsewhere.
+        """
+        if not self.off:
+            return
+        model, found = of_scores.start(self.target, self.model)
+        if not found:
+            return
+        begun = self.model
+        ways = [(model, found)]
+        alone, of_fixed = of_scores.fixed(self.target, model)
+        if of_fixed:
+            ways.append((alone, [*found, *of_fixed]))
+        if "v" not in begun.sources:
+            moved, of_map = of_values.elements(self.target, begun)
+            if of_map:
+                ways.append((moved, of_map))
+        model, found = min(ways, key=lambda one: self.misfit(one[0]))
+        # keys that are seen or not are so whatever scores are; another weight may be what a merge makes of it
+        if found[0].data.get("masks") or self.misfit(model) < BELIEVED * self.misfit(begun):
+            self.model, self.read = model, of_values.solved(model, self.weights)
+            self.found += found
+
+    def placed(self) -> None:
+        """Where results stand; kept where the weights are then nearer to those that are expected."""
+        model, found = of_values.place(self.target, self.model)
+        if not found:
+            return
+        read = of_values.solved(model, self.weights)
+        if self.misfit(model, scaled=False) < 0.7 * self.misfit(self.model, scaled=False):
+            self.model, self.read = model, read
+            self.found += found
+
+
+def _proved(target: Target, model: Model, seed: int) -> Proof:
+    """A run on other numbers, against what was measured."""
+    try:
+        answer = target.drawn(target.case.seed + seed)
+    except (Refusal, Unavailable):
+        return Proof(seed, np.nan, np.nan, False)
+    made = model.predicted(answer)
+    error, left = rms(answer, answer.expected), rms(answer, made)
+    same = np.array_equal(np.isnan(answer.out), np.isnan(made))
+    alike = (answer.out == made) | (np.isnan(answer.out) & np.isnan(made))
+    within = bool(np.all((abs(answer.out - made) <= answer.allowed) | alike))
+    return Proof(seed, error, left, bool(same and (within or left <= LEFT * error)))
+
+
+def rms(answer: Answer, made: np.ndarray) -> float:
+    """The root of the mean square of out - `made`, over what is finite in both."""
+    finite = np.isfinite(answer.out) & np.isfinite(made)
+    return float(np.sqrt(np.mean((answer.out - made)[finite] ** 2))) if finite.any() else 0.0

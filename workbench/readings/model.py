@@ -1,0 +1,153 @@
+"""What a function computes, as far as it was measured: attention in float64 with every measured part put in.
+
+A finding is a part of it: a map of heads or elements, weights that keys have before any score, what becomes of a score,
+steps along the keys, the denominator. A finding is so where this, with it, predicts runs that nobody has seen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.readings.denominator import Denominator
+from workbench.readings.known import Step
+from workbench.readings.target import Answer, Target
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Attention in float64, as `predicted` computes it."""
+
+    scale: float
+    respond: Callable[[np.ndarray], np.ndarray]  #: of scaled scores: softcap, score_mod, or what was measured
+    start: np.ndarray  #: [b, h, q, k]: ln of what a key weighs where all scores are 0; -inf where hidden
+    kept: np.ndarray | None  #: what dropout leaves of a weight, [b, h, q, k]
+    heads: dict[str, np.ndarray]  #: k, v -> [b, h]: batch * kv_heads + kv head
+    sources: dict[str, np.ndarray]  #: q, k, v -> index row * dims + dim of the element at each place; -1 for none
+    fixed: np.ndarray | None = None  #: bool [b, h, q, k]: keys whose score is `start`, whatever q and k are
+    factor: np.ndarray | float = 1.0  #: of scores, [b, h, 1, 1] where heads have their own
+    swapped: bool = False  #: scores are those of query j and key i
+    step: Step | None = None
+    flush: float = -np.inf  #: scores farther below their row's maximum weigh nothing
+    denominator: Denominator | None = None
+    mixed: np.ndarray | None = None  #: [q, q]: of whose sums of weighted values a row is made, each below its own maximum
+    added: np.ndarray | float = 0.0  #: to out, whatever V is
+    place: np.ndarray | None = None  #: [b, h, q]: flat index of the row whose result stands there; -1 for none
+    lost: np.ndarray | None = None  #: [b, h, q]: rows that are not finite, whatever V is
+
+    def read(self, name: str, x: np.ndarray) -> np.ndarray:
+        """An input [b, heads, rows, dims] as the function reads it, with query heads."""
+        if name in self.sources:
+            index = self.sources[name]
+            flat = x.reshape(*x.shape[:2], -1)
+            x = np.where(index >= 0, flat[..., np.maximum(index, 0)], 0.0)
+        if name in self.heads:
+            x = x.reshape(-1, *x.shape[2:])[self.heads[name]]
+        return x
+
+    @property
+    def v_dims(self) -> np.ndarray | None:
+        """The dims of V that are read; None where all are."""
+        if "v" not in self.sources:
+            return None
+        index = self.sources["v"]
+        dims = np.unique(index[index >= 0] % index.shape[1])
+        return dims if 0 < len(dims) < index.shape[1] else None
+
+    def read_placed(self, v: np.ndarray) -> np.ndarray:
+        """[k, d] of V that is alike in all heads, as it is read."""
+        if "v" not in self.sources:
+            return v
+        index = self.sources["v"]
+        found: np.ndarray = np.where(index >= 0, v.reshape(-1)[np.maximum(index, 0)], 0.0)
+        return found
+
+    def scores(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        """Scores of a run with what keys weigh by themselves, [b, h, q, k]."""
+        raw = self.read("q", inputs["q"]) @ self.read("k", inputs["k"]).swapaxes(-1, -2) * self.scale
+        return self.of_raw(raw.swapaxes(-1, -2) if self.swapped else raw)
+
+    def of_raw(self, raw: np.ndarray) -> np.ndarray:
+        """The same of scaled dot products."""
+        found = self.respond(raw * self.factor)
+        if self.fixed is not None:
+            found = np.where(self.fixed, 0.0, found)
+        # of a hidden key nothing counts, not even NaN
+        return np.where(self.start == -np.inf, -np.inf, found + self.start)
+
+    def weights(self, scores: np.ndarray, sinks: np.ndarray | None) -> np.ndarray:
+        """What each value is multiplied by, [b, h, q, k]; sinks [1, h, 1]."""
+        with np.errstate(all="ignore"):
+            top = scores.max(-1, keepdims=True)
+            top = np.where(np.isfinite(top), top, 0.0)
+            plain = np.where(scores - top < self.flush, 0.0, np.exp(scores - top))
+            mine = plain if self.step is None else plain * np.exp(self.step.of(scores))
+            if self.denominator is not None:
+                total = self.denominator(scores, plain, sinks)
+            else:
+                total = mine.sum(-1)
+                if sinks is not None:
+                    total = total + np.exp(sinks - top[..., 0])
+            if self.mixed is not None:
+                mine = self.mixed @ mine
+            found = np.where(total[..., None] == 0, 0.0, mine / total[..., None])
+        return found if self.kept is None else found * self.kept
+
+    def of_run(self, answer: Answer) -> np.ndarray:
+        """The weights of a run."""
+        return self.weights(self.scores(answer.memory), answer.sinks)
+
+    def values(self, answer: Answer) -> np.ndarray:
+        """What is weighted, [b, h, k, d]; 0 where no row sees it."""
+        found = self.read("v", answer.memory["v"])
+        if np.isfinite(found).all():
+            return found
+        seen = np.isfinite(self.start).any(2)
+        return np.where(seen[..., None], found, 0.0)
+
+    def predicted(self, answer: Answer) -> np.ndarray:
+        """`out` of a run."""
+        found = self.of_run(answer) @ self.values(answer)
+        if self.place is not None:
+            flat = found.reshape(-1, found.shape[-1])
+            found = np.where(self.place[..., None] >= 0, flat[np.maximum(self.place, 0)], 0.0)
+        found = found + self.added
+        return found if self.lost is None else np.where(self.lost[..., None], np.nan, found)
+
+    def result(self, out: np.ndarray) -> np.ndarray:
+        """What a run computed, at the rows that it is of: without what is added, NaN of rows that stand nowhere."""
+        out = out - self.added
+        if self.place is None:
+            return out
+        found = np.full((out.shape[0] * out.shape[1] * out.shape[2], out.shape[3]), np.nan)
+        told = self.place >= 0
+        found[self.place[told]] = out[told]
+        return found.reshape(out.shape)
+
+    def but(self, **changes: Any) -> "Model":
+        """With some parts as they were measured."""
+        return replace(self, **changes)
+
+
+def right(target: Target) -> Model:
+    """What the function should compute, as its case says."""
+    p, case = target.natural.problem, target.case
+    start = np.where(np.asarray(p.inputs["mask"]), 0.0 if p.attn_bias is None else p.attn_bias, -np.inf)
+    of_queries = np.arange(case.heads) // (case.heads // case.kv_heads)
+    heads = np.arange(case.batch)[:, None] * case.kv_heads + of_queries
+    kept = p.inputs.get("dropout_mask")
+    cap = case.softcap
+
+    def respond(x: np.ndarray) -> np.ndarray:
+        x = x if not cap else cap * np.tanh(x / cap)
+        return x if p.score_mod is None else p.score_mod(x)
+
+    return Model(
+        scale=case.scale,
+        respond=respond,
+        start=np.broadcast_to(start, (case.batch, case.heads, case.seqlen_q, case.seqlen_k)),
+        kept=None if kept is None or case.dropout_p is None else np.asarray(kept) / (1 - case.dropout_p),
+        heads={"k": heads, "v": heads},
+        sources={},
+    )

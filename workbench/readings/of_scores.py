@@ -1,0 +1,364 @@
+"""What is read of scores: what keys weigh before any score, what becomes of a score, which element of Q and K counts."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from workbench.readings.finding import Finding, spans
+from workbench.readings.maps import completed, in_words
+from workbench.readings.model import Model
+from workbench.readings.of_values import ENOUGH, heads_in_words, solved
+from workbench.readings.target import Target, Weights
+
+#: largest scaled score of an experiment, so that the least weight keeps its bits in V's unit: e^-8 of float16 probs is
+#: 5 of its smallest numbers' bits above 2^-24
+REACH = {"float16": 3.5, "bfloat16": 6.0, "float32": 8.0}
+#: ln of a weight between neighbouring levels of a word, several times what a cast of probs to 8 bits moves it
+LEVEL, LEVELS = 0.7, 8
+#: rows that see fewer keys than this may lack the lowest level
+FEWEST = 24
+#: knots of a response that no formula fits
+KNOTS = 33
+#: differences of which a curve is made, at most
+MOST = 6000
+
+
+def room(weights: Weights, made: np.ndarray) -> np.ndarray:
+    """How far a weight that should be `made` may be read off: what budgets allow for those that were expected, as a
+    share, and the least that they allow.
+    """
+    with np.errstate(all="ignore"):
+        share = np.where(weights.expected > 0, weights.allowed / weights.expected, np.nan)
+        of_row = np.nanmedian(share, -1, keepdims=True)
+    of_row = np.where(np.isfinite(of_row), of_row, np.nanmedian(share) if np.isfinite(share).any() else 0.0)
+    found: np.ndarray = of_row * abs(made) + np.nanmin(weights.allowed)
+    return found
+
+
+def logs(weights: np.ndarray, room_: np.ndarray) -> np.ndarray:
+    """ln of weights; NaN where a weight is too small to be read."""
+    with np.errstate(all="ignore"):
+        return np.where(weights > 8 * room_, np.log(weights), np.nan)
+
+
+def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
+    """What keys weigh where q is 0: the mask, exactly, biases, keys that are lost or seen twice."""
+    weights = target.weights(model.v_dims, q=np.zeros(1))
+    read = solved(model, weights)
+    nominal = model.weights(model.start, target.natural.sinks)
+    allowed = room(weights, nominal)
+    rows = np.isfinite(read).all(-1)
+    with np.errstate(all="ignore"):
+        total = read.sum(-1, keepdims=True)
+        share = read / np.where(total == 0, 1.0, total)
+        scaled = nominal / np.where(nominal.sum(-1, keepdims=True) == 0, 1.0, nominal.sum(-1, keepdims=True))
+        ratio = np.log(share) - np.log(scaled)
+    both = (read > 8 * allowed) & (nominal > 0)
+    # a row's constant: what most of its keys agree on
+    middle = np.nanmedian(np.where(both, ratio, np.nan), -1, keepdims=True)
+    middle = np.where(np.isfinite(middle), middle, 0.0)
+    moved = np.where(both, ratio - middle, 0.0)
+    noise = np.where(nominal > 0, allowed / np.where(nominal > 0, nominal, 1.0), 0.0)
+    odd = both & (abs(moved) > 4 * noise + 1e-6)
+    gone = rows[..., None] & (nominal > 8 * allowed) & ~(read > nominal / 16)
+    more = rows[..., None] & (nominal == 0) & (read > 8 * allowed)
+    if not (odd | gone | more).any():
+        return model, []
+    with np.errstate(all="ignore"):
+        ours = np.log(share) - middle
+        # of hidden keys, against what a key of the row without a bias weighs
+        base = np.nanmedian(np.where(both, ours - model.start, np.nan), -1, keepdims=True)
+        base = np.where(np.isfinite(base), base, np.nanmax(np.where(more, ours, np.nan), -1, keepdims=True))
+    table = model.start + np.where(odd, moved, 0.0)
+    table = np.where(gone, -np.inf, np.where(more, ours - base, table))
+    table = np.where(more & (abs(table) < 4 * np.nanmedian(noise[noise > 0] if (noise > 0).any() else [0.0]) + 1e-6), 0.0, table)
+    said = []
+    if gone.any():
+        said.append(f"{_where(gone)} weigh nothing")
+    if more.any():
+        said.append(f"{_where(more)}, which are hidden, are seen")
+    if odd.any():
+        low, high = np.exp(np.nanmin(moved[odd])), np.exp(np.nanmax(moved[odd]))
+        said.append(f"{_where(odd)} weigh {low:.4g}" + ("" if np.isclose(low, high, rtol=0.02) else f" to {high:.4g}") + " times what they should")
+    wrong = odd | gone | more
+    found = Finding("start", "scores", "where all scores are 0, " + "; ".join(said), int(wrong.sum()), wrong.size, {"table": table, "masks": not odd.any()})
+    return model.but(start=table), [found]
+
+
+def _where(of: np.ndarray) -> str:
+    """Places of [b, h, q, k] in words, by the distance of a key from the diagonal where that is one."""
+    b, h, i, j = np.nonzero(of)
+    keys, rows = of.shape[3], of.shape[2]
+    distance = np.unique(j - i - (keys - rows))
+    heads = "" if len(np.unique(h)) == of.shape[1] else f" of heads {spans(h)}"
+    batches = "" if len(np.unique(b)) == of.shape[0] else f" of batches {spans(b)}"
+    if len(distance) <= 4 and len(j) > len(distance):
+        where = f"keys {', '.join(f'{x:+d}' for x in distance)} from the diagonal"
+        return f"{where}, in rows {spans(i)}{heads}{batches}"
+    return f"keys {spans(j)} in rows {spans(i)}{heads}{batches}"
+
+
+def _reach(target: Target) -> float:
+    return REACH[target.case.dtype]
+
+
+def response(target: Target, model: Model) -> tuple[Model, list[Finding]]:
+    """What becomes of a score: its factor, a softcap or another curve; and which head of K each head of Q reads.
+
+    A query is one dim, and all dims of a key are alike, so that no order of dims counts, and dims that are lost show as
+    rows that nothing moves; differences of neighbouring keys are looked at, so that a factor of a tile counts at its
+    edges alone.
+    """
+    shape_q, shape_k = target.trace.inputs["q"].shape, target.trace.inputs["k"].shape
+    dims, keys, heads = shape_q[3], shape_k[2], shape_k[0] * shape_k[1]
+    rng = np.random.default_rng(7)
+    x = np.stack([rng.permutation(np.linspace(-1, 1, keys)) for _ in range(heads)]).reshape(*shape_k[:3])
+    size = np.sqrt(_reach(target) / abs(model.scale or 1.0))
+    q = np.zeros(shape_q[2:])
+    q[np.arange(shape_q[2]), np.arange(shape_q[2]) % dims] = size * np.sign(model.scale or 1.0)
+    k = x[..., None] * np.full(dims, size)
+    weights = target.weights(model.v_dims, q=q, k=k)
+    stored, given = target.inputs_of(k, "k"), target.inputs_of(q, "q")
+    read = solved(model, weights)
+    sinks = target.natural.sinks
+    of_heads = stored[..., 0].reshape(heads, keys) * given[0, 0].sum(-1)[0] * model.scale  # [head of k, key]
+    raw = np.broadcast_to(of_heads[model.heads["k"]][:, :, None], read.shape)
+    y = logs(read, room(weights, model.weights(model.of_raw(raw), sinks)))
+    dy = np.diff(y - np.where(np.isfinite(model.start), model.start, np.nan), axis=-1)
+    if model.fixed is not None:
+        dy = np.where(model.fixed[..., 1:] | model.fixed[..., :-1], np.nan, dy)
+    got = model.heads["k"].copy()
+    for b, h in np.ndindex(got.shape):
+        fit = [_agreement(dy[b, h], np.diff(of_heads[g])) for g in range(heads)]
+        best = int(np.argmax(fit))
+        if best != got[b, h] and 1 - fit[best] ** 2 < 0.2 * (1 - fit[got[b, h]] ** 2):
+            got[b, h] = best
+    found: list[Finding] = []
+    if not np.array_equal(got, model.heads["k"]):
+        wrong = got != model.heads["k"]
+        text = "heads of K are read wrong: " + heads_in_words(got, model.heads["k"], target.case.kv_heads)
+        found.append(Finding("heads", "scores", text, int(wrong.sum()), wrong.size, {"k": got}))
+        model = model.but(heads={**model.heads, "k": got})
+    s = of_heads[model.heads["k"]]  # [b, h, key]
+    # rows whose dim is lost tell nothing of the curve
+    ds = np.diff(s)[:, :, None]
+    seen = np.isfinite(dy)
+    slope = np.where(seen, dy * ds, 0.0).sum(-1) / np.maximum(np.where(seen, ds * ds, 0.0).sum(-1), 1e-30)
+    still = (abs(slope) < 0.02 * np.nanmax(abs(slope))) & (seen.sum(-1) > 4) if np.isfinite(slope).any() else slope > 9
+    if 0 < still.mean() < 0.9:
+        dy = np.where(still[..., None], np.nan, dy)
+    return _of_scores(target, model, dy, s, found, int((weights.wrong).sum()), read.size)
+
+
+def _agreement(dy: np.ndarray, ds: np.ndarray) -> float:
+    """Correlation of measured differences [q, k] with those of a head of K, either sign."""
+    known = np.isfinite(dy) & (abs(dy) < 50)
+    if known.sum() < 8:
+        return 0.0
+    x, y = np.broadcast_to(ds, dy.shape)[known], dy[known]
+    size = np.sqrt(float(x @ x) * float(y @ y))
+    return abs(float(x @ y)) / size if size else 0.0
+
+
+def _of_scores(
+    target: Target, model: Model, dy: np.ndarray, s: np.ndarray, found: list[Finding], wrong: int, of: int
+) -> tuple[Model, list[Finding]]:
+    """The function g of which the differences of ln P between neighbouring keys are those of g(score)."""
+    known = np.isfinite(dy)
+    if known.sum() < 16:
+        return model, found
+    spread = s[:, :, None] + np.zeros((dy.shape[2], 1))
+    if known.sum() > MOST:  # a sample of rows tells as much
+        rows = np.sort(np.random.default_rng(1).permutation(dy.shape[2])[: max(1, MOST * dy.shape[2] // known.sum())])
+        dy, spread, known = dy[:, :, rows], spread[:, :, rows], known[:, :, rows]
+
+    def left(g: Callable[[np.ndarray], np.ndarray], at: tuple[int, int] | None = None) -> float:
+        """The median error of a difference: edges of tiles, a few of the keys, do not count."""
+        some = (slice(None), slice(None)) if at is None else (slice(at[0], at[0] + 1), slice(at[1], at[1] + 1))
+        error = abs(dy[some] - np.diff(g(spread[some]), axis=-1))[known[some]]
+        return float(np.median(error)) if error.size else 0.0
+
+    def of_factor(g: Callable[[np.ndarray], np.ndarray], at: tuple[int, int] | None = None) -> tuple[float, float]:
+        """The factor of scores with which g leaves least, and what it leaves."""
+        factors = np.concatenate([-np.geomspace(4, 0.05, 12), [0.0], np.geomspace(0.02, 60, 80)])
+        best = min(factors, key=lambda a: left(lambda x: g(a * x), at))
+        width = 0.12
+        while width > 1e-6:
+            around = best + max(abs(best), 1e-3) * np.linspace(-width, width, 13)
+            best = min(around, key=lambda a: left(lambda x: g(a * x), at))
+            width /= 4
+        return float(best), left(lambda x: g(best * x), at)
+
+    plain = left(model.respond)
+    noise = _noise(dy, known, spread)
+    if plain <= 1.5 * noise + 1e-7:
+        return model, found
+    factor, after = of_factor(model.respond)
+    each = np.ones(s.shape[:2])
+    if after > 2 * noise + 1e-6 and each.size > 1:
+        told = {at: of_factor(model.respond, at) for at in np.ndindex(*each.shape)}
+        worst = max(x for _, x in told.values())
+        if worst < after / 3:
+            for at, (one, _) in told.items():
+                each[at] = one
+            text = "the scale of heads is " + ", ".join(f"{model.scale * x:.6g}" for x in each.reshape(-1)[:8]) + f", not {model.scale:.6g}"
+            found.append(Finding("response", "scores", text, wrong, of, {"factor": each}))
+            return model.but(factor=each[..., None, None]), found
+    if after <= 2 * noise + 1e-6 or after < plain / 50:
+        if abs(factor - 1) > 1e-5:
+            text = f"scores are {factor:.6g} times what they should be: the scale is {model.scale * factor:.6g}, not {model.scale:.6g}"
+            found.append(Finding("response", "scores", text, wrong, of, {"factor": factor}))
+            return model.but(factor=factor), found
+        return model, found
+    cap = target.case.softcap
+    tried: list[tuple[float, str, Callable[[np.ndarray], np.ndarray]]] = []
+    if cap:
+        linear = of_factor(lambda x: x)
+        tried.append((linear[1], f"scores are not capped (factor {linear[0]:.6g})", lambda x: linear[0] * x))
+    for size in (*((cap,) if cap else ()), *np.geomspace(0.5, 60, 25)):
+        one, leaves = of_factor(lambda x, c=size: c * np.tanh(x / c))  # type: ignore[misc]
+        tried.append((leaves, f"scores are capped as {size:.4g} * tanh({one:.4g} x / {size:.4g})", lambda x, a=one, c=size: c * np.tanh(a * x / c)))  # type: ignore[misc]
+    tried.sort(key=lambda one: one[0])
+    if tried[0][0] <= 2 * noise + 1e-6:
+        leaves, text, g = tried[0]
+    else:
+        g, text = _table(dy, spread, known)
+        if left(g) > max(2 * noise, plain / 8):
+            return model, found
+    found.append(Finding("response", "scores", text, wrong, of, {"response": g}))
+    return model.but(respond=g), found
+
+
+def _noise(dy: np.ndarray, known: np.ndarray, spread: np.ndarray) -> float:
+    """How far rows with the same scores differ: the median distance of a difference from that of most rows."""
+    middle = np.nanmedian(np.where(known, dy, np.nan), 2, keepdims=True)
+    return float(np.median(abs(dy - middle)[known]))
+
+
+def _table(dy: np.ndarray, spread: np.ndarray, known: np.ndarray) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
+    """A response of straight pieces, by least squares of differences between neighbours."""
+    middle = np.nanmedian(np.where(known, dy, np.nan), 2)
+    s = spread[:, :, 0]
+    knots = np.linspace(s.min(), s.max(), KNOTS)
+    rows, values = [], []
+    for b, h, j in np.argwhere(np.isfinite(middle)):
+        rows.append(_hat(knots, s[b, h, j + 1]) - _hat(knots, s[b, h, j]))
+        values.append(middle[b, h, j])
+    smooth = 1e-3 * np.diff(np.eye(KNOTS), 2, axis=0)
+    a = np.concatenate([np.array(rows), smooth, np.ones((1, KNOTS)) * 1e-3])
+    heights = np.linalg.lstsq(a, np.concatenate([values, np.zeros(len(smooth) + 1)]), rcond=None)[0]
+    heights -= np.interp(0.0, knots, heights)
+
+    def g(x: np.ndarray) -> np.ndarray:
+        inside = np.interp(x, knots, heights)
+        low, high = (heights[1] - heights[0]) / (knots[1] - knots[0]), (heights[-1] - heights[-2]) / (knots[-1] - knots[-2])
+        return inside + low * np.minimum(x - knots[0], 0) + high * np.maximum(x - knots[-1], 0)
+
+    some = ", ".join(f"{x:.3g} -> {np.interp(x, knots, heights):.3g}" for x in np.linspace(knots[0], knots[-1], 5))
+    return g, f"scores become others: {some}"
+
+
+def _hat(knots: np.ndarray, x: float) -> np.ndarray:
+    found = np.zeros(len(knots))
+    i = int(np.clip(np.searchsorted(knots, x) - 1, 0, len(knots) - 2))
+    part = (x - knots[i]) / (knots[i + 1] - knots[i])
+    found[i], found[i + 1] = 1 - part, part
+    return found
+
+
+def words(count: int, seed: int) -> np.ndarray:
+    """Words of levels, all different, none of zeros alone: [digit, element]; two digits more than are needed."""
+    digits = max(2, int(np.ceil(np.log(count + 1) / np.log(LEVELS)))) + 2
+    rng = np.random.default_rng(seed)
+    while True:
+        found = rng.integers(0, LEVELS, (digits, 2 * count + 16))
+        found = np.unique(found[:, found.any(0)], axis=1)
+        if found.shape[1] >= count:
+            return rng.permutation(found, axis=1)[:, :count]
+
+
+def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Finding]]:
+    """Which element of K (of Q) is multiplied at each place, by queries (keys) that are one dim each."""
+    shape = target.trace.inputs[name].shape
+    other = target.trace.inputs["q" if name == "k" else "k"].shape
+    rows, dims = shape[2:]
+    factor = float(np.median(np.asarray(model.factor))) or 1.0
+    size = np.sqrt(LEVEL / abs((model.scale or 1.0) * factor))
+    codes = words(rows * dims, 11 if name == "k" else 13)
+    book = {tuple(code): index for index, code in enumerate(codes.T)}
+    source = np.full((rows, dims), -2)
+    beyond = total = 0
+    for turn in range(dims if other[2] < dims else 1):
+        dim = (np.arange(other[2]) + turn * other[2]) % dims
+        if turn * other[2] >= dims:
+            break
+        aimed = np.zeros(other[2:])
+        aimed[np.arange(other[2]), dim] = size * np.sign((model.scale or 1.0) * factor)
+        whole = (*target.trace.inputs["q"].shape[:3], target.trace.inputs["k"].shape[2])
+        got, sure, blank = [], np.ones(whole, bool), np.ones(whole, bool)
+        for code in codes:
+            x = code.reshape(rows, dims) * size
+            weights = target.weights(model.v_dims, **{name: x, "q" if name == "k" else "k": aimed})
+            read = solved(model, weights)
+            beyond, total = beyond + int(weights.wrong.sum()), total + weights.wrong.size
+            y = logs(read, room(weights, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
+            axis = -1  # levels are told from the lowest of a row
+            if model.fixed is not None:
+                y = np.where(model.fixed, np.nan, y)
+            level = (y - np.nanmin(y, axis, keepdims=True)) / LEVEL
+            with np.errstate(invalid="ignore"):
+                sure &= abs(level - np.round(level)) < 0.3
+                seen = np.isfinite(level).sum(axis, keepdims=True)
+                top = np.nanmax(np.round(level), axis, keepdims=True)
+            blank &= (seen >= FEWEST) & (top == 0)
+            sure &= (seen >= FEWEST) & ((top == LEVELS - 1) | (top == 0))
+            got.append(np.where(np.isfinite(level), np.round(level), 0).astype(int))
+        code_of = np.stack(got, -1)
+        sure &= blank | (code_of.max(-1) > 0).any(-1, keepdims=True)
+        for place in range(rows):
+            for c in np.unique(dim):
+                at = np.flatnonzero(dim == c)
+                if name == "k":
+                    told, ok = code_of[:, :, at, place].reshape(-1, len(codes)), sure[:, :, at, place].reshape(-1)
+                else:
+                    told, ok = code_of[:, :, place, at].reshape(-1, len(codes)), sure[:, :, place, at].reshape(-1)
+                if not ok.any():
+                    continue
+                values, counts = np.unique(told[ok], axis=0, return_counts=True)
+                if counts.max() < ENOUGH * ok.sum():
+                    continue
+                word = tuple(values[counts.argmax()].tolist())
+                source[place, c] = book.get(word, -1 if not any(word) else -2)
+    index = np.arange(rows * dims).reshape(rows, dims)
+    known = source > -2
+    moved = known & (source != index)
+    if known.mean() < ENOUGH / 2 or not moved.any():
+        return model, []
+    whole = completed(np.where(known, source, -2), dims)
+    text = f"{name.upper()} is read wrong: " + in_words(np.where(whole > -2, whole, index), dims)
+    if not known.all():
+        text += f" (read of {known.mean():.0%} of its elements)"
+    made = Finding("elements", "scores", text, beyond, total, {name: whole, "known": known})
+    sources = {**model.sources, name: np.where(whole > -2, whole, index).reshape(rows, dims)}
+    return model.but(sources=sources), [made]
+
+
+def fixed(target: Target, model: Model) -> tuple[Model, list[Finding]]:
+    """Whether keys that should be hidden and are seen weigh the same whatever their scores are, as of a mask that is a
+    number: the natural run tells (`measure` keeps what brings it nearer).
+    """
+    hidden = ~np.asarray(target.natural.problem.inputs["mask"]) & np.isfinite(model.start)
+    if not hidden.any():
+        return model, []
+    text = "keys that are hidden have a score of their own, whatever q and k are"
+    made = Finding("fixed", "scores", text, int(hidden.sum()), hidden.size, {"fixed": hidden})
+    return model.but(fixed=hidden), [made]
+
+
+def swapped(target: Target, model: Model) -> tuple[Model, list[Finding]]:
+    """Whether scores are those of query j and key i (`measure` keeps what brings the natural run nearer)."""
+    q, k = (target.trace.inputs[name].shape for name in ("q", "k"))
+    if q[2] != k[2]:
+        return model, []
+    made = Finding("swapped", "scores", "rows and columns of scores are swapped: s[i, j] is q_j . k_i", q[2] ** 2, q[2] ** 2)
+    return model.but(swapped=True), [made]

@@ -1,0 +1,215 @@
+"""What is read of a row's sum: what weights are divided by, rows that are mixed, and weights that are flushed to 0."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from workbench.readings.denominator import Denominator
+from workbench.readings.finding import Finding, spans
+from workbench.readings.known import by_tile, known, tiles_of
+from workbench.readings.model import Model
+from workbench.readings.steps import sizes, slope_in_words
+from workbench.readings.target import Target
+
+
+def _plain(target: Target, model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores of the user's own run, their maxima [b, h, q] and e^(s - maximum)."""
+    scores = model.scores(target.natural.memory)
+    with np.errstate(all="ignore"):
+        top = scores.max(-1)
+        plain = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
+    return scores, top, np.where(scores - top[..., None] < model.flush, 0.0, plain)
+
+
+def denominator(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
+    """What out was divided by, where it is not what its weights add to."""
+    if model.kept is not None:
+        return model, []
+    scores, top, plain = _plain(target, model)
+    sinks = target.natural.sinks
+    made = model.of_run(target.natural)
+    # one number a row: how much of the expected weights was read
+    sure = (made > 8 * allowed) & np.isfinite(read)
+    share = np.where(sure, made, 0.0).sum(-1)
+    factor = np.where(share > 0, np.where(sure, read, 0.0).sum(-1) / np.where(share > 0, share, 1.0), np.nan)
+    noise = np.where(sure, allowed, 0.0).sum(-1) / np.where(share > 0, share, 1.0)
+    rows = np.isfinite(factor) & (factor != 0)
+    wrong = rows & (abs(factor - 1) > 2 * noise)
+    if not wrong.any():
+        return model, []
+    mine = plain if model.step is None else plain * np.exp(model.step.of(scores))
+    with np.errstate(all="ignore"):
+        used = (mine.sum(-1) + (0.0 if sinks is None else np.exp(sinks - top))) / factor
+    rows &= np.isfinite(used)
+    far = float(np.median(abs(factor - 1)[wrong]))
+    best: tuple[float, Denominator, str] | None = None
+    of_rows = wrong.mean((0, 1)) > 0.5
+    for among in [None] if of_rows.all() or not of_rows.any() else [None, of_rows]:
+        told = rows if among is None else rows & among
+        for one, text in _denominators(target, scores, plain, used, told, sinks):
+            tried = one if among is None else Denominator(one.kind, one.edges, one.terms, one.numbers, among, one.sinks)
+            with np.errstate(all="ignore"):
+                off = abs(tried(scores, plain, sinks) / used - 1)[rows]
+            off = np.where(np.isfinite(off), off, np.inf)
+            left = float(np.quantile(off, 0.98)) if off.size else np.inf
+            if best is None or left < 0.7 * best[0]:
+                best = (left, tried, text + ("" if among is None else f", in rows {spans(np.flatnonzero(among))}"))
+    if best is None or best[0] > max(far / 10, 3 * float(np.median(noise[rows]))):
+        return model, []
+    one = best[1]
+    data = {"kind": one.kind, "edges": one.edges, "terms": one.terms, "numbers": one.numbers, "left": best[0]}
+    return model.but(denominator=one), [Finding("denominator", "row_sum", best[2], int(wrong.sum()), wrong.size, data)]
+
+
+def _denominators(
+    target: Target,
+    scores: np.ndarray,
+    plain: np.ndarray,
+    used: np.ndarray,
+    rows: np.ndarray,
+    sinks: np.ndarray | None,
+) -> Iterator[tuple[Denominator, str]]:
+    """What the denominator may be, the simplest first."""
+    total, top = plain.sum(-1), scores.max(-1)
+    told = np.where(rows, used, np.nan)
+
+    def middle(x: np.ndarray) -> np.ndarray:
+        return np.nan_to_num(np.nanmedian(x, 2, keepdims=True))
+
+    with np.errstate(all="ignore"):
+        more = told - total
+        of_zero = more * np.exp(top)
+    yield Denominator("factor", numbers=1.0), "weights are divided by the sum of e^(s - max) alone" + ("" if sinks is None else ", without the sink")
+    constant = float(np.nan_to_num(np.nanmedian(told), nan=1.0, posinf=1.0, neginf=1.0)) if rows.any() else 1.0
+    near = round(constant) if abs(constant - round(constant)) < 0.01 * abs(constant) else constant
+    yield Denominator("constant", numbers=float(near)), "weights are not divided by their sum" + ("" if near == 1 else f", but by {near:.6g}")
+    factor = middle(told / total)
+    yield Denominator("factor", numbers=factor), "the denominator is " + _numbers(factor) + " times the sum"
+    if sinks is not None:
+        for text, x, kind in (
+            ("of e^sink", of_zero, "sink"),
+            ("of e^sink, not below the maximum", more, "sink below no maximum"),
+        ):
+            c = middle(x)
+            if (c > 0).all() and c.size > 1 and np.ptp(sinks) > 1e-6:
+                slope, height = np.polyfit(np.broadcast_to(sinks, c.shape).reshape(-1), np.log(c).reshape(-1), 1)
+                slope = min((1.0, np.log(2), 1 / np.log(2), 0.0, slope), key=lambda a: abs(a - slope) if a != slope else 0.02)
+                times = float(np.exp(np.median(np.log(c) - slope * sinks)))
+                times = float(round(times)) if abs(times - round(times)) < 0.02 * times and round(times) else times
+                said = f"{times:.4g} times e^({slope:.4g} sink)" if slope != 1 else f"{times:.4g} times e^sink"
+                yield Denominator(kind, numbers=np.array([times, slope])), f"the denominator has {said} in place {text}"
+            elif (c > 0).all():
+                times = float(np.median(c / np.exp(sinks)))
+                yield Denominator(kind, numbers=np.array([times, 1.0])), f"the denominator has {times:.4g} times e^sink in place {text}"
+        ratio = float(np.nanmedian(more / sinks))
+        yield Denominator("sink itself", numbers=ratio), f"the denominator has {ratio:.4g} times the sink itself, in place of its exponential"
+    for x, kind, text in ((more, "plus", "the sum of e^(s - max)"), (of_zero, "phantom", "the sum of e^s, such as keys of score 0")):
+        c = middle(x)
+        near_c = np.where(abs(c - np.round(c)) < 0.02 * np.maximum(abs(c), 1), np.round(c), c)
+        yield Denominator(kind, numbers=near_c), f"the denominator has {_numbers(near_c)} more than {text}"
+        if sinks is not None:
+            with np.errstate(all="ignore"):
+                beyond = middle(x - np.exp(sinks - top) * (np.exp(top) if kind == "phantom" else 1.0))
+            yield Denominator(kind, numbers=beyond, sinks=True), f"the denominator has {_numbers(beyond)} more than {text} and the sink"
+    for shift in (1, -1, 8, -8, 16, -16, 32):
+        where = f"{abs(shift)} {'before' if shift > 0 else 'behind'}"
+        yield Denominator("row", numbers=float(shift)), f"the denominator is that of the row {where}"
+        yield Denominator("row and own", numbers=float(shift)), f"the denominator has that of the row {where} added"
+    for shift in range(1, scores.shape[1]):
+        yield Denominator("head", numbers=float(shift)), f"the denominator is that of the head {shift} before"
+    yield from _of_tiles(target, scores, plain, used, rows, more, top)
+
+
+def _of_tiles(
+    target: Target,
+    scores: np.ndarray,
+    plain: np.ndarray,
+    used: np.ndarray,
+    rows: np.ndarray,
+    more: np.ndarray,
+    top: np.ndarray,
+) -> Iterator[tuple[Denominator, str]]:
+    keys = scores.shape[-1]
+    flat = np.flatnonzero(rows)
+    if not flat.size:
+        return
+    of_used = used.reshape(-1)[flat]
+    for size in sizes(target):
+        edges = tiles_of(size, keys)
+        said = f", tiles of {size} keys"
+        yield Denominator("own maxima", edges), "the denominator is the sum of tiles' sums, each below its own maximum" + said
+        most, sums = by_tile(scores, edges)
+        with np.errstate(all="ignore"):
+            largest = float(np.nanmedian((used / np.exp((most + np.log(sums)).max(-1) - top))[rows]))
+        largest = largest if np.isfinite(largest) else 1.0
+        near = round(largest) if abs(largest - round(largest)) < 0.01 * abs(largest) else largest
+        yield Denominator("largest lse", edges, numbers=float(near)), f"the denominator is {near:.4g} times e^(the largest lse of a tile)" + said
+        for t in range(min(len(edges), 4)):
+            with np.errstate(all="ignore"):
+                c = float(np.nanmedian((more * np.exp(top - most[..., t]))[rows]))
+            if not np.isfinite(c):
+                continue
+            c = float(round(c)) if abs(c - round(c)) < 0.02 * max(abs(c), 1) else c
+            yield Denominator("phantom of a tile", edges, numbers=np.array([c, t])), f"the denominator has {c:.4g} times e^(the maximum of tile {t}) too much" + said
+        for name in known(scores[:1, :1, :1], edges):
+            if not name.startswith("tile "):
+                for slope in (1.0, -1.0):
+                    yield Denominator("steps", edges, ((name, slope),)), f"sums of tiles are multiplied by e^({slope_in_words(slope)}{name})" + said
+        by = np.add.reduceat(plain, edges, axis=-1).reshape(-1, len(edges))[flat]
+        weights, *_ = np.linalg.lstsq(by / of_used[:, None], np.ones(len(flat)), rcond=None)
+        close = np.where(abs(weights - np.round(weights)) < 0.02, np.round(weights), weights)
+        yield Denominator("tiles", edges, numbers=close), "the denominator has the sums of tiles times " + ", ".join(f"{x:.3g}" for x in close[:8]) + said
+    if len(flat) > 1.5 * keys:
+        weights, *_ = np.linalg.lstsq(plain.reshape(-1, keys)[flat] / of_used[:, None], np.ones(len(flat)), rcond=None)
+        close = np.where(abs(weights - np.round(weights)) < 0.05, np.round(weights), weights)
+        values = [f"{x:g} times keys {spans(np.flatnonzero(close == x))}" for x in np.unique(close)[:4] if x != 1]
+        yield Denominator("keys", numbers=close), "the denominator counts " + ", ".join(values)
+
+
+def _numbers(x: np.ndarray) -> str:
+    some = np.unique(np.round(x[np.isfinite(x)], 6))
+    return f"{some[0]:.6g}" if len(some) == 1 else ", ".join(f"{one:.5g}" for one in x.reshape(-1)[:6])
+
+
+def flushed(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
+    """Weights of the user's own q and k that are 0 where their score is far below the row's maximum."""
+    scores, top, _ = _plain(target, model)
+    made = model.of_run(target.natural)
+    with np.errstate(all="ignore"):
+        low = scores - top[..., None]
+    seen = (made > 8 * allowed) & np.isfinite(read) & np.isfinite(low)
+    zero = seen & (read < made / 64)
+    kept = seen & ~zero
+    if zero.sum() < 4 or not kept.any() or low[zero].max() > low[kept].min() + 0.05:
+        return model, []
+    edge = float(low[zero].max() + low[kept].min()) / 2
+    text = f"weights whose score is more than {-edge:.4g} below the row's maximum are 0"
+    return model.but(flush=edge), [Finding("flushed", "probs", text, int(zero.sum()), zero.size, {"edge": edge})]
+
+
+def mixed(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
+    """Rows that are made of the weighted values of several rows, as where an accumulator is not cleared."""
+    scores, top, plain = _plain(target, model)
+    if not np.isfinite(top).all() or not np.isfinite(read).all() or model.kept is not None:
+        return model, []
+    total = plain.sum(-1, keepdims=True)
+    sinks = target.natural.sinks
+    if sinks is not None:
+        total = total + np.exp(sinks - top)[..., None]
+    mine = plain if model.step is None else plain * np.exp(model.step.of(scores))
+    whole = lambda x: np.moveaxis(x, 2, 0).reshape(x.shape[2], -1)  # noqa: E731
+    a, y = whole(mine), whole(read * total)
+    if a.shape[1] < a.shape[0] or np.linalg.cond(a @ a.T) > 1e12:
+        return model, []
+    matrix = np.linalg.lstsq(a.T, y.T, rcond=None)[0].T
+    near = np.where(abs(matrix - np.round(matrix)) < 0.02, np.round(matrix), matrix)
+    off = near - np.eye(len(near))
+    used = abs(off) > 0.02
+    if not used.any() or used.sum() > 0.25 * used.size:
+        return model, []
+    if np.linalg.norm(near @ a - y) > 0.05 * np.linalg.norm(a - y):
+        return model, []  # as many numbers fit anything a little better
+    i, j = np.nonzero(used & (near != 0))
+    pairs = ", ".join(f"row {x} has {near[x, y_]:.4g} times row {y_}" for x, y_ in list(zip(i, j, strict=True))[:4])
+    text = f"rows are mixed before they are divided: {pairs}" + (", ..." if len(i) > 4 else "")
+    return model.but(mixed=near), [Finding("mixed", "acc", text, int(used.sum()), used.size, {"matrix": near})]
