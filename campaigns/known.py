@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench import Trace
-from workbench.case.options import Options
-from workbench.case.stages import PROBE_SETS
-from workbench.foreign.call import run_foreign
+from workbench.case.stages import PROBE_SETS, algorithm_of
+from workbench.trace.seen import promise_of
 
 
 def reduced(trace: Trace, probes: str) -> Trace:
@@ -21,8 +20,16 @@ def reduced(trace: Trace, probes: str) -> Trace:
 
 
 def unknown(trace: Trace, names: Sequence[str]) -> Trace:
-    """The trace of a foreign kernel that returns these stages of it and declares nothing of its arithmetic."""
+    """The trace of a foreign kernel that gives these stages of it and declares nothing of its arithmetic."""
     case = trace.case.but(splits=None, block_q=None, block_k=None, probs_dtype=None)
-    q, k, v = (trace.inputs[name] for name in ("q", "k", "v"))
     stages = {name: trace.stages[name] for name in names}
-    return run_foreign(lambda *_, **__: stages, case, Options(inputs=trace.inputs), name=trace.target)
+    promise = promise_of({}, stages, trace.inputs, case)
+    return Trace(
+        target=trace.target,
+        algorithm=algorithm_of(stages, codes=case.codes is not None, scale_of=case.scale_of),
+        case=case.but(block_k=promise.block_k, splits=promise.splits),
+        contract=promise,
+        inputs=trace.inputs,
+        stages=stages,
+        requested=(),
+    )

@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 #: C code that lets other threads run, takes hours, and does not look at signals
 HOURS = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
 THREADS = f"""
@@ -70,6 +72,7 @@ def interrupted(folder: Path, command: list[str]) -> tuple[int, str]:
     return running.returncode, err
 
 
+@pytest.mark.campaign
 def test_ctrl_c_in_threads_of_compiled_code(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(THREADS)
     code, said = interrupted(tmp_path, [*COMMAND, "--out", "out"])
@@ -82,6 +85,7 @@ def test_ctrl_c_in_code_that_catches_everything(tmp_path: Path) -> None:
     assert interrupted(tmp_path, COMMAND)[0] == 130
 
 
+@pytest.mark.campaign
 def test_ctrl_c_where_a_function_holds_the_lock_in_a_process_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(LOCKED)
     assert interrupted(tmp_path, [*COMMAND, "--isolate"])[0] == 130

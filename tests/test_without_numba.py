@@ -82,6 +82,7 @@ def workbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return python(folder, "-c", "from workbench.cli.main import main; main()", *words)
 
 
+@pytest.mark.campaign
 def test_what_python_asks(folder: Path) -> None:
     run = python(folder, "script.py")
     assert run.returncode == 0, run.stderr

@@ -133,6 +133,9 @@ READ: Mapping[str, Mapping[str, bool]] = {
     "launch_k_for_q": {
         "k is read in place of q": True,
     },
+    "lengths_of_first_sequence": {
+        "the number of keys is that of the first sequence; behind a sequence lie zeros": True,
+    },
     "lse_in_base_two": {
         "lse is in base 2, not in base e": True,
     },
@@ -175,6 +178,9 @@ READ: Mapping[str, Mapping[str, bool]] = {
     "sink_added_raw": {
         "the sink is added to the sum as it is, without exp": True,
     },
+    "sink_in_each_split": {
+        "probs is multiplied by 1/4 (2 splits, tiles of 64 keys)": True,
+    },
     "sink_not_shifted_and_columns_lost": {
         "in lse exp(sink) is added to the sum, without the max": True,
     },
@@ -189,6 +195,9 @@ READ: Mapping[str, Mapping[str, bool]] = {
     },
     "softcap_inner_for_outer": {
         "capped scores are (s / cap) * tanh(s / cap)": True,
+    },
+    "split_empty_counts_as_zero": {
+        "row_sum starts at exp(-max), a sink of 0 that no key is (4 splits, tiles of 32 keys)": True,
     },
     "split_masked_partial_nan": {
         "rows with a tile whose keys are all masked are NaN: -inf - (-inf), or 0 / 0, has no guard (tiles of 32 keys)": True,  # noqa: E501

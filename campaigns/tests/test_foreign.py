@@ -61,6 +61,14 @@ def test_an_unknown_run_declares_nothing(names):
     assert diff(found).verdict == "rounding"
 
 
+def test_an_unknown_run_may_be_of_any_case():
+    """Of sequences of several lengths too, in pages or not, which a function without a keyword for them refused."""
+    case = Case(batch=3, seqlen_q=8, seqlen_k=40, seqlens_k=(33, 40, 7), head_dim=8, block_q=16, block_k=16)
+    for one in (case, case.but(page_size=8)):
+        found = unknown(run("flash", one, backend="emulator"), ("out",))
+        assert diff(found).verdict == "rounding" and found.case.seqlens_k == (33, 40, 7)
+
+
 def test_a_backend_that_refuses_says_why():
     """No CPU has this backend."""
     refused = _called(("EFFICIENT_ATTENTION", Case(seqlen=8, head_dim=8)), device="cpu")

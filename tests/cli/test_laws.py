@@ -52,6 +52,7 @@ def test_the_document(tmp_path: Path) -> None:
     assert document["case"]["seqlen_q"] == 12 and not document["claims_invariance"]
 
 
+@pytest.mark.campaign
 def test_random_cases_give_a_row_a_law_with_the_command_that_repeats_the_first(tmp_path: Path) -> None:
     limits = ("--seqlen", "9", "--heads", "2", "--head-dim", "16", "--dtype", "float32", "--scale", "0.25", "--full")
     document = json.loads(asked(tmp_path, "1.4427", *limits, "--random", "2", "--json").stdout)

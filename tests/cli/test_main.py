@@ -181,6 +181,7 @@ def test_a_length_that_no_machine_has_is_refused_before_its_time_is_told() -> No
     assert message("diff", "flash", "--seqlen", "10000000000").startswith("q [1, 1, 10000000000, 64], k and v ")
 
 
+@pytest.mark.campaign
 def test_a_contract_that_is_none_is_refused_before_the_kernel_runs(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(

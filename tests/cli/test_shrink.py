@@ -45,6 +45,7 @@ def check(source: str) -> None:
     test()
 
 
+@pytest.mark.campaign
 def test_the_smallest_case_is_printed_and_its_test_fails_with_the_bug_alone(tmp_path: Path) -> None:
     words = ("--seqlen", "6", "--head-dim", "2", "--heads", "2", "--dtype", "float16")
     out = tmp_path / "test_mine.py"

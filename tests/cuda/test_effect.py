@@ -31,7 +31,7 @@ NOT_BUILT = [
 ]  # fmt: skip
 
 
-@pytest.mark.campaign(but=3)
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(("fault", "options", "words", "got", "others"), NOT_BUILT, ids=[one[0] for one in NOT_BUILT])
 def test_a_fault_is_refused_where_a_switch_leaves_it_out(fault, options, words, got, others):
     name = CATALOGUE[fault].kernel

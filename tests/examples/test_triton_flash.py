@@ -48,7 +48,7 @@ def loops() -> None:
         pytest.skip(f"the interpreter of {versions} runs no loop: {error}")
 
 
-@pytest.mark.campaign(but=2)
+@pytest.mark.campaign(but=1)
 @runs
 @pytest.mark.parametrize("dtype", ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(
@@ -100,6 +100,7 @@ def test_probes_change_no_bit(dtype: str, causal: bool) -> None:
         assert x.size and x.tobytes() == probed[name].tobytes()
 
 
+@pytest.mark.campaign
 @runs
 def test_strides_are_the_kernels_own_business() -> None:
     """Heads next to dims, and a batch that is one in memory."""

@@ -165,6 +165,7 @@ def test_torch_kernels_take_codes_in_any_layout() -> None:
     assert judged.verdict in ("exact", "rounding") and judged["dequant_v"].verdict == "exact"
 
 
+@pytest.mark.campaign
 def test_what_only_weak_choices_explain_is_a_bug_as_no_library_makes_them() -> None:
     """The weakest contract, of probs in float8 and sums in 14 bits, covers most bugs of V; so would sums in 16 bits and a
     coarse exp.

@@ -183,6 +183,7 @@ def test_maxima_of_splits_may_be_chosen_too() -> None:
 # -------------------------------------------------------------------------------------------------------- tiles and splits
 
 
+@pytest.mark.campaign
 def test_splits_of_keys_that_are_no_whole_tiles() -> None:
     bounds = (0, 40, 40, 72)
     style = Style(split_bounds=bounds)
@@ -211,6 +212,7 @@ def test_rows_visit_tiles_in_the_order_that_is_declared(order: Any) -> None:
         assert explained(traced(Style(tile_order=order), CAUSAL, block_k=16)) == {"tile_order"}
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("style", [Style(skips=True), Style(skips=True, tile_order="descending")])
 def test_slots_of_skipped_tiles_are_not_judged(style: Style) -> None:
     said = {"skips_masked_tiles": True, "tile_order": style.tile_order}
@@ -288,7 +290,7 @@ def test_half_a_sentinel_is_masked_and_less_is_not() -> None:
     assert diff(replace(trace, stages={**trace.stages, "scores": scores}, rerun=None)).origins[0] == "scores"
 
 
-@pytest.mark.campaign(but=2)
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("what", "dtype"),
     [

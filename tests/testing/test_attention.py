@@ -72,6 +72,7 @@ def test_a_bug_fails_with_its_judgement():
     assert (error.diff.verdict, error.diff.origin) == ("bug", "lse")
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(
     ("fail_on", "fails"), [(None, False), ("bug", False), ("biased", False), ("suspicious", True)], ids=str
 )
@@ -283,6 +284,7 @@ def test_an_error_without_bound_is_told_as_a_number():
     test()
 
 
+@pytest.mark.campaign
 def test_two_faults_are_two_failures_of_hypothesis(monkeypatch):
     """It takes failures of one type from one line for one, and would shrink the first fault into the second."""
     monkeypatch.setattr(checks, "of_run", lambda *_, **__: "said")
@@ -318,6 +320,7 @@ def test_an_example_that_nobody_can_judge_does_not_count():
     assert counted and not any(counted)
 
 
+@pytest.mark.campaign
 def test_the_cause_of_a_shrunk_example_is_that_of_the_one_that_shows_it_best(monkeypatch):
     """One number, to which hypothesis shrinks lse in base 2, is what many formulas make."""
     monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.5)

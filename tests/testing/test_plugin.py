@@ -128,6 +128,7 @@ def test_a_summary_counts_checks_and_names_failures(pytester):
     result.stdout.no_re_match_line(r".*workbench.testing.attention\.py.*")  # frames of ours are no news
 
 
+@pytest.mark.campaign
 def test_what_passes_is_summed_up_unless_pytest_is_to_be_quiet(pytester):
     assert len(sections(ran(pytester, SUITE))) == 1
     assert sections(ran(pytester, SUITE, "-q")) == []
@@ -188,6 +189,7 @@ def test_the_command_line_says_it_above_the_configuration(pytester, words, ini, 
     ran(pytester, SUITE + SUSPICIOUS, *words, ini=ini).assert_outcomes(passed=2 - failed, failed=failed)
 
 
+@pytest.mark.campaign
 def test_a_marker_says_it_above_both_and_the_nearest_marker_above_others(pytester):
     suite = "pytestmark = pytest.mark.attention(fail_on='suspicious')\n" + SUSPICIOUS
     suite += "@pytest.mark.attention(fail_on='bug')" + SUSPICIOUS.replace("test_suspicious", "test_let_pass")

@@ -295,7 +295,7 @@ def small(path: Path, trace: Trace, stages: dict[str, np.ndarray], **more: Any) 
     return path
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_little_is_enough(tmp_path: Path, dtype: str) -> None:
     """Sizes and dtype are told by q, k and v; the contract is the weakest but for what is declared."""

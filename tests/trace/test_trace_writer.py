@@ -44,7 +44,7 @@ def test_it_is_judged(tmp_path: Path) -> None:
     assert said.exit_code == 0 and said.stdout.splitlines()[-1] == f"repeat: workbench diff {path}"
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("before", "after", "origins"),
     [

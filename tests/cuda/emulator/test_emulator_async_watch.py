@@ -114,6 +114,7 @@ def turned():
     return ring, 96, np.arange(40 * 64, dtype=np.int16).reshape(1, 1, 40, 64), np.zeros((40, 64), np.int16)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("fault", [RIGHT, ZEROED_AND_FENCED])
 def test_a_right_ring_gives_nothing_and_all_tiles(turned, fault, schedule):

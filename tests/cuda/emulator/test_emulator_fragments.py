@@ -77,6 +77,7 @@ def matrices_transposed(x, out):
     out[6, t] = one
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "trans"])
 def test_ldmatrix_gives_each_lane_its_pair(emulate, transposed):
     """Lane 4 g + t gets elements 2 t and 2 t + 1 of row g, or of column g, of each matrix."""

@@ -88,6 +88,7 @@ def test_functions_of_libdevice(emulate, kernel_of, suffix, dtype):
     check(dtype, out, references(LIBDEVICE, PAIRS))
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 def test_functions_of_math_keep_the_type(emulate, kernel_of, dtype):
     pairs = {name: function for name, function in PAIRS.items() if hasattr(math, name)}

@@ -29,6 +29,7 @@ def awkward_floats(dtype):
     return np.concatenate([every, middles, *around, random])
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("source", [np.float32, np.float64], ids=["from float32", "from float64"])
 def test_stores_round_to_nearest_even_and_loads_are_exact(emulate, dtype, source):
@@ -122,6 +123,7 @@ def half_arithmetic(x, y, out):
     out[5, i] = x[i] * float32(y[i])
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 def test_arithmetic_between_narrow_floats_rounds_each_result(emulate, dtype):
     x, y = np.random.default_rng(0).uniform(1, 100, (2, 1024)).astype(dtype)

@@ -39,6 +39,7 @@ def awkward(dtype):
     return x[: x.size // 2 * 2]
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("name", PAIRS)
 def test_packing_rounds_to_nearest_even_and_fp8_saturates(emulate, name):
     dtype, word = PAIRS[name]
@@ -74,6 +75,7 @@ def unpacks_fp8(convert):
     return kernel
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("cvt_f16x2_e4m3x2", ml_dtypes.float8_e4m3fn), ("cvt_f16x2_e5m2x2", ml_dtypes.float8_e5m2)],

@@ -292,6 +292,7 @@ def test_integers_between_floats_and_doubles_beyond_float32():
     check_to_float(powers + [-power for power in powers], sizes + [-size for size in sizes])
 
 
+@pytest.mark.campaign
 @settings(max_examples=30)
 @given(
     st.lists(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=20),

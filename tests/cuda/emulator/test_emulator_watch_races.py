@@ -158,7 +158,7 @@ def meets_too_late(x, out):
         out[0] = s[0]
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 def test_partial_warp_barriers_order_their_lanes_and_what_those_knew(found, floats, order):
     x, out = floats(32), np.zeros(32, np.float32)

@@ -103,6 +103,7 @@ def test_a_right_kernel_has_no_group(tmp_path: Path, pool: Executor) -> None:
     assert len(found.rows) == 6 and not (tmp_path / "s.traces").exists()
 
 
+@pytest.mark.campaign
 def test_what_ends_or_keeps_a_process_is_a_row_with_the_reason(tmp_path: Path, pool: Executor) -> None:
     target = kernel(tmp_path / "k", "raises", "crashes", "hangs", "grows")
     cases = [Case(seqlen=n, head_dim=4) for n in range(4, 13)]
@@ -227,6 +228,7 @@ def started(target: str, out: Path, temporary: Path) -> subprocess.Popen:
     )
 
 
+@pytest.mark.campaign
 def test_a_killed_sweep_goes_on_where_it_stopped(undisturbed: Sweep, tmp_path: Path, pool: Executor) -> None:
     target, out = undisturbed.plan.target, tmp_path / "s.sqlite"
     process = started(target, out, tmp_path / "tmp")

@@ -103,6 +103,7 @@ def test_unknown_inputs_lead_to_a_set_with_values_and_a_measurement(tmp_path):
     assert len(found.plausible) == 1 or (measured is not None and measured.parted == groups(measured.predicted) > 1)
 
 
+@pytest.mark.campaign
 def test_a_correct_kernel_leaves_nothing_to_explain(tmp_path):
     known = symptoms(written(tmp_path, errors, **KNOWN))
     assert (known.verdict, known.rounding, known.plausible) == ("nothing to explain", ({},), ())
@@ -236,6 +237,7 @@ def held(found, id):
     assert all(cause.values for cause in found.plausible)
 
 
+@pytest.mark.campaign
 def test_a_table_of_a_test_by_hand_with_small_inputs_leads_to_the_cause(tmp_path, monkeypatch):
     """The sums of the splits counted twice, inputs of 0.01, which nobody told."""
     few = tuple(one for one in likely() if one.family in ("merge", "scale"))

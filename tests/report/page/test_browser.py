@@ -241,7 +241,7 @@ def test_a_cell_of_a_notebook_is_as_interactive(reader: Reader) -> None:
     assert reader.complaints() == []
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("width", [1200, 1000])
 def test_nothing_is_cut_off(reader: Reader, width: int) -> None:
     """No page wider than the window, and on one of a laptop no table wider than its place, whatever stage is open."""

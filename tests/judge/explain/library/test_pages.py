@@ -79,11 +79,13 @@ def test_a_fault_is_named(wrong):
     assert f"pages.{wrong}" in named(CASE, FAULTS[wrong])
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("wrong", ["logical-kv", "last-whole"])
 def test_a_fault_is_named_from_out_and_lse(wrong):
     assert f"pages.{wrong}" in named(CASE, FAULTS[wrong], dump=False)
 
 
+@pytest.mark.campaign
 def test_the_cause_is_proved_on_fresh_cases():
     (cause,) = judged(CASE, FAULTS["table+1-kv"]).explain(20).causes
     assert cause.id == "pages.table+1-kv" and cause.proved and cause.trial.held
