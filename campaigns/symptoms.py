@@ -20,8 +20,8 @@ from workbench.bench.harness import gathered
 from workbench.case.case import Case
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
+from workbench.expectation.expectation import Expectation
 from workbench.foreign.run import run
-from workbench.judge.expectation import Expectation
 from workbench.judge.explain.fit import fit
 from workbench.judge.explain.plausible import Plausible
 from workbench.judge.explain.scene import Scene

@@ -104,7 +104,7 @@ wrong["out"].plot_errors()
 # The share of elements that are the correct rounding of what they should be, to the last bit, in both kernels:
 
 # %%
-from workbench.judge.elements import State
+from workbench.expectation.elements import State
 
 matches = [d["out"].isolated.summary.count(State.EXACT) / d["out"].isolated.summary.size for d in (right, wrong)]
 assert matches[0] == 1 and 0.4 < matches[1] < 0.6

@@ -68,8 +68,8 @@ def everything(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _everything_new(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
     """As `everything`, of a tree whose budgets are a walk over a table of stages."""
-    expectation = module("workbench.judge.expectation", "workbench.judge.expectation")
-    judgeable = module("workbench.judge.judgeable", "workbench.judge.judgeable")
+    expectation = module("workbench.expectation.expectation", "workbench.expectation.expectation")
+    judgeable = module("workbench.expectation.judgeable", "workbench.expectation.judgeable")
     decoding = module("workbench.judge.diff.decoding", "workbench.judge.codes.decoding")
     stages = module("workbench.case.stages", "workbench.case.stages")
     found: dict[str, dict[str, dict[str, Any]]] = {}
@@ -123,7 +123,7 @@ def _before_attention_new(trace: Any, name: str, *, by_table: bool) -> dict[str,
 
 def _everything_old(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
     """As `everything`, of a tree that has expectation.py and budget/, wherever they lie."""
-    expectation = module("workbench.judge.expectation", "workbench.judge.expectation")
+    expectation = module("workbench.expectation.expectation", "workbench.expectation.expectation")
     decoding = module("workbench.judge.codes.stages", "workbench.judge.codes.decoding")
     budget = module("workbench.reference.budget", "workbench.budget")
     quantisation = module("workbench.judge.codes.loss", "workbench.judge.codes.loss")

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.refusals import invoked, refused
 from tests.stored import stored
 from workbench import Case, save
-from workbench.judge.elements import State
+from workbench.expectation.elements import State
 from workbench.report.values import STATES
 
 SMALL = ["--seqlen", "20", "--head-dim", "8", "--block-q", "16", "--block-k", "16", "--backend", "emulator"]

@@ -13,7 +13,7 @@ from workbench import Case, diff, load, run, save
 from workbench.case.formats import FORMATS
 from workbench.case.stages import QUANTISED_INPUTS, stages_of
 from workbench.cuda.quantize import quantize
-from workbench.judge.judgeable import BY_TILE
+from workbench.expectation.judgeable import BY_TILE
 
 F32 = np.float32
 #: 3 tiles of 16 keys and a ragged one, in splits of 2 tiles

@@ -12,11 +12,11 @@ from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.case.assumptions import usual
 from workbench.case.contract import of_foreign
+from workbench.expectation.expectation import Expectation
 from workbench.judge import beside
 from workbench.judge import blocks as parts
 from workbench.judge import usual_rules as rules
 from workbench.judge.doubts import with_doubts
-from workbench.judge.expectation import Expectation
 from workbench.judge.usual_rules import Rule
 from workbench.reference import dense
 

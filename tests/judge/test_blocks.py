@@ -11,8 +11,8 @@ import pytest
 from campaigns.known import reduced
 from tests.stored import stored
 from workbench import Case, Refusal, Trace, Unavailable, diff
+from workbench.expectation.elements import Comparison
 from workbench.judge import blocks as parts
-from workbench.judge.elements import Comparison
 from workbench.progress import shown
 from workbench.trace.trace import blank
 

@@ -8,9 +8,9 @@ import pytest
 
 from workbench import Case, Trace, run
 from workbench.cuda.kernels import KERNELS
+from workbench.expectation.expectation import Expectation
 from workbench.floats import round_to
 from workbench.judge.control import ROWS, control, sampled
-from workbench.judge.expectation import Expectation
 from workbench.reference import manner
 from workbench.reference.manner import Manner
 

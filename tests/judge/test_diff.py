@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.stored import stored
 from workbench import Case, Diff, Trace, against, diff, run
 from workbench.case.stages import stages_of
-from workbench.judge.elements import Elements, State, whole
+from workbench.expectation.elements import Elements, State, whole
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
 from workbench.trace.trace import blank

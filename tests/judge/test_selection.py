@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.stored import stored
 from workbench import Case, Diff, Refusal, diff, run
-from workbench.judge.elements import State
+from workbench.expectation.elements import State
 from workbench.judge.selection import chosen, grid, parse
 
 DIMS = (2, 3, 5, 7)

@@ -10,9 +10,9 @@ import pytest
 
 from tests.builds import draw_few_builds
 from workbench import Case, Trace, diff, run
+from workbench.expectation.elements import State
+from workbench.expectation.expectation import Expectation
 from workbench.explore.sample import sample
-from workbench.judge.elements import State
-from workbench.judge.expectation import Expectation
 from workbench.reference.bound import Bound
 from workbench.reference.losses import without
 from workbench.reference.stage import Bounded, Ref

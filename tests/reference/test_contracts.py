@@ -11,8 +11,8 @@ import pytest
 from workbench import Case, Refusal, diff, run
 from workbench.case.contract import Contract, of_foreign
 from workbench.case.stages import QUANTISED_INPUTS
+from workbench.expectation.elements import State
 from workbench.floats import round_to
-from workbench.judge.elements import State
 
 CASE = Case(seqlen_q=48, seqlen_k=40, heads=2, head_dim=32, dtype="float16")
 #: what the NumPy kernel below keeps

@@ -11,8 +11,8 @@ from workbench import Case, Diff, Refusal, diff, run
 from workbench.case.assumptions import alternatives, usual
 from workbench.case.contract import of_foreign
 from workbench.case.stages import ALGORITHMS
+from workbench.expectation.judgeable import unjudgeable
 from workbench.judge.blocks import comparisons
-from workbench.judge.judgeable import unjudgeable
 from workbench.trace.trace import Trace
 
 #: what `styles` does, unless a style says otherwise

@@ -9,8 +9,8 @@ import pytest
 
 from workbench import Case, Trace, diff, run
 from workbench.case.presets import fields_of
+from workbench.expectation.elements import State
 from workbench.floats import to_float64
-from workbench.judge.elements import State
 from workbench.reference.bound import EXACT, Bound, deviations, root_of_squares, statistical
 
 CASE = Case(seqlen=96, heads=2, head_dim=128, block_q=32, block_k=32)

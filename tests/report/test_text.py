@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.stored import stored
 from workbench import Case, diff, run
-from workbench.judge.elements import Elements, State, whole
+from workbench.expectation.elements import Elements, State, whole
 from workbench.judge.stage import StageDiff
 from workbench.judge.table import run_row
 from workbench.report import text

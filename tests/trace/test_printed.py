@@ -8,8 +8,8 @@ import pytest
 
 from tests.stored import stored
 from workbench import Case, Diff, Refusal, diff, load, load_log, save
+from workbench.expectation.elements import State
 from workbench.floats import to_float64
-from workbench.judge.elements import State
 from workbench.report.words import findings
 from workbench.trace.printed import half_units, number, read
 

@@ -9,8 +9,8 @@ import pytest
 from workbench import Case, Refusal, diff, run
 from workbench.case.box import parse
 from workbench.case.stages import STAGES
+from workbench.expectation.elements import State
 from workbench.judge.blocks import comparisons
-from workbench.judge.elements import State
 from workbench.trace.narrow import narrowed
 
 CASE = Case(seqlen=24, heads=2, head_dim=16)

@@ -22,10 +22,10 @@ from workbench.arrays import as_numpy, handed_over
 from workbench.bench.harness import python, seconds, torch_if_installed
 from workbench.case.box import Box
 from workbench.case.case import Case
+from workbench.expectation.expectation import Expectation
+from workbench.expectation.judgeable import readable
 from workbench.foreign.run import run
 from workbench.judge.diff import Diff, diff
-from workbench.judge.expectation import Expectation
-from workbench.judge.judgeable import readable
 from workbench.judge.usual_rules import ATOL
 from workbench.machine import machine, peak_bytes, versions
 from workbench.progress import step

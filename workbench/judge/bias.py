@@ -22,13 +22,13 @@ from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.stages import INPUTS
+from workbench.expectation.compare import compared
+from workbench.expectation.elements import Compared, State
+from workbench.expectation.expectation import Expectation
+from workbench.expectation.judgeable import readable, table
 from workbench.floats import round_to
 from workbench.judge.codes.decoding import attention_of
-from workbench.judge.compare import compared
 from workbench.judge.control import control, sampled
-from workbench.judge.elements import Compared, State
-from workbench.judge.expectation import Expectation
-from workbench.judge.judgeable import readable, table
 from workbench.reference.graph import direct, nearest_dumped, unseen_upstream
 from workbench.trace.trace import Trace
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench.case.stages import ALGORITHMS, OF_QUANTISER
-from workbench.judge.judgeable import readable, table
+from workbench.expectation.judgeable import readable, table
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.reference.graph import nearest_dumped, unseen_upstream
 from workbench.trace.trace import Trace

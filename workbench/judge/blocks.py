@@ -14,10 +14,10 @@ from workbench.arrays import module
 from workbench.case.box import Box
 from workbench.case.contract import Contract
 from workbench.case.stages import ALGORITHMS, INPUTS
-from workbench.judge.compare import summaries
-from workbench.judge.elements import Comparison, Elements, State, Summary
-from workbench.judge.expectation import Expectation
-from workbench.judge.judgeable import free_maxima, readable, split_keys_known, table
+from workbench.expectation.compare import summaries
+from workbench.expectation.elements import Comparison, Elements, State, Summary
+from workbench.expectation.expectation import Expectation
+from workbench.expectation.judgeable import free_maxima, readable, split_keys_known, table
 from workbench.machine import keep_heap, processors
 from workbench.progress import step
 from workbench.reference.graph import direct, nearest_dumped

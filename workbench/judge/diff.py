@@ -17,6 +17,9 @@ import numpy as np
 from workbench.case.assumptions import usual
 from workbench.case.case import Case
 from workbench.case.stages import ALGORITHMS, INPUTS, before_attention, stage_of
+from workbench.expectation.elements import Comparison, State, Summary
+from workbench.expectation.expectation import Expectation
+from workbench.expectation.judgeable import readable, table, unjudgeable
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
 from workbench.judge import from_statistics as plausible
@@ -27,16 +30,13 @@ from workbench.judge.codes import decoding
 from workbench.judge.codes.decoding import BY_COARSEST
 from workbench.judge.codes.loss import Loss, loss
 from workbench.judge.doubts import with_doubts
-from workbench.judge.elements import Comparison, State, Summary
 from workbench.judge.evidence import excesses
 from workbench.judge.exactness import with_exactness
-from workbench.judge.expectation import Expectation
 from workbench.judge.expected import truth
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import Explained, explain
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.headline import headline
-from workbench.judge.judgeable import readable, table, unjudgeable
 from workbench.judge.selection import Selection
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, StageDiff
 from workbench.judge.unseen import unseen

@@ -18,14 +18,14 @@ import numpy as np
 from workbench.case.assumptions import Choice, alternatives, of_libraries, usual, weaker
 from workbench.case.contract import Contract
 from workbench.case.presets import PRESETS, fields_of
+from workbench.expectation.elements import UNJUDGED, WRONG, Compared, Summary
+from workbench.expectation.judgeable import unjudgeable
+from workbench.expectation.units import SCORE_UNITS
 from workbench.floats import to_float64
 from workbench.judge.control import at_rows, sampled
-from workbench.judge.elements import UNJUDGED, WRONG, Compared, Summary
 from workbench.judge.evidence import DOUBTFUL, ROWS, excesses
 from workbench.judge.factor import Factor, factor
-from workbench.judge.judgeable import unjudgeable
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, IfDeclared, StageDiff
-from workbench.judge.units import SCORE_UNITS
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace, check_stages
 

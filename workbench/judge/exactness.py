@@ -10,8 +10,8 @@ import numpy as np
 from workbench.case.distributions import EXACT
 from workbench.case.formats import FLOAT8
 from workbench.case.stages import INPUTS, before_attention
+from workbench.expectation.elements import Elements, State
 from workbench.floats import round_to, to_float64
-from workbench.judge.elements import Elements, State
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.trace.trace import Trace
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.expectation.elements import UNJUDGED
 from workbench.judge.bias import FEWEST_ROWS, Z, by_row
 from workbench.judge.control import at_rows, sampled
-from workbench.judge.elements import UNJUDGED
 from workbench.trace.trace import Trace
 
 #: what a cast that cuts off takes from a number on the average, half an ulp: of bfloat16, and of float16 and TF32

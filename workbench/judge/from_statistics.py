@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from workbench.case.stages import before_attention
+from workbench.expectation.compare import as_stored
+from workbench.expectation.expectation import Expectation
+from workbench.expectation.judgeable import readable, table
+from workbench.expectation.units import SCORE_UNITS
 from workbench.floats import DTYPES, largest, ulp
 from workbench.judge.blocks import determined, parts_of
-from workbench.judge.compare import as_stored
-from workbench.judge.expectation import Expectation
-from workbench.judge.judgeable import readable, table
-from workbench.judge.units import SCORE_UNITS
 from workbench.reference.graph import nearest_dumped
 from workbench.trace.statistics import Statistics
 from workbench.trace.trace import Trace

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from workbench.case.stages import AXIS_NAMES
+from workbench.expectation.elements import Comparison, State
 from workbench.floats import to_float64
-from workbench.judge.elements import Comparison, State
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
 

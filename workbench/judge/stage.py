@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from workbench.expectation.elements import Comparison, Element, Elements, element, whole
 from workbench.floats import to_float64
-from workbench.judge.elements import Comparison, Element, Elements, element, whole
 from workbench.judge.selection import Index, Selection, chosen, select
 from workbench.refusal import Refusal
 from workbench.shown import shown_by

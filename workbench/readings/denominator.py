@@ -65,6 +65,13 @@ class Denominator:
             return by_tile(scores, self.edges)[1].sum(-1)
         if self.kind == "row":
             return np.roll(total, int(n), 2)
+        if self.kind == "row and":  # exchanged with its neighbour
+            return total[:, :, np.arange(total.shape[2]) ^ int(n)]
+        if self.kind == "both rows":
+            return total + total[:, :, np.arange(total.shape[2]) ^ int(n)]
+        if self.kind == "sink of heads":
+            assert sinks is not None
+            return total + np.exp(sinks[:, n.astype(int)] - top)
         if self.kind == "head":
             return np.roll(total, int(n), 1)
         if self.kind == "row and own":

@@ -9,6 +9,11 @@ import numpy as np
 ROWS = (8, 16, 32, 64)
 #: numbers of other rows and heads that are tried in place of a row's own
 _ELSEWHERE = ("own maximum, absolute", "running maximum", "own lse, absolute", "ln of own sum", "running lse")
+#: numbers that steps of later tiles add up
+_ADDED_UP = (
+    "own correction", "own maximum below the running one", "ln of own sum", "ln of running sum", "own maximum",
+    "running maximum",
+)  # fmt: skip
 
 
 def tiles_of(size: int, keys: int) -> tuple[int, ...]:
@@ -52,13 +57,22 @@ def known(scores: np.ndarray, edges: Sequence[int], *, elsewhere: bool = False) 
         "running lse": so_far - so_far[..., -1:],
         "ln of running sum": so_far - running,
     }
+    found |= {f"{name}, of all later tiles": _later(found[name]) for name in _ADDED_UP}
     if elsewhere:
         for name in _ELSEWHERE:
             found |= {f"{name} {where}": x for where, x in _others(found[name])}
     tiles = len(edges)
+    for t in {0, tiles - 1}:
+        found[f"maximum of the row, in tile {t}"] = np.where(np.arange(tiles) == t, last, 0.0)
     if tiles <= 32:
         found |= {f"tile {t}": np.broadcast_to(np.arange(tiles) == t, top.shape).astype(float) for t in range(tiles)}
     return {name: np.where(np.isfinite(x), x, np.nan) for name, x in found.items()}
+
+
+def _later(x: np.ndarray) -> np.ndarray:
+    """The sum over the tiles behind each."""
+    kept = np.where(np.isfinite(x), x, 0.0)
+    return np.cumsum(kept[..., ::-1], -1)[..., ::-1] - kept
 
 
 def _others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
@@ -66,6 +80,8 @@ def _others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
     rows = np.arange(q)
     found = [(f"of the first row of {n}", x[:, :, rows // n * n]) for n in ROWS if n < q]
     found += [("of the row before", np.roll(x, 1, 2)), ("of the next row", np.roll(x, -1, 2))]
+    if q % 2 == 0:
+        found.append(("of the row modulo half", x[:, :, rows % (q // 2)]))
     if h > 1:
         found += [("of the head before", np.roll(x, 1, 1)), ("of head 0", np.broadcast_to(x[:, :1], x.shape))]
         found.append(("as stored by [query, head]", x.swapaxes(1, 2).reshape(b, h, q, t)))
@@ -87,9 +103,10 @@ class Step:
 
     edges: tuple[int, ...]  #: where tiles begin
     terms: tuple[tuple[str, float], ...]  #: names of `known` and their slopes
+    in_sum: bool = True  #: whether what weights are divided by has it too
 
     def of(self, scores: np.ndarray) -> np.ndarray:
         """Its logarithm for each key, [b, h, q, k]."""
-        numbers = known(scores, self.edges, elsewhere=any(" of the " in name or " by [" in name or " of " in name for name, _ in self.terms))
+        numbers = known(scores, self.edges, elsewhere=True)
         whole = sum(slope * np.nan_to_num(numbers[name]) for name, slope in self.terms)
         return np.repeat(whole, np.diff([*self.edges, scores.shape[-1]]), -1)

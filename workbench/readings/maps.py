@@ -52,7 +52,9 @@ def in_words(source: np.ndarray, dims: int) -> str:
             if not off.any():
                 return said
             if np.all(off == off.flat[0]) and abs(off.flat[0]) < dims:
-                return f"{said}, the others are those {abs(off.flat[0])} dims {'behind' if off.flat[0] > 0 else 'before'}"
+                return (
+                    f"{said}, the others are those {abs(off.flat[0])} dims {'behind' if off.flat[0] > 0 else 'before'}"
+                )
         return f"{share}, some of them 0, in rows {spans(row)}, dims {spans(dim)}"
     from_row, from_dim = there // dims, there % dims
     for block in (2, 4, 8, 16, 32, 64):

@@ -24,22 +24,30 @@ class Model:
     start: np.ndarray  #: [b, h, q, k]: ln of what a key weighs where all scores are 0; -inf where hidden
     kept: np.ndarray | None  #: what dropout leaves of a weight, [b, h, q, k]
     heads: dict[str, np.ndarray]  #: k, v -> [b, h]: batch * kv_heads + kv head
-    sources: dict[str, np.ndarray]  #: q, k, v -> index row * dims + dim of the element at each place; -1 for none
+    #: q, k, v -> index row * dims + dim of the element at each place, -1 for none; of q and k also [b, h, row, dim] of
+    #: the index in the whole of it
+    sources: dict[str, np.ndarray]
     fixed: np.ndarray | None = None  #: bool [b, h, q, k]: keys whose score is `start`, whatever q and k are
     factor: np.ndarray | float = 1.0  #: of scores, [b, h, 1, 1] where heads have their own
-    swapped: bool = False  #: scores are those of query j and key i
+    operands: str = "qk"  #: whose products scores are; "kq": of query j and key i
+    by_query: bool = False  #: maxima and sums are over the queries, not the keys
     step: Step | None = None
     flush: float = -np.inf  #: scores farther below their row's maximum weigh nothing
     denominator: Denominator | None = None
-    mixed: np.ndarray | None = None  #: [q, q]: of whose sums of weighted values a row is made, each below its own maximum
+    mixed: np.ndarray | None = (
+        None  #: [q, q]: of whose sums of weighted values a row is made, each below its own maximum
+    )
     added: np.ndarray | float = 0.0  #: to out, whatever V is
     place: np.ndarray | None = None  #: [b, h, q]: flat index of the row whose result stands there; -1 for none
+    columns: np.ndarray | None = None  #: [q, d]: which dim of a result stands at each dim of out; -1 for none
     lost: np.ndarray | None = None  #: [b, h, q]: rows that are not finite, whatever V is
 
     def read(self, name: str, x: np.ndarray) -> np.ndarray:
         """An input [b, heads, rows, dims] as the function reads it, with query heads."""
         if name in self.sources:
             index = self.sources[name]
+            if index.ndim == 4:  # of the whole of it, for each query head
+                return np.where(index >= 0, x.reshape(-1)[np.maximum(index, 0)], 0.0)
             flat = x.reshape(*x.shape[:2], -1)
             x = np.where(index >= 0, flat[..., np.maximum(index, 0)], 0.0)
         if name in self.heads:
@@ -65,8 +73,9 @@ class Model:
 
     def scores(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """Scores of a run with what keys weigh by themselves, [b, h, q, k]."""
-        raw = self.read("q", inputs["q"]) @ self.read("k", inputs["k"]).swapaxes(-1, -2) * self.scale
-        return self.of_raw(raw.swapaxes(-1, -2) if self.swapped else raw)
+        of = {"q": self.read("q", inputs["q"]), "k": self.read("k", inputs["k"])}
+        left, right_ = (of[name] for name in self.operands)
+        return self.of_raw(left @ right_.swapaxes(-1, -2) * self.scale)
 
     def of_raw(self, raw: np.ndarray) -> np.ndarray:
         """The same of scaled dot products."""
@@ -78,21 +87,38 @@ class Model:
 
     def weights(self, scores: np.ndarray, sinks: np.ndarray | None) -> np.ndarray:
         """What each value is multiplied by, [b, h, q, k]; sinks [1, h, 1]."""
+        if self.by_query:
+            shifted = np.exp(scores - scores.max(-2, keepdims=True))
+            return np.nan_to_num(shifted / shifted.sum(-2, keepdims=True))
         with np.errstate(all="ignore"):
             top = scores.max(-1, keepdims=True)
             top = np.where(np.isfinite(top), top, 0.0)
             plain = np.where(scores - top < self.flush, 0.0, np.exp(scores - top))
             mine = plain if self.step is None else plain * np.exp(self.step.of(scores))
-            if self.denominator is not None:
-                total = self.denominator(scores, plain, sinks)
-            else:
-                total = mine.sum(-1)
-                if sinks is not None:
-                    total = total + np.exp(sinks - top[..., 0])
+            total = self.total(scores, plain, sinks)
             if self.mixed is not None:
                 mine = self.mixed @ mine
             found = np.where(total[..., None] == 0, 0.0, mine / total[..., None])
         return found if self.kept is None else found * self.kept
+
+    def total(self, scores: np.ndarray, plain: np.ndarray, sinks: np.ndarray | None) -> np.ndarray:
+        """What a row is divided by, [b, h, q], in units of e^(row maximum); plain: e^(s - maximum)."""
+        if self.denominator is not None:
+            return self.denominator(scores, plain, sinks)
+        whole = self.step is None or not self.step.in_sum
+        found: np.ndarray = (plain if whole or self.step is None else plain * np.exp(self.step.of(scores))).sum(-1)
+        top = scores.max(-1)
+        return found if sinks is None else found + np.exp(sinks - np.where(np.isfinite(top), top, 0.0))
+
+    def lse(self, answer: Answer) -> np.ndarray:
+        """The logarithm of what out of a run was divided by, [b, h, q] in natural units."""
+        scores = self.scores(answer.memory)
+        with np.errstate(all="ignore"):
+            top = scores.max(-1)
+            plain = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
+            return top + np.log(
+                self.total(scores, np.where(scores - top[..., None] < self.flush, 0.0, plain), answer.sinks)
+            )
 
     def of_run(self, answer: Answer) -> np.ndarray:
         """The weights of a run."""
@@ -109,6 +135,9 @@ class Model:
     def predicted(self, answer: Answer) -> np.ndarray:
         """`out` of a run."""
         found = self.of_run(answer) @ self.values(answer)
+        if self.columns is not None:
+            taken = np.take_along_axis(found, np.maximum(self.columns, 0)[None, None], -1)
+            found = np.where(self.columns >= 0, taken, 0.0)
         if self.place is not None:
             flat = found.reshape(-1, found.shape[-1])
             found = np.where(self.place[..., None] >= 0, flat[np.maximum(self.place, 0)], 0.0)
@@ -118,6 +147,11 @@ class Model:
     def result(self, out: np.ndarray) -> np.ndarray:
         """What a run computed, at the rows that it is of: without what is added, NaN of rows that stand nowhere."""
         out = out - self.added
+        if self.columns is not None:
+            stored = out
+            out = np.full(out.shape, np.nan)
+            row, column = np.nonzero(self.columns >= 0)
+            out[:, :, row, self.columns[row, column]] = stored[:, :, row, column]
         if self.place is None:
             return out
         found = np.full((out.shape[0] * out.shape[1] * out.shape[2], out.shape[3]), np.nan)

@@ -1,6 +1,7 @@
-"""What is read of scores: what keys weigh before any score, what becomes of a score, which element of Q and K counts."""
+"""What is read of scores: what keys weigh before any, what becomes of a score, which element of Q and K counts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +20,10 @@ LEVEL, LEVELS = 0.7, 8
 FEWEST = 24
 #: knots of a response that no formula fits
 KNOTS = 33
+#: how far rows with the same scores may differ, as a share of the differences of these, for a curve to be told
+ALIKE = 0.05
+#: factor of scores below which they count for nothing
+STILL = 0.01
 #: differences of which a curve is made, at most
 MOST = 6000
 
@@ -71,7 +76,9 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         base = np.where(np.isfinite(base), base, np.nanmax(np.where(more, ours, np.nan), -1, keepdims=True))
     table = model.start + np.where(odd, moved, 0.0)
     table = np.where(gone, -np.inf, np.where(more, ours - base, table))
-    table = np.where(more & (abs(table) < 4 * np.nanmedian(noise[noise > 0] if (noise > 0).any() else [0.0]) + 1e-6), 0.0, table)
+    table = np.where(
+        more & (abs(table) < 4 * np.nanmedian(noise[noise > 0] if (noise > 0).any() else [0.0]) + 1e-6), 0.0, table
+    )
     said = []
     if gone.any():
         said.append(f"{_where(gone)} weigh nothing")
@@ -79,9 +86,20 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         said.append(f"{_where(more)}, which are hidden, are seen")
     if odd.any():
         low, high = np.exp(np.nanmin(moved[odd])), np.exp(np.nanmax(moved[odd]))
-        said.append(f"{_where(odd)} weigh {low:.4g}" + ("" if np.isclose(low, high, rtol=0.02) else f" to {high:.4g}") + " times what they should")
+        said.append(
+            f"{_where(odd)} weigh {low:.4g}"
+            + ("" if np.isclose(low, high, rtol=0.02) else f" to {high:.4g}")
+            + " times what they should"
+        )
     wrong = odd | gone | more
-    found = Finding("start", "scores", "where all scores are 0, " + "; ".join(said), int(wrong.sum()), wrong.size, {"table": table, "masks": not odd.any()})
+    found = Finding(
+        "start",
+        "scores",
+        "where all scores are 0, " + "; ".join(said),
+        int(wrong.sum()),
+        wrong.size,
+        {"table": table, "masks": not odd.any()},
+    )
     return model.but(start=table), [found]
 
 
@@ -191,9 +209,11 @@ def _of_scores(
 
     plain = left(model.respond)
     noise = _noise(dy, known, spread)
-    if plain <= 1.5 * noise + 1e-7:
-        return model, found
+    if plain <= 1.5 * noise + 1e-7 or noise > ALIKE * np.median(abs(np.diff(spread, axis=-1))[known]):
+        return model, found  # right, or rows with the same scores differ: what is multiplied is not what it should be
     factor, after = of_factor(model.respond)
+    if abs(factor) < STILL and np.quantile(abs(dy[known]), 0.99) > 10 * noise + 1e-6:
+        return model, found  # most keys weigh as their neighbours do, and not all: their order is another
     each = np.ones(s.shape[:2])
     if after > 2 * noise + 1e-6 and each.size > 1:
         told = {at: of_factor(model.respond, at) for at in np.ndindex(*each.shape)}
@@ -201,12 +221,17 @@ def _of_scores(
         if worst < after / 3:
             for at, (one, _) in told.items():
                 each[at] = one
-            text = "the scale of heads is " + ", ".join(f"{model.scale * x:.6g}" for x in each.reshape(-1)[:8]) + f", not {model.scale:.6g}"
+            text = (
+                "the scale of heads is "
+                + ", ".join(f"{model.scale * x:.6g}" for x in each.reshape(-1)[:8])
+                + f", not {model.scale:.6g}"
+            )
             found.append(Finding("response", "scores", text, wrong, of, {"factor": each}))
             return model.but(factor=each[..., None, None]), found
     if after <= 2 * noise + 1e-6 or after < plain / 50:
         if abs(factor - 1) > 1e-5:
-            text = f"scores are {factor:.6g} times what they should be: the scale is {model.scale * factor:.6g}, not {model.scale:.6g}"
+            now = f"the scale is {model.scale * factor:.6g}, not {model.scale:.6g}"
+            text = f"scores are {factor:.6g} times what they should be: {now}"
             found.append(Finding("response", "scores", text, wrong, of, {"factor": factor}))
             return model.but(factor=factor), found
         return model, found
@@ -215,9 +240,10 @@ def _of_scores(
     if cap:
         linear = of_factor(lambda x: x)
         tried.append((linear[1], f"scores are not capped (factor {linear[0]:.6g})", lambda x: linear[0] * x))
-    for size in (*((cap,) if cap else ()), *np.geomspace(0.5, 60, 25)):
-        one, leaves = of_factor(lambda x, c=size: c * np.tanh(x / c))  # type: ignore[misc]
-        tried.append((leaves, f"scores are capped as {size:.4g} * tanh({one:.4g} x / {size:.4g})", lambda x, a=one, c=size: c * np.tanh(a * x / c)))  # type: ignore[misc]
+    for begin in (*((cap,) if cap else ()), 2.0, 8.0, 30.0):
+        size, one = _capped(dy, spread, known, begin)
+        bend = partial(_tanh, one, size)
+        tried.append((left(bend), f"scores are capped as {size:.4g} * tanh({one:.4g} x / {size:.4g})", bend))
     tried.sort(key=lambda one: one[0])
     if tried[0][0] <= 2 * noise + 1e-6:
         leaves, text, g = tried[0]
@@ -227,6 +253,29 @@ def _of_scores(
             return model, found
     found.append(Finding("response", "scores", text, wrong, of, {"response": g}))
     return model.but(respond=g), found
+
+
+def _tanh(factor: float, size: float, x: np.ndarray) -> np.ndarray:
+    return size * np.tanh(factor * x / size)
+
+
+def _capped(dy: np.ndarray, spread: np.ndarray, known: np.ndarray, begin: float) -> tuple[float, float]:
+    """Size and factor of the nearest softcap, by Gauss-Newton steps from a size; edges of tiles do not count."""
+    first, second, y = spread[..., :-1][known], spread[..., 1:][known], dy[known]
+    size, factor = begin, 1.0
+    for _ in range(40):
+        made = _tanh(factor, size, second) - _tanh(factor, size, first)
+        rest = y - made
+        step = 1e-5
+        of_size = (_tanh(factor, size * (1 + step), second) - _tanh(factor, size * (1 + step), first) - made) / step
+        of_factor = (_tanh(factor * (1 + step), size, second) - _tanh(factor * (1 + step), size, first) - made) / step
+        near = abs(rest) <= 5 * np.median(abs(rest)) + 1e-12
+        change, *_ = np.linalg.lstsq(np.stack([of_size, of_factor], 1)[near], rest[near], rcond=None)
+        size *= float(np.exp(np.clip(change[0], -0.5, 0.5)))
+        factor *= float(np.exp(np.clip(change[1], -0.5, 0.5)))
+        if not 1e-3 < size < 1e4 or not 1e-3 < factor < 1e3:
+            return begin, 1.0
+    return size, factor
 
 
 def _noise(dy: np.ndarray, known: np.ndarray, spread: np.ndarray) -> float:
@@ -251,7 +300,10 @@ def _table(dy: np.ndarray, spread: np.ndarray, known: np.ndarray) -> tuple[Calla
 
     def g(x: np.ndarray) -> np.ndarray:
         inside = np.interp(x, knots, heights)
-        low, high = (heights[1] - heights[0]) / (knots[1] - knots[0]), (heights[-1] - heights[-2]) / (knots[-1] - knots[-2])
+        low, high = (
+            (heights[1] - heights[0]) / (knots[1] - knots[0]),
+            (heights[-1] - heights[-2]) / (knots[-1] - knots[-2]),
+        )
         return inside + low * np.minimum(x - knots[0], 0) + high * np.maximum(x - knots[-1], 0)
 
     some = ", ".join(f"{x:.3g} -> {np.interp(x, knots, heights):.3g}" for x in np.linspace(knots[0], knots[-1], 5))
@@ -355,10 +407,32 @@ def fixed(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     return model.but(fixed=hidden), [made]
 
 
-def swapped(target: Target, model: Model) -> tuple[Model, list[Finding]]:
-    """Whether scores are those of query j and key i (`measure` keeps what brings the natural run nearer)."""
+def operands(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding]]]:
+    """Other products than q_i . k_j that scores may be, and sums over queries; `reader` keeps what the run shows."""
     q, k = (target.trace.inputs[name].shape for name in ("q", "k"))
-    if q[2] != k[2]:
+    if q[2] == k[2]:
+        size = q[2] * k[2]
+        for told, text in (
+            ("kq", "rows and columns of scores are swapped: s[i, j] is q_j . k_i"),
+            ("kk", "k is read in place of q"),
+            ("qq", "q is read in place of k"),
+        ):
+            yield model.but(operands=told), [Finding("operands", "scores", text, size, size, {"operands": told})]
+    text = "maxima and sums are over the queries, not over the keys"
+    yield model.but(by_query=True), [Finding("operands", "probs", text, q[2] * k[2], q[2] * k[2], {"by_query": True})]
+
+
+def factor(target: Target, model: Model, misfit: Callable[[Model], float]) -> tuple[Model, list[Finding]]:
+    """The factor of scores with which the model is nearest to the natural run, where nothing else could be read."""
+    factors = np.geomspace(0.05, 40, 60)
+    best = min(factors, key=lambda a: misfit(model.but(factor=float(a))))
+    width = 0.12
+    while width > 1e-6:
+        best = min(best * (1 + np.linspace(-width, width, 13)), key=lambda a: misfit(model.but(factor=float(a))))
+        width /= 4
+    if abs(best - 1) < 1e-4 or misfit(model.but(factor=float(best))) > misfit(model) / 5:
         return model, []
-    made = Finding("swapped", "scores", "rows and columns of scores are swapped: s[i, j] is q_j . k_i", q[2] ** 2, q[2] ** 2)
-    return model.but(swapped=True), [made]
+    text = (
+        f"scores are {best:.6g} times what they should be: the scale is {model.scale * best:.6g}, not {model.scale:.6g}"
+    )
+    return model.but(factor=float(best)), [Finding("response", "scores", text, 0, 0, {"factor": float(best)})]

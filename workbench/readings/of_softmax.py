@@ -37,16 +37,15 @@ def denominator(target: Target, model: Model, read: np.ndarray, allowed: np.ndar
     wrong = rows & (abs(factor - 1) > 2 * noise)
     if not wrong.any():
         return model, []
-    mine = plain if model.step is None else plain * np.exp(model.step.of(scores))
     with np.errstate(all="ignore"):
-        used = (mine.sum(-1) + (0.0 if sinks is None else np.exp(sinks - top))) / factor
+        used = model.total(scores, plain, sinks) / factor
     rows &= np.isfinite(used)
     far = float(np.median(abs(factor - 1)[wrong]))
     best: tuple[float, Denominator, str] | None = None
     of_rows = wrong.mean((0, 1)) > 0.5
     for among in [None] if of_rows.all() or not of_rows.any() else [None, of_rows]:
         told = rows if among is None else rows & among
-        for one, text in _denominators(target, scores, plain, used, told, sinks):
+        for one, text in denominators(target, scores, plain, used, told, sinks):
             tried = one if among is None else Denominator(one.kind, one.edges, one.terms, one.numbers, among, one.sinks)
             with np.errstate(all="ignore"):
                 off = abs(tried(scores, plain, sinks) / used - 1)[rows]
@@ -61,7 +60,7 @@ def denominator(target: Target, model: Model, read: np.ndarray, allowed: np.ndar
     return model.but(denominator=one), [Finding("denominator", "row_sum", best[2], int(wrong.sum()), wrong.size, data)]
 
 
-def _denominators(
+def denominators(
     target: Target,
     scores: np.ndarray,
     plain: np.ndarray,
@@ -79,10 +78,16 @@ def _denominators(
     with np.errstate(all="ignore"):
         more = told - total
         of_zero = more * np.exp(top)
-    yield Denominator("factor", numbers=1.0), "weights are divided by the sum of e^(s - max) alone" + ("" if sinks is None else ", without the sink")
+    yield (
+        Denominator("factor", numbers=1.0),
+        "weights are divided by the sum of e^(s - max) alone" + ("" if sinks is None else ", without the sink"),
+    )
     constant = float(np.nan_to_num(np.nanmedian(told), nan=1.0, posinf=1.0, neginf=1.0)) if rows.any() else 1.0
     near = round(constant) if abs(constant - round(constant)) < 0.01 * abs(constant) else constant
-    yield Denominator("constant", numbers=float(near)), "weights are not divided by their sum" + ("" if near == 1 else f", but by {near:.6g}")
+    yield (
+        Denominator("constant", numbers=float(near)),
+        "weights are not divided by their sum" + ("" if near == 1 else f", but by {near:.6g}"),
+    )
     factor = middle(told / total)
     yield Denominator("factor", numbers=factor), "the denominator is " + _numbers(factor) + " times the sum"
     if sinks is not None:
@@ -93,28 +98,53 @@ def _denominators(
             c = middle(x)
             if (c > 0).all() and c.size > 1 and np.ptp(sinks) > 1e-6:
                 slope, height = np.polyfit(np.broadcast_to(sinks, c.shape).reshape(-1), np.log(c).reshape(-1), 1)
-                slope = min((1.0, np.log(2), 1 / np.log(2), 0.0, slope), key=lambda a: abs(a - slope) if a != slope else 0.02)
+                slope = min(
+                    (1.0, np.log(2), 1 / np.log(2), 0.0, slope), key=lambda a: abs(a - slope) if a != slope else 0.02
+                )
                 times = float(np.exp(np.median(np.log(c) - slope * sinks)))
                 times = float(round(times)) if abs(times - round(times)) < 0.02 * times and round(times) else times
                 said = f"{times:.4g} times e^({slope:.4g} sink)" if slope != 1 else f"{times:.4g} times e^sink"
                 yield Denominator(kind, numbers=np.array([times, slope])), f"the denominator has {said} in place {text}"
             elif (c > 0).all():
                 times = float(np.median(c / np.exp(sinks)))
-                yield Denominator(kind, numbers=np.array([times, 1.0])), f"the denominator has {times:.4g} times e^sink in place {text}"
+                yield (
+                    Denominator(kind, numbers=np.array([times, 1.0])),
+                    f"the denominator has {times:.4g} times e^sink in place {text}",
+                )
+        with np.errstate(all="ignore"):
+            c = np.log(middle(of_zero)).mean(0).reshape(-1)
+        nearest = abs(c[:, None] - sinks.reshape(-1)[None]).argmin(1) if np.isfinite(c).all() else np.arange(len(c))
+        if len(c) == sinks.size:
+            said = ", ".join(f"head {i} has that of head {j}" for i, j in enumerate(nearest) if i != j)
+            yield Denominator("sink of heads", numbers=nearest.astype(float)), f"sinks are of other heads: {said}"
         ratio = float(np.nanmedian(more / sinks))
-        yield Denominator("sink itself", numbers=ratio), f"the denominator has {ratio:.4g} times the sink itself, in place of its exponential"
-    for x, kind, text in ((more, "plus", "the sum of e^(s - max)"), (of_zero, "phantom", "the sum of e^s, such as keys of score 0")):
+        yield (
+            Denominator("sink itself", numbers=ratio),
+            f"the denominator has {ratio:.4g} times the sink itself, in place of its exponential",
+        )
+    for x, kind, text in (
+        (more, "plus", "the sum of e^(s - max)"),
+        (of_zero, "phantom", "the sum of e^s, such as keys of score 0"),
+    ):
         c = middle(x)
         near_c = np.where(abs(c - np.round(c)) < 0.02 * np.maximum(abs(c), 1), np.round(c), c)
         yield Denominator(kind, numbers=near_c), f"the denominator has {_numbers(near_c)} more than {text}"
         if sinks is not None:
             with np.errstate(all="ignore"):
                 beyond = middle(x - np.exp(sinks - top) * (np.exp(top) if kind == "phantom" else 1.0))
-            yield Denominator(kind, numbers=beyond, sinks=True), f"the denominator has {_numbers(beyond)} more than {text} and the sink"
+            yield (
+                Denominator(kind, numbers=beyond, sinks=True),
+                f"the denominator has {_numbers(beyond)} more than {text} and the sink",
+            )
     for shift in (1, -1, 8, -8, 16, -16, 32):
         where = f"{abs(shift)} {'before' if shift > 0 else 'behind'}"
         yield Denominator("row", numbers=float(shift)), f"the denominator is that of the row {where}"
         yield Denominator("row and own", numbers=float(shift)), f"the denominator has that of the row {where} added"
+    rows_ = scores.shape[2]
+    for bit in (1, 2, 4, 8, 16, 32):
+        if rows_ % (2 * bit) == 0:
+            yield Denominator("row and", numbers=float(bit)), f"the denominator is that of row i ^ {bit}"
+            yield Denominator("both rows", numbers=float(bit)), f"the denominator has that of row i ^ {bit} added"
     for shift in range(1, scores.shape[1]):
         yield Denominator("head", numbers=float(shift)), f"the denominator is that of the head {shift} before"
     yield from _of_tiles(target, scores, plain, used, rows, more, top)
@@ -137,28 +167,43 @@ def _of_tiles(
     for size in sizes(target):
         edges = tiles_of(size, keys)
         said = f", tiles of {size} keys"
-        yield Denominator("own maxima", edges), "the denominator is the sum of tiles' sums, each below its own maximum" + said
+        yield (
+            Denominator("own maxima", edges),
+            "the denominator is the sum of tiles' sums, each below its own maximum" + said,
+        )
         most, sums = by_tile(scores, edges)
         with np.errstate(all="ignore"):
             largest = float(np.nanmedian((used / np.exp((most + np.log(sums)).max(-1) - top))[rows]))
         largest = largest if np.isfinite(largest) else 1.0
         near = round(largest) if abs(largest - round(largest)) < 0.01 * abs(largest) else largest
-        yield Denominator("largest lse", edges, numbers=float(near)), f"the denominator is {near:.4g} times e^(the largest lse of a tile)" + said
+        yield (
+            Denominator("largest lse", edges, numbers=float(near)),
+            f"the denominator is {near:.4g} times e^(the largest lse of a tile)" + said,
+        )
         for t in range(min(len(edges), 4)):
             with np.errstate(all="ignore"):
                 c = float(np.nanmedian((more * np.exp(top - most[..., t]))[rows]))
             if not np.isfinite(c):
                 continue
             c = float(round(c)) if abs(c - round(c)) < 0.02 * max(abs(c), 1) else c
-            yield Denominator("phantom of a tile", edges, numbers=np.array([c, t])), f"the denominator has {c:.4g} times e^(the maximum of tile {t}) too much" + said
+            yield (
+                Denominator("phantom of a tile", edges, numbers=np.array([c, t])),
+                f"the denominator has {c:.4g} times e^(the maximum of tile {t}) too much" + said,
+            )
         for name in known(scores[:1, :1, :1], edges):
             if not name.startswith("tile "):
                 for slope in (1.0, -1.0):
-                    yield Denominator("steps", edges, ((name, slope),)), f"sums of tiles are multiplied by e^({slope_in_words(slope)}{name})" + said
+                    yield (
+                        Denominator("steps", edges, ((name, slope),)),
+                        f"sums of tiles are multiplied by e^({slope_in_words(slope)}{name})" + said,
+                    )
         by = np.add.reduceat(plain, edges, axis=-1).reshape(-1, len(edges))[flat]
         weights, *_ = np.linalg.lstsq(by / of_used[:, None], np.ones(len(flat)), rcond=None)
         close = np.where(abs(weights - np.round(weights)) < 0.02, np.round(weights), weights)
-        yield Denominator("tiles", edges, numbers=close), "the denominator has the sums of tiles times " + ", ".join(f"{x:.3g}" for x in close[:8]) + said
+        yield (
+            Denominator("tiles", edges, numbers=close),
+            "the denominator has the sums of tiles times " + ", ".join(f"{x:.3g}" for x in close[:8]) + said,
+        )
     if len(flat) > 1.5 * keys:
         weights, *_ = np.linalg.lstsq(plain.reshape(-1, keys)[flat] / of_used[:, None], np.ones(len(flat)), rcond=None)
         close = np.where(abs(weights - np.round(weights)) < 0.05, np.round(weights), weights)

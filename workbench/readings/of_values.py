@@ -34,7 +34,8 @@ def added(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         model = model.but(lost=lost)
     if (beyond & ~lost[..., None]).any():
         wrong = beyond & ~lost[..., None]
-        text = f"out is not 0 where V is 0, in rows {spans(np.nonzero(wrong)[2])}: from {odd[wrong].min():.4g} to {odd[wrong].max():.4g}"
+        rows, low, high = spans(np.nonzero(wrong)[2]), odd[wrong].min(), odd[wrong].max()
+        text = f"out is not 0 where V is 0, in rows {rows}: from {low:.4g} to {high:.4g}"
         found.append(Finding("added", "out", text, int(wrong.sum()), beyond.size, {"added": odd}))
         model = model.but(added=np.where(wrong, odd, 0.0))
     return model, found
@@ -69,7 +70,9 @@ def heads(target: Target, model: Model, name: str = "v") -> tuple[Model, list[Fi
         answer = target(v=v)
         with np.errstate(all="ignore"):
             level = model.result(answer.out) / of_ones - 1
-        digits.append((np.nanmedian(level, (2, 3)), np.nanmax(abs(level - np.nanmedian(level, (2, 3), keepdims=True)), (2, 3))))
+        digits.append(
+            (np.nanmedian(level, (2, 3)), np.nanmax(abs(level - np.nanmedian(level, (2, 3), keepdims=True)), (2, 3)))
+        )
     got = sum(np.round(level) * BASE**power for power, (level, _) in enumerate(digits))
     told = all(np.all(abs(level - np.round(level)) < 0.2) and np.all(spread < 0.3) for level, spread in digits)
     if not told or not np.all((got >= 0) & (got < count)):
@@ -91,9 +94,37 @@ def heads_in_words(got: np.ndarray, right: np.ndarray, kv_heads: int) -> str:
 
     b, h = np.nonzero(got != right)
     return "; ".join(
-        f"head {j}" + (f" of batch {i}" if got.shape[0] > 1 else "") + f" reads {said(int(got[i, j]))}, not {said(int(right[i, j]))}"
+        f"head {j}"
+        + (f" of batch {i}" if got.shape[0] > 1 else "")
+        + f" reads {said(int(got[i, j]))}, not {said(int(right[i, j]))}"
         for i, j in list(zip(b, h, strict=True))[:6]
     )
+
+
+def columns(target: Target, model: Model) -> tuple[Model, list[Finding]]:
+    """Which dim of a row's result stands at each dim of out, where rows differ in it: of values that are alike in all
+    keys, by their dim.
+    """
+    rows, dims = target.trace.inputs["q"].shape[2], target.trace.inputs["v"].shape[3]
+    of_ones = target(v=np.ones(1)).out - model.added
+    with np.errstate(all="ignore"):
+        whole = np.nanmedian(of_ones, -1, keepdims=True)
+        digits = [target(v=1.0 + np.arange(dims) // BASE**p % BASE).out - model.added for p in range(2)]
+        levels = [x / whole - 1 for x in digits]
+        sure = np.all([abs(x - np.round(x)) < 0.2 for x in levels], axis=0)
+        gone = abs(digits[0]) < 0.2 * abs(whole)
+        found = np.where(gone, -1, np.where(sure, sum(np.round(x) * BASE**p for p, x in enumerate(levels)), -2))
+    flat = found.reshape(-1, rows, dims)
+    index = np.where(np.mean(flat == flat[0], axis=0) > 0.9, flat[0], -2).astype(int)
+    index = np.where(index < dims, index, -2)
+    moved = (index > -2) & (index != np.arange(dims))
+    if (index > -2).mean() < 0.9 or not moved.any() or np.all(index == index[0]):
+        return model, []
+    index = np.where(index > -2, index, np.arange(dims))
+    row, dim = np.nonzero(moved)
+    some = ", ".join(f"dim {index[i, c]} at dim {c} of row {i}" for i, c in list(zip(row, dim, strict=True))[:3])
+    text = f"dims of out stand at others, in rows {spans(row)}: {some}, ..."
+    return model.but(columns=index), [Finding("columns", "out", text, int(moved.sum()), index.size, {"columns": index})]
 
 
 def choosing(target: Target, model: Model, aim: np.ndarray, *, anchored: bool) -> dict[str, np.ndarray]:
@@ -208,7 +239,10 @@ def place(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         if np.mean(np.all([x >= 0 for x in read], axis=0)) > 0.5:
             break
     heads_ = np.arange(of_v[0] * of_v[1]).reshape(*of_v[:2], 1, 1) % TOLD
-    head = np.round(_largest(target(v=heads_).out - model.added) / np.maximum(_largest(target(v=np.ones(1)).out - model.added), 1e-9))
+    head = np.round(
+        _largest(target(v=heads_).out - model.added)
+        / np.maximum(_largest(target(v=np.ones(1)).out - model.added), 1e-9)
+    )
     book: dict[tuple[int, ...], list[int]] = {}
     for index, code in enumerate(zip(*(x.reshape(-1).tolist() for x in chosen), strict=True)):
         book.setdefault(code, []).append(index)
@@ -216,7 +250,7 @@ def place(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     of_index = np.repeat(model.heads["v"].reshape(-1) % TOLD, shape[2])
 
     def standing(i: int, code: tuple[int, ...]) -> int:
-        if max(code) < 0:
+        if max(code) == min(code) == -1:
             return -1
         may = book.get(code, [])
         if i in may or len(may) == 1:
@@ -236,9 +270,7 @@ def place(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     return model.but(place=found.reshape(shape)), [made]
 
 
-def _rows(
-    target: Target, model: Model, keys: int, anchored: bool
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _rows(target: Target, model: Model, keys: int, anchored: bool) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Keys that every row chooses at random in six runs, [b, h, q], and those that stand in out; -1 where nothing was
     stored, -2 where it is no key.
     """
@@ -275,7 +307,9 @@ def _places(found: np.ndarray, shape: tuple[int, ...]) -> str:
         return " ".join(f"{name} {int(x[a][i])}" for a, name in enumerate(axes) if shape[a] > 1)
 
     some = [i for i in range(len(at)) if found[at[i]] >= 0][:3]
-    return f"{len(at) / len(found):.0%} of them, such as " + ", ".join(f"{said(there, i)} at {said(here, i)}" for i in some)
+    return f"{len(at) / len(found):.0%} of them, such as " + ", ".join(
+        f"{said(there, i)} at {said(here, i)}" for i in some
+    )
 
 
 def _column(source: np.ndarray, dims: int) -> np.ndarray:

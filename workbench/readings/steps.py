@@ -1,6 +1,7 @@
 """Steps of ln(P / expected) along the keys: the edges of tiles or splits, and the known number that each step is."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -46,10 +47,16 @@ def steps(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -
     if best is None or best[0] > LEFT:
         return model, []
     step = Step(best[1].edges, tuple((name, rounded(slope)) for name, slope in best[1].terms))
+    known_rows = np.isfinite(read).all(-1)
+    step = min(
+        (step, replace(step, in_sum=False)),
+        key=lambda one: np.median(abs(read - model.but(step=one).of_run(target.natural)).sum(-1)[known_rows]),
+    )
     said = " and ".join(f"{slope_in_words(slope)}{name}" for name, slope in step.terms)
     first = ", ".join(map(str, step.edges[:6])) + (", ..." if len(step.edges) > 6 else "")
     text = f"weights have a factor of e^({said}) in each tile of keys; tiles begin at keys {first}"
-    data = {"edges": step.edges, "terms": step.terms, "left": best[0]}
+    text += "" if step.in_sum else "; what they are divided by has not"
+    data = {"edges": step.edges, "terms": step.terms, "in_sum": step.in_sum, "left": best[0]}
     return model.but(step=step), [Finding("steps", "correction", text, int(wrong.sum()), wrong.size, data)]
 
 

@@ -15,10 +15,10 @@ from workbench.case.case import Case
 from workbench.case.fields import GIVEN
 from workbench.case.memory import POISONS, padded, poison_of
 from workbench.case.stages import INPUTS
+from workbench.expectation.compare import compared
+from workbench.expectation.elements import Compared, State
+from workbench.expectation.expectation import Expectation
 from workbench.floats import DTYPES, to_float64
-from workbench.judge.compare import compared
-from workbench.judge.elements import Compared, State
-from workbench.judge.expectation import Expectation
 from workbench.reference.problem import Problem
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
@@ -74,6 +74,11 @@ class Answer:
         return self._expectation.computed["lse"]
 
     @property
+    def allowed_lse(self) -> np.ndarray:
+        """As `allowed`, of lse."""
+        return self._compared["lse"].budget
+
+    @property
     def wrong_lse(self) -> np.ndarray:
         """Which elements of lse are beyond their budgets."""
         return _beyond(self._compared["lse"])
@@ -112,7 +117,9 @@ class Target:
         if trace.rerun is None:
             raise Refusal(f"{trace.target} cannot be measured: its trace is at rest, and nothing can be run again")
         if trace.case.codes is not None or trace.case.shared_kv or "out" not in trace.stages:
-            raise Refusal(f"{trace.target} cannot be measured: it takes q, k and v as codes, v as a part of k, or gives no out")
+            raise Refusal(
+                f"{trace.target} cannot be measured: it takes q, k and v as codes, v as a part of k, or gives no out"
+            )
         self.trace = trace
         self.calls = 0
         # what stands behind the end of sequences is finite, so that it can be read
@@ -142,7 +149,7 @@ class Target:
         return to_float64(np.ascontiguousarray(whole).astype(DTYPES[self.case.dtype]))
 
     def __call__(self, **chosen: np.ndarray) -> Answer:
-        """The answer to q, k or v (broadcast to their shapes, rounded to the case's dtype) in place of the natural ones.
+        """The answer to q, k or v (broadcast to their shapes, rounded to the case's dtype) in place of the user's.
 
         Raises Refusal where the function refuses its own case.
         """
@@ -186,7 +193,9 @@ class Weights:
     placed: tuple[np.ndarray, ...]  #: V of each of these, [k, d]
     unit: float
     dims: tuple[int, ...]  #: of V that were used
-    base: Answer | None  #: of V that is 0, where there are rows behind the end of sequences, which are not ours to choose
+    base: (
+        Answer | None
+    )  #: of V that is 0, where there are rows behind the end of sequences, which are not ours to choose
 
     def joined(self, outs: Sequence[np.ndarray]) -> np.ndarray:
         """[b, h, q, k] of what each answer has at the dims of its keys."""

@@ -8,11 +8,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from workbench.case.stages import ALGORITHMS
+from workbench.expectation.judgeable import definition
 from workbench.judge.against.alike import ORDER
 from workbench.judge.against.pair import Against
 from workbench.judge.against.stage import StageAgainst
 from workbench.judge.diff import Diff
-from workbench.judge.judgeable import definition
 from workbench.records import number as plain
 from workbench.report import ranks, tables
 from workbench.report.command import against_command, case_options

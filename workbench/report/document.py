@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.expectation.elements import BINS, Comparison, State
 from workbench.judge.cancellation import GOOD_BITS, ill_conditioned
 from workbench.judge.codes.loss import Loss
 from workbench.judge.diff import Diff
-from workbench.judge.elements import BINS, Comparison, State
 from workbench.judge.explain.explain import Explained
 from workbench.judge.stage import StageDiff
 from workbench.line import Line, near

@@ -5,9 +5,9 @@ rules make of out, and which sums are ill-conditioned.
 import numpy as np
 
 from workbench.case.stages import INPUTS
+from workbench.expectation.elements import State
 from workbench.judge.cancellation import GOOD_BITS, ill_conditioned
 from workbench.judge.diff import Diff
-from workbench.judge.elements import State
 from workbench.judge.usual_rules import Rule
 
 

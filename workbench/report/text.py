@@ -10,8 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from workbench.expectation.elements import Element
 from workbench.judge.diff import Diff
-from workbench.judge.elements import Element
 from workbench.judge.explain.explain import Explained
 from workbench.judge.headline import headline
 from workbench.judge.stage import StageDiff

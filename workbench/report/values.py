@@ -10,10 +10,10 @@ from rich.text import Text
 
 from workbench.case.ranks import spoken
 from workbench.case.stages import AXIS_NAMES, AXIS_PLURALS, INPUTS, OF_QUANTISER
+from workbench.expectation.elements import State
+from workbench.expectation.judgeable import definition as meaning
+from workbench.expectation.judgeable import table
 from workbench.judge.diff import Diff
-from workbench.judge.elements import State
-from workbench.judge.judgeable import definition as meaning
-from workbench.judge.judgeable import table
 from workbench.judge.selection import Selection
 from workbench.judge.stage import Profile, StageDiff
 from workbench.records import number

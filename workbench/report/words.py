@@ -4,8 +4,8 @@ import math
 from dataclasses import fields
 
 from workbench.case.stages import before_attention, quantised_inputs
+from workbench.expectation.elements import BINS, Comparison, State
 from workbench.judge.diff import Diff
-from workbench.judge.elements import BINS, Comparison, State
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explanation import ENDS, Explanation
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from workbench.expectation.elements import State
 from workbench.judge.against.stage import Side, parting, stage_against
-from workbench.judge.elements import State
 
 FLOAT32 = np.dtype(np.float32)
 INF, NAN = np.inf, np.nan

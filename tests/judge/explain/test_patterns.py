@@ -9,7 +9,7 @@ import pytest
 from tests.numpy_kernels import Style, kernel
 from tests.odd_kernels import CASE, SPLITS, judged, right, scaled, scaled_where
 from workbench import diff, run
-from workbench.judge.elements import State, whole
+from workbench.expectation.elements import State, whole
 from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.patterns import patterns
 from workbench.judge.stage import StageDiff

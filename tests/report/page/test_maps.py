@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.report.page.judged import CASE, wrong
 from tests.report.pictures.figures import stage as a_stage
-from workbench.judge.elements import State
+from workbench.expectation.elements import State
 from workbench.judge.stage import StageDiff
 from workbench.report.page.maps import IN_FULL, OF_CELL_IN_SHORT, TILE, VERDICTS, Detail, map_of, palette
 from workbench.report.pictures.shades import OVER, UNWRITTEN, colours, shade

@@ -3,7 +3,7 @@
 import numpy as np
 
 from workbench.case.case import Case
-from workbench.judge.elements import Elements, State, whole
+from workbench.expectation.elements import Elements, State, whole
 from workbench.judge.stage import StageDiff
 
 RUN = "mine.py:attention: float16 b=1 h=4 q=8 k=8 d=64, causal bottom-right, normal, seed 0"

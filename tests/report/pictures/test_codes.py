@@ -7,8 +7,8 @@ import pytest
 
 from workbench.case.case import Case
 from workbench.cuda.flash import contract as contract_of
+from workbench.expectation.elements import Elements, State, whole
 from workbench.judge.diff import Diff
-from workbench.judge.elements import Elements, State, whole
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
 from workbench.report.pictures import heatmap as maps

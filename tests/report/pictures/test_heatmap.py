@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.report.pictures.figures import CASE, ORDER, element, legend, pixels, rgb, stage, texts
 from workbench.case.case import Case
-from workbench.judge.elements import State
+from workbench.expectation.elements import State
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
 from workbench.report.pictures import heatmap as maps

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.report.pictures.figures import CASE, comparison, pixels, stage, texts
-from workbench.judge.elements import State
+from workbench.expectation.elements import State
 from workbench.judge.stage import StageDiff
 from workbench.report import numbers
 from workbench.report.pictures import histogram as bars

@@ -135,7 +135,7 @@ def test_matplotlib_is_imported_with_the_first_picture_and_pyplot_never():
     program = (
         "import sys, numpy as np\n"
         "from workbench.case.case import Case\n"
-        "from workbench.judge.elements import Elements, whole\n"
+        "from workbench.expectation.elements import Elements, whole\n"
         "from workbench.judge.stage import StageDiff\n"
         "from workbench.report.pictures.overview import errors, heatmap, histogram, overview\n"
         "assert 'matplotlib' not in sys.modules\n"

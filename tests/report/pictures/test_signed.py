@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from workbench.expectation.elements import Elements, State, whole
 from workbench.floats import round_to, ulp
-from workbench.judge.elements import Elements, State, whole
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
 from workbench.report.pictures import style as look

@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from workbench.expectation.judgeable import table
 from workbench.explore.laws.law import Laws
-from workbench.judge.judgeable import table
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
 

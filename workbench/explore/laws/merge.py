@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from workbench.expectation.units import natural, unit
 from workbench.explore.laws.beside import of_heads
 from workbench.explore.laws.bits import SMALLEST
 from workbench.explore.laws.compare import budgets, first, results, within
@@ -11,7 +12,6 @@ from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.run import Bounded, Rows, Run, elements
 from workbench.explore.laws.subject import Subject
 from workbench.floats import largest, to_float64
-from workbench.judge.units import natural, unit
 
 PARTIALS = ("partial_O", "partial_max", "partial_sum")
 #: where lse is made from: the largest score and the sum over all keys

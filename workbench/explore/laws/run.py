@@ -11,10 +11,10 @@ from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.masks import visible
 from workbench.case.stages import ALGORITHMS, PROBE_SETS
+from workbench.expectation.elements import Elements, State
 from workbench.floats import largest, to_float64
 from workbench.judge.blocks import placed
 from workbench.judge.diff import comparisons
-from workbench.judge.elements import Elements, State
 from workbench.trace.narrow import narrowed
 from workbench.trace.slots import Slots, of_case
 from workbench.trace.trace import Trace

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from workbench.case.stages import before_attention
+from workbench.expectation.elements import State
 from workbench.judge.diff import Diff
-from workbench.judge.elements import State
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.explain import Explained

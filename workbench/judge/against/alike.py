@@ -7,8 +7,8 @@ import numpy as np
 
 from workbench.case.fields import PROBLEM, of_role
 from workbench.case.stages import ALGORITHMS, INPUTS, STAGES
+from workbench.expectation.judgeable import BY_TILE, split_keys_known, splits, tiling_of, unjudgeable
 from workbench.floats import to_float64, ulp
-from workbench.judge.judgeable import BY_TILE, split_keys_known, splits, tiling_of, unjudgeable
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
 

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from workbench.case.stages import ALGORITHMS, INPUTS
+from workbench.expectation.elements import Comparison
+from workbench.expectation.judgeable import table
 from workbench.floats import to_float64
 from workbench.judge.against.alike import ORDER, check_same_problem, shared
 from workbench.judge.against.stage import StageAgainst, side, stage_against
 from workbench.judge.blocks import placed
 from workbench.judge.codes.decoding import attention_of
 from workbench.judge.diff import Diff, comparisons
-from workbench.judge.elements import Comparison
-from workbench.judge.judgeable import table
 from workbench.reference.graph import nearest_dumped
 from workbench.shown import shown_by
 from workbench.trace.trace import Trace

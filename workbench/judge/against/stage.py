@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.expectation.elements import UNJUDGED, WRONG, Comparison, Elements, State
+from workbench.expectation.units import natural, unit
 from workbench.floats import ulp_error, unit_roundoff
-from workbench.judge.elements import UNJUDGED, WRONG, Comparison, Elements, State
-from workbench.judge.units import natural, unit
 from workbench.trace.trace import Trace
 
 

@@ -13,10 +13,10 @@ from workbench.case.case import Case
 from workbench.case.fields import QUANTISED
 from workbench.case.formats import FORMATS
 from workbench.case.stages import ALGORITHMS, INPUTS, before_attention
+from workbench.expectation.elements import Comparison, Elements, compare, summary
+from workbench.expectation.judgeable import readable, table, tiling_of
 from workbench.floats import DTYPES, round_to, to_float64
 from workbench.judge import blocks as parts
-from workbench.judge.elements import Comparison, Elements, compare, summary
-from workbench.judge.judgeable import readable, table, tiling_of
 from workbench.reference.bound import Budget
 from workbench.reference.graph import direct, nearest_dumped
 from workbench.reference.losses import losses_of

@@ -11,8 +11,8 @@ from workbench.case.case import Case
 from workbench.case.contract import of_foreign
 from workbench.case.presets import fields_of
 from workbench.case.stages import INPUTS
+from workbench.expectation.expectation import Expectation
 from workbench.floats import DTYPES, round_to, ulp
-from workbench.judge.expectation import Expectation
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.scene import Arrays, predicted
 from workbench.reference.problem import Problem

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from workbench.case.ranks import all_spoken
 from workbench.case.stages import before_attention
 from workbench.judge.explain.by_formula import by_formula
+from workbench.judge.explain.by_measure import by_measure
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import UNEXPLAINED, Fit
@@ -47,6 +48,8 @@ MEASURING_S = 0.5
 IN_TURN = 4
 #: of these, those of a report, which has little time: without splits
 QUICKLY = 4
+#: stages of a function that gives no others, which is measured
+ENDS = ("out", "lse")
 OF_TILES = ("mask", "softmax", "merge", "factor")
 
 
@@ -140,6 +143,10 @@ def explain(
     causes.sort(key=lambda cause: order.index(cause.stage))
     explained = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in origins if stage.name not in explained]
+    if run is not nowhere and left_over and {stage.name for stage in origins} <= {*ENDS}:
+        causes += by_measure(trace, [stage.name for stage in left_over])
+        explained |= {name for cause in causes for name in cause.fit.stages}
+        left_over = [stage for stage in left_over if stage.name not in explained]
     known = [stage for stage in left_over if stage.decisive is not None and not alone and scenes]
     said = {stage.name: formulas(trace, stage) for stage in known}
     if run is not nowhere:

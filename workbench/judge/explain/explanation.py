@@ -8,13 +8,13 @@ import numpy as np
 
 from workbench.case.masks import visible
 from workbench.case.ranks import spoken
+from workbench.expectation.elements import WRONG, State
+from workbench.expectation.judgeable import definition, table
 from workbench.floats import to_float64
-from workbench.judge.elements import WRONG, State
 from workbench.judge.explain.budget_shares import terms
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.patterns import where
 from workbench.judge.explain.suspects import Suspects, suspects
-from workbench.judge.judgeable import definition, table
 from workbench.judge.stage import StageDiff
 from workbench.line import MASK, Line
 from workbench.reference.graph import unseen_upstream

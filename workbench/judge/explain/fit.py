@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.expectation.elements import Compared, State
+from workbench.expectation.units import unit
 from workbench.floats import largest
-from workbench.judge.elements import Compared, State
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.scene import Scene, mismatched
-from workbench.judge.units import unit
 
 #: of what was wrong this share may be left unexplained, beside what storing rounds: what changes nothing leaves all
 UNEXPLAINED = 0.2

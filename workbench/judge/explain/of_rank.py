@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from workbench.case.box import Box
-from workbench.judge.elements import Comparison, Elements, whole
+from workbench.expectation.elements import Comparison, Elements, whole
 from workbench.judge.stage import StageDiff
 from workbench.trace.narrow import narrowed
 from workbench.trace.trace import Trace

@@ -11,16 +11,16 @@ import numpy as np
 from workbench.case.box import Box, Present
 from workbench.case.case import Case
 from workbench.case.stages import OF_QUANTISER
+from workbench.expectation.compare import compared
+from workbench.expectation.elements import Compared, State
+from workbench.expectation.expectation import Expectation
+from workbench.expectation.judgeable import readable, unjudgeable
+from workbench.expectation.units import unit
 from workbench.floats import ulp
 from workbench.judge.codes.decoding import attention_of, decoding
-from workbench.judge.compare import compared
-from workbench.judge.elements import Compared, State
-from workbench.judge.expectation import Expectation
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited, unfused
 from workbench.judge.explain.library import FAMILIES
 from workbench.judge.explain.surroundings import drawn, surroundings
-from workbench.judge.judgeable import readable, unjudgeable
-from workbench.judge.units import unit
 from workbench.reference.graph import upstream
 from workbench.reference.manner import FLOAT32_RANGE
 from workbench.reference.problem import Codes, Problem

@@ -7,8 +7,8 @@ far as that one shows it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workbench.judge.elements import State
-from workbench.judge.judgeable import table
+from workbench.expectation.elements import State
+from workbench.expectation.judgeable import table
 from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
 from workbench.reference.graph import unseen_upstream
 from workbench.trace.trace import Trace

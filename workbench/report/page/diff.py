@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.expectation.elements import Element
 from workbench.judge.diff import Diff
-from workbench.judge.elements import Element
 from workbench.judge.explain.explain import Explained
 from workbench.judge.headline import headline
 from workbench.judge.stage import StageDiff

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.case.stages import INPUTS, MASKS
-from workbench.judge.judgeable import table
+from workbench.expectation.judgeable import table
 from workbench.reference.graph import direct
 from workbench.trace.trace import Trace
 

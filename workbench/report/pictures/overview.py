@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.case.case import Case
+from workbench.expectation.elements import Comparison
 from workbench.files import write_atomically
 from workbench.judge.diff import Diff
-from workbench.judge.elements import Comparison
 from workbench.judge.headline import headline as headline_of
 from workbench.judge.stage import StageDiff
 from workbench.report.numbers import ratio

@@ -4,7 +4,7 @@ map is a block maximum.
 
 import numpy as np
 
-from workbench.judge.elements import State
+from workbench.expectation.elements import State
 
 CELLS = 512  #: most cells drawn in a direction; the map is 522 pixels wide at 110 dpi, so that each cell keeps a pixel
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.judge.elements import Comparison, State
+from workbench.expectation.elements import Comparison, State
 from workbench.judge.stage import StageDiff
 from workbench.report.numbers import number
 from workbench.report.pictures.style import (

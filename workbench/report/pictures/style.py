@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.expectation.elements import Comparison, State
 from workbench.floats import to_float64
-from workbench.judge.elements import Comparison, State
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
 from workbench.report.numbers import ratio, value

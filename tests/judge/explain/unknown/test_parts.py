@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.stored import stored
 from workbench import Case, diff
-from workbench.judge.elements import Elements, State, whole
+from workbench.expectation.elements import Elements, State, whole
 from workbench.judge.explain.patterns import where
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from workbench.case.stages import AXIS_PLURALS
+from workbench.expectation.judgeable import tiling_of
 from workbench.judge.explain.unknown.difference import Difference
 from workbench.judge.explain.unknown.parts import LISTED, in_words, listed, of_axis, residues, runs_of
 from workbench.judge.explain.unknown.splits import Feature, Labels, Values, Words
 from workbench.judge.explain.unknown.tensors import Tensors
-from workbench.judge.judgeable import tiling_of
 
 #: periods of what a warp, a fragment and a vector load hold
 PERIODS = (2, 4, 8, 16, 32, 64)

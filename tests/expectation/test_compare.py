@@ -7,7 +7,7 @@ import pytest
 
 from tests.stored import stored
 from workbench import Case, Trace, diff
-from workbench.judge.elements import State
+from workbench.expectation.elements import State
 from workbench.report.words import findings
 
 CASE = Case(seqlen=48, head_dim=8, block_q=16, block_k=16)

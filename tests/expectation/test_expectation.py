@@ -11,8 +11,8 @@ from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.case.assumptions import alternatives, usual
 from workbench.case.contract import of_foreign
-from workbench.judge.expectation import Expectation
-from workbench.judge.judgeable import readable
+from workbench.expectation.expectation import Expectation
+from workbench.expectation.judgeable import readable
 from workbench.trace.trace import blank
 
 CASE = Case(seqlen_q=9, seqlen_k=40, heads=2, head_dim=16, dtype="bfloat16", splits=2, block_k=16, causal=True)

@@ -10,11 +10,11 @@ import numpy as np
 from workbench.arrays import in_float64
 from workbench.case.box import Box
 from workbench.case.contract import Contract
+from workbench.expectation.elements import Compared, Elements, State, Summary, compare, summary
+from workbench.expectation.expectation import Expectation, in_bool
+from workbench.expectation.judgeable import free_maxima, table, tiling_of
+from workbench.expectation.units import in_stored_units, unit
 from workbench.floats import array_namespace
-from workbench.judge.elements import Compared, Elements, State, Summary, compare, summary
-from workbench.judge.expectation import Expectation, in_bool
-from workbench.judge.judgeable import free_maxima, table, tiling_of
-from workbench.judge.units import in_stored_units, unit
 from workbench.reference.bound import Budget
 from workbench.trace.trace import Trace, unwritten
 

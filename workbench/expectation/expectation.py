@@ -15,9 +15,9 @@ from workbench.case.box import WHOLE, Box
 from workbench.case.contract import Contract
 from workbench.case.masks import Added
 from workbench.case.stages import ALGORITHMS, INPUTS
+from workbench.expectation.judgeable import by_tile, free_maxima, hides_maxima, sizes_of, table, tiling_of
+from workbench.expectation.units import natural
 from workbench.floats import array_namespace
-from workbench.judge.judgeable import by_tile, free_maxima, hides_maxima, sizes_of, table, tiling_of
-from workbench.judge.units import natural
 from workbench.reference.bound import Budget
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Problem

@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from workbench.expectation.elements import Comparison, Elements, State, compare, element, whole
 from workbench.floats import to_float64
-from workbench.judge.elements import Comparison, Elements, State, compare, element, whole
 from workbench.judge.stage import StageDiff
 from workbench.reference.bound import Budget
 from workbench.refusal import Refusal

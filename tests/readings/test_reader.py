@@ -1,0 +1,104 @@
+"""Faults read off `out` alone: what is found is what is wrong, and predicts runs that no reading saw."""
+
+import numpy as np
+import pytest
+
+from tests.readings.kernels import kernel
+from workbench import Case, run
+from workbench.readings.reader import Measured, measured
+
+CASE = Case(heads=2, kv_heads=2, seqlen=48, head_dim=16)
+GROUPED = Case(heads=4, kv_heads=2, seqlen_q=32, seqlen_k=48, head_dim=16)
+
+
+def read(bug: str, case: Case = CASE, *, lse: bool = False) -> Measured:
+    found = measured(run(kernel(bug, lse=lse), case))
+    assert found.calls <= 200
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_of_a_right_kernel_nothing_is_found(dtype: str, causal: bool) -> None:
+    found = read("", GROUPED.but(dtype=dtype, causal=causal))
+    assert not found.findings and not found.proofs and found.calls <= 4
+    assert np.all(abs(found.weights - found.expected_weights) <= 0.01) and found.weights.size > 0
+
+
+#: fault -> the reading that finds it, and what its words hold
+FAULTS = {
+    "heads of k": ("heads", "head 1 reads kv head 1, not kv head 0"),
+    "k transposed": ("elements", "rows and dims are swapped within blocks of 8 x 8"),
+    "v swizzled": ("elements", "V is read wrong"),
+    "last dims": ("elements", "dims 8-15 are read as 0"),
+    "scale 1 % off": ("response", "scores are 1.01 times what they should be"),
+    "capped": ("response", "capped as 5 * tanh(1 x / 5)"),
+    "last key": ("start", "keys 47 in rows 0-31 weigh nothing"),
+    "no correction": ("steps", "minus running maximum"),
+    "sum not rescaled": ("denominator", "sums of tiles"),
+    "phantom": ("denominator", "1 more than the sum of e^s"),
+    "undivided": ("denominator", "weights are not divided by their sum"),
+    "rows moved": ("place", "out holds rows of others"),
+    "added": ("added", "out is not 0 where V is 0"),
+}
+
+
+@pytest.mark.parametrize("bug", FAULTS)
+def test_a_fault_is_read_off_out_alone(bug: str) -> None:
+    reading, words = FAULTS[bug]
+    found = read(bug, GROUPED)
+    (finding,) = found.findings
+    assert finding.reading == reading and words in finding.text and finding.wrong > 0
+    assert found.proved and all(one.left <= 0.01 * one.error for one in found.proofs) and len(found.proofs) == 2
+
+
+def test_a_mask_that_is_off_by_one_is_read_exactly() -> None:
+    found = read("strict", CASE.but(causal=True))
+    (finding,) = found.findings
+    assert "keys +0 from the diagonal, in rows 0-47 weigh nothing" in finding.text and found.proved
+    hidden = np.isneginf(finding.data["table"])
+    assert np.array_equal(hidden[0, 0], ~np.tri(48, k=-1, dtype=bool))
+
+
+def test_maps_are_data() -> None:
+    found = read("k transposed")
+    (finding,) = found.findings
+    index = np.arange(48 * 16).reshape(6, 8, 2, 8).transpose(0, 3, 2, 1).reshape(48, 16)
+    assert np.array_equal(finding.data["k"], index)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("bug", ["k transposed", "no correction", "last key"])
+def test_in_16_bits_too(bug: str, dtype: str) -> None:
+    found = read(bug, GROUPED.but(dtype=dtype, seqlen_q=64, seqlen_k=64))
+    assert [one.reading for one in found.findings] == [FAULTS[bug][0]] and found.proved
+
+
+@pytest.mark.parametrize(
+    ("bug", "readings"),
+    [
+        ("v swizzled, scale 1 % off", ["elements", "response"]),
+        ("v swizzled, rows moved", ["place", "elements"]),
+        ("scale 1 % off, no correction", ["response", "steps"]),
+    ],
+)
+def test_two_faults_are_both_named(bug: str, readings: list[str]) -> None:
+    """Each reading is corrected by those before it: a map of V does not show again in weights, nor one of K in steps."""
+    found = read(bug)
+    assert sorted(one.reading for one in found.findings) == sorted(readings) and found.proved
+
+
+def test_lse_has_findings_of_its_own() -> None:
+    found = read("base 2", lse=True)
+    (finding,) = found.findings
+    assert (finding.reading, finding.text) == ("lse", "lse is in base 2") and all(one.lse_held for one in found.proofs)
+
+
+def test_what_holds_no_pattern_is_not_told() -> None:
+    """Junk that is another for each input is read as this or that; unseen runs refute it."""
+
+    def junk(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        seed = int(abs(q).sum() * 1000) % 2**31
+        return np.random.default_rng(seed).standard_normal(q.shape).astype(q.dtype)
+
+    assert not measured(run(junk, CASE)).proved

@@ -1,0 +1,87 @@
+"""Causes that were measured: what a function computes, read off its outputs by chosen inputs, where that predicts runs
+that no reading saw.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from workbench.judge.explain.cause import Cause, Trial
+from workbench.judge.explain.fit import Fit
+from workbench.judge.explain.hypothesis import Hypothesis
+from workbench.readings.finding import Finding
+from workbench.readings.reader import Measured, measured
+from workbench.refusal import Refusal, Unavailable
+from workbench.trace.trace import Trace
+
+#: scores of a run that is measured, at most: it is called a hundred times
+LARGEST = 2**22
+
+
+def by_measure(trace: Trace, wrong: Sequence[str]) -> list[Cause]:
+    """A cause for each part of a function that is not as its case says, in the order in which they were read; none where
+    what was read does not predict runs on unseen inputs, or the function cannot be called with inputs of our choice.
+
+    `wrong`: the wrong stages, out or lse or both, that nothing else explains.
+    """
+    if trace.rerun is None or trace.box is not None or trace.ranks or trace.case.score_count > LARGEST:
+        return []
+    try:
+        found = measured(trace)
+    except (Refusal, Unavailable):  # of a kernel that takes no inputs, or takes codes
+        return []
+    of_out = [one for one in found.findings if one.stage != "lse"]
+    of_lse = [one for one in found.findings if one.stage == "lse"]
+    causes: list[Cause] = []
+    if "out" in wrong and of_out and all(one.held for one in found.proofs):
+        also = found.lse is None and "lse" in wrong and _as_out(found)
+        stages = ("out", "lse") if also else ("out",)
+        causes += [_cause(trace, found, one, stages) for one in of_out]
+    if "lse" in wrong and of_lse and all(one.lse_held for one in found.proofs):
+        causes += [_cause(trace, found, one, ("lse",)) for one in of_lse]
+    return causes
+
+
+def _as_out(found: Measured) -> bool:
+    """Whether lse is the logarithm of what out was divided by."""
+    answer = found.target.natural
+    made = found.model.lse(answer)
+    assert answer.lse is not None
+    finite = np.isfinite(answer.lse) & np.isfinite(made)
+    off, error = (np.sqrt(np.mean((x - answer.lse)[finite] ** 2)) for x in (made, answer.expected_lse))
+    return bool(off <= 0.1 * error)
+
+
+def _cause(trace: Trace, found: Measured, finding: Finding, stages: tuple[str, ...]) -> Cause:
+    answer = found.target.natural
+    if stages[0] == "lse":
+        assert found.lse is not None and answer.lse is not None
+        made, actual, allowed = found.lse(found.model, found.right, answer), answer.lse, answer.allowed_lse
+        wrong = answer.wrong_lse
+    else:
+        made, actual, allowed, wrong = found.model.predicted(answer), answer.out, answer.allowed, answer.wrong
+    with np.errstate(all="ignore"):
+        over = abs(actual - made) / allowed
+    alike = (actual == made) | (np.isnan(actual) & np.isnan(made))
+    over = np.where(alike, 0.0, np.where(np.isfinite(over), over, np.inf))
+    within = over <= 1
+    text = finding.text
+    hypothesis = Hypothesis(f"measured.{finding.reading.replace(' ', '-')}", text, ())
+    near = over[np.isfinite(over)]
+    fit = Fit(
+        hypothesis, stages, float(over[within].max(initial=0.0)), float(np.sqrt(np.mean(near**2))) if near.size else 0.0,
+        found.proofs[0].left / found.proofs[0].error if found.proofs[0].error else 0.0,
+        int((~within).sum()), over.size, int((wrong & within & np.isfinite(actual)).sum()), int(np.isnan(actual).sum()),
+    )  # fmt: skip
+    proof = found.proofs[0]
+    trial = Trial(
+        replace(trace.case, seed=trace.case.seed + proof.seed),
+        f"{', '.join(stages)} but for {proof.left:.2g}, root mean square",
+        f"off by {proof.error:.2g} from what should be, and as predicted",
+        True,
+        int(answer.out.size),
+        of=len(found.proofs),
+        nan_sets=2,
+    )
+    return Cause((hypothesis,), fit, trial=trial)

@@ -1,0 +1,100 @@
+"""What is read of lse, once it is known what out was divided by."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.readings.denominator import Denominator
+from workbench.readings.finding import Finding, spans
+from workbench.readings.model import Model
+from workbench.readings.of_softmax import denominators
+from workbench.readings.target import Answer, Target
+
+#: share of the error that a formula may leave
+LEFT = 0.02
+#: factors that mean something, in words
+BASES = {1 / np.log(2): "in base 2", np.log(2): "multiplied by ln 2 once too often", 1 / np.log(10): "in base 10"}
+
+
+@dataclass(frozen=True, eq=False)
+class Lse:
+    """What lse is, of scores and e^(s - maximum)."""
+
+    kind: str  #: linear, place or denominator
+    numbers: np.ndarray | None = None  #: factors of the right lse and of the row's maximum, and what is added
+    place: np.ndarray | None = None  #: [b, h, q]: flat index of the row whose lse stands there
+    denominator: Denominator | None = None
+
+    def __call__(self, model: Model, right: Model, answer: Answer) -> np.ndarray:
+        """[b, h, q] of a run."""
+        scores = right.scores(answer.memory)
+        with np.errstate(all="ignore"):
+            top = scores.max(-1)
+            plain = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
+            of_right = top + np.log(right.total(scores, plain, answer.sinks))
+            if self.kind == "linear":
+                assert self.numbers is not None
+                a, b, c = self.numbers
+                return np.where(np.isfinite(of_right), a * of_right + b * top + c, of_right if a else c)
+            if self.kind == "place":
+                assert self.place is not None
+                return of_right.reshape(-1)[self.place]
+            assert self.denominator is not None
+            return top + np.log(self.denominator(scores, plain, answer.sinks))
+
+
+def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Finding]]:
+    """What lse of the user's own run is, where it is neither right nor that of what out was divided by."""
+    answer = target.natural
+    actual, expected = answer.lse, answer.expected_lse
+    if actual is None or not answer.wrong_lse.any():
+        return None, []
+    wrong = answer.wrong_lse
+    scores = right.scores(answer.memory)
+    with np.errstate(all="ignore"):
+        top = scores.max(-1)
+        plain = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
+    known = np.isfinite(expected) & np.isfinite(actual)
+    whole = float(np.sum((actual - expected)[known] ** 2))
+    found: list[tuple[float, Lse, str]] = []
+
+    def tried(one: Lse, text: str) -> None:
+        off = (one(model, right, answer) - actual)[known]
+        found.append((float(np.nan_to_num(np.sum(off**2), nan=np.inf)), one, text))
+
+    for a, said in BASES.items():
+        tried(Lse("linear", np.array([a, 0.0, 0.0])), f"lse is {said}")
+    tried(Lse("linear", np.array([1.0, -1.0, 0.0])), "lse lacks the maximum of its row")
+    tried(Lse("linear", np.array([0.0, 1.0, 0.0])), "lse is the maximum of its row, without the log of the sum")
+    tried(Lse("linear", np.array([-1.0, 0.0, 0.0])), "lse has the other sign")
+    some = np.stack([np.ones(known.sum()), expected[known], top[known]], 1)
+    (c, a, b), *_ = np.linalg.lstsq(some, actual[known], rcond=None)
+    constant = float(np.median((actual - expected)[known])) if known.any() else 0.0
+    tried(
+        Lse("linear", np.array([1.0, 0.0, constant])),
+        f"lse is {abs(constant):.6g} too {'large' if constant > 0 else 'small'}",
+    )
+    tried(
+        Lse("linear", np.array([a, b, c])),
+        f"lse is {a:.6g} times the right one, {b:+.6g} times the row's maximum, {c:+.6g}",
+    )
+    same = float(np.median(actual[known])) if known.any() else 0.0
+    tried(Lse("linear", np.array([0.0, 0.0, same])), f"lse is {same:.6g} everywhere")
+    nearest = abs(actual.reshape(-1)[:, None] - expected.reshape(-1)[None]).argmin(1) if actual.size <= 4096 else None
+    if nearest is not None and known.all():
+        place = nearest.reshape(actual.shape)
+        text = (
+            f"lse of other rows stands in {spans(np.nonzero(place != np.arange(place.size).reshape(place.shape))[2])}"
+        )
+        if len(np.unique(nearest)) > 0.1 * nearest.size:
+            tried(Lse("place", place=place), text)
+    with np.errstate(all="ignore"):
+        used = np.exp(actual - top)
+    for one, text in denominators(target, scores, plain, used, known & np.isfinite(used), answer.sinks):
+        tried(Lse("denominator", denominator=one), "of lse " + text)
+    best = min(one[0] for one in found)
+    if not best <= LEFT * whole:
+        return None, []
+    # the first that is as near, but for roundings of float32
+    left, chosen, text = next(one for one in found if one[0] <= 4 * best + 1e-9 * whole)
+    return chosen, [Finding("lse", "lse", text, int(wrong.sum()), wrong.size, {"lse": chosen})]
