@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from workbench.case.case import Case
     from workbench.cuda.prepared import kernel
     from workbench.explore.laws.every import laws
+    from workbench.explore.read import measure
     from workbench.explore.shrink.shrink import shrink
     from workbench.explore.sweep.compare import compare
     from workbench.explore.sweep.plan import random_cases
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from workbench.judge.diff import Diff, diff
     from workbench.judge.stage import StageDiff
     from workbench.judge.table import table
+    from workbench.readings.reader import Measured
     from workbench.refusal import Refusal, Unavailable
     from workbench.trace.file import load, save
     from workbench.trace.inputs import case_of
@@ -55,6 +57,8 @@ _HOMES = {
     "table": "judge.table.table",
     "against": "judge.against.pair.against",
     "Against": "judge.against.pair.Against",
+    "measure": "explore.read.measure",
+    "Measured": "readings.reader.Measured",
     "laws": "explore.laws.every.laws",
     "shrink": "explore.shrink.shrink.shrink",
     "random_cases": "explore.sweep.plan.random_cases",
@@ -70,6 +74,7 @@ __all__ = [
     "Against",
     "Case",
     "Diff",
+    "Measured",
     "Refusal",
     "StageDiff",
     "Trace",
@@ -86,6 +91,7 @@ __all__ = [
     "load_log",
     "load_ranks",
     "load_sweep",
+    "measure",
     "narrowed",
     "random_cases",
     "run",

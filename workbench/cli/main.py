@@ -28,6 +28,7 @@ from workbench.cli.html import html_option
 from workbench.cli.inputs import inputs
 from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
+from workbench.cli.measure import measure
 from workbench.cli.options import json_option, one_target, run_options, values_option
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
@@ -100,7 +101,7 @@ def commands(context: click.Context) -> None:
 
 
 for command in (
-    *(bench, check, compare, contract, explain, faults, inputs, kernels, laws, show, shrink, sweep, watch),
+    *(bench, check, compare, contract, explain, faults, inputs, kernels, laws, measure, show, shrink, sweep, watch),
 ):
     commands.add_command(command)
 

@@ -42,9 +42,9 @@ def in_words(source: np.ndarray, dims: int) -> str:
             return f"rows {spans(np.flatnonzero(moved.all(1)))} are read as 0"
         return f"elements are read as 0 in rows {spans(row)}, dims {spans(dim)}"
     if (there < 0).any():
-        columns = (source < 0).all(0)
-        lines = (source < 0).all(1)
-        if np.array_equal(source < 0, columns[None] | lines[:, None]):
+        nothing: np.ndarray = source < 0
+        columns, lines = np.asarray(nothing.all(0)), np.asarray(nothing.all(1))
+        if np.array_equal(nothing, columns[None] | lines[:, None]):
             rest = source[~lines][:, ~columns] if (~lines).any() and (~columns).any() else source[:0]
             gone = [f"{name} {spans(np.flatnonzero(x))}" for name, x in (("dims", columns), ("rows", lines)) if x.any()]
             said = f"{' and '.join(gone)} are read as 0"
@@ -80,12 +80,12 @@ def in_words(source: np.ndarray, dims: int) -> str:
         def name(bit: int) -> str:
             return f"dim bit {bit}" if bit < low else f"row bit {bit - low}"
 
-        said = [
+        bits = [
             f"{name(bit)} goes to " + (" and ".join(name(x) for x in range(32) if column >> x & 1) or "nothing")
             for bit, column in enumerate(linear[0])
             if column != 1 << bit
         ]
-        return f"{share}: " + "; ".join(said)
+        return f"{share}: " + "; ".join(bits)
     some = ", ".join(
         f"(row {a}, dim {b}) is (row {x}, dim {y})"
         for a, b, x, y in list(zip(row, dim, from_row, from_dim, strict=True))[:: max(1, len(row) // 3)][:3]

@@ -379,19 +379,20 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
                 values, counts = np.unique(told[ok], axis=0, return_counts=True)
                 if counts.max() < ENOUGH * ok.sum():
                     continue
-                word = tuple(values[counts.argmax()].tolist())
-                source[place, c] = book.get(word, -1 if not any(word) else -2)
+                most = tuple(values[counts.argmax()].tolist())
+                source[place, c] = book.get(most, -1 if not any(most) else -2)
     index = np.arange(rows * dims).reshape(rows, dims)
     known = source > -2
     moved = known & (source != index)
     if known.mean() < ENOUGH / 2 or not moved.any():
         return model, []
-    whole = completed(np.where(known, source, -2), dims)
-    text = f"{name.upper()} is read wrong: " + in_words(np.where(whole > -2, whole, index), dims)
+    filled = completed(np.where(known, source, -2), dims)
+    filled = np.where(filled > -2, filled, index)
+    text = f"{name.upper()} is read wrong: " + in_words(filled, dims)
     if not known.all():
         text += f" (read of {known.mean():.0%} of its elements)"
-    made = Finding("elements", "scores", text, beyond, total, {name: whole, "known": known})
-    sources = {**model.sources, name: np.where(whole > -2, whole, index).reshape(rows, dims)}
+    made = Finding("elements", "scores", text, beyond, total, {name: filled, "known": known})
+    sources = {**model.sources, name: filled}
     return model.but(sources=sources), [made]
 
 

@@ -149,7 +149,7 @@ def choosing(target: Target, model: Model, aim: np.ndarray, *, anchored: bool) -
 def aims(model: Model, *, anchored: bool) -> list[np.ndarray]:
     """Keys [q] that queries choose, one set a run, until every key that some row sees was chosen; but for an anchor."""
     seen = np.isfinite(model.start).all((0, 1))
-    left, found = seen.any(0).copy(), []
+    left, found = seen.any(0).copy(), list[np.ndarray]()
     left[0] &= not anchored
     seen = seen & (np.arange(seen.shape[1]) >= anchored)
     while left.any() and len(found) < 16:

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -17,6 +18,7 @@ from workbench.readings.of_lse import Lse, lse
 from workbench.readings.steps import steps
 from workbench.readings.target import Answer, Target, Weights
 from workbench.refusal import Refusal, Unavailable
+from workbench.shown import shown_by
 from workbench.trace.trace import Trace
 
 #: seeds of unseen inputs, beside the case's own
@@ -66,7 +68,14 @@ class Measured:
     @property
     def proved(self) -> bool:
         """Whether what was found predicts all runs on unseen inputs."""
-        return bool(self.findings) and bool(self.proofs) and all(one.held for one in self.proofs)
+        return bool(self.findings) and bool(self.proofs) and all(one.held and one.lse_held for one in self.proofs)
+
+    def plot(self) -> Any:
+        """The map of ln(P / expected) of the head that is farthest off, a matplotlib Figure."""
+        return shown_by("pictures.measured.measured", self)
+
+    def __str__(self) -> str:
+        return "\n".join(shown_by("measured.lines", self))
 
 
 @np.errstate(all="ignore")

@@ -20,17 +20,20 @@ LARGEST = 2**22
 
 
 def by_measure(trace: Trace, wrong: Sequence[str]) -> list[Cause]:
-    """A cause for each part of a function that is not as its case says, in the order in which they were read; none where
-    what was read does not predict runs on unseen inputs, or the function cannot be called with inputs of our choice.
+    """A cause for each part of a function that is not as its case says, in the order in which they were read; none
+    where what was read predicts no runs on unseen inputs, or the function cannot be called with inputs of our choice.
 
     `wrong`: the wrong stages, out or lse or both, that nothing else explains.
     """
-    if trace.rerun is None or trace.box is not None or trace.ranks or trace.case.score_count > LARGEST:
+    if not wrong or trace.rerun is None or trace.box is not None or trace.ranks or trace.case.score_count > LARGEST:
         return []
     try:
         found = measured(trace)
     except (Refusal, Unavailable):  # of a kernel that takes no inputs, or takes codes
         return []
+    out = found.target.natural.out
+    if not np.isfinite(out).any() or np.ptp(out[np.isfinite(out)]) == 0:
+        return []  # of a function that stores one number alone there is no more to say
     of_out = [one for one in found.findings if one.stage != "lse"]
     of_lse = [one for one in found.findings if one.stage == "lse"]
     causes: list[Cause] = []
@@ -69,8 +72,9 @@ def _cause(trace: Trace, found: Measured, finding: Finding, stages: tuple[str, .
     text = finding.text
     hypothesis = Hypothesis(f"measured.{finding.reading.replace(' ', '-')}", text, ())
     near = over[np.isfinite(over)]
+    nearness = float(np.sqrt(np.mean(near**2))) if near.size else 0.0
     fit = Fit(
-        hypothesis, stages, float(over[within].max(initial=0.0)), float(np.sqrt(np.mean(near**2))) if near.size else 0.0,
+        hypothesis, stages, float(over[within].max(initial=0.0)), nearness,
         found.proofs[0].left / found.proofs[0].error if found.proofs[0].error else 0.0,
         int((~within).sum()), over.size, int((wrong & within & np.isfinite(actual)).sum()), int(np.isnan(actual).sum()),
     )  # fmt: skip

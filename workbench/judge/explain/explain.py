@@ -143,15 +143,14 @@ def explain(
     causes.sort(key=lambda cause: order.index(cause.stage))
     explained = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in origins if stage.name not in explained]
-    if run is not nowhere and left_over and {stage.name for stage in origins} <= {*ENDS}:
-        causes += by_measure(trace, [stage.name for stage in left_over])
-        explained |= {name for cause in causes for name in cause.fit.stages}
-        left_over = [stage for stage in left_over if stage.name not in explained]
     known = [stage for stage in left_over if stage.decisive is not None and not alone and scenes]
     said = {stage.name: formulas(trace, stage) for stage in known}
     if run is not nowhere:
         causes += [cause for stage in known if (cause := by_formula(trace, stage, said[stage.name])) is not None]
     by_any = {name for cause in causes for name in cause.fit.stages}
+    if run is not nowhere and {stage.name for stage in origins} <= {*ENDS}:
+        causes += by_measure(trace, [stage.name for stage in left_over if stage.name not in by_any])
+        by_any = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in left_over if stage.name not in by_any]
     return Explained(
         tuple(causes),

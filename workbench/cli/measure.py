@@ -1,0 +1,55 @@
+"""The command line's `measure`, which reads what a function computes off its outputs."""
+
+import json
+import sys
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import click
+
+from workbench.cli.commands import Command
+from workbench.cli.completion import complete
+from workbench.cli.exits import BUG
+from workbench.cli.options import json_option, one_target, run_options
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
+@run_options
+@click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Write ln(P / expected) as FILE.png")
+@json_option
+def measure(target: str | None, picture: Path | None, as_json: bool, **options: Any) -> None:
+    """Read what TARGET computes off its outputs, by choosing its inputs: no probe, and no list of faults.
+
+    TARGET is a function or a kernel, as of `workbench diff`, and so are options. Its out on columns of the identity in
+    place of V is P itself, for the case's own q and k; other inputs tell its mask, its scale, which element of q, k and
+    v stands where, steps along the keys and what weights are divided by. What was found is put into the float64
+    reference, and must predict two runs on inputs that nobody has seen. Exits with 1 where something was found or out
+    is wrong.
+    """
+    from workbench.cli.runs import runs
+    from workbench.files import write_atomically
+    from workbench.progress import shown
+    from workbench.readings.reader import measured
+    from workbench.refusal import Refusal
+    from workbench.report.measured import document, lines
+
+    if options.pop("by_head"):
+        raise Refusal("a function is measured as a whole, and takes no --by-head")
+    with shown():
+        calls, _ = runs(target, **options)
+        if picture is not None and len(calls) != 1:
+            raise Refusal(f"--picture takes one case; {len(calls)} were asked for")
+        found = [measured(call()) for call in calls]
+    if picture is not None:
+        drawn = BytesIO()
+        found[0].plot().savefig(drawn, format="png")
+        write_atomically(picture, drawn.getvalue())
+    if as_json:
+        documents = [document(one) for one in found]
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else documents))
+    else:
+        for one in found:
+            click.echo("\n".join(lines(one)))
+    sys.exit(BUG if any(one.findings or one.target.natural.wrong.any() for one in found) else 0)

@@ -1,0 +1,18 @@
+"""A function run and measured in one call."""
+
+from collections.abc import Callable
+from typing import Any
+
+from workbench.case.case import Case
+from workbench.foreign.run import USUAL, run
+from workbench.readings.reader import Measured, measured
+
+
+def measure(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> Measured:
+    """What `target` computes on inputs of the shape of `case`, read off its outputs by choosing these: P itself, and
+    each part that is not as the case says, as data, with runs on unseen inputs that prove it.
+
+    `target` and `given` are those of `run`; it is called 3 to 200 times. Raises Refusal as `run` does, and for a kernel
+    on quantised codes, one whose v is a part of its k, and one that gives no out.
+    """
+    return measured(run(target, case, **given))

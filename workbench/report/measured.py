@@ -1,0 +1,53 @@
+"""What was measured of a function: lines, and the document."""
+
+from typing import Any
+
+from workbench.case.fields import typed
+from workbench.readings.reader import Measured
+from workbench.report.numbers import value
+
+SCHEMA = "workbench.measure/1"
+
+
+def lines(found: Measured) -> list[str]:
+    """All that was found, a line each."""
+    trace = found.target.trace
+    said = [f"{trace.target} {typed(trace.case)}: {found.calls} calls, {found.seconds:.1f} s"]
+    for one in found.findings:
+        counted = f" ({one.wrong:,} of {one.of:,} elements of what was read are beyond their budgets)" if one.of else ""
+        said.append(f"{one.stage}: {one.text}{counted}")
+    if not found.findings:
+        wrong = found.target.natural.wrong.any()
+        said.append(
+            "out is wrong, and no reading tells how; `workbench explain` asks its library"
+            if wrong
+            else "nothing found: weights and out of this run are within their budgets"
+        )
+        return said
+    for proof in found.proofs:
+        how = "and so it is" if proof.held and proof.lse_held else "and it is not: something else is wrong, too"
+        said.append(
+            f"with this, float64 predicts out of seed {proof.seed + trace.case.seed}, {how}: of an error of "
+            f"{value(proof.error)} (root mean square) {value(proof.left)} is left"
+        )
+    return said
+
+
+def document(found: Measured) -> dict[str, Any]:
+    """The document of `workbench measure --json`, of plain Python values; arrays are `Measured.findings[i].data`."""
+    return {
+        "schema": SCHEMA,
+        "target": found.target.trace.target,
+        "case": found.target.case.as_dict(),
+        "findings": [
+            {"reading": one.reading, "stage": one.stage, "text": one.text, "wrong": one.wrong, "of": one.of}
+            for one in found.findings
+        ],
+        "proofs": [
+            {"seed": one.seed, "error": one.error, "left": one.left, "held": one.held, "lse_held": one.lse_held}
+            for one in found.proofs
+        ],
+        "proved": found.proved,
+        "calls": found.calls,
+        "seconds": round(found.seconds, 3),
+    }
