@@ -33,10 +33,21 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Instead of a TARGET: a table of largest errors, FILE.json, which is all that was written down",
 )
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write FILE.py: the wrong run in NumPy alone, for the tracker of whoever owns the kernel",
+)
 @json_option
 @html_option
 def explain(
-    target: str | None, seconds: float, symptoms: Path | None, as_json: bool, html: Path | None, **options: Any
+    target: str | None,
+    seconds: float,
+    symptoms: Path | None,
+    script: Path | None,
+    as_json: bool,
+    html: Path | None,
+    **options: Any,
 ) -> None:
     """Name what is wrong in TARGET, and prove it by reproducing its wrong numbers.
 
@@ -68,6 +79,8 @@ def explain(
             broken.append(of_trace(judged.trace) if explained.unexplained and not racing else None)
         if html is not None:
             _write_page(found, broken, seen, html)
+        if script is not None:
+            _write_script([judged for judged, _ in found], script)
     if as_json:
         from workbench.report.document import explained_document, explaineds_document
 
@@ -85,6 +98,17 @@ def explain(
         if html is not None:
             click.echo(f"page: {html}")
     sys.exit(BUG if failing() & {outcome(judged) for judged, _ in found} else 0)
+
+
+def _write_script(judged: list["Diff"], path: Path) -> None:
+    """Write the script of the one wrong run."""
+    from workbench.files import write_atomically
+    from workbench.refusal import Refusal
+    from workbench.report.script import script
+
+    if len(judged) != 1:
+        raise Refusal(f"--script takes one run; {len(judged)} were asked for")
+    write_atomically(path, script(judged[0]).encode())
 
 
 def _write_page(

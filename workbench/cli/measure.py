@@ -48,7 +48,8 @@ def measure(target: str | None, picture: Path | None, as_json: bool, **options: 
         write_atomically(picture, drawn.getvalue())
     if as_json:
         documents = [document(one) for one in found]
-        click.echo(json.dumps(documents[0] if len(documents) == 1 else documents))
+        many = {"schema": "workbench.measures/1", "runs": documents}
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
     else:
         for one in found:
             click.echo("\n".join(lines(one)))

@@ -84,12 +84,15 @@ def _others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
         found.append(("of the row modulo half", x[:, :, rows % (q // 2)]))
     if h > 1:
         found += [("of the head before", np.roll(x, 1, 1)), ("of head 0", np.broadcast_to(x[:, :1], x.shape))]
+        found += [(f"of the first head of each {n}", x[:, np.arange(h) // n * n]) for n in (2, 3, 4) if n < h]
         found.append(("as stored by [query, head]", x.swapaxes(1, 2).reshape(b, h, q, t)))
         found.append(("read by [query, head]", x.reshape(b, q, h, t).swapaxes(1, 2)))
     if t > 1:
         by_split = x.transpose(0, 1, 3, 2)  # b, h, t, q
         found.append(("as stored by [split, head]", by_split.swapaxes(1, 2).reshape(b, h, t, q).transpose(0, 1, 3, 2)))
         found.append(("read by [split, head]", by_split.reshape(b, t, h, q).swapaxes(1, 2).transpose(0, 1, 3, 2)))
+        found.append(("as stored by [split, row]", by_split.reshape(b, h, q, t)))
+        found.append(("read by [split, row]", x.reshape(b, h, t, q).transpose(0, 1, 3, 2)))
         found.append(("of the tile before", np.roll(x, 1, 3)))
         found.append(("of the next tile", np.roll(x, -1, 3)))
         found.append(("of tile 0", np.broadcast_to(x[..., :1], x.shape)))

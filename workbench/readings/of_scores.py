@@ -22,6 +22,8 @@ FEWEST = 24
 KNOTS = 33
 #: how far rows with the same scores may differ, as a share of the differences of these, for a curve to be told
 ALIKE = 0.05
+#: how far a factor must be from 1: edges of tiles, of which a few of the keys are, move it by a tenth of this
+NOTABLE = 3e-4
 #: factor of scores below which they count for nothing
 STILL = 0.01
 #: differences of which a curve is made, at most
@@ -65,7 +67,8 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     moved = np.where(both, ratio - middle, 0.0)
     noise = np.where(nominal > 0, allowed / np.where(nominal > 0, nominal, 1.0), 0.0)
     odd = both & (abs(moved) > 4 * noise + 1e-6)
-    gone = rows[..., None] & (nominal > 8 * allowed) & ~(read > nominal / 16)
+    rows &= total[..., 0] >= 0
+    gone = rows[..., None] & (nominal > 8 * allowed) & (read < 8 * allowed) & ~(share > scaled / 16)
     more = rows[..., None] & (nominal == 0) & (read > 8 * allowed)
     if not (odd | gone | more).any():
         return model, []
@@ -229,7 +232,7 @@ def _of_scores(
             found.append(Finding("response", "scores", text, wrong, of, {"factor": each}))
             return model.but(factor=each[..., None, None]), found
     if after <= 2 * noise + 1e-6 or after < plain / 50:
-        if abs(factor - 1) > 1e-5:
+        if abs(factor - 1) > NOTABLE:
             now = f"the scale is {model.scale * factor:.6g}, not {model.scale:.6g}"
             text = f"scores are {factor:.6g} times what they should be: {now}"
             found.append(Finding("response", "scores", text, wrong, of, {"factor": factor}))
@@ -341,6 +344,8 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
     source = np.full((rows, dims), -2)
     beyond = total = 0
     for turn in range(dims if other[2] < dims else 1):
+        if target.spent:
+            break
         dim = (np.arange(other[2]) + turn * other[2]) % dims
         if turn * other[2] >= dims:
             break

@@ -41,7 +41,7 @@ def denominator(target: Target, model: Model, read: np.ndarray, allowed: np.ndar
         used = model.total(scores, plain, sinks) / factor
     rows &= np.isfinite(used)
     far = float(np.median(abs(factor - 1)[wrong]))
-    best: tuple[float, Denominator, str] | None = None
+    found: list[tuple[float, Denominator, str]] = []
     of_rows = wrong.mean((0, 1)) > 0.5
     for among in [None] if of_rows.all() or not of_rows.any() else [None, of_rows]:
         told = rows if among is None else rows & among
@@ -51,10 +51,12 @@ def denominator(target: Target, model: Model, read: np.ndarray, allowed: np.ndar
                 off = abs(tried(scores, plain, sinks) / used - 1)[rows]
             off = np.where(np.isfinite(off), off, np.inf)
             left = float(np.quantile(off, 0.98)) if off.size else np.inf
-            if best is None or left < 0.7 * best[0]:
-                best = (left, tried, text + ("" if among is None else f", in rows {spans(np.flatnonzero(among))}"))
-    if best is None or best[0] > max(far / 10, 3 * float(np.median(noise[rows]))):
+            found.append((left, tried, text + ("" if among is None else f", in rows {spans(np.flatnonzero(among))}")))
+    least = min((one[0] for one in found), default=np.inf)
+    if least > max(far / 10, 3 * float(np.median(noise[rows]))):
         return model, []
+    # the first that is as near: those with fewer numbers of their own come first
+    best = next(one for one in found if one[0] <= 1.5 * least + 1e-6)
     one = best[1]
     data = {"kind": one.kind, "edges": one.edges, "terms": one.terms, "numbers": one.numbers, "left": best[0]}
     return model.but(denominator=one), [Finding("denominator", "row_sum", best[2], int(wrong.sum()), wrong.size, data)]

@@ -200,6 +200,8 @@ def _sources(target: Target, model: Model, *, anchored: bool) -> np.ndarray:
     source = np.full((keys, dims), -2)
     first = np.arange(keys)[:, None] >= anchored
     for aim in aims(model, anchored=anchored):
+        if target.spent:
+            break
         chosen = choosing(target, model, aim, anchored=anchored)
         share: np.ndarray | float = 1.0
         if anchored:

@@ -33,8 +33,6 @@ SURE = 1.5
 MANY = 0.1
 #: the same of other operands
 OTHER = 0.2
-#: calls after which no map of elements is begun
-ENOUGH_CALLS = 150
 
 Found = tuple[Model, list[Finding]]
 
@@ -191,11 +189,11 @@ class _Reader:
         # a curve that all rows show is so, whatever else is wrong
         self.of_weights(of_scores.response, believed=SURE)
         for name in ("k", "q"):
-            if self.target.calls < ENOUGH_CALLS:
+            if not self.target.spent:
                 self.of_weights(lambda target, model, name=name: of_scores.elements(target, model, name))
+        self.stepped()
         for reading, scaled in (
             (of_softmax.flushed, True),
-            (steps, True),
             (of_softmax.denominator, False),
             (of_softmax.mixed, False),
         ):
@@ -241,6 +239,18 @@ class _Reader:
         if found[0].data.get("masks") or self.misfit(model) < BELIEVED * self.misfit(begun):
             self.model, self.read = model, of_values.solved(model, self.weights)
             self.found += found
+
+    def stepped(self) -> None:
+        """Steps along the keys; what keys weigh at q = 0 may be what these are there."""
+        self.of_weights(steps, self.read, self.allowed(self.model))
+        begun = next((one for one in self.found if one.reading == "start" and not one.data.get("masks")), None)
+        if begun is None or not self.off:
+            return
+        plain = self.model.but(start=right(self.target).start, fixed=None, step=None)
+        model, found = steps(self.target, plain, self.read, self.allowed(plain))
+        if found and self.misfit(model) < self.misfit(self.model) / 5:
+            gone = [one for one in self.found if one is begun or one.reading in ("fixed", "steps")]
+            self.model, self.found = model, [one for one in self.found if one not in gone] + found
 
     def placed(self) -> None:
         """Where results stand; kept where the weights are then nearer to those that are expected."""

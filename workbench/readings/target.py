@@ -23,6 +23,8 @@ from workbench.reference.problem import Problem
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
 
+#: calls after which no map of elements is read on
+CALLS = 150
 #: what float16 stores below 2^-14 has fewer bits; weights are read with this unit, so that those down to 2^-24 have all
 UNIT_OF_FLOAT16 = 2.0**10
 
@@ -127,6 +129,11 @@ class Target:
         turn = POISONS.index("benign") - trace.case.seed
         self.seed = trace.case.seed + (turn % len(POISONS) if self.behind else 0)
         self.natural = self() if self.behind else Answer(_as_usual(trace))
+
+    @property
+    def spent(self) -> bool:
+        """Whether so many calls were made that no more maps are read."""
+        return self.calls >= CALLS
 
     @property
     def case(self) -> Case:

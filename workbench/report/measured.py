@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from workbench.case.fields import typed
 from workbench.readings.reader import Measured
 from workbench.report.numbers import value
@@ -44,10 +46,20 @@ def document(found: Measured) -> dict[str, Any]:
             for one in found.findings
         ],
         "proofs": [
-            {"seed": one.seed, "error": one.error, "left": one.left, "held": one.held, "lse_held": one.lse_held}
+            {
+                "seed": one.seed,
+                "error": _number(one.error),
+                "left": _number(one.left),
+                "held": one.held,
+                "lse_held": one.lse_held,
+            }
             for one in found.proofs
         ],
         "proved": found.proved,
         "calls": found.calls,
         "seconds": round(found.seconds, 3),
     }
+
+
+def _number(x: float) -> float | str:
+    return x if np.isfinite(x) else str(x)
