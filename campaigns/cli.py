@@ -77,6 +77,17 @@ def reports(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
     measured(reports_campaign, as_json, jobs, names)
 
 
+@commands.command("measured")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the functions over [1]")
+@click.option("--function", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
+@json_option
+def measured_functions(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+    """Measure 120 wrong functions and their right twins, written by someone who never saw the readings."""
+    from campaigns import measured as measured_campaign
+
+    measured(measured_campaign, as_json, jobs, names)
+
+
 @commands.command()
 @click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each fault [5]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")

@@ -67,6 +67,7 @@ def test_maps_are_data() -> None:
     assert np.array_equal(finding.data["k"], index)
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("bug", ["k transposed", "no correction", "last key"])
 def test_in_16_bits_too(bug: str, dtype: str) -> None:

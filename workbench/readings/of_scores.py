@@ -1,23 +1,18 @@
-"""What is read of scores: what keys weigh before any, what becomes of a score, which element of Q and K counts."""
+"""What is read of scores: what keys weigh before any, and what becomes of a score."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from workbench.readings.finding import Finding, spans
-from workbench.readings.maps import completed, in_words
 from workbench.readings.model import Model
-from workbench.readings.of_values import ENOUGH, heads_in_words, solved
+from workbench.readings.of_values import heads_in_words, solved
 from workbench.readings.target import Target, Weights
 
 #: largest scaled score of an experiment, so that the least weight keeps its bits in V's unit: e^-8 of float16 probs is
 #: 5 of its smallest numbers' bits above 2^-24
 REACH = {"float16": 3.5, "bfloat16": 6.0, "float32": 8.0}
-#: ln of a weight between neighbouring levels of a word, several times what a cast of probs to 8 bits moves it
-LEVEL, LEVELS = 0.7, 8
-#: rows that see fewer keys than this may lack the lowest level
-FEWEST = 24
 #: knots of a response that no formula fits
 KNOTS = 33
 #: how far rows with the same scores may differ, as a share of the differences of these, for a curve to be told
@@ -321,86 +316,6 @@ def _hat(knots: np.ndarray, x: float) -> np.ndarray:
     return found
 
 
-def words(count: int, seed: int) -> np.ndarray:
-    """Words of levels, all different, none of zeros alone: [digit, element]; two digits more than are needed."""
-    digits = max(2, int(np.ceil(np.log(count + 1) / np.log(LEVELS)))) + 2
-    rng = np.random.default_rng(seed)
-    while True:
-        found = rng.integers(0, LEVELS, (digits, 2 * count + 16))
-        found = np.unique(found[:, found.any(0)], axis=1)
-        if found.shape[1] >= count:
-            return rng.permutation(found, axis=1)[:, :count]
-
-
-def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Finding]]:
-    """Which element of K (of Q) is multiplied at each place, by queries (keys) that are one dim each."""
-    shape = target.trace.inputs[name].shape
-    other = target.trace.inputs["q" if name == "k" else "k"].shape
-    rows, dims = shape[2:]
-    factor = float(np.median(np.asarray(model.factor))) or 1.0
-    size = np.sqrt(LEVEL / abs((model.scale or 1.0) * factor))
-    codes = words(rows * dims, 11 if name == "k" else 13)
-    book = {tuple(code): index for index, code in enumerate(codes.T)}
-    source = np.full((rows, dims), -2)
-    beyond = total = 0
-    for turn in range(dims if other[2] < dims else 1):
-        if target.spent:
-            break
-        dim = (np.arange(other[2]) + turn * other[2]) % dims
-        if turn * other[2] >= dims:
-            break
-        aimed = np.zeros(other[2:])
-        aimed[np.arange(other[2]), dim] = size * np.sign((model.scale or 1.0) * factor)
-        whole = (*target.trace.inputs["q"].shape[:3], target.trace.inputs["k"].shape[2])
-        got, sure, blank = [], np.ones(whole, bool), np.ones(whole, bool)
-        for code in codes:
-            x = code.reshape(rows, dims) * size
-            weights = target.weights(model.v_dims, **{name: x, "q" if name == "k" else "k": aimed})
-            read = solved(model, weights)
-            beyond, total = beyond + int(weights.wrong.sum()), total + weights.wrong.size
-            y = logs(read, room(weights, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
-            axis = -1  # levels are told from the lowest of a row
-            if model.fixed is not None:
-                y = np.where(model.fixed, np.nan, y)
-            level = (y - np.nanmin(y, axis, keepdims=True)) / LEVEL
-            with np.errstate(invalid="ignore"):
-                sure &= abs(level - np.round(level)) < 0.3
-                seen = np.isfinite(level).sum(axis, keepdims=True)
-                top = np.nanmax(np.round(level), axis, keepdims=True)
-            blank &= (seen >= FEWEST) & (top == 0)
-            sure &= (seen >= FEWEST) & ((top == LEVELS - 1) | (top == 0))
-            got.append(np.where(np.isfinite(level), np.round(level), 0).astype(int))
-        code_of = np.stack(got, -1)
-        sure &= blank | (code_of.max(-1) > 0).any(-1, keepdims=True)
-        for place in range(rows):
-            for c in np.unique(dim):
-                at = np.flatnonzero(dim == c)
-                if name == "k":
-                    told, ok = code_of[:, :, at, place].reshape(-1, len(codes)), sure[:, :, at, place].reshape(-1)
-                else:
-                    told, ok = code_of[:, :, place, at].reshape(-1, len(codes)), sure[:, :, place, at].reshape(-1)
-                if not ok.any():
-                    continue
-                values, counts = np.unique(told[ok], axis=0, return_counts=True)
-                if counts.max() < ENOUGH * ok.sum():
-                    continue
-                most = tuple(values[counts.argmax()].tolist())
-                source[place, c] = book.get(most, -1 if not any(most) else -2)
-    index = np.arange(rows * dims).reshape(rows, dims)
-    known = source > -2
-    moved = known & (source != index)
-    if known.mean() < ENOUGH / 2 or not moved.any():
-        return model, []
-    filled = completed(np.where(known, source, -2), dims)
-    filled = np.where(filled > -2, filled, index)
-    text = f"{name.upper()} is read wrong: " + in_words(filled, dims)
-    if not known.all():
-        text += f" (read of {known.mean():.0%} of its elements)"
-    made = Finding("elements", "scores", text, beyond, total, {name: filled, "known": known})
-    sources = {**model.sources, name: filled}
-    return model.but(sources=sources), [made]
-
-
 def fixed(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     """Whether keys that should be hidden and are seen weigh the same whatever their scores are, as of a mask that is a
     number: the natural run tells (`measure` keeps what brings it nearer).
@@ -411,34 +326,3 @@ def fixed(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     text = "keys that are hidden have a score of their own, whatever q and k are"
     made = Finding("fixed", "scores", text, int(hidden.sum()), hidden.size, {"fixed": hidden})
     return model.but(fixed=hidden), [made]
-
-
-def operands(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding]]]:
-    """Other products than q_i . k_j that scores may be, and sums over queries; `reader` keeps what the run shows."""
-    q, k = (target.trace.inputs[name].shape for name in ("q", "k"))
-    if q[2] == k[2]:
-        size = q[2] * k[2]
-        for told, text in (
-            ("kq", "rows and columns of scores are swapped: s[i, j] is q_j . k_i"),
-            ("kk", "k is read in place of q"),
-            ("qq", "q is read in place of k"),
-        ):
-            yield model.but(operands=told), [Finding("operands", "scores", text, size, size, {"operands": told})]
-    text = "maxima and sums are over the queries, not over the keys"
-    yield model.but(by_query=True), [Finding("operands", "probs", text, q[2] * k[2], q[2] * k[2], {"by_query": True})]
-
-
-def factor(target: Target, model: Model, misfit: Callable[[Model], float]) -> tuple[Model, list[Finding]]:
-    """The factor of scores with which the model is nearest to the natural run, where nothing else could be read."""
-    factors = np.geomspace(0.05, 40, 60)
-    best = min(factors, key=lambda a: misfit(model.but(factor=float(a))))
-    width = 0.12
-    while width > 1e-6:
-        best = min(best * (1 + np.linspace(-width, width, 13)), key=lambda a: misfit(model.but(factor=float(a))))
-        width /= 4
-    if abs(best - 1) < 1e-4 or misfit(model.but(factor=float(best))) > misfit(model) / 5:
-        return model, []
-    text = (
-        f"scores are {best:.6g} times what they should be: the scale is {model.scale * best:.6g}, not {model.scale:.6g}"
-    )
-    return model.but(factor=float(best)), [Finding("response", "scores", text, 0, 0, {"factor": float(best)})]

@@ -6,12 +6,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from workbench.readings import of_scores, of_softmax, of_values
+from workbench.readings import of_operands, of_scores, of_softmax, of_values
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model, right
 from workbench.readings.of_lse import Lse, lse
@@ -170,6 +171,9 @@ class _Reader:
         model, found = reading(self.target, self.model, *more)
         if found and self.misfit(model, scaled=scaled) < believed * self.misfit(self.model, scaled=scaled):
             self.model = model
+            maps = {name for one in found if one.reading == "elements" for name in one.data}
+            # of a map that was read again, of all heads, the first is nothing more
+            self.found = [one for one in self.found if one.reading != "elements" or not maps & {*one.data} - {"known"}]
             self.found += found
 
     def read_all(self) -> None:
@@ -188,23 +192,24 @@ class _Reader:
         self.factored()
         # a curve that all rows show is so, whatever else is wrong
         self.of_weights(of_scores.response, believed=SURE)
-        for name in ("k", "q"):
-            if not self.target.spent:
-                self.of_weights(lambda target, model, name=name: of_scores.elements(target, model, name))
+        for reading in (of_operands.elements, of_operands.elements_of_all):
+            for name in ("k", "q"):
+                if not self.target.spent:
+                    self.of_weights(partial(reading, name=name))
         self.stepped()
-        for reading, scaled in (
+        for last, scaled in (
             (of_softmax.flushed, True),
             (of_softmax.denominator, False),
             (of_softmax.mixed, False),
         ):
-            self.of_weights(reading, self.read, self.allowed(self.model), scaled=scaled)
+            self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
 
     def with_operands(self) -> None:
         """Whose products scores are: kept where that leaves a small part of the error."""
         if not self.off:
             return
         begun = self.misfit(self.model)
-        model, found = min(of_scores.operands(self.target, self.model), key=lambda one: self.misfit(one[0]))
+        model, found = min(of_operands.operands(self.target, self.model), key=lambda one: self.misfit(one[0]))
         if self.misfit(model) < OTHER * begun:
             self.model = model
             self.found += found
@@ -212,7 +217,7 @@ class _Reader:
     def factored(self) -> None:
         """A factor of scores that responses did not tell, as where rows of V are lost."""
         if self.off and "v" in self.model.sources:
-            model, found = of_scores.factor(self.target, self.model, self.misfit)
+            model, found = of_operands.factor(self.target, self.model, self.misfit)
             self.model = model
             self.found += found
 

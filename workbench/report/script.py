@@ -4,6 +4,7 @@ whoever owns the kernel.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -129,7 +130,7 @@ def _inputs(case: Case) -> str:
 
 
 def _settings(case: Case) -> str:
-    more = {}
+    more: dict[str, Any] = {}
     if case.window is not None:
         more["window"] = tuple(case.window)
     if case.softcap:

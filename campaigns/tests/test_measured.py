@@ -1,0 +1,26 @@
+"""The campaign of readings, in small: its document, and functions that it must get right."""
+
+import json
+
+import pytest
+
+from campaigns.measured import KNOWN, measure, tables
+
+NAMES = ("k_row_stride", "k_offset_16_bits")
+
+
+@pytest.fixture(scope="module")
+def results() -> dict:
+    return measure(names=NAMES)
+
+
+def test_the_document_is_json_and_its_tables_have_equal_columns(results) -> None:
+    assert json.loads(json.dumps(results)) == results and len(results["functions"]) == 2 * 2 * len(NAMES)
+    for rows in tables(results):
+        assert len({tuple(row) for row in rows}) == 1
+
+
+def test_what_was_found_predicts_runs_that_nobody_saw(results) -> None:
+    wrong = [one for one in results["functions"] if one["wrong"]]
+    assert [one["so"] for one in wrong] == [True] * len(KNOWN) * len(NAMES)
+    assert all(not one["findings"] for one in results["functions"] if not one["wrong"])

@@ -1,0 +1,182 @@
+"""What is read of Q and K: which element of them is multiplied where, and whose products scores are."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from workbench.readings.finding import Finding, spans
+from workbench.readings.maps import completed, in_words
+from workbench.readings.model import Model
+from workbench.readings.of_scores import logs, room
+from workbench.readings.of_values import ENOUGH, solved
+from workbench.readings.target import Target
+
+#: ln of a weight between neighbouring levels of a word, several times what a cast of probs to 8 bits moves it
+LEVEL, LEVELS = 0.7, 8
+#: rows that see fewer keys than this may lack the lowest level
+FEWEST = 24
+
+
+def words(count: int, seed: int) -> np.ndarray:
+    """Words of levels, all different, none of zeros alone: [digit, element]; two digits more than are needed."""
+    digits = max(2, int(np.ceil(np.log(count + 1) / np.log(LEVELS)))) + 2
+    rng = np.random.default_rng(seed)
+    while True:
+        found = rng.integers(0, LEVELS, (digits, 2 * count + 16))
+        found = np.unique(found[:, found.any(0)], axis=1)
+        if found.shape[1] >= count:
+            return rng.permutation(found, axis=1)[:, :count]
+
+
+def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Finding]]:
+    """Which element of K (of Q) is multiplied at each place of a head, by queries (keys) that are one dim each."""
+    rows, dims = target.trace.inputs[name].shape[2:]
+    codes = words(rows * dims, 11 if name == "k" else 13)
+    source = np.full((rows, dims), -2)
+    beyond = total = 0
+    for dim, read, sure, outside in _read(target, model, name, codes.reshape(-1, rows, dims)):
+        beyond, total = beyond + outside, total + sure.size * len(codes)
+        for place, c, indices, ok in _places(name, dim, read, sure):
+            told = indices[ok]
+            if told.size:
+                values, counts = np.unique(told, return_counts=True)
+                source[place, c] = values[counts.argmax()] if counts.max() >= ENOUGH * told.size else -2
+    index = np.arange(rows * dims).reshape(rows, dims)
+    known = source > -2
+    moved = known & (source != index)
+    if known.mean() < ENOUGH / 2 or not moved.any():
+        return model, []
+    filled = completed(np.where(known, source, -2), dims)
+    filled = np.where(filled > -2, filled, index)
+    text = f"{name.upper()} is read wrong: " + in_words(filled, dims)
+    if not known.all():
+        text += f" (read of {known.mean():.0%} of its elements)"
+    made = Finding("elements", "scores", text, beyond, total, {name: filled, "known": known})
+    return model.but(sources={**model.sources, name: filled}), [made]
+
+
+def elements_of_all(target: Target, model: Model, name: str) -> tuple[Model, list[Finding]]:
+    """The same of heads that read other heads' memory, or other sequences': for each query head."""
+    shape = target.trace.inputs[name].shape
+    heads, (rows, dims) = target.trace.inputs["q"].shape[:2], shape[2:]
+    codes = words(int(np.prod(shape)), 19)
+    source = np.full((*heads, rows, dims), -2)
+    beyond = total = 0
+    for dim, read, sure, outside in _read(target, model, name, codes.reshape(-1, *shape)):
+        beyond, total = beyond + outside, total + sure.size * len(codes)
+        for place, c, indices, ok in _places(name, dim, read, sure):
+            first = ok.argmax(-1)[..., None]
+            told = np.take_along_axis(indices, first, -1)[..., 0]
+            source[:, :, place, c] = np.where(ok.any(-1), told, source[:, :, place, c])
+    own = np.arange(heads[0] * heads[1]).reshape(heads) if name == "q" else model.heads["k"]
+    index = own[..., None, None] * rows * dims + np.arange(rows * dims).reshape(rows, dims)
+    known = source > -2
+    moved = known & (source != index)
+    if known.mean() < ENOUGH or not moved.any():
+        return model, []
+    for at in np.ndindex(*source.shape[:3]):  # rows that come from one place
+        seen = source[at] >= 0
+        base = (source[at] - np.arange(dims))[seen]
+        if seen.sum() >= 3 and np.all(base == base[0]):
+            source[at] = np.where(source[at] == -2, base[0] + np.arange(dims), source[at])
+    filled = np.where(source > -2, source, index)
+    b, h, i, c = (int(x[0]) for x in np.nonzero(filled != index))
+    there = filled[b, h, i, c]
+    said = "nothing" if there < 0 else f"element {there} of its memory"
+    text = (
+        f"{name.upper()} is read wrong, {moved.mean():.1%} of its elements, in heads {spans(np.nonzero(moved)[1])}: "
+        f"at batch {b}, head {h}, row {i}, dim {c} stands {said}, not {index[b, h, i, c]}"
+    )
+    made = Finding("elements", "scores", text, beyond, total, {name: filled, "known": known})
+    return model.but(sources={**model.sources, name: filled}), [made]
+
+
+def _read(
+    target: Target, model: Model, name: str, codes: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, int]]:
+    """Dims of rows of the other operand, indices of elements that were read [b, h, q, k], whether they are sure, and
+    how much of out is beyond its budget; for as many dims as the other operand has rows, until all were read.
+    """
+    other = target.trace.inputs["q" if name == "k" else "k"].shape
+    dims = other[3]
+    factor = float(np.median(np.asarray(model.factor))) or 1.0
+    size = np.sqrt(LEVEL / abs((model.scale or 1.0) * factor))
+    for first in range(0, dims, other[2]):
+        if target.spent:
+            return
+        dim = (np.arange(other[2]) + first) % dims
+        aimed = np.zeros(other[2:])
+        aimed[np.arange(other[2]), dim] = size * np.sign((model.scale or 1.0) * factor)
+        whole = (*target.trace.inputs["q"].shape[:3], target.trace.inputs["k"].shape[2])
+        got, sure, blank, beyond = [], np.ones(whole, bool), np.ones(whole, bool), 0
+        for code in codes:
+            weights = target.weights(model.v_dims, **{name: code * size, "q" if name == "k" else "k": aimed})
+            read = solved(model, weights)
+            beyond += int(weights.wrong.sum())
+            y = logs(read, room(weights, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
+            if model.fixed is not None:
+                y = np.where(model.fixed, np.nan, y)
+            # levels are told from the lowest of a row
+            level = (y - np.nanmin(y, -1, keepdims=True)) / LEVEL
+            with np.errstate(invalid="ignore"):
+                sure &= abs(level - np.round(level)) < 0.3
+                seen = np.isfinite(level).sum(-1, keepdims=True)
+                top = np.nanmax(np.round(level), -1, keepdims=True)
+            blank &= (seen >= FEWEST) & (top == 0)
+            sure &= (seen >= FEWEST) & ((top == LEVELS - 1) | (top == 0))
+            got.append(np.where(np.isfinite(level), np.round(level), 0).astype(int))
+        found = np.stack(got, -1)
+        sure &= blank | (found.max(-1) > 0).any(-1, keepdims=True)
+        yield dim, _indices(codes.reshape(len(codes), -1), found), sure, beyond
+
+
+def _places(
+    name: str, dim: np.ndarray, read: np.ndarray, sure: np.ndarray
+) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+    """Row and dim of an operand, the indices that rows of the other read there [b, h, row], and which are sure."""
+    for place in range(read.shape[3] if name == "k" else read.shape[2]):
+        for c in np.unique(dim):
+            at = np.flatnonzero(dim == c)
+            indices = read[:, :, at, place] if name == "k" else read[:, :, place, at]
+            ok = sure[:, :, at, place] if name == "k" else sure[:, :, place, at]
+            yield place, int(c), indices, ok
+
+
+def _indices(codes: np.ndarray, words_: np.ndarray) -> np.ndarray:
+    """The index of each word [.., digit] among `codes` [digit, element]; -1 of one of zeros, -2 of what is none."""
+    place = LEVELS ** np.arange(len(codes))
+    known, found = place @ codes, words_ @ place
+    order = np.argsort(known)
+    at = np.minimum(np.searchsorted(known[order], found), len(order) - 1)
+    return np.where(known[order][at] == found, order[at], np.where(found == 0, -1, -2))
+
+
+def operands(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding]]]:
+    """Other products than q_i . k_j that scores may be, and sums over queries; `reader` keeps what the run shows."""
+    q, k = (target.trace.inputs[name].shape for name in ("q", "k"))
+    if q[2] == k[2]:
+        size = q[2] * k[2]
+        for told, text in (
+            ("kq", "rows and columns of scores are swapped: s[i, j] is q_j . k_i"),
+            ("kk", "k is read in place of q"),
+            ("qq", "q is read in place of k"),
+        ):
+            yield model.but(operands=told), [Finding("operands", "scores", text, size, size, {"operands": told})]
+    text = "maxima and sums are over the queries, not over the keys"
+    yield model.but(by_query=True), [Finding("operands", "probs", text, q[2] * k[2], q[2] * k[2], {"by_query": True})]
+
+
+def factor(target: Target, model: Model, misfit: Callable[[Model], float]) -> tuple[Model, list[Finding]]:
+    """The factor of scores with which the model is nearest to the natural run, where nothing else could be read."""
+    factors = np.geomspace(0.05, 40, 60)
+    best = min(factors, key=lambda a: misfit(model.but(factor=float(a))))
+    width = 0.12
+    while width > 1e-6:
+        best = min(best * (1 + np.linspace(-width, width, 13)), key=lambda a: misfit(model.but(factor=float(a))))
+        width /= 4
+    if abs(best - 1) < 1e-4 or misfit(model.but(factor=float(best))) > misfit(model) / 5:
+        return model, []
+    text = (
+        f"scores are {best:.6g} times what they should be: the scale is {model.scale * best:.6g}, not {model.scale:.6g}"
+    )
+    return model.but(factor=float(best)), [Finding("response", "scores", text, 0, 0, {"factor": float(best)})]
