@@ -35,5 +35,5 @@ def test_a_kernel_is_named_from_out_and_lse():
 )
 def test_names_are_counted_by_what_was_read(causes, faults, said, monkeypatch):
     monkeypatch.setattr(measure, "READ", {"mine": {"it is so": True, "it is not": False}})
-    told = [{"text": text, "rivals": rivals} for text, rivals in causes]
+    told = [{"id": "x", "text": text, "rivals": rivals} for text, rivals in causes]
     assert measure._said("mine", faults, told) == said
