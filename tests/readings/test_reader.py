@@ -95,6 +95,14 @@ def test_lse_has_findings_of_its_own() -> None:
     assert (finding.reading, finding.text) == ("lse", "lse is in base 2") and all(one.lse_held for one in found.proofs)
 
 
+@pytest.mark.campaign  # a build of its own
+def test_a_kernel_of_ours_is_measured_on_the_emulator() -> None:
+    case = Case(seqlen=48, head_dim=16, block_q=16, block_k=16)
+    (finding,) = measured(run("flash", case, faults=["flash-scale-twice"])).findings
+    assert "the scale is 0.0625, not 0.25" in finding.text
+    assert not measured(run("flash", case)).findings
+
+
 def test_what_holds_no_pattern_is_not_told() -> None:
     """Junk that is another for each input is read as this or that; unseen runs refute it."""
 

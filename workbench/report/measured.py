@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case.fields import typed
+from workbench.judge.headline import headline
 from workbench.readings.reader import Measured
 from workbench.report.numbers import value
 
@@ -14,7 +14,7 @@ SCHEMA = "workbench.measure/1"
 def lines(found: Measured) -> list[str]:
     """All that was found, a line each."""
     trace = found.target.trace
-    said = [f"{trace.target} {typed(trace.case)}: {found.calls} calls, {found.seconds:.1f} s"]
+    said = [f"{headline(trace)}: {found.calls} calls"]
     for one in found.findings:
         counted = f" ({one.wrong:,} of {one.of:,} elements of what was read are beyond their budgets)" if one.of else ""
         said.append(f"{one.stage}: {one.text}{counted}")
