@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.readings.kernels import kernel
-from workbench import Case, run
+from workbench import Case, Refusal, run
 from workbench.readings.reader import Measured, measured
 
 CASE = Case(heads=2, kv_heads=2, seqlen=48, head_dim=16)
@@ -111,3 +111,9 @@ def test_what_holds_no_pattern_is_not_told() -> None:
         return np.random.default_rng(seed).standard_normal(q.shape).astype(q.dtype)
 
     assert not measured(run(junk, CASE)).proved
+
+
+def test_a_slow_function_is_refused_when_time_is_up() -> None:
+    trace = run(kernel("undivided"), CASE)
+    with pytest.raises(Refusal, match="time was up after 0 calls"):
+        measured(trace, seconds=-1)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -78,12 +79,12 @@ class Measured:
 
 
 @np.errstate(all="ignore")
-def measured(trace: Trace) -> Measured:
-    """What the function of a trace computes. Refusal where it cannot be called again."""
+def measured(trace: Trace, seconds: float = inf) -> Measured:
+    """What the function of a trace computes. Refusal where it cannot be called again, or not as often in `seconds`."""
     begun = time.monotonic()
     with threadpool_limits(1, "blas"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of rows in which nothing can be read, whose medians are NaN
-        target = Target(trace)
+        target = Target(trace, seconds)
         weights = target.weights()
         reader = _Reader(target, weights)
         if weights.wrong.any() or target.natural.wrong.any():

@@ -4,9 +4,11 @@ Every experiment is a run of the user's own case with other numbers in q, k and 
 budget, come of the same walk as any verdict. No reading has a tolerance of its own.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -114,8 +116,9 @@ def _beyond(found: Compared) -> np.ndarray:
 class Target:
     """A traced function and the calls that were made of it."""
 
-    def __init__(self, trace: Trace) -> None:
-        """Refusal for a trace at rest, and for one without `out`."""
+    def __init__(self, trace: Trace, seconds: float = inf) -> None:
+        """Refusal for a trace at rest, and for one without `out`. `seconds`: after which a call is refused."""
+        self.until = time.monotonic() + seconds
         if trace.rerun is None:
             raise Refusal(f"{trace.target} cannot be measured: its trace is at rest, and nothing can be run again")
         if trace.case.codes is not None or trace.case.shared_kv or "out" not in trace.stages:
@@ -164,9 +167,11 @@ class Target:
     def __call__(self, **chosen: np.ndarray) -> Answer:
         """The answer to q, k or v (broadcast to their shapes, rounded to the case's dtype) in place of the user's.
 
-        Raises Refusal where the function refuses its own case.
+        Raises Refusal where the function refuses its own case, and where time is up.
         """
         assert self.trace.rerun is not None
+        if time.monotonic() > self.until:
+            raise Refusal(f"{self.trace.target}: time was up after {self.calls} calls")
         given: dict[str, np.ndarray] = dict(self.trace.inputs)
         for name, x in chosen.items():
             shape = self.trace.inputs[name].shape

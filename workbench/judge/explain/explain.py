@@ -44,6 +44,8 @@ SUPPOSED = (
 )  # fmt: skip
 #: seconds for which factors are measured in a run, whatever the search took
 MEASURING_S = 0.5
+#: seconds for which a function is measured, at least, whatever the search took: a hundred calls of 5 ms, and budgets
+MEASURING_AT_LEAST_S = 10.0
 #: causes that are tried for what is wrong, one after the other, as each fails on a fresh case
 IN_TURN = 4
 #: of these, those of a report, which has little time: without splits
@@ -149,7 +151,8 @@ def explain(
         causes += [cause for stage in known if (cause := by_formula(trace, stage, said[stage.name])) is not None]
     by_any = {name for cause in causes for name in cause.fit.stages}
     if run is not nowhere and {stage.name for stage in origins} <= {*ENDS}:
-        causes += by_measure(trace, [stage.name for stage in left_over if stage.name not in by_any])
+        rest = [stage.name for stage in left_over if stage.name not in by_any]
+        causes += by_measure(trace, rest, max(seconds, MEASURING_AT_LEAST_S))
         by_any = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in left_over if stage.name not in by_any]
     return Explained(
