@@ -86,14 +86,18 @@ def test_hypotheses_of_codes_and_merges_predict_too() -> None:
     q, k, v = codes.inputs()
 
     def quantised(q, k, v, *, scale_q, scale_k, scale_v, scale, causal):
-        return {"out": np.zeros(q.shape, np.float32)}
+        decoded = {f"dequant_{x}": rows.astype(np.float32) for x, rows in (("q", q), ("k", k), ("v", v))}
+        return {**decoded, "out": np.zeros(q.shape, np.float32)}
 
     coded = Coded.of(run(quantised, codes))
     with np.errstate(all="ignore"):
-        for one in family("codes")[::7]:
+        every = family("codes")
+        of_another = [one for one in every if "-for-" in one.id]  # whose rows may be more or fewer
+        for one in [*every[::7], *of_another]:
             touched = coded.touched(one)
             found = coded.predicted(one, touched)
             assert found is None or {*found} == {*touched}, one.id
+            assert found is None or all(x.shape == coded.expected[stage].shape for stage, x in found.items()), one.id
 
 
 def test_classes_are_what_no_case_tells_apart(scene: Scene) -> None:
