@@ -9,6 +9,7 @@ from workbench import Case, run
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.imagine import Imagined, classes
 from workbench.judge.explain.library import FAMILIES, OF_FIELDS, family, library
+from workbench.judge.explain.library.indices import Indexing, taken
 from workbench.judge.explain.scene import Scene
 
 TINY = Case(heads=2, kv_heads=1, seqlen_q=5, seqlen_k=20, head_dim=4, causal=True, scale=0.3)
@@ -79,6 +80,14 @@ def test_hypotheses_of_a_field_predict_each_stage_where_a_case_has_it_and_vanish
             assert all(x.shape == own.expected[stage].shape for stage, x in found.items()), one.id
             changing += any(not np.array_equal(x, own.expected[s], equal_nan=True) for s, x in found.items())
     assert changing >= share * len(family(name)) > 0
+
+
+def test_what_a_map_reads_at_no_place_is_0() -> None:
+    before = Indexing("before", "the one before, and nothing at the start", lambda i, n: i - 1)
+    x = np.array([[3.0, 5.0, 7.0], [2.0, 4.0, 6.0]])
+    for axis in (1, -1):
+        assert taken(x, before, axis).tolist() == [[0.0, 3.0, 5.0], [0.0, 2.0, 4.0]]
+    assert taken(x, before, 0).tolist() == [[0.0, 0.0, 0.0], [3.0, 5.0, 7.0]]
 
 
 def test_hypotheses_of_codes_and_merges_predict_too() -> None:
