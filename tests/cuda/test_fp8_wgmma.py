@@ -13,16 +13,18 @@ from workbench.cuda.plan import settle
 
 KERNEL = KERNELS["fp8_wgmma"]
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+TWO_CONSUMERS = dict(heads=2, seqlen_q=150, seqlen_k=140, head_dim=112, causal=True, block_q=128, block_k=128)
 TILES = "scales of tiles, which two of the kernel's share, stages that come again"
 #: one build each
 CASES = {
-    "two consumers, 128 dims, causal, rows without keys": dict(
-        heads=2, seqlen_q=150, seqlen_k=140, head_dim=112, causal=True, block_q=128, block_k=128
+    "two consumers, 128 dims, causal, rows without keys, scales of tiles": dict(
+        TWO_CONSUMERS, codes="e4m3", scale_of="tile"
     ),
     TILES: dict(heads=2, kv_heads=1, seqlen_q=140, seqlen_k=300, codes="e4m3", scale_of="tile", block_q=64, block_k=64),
 }
 #: besides in a campaign and on a GPU
 MORE = {
+    "two consumers, 128 dims, causal, rows without keys, scales of heads": TWO_CONSUMERS,
     "grouped": dict(heads=4, kv_heads=2, batch=2, seqlen_q=37, seqlen_k=300, block_q=64, block_k=64),
 }
 STAGES = ("qk", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "acc", "out", "lse")
@@ -56,7 +58,7 @@ def test_probs_are_cast_to_float8():
 
 @pytest.mark.gpu
 def test_backends_agree_bit_for_bit_until_exp():
-    case = Case(**CASES["two consumers, 128 dims, causal, rows without keys"])
+    case = Case(**TWO_CONSUMERS)
     there, here = (run("fp8_wgmma", case, backend=backend) for backend in ("cuda", "emulator"))
     for stage in ("qk", "scores", "row_max"):
         assert there.stages[stage].size and there.stages[stage].tobytes() == here.stages[stage].tobytes(), stage
@@ -64,7 +66,7 @@ def test_backends_agree_bit_for_bit_until_exp():
 
 @pytest.mark.campaign
 def test_a_watched_run_finds_nothing():
-    case = Case(**CASES["two consumers, 128 dims, causal, rows without keys"])
+    case = Case(**TWO_CONSUMERS)
     assert check("fp8_wgmma", case, probes="output").findings == ()
 
 

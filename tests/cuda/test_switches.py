@@ -142,8 +142,11 @@ def test_sequences_behind_each_other(seed, alignment, backend):
 @pytest.mark.parametrize("seed", range(len(POISONS)))
 @on_both
 def test_pages_hold_the_keys_of_a_sequence_and_nothing_else(seed, layout, backend):
-    """Over eight splits, of which short sequences have none; whatever lies behind their end."""
-    case = Case(**DECODE, splits=8, kv_layout=layout, seed=seed)
+    """Over eight splits, of which short sequences have none, and the first alone has the sink; whatever lies behind
+    their end.
+    """
+    sinks = (0.5, -2.0, 3.0, 60.0, 0.0, -1.0, 1.0, 2.0)
+    case = Case(**DECODE, splits=8, kv_layout=layout, seed=seed, sinks=sinks)
     trace = ran("split_k", case, backend)
     assert poison_of(case) == POISONS[seed]
     assert_right(case, trace, dict(zip("qkv", case.inputs(), strict=True)))

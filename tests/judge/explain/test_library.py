@@ -9,6 +9,7 @@ from workbench import Case, run
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.imagine import Imagined, classes
 from workbench.judge.explain.library import FAMILIES, OF_FIELDS, family, library
+from workbench.judge.explain.library.indices import Indexing, taken
 from workbench.judge.explain.scene import Scene
 
 TINY = Case(heads=2, kv_heads=1, seqlen_q=5, seqlen_k=20, head_dim=4, causal=True, scale=0.3)
@@ -81,19 +82,31 @@ def test_hypotheses_of_a_field_predict_each_stage_where_a_case_has_it_and_vanish
     assert changing >= share * len(family(name)) > 0
 
 
+def test_what_a_map_reads_at_no_place_is_0() -> None:
+    before = Indexing("before", "the one before, and nothing at the start", lambda i, n: i - 1)
+    x = np.array([[3.0, 5.0, 7.0], [2.0, 4.0, 6.0]])
+    for axis in (1, -1):
+        assert taken(x, before, axis).tolist() == [[0.0, 3.0, 5.0], [0.0, 2.0, 4.0]]
+    assert taken(x, before, 0).tolist() == [[0.0, 0.0, 0.0], [3.0, 5.0, 7.0]]
+
+
 def test_hypotheses_of_codes_and_merges_predict_too() -> None:
     codes = Case(heads=2, kv_heads=1, seqlen_q=5, seqlen_k=20, head_dim=4, codes="e4m3")
     q, k, v = codes.inputs()
 
     def quantised(q, k, v, *, scale_q, scale_k, scale_v, scale, causal):
-        return {"out": np.zeros(q.shape, np.float32)}
+        decoded = {f"dequant_{x}": rows.astype(np.float32) for x, rows in (("q", q), ("k", k), ("v", v))}
+        return {**decoded, "out": np.zeros(q.shape, np.float32)}
 
     coded = Coded.of(run(quantised, codes))
     with np.errstate(all="ignore"):
-        for one in family("codes")[::7]:
+        every = family("codes")
+        of_another = [one for one in every if "-for-" in one.id]  # whose rows may be more or fewer
+        for one in [*every[::7], *of_another]:
             touched = coded.touched(one)
             found = coded.predicted(one, touched)
             assert found is None or {*found} == {*touched}, one.id
+            assert found is None or all(x.shape == coded.expected[stage].shape for stage, x in found.items()), one.id
 
 
 def test_classes_are_what_no_case_tells_apart(scene: Scene) -> None:
