@@ -203,7 +203,8 @@ def test_codes_that_are_nan_or_infinite_poison_what_reads_them(codes: str, probe
     case = CASE.but(codes=codes, quantiser_scale="static")
     judged = diff(dumping(probes, case, faults=["no-saturation"]))
     assert judged.origins == ("codes_q", "codes_k", "codes_v")
-    assert judged["out"].verdict == "untestable"
+    # e4m3 has no infinity: out is NaN where decoded rows are, and nowhere else
+    assert judged["out"].verdict == ("exact" if codes == "e4m3" else "untestable")
     assert shown(judged)
 
 

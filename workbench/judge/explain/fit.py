@@ -118,13 +118,14 @@ def _one_number(x: np.ndarray) -> bool:
 
 
 def _widened(scene: Scene | Coded, name: str, one: Compared, moved: np.ndarray) -> float:
-    """By how much the budgets of a kernel with the fault are wider than those of a right one, in the norm of
-    `unexplained`, where numbers are hit: so many times as much is within them by chance.
+    """By how much the budgets of a kernel with the fault are wider than those of a right one, where numbers are hit: so
+    many times as much is within them by chance. The median, since a fault that makes a few numbers huge makes their
+    budgets huge, which widens no other.
     """
     if not moved.any():
         return 1.0
     right = scene.allowed(name)[moved] * abs(unit(scene.trace, name))
-    return max(1.0, _norm(one.budget[moved]) / max(_norm(right), np.finfo(np.float64).tiny))
+    return max(1.0, float(np.median(one.budget[moved] / np.maximum(right, np.finfo(np.float64).tiny))))
 
 
 @np.errstate(all="ignore")
