@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import workbench
-from workbench import Against, Case, Diff, run, save
+from workbench import Against, Case, Diff, Measured, run, save
 from workbench.cli.main import commands
 from workbench.foreign.call import run_foreign
 
@@ -65,7 +65,10 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
     shown = CliRunner().invoke(commands, [*words, "--json"])
     assert shown.exit_code in (0, 1), shown.output
     told = json.loads(shown.stdout)
-    if isinstance(found, Diff | Against) or words[0] == "check":
+    if isinstance(found, Measured):
+        assert (found.calls, found.proved) == (told["calls"], told["proved"])
+        assert [one.text for one in found.findings] == [one["text"] for one in told["findings"]]
+    elif isinstance(found, Diff | Against) or words[0] == "check":
         assert found.as_dict() == told
         text = CliRunner().invoke(commands, words).stdout
         assert [part.rstrip() for part in text.splitlines()] == str(found).splitlines()
