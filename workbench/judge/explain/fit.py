@@ -119,13 +119,16 @@ def _one_number(x: np.ndarray) -> bool:
 
 def _widened(scene: Scene | Coded, name: str, one: Compared, moved: np.ndarray) -> float:
     """By how much the budgets of a kernel with the fault are wider than those of a right one, where numbers are hit: so
-    many times as much is within them by chance. The median, since a fault that makes a few numbers huge makes their
-    budgets huge, which widens no other.
+    many times as much is within them by chance. As a whole or in the median, whichever is less: a fault that makes a
+    few numbers huge makes their budgets huge, and one that keeps what should be dropped has budgets where a right
+    kernel has none; neither widens all others.
     """
     if not moved.any():
         return 1.0
     right = scene.allowed(name)[moved] * abs(unit(scene.trace, name))
-    return max(1.0, float(np.median(one.budget[moved] / np.maximum(right, np.finfo(np.float64).tiny))))
+    tiny = np.finfo(np.float64).tiny
+    whole = _norm(one.budget[moved]) / max(_norm(right), tiny)
+    return max(1.0, min(whole, float(np.median(one.budget[moved] / np.maximum(right, tiny)))))
 
 
 @np.errstate(all="ignore")
