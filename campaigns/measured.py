@@ -81,6 +81,11 @@ def _is_so(found: Measured, seed: int) -> bool:
     if answer.lse is None or not answer.wrong_lse.any():
         return True
     of_lse = found.model.lse(answer) if found.lse is None else found.lse(found.model, found.right, answer)
+    if found.model.lost is not None:
+        of_lse = np.where(found.model.lost & np.isnan(answer.lse), np.nan, of_lse)
+    alike = (answer.lse == of_lse) | (np.isnan(answer.lse) & np.isnan(of_lse)) | np.isinf(answer.expected_lse)
+    if np.all(alike | (abs(answer.lse - of_lse) <= answer.allowed_lse)):
+        return True
     finite = np.isfinite(answer.lse) & np.isfinite(of_lse) & np.isfinite(answer.expected_lse)
     off, all_of_it = (float(np.sqrt(np.mean((x - answer.lse)[finite] ** 2))) for x in (of_lse, answer.expected_lse))
     return bool(finite.any()) and off <= LEFT * all_of_it

@@ -116,9 +116,9 @@ class Model:
         with np.errstate(all="ignore"):
             top = scores.max(-1)
             plain = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
-            return top + np.log(
-                self.total(scores, np.where(scores - top[..., None] < self.flush, 0.0, plain), answer.sinks)
-            )
+            kept = np.where(scores - top[..., None] < self.flush, 0.0, plain)
+            found = top + np.log(self.total(scores, kept, answer.sinks))
+        return found if self.place is None else np.where(self.place >= 0, found.reshape(-1)[self.place], 0.0)
 
     def of_run(self, answer: Answer) -> np.ndarray:
         """The weights of a run."""

@@ -20,7 +20,7 @@ BASES = {1 / np.log(2): "in base 2", np.log(2): "multiplied by ln 2 once too oft
 class Lse:
     """What lse is, of scores and e^(s - maximum)."""
 
-    kind: str  #: linear, place or denominator
+    kind: str  #: linear, of out, place or denominator
     numbers: np.ndarray | None = None  #: factors of the right lse and of the row's maximum, and what is added
     place: np.ndarray | None = None  #: [b, h, q]: flat index of the row whose lse stands there
     denominator: Denominator | None = None
@@ -36,6 +36,9 @@ class Lse:
                 assert self.numbers is not None
                 a, b, c = self.numbers
                 return np.where(np.isfinite(of_right), a * of_right + b * top + c, of_right if a else c)
+            if self.kind == "of out":  #: factors of the logarithm of what out was divided by, and of the maximum
+                assert self.numbers is not None
+                return self.numbers[0] * model.lse(answer) + self.numbers[1] * top
             if self.kind == "place":
                 assert self.place is not None
                 return of_right.reshape(-1)[self.place]
@@ -70,6 +73,12 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
     tried(Lse("linear", np.array([1.0, -1.0, 0.0])), "lse lacks the maximum of its row")
     tried(Lse("linear", np.array([0.0, 1.0, 0.0])), "lse is the maximum of its row, without the log of the sum")
     tried(Lse("linear", np.array([-1.0, 0.0, 0.0])), "lse has the other sign")
+    for a, said in BASES.items():
+        tried(Lse("of out", np.array([a, 0.0])), f"lse is the logarithm of what out was divided by, {said}")
+    with np.errstate(all="ignore"):
+        both = known & np.isfinite(of_out)
+        b = float(np.nanmedian(((actual - of_out) / top)[both])) if both.any() else 0.0
+    tried(Lse("of out", np.array([1.0, b])), f"lse is that of out and {b:.6g} times the row's maximum")
     some = np.stack([np.ones(known.sum()), expected[known], top[known]], 1)
     (c, a, b), *_ = np.linalg.lstsq(some, actual[known], rcond=None)
     constant = float(np.median((actual - expected)[known])) if known.any() else 0.0

@@ -77,6 +77,12 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     table = np.where(
         more & (abs(table) < 4 * np.nanmedian(noise[noise > 0] if (noise > 0).any() else [0.0]) + 1e-6), 0.0, table
     )
+    of_lse = weights.answers[0].lse
+    if of_lse is not None:
+        # out alone does not tell what all keys of a row have; lse does
+        with np.errstate(all="ignore"):
+            shift = np.nanmedian(np.where(np.isfinite(table), np.log(read) + of_lse[..., None] - table, np.nan), -1)
+        table = table + np.where(np.isfinite(shift) & (odd | more).any(-1), shift, 0.0)[..., None]
     said = []
     if gone.any():
         said.append(f"{_where(gone)} weigh nothing")
