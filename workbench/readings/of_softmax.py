@@ -11,6 +11,9 @@ from workbench.readings.model import Model
 from workbench.readings.steps import sizes, slope_in_words
 from workbench.readings.target import Target
 
+#: how often a tile or a key may be counted
+MOST_TIMES = 8
+
 
 def _plain(target: Target, model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scores of the user's own run, their maxima [b, h, q] and e^(s - maximum)."""
@@ -202,15 +205,23 @@ def _of_tiles(
         by = np.add.reduceat(plain, edges, axis=-1).reshape(-1, len(edges))[flat]
         weights, *_ = np.linalg.lstsq(by / of_used[:, None], np.ones(len(flat)), rcond=None)
         close = np.where(abs(weights - np.round(weights)) < 0.02, np.round(weights), weights)
-        yield (
-            Denominator("tiles", edges, numbers=close),
-            "the denominator has the sums of tiles times " + ", ".join(f"{x:.3g}" for x in close[:8]) + said,
-        )
+        if _counts(close):
+            counted = ", ".join(f"{x:.3g}" for x in close[:8])
+            yield (
+                Denominator("tiles", edges, numbers=close),
+                f"the denominator has the sums of tiles times {counted}{said}",
+            )
     if len(flat) > 1.5 * keys:
         weights, *_ = np.linalg.lstsq(plain.reshape(-1, keys)[flat] / of_used[:, None], np.ones(len(flat)), rcond=None)
         close = np.where(abs(weights - np.round(weights)) < 0.05, np.round(weights), weights)
         values = [f"{x:g} times keys {spans(np.flatnonzero(close == x))}" for x in np.unique(close)[:4] if x != 1]
-        yield Denominator("keys", numbers=close), "the denominator counts " + ", ".join(values)
+        if _counts(close):
+            yield Denominator("keys", numbers=close), "the denominator counts " + ", ".join(values)
+
+
+def _counts(of: np.ndarray) -> bool:
+    """Whether all are whole numbers of times that something may be counted: others fit by chance."""
+    return bool(np.all(of == np.round(of)) and np.all((of >= 0) & (of <= MOST_TIMES)))
 
 
 def _numbers(x: np.ndarray) -> str:
