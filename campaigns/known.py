@@ -1,6 +1,6 @@
 """Runs of which less is known: fewer stages, or no contract."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from workbench import Trace
@@ -10,12 +10,17 @@ from workbench.trace.seen import promise_of
 
 def reduced(trace: Trace, probes: str) -> Trace:
     """The trace as a run with fewer probes (lean, output) would have left it."""
-    kept, again = PROBE_SETS[probes], trace.rerun
+    return cut(trace, PROBE_SETS[probes])
+
+
+def cut(trace: Trace, names: Collection[str]) -> Trace:
+    """The trace of a kernel that gives these stages alone."""
+    again = trace.rerun
     return replace(
         trace,
-        stages={name: stage for name, stage in trace.stages.items() if name in kept},
-        requested=tuple(name for name in trace.requested if name in kept),
-        rerun=None if again is None else lambda case, inputs=None: reduced(again(case, inputs), probes),
+        stages={name: stage for name, stage in trace.stages.items() if name in names},
+        requested=tuple(name for name in trace.requested if name in names),
+        rerun=None if again is None else lambda case, inputs=None: cut(again(case, inputs), names),
     )
 
 

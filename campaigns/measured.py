@@ -1,17 +1,17 @@
 """What readings say of attention functions that were written without a look at them, and whether that is so."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from campaigns.blackbox import BOXES
+from campaigns.known import cut
 from campaigns.spread import spread
-from workbench import Case, Trace, run
+from workbench import Case, run
 from workbench.bench.harness import gathered
-from workbench.readings.reader import LEFT, Measured, measured, rms
+from workbench.readings.reader import LEFT, Measured, explained, measured, rms
 from workbench.readings.target import Answer, Target
 
 SCHEMA = "workbench.measured/1"
@@ -28,14 +28,6 @@ def measure(jobs: int = 1, names: Sequence[str] = ()) -> dict[str, Any]:
     asked = [(name, known, wrong) for known in KNOWN for wrong in (True, False) for name in names or _BOXES]
     rows = gathered("measure functions", ROW_S * len(asked) / jobs, spread(row, asked, jobs))
     return {"schema": SCHEMA, "functions": rows}
-
-
-def cut(trace: Trace, names: Sequence[str]) -> Trace:
-    """The trace of a function that returns these stages alone."""
-    again = trace.rerun
-    kept = {name: x for name, x in trace.stages.items() if name in names}
-    rerun = None if again is None else lambda case, inputs=None: cut(again(case, inputs), names)
-    return replace(trace, stages=kept, rerun=rerun)
 
 
 def row(asked: tuple[str, str, bool]) -> dict[str, Any]:
@@ -86,9 +78,7 @@ def _is_so(found: Measured, seed: int) -> bool:
     alike = (answer.lse == of_lse) | (np.isnan(answer.lse) & np.isnan(of_lse)) | np.isinf(answer.expected_lse)
     if np.all(alike | (abs(answer.lse - of_lse) <= answer.allowed_lse)):
         return True
-    finite = np.isfinite(answer.lse) & np.isfinite(of_lse) & np.isfinite(answer.expected_lse)
-    off, all_of_it = (float(np.sqrt(np.mean((x - answer.lse)[finite] ** 2))) for x in (of_lse, answer.expected_lse))
-    return bool(finite.any()) and off <= LEFT * all_of_it
+    return explained(answer.lse, of_lse, answer.expected_lse)
 
 
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:

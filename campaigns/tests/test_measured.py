@@ -1,4 +1,4 @@
-"""The campaign of readings, in small: its document, and functions that it must get right."""
+"""The campaign that measures functions, on two of them: its document, and that both are read rightly."""
 
 import json
 

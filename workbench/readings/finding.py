@@ -11,7 +11,7 @@ import numpy as np
 class Finding:
     """A part of what a function computes that is not as its case says."""
 
-    reading: str  #: what was read: added, lost, heads, elements, start, response, steps, denominator, lse
+    reading: str  #: what was read: heads, elements, start, response, steps, denominator, lse and the like
     stage: str  #: the stage that it belongs to
     text: str  #: in words
     wrong: int  #: elements of the experiment that are beyond their budgets

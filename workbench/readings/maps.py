@@ -11,7 +11,9 @@ from workbench.readings.finding import spans
 
 
 def bits_of(source: np.ndarray) -> tuple[list[int], int] | None:
-    """The map as (image of each bit, constant) over GF(2), where it is one; None else. source: flat, a power of two."""
+    """An index map as a linear map of the bits of an index, plus a constant (GF(2)): the index that each bit becomes, and
+    that of index 0. None where it is no such map. source: flat, its length a power of two.
+    """
     size = len(source)
     count = (size - 1).bit_length()
     if size != 1 << count or size < 2 or (source < 0).any():

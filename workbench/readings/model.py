@@ -110,14 +110,19 @@ class Model:
         top = scores.max(-1)
         return found if sinks is None else found + np.exp(sinks - np.where(np.isfinite(top), top, 0.0))
 
-    def lse(self, answer: Answer) -> np.ndarray:
-        """The logarithm of what out of a run was divided by, [b, h, q] in natural units."""
+    def exponentials(self, answer: Answer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scores of a run, their maxima [b, h, q] and e^(s - maximum)."""
         scores = self.scores(answer.memory)
         with np.errstate(all="ignore"):
             top = scores.max(-1)
             plain = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
-            kept = np.where(scores - top[..., None] < self.flush, 0.0, plain)
-            found = top + np.log(self.total(scores, kept, answer.sinks))
+            return scores, top, np.where(scores - top[..., None] < self.flush, 0.0, plain)
+
+    def lse(self, answer: Answer) -> np.ndarray:
+        """The logarithm of what out of a run was divided by, [b, h, q] in natural units."""
+        scores, top, plain = self.exponentials(answer)
+        with np.errstate(all="ignore"):
+            found = top + np.log(self.total(scores, plain, answer.sinks))
         return found if self.place is None else np.where(self.place >= 0, found.reshape(-1)[self.place], 0.0)
 
     def of_run(self, answer: Answer) -> np.ndarray:

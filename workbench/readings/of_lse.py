@@ -27,10 +27,8 @@ class Lse:
 
     def __call__(self, model: Model, right: Model, answer: Answer) -> np.ndarray:
         """[b, h, q] of a run."""
-        scores = right.scores(answer.memory)
+        scores, top, plain = right.exponentials(answer)
         with np.errstate(all="ignore"):
-            top = scores.max(-1)
-            plain = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
             of_right = top + np.log(right.total(scores, plain, answer.sinks))
             if self.kind == "linear":
                 assert self.numbers is not None
@@ -53,10 +51,7 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
     if actual is None or not answer.wrong_lse.any():
         return None, []
     wrong = answer.wrong_lse
-    scores = right.scores(answer.memory)
-    with np.errstate(all="ignore"):
-        top = scores.max(-1)
-        plain = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
+    scores, top, plain = right.exponentials(answer)
     known = np.isfinite(expected) & np.isfinite(actual)
     whole = float(np.sum((actual - expected)[known] ** 2))
     of_out = model.lse(answer)

@@ -7,7 +7,7 @@ import numpy as np
 from workbench.readings.finding import Finding, spans
 from workbench.readings.maps import completed, in_words
 from workbench.readings.model import Model
-from workbench.readings.of_scores import logs, room
+from workbench.readings.of_scores import logs, nearest, room
 from workbench.readings.of_values import ENOUGH, solved
 from workbench.readings.target import Target
 
@@ -168,15 +168,10 @@ def operands(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding
 
 def factor(target: Target, model: Model, misfit: Callable[[Model], float]) -> tuple[Model, list[Finding]]:
     """The factor of scores with which the model is nearest to the natural run, where nothing else could be read."""
-    factors = np.geomspace(0.05, 40, 60)
-    best = min(factors, key=lambda a: misfit(model.but(factor=float(a))))
-    width = 0.12
-    while width > 1e-6:
-        best = min(best * (1 + np.linspace(-width, width, 13)), key=lambda a: misfit(model.but(factor=float(a))))
-        width /= 4
-    if abs(best - 1) < 1e-4 or misfit(model.but(factor=float(best))) > misfit(model) / 5:
+    best = nearest(lambda a: misfit(model.but(factor=float(a))), np.geomspace(0.05, 40, 60))
+    if abs(best - 1) < 1e-4 or misfit(model.but(factor=best)) > misfit(model) / 5:
         return model, []
     text = (
         f"scores are {best:.6g} times what they should be: the scale is {model.scale * best:.6g}, not {model.scale:.6g}"
     )
-    return model.but(factor=float(best)), [Finding("response", "scores", text, 0, 0, {"factor": float(best)})]
+    return model.but(factor=best), [Finding("response", "scores", text, 0, 0, {"factor": best})]

@@ -108,7 +108,7 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
 
 
 def _where(of: np.ndarray) -> str:
-    """Places of [b, h, q, k] in words, by the distance of a key from the diagonal where that is one."""
+    """Which elements of [b, h, q, k], in words: by their distance from the diagonal where it takes few values."""
     b, h, i, j = np.nonzero(of)
     keys, rows = of.shape[3], of.shape[2]
     distance = np.unique(j - i - (keys - rows))
@@ -118,10 +118,6 @@ def _where(of: np.ndarray) -> str:
         where = f"keys {', '.join(f'{x:+d}' for x in distance)} from the diagonal"
         return f"{where}, in rows {spans(i)}{heads}{batches}"
     return f"keys {spans(j)} in rows {spans(i)}{heads}{batches}"
-
-
-def _reach(target: Target) -> float:
-    return REACH[target.case.dtype]
 
 
 def response(target: Target, model: Model) -> tuple[Model, list[Finding]]:
@@ -135,7 +131,7 @@ def response(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     dims, keys, heads = shape_q[3], shape_k[2], shape_k[0] * shape_k[1]
     rng = np.random.default_rng(7)
     x = np.stack([rng.permutation(np.linspace(-1, 1, keys)) for _ in range(heads)]).reshape(*shape_k[:3])
-    size = np.sqrt(_reach(target) / abs(model.scale or 1.0))
+    size = np.sqrt(REACH[target.case.dtype] / abs(model.scale or 1.0))
     q = np.zeros(shape_q[2:])
     q[np.arange(shape_q[2]), np.arange(shape_q[2]) % dims] = size * np.sign(model.scale or 1.0)
     k = x[..., None] * np.full(dims, size)
@@ -203,13 +199,8 @@ def _of_scores(
     def of_factor(g: Callable[[np.ndarray], np.ndarray], at: tuple[int, int] | None = None) -> tuple[float, float]:
         """The factor of scores with which g leaves least, and what it leaves."""
         factors = np.concatenate([-np.geomspace(4, 0.05, 12), [0.0], np.geomspace(0.02, 60, 80)])
-        best = min(factors, key=lambda a: left(lambda x: g(a * x), at))
-        width = 0.12
-        while width > 1e-6:
-            around = best + max(abs(best), 1e-3) * np.linspace(-width, width, 13)
-            best = min(around, key=lambda a: left(lambda x: g(a * x), at))
-            width /= 4
-        return float(best), left(lambda x: g(best * x), at)
+        best = nearest(lambda a: left(lambda x: g(a * x), at), factors)
+        return best, left(lambda x: g(best * x), at)
 
     plain = left(model.respond)
     noise = _noise(dy, known, spread)
@@ -257,6 +248,16 @@ def _of_scores(
             return model, found
     found.append(Finding("response", "scores", text, wrong, of, {"response": g}))
     return model.but(respond=g), found
+
+
+def nearest(left: Callable[[float], float], factors: np.ndarray) -> float:
+    """The factor that leaves least: the best of some, then ever nearer to it, to 1e-6 of it."""
+    best = float(min(factors, key=left))
+    width = 0.12
+    while width > 1e-6:
+        best = float(min(best + max(abs(best), 1e-3) * np.linspace(-width, width, 13), key=left))
+        width /= 4
+    return best
 
 
 def _tanh(factor: float, size: float, x: np.ndarray) -> np.ndarray:

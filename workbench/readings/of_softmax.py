@@ -15,20 +15,11 @@ from workbench.readings.target import Target
 MOST_TIMES = 8
 
 
-def _plain(target: Target, model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores of the user's own run, their maxima [b, h, q] and e^(s - maximum)."""
-    scores = model.scores(target.natural.memory)
-    with np.errstate(all="ignore"):
-        top = scores.max(-1)
-        plain = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
-    return scores, top, np.where(scores - top[..., None] < model.flush, 0.0, plain)
-
-
 def denominator(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
     """What out was divided by, where it is not what its weights add to."""
     if model.kept is not None:
         return model, []
-    scores, top, plain = _plain(target, model)
+    scores, top, plain = model.exponentials(target.natural)
     sinks = target.natural.sinks
     made = model.of_run(target.natural)
     # one number a row: how much of the expected weights was read
@@ -231,7 +222,7 @@ def _numbers(x: np.ndarray) -> str:
 
 def flushed(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
     """Weights of the user's own q and k that are 0 where their score is far below the row's maximum."""
-    scores, top, _ = _plain(target, model)
+    scores, top, _ = model.exponentials(target.natural)
     made = model.of_run(target.natural)
     with np.errstate(all="ignore"):
         low = scores - top[..., None]
@@ -247,7 +238,7 @@ def flushed(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray)
 
 def mixed(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
     """Rows that are made of the weighted values of several rows, as where an accumulator is not cleared."""
-    scores, top, plain = _plain(target, model)
+    scores, top, plain = model.exponentials(target.natural)
     if not np.isfinite(top).all() or not np.isfinite(read).all() or model.kept is not None:
         return model, []
     total = plain.sum(-1, keepdims=True)

@@ -57,7 +57,7 @@ def unclosed(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray
     return np.where(np.isfinite(found), found, 0.0)
 
 
-def heads(target: Target, model: Model, name: str = "v") -> tuple[Model, list[Finding]]:
+def heads(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     """The kv head of V that each query head reads."""
     case, shape = target.case, target.trace.inputs["v"].shape
     count = case.batch * case.kv_heads
@@ -128,7 +128,7 @@ def columns(target: Target, model: Model) -> tuple[Model, list[Finding]]:
 
 
 def choosing(target: Target, model: Model, aim: np.ndarray, *, anchored: bool) -> dict[str, np.ndarray]:
-    """q and k of which queries choose keys `aim`, [.., q].
+    """q and k with which nearly all the weight of query i is on key aim[.., i].
 
     `anchored`: they weigh key 0 as much, so that the maximum of a row is in its first tile already, whatever a kernel
     does where a maximum grows; V of key 0 is to be 0.

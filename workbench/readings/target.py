@@ -150,11 +150,6 @@ class Target:
         return self.trace.case
 
     @cached_property
-    def inputs(self) -> dict[str, np.ndarray]:
-        """q, k and v of the user's case in float64."""
-        return {name: to_float64(self.trace.inputs[name]) for name in INPUTS}
-
-    @cached_property
     def unit(self) -> float:
         """What stands for 1 in V where weights are read."""
         return UNIT_OF_FLOAT16 if self.case.dtype == "float16" else 1.0
@@ -211,9 +206,8 @@ class Weights:
     placed: tuple[np.ndarray, ...]  #: V of each of these, [k, d]
     unit: float
     dims: tuple[int, ...]  #: of V that were used
-    base: (
-        Answer | None
-    )  #: of V that is 0, where there are rows behind the end of sequences, which are not ours to choose
+    #: of V that is 0, where there are rows behind the end of sequences, which are not ours to choose
+    base: Answer | None
 
     def joined(self, outs: Sequence[np.ndarray]) -> np.ndarray:
         """[b, h, q, k] of what each answer has at the dims of its keys."""

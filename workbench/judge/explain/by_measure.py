@@ -11,7 +11,7 @@ from workbench.judge.explain.cause import Cause, Trial
 from workbench.judge.explain.fit import Fit
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.readings.finding import Finding
-from workbench.readings.reader import Measured, measured
+from workbench.readings.reader import Measured, explained, measured
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Trace
 
@@ -49,11 +49,8 @@ def by_measure(trace: Trace, wrong: Sequence[str], seconds: float) -> list[Cause
 def _as_out(found: Measured) -> bool:
     """Whether lse is the logarithm of what out was divided by."""
     answer = found.target.natural
-    made = found.model.lse(answer)
     assert answer.lse is not None
-    finite = np.isfinite(answer.lse) & np.isfinite(made)
-    off, error = (np.sqrt(np.mean((x - answer.lse)[finite] ** 2)) for x in (made, answer.expected_lse))
-    return bool(off <= 0.1 * error)
+    return explained(answer.lse, found.model.lse(answer), answer.expected_lse)
 
 
 def _cause(trace: Trace, found: Measured, finding: Finding, stages: tuple[str, ...]) -> Cause:
