@@ -11,7 +11,7 @@ from workbench.readings.finding import spans
 
 
 def bits_of(source: np.ndarray) -> tuple[list[int], int] | None:
-    """An index map as a linear map of the bits of an index, plus a constant (GF(2)): the index that each bit becomes, and
+    """An index map as a linear map of the bits of an index, plus a constant (GF(2)): the index of each bit, and
     that of index 0. None where it is no such map. source: flat, its length a power of two.
     """
     size = len(source)

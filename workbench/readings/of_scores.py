@@ -312,7 +312,7 @@ def _table(dy: np.ndarray, spread: np.ndarray, known: np.ndarray) -> tuple[Calla
         return inside + low * np.minimum(x - knots[0], 0) + high * np.maximum(x - knots[-1], 0)
 
     some = ", ".join(f"{x:.3g} -> {np.interp(x, knots, heights):.3g}" for x in np.linspace(knots[0], knots[-1], 5))
-    return g, f"scores become others: {some}"
+    return g, f"a score x counts as another number g(x): {some}"
 
 
 def _hat(knots: np.ndarray, x: float) -> np.ndarray:
