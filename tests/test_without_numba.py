@@ -94,7 +94,7 @@ def test_what_python_asks(folder: Path) -> None:
     [
         (("diff", "mine.py:attention", *SIZES), 0, "verdict: rounding"),
         (("explain", "mine.py:twice", *SIZES), 1, "the scale is twice as large"),
-        (("sweep", "mine.py:twice", *SIZES), 1, "1 of 1 cases fail, in 1 group"),
+        (("sweep", "mine.py:twice", *SIZES), 1, "2 of 3 cases fail, in 1 group"),
         (("doctor",), 3, "ImportError: numba is blocked"),
     ],
     ids=lambda x: x[0] if isinstance(x, tuple) else None,

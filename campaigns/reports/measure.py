@@ -65,14 +65,14 @@ def row(asked: tuple[str, str]) -> dict[str, Any]:
 def _said(name: str, faults: int, causes: Sequence[dict[str, Any]]) -> str:
     """How well causes name what is wrong: `named`, all of it; `half`, one fault of two; `several`, of which one may be
     so; `false`; `unread`, where nobody has compared a cause with the truth; `unknown`, where there is none; `measured`,
-    where all causes were read off the function and predict runs on unseen inputs.
+    where all causes were read off the function and predict runs on unseen inputs, so that each of them is so.
     """
     if not causes:
         return "unknown"
     if all(one["id"].startswith("measured.") for one in causes):
         return "measured"
     read = READ.get(name, {})
-    certain = [read.get(one["text"]) for one in causes if not one["rivals"]]
+    certain = [one["id"].startswith("measured.") or read.get(one["text"]) for one in causes if not one["rivals"]]
     if False in certain:
         return "false"
     if None in certain:

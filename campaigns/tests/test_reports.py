@@ -37,3 +37,9 @@ def test_names_are_counted_by_what_was_read(causes, faults, said, monkeypatch):
     monkeypatch.setattr(measure, "READ", {"mine": {"it is so": True, "it is not": False}})
     told = [{"id": "x", "text": text, "rivals": rivals} for text, rivals in causes]
     assert measure._said("mine", faults, told) == said
+
+
+def test_what_was_measured_is_so_beside_what_was_read(monkeypatch):
+    monkeypatch.setattr(measure, "READ", {"mine": {"it is so": True}})
+    told = [{"id": "x", "text": "it is so", "rivals": []}, {"id": "measured.start", "text": "so", "rivals": []}]
+    assert measure._said("mine", 2, told) == "named"

@@ -47,6 +47,9 @@ def test_nan_alone_is_told_by_where_it_is_in_two_more_runs() -> None:
 
 
 @pytest.mark.campaign
-def test_nan_in_other_rows_is_no_cause() -> None:
+def test_of_nan_in_other_rows_only_which_rows_is_told() -> None:
     found = explained(1.0, "chance")
-    assert found.causes == () and found.unexplained == ("out", "lse")
+    (cause,) = found.causes
+    broken = np.flatnonzero(np.random.default_rng(2 * CASE.seqlen_q).random(CASE.seqlen_q) < 0.5)
+    assert cause.id == "measured.lost" and cause.text.startswith(f"rows {broken[0]}-")
+    assert cause.fit.nan == 2 * len(broken) * 16 and "lse" in found.unexplained

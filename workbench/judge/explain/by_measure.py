@@ -83,6 +83,6 @@ def _cause(trace: Trace, found: Measured, finding: Finding, stages: tuple[str, .
         True,
         int(answer.out.size),
         of=len(found.proofs),
-        nan_sets=2,
+        nan_sets=len(found.proofs),  # what was read is the set itself: each run that has it proves it
     )
     return Cause((hypothesis,), fit, trial=trial)
