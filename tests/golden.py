@@ -70,7 +70,7 @@ def _everything_new(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
     """As `everything`, of a tree whose budgets are a walk over a table of stages."""
     expectation = module("workbench.expectation.expectation", "workbench.expectation.expectation")
     judgeable = module("workbench.expectation.judgeable", "workbench.expectation.judgeable")
-    decoding = module("workbench.judge.diff.decoding", "workbench.judge.codes.decoding")
+    decoding = module("workbench.expectation.decoding", "workbench.judge.codes.decoding")
     stages = module("workbench.case.stages", "workbench.case.stages")
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for mode in ("isolated", "propagated"):
@@ -103,7 +103,7 @@ def _everything_new(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _before_attention_new(trace: Any, name: str, *, by_table: bool) -> dict[str, Any] | None:
     """A stage before attention; None where the trace does not tell it."""
-    decoding = module("workbench.judge.diff.decoding", "workbench.judge.codes.decoding")
+    decoding = module("workbench.expectation.decoding", "workbench.judge.codes.decoding")
     walk = module("workbench.reference.walk")
     x, kind = name[-1], trace.case.codes
     if kind is None and not name.startswith("dequant"):

@@ -7,7 +7,7 @@ import numpy as np
 from tests.judge.explain.kernels import attention
 from tests.stored import stored
 from workbench import Case, run
-from workbench.judge.codes.decoding import decoding
+from workbench.expectation.decoding import decoding
 from workbench.judge.explain.hypothesis import Hypothesis, altered, edited, read_as
 from workbench.judge.explain.scene import Scene
 from workbench.reference.walk import budgets, intervals, values

@@ -35,7 +35,7 @@ def test_on_another_case_and_on_other_inputs(kernel: str) -> None:
 
 @pytest.mark.campaign
 def test_a_kernel_on_codes_is_run_again_on_what_its_attention_read() -> None:
-    from workbench.judge.codes.decoding import attention_of
+    from workbench.expectation.decoding import attention_of
 
     trace = run("fp8", CASE.but(codes="e4m3"), backend="emulator")
     read = attention_of(trace)

@@ -12,11 +12,11 @@ import numpy as np
 
 from workbench.case.box import Box
 from workbench.expectation.compare import expected_out
+from workbench.expectation.decoding import attention_of
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import readable, table
 from workbench.judge import cancellation
 from workbench.judge.blocks import over_parts
-from workbench.judge.codes.decoding import attention_of
 from workbench.judge.usual_rules import Deviation, Rule, deviation
 from workbench.reference.graph import nearest_dumped
 from workbench.trace.trace import Trace

@@ -23,11 +23,11 @@ from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.stages import INPUTS
 from workbench.expectation.compare import compared
+from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import readable, table
 from workbench.floats import round_to
-from workbench.judge.codes.decoding import attention_of
 from workbench.judge.control import control, sampled
 from workbench.reference.graph import direct, nearest_dumped, unseen_upstream
 from workbench.trace.trace import Trace

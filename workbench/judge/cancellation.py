@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from workbench.case.box import Box
+from workbench.expectation.decoding import attention_of
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import readable, split_keys_known
 from workbench.floats import unit_roundoff
 from workbench.judge.blocks import over_parts
-from workbench.judge.codes.decoding import attention_of
 from workbench.reference.walk import magnitudes, values
 from workbench.trace.trace import Trace
 

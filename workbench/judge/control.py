@@ -14,10 +14,10 @@ from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.expectation.compare import compared
+from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Compared
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import readable
-from workbench.judge.codes.decoding import attention_of
 from workbench.reference.losses import without
 from workbench.reference.manner import PLAIN, Manner
 from workbench.reference.walk import values

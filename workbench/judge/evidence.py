@@ -17,13 +17,13 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.contract import Contract
 from workbench.expectation.compare import compared
+from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import readable
 from workbench.expectation.units import SCORE_UNITS, unit
 from workbench.floats import round_to
 from workbench.judge.bias import FEWEST_ROWS, Z, by_row, distinct, lean, rows_seen
-from workbench.judge.codes.decoding import attention_of
 from workbench.judge.control import control, has_control, sampled
 from workbench.reference.bound import NEGLIGIBLE
 from workbench.reference.losses import U

@@ -4,9 +4,9 @@ import numpy as np
 
 from workbench.case.box import Box
 from workbench.case.stages import before_attention, shape, stage_of
+from workbench.expectation.decoding import attention_of, decoding
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import sizes_of, unjudgeable
-from workbench.judge.codes.decoding import attention_of, decoding
 from workbench.judge.selection import Index, Selection, chosen, grid
 from workbench.reference.walk import values
 from workbench.refusal import Refusal

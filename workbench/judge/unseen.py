@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from workbench.case.distributions import TELLING
+from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import State
 from workbench.floats import to_float64
-from workbench.judge.codes.decoding import attention_of
 from workbench.judge.control import at_rows, sampled
 from workbench.judge.stage import ORIGIN_VERDICTS, RIGHT_VERDICTS, StageDiff
 from workbench.trace.trace import Trace

@@ -9,9 +9,9 @@ import pytest
 from tests.stored import stored
 from workbench import Case, Refusal, diff, run
 from workbench.case.stages import QUANTISED_INPUTS, stages_of
+from workbench.expectation.decoding import attention_of
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
-from workbench.judge.codes.decoding import attention_of
 from workbench.judge.codes.loss import loss
 from workbench.reference import dense
 from workbench.trace.trace import Trace

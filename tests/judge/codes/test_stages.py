@@ -14,10 +14,10 @@ from campaigns.known import reduced
 from tests.stored import stored
 from workbench import Case, Diff, Trace, diff, run
 from workbench.case.stages import QUANTISED_INPUTS, before_attention, stages_of
+from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import State
 from workbench.floats import to_float64, ulp
 from workbench.judge.bias import second_case
-from workbench.judge.codes.decoding import attention_of
 from workbench.judge.explain.budget_shares import terms
 from workbench.reference import quantize
 from workbench.report.document import diff_document

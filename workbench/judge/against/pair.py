@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from workbench.case.stages import ALGORITHMS, INPUTS
+from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Comparison
 from workbench.expectation.judgeable import table
 from workbench.floats import to_float64
 from workbench.judge.against.alike import ORDER, check_same_problem, shared
 from workbench.judge.against.stage import StageAgainst, side, stage_against
 from workbench.judge.blocks import placed
-from workbench.judge.codes.decoding import attention_of
 from workbench.judge.diff import Diff, comparisons
 from workbench.reference.graph import nearest_dumped
 from workbench.shown import shown_by

@@ -8,9 +8,9 @@ import numpy as np
 
 from workbench.case.box import Box
 from workbench.case.stages import INPUTS, quantised_inputs
+from workbench.expectation.decoding import attention_of, by_scale
 from workbench.floats import to_float64
 from workbench.judge.blocks import over_parts
-from workbench.judge.codes.decoding import attention_of, by_scale
 from workbench.reference import dense
 from workbench.reference.walk import values
 from workbench.refusal import Refusal

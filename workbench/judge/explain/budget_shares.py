@@ -7,11 +7,11 @@ import numpy as np
 
 from workbench.case.box import Box
 from workbench.case.stages import ALGORITHMS
+from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Element
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import readable
 from workbench.floats import ulp
-from workbench.judge.codes.decoding import attention_of
 from workbench.judge.stage import StageDiff
 from workbench.reference.losses import alone, without
 from workbench.reference.problem import Problem

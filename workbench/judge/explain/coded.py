@@ -8,10 +8,10 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.stages import INPUTS
+from workbench.expectation.decoding import decoding
 from workbench.expectation.elements import Compared, compare
 from workbench.expectation.judgeable import unjudgeable
 from workbench.floats import to_float64, ulp
-from workbench.judge.codes.decoding import decoding
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited
 from workbench.judge.explain.scene import Arrays, mismatched, predicted, touched
 from workbench.reference.bound import Budget

@@ -12,12 +12,12 @@ from workbench.case.box import Box, Present
 from workbench.case.case import Case
 from workbench.case.stages import OF_QUANTISER
 from workbench.expectation.compare import compared
+from workbench.expectation.decoding import attention_of, decoding
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import readable, unjudgeable
 from workbench.expectation.units import unit
 from workbench.floats import ulp
-from workbench.judge.codes.decoding import attention_of, decoding
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited, unfused
 from workbench.judge.explain.library import FAMILIES
 from workbench.judge.explain.surroundings import drawn, surroundings

@@ -8,9 +8,9 @@ import numpy as np
 
 from workbench.case.box import WHOLE, Box
 from workbench.case.stages import INPUT_AXES, before_attention
+from workbench.expectation.decoding import attention_of, decoding
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import readable
-from workbench.judge.codes.decoding import attention_of, decoding
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import direct, upstream
 from workbench.reference.problem import Problem
