@@ -12,19 +12,46 @@ from workbench.readings.finding import spans
 
 def bits_of(source: np.ndarray) -> tuple[list[int], int] | None:
     """An index map as a linear map of the bits of an index, plus a constant (GF(2)): the index of each bit, and
-    that of index 0. None where it is no such map. source: flat, its length a power of two.
+    that of index 0. None where it is no such map, and where too little of it is known (-2: not known) to tell. source:
+    flat, its length a power of two.
     """
     size = len(source)
     count = (size - 1).bit_length()
-    if size != 1 << count or size < 2 or (source < 0).any():
+    known = np.flatnonzero(source > -2)
+    if size != 1 << count or size < 2 or not known.size or (source[known] < 0).any():
         return None
-    first = int(source[0])
-    columns = [int(source[1 << bit]) ^ first for bit in range(count)]
+    index, image = known ^ known[0], source[known] ^ source[known[0]]
+    columns = [0] * count
+    pivots: list[tuple[int, int, int]] = []  # a bit that one difference of indices alone has, that and its image
+    for a, b in zip(index.tolist(), image.tolist(), strict=True):
+        for bit, other, of in pivots:
+            if a >> bit & 1:
+                a, b = a ^ other, b ^ of
+        if a:
+            bit = a.bit_length() - 1
+            pivots = [(x, o ^ a, f ^ b) if o >> bit & 1 else (x, o, f) for x, o, f in pivots] + [(bit, a, b)]
+        elif b:
+            return None
+        if len(pivots) == count:
+            break
+    if len(pivots) < count:
+        return None
+    for bit, _, of in pivots:
+        columns[bit] = of
+    first = int(source[known[0]])
+    for bit, column in enumerate(columns):
+        first ^= column if known[0] >> bit & 1 else 0
+    return (columns, first) if np.array_equal(linear((columns, first), size)[known], source[known]) else None
+
+
+def linear(bits: tuple[list[int], int], size: int) -> np.ndarray:
+    """The index map of `bits_of`."""
+    columns, first = bits
     index = np.arange(size)
     made = np.full(size, first)
     for bit, column in enumerate(columns):
         made ^= np.where(index >> bit & 1, column, 0)
-    return (columns, first) if np.array_equal(made, source) else None
+    return made
 
 
 def in_words(source: np.ndarray, dims: int) -> str:
@@ -75,24 +102,35 @@ def in_words(source: np.ndarray, dims: int) -> str:
     for stride in range(1, 4 * dims):
         if stride != dims and np.mean((stride * row + dim) % (rows * dims) == there) > 0.97:
             return f"rows lie {stride} apart, not {dims} ({share})"
-    linear = bits_of(source.reshape(-1))
-    if linear is not None:
-        low = (dims - 1).bit_length()
-
-        def name(bit: int) -> str:
-            return f"dim bit {bit}" if bit < low else f"row bit {bit - low}"
-
-        bits = [
-            f"{name(bit)} goes to " + (" and ".join(name(x) for x in range(32) if column >> x & 1) or "nothing")
-            for bit, column in enumerate(linear[0])
-            if column != 1 << bit
-        ]
-        return f"{share}: " + "; ".join(bits)
+    found = bits_of(source.reshape(-1))
+    if found is not None:
+        return _of_bits(found, (dims - 1).bit_length(), share)
     some = ", ".join(
         f"(row {a}, dim {b}) is (row {x}, dim {y})"
         for a, b, x, y in list(zip(row, dim, from_row, from_dim, strict=True))[:: max(1, len(row) // 3)][:3]
     )
     return f"{share}, in rows {spans(row)}, dims {spans(dim)}: {some}"
+
+
+def _of_bits(of: tuple[list[int], int], low: int, share: str) -> str:
+    """A linear map in words; `low`: the bits of a dim."""
+    columns, first = of
+    added = [(bit, column ^ 1 << bit) for bit, column in enumerate(columns) if column != 1 << bit]
+    if not first and all(bit >= low and 0 < more < 1 << low for bit, more in added):
+        said = ", ".join(
+            f"dim bit {' and '.join(str(x) for x in range(low) if more >> x & 1)} by row bit {bit - low}"
+            for bit, more in added
+        )
+        chunk = min(more & -more for _, more in added)
+        return f"chunks of {chunk} elements are swizzled ({share}): {said}"
+
+    def name(bit: int) -> str:
+        return f"dim bit {bit}" if bit < low else f"row bit {bit - low}"
+
+    return f"{share}: " + "; ".join(
+        f"{name(bit)} goes to " + (" and ".join(name(x) for x in range(32) if columns[bit] >> x & 1) or "nothing")
+        for bit, _ in added
+    )
 
 
 def _in_blocks(index: np.ndarray, dims: int, block: int) -> np.ndarray | None:
@@ -117,8 +155,8 @@ def _of_rows(row: np.ndarray, there: np.ndarray, rows: int) -> str:
 
 
 def completed(source: np.ndarray, dims: int) -> np.ndarray:
-    """The map with what was not read filled in, where one rule says all that was: a stride, blocks, a shift of rows, or
-    dims that go the same way in all rows.
+    """The map with what was not read filled in, where one rule says all that was: a stride, blocks, a shift of rows, a
+    linear map of bits, or dims that go the same way in all rows.
     """
     rows = len(source)
     index = np.arange(rows * dims).reshape(rows, dims)
@@ -127,6 +165,9 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
     for rule in _rules(index, row, dim, rows, dims):
         if np.mean(rule[known] == source[known]) > 0.98:
             return np.where(known, source, rule)
+    bits = bits_of(source.reshape(-1))
+    if bits is not None:
+        return linear(bits, source.size).reshape(source.shape)
     for c in range(dims):
         seen = source[source[:, c] > -1, c] - index[source[:, c] > -1, 0]
         zero = source[:, c] == -1

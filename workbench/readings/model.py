@@ -5,11 +5,12 @@ steps along the keys, the denominator. A finding is so where this, with it, pred
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from workbench.readings.codebook import Scale, stood_for
 from workbench.readings.denominator import Denominator
 from workbench.readings.known import Step
 from workbench.readings.target import Answer, Target
@@ -27,6 +28,9 @@ class Model:
     #: q, k, v -> index row * dims + dim of the element at each place, -1 for none; of q and k also [b, h, row, dim] of
     #: the index in the whole of it
     sources: dict[str, np.ndarray]
+    #: q, k, v -> what each code is decoded to, before its scale and with no zero point; of inputs that are codes
+    tables: dict[str, np.ndarray] = field(default_factory=dict)
+    scales: dict[str, Scale] = field(default_factory=dict)  #: q, k, v -> with what it is multiplied, where not its own
     fixed: np.ndarray | None = None  #: bool [b, h, q, k]: keys whose score is `start`, whatever q and k are
     factor: np.ndarray | float = 1.0  #: of scores, [b, h, 1, 1] where heads have their own
     operands: str = "qk"  #: whose products scores are; "kq": of query j and key i
@@ -42,6 +46,14 @@ class Model:
     columns: np.ndarray | None = None  #: [q, d]: which dim of a result stands at each dim of out; -1 for none
     lost: np.ndarray | None = None  #: [b, h, q]: rows that are not finite, whatever V is
 
+    def memory(self, answer: Answer) -> dict[str, np.ndarray]:
+        """q, k and v of a run, and what codes stand for as the function decodes them."""
+        run, other = answer.run, {*self.tables, *self.scales} - {*answer.chosen}
+        return answer.memory | {
+            name: stood_for(run, name, self.tables.get(name), self.scales[name](run) if name in self.scales else None)
+            for name in other
+        }
+
     def read(self, name: str, x: np.ndarray) -> np.ndarray:
         """An input [b, heads, rows, dims] as the function reads it, with query heads."""
         if name in self.sources:
@@ -53,6 +65,17 @@ class Model:
         if name in self.heads:
             x = x.reshape(-1, *x.shape[2:])[self.heads[name]]
         return x
+
+    def placed(self, name: str, x: np.ndarray) -> np.ndarray:
+        """What must stand in an input for the function to read x, [.., rows, dims], there; 0 where it reads nothing."""
+        index = self.sources.get(name)
+        if index is None or index.ndim != 2:
+            return x
+        flat = x.reshape(*x.shape[:-2], -1)
+        found = np.zeros_like(flat)
+        told = index.reshape(-1) >= 0
+        found[..., index.reshape(-1)[told]] = flat[..., told]
+        return found.reshape(x.shape)
 
     @property
     def v_dims(self) -> np.ndarray | None:
@@ -112,7 +135,7 @@ class Model:
 
     def exponentials(self, answer: Answer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scores of a run, their maxima [b, h, q] and e^(s - maximum)."""
-        scores = self.scores(answer.memory)
+        scores = self.scores(self.memory(answer))
         with np.errstate(all="ignore"):
             top = scores.max(-1)
             plain = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
@@ -127,11 +150,11 @@ class Model:
 
     def of_run(self, answer: Answer) -> np.ndarray:
         """The weights of a run."""
-        return self.weights(self.scores(answer.memory), answer.sinks)
+        return self.weights(self.scores(self.memory(answer)), answer.sinks)
 
     def values(self, answer: Answer) -> np.ndarray:
         """What is weighted, [b, h, k, d]; 0 where no row sees it."""
-        found = self.read("v", answer.memory["v"])
+        found = self.read("v", self.memory(answer)["v"])
         if np.isfinite(found).all():
             return found
         seen = np.isfinite(self.start).any(2)

@@ -13,16 +13,18 @@ from workbench.readings.target import Target
 
 #: ln of a weight between neighbouring levels of a word, several times what a cast of probs to 8 bits moves it
 LEVEL, LEVELS = 0.7, 8
+#: the same of words of codes, of which two suffice, however they are decoded
+LEVEL_OF_CODES = 1.5
 #: rows that see fewer keys than this may lack the lowest level
 FEWEST = 24
 
 
-def words(count: int, seed: int) -> np.ndarray:
-    """Words of levels, all different, none of zeros alone: [digit, element]; two digits more than are needed."""
-    digits = max(2, int(np.ceil(np.log(count + 1) / np.log(LEVELS)))) + 2
+def words(count: int, seed: int, levels: int = LEVELS) -> np.ndarray:
+    """Words of levels, all different, none of zeros alone: [digit, element]; six bits more than are needed."""
+    digits = max(2, int(np.ceil(np.log(count + 1) / np.log(levels)))) + int(np.ceil(6 / np.log2(levels)))
     rng = np.random.default_rng(seed)
     while True:
-        found = rng.integers(0, LEVELS, (digits, 2 * count + 16))
+        found = rng.integers(0, levels, (digits, 2 * count + 16))
         found = np.unique(found[:, found.any(0)], axis=1)
         if found.shape[1] >= count:
             return rng.permutation(found, axis=1)[:, :count]
@@ -31,11 +33,11 @@ def words(count: int, seed: int) -> np.ndarray:
 def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Finding]]:
     """Which element of K (of Q) is multiplied at each place of a head, by queries (keys) that are one dim each."""
     rows, dims = target.trace.inputs[name].shape[2:]
-    codes = words(rows * dims, 11 if name == "k" else 13)
+    codes = words(rows * dims, 11 if name == "k" else 13, 2 if name in target.books else LEVELS)
     source = np.full((rows, dims), -2)
     beyond = total = 0
     for dim, read, sure, outside in _read(target, model, name, codes.reshape(-1, rows, dims)):
-        beyond, total = beyond + outside, total + sure.size * len(codes)
+        beyond, total = beyond + outside, total + sure.size
         for place, c, indices, ok in _places(name, dim, read, sure):
             told = indices[ok]
             if told.size:
@@ -59,11 +61,11 @@ def elements_of_all(target: Target, model: Model, name: str) -> tuple[Model, lis
     """The same of heads that read other heads' memory, or other sequences': for each query head."""
     shape = target.trace.inputs[name].shape
     heads, (rows, dims) = target.trace.inputs["q"].shape[:2], shape[2:]
-    codes = words(int(np.prod(shape)), 19)
+    codes = words(int(np.prod(shape)), 19, 2 if name in target.books else LEVELS)
     source = np.full((*heads, rows, dims), -2)
     beyond = total = 0
     for dim, read, sure, outside in _read(target, model, name, codes.reshape(-1, *shape)):
-        beyond, total = beyond + outside, total + sure.size * len(codes)
+        beyond, total = beyond + outside, total + sure.size
         for place, c, indices, ok in _places(name, dim, read, sure):
             first = ok.argmax(-1)[..., None]
             told = np.take_along_axis(indices, first, -1)[..., 0]
@@ -95,12 +97,16 @@ def _read(
     target: Target, model: Model, name: str, codes: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, int]]:
     """Dims of rows of the other operand, indices of elements that were read [b, h, q, k], whether they are sure, and
-    how much of out is beyond its budget; for as many dims as the other operand has rows, until all were read.
+    how much of the first of these runs is beyond its budget; for as many dims as the other operand has rows, until all
+    were read.
     """
-    other = target.trace.inputs["q" if name == "k" else "k"].shape
+    other_name = "q" if name == "k" else "k"
+    other = target.trace.inputs[other_name].shape
     dims = other[3]
     factor = float(np.median(np.asarray(model.factor))) or 1.0
-    size = np.sqrt(LEVEL / abs((model.scale or 1.0) * factor))
+    coded = name in target.books
+    step, levels = (LEVEL_OF_CODES, 2) if coded else (LEVEL, LEVELS)
+    size = np.sqrt(step / abs((model.scale or 1.0) * factor))
     for first in range(0, dims, other[2]):
         if target.spent:
             return
@@ -108,26 +114,30 @@ def _read(
         aimed = np.zeros(other[2:])
         aimed[np.arange(other[2]), dim] = size * np.sign((model.scale or 1.0) * factor)
         whole = (*target.trace.inputs["q"].shape[:3], target.trace.inputs["k"].shape[2])
-        got, sure, blank, beyond = [], np.ones(whole, bool), np.ones(whole, bool), 0
+        got, sure, blank, beyond, least = [], np.ones(whole, bool), np.ones(whole, bool), 0, None
         for code in codes:
-            weights = target.weights(model.v_dims, **{name: code * size, "q" if name == "k" else "k": aimed})
+            weights = target.weights(model.v_dims, **{name: code * size, other_name: model.placed(other_name, aimed)})
             read = solved(model, weights)
-            beyond += int(weights.wrong.sum())
-            y = logs(read, room(weights, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
+            if least is None:  # words are of like sizes: what one may be off is what all may be
+                least, beyond = room(weights, np.zeros(1)), int(weights.wrong.sum())
+            y = logs(read, least) - np.where(np.isfinite(model.start), model.start, np.nan)
             if model.fixed is not None:
                 y = np.where(model.fixed, np.nan, y)
             # levels are told from the lowest of a row
-            level = (y - np.nanmin(y, -1, keepdims=True)) / LEVEL
+            level = (y - np.nanmin(y, -1, keepdims=True)) / step
             with np.errstate(invalid="ignore"):
+                if coded:  # how far the two are apart is what the row shows
+                    apart = np.nanmax(level, -1, keepdims=True)
+                    level = level / np.where(apart > 0.2, apart, 1.0)
                 sure &= abs(level - np.round(level)) < 0.3
                 seen = np.isfinite(level).sum(-1, keepdims=True)
                 top = np.nanmax(np.round(level), -1, keepdims=True)
             blank &= (seen >= FEWEST) & (top == 0)
-            sure &= (seen >= FEWEST) & ((top == LEVELS - 1) | (top == 0))
+            sure &= (seen >= FEWEST) & ((top == levels - 1) | (top == 0))
             got.append(np.where(np.isfinite(level), np.round(level), 0).astype(int))
         found = np.stack(got, -1)
         sure &= blank | (found.max(-1) > 0).any(-1, keepdims=True)
-        yield dim, _indices(codes.reshape(len(codes), -1), found), sure, beyond
+        yield dim, _indices(codes.reshape(len(codes), -1), found, levels), sure, beyond
 
 
 def _places(
@@ -142,9 +152,9 @@ def _places(
             yield place, int(c), indices, ok
 
 
-def _indices(codes: np.ndarray, words_: np.ndarray) -> np.ndarray:
+def _indices(codes: np.ndarray, words_: np.ndarray, levels: int) -> np.ndarray:
     """The index of each word [.., digit] among `codes` [digit, element]; -1 of one of zeros, -2 of what is none."""
-    place = LEVELS ** np.arange(len(codes))
+    place = levels ** np.arange(len(codes))
     known, found = place @ codes, words_ @ place
     order = np.argsort(known)
     at = np.minimum(np.searchsorted(known[order], found), len(order) - 1)

@@ -135,7 +135,7 @@ def response(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     q = np.zeros(shape_q[2:])
     q[np.arange(shape_q[2]), np.arange(shape_q[2]) % dims] = size * np.sign(model.scale or 1.0)
     k = x[..., None] * np.full(dims, size)
-    weights = target.weights(model.v_dims, q=q, k=k)
+    weights = target.weights(model.v_dims, q=model.placed("q", np.broadcast_to(q, shape_q)), k=model.placed("k", k))
     stored, given = target.inputs_of(k, "k"), target.inputs_of(q, "q")
     read = solved(model, weights)
     sinks = target.natural.sinks

@@ -7,8 +7,8 @@ from workbench.readings.maps import completed, in_words
 from workbench.readings.model import Model
 from workbench.readings.target import Answer, Target, Weights
 
-#: levels of a digit, which every dtype holds
-BASE = 16
+#: bits of a word that check it
+CHECKED = 4
 #: scaled score of the one key that a row chooses: of vectors of unit length in 32 dims the next is below 0.75 of it
 CHOSEN = 56.0
 #: whole numbers that every dtype holds
@@ -63,17 +63,17 @@ def heads(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     count = case.batch * case.kv_heads
     if count == 1:
         return model, []
-    of_ones = model.result(target(v=np.ones(1)).out)
+    of_ones, base = model.result(target(v=np.ones(1)).out), target.base
     digits = []
-    for power in range(max(1, int(np.ceil(np.log(count) / np.log(BASE))))):
-        v = (np.arange(count) // BASE**power % BASE + 1.0).reshape(*shape[:2], 1, 1)
+    for power in range(max(1, int(np.ceil(np.log(count) / np.log(base))))):
+        v = (np.arange(count) // base**power % base + 1.0).reshape(*shape[:2], 1, 1)
         answer = target(v=v)
         with np.errstate(all="ignore"):
             level = model.result(answer.out) / of_ones - 1
         digits.append(
             (np.nanmedian(level, (2, 3)), np.nanmax(abs(level - np.nanmedian(level, (2, 3), keepdims=True)), (2, 3)))
         )
-    got = sum(np.round(level) * BASE**power for power, (level, _) in enumerate(digits))
+    got = sum(np.round(level) * base**power for power, (level, _) in enumerate(digits))
     told = all(np.all(abs(level - np.round(level)) < 0.2) and np.all(spread < 0.3) for level, spread in digits)
     if not told or not np.all((got >= 0) & (got < count)):
         return model, []
@@ -106,14 +106,16 @@ def columns(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     keys, by their dim.
     """
     rows, dims = target.trace.inputs["q"].shape[2], target.trace.inputs["v"].shape[3]
+    base = target.base
+    powers = max(1, int(np.ceil(np.log(dims) / np.log(base))))
     of_ones = target(v=np.ones(1)).out - model.added
     with np.errstate(all="ignore"):
         whole = np.nanmedian(of_ones, -1, keepdims=True)
-        digits = [target(v=1.0 + np.arange(dims) // BASE**p % BASE).out - model.added for p in range(2)]
+        digits = [target(v=1.0 + np.arange(dims) // base**p % base).out - model.added for p in range(powers)]
         levels = [x / whole - 1 for x in digits]
         sure = np.all([abs(x - np.round(x)) < 0.2 for x in levels], axis=0)
         gone = abs(digits[0]) < 0.2 * abs(whole)
-        found = np.where(gone, -1, np.where(sure, sum(np.round(x) * BASE**p for p, x in enumerate(levels)), -2))
+        found = np.where(gone, -1, np.where(sure, sum(np.round(x) * base**p for p, x in enumerate(levels)), -2))
     flat = found.reshape(-1, rows, dims)
     index = np.where(np.mean(flat == flat[0], axis=0) > 0.9, flat[0], -2).astype(int)
     index = np.where(index < dims, index, -2)
@@ -136,6 +138,8 @@ def choosing(target: Target, model: Model, aim: np.ndarray, *, anchored: bool) -
     keys, dims = target.trace.inputs["k"].shape[2:]
     size = np.sqrt(CHOSEN / abs(model.scale or 1.0))
     u = np.random.default_rng(5).standard_normal((keys, dims))
+    if {"q", "k"} & {*target.books}:
+        u = np.sign(u)  # of codes two suffice, however they are decoded
     if anchored:
         u[:, -1] = 0.0
     u *= size / np.linalg.norm(u, axis=1, keepdims=True)
@@ -192,11 +196,12 @@ def _sources(target: Target, model: Model, *, anchored: bool) -> np.ndarray:
     anchored reading, and what stands elsewhere of it is not told.
     """
     keys, dims = target.trace.inputs["v"].shape[2:]
-    size = keys * dims
-    powers = max(1, int(np.ceil(np.log(size + 1) / np.log(BASE))))
+    size, base = keys * dims, target.base
+    powers = max(1, int(np.ceil(np.log(size + 1) / np.log(base))))
     # 0 is what is not read at all
     index = 1 + np.arange(size).reshape(keys, dims)
-    check = np.random.default_rng(3).integers(1, BASE, size)
+    checks = int(np.ceil(CHECKED / np.log2(base)))
+    check = np.random.default_rng(3).integers(base > 2, base, (checks, size))
     source = np.full((keys, dims), -2)
     first = np.arange(keys)[:, None] >= anchored
     for aim in aims(model, anchored=anchored):
@@ -207,16 +212,17 @@ def _sources(target: Target, model: Model, *, anchored: bool) -> np.ndarray:
         if anchored:
             found = model.result(target(**chosen, v=first).out)
             share = np.nanmax(np.where(found < 1.5, found, np.nan), -1, keepdims=True)
-        read = [model.result(target(**chosen, v=first * (index // BASE**p % BASE)).out) / share for p in range(powers)]
-        last = model.result(target(**chosen, v=first * check.reshape(keys, dims)).out) / share
-        levels = [np.round(x) for x in (*read, last)]
+        words = [index // base**p % base for p in range(powers)] + [one.reshape(keys, dims) for one in check]
+        read = [model.result(target(**chosen, v=first * one).out) / share for one in words]
+        levels = [np.round(x) for x in read]
         with np.errstate(invalid="ignore"):
-            sure = np.all([abs(x - n) < 0.2 for x, n in zip((*read, last), levels, strict=True)], axis=0)
-            got = sum(n * BASE**p for p, n in enumerate(levels[:-1]))
+            sure = np.all([abs(x - n) < 0.2 for x, n in zip(read, levels, strict=True)], axis=0)
+            got = sum(n * base**p for p, n in enumerate(levels[:powers]))
             sure &= (got >= 0) & (got <= size)
         got = np.where(sure, got, 0).astype(int)
-        zero = sure & (got == 0) & (levels[-1] == 0)
-        sure &= check[np.maximum(got - 1, 0)] == levels[-1]
+        zero = sure & (got == 0) & np.all([one == 0 for one in levels[powers:]], axis=0)
+        for one, n in zip(check, levels[powers:], strict=True):
+            sure &= one[np.maximum(got - 1, 0)] == n
         found = np.where(zero, -1, np.where(sure, got - 1, -2))
         for i, key in enumerate(aim):
             told = found[:, :, i].reshape(-1, dims)
@@ -234,7 +240,7 @@ def place(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     """Which row's result stands at each row of out, [b, h, q]: rows are told by the keys that they choose."""
     shape, of_v = target.trace.inputs["q"].shape[:3], target.trace.inputs["v"].shape
     keys = of_v[2]
-    if keys >= TOLD:
+    if keys >= TOLD or target.books:  # codes have too few whole numbers
         return model, []
     for anchored in (False, True):
         chosen, read = _rows(target, model, keys, anchored)
@@ -342,7 +348,7 @@ def solved(model: Model, weights: Weights) -> np.ndarray:
 
 def _with_behind(model: Model, found: np.ndarray, base: Answer) -> np.ndarray:
     """The same with weights of what stands behind the end of sequences, by least squares: its values are known."""
-    lengths, values = base.trace.case.lengths_k, model.read("v", base.memory["v"])
+    lengths, values = base.trace.case.lengths_k, model.read("v", model.memory(base)["v"])
     found = found.copy()
     for b, n in enumerate(lengths):
         found[b, :, :, n:] = 0.0

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from workbench.readings import of_operands, of_scores, of_softmax, of_values
+from workbench.readings import of_codes, of_operands, of_scores, of_softmax, of_values
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model, right
 from workbench.readings.of_lse import Lse, lse
@@ -182,6 +182,8 @@ class _Reader:
 
     def read_all(self) -> None:
         """All readings, in the order of what each of them needs to know."""
+        if "v" in self.target.books:
+            self.coded_v()
         self.of_values(of_values.added, believed=True)
         if self.off or self.unclosed > 1:
             self.placed()
@@ -194,6 +196,8 @@ class _Reader:
         self.with_operands()
         self.started()
         self.factored()
+        if {"q", "k"} & {*self.target.books}:
+            self.coded()
         # a curve that all rows show is so, whatever else is wrong
         self.of_weights(of_scores.response, believed=SURE)
         for reading in (of_operands.elements, of_operands.elements_of_all):
@@ -207,6 +211,31 @@ class _Reader:
             (of_softmax.mixed, False),
         ):
             self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
+
+    def coded_v(self) -> None:
+        """The table and the scale of V. The codes that it has wrong are not used in K and Q either, until their own
+        tables are read: a kernel may have one table for all.
+        """
+        for reading in (of_codes.table_of_v, of_codes.scale_of_v):
+            self.of_values(reading, believed=True)
+        if "v" not in self.model.tables:
+            return
+        self.weights = self.target.weights()  # of other codes
+        self.read = of_values.solved(self.model, self.weights)
+        for name in {"q", "k"} & {*self.target.books}:
+            book = self.target.books[name]
+            self.target.use(name, book.values, self.target.books["v"].usable)
+
+    def coded(self) -> None:
+        """The map of K, of two codes, before tables, which are read through maps; each is believed for what it shows by
+        itself, as what it leaves may be another's.
+        """
+        if "k" in self.target.books:
+            self.of_weights(partial(of_operands.elements, name="k"), believed=SURE)
+        for name in {"k", "q"} & {*self.target.books}:
+            if not self.target.spent:
+                self.model, found = of_codes.table_of_scores(self.target, self.model, name)
+                self.found += found
 
     def with_operands(self) -> None:
         """Whose products scores are: kept where that leaves a small part of the error."""

@@ -28,7 +28,7 @@ SLOPES = {
 
 def steps(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
     """What ln(P / expected) of the user's own q and k does along the keys beyond what was read before."""
-    scores = model.scores(target.natural.memory)
+    scores = model.scores(model.memory(target.natural))
     made = model.of_run(target.natural)
     ratio = logs(read, allowed) - np.where(made > 0, np.log(np.where(made > 0, made, 1.0)), np.nan)
     seen = np.isfinite(ratio)

@@ -5,8 +5,8 @@ budget, come of the same walk as any verdict. No reading has a tolerance of its 
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
@@ -18,15 +18,19 @@ from workbench.case.fields import GIVEN
 from workbench.case.memory import POISONS, padded, poison_of
 from workbench.case.stages import INPUTS
 from workbench.expectation.compare import compared
+from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
 from workbench.floats import DTYPES, to_float64
+from workbench.readings.codebook import Codebook, codebooks
 from workbench.reference.problem import Problem
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
 
-#: calls after which no map of elements is read on
-CALLS = 150
+#: calls after which no map of elements is read on; words of codes, of two levels, are thrice as long
+CALLS, CALLS_OF_CODES = 150, 250
+#: digits that every dtype holds
+DIGITS = 16
 #: what float16 stores below 2^-14 has fewer bits; weights are read with this unit, so that those down to 2^-24 have all
 UNIT_OF_FLOAT16 = 2.0**10
 
@@ -35,7 +39,16 @@ UNIT_OF_FLOAT16 = 2.0**10
 class Answer:
     """What a function returned for chosen inputs, in float64, with what it should have returned."""
 
-    trace: Trace
+    run: Trace  #: as it was made, on codes where the function takes these
+    #: what codes of our choice stand for in this function, as far as its tables were read
+    chosen: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The run of attention, of a run on codes that on what they stand for."""
+        plain = attention_of(self.run)
+        known = {name: x.astype(plain.inputs[name].dtype) for name, x in self.chosen.items()}
+        return _as_usual(replace(plain, inputs={**plain.inputs, **known}))
 
     @cached_property
     def _expectation(self) -> Expectation:
@@ -48,7 +61,7 @@ class Answer:
     @cached_property
     def out(self) -> np.ndarray:
         """[b, h, q, d] as it was returned."""
-        return to_float64(self.trace.stages["out"])
+        return to_float64(self.run.stages["out"])
 
     @property
     def expected(self) -> np.ndarray:
@@ -121,28 +134,38 @@ class Target:
         self.until = time.monotonic() + seconds
         if trace.rerun is None:
             raise Refusal(f"{trace.target} cannot be measured: its trace is at rest, and nothing can be run again")
-        if trace.case.codes is not None or trace.case.shared_kv or "out" not in trace.stages:
-            raise Refusal(
-                f"{trace.target} cannot be measured: it takes q, k and v as codes, v as a part of k, or gives no out"
-            )
-        self.trace = trace
+        if trace.case.shared_kv or "out" not in trace.stages:
+            raise Refusal(f"{trace.target} cannot be measured: its v is a part of its k, or it gives no out")
+        self.books: dict[str, Codebook] = codebooks(trace)  #: of inputs that are taken as codes
+        self.coded = trace  #: as it was run
+        self.trace = attention_of(trace)
         self.calls = 0
         # what stands behind the end of sequences is finite, so that it can be read
         self.behind = trace.case.ragged and trace.case.page_size is None
         turn = POISONS.index("benign") - trace.case.seed
         self.seed = trace.case.seed + (turn % len(POISONS) if self.behind else 0)
-        self.natural = self() if self.behind else Answer(_as_usual(trace))
+        self.natural = self() if self.behind else Answer(trace)
 
     @property
     def may_be_right(self) -> bool:
         """Whether out of the user's own run is within the budgets of some kernel, if not of a usual one."""
         kept = {name: x for name, x in self.trace.stages.items() if name in ("out", "lse")}
-        return not Answer(replace(self.trace, stages=kept, requested=(), rerun=None)).wrong.any()
+        plain = replace(self.trace, stages=kept, requested=(), rerun=None)
+        found = dict(compared(Expectation(plain, {}, statistics=False), [*kept]))["out"]
+        return not _beyond(found).any()
+
+    def use(self, name: str, values: np.ndarray, codes: np.ndarray) -> None:
+        """Inputs of runs to come are made of these codes alone, bool for each code, which stand for `values` there; of
+        all where they are too few.
+        """
+        book = replace(self.books[name], values=values, usable=codes & np.isfinite(values))
+        if book.opposites.size:
+            self.books[name] = book
 
     @property
     def spent(self) -> bool:
         """Whether so many calls were made that no more maps are read."""
-        return self.calls >= CALLS
+        return self.calls >= (CALLS_OF_CODES if self.books else CALLS)
 
     @property
     def case(self) -> Case:
@@ -154,32 +177,53 @@ class Target:
         """What stands for 1 in V where weights are read."""
         return UNIT_OF_FLOAT16 if self.case.dtype == "float16" else 1.0
 
+    @property
+    def base(self) -> int:
+        """Of the digits of which words in V are made: whole numbers that are exact there."""
+        whole = "v" not in self.books or self.books["v"].holds(np.arange(DIGITS + 1))
+        return DIGITS if whole else 2
+
     def inputs_of(self, x: np.ndarray, name: str) -> np.ndarray:
         """What the function gets for `x` in place of an input: of its shape and dtype, in float64."""
         whole = np.broadcast_to(x, self.trace.inputs[name].shape)
+        if name in self.books:
+            return self.books[name].decoded(*self.books[name].encoded(whole))
         return to_float64(np.ascontiguousarray(whole).astype(DTYPES[self.case.dtype]))
 
     def __call__(self, **chosen: np.ndarray) -> Answer:
-        """The answer to q, k or v (broadcast to their shapes, rounded to the case's dtype) in place of the user's.
+        """The answer to q, k or v (broadcast to their shapes, rounded to the case's dtype or to codes), or to codes and
+        scales as they are, in place of the user's.
 
         Raises Refusal where the function refuses its own case, and where time is up.
         """
-        assert self.trace.rerun is not None
-        if time.monotonic() > self.until:
-            raise Refusal(f"{self.trace.target}: time was up after {self.calls} calls")
-        given: dict[str, np.ndarray] = dict(self.trace.inputs)
+        given: dict[str, np.ndarray] = {}
+        read: dict[str, np.ndarray] = {}
         for name, x in chosen.items():
-            shape = self.trace.inputs[name].shape
-            given[name] = np.ascontiguousarray(np.broadcast_to(x, shape)).astype(DTYPES[self.case.dtype])
+            if name not in self.trace.inputs:  # codes and scales as they are
+                given[name] = x
+                continue
+            whole = np.ascontiguousarray(np.broadcast_to(x, self.trace.inputs[name].shape))
+            if name in self.books:
+                codes, scale = self.books[name].encoded(whole)
+                given |= self.books[name].given(name, codes, scale)
+                read[name] = self.books[name].decoded(codes, scale)
+            else:
+                given[name] = whole.astype(DTYPES[self.coded.case.dtype])
+        assert self.coded.rerun is not None
+        if time.monotonic() > self.until:
+            raise Refusal(f"{self.coded.target}: time was up after {self.calls} calls")
+        own = {name: x for name, x in self.coded.inputs.items() if name not in self.books}
+        own |= {name: x for name, x in self.coded.stages.items() if self.books and name in self.coded.put_in}
         self.calls += 1
-        return Answer(_as_usual(self.trace.rerun(self.case.but(distribution=GIVEN, seed=self.seed), given)))
+        case = self.coded.case.but(distribution=GIVEN, seed=self.seed)
+        return Answer(self.coded.rerun(case, {**own, **given}), read)
 
     def drawn(self, seed: int) -> Answer:
         """The answer on the user's case with other random numbers."""
-        assert self.trace.rerun is not None
+        assert self.coded.rerun is not None
         self.calls += 1
         kind = "normal" if self.case.distribution == GIVEN else self.case.distribution
-        return Answer(_as_usual(self.trace.rerun(self.case.but(seed=seed, distribution=kind))))
+        return Answer(self.coded.rerun(self.coded.case.but(seed=seed, distribution=kind)))
 
     def weights(self, dims: np.ndarray | None = None, **chosen: np.ndarray) -> "Weights":
         """What `out` makes of columns of the identity in place of V, for the natural q and k or the `chosen` ones; of

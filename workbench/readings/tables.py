@@ -1,0 +1,86 @@
+"""Decode tables in words: which codes are decoded to other numbers, and by which rule."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from workbench.case.formats import FORMATS
+
+#: how near a number of a table must be to a rule's, as a share of it: half of the distance of two codes of e4m3
+NEAR = 1 / 32
+
+
+def completed(
+    format_: str, right: np.ndarray, got: np.ndarray, allowed: np.ndarray, wrong: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The table [code] and which codes are wrong there: beside wrong codes of one rule those that were not read, or
+    could be its, are its, too. `got`: as read, NaN where not; `allowed`: how far each may be off.
+    """
+    table = np.where(wrong, got, right)
+    for made, _ in _rules(format_, right):
+        if not _fits(made, table, wrong):
+            continue
+        with np.errstate(invalid="ignore"):
+            may = np.isfinite(right) & np.isfinite(made) & (np.isnan(got) | wrong | (abs(made - got) <= 2 * allowed))
+        of_rule = np.zeros(len(right), bool)
+        for run in np.split(np.arange(len(right)), np.flatnonzero(np.diff(may)) + 1):
+            of_rule[run] = may[run[0]] and wrong[run].any()
+        of_rule &= made != right
+        return np.where(of_rule, made, right), of_rule
+    return table, wrong
+
+
+def _fits(made: np.ndarray, table: np.ndarray, wrong: np.ndarray) -> bool:
+    with np.errstate(invalid="ignore"):
+        near = abs(made[wrong] - table[wrong]) <= NEAR * abs(table[wrong])
+    return bool(near.all() and np.isfinite(made[wrong]).all())
+
+
+def in_words(format_: str, right: np.ndarray, table: np.ndarray, wrong: np.ndarray) -> str:
+    """What a table [code] does in place of the right one; `wrong`: bool for each code."""
+    where = f"codes {spans_of_codes(wrong)}" if not wrong[np.isfinite(right)].all() else "all codes"
+    many = "are" if wrong.sum() > 1 else "is"
+    if wrong.sum() == 1:
+        where = where.replace("codes", "code")
+    for made, text in _rules(format_, right):
+        if _fits(made, table, wrong):
+            return f"{where} {many} {text}"
+    ratio = table[wrong] / np.where(right[wrong] == 0, np.nan, right[wrong])
+    if np.isfinite(ratio).all() and np.ptp(ratio) <= NEAR * abs(ratio[0]):
+        return f"{where} {many} {np.median(ratio):.4g} times what they stand for"
+    apart = table[wrong] - right[wrong]
+    if np.ptp(apart) <= NEAR * abs(apart).max():
+        return f"{where} {many} what they stand for {np.median(apart):+.4g}"
+    some = np.flatnonzero(wrong)
+    told = ", ".join(f"0x{c:02x} is {table[c]:.5g}, not {right[c]:.5g}" for c in some[:: max(1, len(some) // 3)][:3])
+    return f"{where}: {told}"
+
+
+def spans_of_codes(which: np.ndarray, most: int = 6) -> str:
+    """Codes in words: 0x08-0x0f, 0x7e."""
+    found = np.flatnonzero(which)
+    cut = np.flatnonzero(np.diff(found) > 1)
+    firsts, lasts = found[[0, *(cut + 1)]], found[[*cut, -1]]
+    said = [f"0x{a:02x}" if a == b else f"0x{a:02x}-0x{b:02x}" for a, b in zip(firsts, lasts, strict=True)]
+    return ", ".join(said[:most]) + (f" and {len(said) - most} more" if len(said) > most else "")
+
+
+def _rules(format_: str, right: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
+    """Tables that code gets in place of the right one, and what they do."""
+    yield np.zeros(len(right)), "0"
+    yield -right, "of the other sign"
+    yield abs(right), "without their sign"
+    for times, text in ((2.0, "twice"), (0.5, "half of"), (4.0, "4 times"), (0.25, "a quarter of")):
+        yield right * times, f"{text} what they stand for"
+    for shift in (1, -1, 2, -2, 8, -8, 16, -16, 128):
+        yield (
+            np.roll(right, -shift),
+            f"what the code {abs(shift)} {'behind' if shift > 0 else 'before'} stands for",
+        )
+    for bit in (1, 2, 4, 8, 16, 32, 64, 128):
+        code = np.arange(len(right))
+        if bit < len(right):
+            yield right[code & ~bit], f"what they stand for without bit {bit.bit_length() - 1}"
+    for name, form in FORMATS.items():
+        if name != format_ and len(form.values) == len(right) and not form.zero:
+            yield form.values, f"decoded as {name}"
