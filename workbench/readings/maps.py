@@ -13,12 +13,12 @@ from workbench.readings.finding import spans
 def bits_of(source: np.ndarray) -> tuple[list[int], int] | None:
     """An index map as a linear map of the bits of an index, plus a constant (GF(2)): the index of each bit, and
     that of index 0. None where it is no such map, and where too little of it is known (-2: not known) to tell. source:
-    flat, its length a power of two.
+    flat.
     """
     size = len(source)
     count = (size - 1).bit_length()
     known = np.flatnonzero(source > -2)
-    if size != 1 << count or size < 2 or not known.size or (source[known] < 0).any():
+    if size < 2 or not known.size or (source[known] < 0).any():
         return None
     index, image = known ^ known[0], source[known] ^ source[known[0]]
     columns = [0] * count
@@ -41,7 +41,8 @@ def bits_of(source: np.ndarray) -> tuple[list[int], int] | None:
     first = int(source[known[0]])
     for bit, column in enumerate(columns):
         first ^= column if known[0] >> bit & 1 else 0
-    return (columns, first) if np.array_equal(linear((columns, first), size)[known], source[known]) else None
+    made = linear((columns, first), size)
+    return (columns, first) if made.max() < size and np.array_equal(made[known], source[known]) else None
 
 
 def linear(bits: tuple[list[int], int], size: int) -> np.ndarray:
@@ -102,7 +103,7 @@ def in_words(source: np.ndarray, dims: int) -> str:
     for stride in range(1, 4 * dims):
         if stride != dims and np.mean((stride * row + dim) % (rows * dims) == there) > 0.97:
             return f"rows lie {stride} apart, not {dims} ({share})"
-    found = bits_of(source.reshape(-1))
+    found = None if dims & (dims - 1) else bits_of(source.reshape(-1))  # bits of an index are those of its dim
     if found is not None:
         return _of_bits(found, (dims - 1).bit_length(), share)
     some = ", ".join(

@@ -78,8 +78,9 @@ def _whole(target: Target, model: Model, book: Codebook) -> tuple[np.ndarray, np
 def _read_constant(
     target: Target, model: Model, book: Codebook, codes: np.ndarray, got: np.ndarray, allowed: np.ndarray
 ) -> None:
-    """One run of a V that is alike in all rows, into what was got of each code."""
-    answer = target(**book.given("v", np.ascontiguousarray(codes), 1.0))
+    """One run of a V that is alike in all rows, into what was got of each code; q and k are 0, scales 1."""
+    none = np.zeros(1)
+    answer = target(q=none, k=none, **book.given("v", np.ascontiguousarray(codes), 1.0))
     out = model.result(answer.out)
     shape = codes.shape
     of_heads = codes[:, :, 0].reshape(-1, shape[3])[model.heads["v"]]  # [b, h, d]
@@ -88,7 +89,8 @@ def _read_constant(
         middle = np.nanmedian(np.where(told, out, np.nan), 2)
         spread = np.nanmax(np.where(told, abs(out - middle[:, :, None]), np.nan), 2)
         most = np.nanmax(np.where(told, answer.allowed, np.nan), 2)
-    odd = ~(spread <= 2 * most) & np.isfinite(middle)
+    # budgets are about what should be, which may be 0 where something else is
+    odd = ~(spread <= 2 * most + NEAR / 4 * abs(middle)) & np.isfinite(middle)
     got[of_heads.reshape(-1)] = np.where(odd, np.nan, middle).reshape(-1)
     allowed[of_heads.reshape(-1)] = most.reshape(-1)
 

@@ -151,6 +151,11 @@ class _Reader:
         allowed = self.allowed(self.model)
         return float(of_values.unclosed(self.target, self.model, self.read, allowed).max())
 
+    @property
+    def closed(self) -> bool:
+        """Whether something was found, and with it out of the natural run is within its budget."""
+        return bool(self.found) and _within(self.target.natural, self.model, right(self.target))
+
     def of_values(self, reading: Callable[[Target, Model], Found], *, believed: bool = False) -> None:
         """A reading of V or out, kept where out of the natural run is then nearer to its weights times its values."""
         model, found = reading(self.target, self.model)
@@ -184,6 +189,8 @@ class _Reader:
         """All readings, in the order of what each of them needs to know."""
         if "v" in self.target.books:
             self.coded_v()
+            if self.closed:
+                return
         self.of_values(of_values.added, believed=True)
         if self.off or self.unclosed > 1:
             self.placed()
@@ -314,12 +321,17 @@ def _proved(target: Target, model: Model, of_lse: Lse | None, seed: int) -> Proo
     made = model.predicted(answer)
     error, left = rms(answer, answer.expected), rms(answer, made)
     same = np.array_equal(np.isnan(answer.out), np.isnan(made))
+    held = bool(same and (_within(answer, model, right(target)) or left <= LEFT * error))
+    return Proof(seed, error, left, held, of_lse is None or _lse_held(answer, of_lse(model, right(target), answer)))
+
+
+def _within(answer: Answer, model: Model, plain: Model) -> bool:
+    """Whether a model predicts out of a run within its budget."""
+    made = model.predicted(answer)
     alike = (answer.out == made) | (np.isnan(answer.out) & np.isnan(made))
     # budgets are about what casts make of float64, which a model without them is off by
-    of_casts = abs(answer.expected - right(target).predicted(answer))
-    within = bool(np.all((abs(answer.out - made) <= answer.allowed + of_casts) | alike))
-    held = bool(same and (within or left <= LEFT * error))
-    return Proof(seed, error, left, held, of_lse is None or _lse_held(answer, of_lse(model, right(target), answer)))
+    of_casts = abs(answer.expected - plain.predicted(answer))
+    return bool(np.all((abs(answer.out - made) <= answer.allowed + of_casts) | alike))
 
 
 def _lse_held(answer: Answer, made: np.ndarray) -> bool:

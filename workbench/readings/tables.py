@@ -38,13 +38,14 @@ def _fits(made: np.ndarray, table: np.ndarray, wrong: np.ndarray) -> bool:
 
 def in_words(format_: str, right: np.ndarray, table: np.ndarray, wrong: np.ndarray) -> str:
     """What a table [code] does in place of the right one; `wrong`: bool for each code."""
-    where = f"codes {spans_of_codes(wrong)}" if not wrong[np.isfinite(right)].all() else "all codes"
+    sized = np.isfinite(right) & (right != 0)
+    where = "all codes" if wrong[sized].all() else f"code{'s' * int(wrong.sum() > 1)} {spans_of_codes(wrong)}"
     many = "are" if wrong.sum() > 1 else "is"
-    if wrong.sum() == 1:
-        where = where.replace("codes", "code")
     for made, text in _rules(format_, right):
         if _fits(made, table, wrong):
             return f"{where} {many} {text}"
+    if wrong.sum() == 1:
+        return f"{where} is {table[wrong][0]:.5g}, not {right[wrong][0]:.5g}"
     ratio = table[wrong] / np.where(right[wrong] == 0, np.nan, right[wrong])
     if np.isfinite(ratio).all() and np.ptp(ratio) <= NEAR * abs(ratio[0]):
         return f"{where} {many} {np.median(ratio):.4g} times what they stand for"
@@ -72,13 +73,12 @@ def _rules(format_: str, right: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
     yield abs(right), "without their sign"
     for times, text in ((2.0, "twice"), (0.5, "half of"), (4.0, "4 times"), (0.25, "a quarter of")):
         yield right * times, f"{text} what they stand for"
-    for shift in (1, -1, 2, -2, 8, -8, 16, -16, 128):
-        yield (
-            np.roll(right, -shift),
-            f"what the code {abs(shift)} {'behind' if shift > 0 else 'before'} stands for",
-        )
+    code = np.arange(len(right))
+    for shift in (1, -1, 2, -2, 8, -8, 16, -16):
+        there = (code + shift >= 0) & (code + shift < len(right))
+        made = np.where(there, right[np.clip(code + shift, 0, len(right) - 1)], np.nan)
+        yield made, f"what the code {abs(shift)} {'behind' if shift > 0 else 'before'} stands for"
     for bit in (1, 2, 4, 8, 16, 32, 64, 128):
-        code = np.arange(len(right))
         if bit < len(right):
             yield right[code & ~bit], f"what they stand for without bit {bit.bit_length() - 1}"
     for name, form in FORMATS.items():
