@@ -1,5 +1,7 @@
 """Faults read off `out` alone: what is found is what is wrong, and predicts runs that no reading saw."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -117,3 +119,20 @@ def test_a_slow_function_is_refused_when_time_is_up() -> None:
     trace = run(kernel("undivided"), CASE)
     with pytest.raises(Refusal, match="time was up after 0 calls"):
         measured(trace, seconds=-1)
+
+
+def test_inputs_that_were_given_are_measured_with_their_mask() -> None:
+    case = CASE.but(heads=1, kv_heads=1)
+    rng = np.random.default_rng(0)
+    given = {name: 2 * rng.standard_normal((1, 1, 48, 16)).astype(np.float32) for name in "qkv"}
+    mask = np.tri(48, dtype=bool) | (rng.random((48, 48)) < 0.3)
+
+    def function(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool, mask: np.ndarray) -> Any:
+        scores = np.where(mask, q @ np.swapaxes(k, -1, -2) * np.float32(1.01 * scale), np.float32(-np.inf))
+        probs = np.exp(scores - scores.max(-1, keepdims=True))
+        return probs @ v / probs.sum(-1, keepdims=True)
+
+    found = measured(run(function, case.but(distribution="given"), inputs={**given, "mask": mask}))
+    (finding,) = found.findings
+    assert "scores are 1.01 times what they should be" in finding.text and found.proved
+    assert np.all(found.weights[:, :, ~mask] == 0) and np.all(found.weights[:, :, mask] > 0)

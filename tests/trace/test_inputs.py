@@ -50,7 +50,10 @@ def test_a_run_on_a_file_is_the_run_on_its_arrays(tmp_path: Path, suffix: str) -
     made = run("flash", case, inputs=path, backend="emulator")
     wanted = run("flash", CASE.but(causal=True), backend="emulator")
     assert all(np.array_equal(made.stages[name], stage) for name, stage in wanted.stages.items())
-    assert made.called_with == Options(inputs=str(path)) and made.rerun is None
+    assert made.called_with == Options(inputs=str(path)) and made.rerun is not None
+    again = made.rerun(case.but(seed=1))
+    assert again.case.distribution == "normal" and again.case.input_std == pytest.approx(1, abs=0.1)
+    assert not np.array_equal(again.stages["out"], made.stages["out"])
     assert diff(made).verdict == "rounding"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.case import Case
+from workbench.case.fields import GIVEN
 from workbench.case.formats import BY_DTYPE, FORMATS, TILE_ROWS, beside
 from workbench.case.masks import mask_of_mod, spread
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OF_HEADS, OF_QUANTISER, STAGES, scaled, shape
@@ -114,6 +115,22 @@ def by_name(case: Case, given: Arrays | None = None) -> dict[str, np.ndarray]:
     if "dropout_mask" not in found and (kept := case.dropout_mask()) is not None:
         found["dropout_mask"] = kept
     return found
+
+
+def anew(case: Case, given: Arrays | None) -> tuple[Case, dict[str, np.ndarray] | None]:
+    """The case and the inputs of another run of a kernel that was `given` inputs: drawn numbers of the spread of its q
+    and k, between its masks and biases. None for inputs where the case's own are meant.
+    """
+    if given is None or case.distribution != GIVEN:
+        return case, None
+    spread_ = [float(np.std(given[x].astype(np.float64))) for x in "qk" if x in given]
+    spread_ = [x for x in spread_ if np.isfinite(x) and x > 0]
+    std = float(f"{np.sqrt(np.prod(spread_)) if len(spread_) == 2 else 1.0:.3g}")
+    drawn = case.but(distribution="normal", input_std=std)
+    beside = {name: x for name, x in given.items() if name in MASKS}
+    if not beside:
+        return drawn, None
+    return case, {**dict(zip(INPUTS, drawn.inputs(), strict=True)), **beside}
 
 
 def fields(arrays: Arrays) -> dict[str, Any]:

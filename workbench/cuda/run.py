@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.case.inputs import anew
 from workbench.case.options import Options
 from workbench.case.stages import OF_QUANTISER
 from workbench.cuda import emulator
@@ -77,13 +78,14 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True,
             leave_receipt(function, made.constants, wanted, faults, boxed=boxed)
     memory.copy_back()
     made.unpack()
-    # what was put in belongs to this case alone
-    anew = options.inputs is None and not options.feed
 
     def once_more(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
-        return run_kernel(name, case, replace(options, backend=backend, inputs=inputs), guarded=guarded, again=True)
+        if inputs is None:
+            case, inputs = anew(case, options.inputs)
+        other = replace(options, backend=backend, inputs=inputs)
+        return run_kernel(name, case, other, guarded=guarded, again=True)
 
-    rerun = once_more if anew else None
+    rerun = None if options.feed else once_more  # what was fed belongs to this case alone
     trace = _of_launches(made.trace, builds) if options.feed else made.trace
     lines = functools.partial(lines_of, builds, [x for x in trace.stages if x not in trace.put_in], made.faults)
     trace = replace(trace, backend=backend, versions=versions(backend), rerun=rerun, find_lines=lines)

@@ -15,7 +15,7 @@ from workbench.case.box import parse
 from workbench.case.case import Case
 from workbench.case.contract import check_names
 from workbench.case.formats import float8_of
-from workbench.case.inputs import by_name
+from workbench.case.inputs import anew, by_name
 from workbench.case.options import Options
 from workbench.case.presets import fields_of, merged
 from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, before_attention
@@ -159,12 +159,14 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     )
     check(trace, name)
     # fed arrays are of this case alone
-    anew = options.inputs is None and not any(isinstance(source, np.ndarray | Path) for source in feed.values())
+    of_any = not any(isinstance(source, np.ndarray | Path) for source in feed.values())
 
     def once_more(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
+        if inputs is None:
+            case, inputs = anew(case, options.inputs)
         return run_foreign(function, case, replace(options, inputs=inputs), name=name)
 
-    rerun = once_more if anew else None
+    rerun = once_more if of_any else None
     if options.where is None:
         return replace(trace, rerun=rerun)
     return narrowed(trace, parse(options.where, trace.case), rerun=rerun)

@@ -22,6 +22,7 @@ import numpy as np
 
 from workbench.case.box import parse
 from workbench.case.case import Case
+from workbench.case.inputs import anew
 from workbench.case.options import Options
 from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.trace.narrow import narrowed
@@ -68,6 +69,8 @@ def run_isolated(target: str, case: Case, options: Options, *, limits: Limits) -
     trace, repeats = _answer(request, limits)
 
     def again(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
+        if inputs is None:
+            case, inputs = anew(case, options.inputs)
         return run_isolated(target, case, replace(options, inputs=inputs), limits=limits)
 
     trace = replace(trace, called_with=options.printable(), rerun=again if repeats else None)

@@ -222,8 +222,7 @@ class Target:
         """The answer on the user's case with other random numbers."""
         assert self.coded.rerun is not None
         self.calls += 1
-        kind = "normal" if self.case.distribution == GIVEN else self.case.distribution
-        return Answer(self.coded.rerun(self.coded.case.but(seed=seed, distribution=kind)))
+        return Answer(self.coded.rerun(self.coded.case.but(seed=seed)))
 
     def weights(self, dims: np.ndarray | None = None, **chosen: np.ndarray) -> "Weights":
         """What `out` makes of columns of the identity in place of V, for the natural q and k or the `chosen` ones; of

@@ -13,7 +13,7 @@ SCHEMA = "workbench.measure/1"
 
 def lines(found: Measured) -> list[str]:
     """All that was found, a line each."""
-    trace = found.target.trace
+    trace = found.target.coded
     said = [f"{headline(trace)}: {found.calls} calls"]
     for one in found.findings:
         counted = f" ({one.wrong:,} of {one.of:,} elements of what was read are beyond their budgets)" if one.of else ""
@@ -40,7 +40,7 @@ def document(found: Measured) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "target": found.target.trace.target,
-        "case": found.target.case.as_dict(),
+        "case": found.target.coded.case.as_dict(),
         "findings": [
             {"reading": one.reading, "stage": one.stage, "text": one.text, "wrong": one.wrong, "of": one.of}
             for one in found.findings

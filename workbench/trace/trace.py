@@ -87,7 +87,7 @@ class Trace:
     ranks: tuple[Rank, ...] = ()  #: the ranks whose keys the splits are, where these are of several
     #: options of the run beside the case, as a command line can say them (`Options.printable`); not kept in files
     called_with: Options = field(default=Options(), compare=False)
-    #: runs the same kernel again; None for a trace at rest, and where the inputs are not the case's own
+    #: runs the same kernel again, on a case or on inputs; None for a trace at rest, and of stages that were fed
     rerun: "Rerun | None" = field(default=None, repr=False, compare=False)
     #: kernels of numba.cuda that a foreign function launched, which can be watched; not kept in files
     launched: tuple[str, ...] = field(default=(), compare=False)
