@@ -53,7 +53,7 @@ def test_a_right_kernel_is_like_none():
 
 
 def test_a_trace_at_rest_is_not_asked():
-    trace = run(phantom, CASE, inputs=CASE.inputs())
+    trace = replace(run(phantom, CASE), rerun=None)
     assert of_trace(trace) is None and diff(trace).verdict == "bug"
 
 
