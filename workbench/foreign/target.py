@@ -75,7 +75,8 @@ class Target:
 def known(target: str | Callable[..., Any]) -> Target | None:
     """What TARGET is; None for a name that nothing has."""
     if not isinstance(target, str):
-        return Target(getattr(target, "__name__", "callable"), Kind.FUNCTION, target)
+        named = getattr(target, "func", target)  # of a functools.partial
+        return Target(getattr(named, "__name__", "callable"), Kind.FUNCTION, target)
     if target in KERNELS:
         return Target(target, Kind.OURS)
     if is_trace(target):
