@@ -29,6 +29,8 @@ from workbench.trace.trace import Trace
 
 #: calls after which no map of elements is read on; words of codes, of two levels, are thrice as long
 CALLS, CALLS_OF_CODES = 150, 250
+#: scores of a run that is measured, at most: each of a hundred runs is held against float64
+LARGEST = 2**22
 #: digits that every dtype holds
 DIGITS = 16
 #: what float16 stores below 2^-14 has fewer bits; weights are read with this unit, so that those down to 2^-24 have all
@@ -130,12 +132,21 @@ class Target:
     """A traced function and the calls that were made of it."""
 
     def __init__(self, trace: Trace, seconds: float = inf) -> None:
-        """Refusal for a trace at rest, and for one without `out`. `seconds`: after which a call is refused."""
+        """Refusal for a trace at rest or of a part, one without `out`, and one of more than LARGEST scores. `seconds`:
+        after which a call is refused.
+        """
         self.until = time.monotonic() + seconds
         if trace.rerun is None:
             raise Refusal(f"{trace.target} cannot be measured: its trace is at rest, and nothing can be run again")
         if trace.case.shared_kv or "out" not in trace.stages:
             raise Refusal(f"{trace.target} cannot be measured: its v is a part of its k, or it gives no out")
+        if (scores := trace.case.score_count) > LARGEST:
+            raise Refusal(
+                f"{trace.target} is not measured on a run of {scores:,} scores: {LARGEST:,} are allowed, since it is "
+                "called a hundred times, each held against float64; measure a smaller case: --seqlen 256 --heads 4"
+            )
+        if trace.box is not None:
+            raise Refusal(f"{trace.target} is measured as a whole, not in {trace.box}: leave out --where")
         self.books: dict[str, Codebook] = codebooks(trace)  #: of inputs that are taken as codes
         self.coded = trace  #: as it was run
         self.trace = attention_of(trace)

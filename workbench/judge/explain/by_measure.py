@@ -15,9 +15,6 @@ from workbench.readings.reader import Measured, explained, measured
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Trace
 
-#: scores of a run that is measured, at most: it is called a hundred times
-LARGEST = 2**22
-
 
 def by_measure(trace: Trace, wrong: Sequence[str], seconds: float) -> list[Cause]:
     """A cause for each part of a function that is not as its case says, in the order in which they were read; none
@@ -25,7 +22,7 @@ def by_measure(trace: Trace, wrong: Sequence[str], seconds: float) -> list[Cause
 
     `wrong`: the wrong stages, out or lse or both, that nothing else explains; `seconds`: that it may take.
     """
-    if not wrong or trace.rerun is None or trace.box is not None or trace.ranks or trace.case.score_count > LARGEST:
+    if not wrong or trace.rerun is None or trace.ranks:
         return []
     try:
         found = measured(trace, seconds)
