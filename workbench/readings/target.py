@@ -42,7 +42,8 @@ class Answer:
         return Expectation(self.trace, {}, statistics=False)
 
     @cached_property
-    def _compared(self) -> dict[str, Compared]:
+    def compared(self) -> dict[str, Compared]:
+        """out, and lse where it was returned, element by element."""
         return dict(compared(self._expectation, [*self.trace.stages]))
 
     @cached_property
@@ -60,12 +61,12 @@ class Answer:
         """How far each element of out may be from that by the arithmetic of a usual kernel, half an ulp of the dtype in
         which it is stored at least.
         """
-        return self._compared["out"].budget
+        return self.compared["out"].budget
 
     @property
     def wrong(self) -> np.ndarray:
         """Which elements of out are beyond their budgets, or not finite where they should be."""
-        return _beyond(self._compared["out"])
+        return _beyond(self.compared["out"])
 
     @cached_property
     def lse(self) -> np.ndarray | None:
@@ -80,12 +81,12 @@ class Answer:
     @property
     def allowed_lse(self) -> np.ndarray:
         """As `allowed`, of lse."""
-        return self._compared["lse"].budget
+        return self.compared["lse"].budget
 
     @property
     def wrong_lse(self) -> np.ndarray:
         """Which elements of lse are beyond their budgets."""
-        return _beyond(self._compared["lse"])
+        return _beyond(self.compared["lse"])
 
     @cached_property
     def memory(self) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from workbench.judge.headline import headline
 from workbench.readings.reader import Measured
-from workbench.report.numbers import value
+from workbench.report.numbers import ratio, value
 
 SCHEMA = "workbench.measure/1"
 
@@ -14,7 +14,7 @@ SCHEMA = "workbench.measure/1"
 def lines(found: Measured) -> list[str]:
     """All that was found, a line each."""
     trace = found.target.trace
-    said = [f"{headline(trace)}: {found.calls} calls"]
+    said = [f"{headline(trace)}: {found.calls} calls", of_weights(found)]
     for one in found.findings:
         counted = f" ({one.wrong:,} of {one.of:,} elements of what was read are beyond their budgets)" if one.of else ""
         said.append(f"{one.stage}: {one.text}{counted}")
@@ -35,12 +35,25 @@ def lines(found: Measured) -> list[str]:
     return said
 
 
+def of_weights(found: Measured) -> str:
+    """The verdict on the weights, in a line, and the first wrong stage."""
+    weights = found.verdict.weights.summary
+    first = f"; first wrong stage: {found.stage}" if found.stage else ""
+    return f"weights: {weights.outside:,} of {weights.size:,} beyond their budgets, worst {ratio(found.ratio)} x{first}"
+
+
 def document(found: Measured) -> dict[str, Any]:
     """The document of `workbench measure --json`, of plain Python values; arrays are `Measured.findings[i].data`."""
     return {
         "schema": SCHEMA,
         "target": found.target.trace.target,
         "case": found.target.case.as_dict(),
+        "stage": found.stage,
+        "weights": {
+            "outside": found.verdict.weights.summary.outside,
+            "size": found.verdict.weights.summary.size,
+            "over_budget": _number(found.ratio),
+        },
         "findings": [
             {"reading": one.reading, "stage": one.stage, "text": one.text, "wrong": one.wrong, "of": one.of}
             for one in found.findings
