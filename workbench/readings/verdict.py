@@ -24,6 +24,7 @@ class Blame:
     stage: str
     text: str  #: what is wrong there, in words
     proved: bool  #: whether that predicts runs on unseen inputs
+    edges: tuple[int, ...] = ()  #: where tiles of keys begin, of steps along these
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ def verdict(
         contract = target.trace.contract
         own = [Answer(replace(one.trace, contract=contract)) for one in read.answers]
         found = compared(replace(read, answers=tuple(own)), weights)
-    blames = [Blame(one.stage, one.text, True) for one in of_out] if proved else []
+    blames = [Blame(one.stage, one.text, True, one.data.get("edges", ())) for one in of_out] if proved else []
     if not blames and found.summary.outside:
         blames = [Blame(*residual(target, weights, found.expected, found.budget), False)]
     elif not blames and wrong:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.judge.diff import Diff
 from workbench.judge.headline import headline
 from workbench.readings.reader import Measured
 from workbench.report.numbers import ratio, value
@@ -26,10 +27,26 @@ def lines(found: Measured) -> list[str]:
             else "nothing found: weights and out of this run are within their budgets"
         )
         return said
+    return said + _proofs(found)
+
+
+def of_diff(diff: Diff) -> list[str]:
+    """What was measured beside the stages of a judged run; none where that was not asked for."""
+    if diff.of_measure is None:
+        return []
+    found = diff.of_measure.found
+    right = f"within their budgets, {ratio(found.ratio)} x at most"
+    weights = beyond(found) if found.verdict.weights.summary.outside else right
+    lines = [*(_proofs(found) if found.verdict.blames else []), *diff.of_measure.said]
+    return [f"measured in {found.calls} calls: weights, {weights}", *(f"  {line}" for line in lines)]
+
+
+def _proofs(found: Measured) -> list[str]:
+    said = []
     for proof in found.proofs:
         how = "and so it is" if proof.held and proof.lse_held else "and it is not: something else is wrong, too"
         said.append(
-            f"with this, float64 predicts out of seed {proof.seed + trace.case.seed}, {how}: of an error of "
+            f"with this, float64 predicts out of seed {proof.seed + found.target.case.seed}, {how}: of an error of "
             f"{value(proof.error)} (root mean square) {value(proof.left)} is left"
         )
     return said
@@ -37,9 +54,14 @@ def lines(found: Measured) -> list[str]:
 
 def of_weights(found: Measured) -> str:
     """The verdict on the weights, in a line, and the first wrong stage."""
-    weights = found.verdict.weights.summary
     first = f"; first wrong stage: {found.stage}" if found.stage else ""
-    return f"weights: {weights.outside:,} of {weights.size:,} beyond their budgets, worst {ratio(found.ratio)} x{first}"
+    return f"weights: {beyond(found)}{first}"
+
+
+def beyond(found: Measured) -> str:
+    """How many weights are wrong, and how far."""
+    weights = found.verdict.weights.summary
+    return f"{weights.outside:,} of {weights.size:,} beyond their budgets, worst {ratio(found.ratio)} x"
 
 
 def document(found: Measured) -> dict[str, Any]:
