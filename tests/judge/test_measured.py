@@ -142,6 +142,7 @@ def with_lengths(q: Any, k: Any, v: Any, *, scale: float, causal: bool, seqlens_
 def test_of_right_functions_of_other_cases_nothing_is_wrong(function: Callable[..., Any], case: Case) -> None:
     found = judged(function, case)
     assert found.verdict in RIGHT and found["weights"].verdict in RIGHT
+    assert found.unseen is None
     told = [line for line in str(found).splitlines() if line.startswith("measured in ")]
     assert found.measured is not None and len(told) == 1
     assert told[0].startswith(f"measured in {found.measured.calls} calls: weights, within their budgets, ")

@@ -208,7 +208,9 @@ class Diff:
 
     @cached_property
     def unseen(self) -> float | None:
-        """As `unseen.unseen`: what a key may weigh that is lost and not missed."""
+        """As `unseen.unseen`: what a key may weigh that is lost and not missed; None where measured weights tell."""
+        if self.of_measure is not None and self.of_measure.shows_all_keys:
+            return None
         return unseen(self.trace, self.stages)
 
     @cached_property
@@ -263,10 +265,10 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
 
     `device`: where the float64 arithmetic runs; cpu, cuda (in torch), or auto: cuda for a trace of more than LARGE
     elements where torch finds a GPU. Verdicts do not depend on it. `report`: a report is wanted, whose other rules and
-    bits lost are cheaper with the verdicts than later. `measure`: the function is called again on inputs of our choice,
-    3 to 200 times, and the weights and what else is read off its outputs are judged beside what it returned. Raises
-    Refusal for a trace whose inputs are not finite, whose stages are unknown or misshaped, or whose bias is as low as
-    the contract's sentinel, and of what cannot be measured; Unavailable for a missing GPU.
+    bits lost are cheaper with the verdicts than later. `measure`: the function is called again, up to 200 times, on
+    inputs of our choice, and the weights and what else is read off its outputs are judged beside what it returned.
+    Raises Refusal for a trace whose inputs are not finite, whose stages are unknown or misshaped, or whose bias is as
+    low as the contract's sentinel, and of what cannot be measured; Unavailable for a missing GPU.
     """
     if not isinstance(trace, Trace):
         raise Refusal(f"diff judges a Trace, which run(...) makes and load(...) reads; got {trace!r:.60}")

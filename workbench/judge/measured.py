@@ -8,6 +8,8 @@ say the same, or its probe shows another value than the kernel computes with.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from workbench.case.stages import ALGORITHMS, MEASURED, OF_QUANTISER
 from workbench.expectation.judgeable import table, tiling_of
 from workbench.judge.blame import with_blame
@@ -54,6 +56,13 @@ class MeasuredStages:
     def proved(self) -> bool:
         """Whether what is to blame for out predicts runs on unseen inputs."""
         return any(one.proved for one in self.found.verdict.blames)
+
+    @property
+    def shows_all_keys(self) -> bool:
+        """Whether each key that weighs anything weighs more than its budget in some row, so that none can be lost."""
+        weights = self.weights.judged
+        some, shown = (np.any(weights.expected > least, axis=2) for least in (0.0, weights.budget))
+        return bool(np.all(shown | ~some))
 
 
 def measurement(trace: Trace) -> Measured:

@@ -120,6 +120,7 @@ def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
         "budget_terms": dict(known.budget_shares) if of_walk else {},
+        **({} if diff.of_measure is None else {"measured": stage.measured}),
     }
 
 
