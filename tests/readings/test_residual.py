@@ -21,6 +21,11 @@ WAYS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str, str]] = {
         "correction",
         "constant in each row and tile; tiles begin at keys 0, 16, 32",
     ),
+    "a tile that is lost in half of the rows, and half in the others": (
+        lambda p: p * np.where(TILES == 1, (np.arange(16) % 2)[:, None] / 2, 1.0),
+        "correction",
+        "constant in each row and tile",
+    ),
     "a key that is lost": (
         lambda p: np.where(np.arange(48) == 7, 0, p),
         "scores",

@@ -73,7 +73,8 @@ class Measured:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of rows in which nothing can be read
             held, lse_held = (all(getattr(one, name) for one in self.proofs) for name in ("held", "lse_held"))
-            return verdict(self.target, self.read, self.weights, self.findings, held=held, lse_held=lse_held)
+            given = (self.target, self.model, self.read, self.weights, self.findings)
+            return verdict(*given, held=held, lse_held=lse_held)
 
     @property
     def stage(self) -> str | None:

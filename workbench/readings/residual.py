@@ -11,7 +11,7 @@ from workbench.readings.target import Target
 
 #: share of the wrong weights that a pattern has to hold of
 ENOUGH = 0.98
-#: seen keys of a row's tile, of which it can be said that they are off alike
+#: elements, at least, of which it can be said that they are off alike
 ALIKE = 4
 #: share of the keys, at most, that are a few
 FEW = 0.25
@@ -25,40 +25,44 @@ def residual(target: Target, read: np.ndarray, expected: np.ndarray, allowed: np
     odd = beyond & ~lost[..., None]
     if not odd.any():
         return "out", f"weights are all 0 or not finite in rows {spans(np.nonzero(lost & beyond.any(-1))[2])}"
-    made = np.where(expected > 8 * allowed, expected, np.nan)
-    ratio = logs(read, allowed) - np.log(made)
-    noise = 2 * allowed / np.minimum(made, read)
+    ratio = logs(read, allowed) - logs(expected, allowed)
     seen = np.isfinite(ratio)
 
-    def so(off: np.ndarray, among: np.ndarray) -> bool:
-        """Whether nearly all wrong weights are among those that are seen and no farther off than their budgets."""
-        return bool((odd & seen & among & (off <= noise)).sum() >= ENOUGH * odd.sum())
+    def are(times: np.ndarray) -> np.ndarray:
+        """Which weights are so many times those that are expected, [b, h, q, k]."""
+        near: np.ndarray = abs(read - expected * times) <= 2 * allowed * (1 + times)
+        return near
 
-    centred = ratio - np.nanmedian(ratio, -1, keepdims=True)
-    of_row = abs(centred)
-    whole = seen.sum(-1, keepdims=True) >= ALIKE
-    if so(of_row, whole):
+    def so(times: np.ndarray) -> bool:
+        return bool((odd & are(times)).sum() >= ENOUGH * odd.sum())
+
+    of_row = _middle(ratio, -1)
+    if so(np.exp(of_row)):
         return "row_sum", "ln(P / expected) is constant in each row: what weights are divided by, or a factor of out"
     for edges in cuts(target, ratio, seen):
-        off, enough = _within(ratio, seen, edges)
-        if so(off, enough):
+        if so(_of_tiles(read, expected, allowed, edges)):
             first = ", ".join(map(str, edges[:6])) + (", ..." if len(edges) > 6 else "")
             return "correction", f"ln(P / expected) is constant in each row and tile; tiles begin at keys {first}"
-    apart = odd & ~(seen & (of_row <= noise))
-    keys = np.flatnonzero(apart.any((0, 1, 2)))
+    keys = np.flatnonzero((odd & ~are(np.exp(of_row))).any((0, 1, 2)))
     if len(keys) <= FEW * read.shape[-1]:
         return "scores", f"keys {spans(keys)} alone weigh too much or too little: their rows of K, a mask, or a bias"
-    of_key = abs(centred - np.nanmedian(centred, 2, keepdims=True))
-    if so(of_key, seen.sum(2, keepdims=True) >= ALIKE):
+    if so(np.exp(of_row + _middle(ratio - of_row, 2))):
         return "scores", "ln(P / expected) is one number a key, but for one a row: a bias"
     return "scores", "ln(P / expected) is another number for each query and key"
 
 
-def _within(ratio: np.ndarray, seen: np.ndarray, edges: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """How far each is from the middle of its row's tile, and whether enough are seen there to tell."""
-    off, enough = np.full(ratio.shape, np.inf), np.zeros(ratio.shape, bool)
-    for first, last in zip(edges, [*edges[1:], ratio.shape[-1]], strict=True):
-        part = ratio[..., first:last]
-        off[..., first:last] = abs(part - np.nanmedian(part, -1, keepdims=True))
-        enough[..., first:last] = seen[..., first:last].sum(-1, keepdims=True) >= ALIKE
-    return off, enough
+def _middle(ratio: np.ndarray, axis: int) -> np.ndarray:
+    """The median along an axis; NaN where fewer are seen than tell it."""
+    enough = np.isfinite(ratio).sum(axis, keepdims=True) >= min(ALIKE, ratio.shape[axis])
+    return np.where(enough, np.nanmedian(ratio, axis, keepdims=True), np.nan)
+
+
+def _of_tiles(read: np.ndarray, expected: np.ndarray, allowed: np.ndarray, edges: Sequence[int]) -> np.ndarray:
+    """How many times each row's tile is what is expected, at each key, by least squares: of some that are 0 too."""
+    found = []
+    for a, b in zip(edges, [*edges[1:], read.shape[-1]], strict=True):
+        mine, right = read[..., a:b], expected[..., a:b]
+        enough = (right > 8 * allowed[..., a:b]).sum(-1, keepdims=True) >= ALIKE
+        times = (mine * right).sum(-1, keepdims=True) / (right * right).sum(-1, keepdims=True)
+        found.append(np.repeat(np.where(enough, times, np.nan), b - a, -1))
+    return np.concatenate(found, -1)

@@ -8,11 +8,15 @@ import numpy as np
 from workbench.case.stages import STAGES
 from workbench.expectation.elements import Compared, Comparison, Elements, compare, summary
 from workbench.readings.finding import Finding
+from workbench.readings.model import Model
 from workbench.readings.of_scores import room
+from workbench.readings.of_values import unclosed
 from workbench.readings.residual import residual
 from workbench.readings.target import Answer, Target, Weights
 from workbench.reference.bound import Budget
 
+#: what is to blame where weights that nothing explains are not those that out of the user's own run has
+ELSEWHERE = ("out", "out of this run is not what the measured weights make of V: V is read elsewhere, or dims differ")
 #: what is no weight, of what a comparison has of each element
 _SHARES = ("statistical", "over_budget", "state")
 
@@ -47,10 +51,17 @@ class Verdict:
 
 
 def verdict(
-    target: Target, read: Weights, weights: np.ndarray, findings: Sequence[Finding], *, held: bool, lse_held: bool
+    target: Target,
+    model: Model,
+    read: Weights,
+    weights: np.ndarray,
+    findings: Sequence[Finding],
+    *,
+    held: bool,
+    lse_held: bool,
 ) -> Verdict:
-    """The verdict on the `weights` that were made of those `read`, and on what was found; `held`, `lse_held`: whether
-    all runs on unseen inputs are as predicted.
+    """The verdict on the `weights` that were made of those `read`, V being read as the `model` says, and on what was
+    found; `held`, `lse_held`: whether all runs on unseen inputs are as predicted.
 
     Budgets are those of a usual kernel; where some weights are beyond them and nothing was proved, those of any kernel
     that keeps the contract, as of any stage.
@@ -65,7 +76,9 @@ def verdict(
         found = compared(replace(read, answers=tuple(own)), weights)
     blames = [Blame(one.stage, one.text, True, one.data.get("edges", ())) for one in of_out] if proved else []
     if not blames and found.summary.outside:
-        blames = [Blame(*residual(target, weights, found.expected, found.budget), False)]
+        apart = unclosed(target, model, weights, found.budget).max()
+        told = ELSEWHERE if apart > 1 else residual(target, weights, found.expected, found.budget)
+        blames = [Blame(*told, False)]
     elif not blames and wrong:
         blames = [Blame("out", "the weights are right, and what was made of V with them is not", False)]
     if lse_held:
