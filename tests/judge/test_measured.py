@@ -222,6 +222,23 @@ def test_a_dump_that_is_as_wrong_as_what_was_measured() -> None:
     assert "scores are 1.01 times what they should be" in found["scores"].reason
 
 
+def merged(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> np.ndarray:
+    """A merge of four splits that forgets their sums."""
+    scores = np.split(q @ np.swapaxes(k, -1, -2) * np.float32(scale), 4, axis=-1)
+    tops = [s.max(-1, keepdims=True) for s in scores]
+    probs = [np.exp(s - top) for s, top in zip(scores, tops, strict=True)]
+    partial_O = [p @ x / p.sum(-1, keepdims=True) for p, x in zip(probs, np.split(v, 4, axis=2), strict=True)]
+    weights = [np.exp(top - np.max(tops, axis=0)) for top in tops]
+    return sum(w * o for w, o in zip(weights, partial_O, strict=True)) / sum(weights)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("contract", "stage"), [("block_k=16,splits=4", "merge_weight"), (None, "correction")])
+def test_steps_of_the_splits_that_a_contract_tells_are_of_the_merge(contract: str | None, stage: str) -> None:
+    trace = run(merged, Case(seqlen_q=16, seqlen_k=64, head_dim=16), contract=contract)
+    assert diff(trace, measure=True).origins == (stage,)
+
+
 @pytest.mark.campaign
 def test_what_no_reading_proves_is_told_by_its_residuals() -> None:
     found = judged(changed(weights=lambda p: p * np.float32(1.5) ** (p > 0.03)))

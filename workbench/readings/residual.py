@@ -16,15 +16,18 @@ ALIKE = 4
 #: share of the keys, at most, that are a few
 FEW = 0.25
 
+#: a stage, the pattern in words, and where tiles of keys begin
+Told = tuple[str, str, tuple[int, ...]]
+
 
 @np.errstate(all="ignore")
-def residual(target: Target, read: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> tuple[str, str]:
-    """A stage and the pattern, in words: of wrong weights `read` [b, h, q, k], some of which are beyond `allowed`."""
+def residual(target: Target, read: np.ndarray, expected: np.ndarray, allowed: np.ndarray) -> Told:
+    """Of weights `read` [b, h, q, k], some of which are farther off than is `allowed`."""
     beyond = ~(abs(read - expected) <= allowed)
     lost = ~np.isfinite(read).all(-1) | ~(read != 0).any(-1)
     odd = beyond & ~lost[..., None]
     if not odd.any():
-        return "out", f"weights are all 0 or not finite in rows {spans(np.nonzero(lost & beyond.any(-1))[2])}"
+        return "out", f"weights are all 0 or not finite in rows {spans(np.nonzero(lost & beyond.any(-1))[2])}", ()
     ratio = logs(read, allowed) - logs(expected, allowed)
     seen = np.isfinite(ratio)
 
@@ -38,17 +41,29 @@ def residual(target: Target, read: np.ndarray, expected: np.ndarray, allowed: np
 
     of_row = _middle(ratio, -1)
     if so(np.exp(of_row)):
-        return "row_sum", "ln(P / expected) is constant in each row: what weights are divided by, or a factor of out"
+        return (
+            "row_sum",
+            "ln(P / expected) is constant in each row: what weights are divided by, or a factor of out",
+            (),
+        )
     for edges in cuts(target, ratio, seen):
         if so(_of_tiles(read, expected, allowed, edges)):
             first = ", ".join(map(str, edges[:6])) + (", ..." if len(edges) > 6 else "")
-            return "correction", f"ln(P / expected) is constant in each row and tile; tiles begin at keys {first}"
+            return (
+                "correction",
+                f"ln(P / expected) is constant in each row and tile; tiles begin at keys {first}",
+                edges,
+            )
     keys = np.flatnonzero((odd & ~are(np.exp(of_row))).any((0, 1, 2)))
     if len(keys) <= FEW * read.shape[-1]:
-        return "scores", f"keys {spans(keys)} alone weigh too much or too little: their rows of K, a mask, or a bias"
+        return (
+            "scores",
+            f"keys {spans(keys)} alone weigh too much or too little: their rows of K, a mask, or a bias",
+            (),
+        )
     if so(np.exp(of_row + _middle(ratio - of_row, 2))):
-        return "scores", "ln(P / expected) is one number a key, but for one a row: a bias"
-    return "scores", "ln(P / expected) is another number for each query and key"
+        return "scores", "ln(P / expected) is one number a key, but for one a row: a bias", ()
+    return "scores", "ln(P / expected) is another number for each query and key", ()
 
 
 def _middle(ratio: np.ndarray, axis: int) -> np.ndarray:

@@ -16,7 +16,11 @@ from workbench.readings.target import Answer, Target, Weights
 from workbench.reference.bound import Budget
 
 #: what is to blame where weights that nothing explains are not those that out of the user's own run has
-ELSEWHERE = ("out", "out of this run is not what the measured weights make of V: V is read elsewhere, or dims differ")
+ELSEWHERE = (
+    "out",
+    "out of this run is not what the measured weights make of V: V is read elsewhere, or dims differ",
+    (),
+)
 #: what is no weight, of what a comparison has of each element
 _SHARES = ("statistical", "over_budget", "state")
 
@@ -27,8 +31,8 @@ class Blame:
 
     stage: str
     text: str  #: what is wrong there, in words
-    proved: bool  #: whether that predicts runs on unseen inputs
     edges: tuple[int, ...] = ()  #: where tiles of keys begin, of steps along these
+    proved: bool = False  #: whether that predicts runs on unseen inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,21 +72,22 @@ def verdict(
     """
     of_out = [one for one in findings if one.stage != "lse"]
     proved = bool(of_out) and held
-    found = compared(read, weights)
+    found = of_usual = compared(read, weights)
     wrong = bool(target.natural.wrong.any()) and not target.may_be_right
     if found.summary.outside and not proved:
         contract = target.trace.contract
         own = [Answer(replace(one.trace, contract=contract)) for one in read.answers]
         found = compared(replace(read, answers=tuple(own)), weights)
-    blames = [Blame(one.stage, one.text, True, one.data.get("edges", ())) for one in of_out] if proved else []
+    blames = [Blame(one.stage, one.text, one.data.get("edges", ()), proved=True) for one in of_out] if proved else []
     if not blames and found.summary.outside:
-        apart = unclosed(target, model, weights, found.budget).max()
-        told = ELSEWHERE if apart > 1 else residual(target, weights, found.expected, found.budget)
-        blames = [Blame(*told, False)]
+        # of the narrower budgets, which show more of a pattern
+        apart = unclosed(target, model, weights, of_usual.budget).max()
+        told = ELSEWHERE if apart > 1 else residual(target, weights, of_usual.expected, of_usual.budget)
+        blames = [Blame(*told)]
     elif not blames and wrong:
-        blames = [Blame("out", "the weights are right, and what was made of V with them is not", False)]
+        blames = [Blame("out", "the weights are right, and what was made of V with them is not")]
     if lse_held:
-        blames += [Blame(one.stage, one.text, True) for one in findings if one.stage == "lse"]
+        blames += [Blame(one.stage, one.text, proved=True) for one in findings if one.stage == "lse"]
     order = [*STAGES]
     return Verdict(found, tuple(sorted(blames, key=lambda one: order.index(one.stage))))
 
