@@ -1,6 +1,7 @@
 """The command `measure`: exit codes, lines, the document, the picture, refusals."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ def attention(q, k, v, *, scale, causal):
 SMALL = ("--seqlen", "32", "--head-dim", "16")
 
 
-def asked(folder: Path, factor: str, *words: str) -> Any:
+def asked(folder: Path, factor: str, *words: str, command: str = "measure", stage: tuple[str, ...] = ()) -> Any:
     (folder / "mine.py").write_text(KERNEL.replace("FACTOR", factor))
-    return CliRunner().invoke(commands, ["measure", f"{folder}/mine.py:attention", *SMALL, *words])
+    return CliRunner().invoke(commands, [command, f"{folder}/mine.py:attention", *stage, *SMALL, *words])
 
 
 def test_a_right_function_exits_with_0_and_nothing_is_found(tmp_path: Path) -> None:
@@ -47,6 +48,64 @@ def test_the_document(tmp_path: Path) -> None:
     words = ["measure", f"{tmp_path}/mine.py:attention", "--seqlen", "16,32", "--head-dim", "16", "--json"]
     many = json.loads(CliRunner().invoke(commands, words).stdout)
     assert many["schema"] == "workbench.measures/1" and [run["proved"] for run in many["runs"]] == [False, False]
+
+
+def test_the_weights_come_first(tmp_path: Path) -> None:
+    lines = asked(tmp_path, "2").stdout.splitlines()
+    assert re.fullmatch(
+        r"weights: 1,02\d of 1,024 beyond their budgets, worst \S+ x; first wrong stage: scores", lines[1]
+    )
+    told = json.loads(asked(tmp_path, "1", "--json").stdout)
+    assert told["stage"] is None and told["weights"]["outside"] == 0 and 0 < told["weights"]["over_budget"] < 1
+
+
+def test_measured_stages_beside_those_of_a_diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+    page = tmp_path / "page.html"
+    found = asked(tmp_path, "2", "--measure", "--html", str(page), command="diff")
+    assert found.exit_code == 1 and "first wrong stage: scores (measured) = " in found.stdout
+    assert [line.split()[0] for line in found.stdout.splitlines()[2:5]] == ["scores", "weights", "out"]
+    assert "calls: weights, 1,02" in found.stdout and "--measure" in found.stdout.splitlines()[-2]
+    assert "scores (measured)" in page.read_text()
+    right = asked(tmp_path, "1", "--measure", command="diff")
+    assert right.exit_code == 0 and "calls: weights, within their budgets, " in right.stdout
+    assert "weights" not in asked(tmp_path, "1", command="diff").stdout
+
+
+def test_measured_weights_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+    row = ("weights[q=5,k=0:3]",)
+    lines = asked(tmp_path, "2", "--measure", command="show", stage=row).stdout.splitlines()
+    assert lines[1].startswith("weights [b h q k] = out with columns of the identity in place of v")
+    assert lines[2] == "victim (measured); expected: float64 from q, k and v" and len(lines) == 7
+    told = json.loads(asked(tmp_path, "1", "--measure", "--json", command="show", stage=row).stdout)
+    assert told["stage"] == "weights" and [one["index"]["k"] for one in told["elements"]] == [0, 1, 2]
+    assert all(abs(one["error"]) <= one["budget"] for one in told["elements"])
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        ("diff", ("--measure", "--against", "flash"), "--measure judges one function, and --against holds two"),
+        (
+            "diff",
+            ("--measure", "--where", "q=0:4"),
+            "only .* of its run is judged, and a function is measured as a whole",
+        ),
+        (
+            "show",
+            ("--measure", "--reference"),
+            "--reference shows what float64 makes of q, k and v, and measures nothing",
+        ),
+        ("show", (), "weights of .* are no stage that is dumped: --measure reads them, or diff"),
+    ],
+)
+def test_what_measured_stages_do_not_go_with(
+    command: str, words: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    stage = ("weights[q=5]",) if command == "show" else ()
+    found = asked(tmp_path, "1", *words, command=command, stage=stage)
+    assert isinstance(found.exception, Refusal) and re.search(message, str(found.exception))
 
 
 def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:

@@ -98,6 +98,9 @@ STAGES: Mapping[str, Stage] = {
     **_SPLIT_K,
 }
 
+#: what no kernel dumps, and what is read off out by chosen inputs (`readings`)
+MEASURED: Mapping[str, Stage] = _stages({"weights": "bhqk"})
+
 
 def quantised_inputs(coded: str = "qkv") -> tuple[str, ...]:
     """What a quantised kernel reads of the inputs that have codes (`Case.coded`): from here on errors are the kernel's;
@@ -169,6 +172,10 @@ def scaled(algorithm: str, scale_of: str | None) -> str:
 
 def stage_of(algorithm: str, name: str, target: str, numbers: Collection[str] = ()) -> Stage:
     """The stage `name` of a kernel `target`; Refusal where it can have none of that name."""
+    if name in MEASURED:
+        raise Refusal(
+            f"{name} of {target} are no stage that is dumped: --measure reads them, or diff(trace, measure=True)"
+        )
     if name not in (known := stages_of(algorithm, numbers)):
         raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(known)}")
     return known[name]

@@ -21,6 +21,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "A part of a run": ("where", "by_head", "limit_gb", "feed"),
     "A second run beside it": (
         "against", "against_splits", "against_block_q", "against_block_k", "against_backend", "against_trace",
+        "measure",
     ),
     "Many cases, and where they run": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",

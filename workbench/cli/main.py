@@ -29,7 +29,7 @@ from workbench.cli.inputs import inputs
 from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
 from workbench.cli.measure import measure
-from workbench.cli.options import json_option, one_target, run_options, values_option
+from workbench.cli.options import json_option, measure_option, one_target, run_options, values_option
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
@@ -123,6 +123,7 @@ for command in (
     shell_complete=complete,
     help="Mildest verdict that exits with 1: bug, biased, evidence or suspicious [bug]",
 )
+@measure_option
 @json_option
 @click.option("-v", "--verbose", is_flag=True, help="Print all that was looked at: budgets, other rules, assumptions")
 @click.option(
@@ -137,6 +138,7 @@ def diff(
     out: Path | None,
     html: Path | None,
     against_trace: str | None,
+    measure: bool,
     **options: Any,
 ) -> None:
     """Judge every stage of TARGET and name the first wrong one.
@@ -166,6 +168,8 @@ def diff(
     second = cli_against.second_run(options)
     if second and against_trace is not None:
         raise Refusal("--against-trace holds one run to an earlier one, and --against two beside each other; got both")
+    if second and measure:
+        raise Refusal("--measure judges one function, and --against holds two beside each other; got both")
     with shown():
         if second:
             pairs = list(cli_against.judged(target, second, options))
@@ -182,7 +186,7 @@ def diff(
                 calls = [partial(_with_changes_since, call, against_trace) for call in calls]
             printed, verdicts, kept = [], [], []
             beside = as_json or out is not None or html is not None or (verbose and len(calls) == 1)
-            for i, judged in enumerate(_judged(calls, estimate_s, report=beside)):
+            for i, judged in enumerate(_judged(calls, estimate_s, report=beside, measure=measure)):
                 if out is not None:
                     write(judged, out if len(calls) == 1 else out / f"{i:03d}")
                 if html is not None:
@@ -209,15 +213,17 @@ def _with_changes_since(call: Callable[[], "Trace"], previous: str) -> "Trace":
     return held_to(call(), previous)
 
 
-def _judged(calls: list[Callable[[], "Trace"]], estimate_s: float | None, *, report: bool) -> Iterable["Diff"]:
-    """Run and judge, one after the other, with progress; `report` as of `judge.diff.diff`."""
+def _judged(
+    calls: list[Callable[[], "Trace"]], estimate_s: float | None, *, report: bool, measure: bool
+) -> Iterable["Diff"]:
+    """Run and judge, one after the other, with progress; `report` and `measure` as of `judge.diff.diff`."""
     from workbench.judge import diff as judge
     from workbench.progress import step
 
     with step(f"run and judge {len(calls)} case{'s' * (len(calls) > 1)}", estimate_s) as tick:
         for i, call in enumerate(calls):
             tick(f"{i} of {len(calls)} done")
-            yield judge.diff(call(), report=report)
+            yield judge.diff(call(), report=report, measure=measure)
 
 
 def _printed(judged: "Diff", *, alone: bool, as_json: bool) -> Any:

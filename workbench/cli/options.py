@@ -182,6 +182,11 @@ values_option = click.option(
     shell_complete=complete,
     help="Instead of a TARGET: values that a kernel of yours printed",
 )
+measure_option = click.option(
+    "--measure",
+    is_flag=True,
+    help="Also call TARGET on inputs of our choice, and judge the weights and what else is read off its outputs",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 
 

@@ -7,7 +7,7 @@ import click
 
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
-from workbench.cli.options import json_option, run_options
+from workbench.cli.options import json_option, measure_option, run_options
 
 
 @click.command(cls=Command)
@@ -16,8 +16,11 @@ from workbench.cli.options import json_option, run_options
 @run_options
 @click.option("--worst", type=click.IntRange(min=1), help="Only the N elements farthest outside their budget")
 @click.option("--reference", is_flag=True, help="Only what they should be, in float64 from q, k and v")
+@measure_option
 @json_option
-def show(target: str, elements: str, worst: int | None, reference: bool, as_json: bool, **options: Any) -> None:
+def show(
+    target: str, elements: str, worst: int | None, reference: bool, measure: bool, as_json: bool, **options: Any
+) -> None:
     """Print elements of a stage of TARGET: actual, expected, error, budget, x of budget.
 
     \b
@@ -25,6 +28,7 @@ def show(target: str, elements: str, worst: int | None, reference: bool, as_json
     workbench show flash 'qk[q=5,k=-3:]'               by axis name; of axes not named all
     workbench show flash acc --worst 5                 the elements farthest outside their budget
     workbench show run.safetensors 'out[...,0]' --reference
+    workbench show mine.py:attention 'weights[q=5]' --measure    what no function returns, read off its outputs
 
     TARGET and the other options are those of `workbench diff`, for one case. Exits with 0 whatever the verdict.
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
@@ -39,6 +43,10 @@ def show(target: str, elements: str, worst: int | None, reference: bool, as_json
     name, index = parse(elements)
     if reference and worst:
         raise Refusal("--reference shows what elements should be, none of which is the worst; leave out --worst")
+    if reference and measure:
+        raise Refusal(
+            "--reference shows what float64 makes of q, k and v, and measures nothing; leave out one of the two"
+        )
     calls, estimate_s = runs(target, **options)
     if len(calls) != 1:
         raise Refusal(f"show looks at one run; the target and the case options make {len(calls)}")
@@ -47,7 +55,7 @@ def show(target: str, elements: str, worst: int | None, reference: bool, as_json
     with shown(), step("run and judge 1 case", estimate_s):
         trace = calls[0]()
         if not reference:
-            diff = judge.diff(trace)
+            diff = judge.diff(trace, measure=measure)
     screen = text.console()
     if reference:
         chosen = values.checked(truth(trace, name, index), elements)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from workbench.case.ranks import spoken
-from workbench.case.stages import ALGORITHMS, before_attention
+from workbench.case.stages import ALGORITHMS, MEASURED, before_attention
 from workbench.case.tiling import Tiling
 from workbench.floats import array_namespace
 from workbench.reference import tables
@@ -19,6 +19,8 @@ BY_TILE = ("row_max", "correction", "probs", "probs_cast", "row_sum", "acc")
 
 def definition(trace: Trace, name: str) -> str:
     """What a stage of a run is, in float64 and natural units."""
+    if name in MEASURED:
+        return "out with columns of the identity in place of v: exp(scores - maximum), corrections, merge and 1 / sum"
     return spoken(tables.definition(table(trace), name), trace.ranks)
 
 

@@ -46,7 +46,7 @@ def _behind(trace: Trace, judged: Sequence[StageDiff]) -> list[StageDiff]:
     dumped = readable(trace)
 
     def behind(stage: StageDiff) -> tuple[str, ...]:
-        if stage.verdict != "bug" or stage.isolated is not None:
+        if stage.verdict != "bug" or stage.isolated is not None or stage.measured:
             return ()
         # statistics are judged from what was dumped; anything else here from q, k and v
         before = unseen_upstream(table(trace), stage.name, dumped if stage.name in trace.statistics else ())

@@ -16,8 +16,8 @@ import numpy as np
 
 from workbench.case.assumptions import usual
 from workbench.case.case import Case
-from workbench.case.stages import ALGORITHMS, INPUTS, before_attention, stage_of
-from workbench.expectation.elements import Comparison, State, Summary
+from workbench.case.stages import ALGORITHMS, INPUTS, MEASURED, before_attention, stage_of
+from workbench.expectation.elements import Comparison, Summary
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import readable, table, unjudgeable
 from workbench.floats import to_float64
@@ -37,11 +37,13 @@ from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import Explained, explain
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.headline import headline
+from workbench.judge.measured import MeasuredStages, measurement, with_measured
 from workbench.judge.selection import Selection
-from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, StageDiff
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, StageDiff, verdict_of
 from workbench.judge.unseen import unseen
 from workbench.judge.usual_rules import Rule
 from workbench.judge.widened import Widened, widened
+from workbench.readings.reader import Measured
 from workbench.reference.graph import nearest_dumped, unseen_upstream
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
@@ -62,18 +64,39 @@ class Diff:
     stages: tuple[StageDiff, ...]  #: judged and missing ones
     not_judged: tuple[StageDiff, ...]  #: given but not judged, and not given
     gathered: Beside | None = None  #: with the verdicts, where a report was wanted
+    of_measure: MeasuredStages | None = None  #: what was measured beside what was dumped, where that was wanted
 
     @property
     def verdict(self) -> str:
         """The worst verdict of a stage; untestable where nothing was judged."""
-        return max((stage.verdict for stage in self.stages), key=SEVERITY.index, default="untestable")
+        return max((stage.verdict for stage in self.rows), key=SEVERITY.index, default="untestable")
+
+    @property
+    def rows(self) -> tuple[StageDiff, ...]:
+        """The stages, and before the results the weights, where these were measured."""
+        if self.of_measure is None:
+            return self.stages
+        ends = [stage for stage in self.stages if stage.name in ("out", "lse")]
+        return (*(stage for stage in self.stages if stage not in ends), self.of_measure.weights, *ends)
+
+    @property
+    def measured(self) -> Measured | None:
+        """What was measured of the function; None where that was not asked for."""
+        return None if self.of_measure is None else self.of_measure.found
+
+    @cached_property
+    def unmeasured(self) -> "Diff":
+        """The same without what was measured."""
+        if self.of_measure is None:
+            return self
+        return replace(self, stages=self.of_measure.stages, not_judged=self.of_measure.others, of_measure=None)
 
     @property
     def doubt(self) -> str:
         """Of a suspicious or biased run: evidence where that of one stage is, else assumption; empty of others."""
         if self.verdict not in ("suspicious", "biased"):
             return ""
-        return EVIDENCE if any(stage.doubt == EVIDENCE for stage in self.stages) else ASSUMPTION
+        return EVIDENCE if any(stage.doubt == EVIDENCE for stage in self.rows) else ASSUMPTION
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -103,6 +126,8 @@ class Diff:
         return tuple(stage.name for stage in ends)
 
     def __getitem__(self, name: str) -> StageDiff:
+        if name in MEASURED and self.of_measure is not None:
+            return self.of_measure.weights
         stage_of(self.trace.algorithm, name, self.trace.target, self.trace.case.numbers)
         found = {stage.name: stage for stage in (*self.stages, *self.not_judged)}
         if name not in found:
@@ -128,20 +153,28 @@ class Diff:
         is tried on fresh cases, where the kernel can be run. Where no element is outside its budget and something is
         suspicious, or wrong by what no known library does, what would be wrong of a usual kernel.
         """
-        within = not any(one.summary.outside for name in self.origins if (one := self[name].decisive) is not None)
-        as_usual = within and self.verdict in ("suspicious", "bug")
-        of_usual = _of_usual(self.trace) if as_usual else self
-        found = explain(of_usual.trace, of_usual.stages, seconds=seconds)
-        return replace(found, judged=self, usual=of_usual.origins if as_usual else ())
+        own = self.unmeasured
+        within = not any(one.summary.outside for name in own.origins if (one := own[name].decisive) is not None)
+        as_usual = within and own.verdict in ("suspicious", "bug")
+        of_usual = _of_usual(self.trace) if as_usual else own
+        found = explain(
+            of_usual.trace, of_usual.stages, seconds=seconds, measurement=None if as_usual else self.measured
+        )
+        return replace(found, judged=own, usual=of_usual.origins if as_usual else ())
 
     @cached_property
     def explained(self) -> Explained:
         """The same of single faults alone, without a run, in QUICK_S at most: for reports."""
-        return explain(self.trace, self.stages, seconds=QUICK_S, alone=True)
+        return explain(self.trace, self.unmeasured.stages, seconds=QUICK_S, alone=True)
 
     def causes_of(self, name: str) -> list[Cause]:
-        """Of those, the ones that reproduce a stage; none of one that is no origin."""
-        return [cause for cause in self.explained.causes if name in cause.fit.stages] if name in self.origins else []
+        """Of those, the ones that reproduce a stage; none of one that is no origin. Of a stage that was measured those
+        that reproduce the results, off which it was read.
+        """
+        if name not in self.origins:
+            return []
+        names = {name, *(("out", "lse") if self[name].measured else ())}
+        return [cause for cause in self.explained.causes if names & {*cause.fit.stages}]
 
     def explained_by(self, found: Explained) -> "Diff":
         """The same, of which reports say what a longer search found, or one of another run that fails alike."""
@@ -175,7 +208,9 @@ class Diff:
 
     @cached_property
     def unseen(self) -> float | None:
-        """As `unseen.unseen`: what a key may weigh that is lost and not missed."""
+        """As `unseen.unseen`: what a key may weigh that is lost and not missed; None where measured weights tell."""
+        if self.of_measure is not None and self.of_measure.shows_all_keys:
+            return None
         return unseen(self.trace, self.stages)
 
     @cached_property
@@ -225,19 +260,21 @@ class Diff:
         return shown_by("page.diff.html", self)
 
 
-def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
+def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: bool = False) -> Diff:
     """Judge every stage of `trace`.
 
     `device`: where the float64 arithmetic runs; cpu, cuda (in torch), or auto: cuda for a trace of more than LARGE
     elements where torch finds a GPU. Verdicts do not depend on it. `report`: a report is wanted, whose other rules and
-    bits lost are cheaper with the verdicts than later. Raises Refusal for a trace whose inputs are not
-    finite, whose stages are unknown or misshaped, or whose bias is as low as the contract's sentinel; Unavailable for a
-    missing GPU.
+    bits lost are cheaper with the verdicts than later. `measure`: the function is called again, up to 200 times, on
+    inputs of our choice, and the weights and what else is read off its outputs are judged beside what it returned.
+    Raises Refusal for a trace whose inputs are not finite, whose stages are unknown or misshaped, or whose bias is as
+    low as the contract's sentinel, and of what cannot be measured; Unavailable for a missing GPU.
     """
     if not isinstance(trace, Trace):
         raise Refusal(f"diff judges a Trace, which run(...) makes and load(...) reads; got {trace!r:.60}")
     check(trace, trace.target)
     _check_sentinel(trace)
+    found = measurement(trace) if measure else None
     steps = table(trace)
     known = {name: x for name, x in ALGORITHMS[trace.algorithm].items() if name in steps}
     ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
@@ -288,7 +325,11 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False) -> Diff:
         return None if trace.rerun is None else trace.rerun(second_case(trace.case))
 
     judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged, second), second), decisive)
-    return Diff(trace, *with_blame(trace, with_exactness(trace, judged), others), gathered)
+    blamed = with_blame(trace, with_exactness(trace, judged), others)
+    if found is None:
+        return Diff(trace, *blamed, gathered)
+    stages, rest, of_measure = with_measured(trace, found, *blamed)
+    return Diff(trace, stages, rest, gathered, of_measure)
 
 
 def _of_usual(trace: Trace) -> Diff:
@@ -395,7 +436,7 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
     between = unseen_upstream(steps, name, dumped)
     decisive = isolated or propagated
     assert decisive is not None
-    verdict, reason = _verdict(decisive.summary)
+    verdict, reason = verdict_of(decisive.summary)
     # before the ends a few elements of a right kernel are beyond it, too: scores with a mask of -30000 added in float16
     doubt = (EVIDENCE if name in ("out", "lse") else ASSUMPTION) if verdict == "suspicious" else ""
     if name in BY_COARSEST and trace.case.codes is None and verdict in RIGHT_VERDICTS:
@@ -416,20 +457,3 @@ def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Com
         of_ranks=bool(trace.ranks),
         run=headline(trace),
     )
-
-
-def _verdict(found: Summary) -> tuple[str, str]:
-    """The verdict of a stage, and why where it is not the numbers that decide."""
-    if unwritten := found.count(State.UNWRITTEN):
-        return "missing", f"{unwritten} of {found.size} slots were never written"
-    if found.outside:
-        return "bug", ""
-    if not found.judged:
-        poisoned = found.count(State.POISONED)
-        return (
-            "untestable",
-            f"no element could be judged: {poisoned} poisoned, {found.size - poisoned} with a budget that says nothing",
-        )
-    if suspicious := found.count(State.SUSPICIOUS):
-        return "suspicious", f"{suspicious} of {found.size} elements are beyond their statistical budget"
-    return ("exact" if found.judged == found.count(State.EXACT) else "rounding"), ""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.expectation.elements import Comparison, Element, Elements, element, whole
+from workbench.expectation.elements import Comparison, Element, Elements, State, Summary, element, whole
 from workbench.floats import to_float64
 from workbench.judge.selection import Index, Selection, chosen, select
 from workbench.refusal import Refusal
@@ -18,6 +18,23 @@ RIGHT_VERDICTS = ("exact", "rounding")
 EVIDENCE, ASSUMPTION = "evidence", "assumption"
 #: verdicts of a stage that is wrong on its own inputs
 ORIGIN_VERDICTS = ("missing", "bug")
+
+
+def verdict_of(found: Summary) -> tuple[str, str]:
+    """The verdict of a stage, and why where it is not the numbers that decide."""
+    if unwritten := found.count(State.UNWRITTEN):
+        return "missing", f"{unwritten} of {found.size} slots were never written"
+    if found.outside:
+        return "bug", ""
+    if not found.judged:
+        poisoned = found.count(State.POISONED)
+        return (
+            "untestable",
+            f"no element could be judged: {poisoned} poisoned, {found.size - poisoned} with a budget that says nothing",
+        )
+    if suspicious := found.count(State.SUSPICIOUS):
+        return "suspicious", f"{suspicious} of {found.size} elements are beyond their statistical budget"
+    return ("exact" if found.judged == found.count(State.EXACT) else "rounding"), ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,7 @@ class StageDiff:
     doubt: str = ""
     reason: str = ""  #: why the stage is missing, untestable or not judged
     if_declared: IfDeclared | None = None  #: of a wrong stage that another contract allows
+    measured: bool = False  #: whether what its verdict says was read off outputs, by inputs of our choice
     #: as the kernel gave it; None where it did not
     dumped: np.ndarray | None = field(default=None, repr=False, compare=False)
     #: axis letter -> the first of its indices, where this is a part of a run
@@ -97,7 +115,7 @@ class StageDiff:
         """Whether it is a victim of which nobody knows whether it is right by itself: it was judged end to end alone,
         or nothing of what it read could be judged from.
         """
-        return self.role == "victim" and (bool(self.behind) or self.verdict == "untestable")
+        return self.role == "victim" and not self.measured and (bool(self.behind) or self.verdict == "untestable")
 
     @property
     def reported(self) -> Comparison | None:

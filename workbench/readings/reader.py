@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from typing import Any
 
@@ -19,6 +19,7 @@ from workbench.readings.model import Model, right
 from workbench.readings.of_lse import Lse, lse
 from workbench.readings.steps import steps
 from workbench.readings.target import Answer, Target, Weights
+from workbench.readings.verdict import Verdict, verdict
 from workbench.refusal import Refusal, Unavailable
 from workbench.shown import shown_by
 from workbench.trace.trace import Trace
@@ -63,7 +64,27 @@ class Measured:
     calls: int
     seconds: float
     target: Target = field(repr=False)
-    lse: Lse | None = None  #: what lse is, where it is neither right nor that of what out was divided by
+    lse: Lse | None  #: what lse is, where it is neither right nor that of what out was divided by
+    read: Weights = field(repr=False)  #: of what `weights` were made
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The weights as a stage, and who is to blame."""
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of rows in which nothing can be read
+            held, lse_held = (all(getattr(one, name) for one in self.proofs) for name in ("held", "lse_held"))
+            given = (self.target, self.model, self.read, self.weights, self.findings)
+            return verdict(*given, held=held, lse_held=lse_held)
+
+    @property
+    def stage(self) -> str | None:
+        """The first wrong stage; None of a right function."""
+        return self.verdict.stage
+
+    @property
+    def ratio(self) -> float:
+        """The largest error of a weight in units of its budget."""
+        return self.verdict.ratio
 
     @property
     def proved(self) -> bool:
@@ -97,7 +118,7 @@ def measured(trace: Trace, seconds: float = inf) -> Measured:
             reader.found, proofs = [], ()
     return Measured(
         tuple(reader.found), reader.model, right(target), reader.read, weights.expected, proofs, target.calls,
-        time.monotonic() - begun, target, of_lse,
+        time.monotonic() - begun, target, of_lse, reader.weights,
     )  # fmt: skip
 
 

@@ -44,20 +44,26 @@ class Answer:
     run: Trace  #: as it was made, on codes where the function takes these
     #: what codes of our choice stand for in this function, as far as its tables were read
     chosen: Mapping[str, np.ndarray] = field(default_factory=dict)
+    #: whether budgets are those of a usual kernel in all that nobody declared, or of any that keeps the contract
+    usual: bool = True
 
     @cached_property
     def trace(self) -> Trace:
         """The run of attention, of a run on codes that on what they stand for."""
         plain = attention_of(self.run)
         known = {name: x.astype(plain.inputs[name].dtype) for name, x in self.chosen.items()}
-        return _as_usual(replace(plain, inputs={**plain.inputs, **known}))
+        stages = {name: x for name, x in plain.stages.items() if name in ("out", "lse")}
+        contract = usual(plain.contract) if self.usual else plain.contract
+        inputs = {**plain.inputs, **known}
+        return replace(plain, inputs=inputs, stages=stages, contract=contract, requested=(), rerun=None)
 
     @cached_property
     def _expectation(self) -> Expectation:
         return Expectation(self.trace, {}, statistics=False)
 
     @cached_property
-    def _compared(self) -> dict[str, Compared]:
+    def compared(self) -> dict[str, Compared]:
+        """out, and lse where it was returned, element by element."""
         return dict(compared(self._expectation, [*self.trace.stages]))
 
     @cached_property
@@ -75,12 +81,12 @@ class Answer:
         """How far each element of out may be from that by the arithmetic of a usual kernel, half an ulp of the dtype in
         which it is stored at least.
         """
-        return self._compared["out"].budget
+        return self.compared["out"].budget
 
     @property
     def wrong(self) -> np.ndarray:
         """Which elements of out are beyond their budgets, or not finite where they should be."""
-        return _beyond(self._compared["out"])
+        return _beyond(self.compared["out"])
 
     @cached_property
     def lse(self) -> np.ndarray | None:
@@ -95,12 +101,12 @@ class Answer:
     @property
     def allowed_lse(self) -> np.ndarray:
         """As `allowed`, of lse."""
-        return self._compared["lse"].budget
+        return self.compared["lse"].budget
 
     @property
     def wrong_lse(self) -> np.ndarray:
         """Which elements of lse are beyond their budgets."""
-        return _beyond(self._compared["lse"])
+        return _beyond(self.compared["lse"])
 
     @cached_property
     def memory(self) -> dict[str, np.ndarray]:
@@ -160,10 +166,7 @@ class Target:
     @property
     def may_be_right(self) -> bool:
         """Whether out of the user's own run is within the budgets of some kernel, if not of a usual one."""
-        kept = {name: x for name, x in self.trace.stages.items() if name in ("out", "lse")}
-        plain = replace(self.trace, stages=kept, requested=(), rerun=None)
-        found = dict(compared(Expectation(plain, {}, statistics=False), [*kept]))["out"]
-        return not _beyond(found).any()
+        return not Answer(self.coded, usual=False).wrong.any()
 
     def use(self, name: str, values: np.ndarray, codes: np.ndarray) -> None:
         """Inputs of runs to come are made of these codes alone, bool for each code, which stand for `values` there; of
@@ -292,9 +295,3 @@ class Weights:
         """Which are beyond their budget."""
         with np.errstate(invalid="ignore"):
             return ~(abs(self.read - self.expected) <= self.allowed)
-
-
-def _as_usual(trace: Trace) -> Trace:
-    """`out` and `lse` alone, promised to be those of a usual kernel in all that nobody declared."""
-    stages = {name: x for name, x in trace.stages.items() if name in ("out", "lse")}
-    return replace(trace, stages=stages, contract=usual(trace.contract), requested=(), rerun=None)

@@ -28,6 +28,8 @@ def in_a_line(cause: Cause, of: str = "") -> str:
 
 def none_found(judged: Diff) -> list[str]:
     """Of which wrong stages a report names no cause, and what looks longer; nothing where it names one of all."""
+    if judged.of_measure is not None and judged.of_measure.proved:  # which says more
+        return []
     found = judged.explained
     left = [name for name in found.unexplained if judged[name].decisive is not None]
     if not left:

@@ -28,6 +28,7 @@ def diff_command(diff: "Diff", verb: str = "diff") -> str:
     printed, at_rest = trace.called_with.values is not None, trace.called_with.trace is not None
     options = [] if at_rest else case_options(trace.case_run, own=takes_tiles(trace))
     options += trace.called_with.words()
+    options += ["--measure"] if verb == "diff" and diff.of_measure is not None else []
     return _command(verb, "" if printed else _named(trace), () if at_rest else trace.faults, options)
 
 

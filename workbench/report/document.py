@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.case.stages import MEASURED
 from workbench.expectation.elements import BINS, Comparison, State
 from workbench.judge.cancellation import GOOD_BITS, ill_conditioned
 from workbench.judge.codes.loss import Loss
 from workbench.judge.diff import Diff
 from workbench.judge.explain.explain import Explained
+from workbench.judge.measured import MeasuredStages
 from workbench.judge.stage import StageDiff
 from workbench.line import Line, near
 from workbench.records import number
 from workbench.report.command import telling_command
 from workbench.report.findings import check_document
+from workbench.report.measured import document as measured
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -46,12 +49,22 @@ def diff_document(diff: Diff) -> dict[str, Any]:
         "provenance": None if trace.provenance is None else trace.provenance.as_dict(),
         "notes": list(trace.notes),
         "not_judged": [{"name": stage.name, "reason": stage.reason} for stage in diff.not_judged],
-        "stages": [_stage(diff, stage) for stage in diff.stages],
+        "stages": [_stage(diff, stage) for stage in diff.rows],
         "rules": [number({**asdict(rule), "passes": rule.passes}) for rule in diff.rules],
         "bits_lost": {name: _bits_lost(bits) for name, bits in diff.bits_lost.items()},
         "quantisation": None if diff.loss is None else _loss(diff.loss),
         "explanations": number(diff.explained.as_dicts()),
         "unseen": None if diff.unseen is None else {"weight": diff.unseen, "command": telling_command(trace)},
+        **({} if diff.of_measure is None else {"measured": _measured(diff.of_measure)}),
+    }
+
+
+def _measured(of_measure: MeasuredStages) -> dict[str, Any]:
+    """As of `workbench measure`, and where a dump and what was measured do not agree."""
+    found = of_measure.found
+    return {
+        **{name: x for name, x in measured(found).items() if name not in ("schema", "target", "case")},
+        "disagrees": list(of_measure.said),
     }
 
 
@@ -93,6 +106,7 @@ def explaineds_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
     known = diff.explanation(stage.name)
+    of_walk = stage.name not in MEASURED
     reasons = [stage.reason, "" if stage.if_declared is None else stage.if_declared.words]
     return {
         "name": stage.name,
@@ -102,10 +116,11 @@ def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
         "reason": "; ".join(filter(None, reasons)),
         "judged_from": list(stage.judged_from),
         "upstream": list(stage.upstream),
-        "line": _line(known.to_look_at(diff.causes_of(stage.name))),
+        "line": _line(known.to_look_at(diff.causes_of(stage.name))) if of_walk else None,
         "isolated": _comparison(stage, stage.isolated),
         "propagated": _comparison(stage, stage.propagated),
-        "budget_terms": dict(known.budget_shares),
+        "budget_terms": dict(known.budget_shares) if of_walk else {},
+        **({} if diff.of_measure is None else {"measured": stage.measured}),
     }
 
 

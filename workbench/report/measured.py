@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from workbench.judge.diff import Diff
 from workbench.judge.headline import headline
 from workbench.readings.reader import Measured
-from workbench.report.numbers import value
+from workbench.report.numbers import ratio, value
 
 SCHEMA = "workbench.measure/1"
 
@@ -14,7 +15,7 @@ SCHEMA = "workbench.measure/1"
 def lines(found: Measured) -> list[str]:
     """All that was found, a line each."""
     trace = found.target.coded
-    said = [f"{headline(trace)}: {found.calls} calls"]
+    said = [f"{headline(trace)}: {found.calls} calls", of_weights(found)]
     for one in found.findings:
         counted = f" ({one.wrong:,} of {one.of:,} elements of what was read are beyond their budgets)" if one.of else ""
         said.append(f"{one.stage}: {one.text}{counted}")
@@ -26,13 +27,44 @@ def lines(found: Measured) -> list[str]:
             else "nothing found: weights and out of this run are within their budgets"
         )
         return said
+    return said + _proofs(found)
+
+
+def of_diff(diff: Diff) -> list[str]:
+    """What was measured beside the stages of a judged run; none where that was not asked for."""
+    if diff.of_measure is None:
+        return []
+    found = diff.of_measure.found
+    right = f"within their budgets, {ratio(found.ratio)} x at most"
+    weights = beyond(found) if found.verdict.weights.summary.outside else right
+    lines = [*(_proofs(found) if found.verdict.blames else []), *diff.of_measure.said]
+    return [
+        f"measured in {found.calls} call{'s' * (found.calls > 1)}: weights, {weights}",
+        *(f"  {line}" for line in lines),
+    ]
+
+
+def _proofs(found: Measured) -> list[str]:
+    said = []
     for proof in found.proofs:
         how = "and so it is" if proof.held and proof.lse_held else "and it is not: something else is wrong, too"
         said.append(
-            f"with this, float64 predicts out of seed {proof.seed + trace.case.seed}, {how}: of an error of "
+            f"with this, float64 predicts out of seed {proof.seed + found.target.case.seed}, {how}: of an error of "
             f"{value(proof.error)} (root mean square) {value(proof.left)} is left"
         )
     return said
+
+
+def of_weights(found: Measured) -> str:
+    """The verdict on the weights, in a line, and the first wrong stage."""
+    first = f"; first wrong stage: {found.stage}" if found.stage else ""
+    return f"weights: {beyond(found)}{first}"
+
+
+def beyond(found: Measured) -> str:
+    """How many weights are wrong, and how far."""
+    weights = found.verdict.weights.summary
+    return f"{weights.outside:,} of {weights.size:,} beyond their budgets, worst {ratio(found.ratio)} x"
 
 
 def document(found: Measured) -> dict[str, Any]:
@@ -41,6 +73,12 @@ def document(found: Measured) -> dict[str, Any]:
         "schema": SCHEMA,
         "target": found.target.trace.target,
         "case": found.target.coded.case.as_dict(),
+        "stage": found.stage,
+        "weights": {
+            "outside": found.verdict.weights.summary.outside,
+            "size": found.verdict.weights.summary.size,
+            "over_budget": _number(found.ratio),
+        },
         "findings": [
             {"reading": one.reading, "stage": one.stage, "text": one.text, "wrong": one.wrong, "of": one.of}
             for one in found.findings

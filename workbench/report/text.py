@@ -67,9 +67,10 @@ def place(element: Element) -> str:
 
 def verdict(stage: StageDiff) -> str:
     """A stage's verdict as tables show it: that of a victim is "victim", with a question mark where it may be more."""
+    measured = " (measured)" * stage.measured
     if stage.role == "victim":
-        return "victim?" if stage.maybe_victim else "victim"
-    return f"{stage.verdict} <- origin" if stage.role == "origin" else stage.verdict
+        return ("victim?" if stage.maybe_victim else "victim") + measured
+    return (f"{stage.verdict} <- origin" if stage.role == "origin" else stage.verdict) + measured
 
 
 def kind(stage: StageDiff) -> str:
@@ -110,8 +111,8 @@ def bits_lost(diff: Diff, stage: StageDiff) -> str:
 def stage_table(diff: Diff, full: bool) -> Table:
     """A row for every stage; bits lost, which cost another pass, only in full."""
     columns = _columns(full)
-    rows = [cells(stage) | ({"bits lost": bits_lost(diff, stage)} if full else {}) for stage in diff.stages]
-    kinds = [kind(stage) for stage in diff.stages]
+    rows = [cells(stage) | ({"bits lost": bits_lost(diff, stage)} if full else {}) for stage in diff.rows]
+    kinds = [kind(stage) for stage in diff.rows]
     return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=_LEFT, spare=_SPARE)
 
 

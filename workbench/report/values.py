@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from workbench.case.ranks import spoken
-from workbench.case.stages import AXIS_NAMES, AXIS_PLURALS, INPUTS, OF_QUANTISER
+from workbench.case.stages import AXIS_NAMES, AXIS_PLURALS, INPUTS, MEASURED, OF_QUANTISER
 from workbench.expectation.elements import State
 from workbench.expectation.judgeable import definition as meaning
 from workbench.expectation.judgeable import table
@@ -69,7 +69,8 @@ def reference_report(trace: Trace, selection: Selection, screen: Console) -> Ren
 
 def definition(trace: Trace, name: str) -> str:
     """A stage, its axes and what it is, in a line."""
-    return f"{name} [{' '.join(table(trace)[name].axes)}] = {meaning(trace, name)}"
+    axes = MEASURED[name].axes if name in MEASURED else table(trace)[name].axes
+    return f"{name} [{' '.join(axes)}] = {meaning(trace, name)}"
 
 
 def expected_from(diff: Diff, stage: StageDiff) -> str:

@@ -12,6 +12,7 @@ from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.report import ranks
 from workbench.report.causes import in_a_line
 from workbench.report.command import telling_command
+from workbench.report.measured import of_diff
 from workbench.report.numbers import number, ratio, value
 from workbench.trace.trace import Trace
 
@@ -52,7 +53,7 @@ def findings(diff: Diff, *, full: bool = False, details: bool = True, causes: bo
         more = [cause for cause in diff.causes_of(stage.name) if cause not in first] if causes else []
         lines += [f"  {in_a_line(cause, diff.explained.of)}" for cause in more]
         lines += [f"  {line}" for line in _details(diff, known, full)] if details else []
-    lines += _victims(diff)
+    lines += of_diff(diff) + _victims(diff)
     if diff.origins:
         lines += _effects(diff)
     else:
@@ -105,6 +106,8 @@ def _ends_alone(diff: Diff) -> tuple[str, ...]:
 
 def _heading(diff: Diff, known: Explanation, first: bool) -> str:
     name, ends = known.stage.name, _ends_alone(diff)
+    if known.stage.measured:
+        return f"{_which(known.stage, first)}: {name} (measured) = {known.definition}"
     if first and ends:  # that it is the first says nothing
         return f"{name} is wrong; only {' and '.join(ends)} {'was' if len(ends) == 1 else 'were'} given"
     return f"{_which(known.stage, first)}: {name} = {known.definition}"

@@ -16,16 +16,17 @@ from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Trace
 
 
-def by_measure(trace: Trace, wrong: Sequence[str], seconds: float) -> list[Cause]:
+def by_measure(trace: Trace, wrong: Sequence[str], seconds: float, known: Measured | None = None) -> list[Cause]:
     """A cause for each part of a function that is not as its case says, in the order in which they were read; none
     where what was read predicts no runs on unseen inputs, or the function cannot be called with inputs of our choice.
 
-    `wrong`: the wrong stages, out or lse or both, that nothing else explains; `seconds`: that it may take.
+    `wrong`: the wrong stages, out or lse or both, that nothing else explains; `seconds`: that it may take;
+    `known`: what was measured already.
     """
     if not wrong or trace.rerun is None or trace.ranks:
         return []
     try:
-        found = measured(trace, seconds)
+        found = measured(trace, seconds) if known is None else known
     except (Refusal, Unavailable):  # of a kernel that takes no inputs, or takes codes
         return []
     out = found.target.natural.out

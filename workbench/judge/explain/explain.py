@@ -32,6 +32,7 @@ from workbench.judge.explain.trial import Run, nowhere, runner, separated, tried
 from workbench.judge.explain.unknown.formula import Formula
 from workbench.judge.explain.unknown.mining import Pattern
 from workbench.judge.stage import StageDiff
+from workbench.readings.reader import Measured
 from workbench.shown import shown_by
 from workbench.trace.trace import Trace
 
@@ -95,12 +96,19 @@ class Explained:
 
 @np.errstate(all="ignore")
 def explain(
-    trace: Trace, stages: Sequence[StageDiff], *, seconds: float, alone: bool = False, without: str = ""
+    trace: Trace,
+    stages: Sequence[StageDiff],
+    *,
+    seconds: float,
+    alone: bool = False,
+    without: str = "",
+    measurement: Measured | None = None,
 ) -> Explained:
     """The causes of what is wrong in a judged trace: none for a right one.
 
     `seconds`: for the search; what is found is tried afterwards. `alone`: single hypotheses only, and no runs.
-    `without`: a family that is not searched, to see what is said where the cause is in no family.
+    `without`: a family that is not searched, to see what is said where the cause is in no family. `measurement`:
+    what was measured of the trace, which is not measured again.
     """
     trace, stages = of_one_rank(trace, stages)
     origins = [stage for stage in stages if stage.role == "origin"]
@@ -152,7 +160,7 @@ def explain(
     by_any = {name for cause in causes for name in cause.fit.stages}
     if run is not nowhere and {stage.name for stage in origins} <= {*ENDS}:
         rest = [stage.name for stage in left_over if stage.name not in by_any]
-        causes += by_measure(trace, rest, max(seconds, MEASURING_AT_LEAST_S))
+        causes += by_measure(trace, rest, max(seconds, MEASURING_AT_LEAST_S), measurement)
         by_any = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in left_over if stage.name not in by_any]
     return Explained(

@@ -61,10 +61,10 @@ def save(diff: Diff, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     case = diff.trace.case_run
     run = headline_of(diff.trace)
-    paths = [_write(overview(diff.stages, run), folder / "overview.png")]
+    paths = [_write(overview(diff.rows, run), folder / "overview.png")]
     if diff.bits_lost:
         paths.append(_write(cancellation(diff.bits_lost, run), folder / "cancellation.png"))
-    for place, stage in enumerate(diff.stages, 1):
+    for place, stage in enumerate(diff.rows, 1):
         if stage.decisive is not None:
             drawn = {"histogram": histogram(stage), "errors": errors(stage), "heatmap": heatmap(stage, case=case)}
             drawn |= _of_codes(stage, case)

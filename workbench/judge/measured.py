@@ -1,0 +1,210 @@
+"""What was measured of a function, as stages beside those that it returned: the weights, and who is to blame.
+
+A function that returns out alone shows no stage. `weights`, which out is with columns of the identity in place of V,
+and what readings prove of scores, corrections, sums and V name one all the same. Of a stage that was dumped both must
+say the same, or its probe shows another value than the kernel computes with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from workbench.case.stages import ALGORITHMS, MEASURED, OF_QUANTISER
+from workbench.expectation.judgeable import table, tiling_of
+from workbench.judge.blame import with_blame
+from workbench.judge.headline import headline
+from workbench.judge.stage import ASSUMPTION, ORIGIN_VERDICTS, StageDiff, verdict_of
+from workbench.readings.reader import Measured
+from workbench.readings.reader import measured as read
+from workbench.readings.verdict import Blame
+from workbench.reference.graph import unseen_upstream
+from workbench.refusal import Refusal
+from workbench.trace.trace import Trace
+
+#: the stage of a finding -> where what it found may be made, in data-flow order; the last where all others are right
+_MADE_IN = {
+    "scores": ("scores", "probs", "acc"),
+    "probs": ("probs", "acc"),
+    "correction": ("correction", "acc", "partial_O", "merge_weight", "out"),
+    "acc": ("acc", "partial_O", "out"),
+    "row_sum": ("row_sum", "partial_sum", "merge_sum", "out"),
+}
+#: of these those that a later stage could hardly make: where they are right as dumped, a probe may be wrong. Of them
+#: lse tells nothing, which need not be made of the probs that V meets
+_OF_SCORES = ("scores", "probs")
+#: a wrong one of which makes these, and no correction or sum that is wrong by itself
+_BEFORE_SUMS = ("qk", "capped", "scores", "probs", "probs_cast")
+#: what weights are made of
+_OF_WEIGHTS = (
+    "qk", "capped", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "partial_max", "partial_sum",
+    "merge_max", "merge_weight", "merge_sum",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredStages:
+    """What measuring adds to a judgement."""
+
+    found: Measured
+    weights: StageDiff
+    said: tuple[str, ...]  #: where a dump and what was measured do not agree
+    stages: tuple[StageDiff, ...]  #: as they were judged without it
+    others: tuple[StageDiff, ...]  #: and those that were not
+
+    @property
+    def proved(self) -> bool:
+        """Whether what is to blame for out predicts runs on unseen inputs."""
+        return any(one.proved for one in self.found.verdict.blames)
+
+    @property
+    def shows_all_keys(self) -> bool:
+        """Whether each key that weighs anything weighs more than its budget in some row, so that none can be lost."""
+        weights = self.weights.judged
+        some, shown = (np.any(weights.expected > least, axis=2) for least in (0.0, weights.budget))
+        return bool(np.all(shown | ~some))
+
+
+def measurement(trace: Trace) -> Measured:
+    """What the function of a trace computes. Refusal for a part of a run, and where it cannot be called again as it
+    was: a trace at rest, a merge of ranks, stages that were put in.
+    """
+    why = ""
+    if trace.box is not None:
+        why = f"only {trace.box} of its run is judged, and a function is measured as a whole; leave out --where"
+    elif trace.ranks:
+        why = "it merges what ranks made, and takes no q, k and v"
+    elif put_in := [name for name in trace.put_in if name not in OF_QUANTISER]:
+        why = f"{', '.join(put_in)} were put in, whatever its inputs are; leave out --feed"
+    elif "out" in trace.sparse:
+        why = "it gave a part of out"
+    if why:
+        raise Refusal(f"{trace.target} cannot be measured: {why}")
+    return read(trace)
+
+
+def with_measured(
+    trace: Trace, found: Measured, judged: Sequence[StageDiff], others: Sequence[StageDiff]
+) -> tuple[tuple[StageDiff, ...], tuple[StageDiff, ...], MeasuredStages]:
+    """The stages that were judged and those that were not, after what was measured: a stage that it proves to be wrong
+    and that nobody dumped is a `bug`, `measured`, and what follows it a victim.
+    """
+    before = (tuple(judged), tuple(others))
+    told = {stage.name: stage for stage in judged}
+    accused: dict[str, list[Blame]] = {}
+    said: list[str] = []
+    for blame in found.verdict.blames:
+        name, as_dumped = _made_in(trace, blame, judged)
+        if not as_dumped:
+            said.append(_not_as_dumped(trace, blame, judged, name))
+        if name not in told and _explained(trace, blame, name, judged):
+            continue
+        accused.setdefault(name, []).append(blame)
+    weights = _weights(trace, found, [*accused] or [one.name for one in judged if one.role == "origin"])
+    said += _not_as_measured(found, weights, judged)
+    blamed = [_blamed(trace, stage, accused, weights) for stage in judged]
+    more = [stage for stage in others if stage.name in accused]
+    blamed += [_accused(stage, accused[stage.name]) for stage in more]
+    rest = [stage for stage in others if stage.name not in accused]
+    stages, left = with_blame(trace, blamed, rest)
+    followed = tuple(_behind(stage, [*accused]) for stage in stages)
+    return followed, left, MeasuredStages(found, weights, tuple(said), *before)
+
+
+def _behind(stage: StageDiff, accused: Sequence[str]) -> StageDiff:
+    """A stage that was judged from dumped ones, with those between that are wrong as they were measured."""
+    if stage.verdict != "bug" or stage.measured:
+        return stage
+    between = [name for name in stage.upstream if name in accused and name not in stage.behind]
+    return replace(stage, behind=(*stage.behind, *between))
+
+
+def _weights(trace: Trace, found: Measured, wrong: Sequence[str]) -> StageDiff:
+    comparison = found.verdict.weights
+    verdict, reason = verdict_of(comparison.summary)
+    return StageDiff(
+        "weights", MEASURED["weights"].axes, verdict, isolated=None, propagated=comparison,
+        behind=tuple(wrong) if verdict in ORIGIN_VERDICTS else (), doubt=ASSUMPTION if verdict == "suspicious" else "",
+        reason=reason, dumped=comparison.actual, run=headline(trace), measured=True,
+    )  # fmt: skip
+
+
+def _made_in(trace: Trace, blame: Blame, judged: Sequence[StageDiff]) -> tuple[str, bool]:
+    """The stage in which what was measured is made: the first that may be it and is not right as it was dumped; and
+    whether that agrees with what was dumped.
+    """
+    known = ALGORITHMS[trace.algorithm]
+    may = [name for name in _MADE_IN.get(blame.stage, (blame.stage,)) if name in known]
+    if blame.stage == "correction" and "merge_weight" in known and {*blame.edges} <= _splits(trace):
+        may = [name for name in may if name in ("merge_weight", "out")]
+    cleared = {name for stage in _right(judged, blame) for name in _seen_by(trace, stage.name)}
+    left = [name for name in may if name not in cleared]
+    hardly = blame.stage in cleared if blame.stage in _OF_SCORES else blame.stage == "correction" and left == ["out"]
+    return (left or may[-1:])[0], not hardly
+
+
+def _right(judged: Sequence[StageDiff], blame: Blame) -> list[StageDiff]:
+    """The stages that were dumped and are right from q, k and v, as far as they tell of what is to blame."""
+    but = ("out", "lse") if blame.stage in _OF_SCORES else ("out",)
+    return [stage for stage in judged if stage.role == "clean" and stage.right_from_inputs and stage.name not in but]
+
+
+def _seen_by(trace: Trace, name: str) -> tuple[str, ...]:
+    """A stage and all before it."""
+    return (*unseen_upstream(table(trace), name, ()), name)
+
+
+def _splits(trace: Trace) -> set[int]:
+    """The first key of each split."""
+    tiles = tiling_of(trace)
+    return {tiles.keys[own[0]].start for own in tiles.splits if own}
+
+
+def _not_as_measured(found: Measured, weights: StageDiff, judged: Sequence[StageDiff]) -> list[str]:
+    """Where a stage is wrong as it was dumped, and nothing of it in the weights that were measured."""
+    wrong = [stage.name for stage in judged if stage.role == "origin" and stage.name in _OF_WEIGHTS]
+    blames = found.verdict.blames
+    if weights.verdict not in ORIGIN_VERDICTS:
+        how = "the measured weights are right"
+    elif all(one.proved and one.stage not in _OF_SCORES for one in blames):
+        wrong = [name for name in wrong if name in _BEFORE_SUMS]
+        how = "the measured weights are wrong by something else"
+    else:
+        return []
+    return [
+        f"{name} is wrong as it was dumped, and {how}: suspect its probe first (another value than weights are made "
+        "of), then errors that cancel"
+        for name in wrong
+    ]
+
+
+def _explained(trace: Trace, blame: Blame, name: str, judged: Sequence[StageDiff]) -> bool:
+    """Whether a stage that nobody dumped has a wrong one before it that makes what was measured."""
+    wrong = {stage.name for stage in judged if stage.role == "origin"}
+    if blame.stage not in _OF_SCORES and blame.proved:
+        wrong -= {*_BEFORE_SUMS}
+    return bool(wrong & {*unseen_upstream(table(trace), name, ())})
+
+
+def _blamed(trace: Trace, stage: StageDiff, accused: dict[str, list[Blame]], weights: StageDiff) -> StageDiff:
+    """A judged stage with what was measured of it."""
+    if stage.name not in accused:
+        return stage
+    if weights.verdict not in ORIGIN_VERDICTS:
+        stage = replace(stage, upstream=tuple(name for name in stage.upstream if name not in _OF_WEIGHTS))
+    return _accused(stage, accused[stage.name])
+
+
+def _accused(stage: StageDiff, blames: Sequence[Blame]) -> StageDiff:
+    texts = [one.text if one.proved else f"{one.text} (not proved on other inputs)" for one in blames]
+    reason = "; ".join(filter(None, (stage.reason if stage.decisive is not None else "", *texts)))
+    return replace(stage, verdict="bug", reason=reason, measured=True, doubt="")
+
+
+def _not_as_dumped(trace: Trace, blame: Blame, judged: Sequence[StageDiff], name: str) -> str:
+    """That a stage is right as it was dumped and wrong as it was measured."""
+    right = [stage.name for stage in _right(judged, blame) if blame.stage in _seen_by(trace, stage.name)][-1]
+    return (
+        f"{right} is right as it was dumped, and the measured weights are as if {blame.stage} were wrong: suspect the "
+        f"probe of {right} first (another value than {name} reads), then {name}"
+    )

@@ -1,0 +1,113 @@
+"""Weights that were read as a stage: held against what they should be, and the stages that are to blame."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from workbench.case.stages import STAGES
+from workbench.expectation.elements import Compared, Comparison, Elements, compare, summary
+from workbench.readings.finding import Finding
+from workbench.readings.model import Model
+from workbench.readings.of_scores import room
+from workbench.readings.of_values import unclosed
+from workbench.readings.residual import residual
+from workbench.readings.target import Target, Weights
+from workbench.reference.bound import Budget
+
+#: what is to blame where weights that nothing explains are not those that out of the user's own run has
+ELSEWHERE = (
+    "out",
+    "out of this run is not what the measured weights make of V: V is read elsewhere, or dims differ",
+    (),
+)
+#: what is no weight, of what a comparison has of each element
+_SHARES = ("statistical", "over_budget", "state")
+
+
+@dataclass(frozen=True, eq=False)
+class Blame:
+    """A stage that is wrong by what was measured."""
+
+    stage: str
+    text: str  #: what is wrong there, in words
+    edges: tuple[int, ...] = ()  #: where tiles of keys begin, of steps along these
+    proved: bool = False  #: whether that predicts runs on unseen inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What was measured, as stages are judged."""
+
+    weights: Comparison  #: P, [b, h, q, k], within the budgets of out of the experiments that read it
+    blames: tuple[Blame, ...]  #: in data-flow order; none of a right function
+
+    @property
+    def stage(self) -> str | None:
+        """The first wrong stage; None of a right function."""
+        return self.blames[0].stage if self.blames else None
+
+    @property
+    def ratio(self) -> float:
+        """The largest error of a weight in units of its budget."""
+        worst = self.weights.summary.worst
+        return 0.0 if worst is None else worst.over_budget
+
+
+def verdict(
+    target: Target,
+    model: Model,
+    read: Weights,
+    weights: np.ndarray,
+    findings: Sequence[Finding],
+    *,
+    held: bool,
+    lse_held: bool,
+) -> Verdict:
+    """The verdict on the `weights` that were made of those `read`, V being read as the `model` says, and on what was
+    found; `held`, `lse_held`: whether all runs on unseen inputs are as predicted.
+
+    Budgets are those of a usual kernel; where some weights are beyond them and nothing was proved, those of any kernel
+    that keeps the contract, as of any stage.
+    """
+    of_out = [one for one in findings if one.stage != "lse"]
+    proved = bool(of_out) and held
+    found = of_usual = compared(read, weights)
+    wrong = bool(target.natural.wrong.any()) and not target.may_be_right
+    if found.summary.outside and not proved:
+        own = tuple(replace(one, usual=False) for one in read.answers)
+        found = compared(replace(read, answers=own), weights)
+    blames = [Blame(one.stage, one.text, one.data.get("edges", ()), proved=True) for one in of_out] if proved else []
+    if not blames and found.summary.outside:
+        # of the narrower budgets, which show more of a pattern
+        apart = unclosed(target, model, weights, of_usual.budget).max()
+        told = ELSEWHERE if apart > 1 else residual(target, weights, of_usual.expected, of_usual.budget)
+        blames = [Blame(*told)]
+    elif not blames and wrong:
+        blames = [Blame("out", "the weights are right, and what was made of V with them is not")]
+    if lse_held:
+        blames += [Blame(one.stage, one.text, proved=True) for one in findings if one.stage == "lse"]
+    order = [*STAGES]
+    return Verdict(found, tuple(sorted(blames, key=lambda one: order.index(one.stage))))
+
+
+def compared(read: Weights, weights: np.ndarray) -> Comparison:
+    """The weights, which are those that were read but for what was known to be wrong of V and out, element by element,
+    each within the budget of the element of out that it was read of.
+    """
+    of_out = [one.compared["out"] for one in read.answers]
+    if np.array_equal(weights, read.read, equal_nan=True):
+        unit = {name: read.unit if name in _SHARES else 1.0 for name in (one.name for one in fields(Compared))}
+        found = Compared(**{name: read.joined([getattr(x, name) for x in of_out]) * n for name, n in unit.items()})
+    else:
+        unit_, dtype = read.unit, read.answers[0].trace.stages["out"].dtype
+        bound = room(read, read.expected)
+        budget = Budget(bound * unit_, bound * unit_, np.inf)
+        made = compare(weights * unit_, np.zeros(weights.shape, bool), read.expected * unit_, budget, dtype)
+        scaled = {name: getattr(made, name) / unit_ for name in ("actual", "expected", "budget", "spacing")}
+        found = replace(made, **scaled)
+    elements = Elements(
+        found.actual.astype(np.float32), found.expected, found.budget, found.statistical.astype(np.float32),
+        found.over_budget.astype(np.float32), found.state.astype(np.uint8),
+    )  # fmt: skip
+    return Comparison(summary(found, (0,) * weights.ndim), lambda: elements)
