@@ -20,7 +20,7 @@ def lines(found: Measured) -> list[str]:
         counted = f" ({one.wrong:,} of {one.of:,} elements of what was read are beyond their budgets)" if one.of else ""
         said.append(f"{one.stage}: {one.text}{counted}")
     if not found.findings:
-        wrong = found.target.natural.wrong.any()
+        wrong = found.target.natural.wrong.any() and not found.target.may_be_right
         said.append(
             "out is wrong, and no reading tells how; `workbench explain` asks its library"
             if wrong
