@@ -57,10 +57,9 @@ def _measured(target: str, out: Path | None, as_json: bool, options: dict[str, A
         raise Refusal(f"a contract is read on one case; {len(calls)} were asked for")
     with shown():
         found = measured_contract(calls[0]())
-    text = json.dumps(document(found), indent=1)
     if out is not None:
-        write_atomically(out, text.encode())
-    click.echo(text if as_json else "\n".join(lines(found)))
+        write_atomically(out, json.dumps(document(found), indent=1).encode())
+    click.echo(json.dumps(document(found)) if as_json else "\n".join(lines(found)))
 
 
 def _list(as_json: bool) -> None:

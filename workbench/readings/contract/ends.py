@@ -17,13 +17,14 @@ OFF, FAR = 0.1, 6.0
 HUGE = 2.0**120
 
 
-def ends(subject: Subject, probs_dtype: str | None, normalised: bool | None) -> Iterator[Field]:
+def ends(subject: Subject, probs_dtype: str | None, normalised: bool | None, merged: bool) -> Iterator[Field]:
     """normalisation, out_dtype, out_rounding, exp_floor, exp_flushes, empty_out and empty_lse. `probs_dtype`: to which
-    probs are cast, and `normalised` whether after a division; None where that is not known.
+    probs are cast, and `normalised` whether after a division; None where that is not known. `merged`: whether there
+    are several tiles.
     """
     kind = subject.trace.stages["out"].dtype
     yield Field("out_dtype", kind.name, f"out is of {kind.name}")
-    yield _normalisation(subject, probs_dtype)
+    yield _normalisation(subject, probs_dtype, merged)
     yield _rounding(subject, probs_dtype == "float32" or normalised is False, normalised is True)
     if probs_dtype is None or (probs_dtype != "float32" and normalised is not False):
         for name in ("exp_floor", "exp_flushes"):
@@ -33,7 +34,7 @@ def ends(subject: Subject, probs_dtype: str | None, normalised: bool | None) -> 
     yield from _empty(subject)
 
 
-def _normalisation(subject: Subject, probs_dtype: str | None) -> Field:
+def _normalisation(subject: Subject, probs_dtype: str | None, merged: bool) -> Field:
     """Whether one division makes weights what they are, or an lse does, which has few bits for large scores. Keys are
     left out more and more from one end, and from the other, so that no two parts of them have the same sum.
     """
@@ -64,6 +65,8 @@ def _normalisation(subject: Subject, probs_dtype: str | None) -> Field:
         return unread(name, "weights of scores near 2^24 are not finite, or 0")
     u = 2.0**-4 if probs_dtype is None else unit_roundoff(probs_dtype)
     if every.max() <= min(4 * (u + subject.roundoff) + 2.0**-20, OFF):
+        if not merged:
+            return unread(name, "weights are as of one division; that no lse would merge several tiles is not seen")
         return Field(name, "division", "equal scores near 2^24 weigh alike and add up to 1, as of no lse in float32")
     worst = [float(np.median(x)) for x in off]
     if max(worst) >= OFF:
@@ -85,7 +88,7 @@ def _rounding(subject: Subject, plain: bool, normalised: bool) -> Field:
         v = np.zeros((subject.keys, subject.width))
         for dim in range(subject.width):
             some = rng.permutation(subject.keys)[: min(subject.keys, 16)]
-            v[some, dim] = rng.integers(1, 16, len(some))
+            v[some, dim] = rng.integers(1, round(0.5 / unit_roundoff(kind)), len(some))
         reply = subject.ask(np.zeros(subject.depth), np.zeros((subject.keys, subject.depth)), v)
         seen = subject.seen[subject.some].astype(float)
         number = seen.sum(-1, keepdims=True)
@@ -121,28 +124,34 @@ def _tiny(subject: Subject) -> Iterator[Field]:
         return
     tops = np.zeros(subject.keys, bool)
     tops[::2] = True
+    low = np.flatnonzero(~tops)[: subject.width]
+    rows = rows[subject.seen[rows][:, low].all(-1)]
+    if not len(rows):
+        for name in ("exp_floor", "exp_flushes"):
+            yield unread(name, f"no row sees the {len(low)} keys that are read")
+        return
     k = np.zeros((subject.keys, subject.depth))
     k[~tops, 0] = -1.0
-    v = np.where(tops[:, None], 0.0, HUGE) * np.ones(subject.width)
-    seen = subject.seen[rows]
+    v = np.zeros((subject.keys, subject.width))
+    v[low, np.arange(len(low))] = HUGE
+    number = (subject.seen[rows] & tops).sum(-1, keepdims=True)
     shares = {}
     for score in (69.0, 90.0, 139.0, 160.0):
         q = np.zeros(subject.depth)
         q[0] = score
-        with np.errstate(all="ignore"):
-            read = subject.ask(q, k, v).out[rows, 0] / HUGE
-        shares[score] = read * ((seen & tops).sum(-1)) / (seen & ~tops).sum(-1)
+        shares[score] = subject.ask(q, k, v).out[rows][:, : len(low)] / HUGE * number
     if not all(np.isfinite(x).all() for x in shares.values()) or not _near(shares[69.0], np.exp(-69.0), 0.1):
         for name in ("exp_floor", "exp_flushes"):
             yield unread(name, "weights of 2^-100 are not read as they should be")
         return
-    low, lowest = shares[139.0], shares[160.0]
-    if (low == 0).all() and (lowest == 0).all():
+    lowest = np.concatenate([shares[139.0].ravel(), shares[160.0].ravel()])
+    kept = lowest[lowest != 0]
+    if not len(kept):
         yield Field("exp_floor", None, "weights of e^-139 and e^-160 are 0")
-    elif (low > 0).all() and _near(low, lowest, 0.01) and _near(low, low[0], 0.01):
-        floor = float(np.round(np.log2(low[0]), 1))
-        yield Field("exp_floor", floor, f"weights of e^-139 and e^-160 are 2^{floor:g}")
-        yield unread("exp_flushes", f"no weight is below 2^{floor:g}")
+    elif _near(kept, kept[0], 0.01):
+        floor = float(np.round(np.log2(kept[0]), 1))
+        yield Field("exp_floor", floor, f"weights of e^-139 and e^-160 are 2^{floor:g}, {len(kept)} of {len(lowest)}")
+        yield unread("exp_flushes", f"weights are 2^{floor:g} instead of what is below")
         return
     else:
         yield unread("exp_floor", "weights of e^-139 and e^-160 are neither 0 nor alike")

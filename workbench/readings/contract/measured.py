@@ -76,7 +76,7 @@ def measured_contract(trace: Trace) -> MeasuredContract:
 
 def _read(subject: Subject) -> list[Field]:
     bits, how = kept(subject), rounded(subject)
-    found = [*tiles(subject), *scores(subject, how, bits.narrow), *operands(subject), *probs(subject)]
+    found = [*tiles(subject), *scores(subject, how, bits.values), *operands(subject), *probs(subject)]
 
     def value(name: str) -> Any:
         return next((one.value for one in found if one.name == name and one.is_read), None)
@@ -87,7 +87,10 @@ def _read(subject: Subject) -> list[Field]:
         found.append(exp(subject))
     else:
         found.append(unread("exp_ulps", "scores or q are rounded to 16 bits, or may be, which hides what exp does"))
-    found += [*sums(subject, bits, products_of(how)), *ends(subject, dtype, value("probs_normalised"))]
+    bounds, merged = value("split_bounds"), value("block_k") is not None
+    splits = (value("splits") or 1) > 1 or (bounds is not None and len(bounds) > 2)
+    found += sums(subject, bits, products_of(how), splits)
+    found += ends(subject, dtype, value("probs_normalised"), merged)
     if value("normalisation") == "lse":
         # exp(score - lse) is what a division would give, and there is none
         found = [one for one in found if one.name != "probs_normalised"]

@@ -27,15 +27,15 @@ NARROW = ("bfloat16", "float16")
 Run = tuple[np.ndarray, Mapping[str, np.ndarray]]
 
 
-def scores(subject: Subject, how: str | None, narrow: str | None) -> Iterator[Field]:
-    """scores_dtype, scaled_q_dtype, scale_in and exp_argument. `how`: as of `rounded`; `narrow`: a dtype of 16 bits in
-    which values are accumulated, and so products of q and k.
+def scores(subject: Subject, how: str | None, sums: str | None) -> Iterator[Field]:
+    """scores_dtype, scaled_q_dtype, scale_in and exp_argument. `how`: as of `rounded`; `sums`: the dtype in which
+    values are accumulated, None where it is not known.
     """
     if subject.keys < 4 or subject.depth < 2:
         for name in ("scores_dtype", "scaled_q_dtype", "scale_in", "exp_argument"):
             yield unread(name, f"of {subject.keys} keys and {subject.depth} dims there are too few")
         return
-    yield _rounded(how, narrow)
+    yield _rounded(how, sums)
     scaled = _scaled_q(subject)
     yield scaled
     if how != "none" or not scaled.is_read:
@@ -117,7 +117,7 @@ def products_of(how: str | None) -> str | None:
     return how.split()[-1] if how is not None and how.startswith("products rounded") else None
 
 
-def _rounded(how: str | None, narrow: str | None) -> Field:
+def _rounded(how: str | None, sums: str | None) -> Field:
     """In which dtype qk and scores are rounded."""
     name = "scores_dtype"
     if how is None:
@@ -125,7 +125,10 @@ def _rounded(how: str | None, narrow: str | None) -> Field:
     if how == "none":
         return Field(name, "float32", "scores an eighth apart, near 219 and 1755, weigh as they are")
     dtype = how.split()[-1]
-    if narrow is not None and products_of(how) == narrow:
+    products = products_of(how)
+    if products is not None and sums is None:
+        return unread(name, f"products are rounded to {dtype}, by a cast or by accumulators")
+    if products is not None and products == sums:
         return Field(name, "float32", f"products are rounded to {dtype} by accumulators, and scores to nothing more")
     return Field(name, dtype, f"near 219 and 1755 keys weigh as those of {how}")
 

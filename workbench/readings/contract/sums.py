@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.floats import unit_roundoff
 from workbench.readings.contract.field import Field, unread
 from workbench.readings.contract.subject import Subject
 
@@ -19,8 +20,12 @@ ENOUGH = 15
 #: exponents of what the large number is by the small one
 RATIOS = tuple(range(3, 19))
 LARGE = 2.0**13
+#: keys of which all may be added in one operation, at most
+AT_ONCE = 128
 #: how far what is left of the small number may be from it, as a share
 NEAR = 0.1
+#: the same where its roundings are told apart
+EXACT = 0.02
 #: what is added to 2^24 to see how it is rounded: 1.5 becomes 2 to nearest, 0 cut off, and stays 1.5 in more bits
 HALF = 1.5
 
@@ -41,12 +46,15 @@ class Kept:
     near: int | None  #: of values, of a small number next to either large one, at worst
     apart: int | None  #: of a small number far from both
     products: int | None  #: of q @ k^T, at worst
+    few: bool = False  #: whether there are so few keys that they may be added at once, and rounded then
     stored: bool = True  #: whether numbers side by side lose as many bits at either end: as where they are stored
 
     @property
-    def narrow(self) -> str | None:
-        """The dtype of 16 bits that rounds every sum of values."""
-        return BITS.get(self.near) if self.near is not None and self.near == self.apart else None
+    def values(self) -> str | None:
+        """The dtype in which values are accumulated; None where it is not known."""
+        if self.near is None or self.near >= ENOUGH:
+            return None if self.near is None or self.few else "float32"
+        return BITS.get(self.near) if self.near == self.apart else None
 
 
 def kept(subject: Subject) -> Kept:
@@ -58,6 +66,7 @@ def kept(subject: Subject) -> Kept:
     shares = _left(subject, [(triple, 2.0**-ratio) for triple in asked for ratio in RATIOS])
     if shares is None:
         return Kept(None, None, _bits_of_scores(subject))
+    products, few = _bits_of_scores(subject), subject.keys <= AT_ONCE
     lost = abs(shares.reshape(len(asked), len(RATIOS)) - 1) > NEAR
     # the first ratio at which a triple loses the small number
     first = [int(RATIOS[int(np.argmax(one))]) if one.any() else RATIOS[-1] + 1 for one in lost]
@@ -65,24 +74,25 @@ def kept(subject: Subject) -> Kept:
     # what is added to the second large number before both are to the first may be exact: then spots near it are kept
     both = bits[np.maximum(bits[:, 0], bits[:, -1]) < ENOUGH]
     if not len(both):
-        return Kept(int(bits.min()), int(bits[-1, 1:-1].max()), _bits_of_scores(subject), False)
+        return Kept(int(bits.min()), int(bits[-1, 1:-1].max()), products, few, stored=False)
     # where sums that meet at last are unequal, large numbers do not cancel: the triples that keep most tell
     best = both[int(np.argmax(both[:, 1:-1].max(-1)))]
-    return Kept(int(best.min()), int(best[1:-1].max()), _bits_of_scores(subject))
+    return Kept(int(best.min()), int(best[1:-1].max()), products, few)
 
 
-def sums(subject: Subject, found: Kept, products: str | None) -> Iterator[Field]:
+def sums(subject: Subject, found: Kept, products: str | None, splits: bool) -> Iterator[Field]:
     """accumulator_dtype, partials_dtype and accumulation; `products`: the dtype to which q @ k^T is rounded, None where
-    it is not, or not known.
+    it is not, or not known; `splits`: whether there are known to be several.
     """
     names = ("accumulator_dtype", "partials_dtype", "accumulation")
     if found.near is None or found.apart is None:
         reason = "small numbers between large ones are not read, with or without these"
         yield from (unread(name, reason) for name in names)
         return
-    yield _accumulator(found.near, found.apart, found.products, products)
-    yield _partials(found.near, found.apart, found.stored, subject)
-    yield _accumulation(subject)
+    accumulator = _accumulator(found.near, found.apart, found.products, products)
+    yield accumulator
+    yield _partials(found, splits, subject)
+    yield _accumulation(subject, accumulator.value or "float32")
 
 
 def _left(subject: Subject, asked: Sequence[tuple[Triple, float]], sign: float = 1.0) -> np.ndarray | None:
@@ -157,11 +167,13 @@ def _said(bits: int) -> str:
     return f"{bits}" if bits < ENOUGH else f"{ENOUGH} and more"
 
 
-def _partials(near: int, apart: int, stored: bool, subject: Subject) -> Field:
-    name = "partials_dtype"
+def _partials(found: Kept, splits: bool, subject: Subject) -> Field:
+    name, near, apart = "partials_dtype", found.near or 0, found.apart or 0
     if near >= ENOUGH:
+        if not splits:
+            return unread(name, "no splits are known, and large numbers may cancel before anything is stored")
         return Field(name, "float32", f"2^-{ENOUGH - 1} of a large number survives across all {subject.keys} keys")
-    if apart < ENOUGH or not stored:
+    if apart < ENOUGH or not found.stored:
         return unread(name, f"sums keep {near} to {apart} bits wherever numbers stand, which hides partial results")
     bits = min(BITS, key=lambda one: abs(one - near))
     # numbers are divided by sums that are no powers of 2, which may take one bit or give one
@@ -171,23 +183,25 @@ def _partials(near: int, apart: int, stored: bool, subject: Subject) -> Field:
     return Field(name, BITS[bits], f"{said}: what stands together is rounded before it meets the rest")
 
 
-def _accumulation(subject: Subject) -> Field:
-    """Whether sums round to nearest in float32."""
+def _accumulation(subject: Subject, dtype: str) -> Field:
+    """Whether sums round to nearest in a dtype: 1.5 ulp of what is half the ulp of 2^bits becomes 2, or stays where it
+    meets what is smaller first; cut off it would be 0 or 1.
+    """
     name, last = "accumulation", subject.keys - 1
-    spots = sorted({1, last // 2, last - 1})
-    shares = []
+    bits = int(-np.log2(unit_roundoff(dtype)))
+    spots = sorted({1, last // 3, last // 2, last - 1})
+    shares: list[float] = []
     for sign in (1.0, -1.0):
-        asked = [(Triple(0, spot, last), HALF * 2.0**-24) for spot in spots]
-        left = _left(subject, asked, sign)
+        left = _left(subject, [(Triple(0, spot, last), HALF * 2.0**-bits) for spot in spots], sign)
         if left is None:
             return unread(name, "what is left between large numbers is not read")
         shares += [*left]
-    of_scores = _left_of_scores(subject, [(24, HALF)] * 2)
-    wanted = 2.0 / HALF
-    if all(abs(x - wanted) <= NEAR for x in (*shares, *of_scores)):
-        return Field(name, "nearest", "1.5 added to 2^24 counts as 2, of values and of products, and -1.5 as -2")
+    of_scores = _left_of_scores(subject, [(bits, HALF)] * 2)
+    up, stays = ([abs(x - one) <= EXACT for x in (*shares, *of_scores)] for one in (2 / HALF, 1.0))
+    half = len(spots)
+    if all(a or b for a, b in zip(up, stays, strict=True)) and any(up[:half]) and any(up[half : 2 * half]):
+        if dtype != "float32" or all(up[2 * half :]):
+            return Field(name, "nearest", f"1.5 added to 2^{bits} counts as 2, and -1.5 as -2")
     told = ", ".join(sorted({f"{x * HALF:.2g}" for x in shares}))
     products = ", ".join(sorted({f"{x * HALF:.2g}" if x >= 0 else "nothing that is read" for x in of_scores}))
-    return unread(
-        name, f"of 1.5 beside 2^24 there is left {told} of values, {products} of products; 2 would be nearest"
-    )
+    return unread(name, f"of 1.5 beside 2^{bits} there is left {told} of values, {products} of products; to nearest 2")
