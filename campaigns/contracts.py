@@ -96,6 +96,8 @@ def _status(field: str, value: Any, is_read: bool, truth: Mapping[str, Any]) -> 
     if field == "exp_ulps":  # a bound, which the style rounds up as it likes
         return "right" if 0.5 <= value / told <= 2 else "wrong"
     told = tuple(told) if isinstance(told, list) else told
+    if field == "tile_order" and told == tuple(range(len(told))):
+        told = "ascending"
     return "right" if value == told or (value != value and told != told) else "wrong"
 
 

@@ -42,11 +42,12 @@ def kernel(
     by_lse: bool = False,
     cubic: bool = False,
     floor: bool = False,
+    lags: float = 0.0,
     operands: Callable[[np.ndarray], np.ndarray] = lambda x: x,
     lse: bool = True,
 ) -> Callable[..., Any]:
     """`bounds(keys)`: where splits begin and end; `sums`: the dtype of accumulators after every 8 products; `stored`:
-    that of what a split leaves; `floor`: exp2 stops at -127.
+    that of what a split leaves; `floor`: exp2 stops at -127; `lags`: what a maximum must be larger by to be taken.
     """
 
     def weigh(x: np.ndarray) -> np.ndarray:
@@ -81,6 +82,7 @@ def kernel(
         for at in reversed(starts) if backwards else starts:
             part = s[..., at : min(at + block, last)]
             top = np.maximum(m, part.max(-1))
+            top = np.where(top - m > lags, top, m)
             safe = np.where(np.isfinite(top), top, F32(0))
             c, p = np.exp(m - safe), weigh(part - safe[..., None])
             cast = p if kind is None else to(p, kind)

@@ -152,6 +152,11 @@ def test_tiles(case: Case, options: dict[str, Any], expected: dict[str, Any]) ->
     assert found == expected
 
 
+def test_a_maximum_that_lags_hides_tiles() -> None:
+    found = list(tiles(subject(HALF.but(seqlen_k=40), probs="inputs", lags=5.5)))
+    assert not read(found) and "rescaled for maxima 6.5 larger, not for 0.75: they lag" in found[0].evidence
+
+
 def test_tiles_take_rows() -> None:
     found = list(tiles(subject(HALF.but(seqlen_q=1), block=16)))
     assert not read(found) and found[0].evidence == "1 rows see all keys, and it takes 2"
