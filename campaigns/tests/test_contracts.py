@@ -1,8 +1,11 @@
 """The campaign of contracts that are read, in small."""
 
+import pytest
+
 from campaigns import contracts
 from campaigns.styles import CORRECT
-from workbench import Case
+from workbench import Case, run
+from workbench.readings.contract.measured import measured_contract
 
 
 def test_a_style_is_read_and_judged_with_and_without() -> None:
@@ -25,3 +28,11 @@ def test_what_makes_no_difference_is_not_readable() -> None:
 
 def test_every_style_has_a_row() -> None:
     assert {style.name for style in CORRECT} == {*contracts._STYLES} and len(contracts._STYLES) == len(CORRECT)
+
+
+@pytest.mark.parametrize("target", ["flash", "split_k"])
+def test_kernels_of_ours_are_read_as_they_declare(target: str) -> None:
+    trace = run(target, Case(seqlen=72, head_dim=32, dtype="float16", block_k=16, heads=2))
+    found = measured_contract(trace)
+    assert {name: getattr(trace.contract, name) for name in found.fields} == found.fields
+    assert {"scores_dtype", "probs_dtype", "accumulator_dtype", "accumulation", "out_rounding"} <= found.fields.keys()

@@ -210,6 +210,15 @@ def test_a_contract_makes_an_undeclared_kernel_right() -> None:
     assert again == found or dict(again.fields) == dict(found.fields)
 
 
+def test_keys_are_shown_where_the_function_lets_them() -> None:
+    """Of a function that is causal whatever it is told, rows that see all keys are few."""
+    plain, causal = kernel(), lambda q, k, v, *, scale, causal: kernel()(q, k, v, scale=scale, causal=True)
+    case = HALF.but(causal=True, seqlen_k=64)
+    assert len(Subject(run(plain, case)).whole) == 64 and len(Subject(run(causal, case)).whole) == 1
+    with np.errstate(all="ignore"):
+        assert of_scores(Subject(run(causal, case)))["scores_dtype"] == "float32"
+
+
 def test_what_cannot_be_read_is_refused() -> None:
     trace = run(kernel(), HALF)
     with pytest.raises(Refusal, match="plain attention, whose scores are scale \\* q @ k.*has softcap"):

@@ -48,7 +48,7 @@ def probs(subject: Subject) -> Iterator[Field]:
         yield unread("probs_normalised", "probs are not cast, so that nothing tells when they are divided")
         return
     yield Field("probs_dtype", dtype, f"weights of close scores differ by whole ulps of {dtype}, as {of} cast to it do")
-    yield Field("probs_rounding", rounding, f"casts of {of} round so, at every second weight that was read")
+    yield Field("probs_rounding", rounding, f"casts of {of} that round otherwise would give other weights")
     yield Field("probs_normalised", normalised, f"what is cast has the ulps of {of}, for sums that are no powers of 2")
 
 
