@@ -89,6 +89,20 @@ def measured_functions(jobs: int, names: tuple[str, ...], as_json: bool) -> None
 
 
 @commands.command()
+@click.option("--per-style", type=click.IntRange(min=1), default=2, help="Random cases of each style [2]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
+@click.option("--style", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
+@json_option
+def contracts(per_style: int, seed: int, jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+    """Read the contracts of correct kernels that declare nothing, and judge them so; 1 where a field is wrong."""
+    from campaigns import contracts as contracts_campaign
+
+    results = measured(contracts_campaign, as_json, per_style, seed, jobs, names)
+    sys.exit(BUG if any(one["wrong"] for one in results["cases"]) else 0)
+
+
+@commands.command()
 @click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each fault [5]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import workbench
-from workbench import Against, Case, Diff, Measured, run, save
+from workbench import Against, Case, Diff, Measured, MeasuredContract, run, save
 from workbench.cli.main import commands
 from workbench.foreign.call import run_foreign
 
@@ -68,6 +68,8 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
     if isinstance(found, Measured):
         assert (found.calls, found.proved) == (told["calls"], told["proved"])
         assert [one.text for one in found.findings] == [one["text"] for one in told["findings"]]
+    elif isinstance(found, MeasuredContract):
+        assert found.fields == told["fields"] and found.unread == told["unread"] and found.calls == told["calls"]
     elif isinstance(found, Diff | Against) or words[0] == "check":
         assert found.as_dict() == told
         text = CliRunner().invoke(commands, words).stdout

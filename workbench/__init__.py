@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from workbench.case.case import Case
     from workbench.cuda.prepared import kernel
     from workbench.explore.laws.every import laws
-    from workbench.explore.read import measure
+    from workbench.explore.read import measure, measure_contract
     from workbench.explore.shrink.shrink import shrink
     from workbench.explore.sweep.compare import compare
     from workbench.explore.sweep.plan import random_cases
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from workbench.judge.diff import Diff, diff
     from workbench.judge.stage import StageDiff
     from workbench.judge.table import table
+    from workbench.readings.contract.measured import MeasuredContract
     from workbench.readings.reader import Measured
     from workbench.refusal import Refusal, Unavailable
     from workbench.trace.file import load, save
@@ -58,7 +59,9 @@ _HOMES = {
     "against": "judge.against.pair.against",
     "Against": "judge.against.pair.Against",
     "measure": "explore.read.measure",
+    "measure_contract": "explore.read.measure_contract",
     "Measured": "readings.reader.Measured",
+    "MeasuredContract": "readings.contract.measured.MeasuredContract",
     "laws": "explore.laws.every.laws",
     "shrink": "explore.shrink.shrink.shrink",
     "random_cases": "explore.sweep.plan.random_cases",
@@ -75,6 +78,7 @@ __all__ = [
     "Case",
     "Diff",
     "Measured",
+    "MeasuredContract",
     "Refusal",
     "StageDiff",
     "Trace",
@@ -92,6 +96,7 @@ __all__ = [
     "load_ranks",
     "load_sweep",
     "measure",
+    "measure_contract",
     "narrowed",
     "random_cases",
     "run",

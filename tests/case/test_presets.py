@@ -104,7 +104,7 @@ def test_what_the_kernel_says_otherwise_is_refused_with_both_values(tmp_path: Pa
 def test_wrong_words_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def attention(q, k, v, *, scale, causal): return v\n")
-    rule = f"--contract takes FIELD=VALUE and the presets {', '.join(PRESETS)}; got "
+    rule = f"--contract takes FIELD=VALUE, @FILE and the presets {', '.join(PRESETS)}; got "
     for text, said in {
         "flash3": f"{rule}'flash3'",
         "triton,block_k": f"{rule}'block_k'",

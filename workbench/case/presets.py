@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from workbench.case.case import Case
-from workbench.case.contract import EX2_ULPS
+from workbench.case.contract import EX2_ULPS, numbers
 from workbench.case.fields import SHORT
 from workbench.case.promises import plain
 from workbench.refusal import Refusal, meant
@@ -88,24 +89,45 @@ _WORD = re.compile(r"(?:\[[^]]*\]|[^,\[])+")  # up to a comma that is in no list
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The fields of `triton,block_k=64,tile_order=[1,0]`: those of presets, and others, which override them. Refusal
-    for a word that is neither, and for a field that is said twice.
+    """The fields of `triton,block_k=64,tile_order=[1,0]`: those of presets and of files (`@measured.json`, as of
+    `workbench contract TARGET --measure --out`), and others, which override them. Refusal for a word that is none of
+    these, for a file that holds no contract, and for a field that is said twice.
     """
     preset: dict[str, Any] = {}
     fields: dict[str, Any] = {}
     for one in (one.strip() for one in _WORD.findall(text)):
         name, equals, value = (part.strip() for part in one.partition("="))
+        if one.startswith("@"):
+            preset |= _of_file(one.removeprefix("@"))
+            continue
         if not equals and name in PRESETS:
             preset |= PRESETS[name]
             continue
         if not equals or not name:
+            known = ", ".join(PRESETS)
             raise Refusal(
-                f"--contract takes FIELD=VALUE and the presets {', '.join(PRESETS)}; got {one!r}{meant(one, PRESETS)}"
+                f"--contract takes FIELD=VALUE, @FILE and the presets {known}; got {one!r}{meant(one, PRESETS)}"
             )
         if name in fields:
             raise Refusal(f"--contract says {name} twice, {word(fields[name])} and {value}")
         fields[name] = _value(value)
     return preset | fields
+
+
+def _of_file(name: str) -> dict[str, Any]:
+    """The fields of a contract in a file."""
+    try:
+        fields = json.loads(Path(name).read_text())["fields"]
+    except OSError as error:
+        raise Refusal(f"--contract @{name}: the file cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refusal(
+            f'--contract @{name}: the file must be a JSON object with "fields", as '
+            f"`workbench contract TARGET --measure --out {name}` writes it"
+        ) from error
+    if not isinstance(fields, dict):
+        raise Refusal(f'--contract @{name}: its "fields" must be an object; got {fields!r}')
+    return plain(numbers(fields))
 
 
 def _value(text: str) -> Any:

@@ -1,23 +1,68 @@
-"""The command line's `contract`, which lists what a kernel may promise of its arithmetic."""
+"""The command line's `contract`, which lists what a kernel may promise of its arithmetic, or reads it off one."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 
-from workbench.cli.options import json_option
+from workbench.cli.commands import Command
+from workbench.cli.completion import complete
+from workbench.cli.options import given, json_option, one_target, run_options
 
 
-@click.command()
+@click.command(cls=Command)
+@click.argument("target", metavar="[TARGET]", nargs=-1, callback=one_target, shell_complete=complete)
+@click.option("--measure", is_flag=True, help="Read the contract of TARGET off its outputs")
+@run_options
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write what was read to FILE, for --contract @FILE"
+)
 @json_option
-def contract(as_json: bool) -> None:
+def contract(target: str | None, measure: bool, out: Path | None, as_json: bool, **options: Any) -> None:
     """List the fields of a contract, what each means and what is assumed where nobody says it; the presets; and what
     tensor cores of each generation keep.
 
     A function says them in the "contract" that it returns, a trace in its manifest; of a function and of a log of
     printed values --contract does: --contract triton,block_k=64,exp_ulps=4, where fields override presets. A dtype may
     be `inputs`: that of q, k and v.
+
+    With --measure, read them off TARGET, a function that is believed right, by choosing its inputs: options are those
+    of `workbench measure`. Each field comes with what shows it, or with why it cannot be read.
     """
+    from workbench.refusal import Refusal
+
+    if target is not None and measure:
+        return _measured(target, out, as_json, options)
+    if target is not None:
+        raise Refusal(f"what {target} promises is read with --measure: workbench contract {target} --measure")
+    if measure or out is not None or given(options):
+        raise Refusal("--measure and options of a run need a TARGET: workbench contract FILE.py:FUNCTION --measure")
+    _list(as_json)
+
+
+def _measured(target: str, out: Path | None, as_json: bool, options: dict[str, Any]) -> None:
+    """Read the contract of a target."""
+    from workbench.cli.runs import runs
+    from workbench.files import write_atomically
+    from workbench.progress import shown
+    from workbench.readings.contract.measured import measured_contract
+    from workbench.refusal import Refusal
+    from workbench.report.contract import document, lines
+
+    if options.pop("by_head"):
+        raise Refusal("a contract is that of all heads, and takes no --by-head")
+    calls, _ = runs(target, **options)
+    if len(calls) != 1:
+        raise Refusal(f"a contract is read on one case; {len(calls)} were asked for")
+    with shown():
+        found = measured_contract(calls[0]())
+    if out is not None:
+        write_atomically(out, json.dumps(document(found), indent=1).encode())
+    click.echo(json.dumps(document(found)) if as_json else "\n".join(lines(found)))
+
+
+def _list(as_json: bool) -> None:
     from workbench.case.assumptions import listing
     from workbench.case.presets import PRESETS, words
     from workbench.case.tensor_cores import table

@@ -1,10 +1,11 @@
-"""A function run and measured in one call."""
+"""A function run and measured in one call: what it computes, and what it promises of its arithmetic."""
 
 from collections.abc import Callable
 from typing import Any
 
 from workbench.case.case import Case
 from workbench.foreign.run import USUAL, run
+from workbench.readings.contract.measured import MeasuredContract, measured_contract
 from workbench.readings.reader import Measured, measured
 
 
@@ -16,3 +17,13 @@ def measure(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) 
     on quantised codes, one whose v is a part of its k, and one that gives no out.
     """
     return measured(run(target, case, **given))
+
+
+def measure_contract(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> MeasuredContract:
+    """What `target`, which is believed right, promises of its arithmetic, read off its outputs on inputs of the shape
+    of `case`: `fields`, as a function returns them by the name of "contract", and the `evidence` of each.
+
+    `target` and `given` are those of `run`; it is called 30 to 400 times. Raises Refusal as `run` does, and for a case
+    in which a score is more than scale * q @ k: a softcap, a bias, sinks, codes and the like.
+    """
+    return measured_contract(run(target, case, **given))

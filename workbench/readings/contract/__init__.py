@@ -1,0 +1,1 @@
+"""What a function promises of its arithmetic, read off its outputs."""
