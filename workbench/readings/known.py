@@ -69,6 +69,10 @@ def known(scores: np.ndarray, edges: Sequence[int], *, elsewhere: bool = False) 
     return {name: np.where(np.isfinite(x), x, np.nan) for name, x in found.items()}
 
 
+def _is_elsewhere(name: str) -> bool:
+    return any(name.startswith(f"{one} ") for one in _ELSEWHERE)
+
+
 def _later(x: np.ndarray) -> np.ndarray:
     """The sum over the tiles behind each."""
     kept = np.where(np.isfinite(x), x, 0.0)
@@ -110,6 +114,6 @@ class Step:
 
     def of(self, scores: np.ndarray) -> np.ndarray:
         """Its logarithm for each key, [b, h, q, k]."""
-        numbers = known(scores, self.edges, elsewhere=True)
+        numbers = known(scores, self.edges, elsewhere=any(_is_elsewhere(name) for name, _ in self.terms))
         whole = sum(slope * np.nan_to_num(numbers[name]) for name, slope in self.terms)
         return np.repeat(whole, np.diff([*self.edges, scores.shape[-1]]), -1)

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from workbench.floats import DTYPES
 from workbench.readings.denominator import Denominator
 from workbench.readings.known import Step
+from workbench.readings.parts import Kernel, Parts
 from workbench.readings.target import Answer, Target
 
 
@@ -38,6 +40,7 @@ class Model:
         None  #: [q, q]: of whose sums of weighted values a row is made, each below its own maximum
     )
     added: np.ndarray | float = 0.0  #: to out, whatever V is
+    kernel: Kernel | None = None  #: a loop, merge or cast in place of the formula
     place: np.ndarray | None = None  #: [b, h, q]: flat index of the row whose result stands there; -1 for none
     columns: np.ndarray | None = None  #: [q, d]: which dim of a result stands at each dim of out; -1 for none
     lost: np.ndarray | None = None  #: [b, h, q]: rows that are not finite, whatever V is
@@ -120,9 +123,12 @@ class Model:
 
     def lse(self, answer: Answer) -> np.ndarray:
         """The logarithm of what out of a run was divided by, [b, h, q] in natural units."""
-        scores, top, plain = self.exponentials(answer)
-        with np.errstate(all="ignore"):
-            found = top + np.log(self.total(scores, plain, answer.sinks))
+        if self.kernel is not None:
+            found = self.kernel(self.parts(answer))[1]
+        else:
+            scores, top, plain = self.exponentials(answer)
+            with np.errstate(all="ignore"):
+                found = top + np.log(self.total(scores, plain, answer.sinks))
         return found if self.place is None else np.where(self.place >= 0, found.reshape(-1)[self.place], 0.0)
 
     def of_run(self, answer: Answer) -> np.ndarray:
@@ -139,7 +145,10 @@ class Model:
 
     def predicted(self, answer: Answer) -> np.ndarray:
         """`out` of a run."""
-        found = self.of_run(answer) @ self.values(answer)
+        if self.kernel is not None:
+            found = self.kernel(self.parts(answer))[0]
+        else:
+            found = self.of_run(answer) @ self.values(answer)
         if self.columns is not None:
             taken = np.take_along_axis(found, np.maximum(self.columns, 0)[None, None], -1)
             found = np.where(self.columns >= 0, taken, 0.0)
@@ -148,6 +157,27 @@ class Model:
             found = np.where(self.place[..., None] >= 0, flat[np.maximum(self.place, 0)], 0.0)
         found = found + self.added
         return found if self.lost is None else np.where(self.lost[..., None], np.nan, found)
+
+    def parts(self, answer: Answer) -> Parts:
+        """What a kernel has of a run."""
+        case = answer.trace.case
+        q, k = (self.read(name, answer.memory[name]) for name in self.operands)
+        return Parts(
+            q, k, self.values(answer), self.scale, self.factor, self.respond, self.start, self.fixed, answer.sinks,
+            case.kv_heads, case.dtype,
+        )  # fmt: skip
+
+    def rounding(self, answer: Answer) -> float:
+        """The root of the mean square of what casts of weights and of out to 16 bits make of a prediction."""
+        dtype = DTYPES[answer.trace.case.dtype]
+        if answer.trace.case.dtype == "float32":
+            return 0.0
+        weights, values = self.of_run(answer), self.values(answer)
+        most = np.maximum(weights.max(-1, keepdims=True), 1e-300)
+        whole = weights @ values
+        cast = ((weights / most).astype(dtype).astype(np.float64) * most @ values).astype(dtype).astype(np.float64)
+        off = (cast - whole)[np.isfinite(cast)]
+        return float(np.sqrt(np.mean(off**2))) if off.size else 0.0
 
     def result(self, out: np.ndarray) -> np.ndarray:
         """What a run computed, at the rows that it is of: without what is added, NaN of rows that stand nowhere."""

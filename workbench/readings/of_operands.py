@@ -33,9 +33,7 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
     rows, dims = target.trace.inputs[name].shape[2:]
     codes = words(rows * dims, 11 if name == "k" else 13)
     source = np.full((rows, dims), -2)
-    beyond = total = 0
-    for dim, read, sure, outside in _read(target, model, name, codes.reshape(-1, rows, dims)):
-        beyond, total = beyond + outside, total + sure.size * len(codes)
+    for dim, read, sure in _read(target, model, name, codes.reshape(-1, rows, dims)):
         for place, c, indices, ok in _places(name, dim, read, sure):
             told = indices[ok]
             if told.size:
@@ -51,7 +49,7 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
     text = f"{name.upper()} is read wrong: " + in_words(filled, dims)
     if not known.all():
         text += f" (read of {known.mean():.0%} of its elements)"
-    made = Finding("elements", "scores", text, beyond, total, {name: filled, "known": known})
+    made = Finding("elements", "scores", text, int(moved.sum()), int(known.sum()), {name: filled, "known": known})
     return model.but(sources={**model.sources, name: filled}), [made]
 
 
@@ -61,9 +59,7 @@ def elements_of_all(target: Target, model: Model, name: str) -> tuple[Model, lis
     heads, (rows, dims) = target.trace.inputs["q"].shape[:2], shape[2:]
     codes = words(int(np.prod(shape)), 19)
     source = np.full((*heads, rows, dims), -2)
-    beyond = total = 0
-    for dim, read, sure, outside in _read(target, model, name, codes.reshape(-1, *shape)):
-        beyond, total = beyond + outside, total + sure.size * len(codes)
+    for dim, read, sure in _read(target, model, name, codes.reshape(-1, *shape)):
         for place, c, indices, ok in _places(name, dim, read, sure):
             first = ok.argmax(-1)[..., None]
             told = np.take_along_axis(indices, first, -1)[..., 0]
@@ -87,15 +83,15 @@ def elements_of_all(target: Target, model: Model, name: str) -> tuple[Model, lis
         f"{name.upper()} is read wrong, {moved.mean():.1%} of its elements, in heads {spans(np.nonzero(moved)[1])}: "
         f"at batch {b}, head {h}, row {i}, dim {c} stands {said}, not {index[b, h, i, c]}"
     )
-    made = Finding("elements", "scores", text, beyond, total, {name: filled, "known": known})
+    made = Finding("elements", "scores", text, int(moved.sum()), int(known.sum()), {name: filled, "known": known})
     return model.but(sources={**model.sources, name: filled}), [made]
 
 
 def _read(
     target: Target, model: Model, name: str, codes: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, int]]:
-    """Dims of rows of the other operand, indices of elements that were read [b, h, q, k], whether they are sure, and
-    how much of out is beyond its budget; for as many dims as the other operand has rows, until all were read.
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Dims of rows of the other operand, indices of elements that were read [b, h, q, k], and whether they are sure;
+    for as many dims as the other operand has rows, until all were read.
     """
     other = target.trace.inputs["q" if name == "k" else "k"].shape
     dims = other[3]
@@ -108,12 +104,11 @@ def _read(
         aimed = np.zeros(other[2:])
         aimed[np.arange(other[2]), dim] = size * np.sign((model.scale or 1.0) * factor)
         whole = (*target.trace.inputs["q"].shape[:3], target.trace.inputs["k"].shape[2])
-        got, sure, blank, beyond = [], np.ones(whole, bool), np.ones(whole, bool), 0
+        got, sure, blank = [], np.ones(whole, bool), np.ones(whole, bool)
         for code in codes:
             weights = target.weights(model.v_dims, **{name: code * size, "q" if name == "k" else "k": aimed})
             read = solved(model, weights)
-            beyond += int(weights.wrong.sum())
-            y = logs(read, room(weights, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
+            y = logs(read, room(target.identity, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
             if model.fixed is not None:
                 y = np.where(model.fixed, np.nan, y)
             # levels are told from the lowest of a row
@@ -127,7 +122,7 @@ def _read(
             got.append(np.where(np.isfinite(level), np.round(level), 0).astype(int))
         found = np.stack(got, -1)
         sure &= blank | (found.max(-1) > 0).any(-1, keepdims=True)
-        yield dim, _indices(codes.reshape(len(codes), -1), found), sure, beyond
+        yield dim, _indices(codes.reshape(len(codes), -1), found), sure
 
 
 def _places(

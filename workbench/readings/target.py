@@ -154,6 +154,11 @@ class Target:
         """What stands for 1 in V where weights are read."""
         return UNIT_OF_FLOAT16 if self.case.dtype == "float16" else 1.0
 
+    @cached_property
+    def identity(self) -> "Weights":
+        """The weights of the user's own q and k."""
+        return self.weights()
+
     def inputs_of(self, x: np.ndarray, name: str) -> np.ndarray:
         """What the function gets for `x` in place of an input: of its shape and dtype, in float64."""
         whole = np.broadcast_to(x, self.trace.inputs[name].shape)

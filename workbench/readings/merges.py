@@ -1,0 +1,114 @@
+"""Merges of split-K, rings and chains of states, with one step as a wrong kernel has it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.readings.known import by_tile
+from workbench.readings.parts import Parts
+
+#: what a merge may do with the lse and out of splits, in words
+MERGES = {
+    "lse moved first": "a step of the chain takes the lse that holds its split already for the one before it",
+    "larger lse": "two states have the larger lse of both, in place of the logarithm of the sum",
+    "mean of lse": "two states have the mean of both lse, in place of the logarithm of the sum",
+    "larger lse of two by two": "states are merged two by two, and have the larger lse of both",
+    "largest lse": "weights of splits are e^(lse - the largest lse), and are not divided by their sum",
+    "equal": "splits weigh the same, whatever their lse",
+    "weights of sums": "splits weigh as their sums, without their maxima",
+    "weights of maxima": "splits weigh as e^(their maximum), without their sums",
+    "maximum times scale": "the sum of e^(lse - maximum) takes scale * maximum for the maximum",
+    "maximum times ln 2": "the sum of e^(lse - maximum) takes ln 2 * maximum for the maximum",
+    "maximum times log2 e": "the sum of e^(lse - maximum) takes log2(e) * maximum for the maximum",
+    "maximum left out": "the sum of e^(lse - maximum) lacks the maximum, which is added to the logarithm of it",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merge of splits of `size` keys, each with its normalised out and lse."""
+
+    size: int
+    kind: str  #: a key of MERGES
+
+    def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
+        """out and lse."""
+        edges = list(range(0, of.scores.shape[-1], self.size))
+        with np.errstate(all="ignore"):
+            top, total = by_tile(of.scores, edges)
+            own = np.where(total > 0, top + np.log(total), -np.inf)
+            share, lse = self.shares(own, top, total, of.scale)
+            sizes = np.diff([*edges, of.scores.shape[-1]])
+            factor = np.where(np.isfinite(own), share * np.exp(np.where(np.isfinite(own), of.top[..., None] - own, 0)), 0)
+            found = np.exp(of.scores - of.top[..., None]) * np.repeat(factor, sizes, -1)
+        return found @ of.values, lse
+
+    def shares(
+        self, own: np.ndarray, top: np.ndarray, total: np.ndarray, scale: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What each split's out is multiplied by [b, h, q, split], and lse."""
+        right = np.logaddexp.reduce(own, -1)
+        if self.kind in ("lse moved first", "larger lse", "mean of lse"):
+            return self._chain(own)
+        if self.kind == "larger lse of two by two":
+            return _tree(own)
+        if self.kind == "largest lse":
+            return np.exp(own - own.max(-1, keepdims=True)), right
+        if self.kind == "equal":
+            return np.isfinite(own) / np.isfinite(own).sum(-1, keepdims=True), right
+        if self.kind == "weights of sums":
+            return total / total.sum(-1, keepdims=True), right
+        if self.kind == "weights of maxima":
+            share = np.exp(top - top.max(-1, keepdims=True))
+            return share / share.sum(-1, keepdims=True), right
+        most = own.max(-1)
+        factors = {"maximum times scale": scale, "maximum times ln 2": np.log(2), "maximum times log2 e": 1 / np.log(2)}
+        factor = factors.get(self.kind, 0.0)
+        lse = right - factor * most + most
+        return np.exp(own - lse[..., None]), lse
+
+    def _chain(self, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        lse = own[..., 0]
+        share = np.zeros_like(own)
+        share[..., 0] = np.isfinite(lse)
+        for n in range(1, own.shape[-1]):
+            new = own[..., n]
+            both = np.logaddexp(lse, new)
+            if self.kind == "lse moved first":
+                part = np.exp(new - np.logaddexp(both, new))
+                kept = 1 - part
+            else:
+                part, kept = np.exp(new - both), np.exp(lse - both)
+            part, kept = np.nan_to_num(part), np.where(np.isfinite(both), kept, 0.0)
+            share[..., :n] *= kept[..., None]
+            share[..., n] = part
+            lse = {"lse moved first": both, "larger lse": np.maximum(lse, new), "mean of lse": (lse + new) / 2}[self.kind]
+        return share, lse
+
+    @property
+    def words(self) -> str:
+        """What is wrong in it."""
+        return f"{MERGES[self.kind]}; splits of {self.size} keys"
+
+
+def _tree(own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of a merge two by two, whose lse is the larger of both."""
+    share = np.isfinite(own).astype(float)
+    level = [(np.array([n]), own[..., n]) for n in range(own.shape[-1])]
+    while len(level) > 1:
+        following = []
+        for a, b in zip(level[::2], level[1::2], strict=False):
+            both = np.logaddexp(a[1], b[1])
+            for at, lse in (a, b):
+                share[..., at] *= np.nan_to_num(np.exp(lse - both))[..., None]
+            following.append((np.concatenate([a[0], b[0]]), np.maximum(a[1], b[1])))
+        level = following + (level[-1:] if len(level) % 2 else [])
+    return share, level[0][1]
+
+
+def merges(sizes: Sequence[int]) -> Iterator[Merge]:
+    """Merges with one wrong step each."""
+    for size in sizes:
+        for kind in MERGES:
+            yield Merge(size, kind)
