@@ -75,6 +75,9 @@ def in_words(source: np.ndarray, dims: int) -> str:
     for stride in range(1, 4 * dims):
         if stride != dims and np.mean((stride * row + dim) % (rows * dims) == there) > 0.97:
             return f"rows lie {stride} apart, not {dims} ({share})"
+    for rule, said in relaid(row, dim, rows, dims):
+        if np.mean(rule == there) > 0.98:
+            return f"{said} ({share})"
     linear = bits_of(source.reshape(-1))
     if linear is not None:
         low = (dims - 1).bit_length()
@@ -142,6 +145,46 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
     return source
 
 
+def relaid(
+    row: np.ndarray, dim: np.ndarray, rows: int, dims: int
+) -> Iterator[tuple[np.ndarray, str]]:
+    """Memory of [dims / x, rows, x] that is read as [dims / y, rows, y], as caches of keys are split."""
+    parts = [x for x in (1, 2, 4, 8, 16, 32, dims) if x <= dims and dims % x == 0]
+    for x in dict.fromkeys(parts):
+        for y in dict.fromkeys(parts):
+            if x != y:
+                at = dim // y * (y * rows) + y * row + dim % y
+                said = f"memory of [{dims // x}, {rows}, {x}] is read as [{dims // y}, {rows}, {y}]"
+                yield at // x % rows * dims + at // (x * rows) * x + at % x, said
+
+
+def rows_completed(source: np.ndarray, size: int) -> np.ndarray:
+    """Maps of heads [b, h, rows, dims] of the index in the whole of `size` elements, with rows filled in that come from
+    one place, and those whose places go on as the others do.
+    """
+    rows, dims = source.shape[2:]
+    index = np.arange(rows)
+    for at in np.ndindex(*source.shape[:2]):
+        base = np.full(rows, -1)
+        for i in range(rows):
+            seen = source[at][i] >= 0
+            first = (source[at][i] - np.arange(dims))[seen] % size
+            if seen.sum() >= 3 and np.all(first == first[0]):
+                base[i] = first[0]
+        known = index[base >= 0]
+        if len(known) >= 4:
+            steps, counts = np.unique(np.diff(base[known]) % size, return_counts=True)
+            if np.all(np.diff(known) >= 1) and counts.max() > 0.9 * counts.sum():
+                step = int(steps[counts.argmax()])
+                line = (base[known[-1]] + step * (index - known[-1])) % size
+                if np.mean(line[known] == base[known]) > 0.9:
+                    base = np.where(base >= 0, base, line)
+        for i in index[base >= 0]:
+            place = (base[i] + np.arange(dims)) % size
+            source[at][i] = np.where(source[at][i] == -2, place, source[at][i])
+    return source
+
+
 def _rules(index: np.ndarray, row: np.ndarray, dim: np.ndarray, rows: int, dims: int) -> Iterator[np.ndarray]:
     for stride in range(1, 4 * dims):
         if stride != dims:
@@ -150,6 +193,8 @@ def _rules(index: np.ndarray, row: np.ndarray, dim: np.ndarray, rows: int, dims:
         if rows % block == 0 and dims % block == 0:
             cut = index.reshape(rows // block, block, dims // block, block)
             yield cut.transpose(0, 3, 2, 1).reshape(rows, dims)
+    for rule, _ in relaid(row, dim, rows, dims):
+        yield rule
     for shift in range(1, min(rows, 65)):
         yield np.maximum(row - shift, 0) * dims + dim
         yield np.minimum(row + shift, rows - 1) * dims + dim

@@ -32,6 +32,7 @@ class Model:
     fixed: np.ndarray | None = None  #: bool [b, h, q, k]: keys whose score is `start`, whatever q and k are
     factor: np.ndarray | float = 1.0  #: of scores, [b, h, 1, 1] where heads have their own
     operands: str = "qk"  #: whose products scores are; "kq": of query j and key i
+    over: int = 0  #: dims that are read behind the end of each row of Q and K
     by_query: bool = False  #: maxima and sums are over the queries, not the keys
     step: Step | None = None
     flush: float = -np.inf  #: scores farther below their row's maximum weigh nothing
@@ -47,6 +48,9 @@ class Model:
 
     def read(self, name: str, x: np.ndarray) -> np.ndarray:
         """An input [b, heads, rows, dims] as the function reads it, with query heads."""
+        if self.over and name != "v":
+            at = np.arange(x.size // x.shape[-1])[:, None] * x.shape[-1] + np.arange(x.shape[-1] + self.over)
+            x = x.reshape(-1)[at % x.size].reshape(*x.shape[:-1], -1)
         if name in self.sources:
             index = self.sources[name]
             if index.ndim == 4:  # of the whole of it, for each query head
@@ -63,15 +67,15 @@ class Model:
         if "v" not in self.sources:
             return None
         index = self.sources["v"]
-        dims = np.unique(index[index >= 0] % index.shape[1])
-        return dims if 0 < len(dims) < index.shape[1] else None
+        dims = np.unique(index[index >= 0] % index.shape[-1])
+        return dims if 0 < len(dims) < index.shape[-1] else None
 
     def read_placed(self, v: np.ndarray) -> np.ndarray:
         """[k, d] of V that is alike in all heads, as it is read."""
         if "v" not in self.sources:
             return v
         index = self.sources["v"]
-        found: np.ndarray = np.where(index >= 0, v.reshape(-1)[np.maximum(index, 0)], 0.0)
+        found: np.ndarray = np.where(index >= 0, v.reshape(-1)[np.maximum(index, 0) % v.size], 0.0)
         return found
 
     def scores(self, inputs: dict[str, np.ndarray]) -> np.ndarray:

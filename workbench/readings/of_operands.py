@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from workbench.readings.finding import Finding, spans
-from workbench.readings.maps import completed, in_words
+from workbench.readings.maps import completed, in_words, rows_completed
 from workbench.readings.model import Model
 from workbench.readings.of_scores import logs, nearest, room
 from workbench.readings.of_values import ENOUGH, solved
@@ -67,14 +67,10 @@ def elements_of_all(target: Target, model: Model, name: str) -> tuple[Model, lis
     own = np.arange(heads[0] * heads[1]).reshape(heads) if name == "q" else model.heads["k"]
     index = own[..., None, None] * rows * dims + np.arange(rows * dims).reshape(rows, dims)
     known = source > -2
-    moved = known & (source != index)
-    if known.mean() < ENOUGH or not moved.any():
+    source = rows_completed(source, int(np.prod(shape)))
+    moved = (source > -2) & (source != index)
+    if np.mean(source > -2) < ENOUGH or not moved.any():
         return model, []
-    for at in np.ndindex(*source.shape[:3]):  # rows that come from one place
-        seen = source[at] >= 0
-        base = (source[at] - np.arange(dims))[seen]
-        if seen.sum() >= 3 and np.all(base == base[0]):
-            source[at] = np.where(source[at] == -2, base[0] + np.arange(dims), source[at])
     filled = np.where(source > -2, source, index)
     b, h, i, c = (int(x[0]) for x in np.nonzero(filled != index))
     there = filled[b, h, i, c]
@@ -157,6 +153,11 @@ def operands(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding
             ("qq", "q is read in place of k"),
         ):
             yield model.but(operands=told), [Finding("operands", "scores", text, size, size, {"operands": told})]
+    for wide in dict.fromkeys((1 << (q[3] - 1).bit_length(), *(-(-q[3] // n) * n for n in (16, 32, 64)))):
+        if wide > q[3]:
+            text = f"rows of q and k are read {wide} dims wide, not {q[3]}: the first {wide - q[3]} of the next row, too"
+            more = Finding("operands", "scores", text, q[2] * k[2], q[2] * k[2], {"over": wide - q[3]})
+            yield model.but(over=wide - q[3]), [more]
     text = "maxima and sums are over the queries, not over the keys"
     yield model.but(by_query=True), [Finding("operands", "probs", text, q[2] * k[2], q[2] * k[2], {"by_query": True})]
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 
+from workbench.floats import DTYPES
 from workbench.readings.denominator import Denominator
 from workbench.readings.finding import Finding, spans
 from workbench.readings.known import by_tile, known, tiles_of
@@ -13,6 +15,8 @@ from workbench.readings.target import Target
 
 #: how often a tile or a key may be counted
 MOST_TIMES = 8
+#: denominators whose numbers are those of each head or row
+_FITTED = ("factor", "plus", "phantom")
 
 
 def denominator(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
@@ -44,7 +48,10 @@ def denominator(target: Target, model: Model, read: np.ndarray, allowed: np.ndar
             with np.errstate(all="ignore"):
                 off = abs(tried(scores, plain, sinks) / used - 1)[rows]
             off = np.where(np.isfinite(off), off, np.inf)
+            # a number for each head or row fits a little better than it is right
+            numbers = np.size(one.numbers) if one.kind in _FITTED else 0
             left = float(np.quantile(off, 0.98)) if off.size else np.inf
+            left *= np.sqrt(off.size / max(off.size - numbers, 1))
             found.append((left, tried, text + ("" if among is None else f", in rows {spans(np.flatnonzero(among))}")))
     least = min((one[0] for one in found), default=np.inf)
     if least > max(far / 10, 3 * float(np.median(noise[rows]))):
@@ -152,12 +159,13 @@ def _of_constant(target: Target, told: np.ndarray, top: np.ndarray) -> Iterator[
         flat = np.sort(lse[np.isfinite(lse)])
         if flat.size < 16:
             return
-        width = max(4, flat.size // 50)
-        spread = flat[width:] - flat[:-width]
-    first = int(spread.argmin())
-    number = float(np.median(flat[first : first + width + 1]))
-    same = np.isfinite(lse) & (abs(lse - number) < 4 * float(spread[first]) + 1e-6)
-    if not 0.02 < same.mean() < 0.98 or spread[first] > 0.05 * float(np.median(spread)):
+    # weights of 16 bits tell a sum to their last bit
+    eps = float(ml_dtypes.finfo(DTYPES[target.case.dtype]).eps) + 1e-6
+    near = np.searchsorted(flat, flat + eps) - np.searchsorted(flat, flat - eps)
+    number = float(np.median(flat[abs(flat - flat[near.argmax()]) <= eps]))
+    same = np.isfinite(lse) & (abs(lse - number) <= eps)
+    by_chance = flat.size * 2 * eps / max(float(np.quantile(flat, 0.95) - np.quantile(flat, 0.05)), 1e-9)
+    if not 0.02 < same.mean() < 0.98 or same.sum() < 8 + 4 * by_chance:
         return
     count = np.exp(number)
     said = f", the logarithm of {count:.0f}" if abs(count - round(count)) < 0.01 * count else ""

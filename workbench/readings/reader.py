@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from workbench.readings import of_kernels, of_operands, of_scores, of_softmax, of_values
+from workbench.readings import of_blocks, of_kernels, of_memory, of_operands, of_scores, of_softmax, of_values
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model, right
 from workbench.readings.of_lse import Lse, lse
@@ -195,16 +195,19 @@ class _Reader:
             self.of_values(of_values.heads)
         if self.unclosed > 1:
             self.of_values(of_values.elements)
+        if self.unclosed > 1 and not self.target.spent:
+            self.of_all_values()
         self.with_operands()
         self.started()
         self.factored()
-        # a curve that all rows show is so, whatever else is wrong
-        self.of_weights(of_scores.response, believed=SURE)
+        self.responded()
         if self.off and self.misfit(self.model) < OF_ROWS * self.misfit(self.model, scaled=False):
             self.of_weights(of_softmax.denominator, self.read, self.allowed(self.model), scaled=False)
         tried = self.model
         if self.multiplied:
             self.of_kernels()
+            self.in_blocks()
+        self.of_weights(of_blocks.factors)
         for reading in (of_operands.elements, of_operands.elements_of_all):
             for name in ("k", "q"):
                 if not self.target.spent:
@@ -218,6 +221,44 @@ class _Reader:
             (of_softmax.mixed, False),
         ):
             self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
+
+    def of_all_values(self) -> None:
+        """A map of V whose heads read others' memory; one of a head alone is then no more than a part of it."""
+        sources = {name: x for name, x in self.model.sources.items() if name != "v"}
+        before = self.model, self.found, self.read
+        gone = [one for one in self.found if one.reading == "elements" and "v" in one.data]
+        self.model, self.found = self.model.but(sources=sources), [one for one in self.found if one not in gone]
+        self.of_values(of_memory.values_of_all)
+        if self.model.sources.keys() == sources.keys() or self.unclosed > 1:
+            self.model, self.found, self.read = before
+
+    def in_blocks(self) -> None:
+        """What is alike in all blocks, where that leaves little of the error."""
+        for tried in (of_blocks.moved, of_blocks.polynomials):
+            if self.unpredicted:
+                ways = list(tried(self.target, self.model, self.read))
+                model, found = min(ways, key=lambda one: self.left(one[0]), default=(self.model, []))
+                if found and self.left(model) < LEFT * self.left(self.model):
+                    self.model = model
+                    self.found += found
+
+    def left(self, model: Model) -> float:
+        """The root of the mean square of what a model leaves of out of the user's own run."""
+        return rms(self.target.natural, model.predicted(self.target.natural))
+
+    def responded(self) -> None:
+        """A curve that all rows show is so, whatever else is wrong; but where it brings the natural weights no nearer,
+        a cast of scores may be what looks like one.
+        """
+        before = self.model, list(self.found)
+        self.of_weights(of_scores.response, believed=SURE)
+        if self.model is before[0] or self.misfit(self.model) < BELIEVED * self.misfit(before[0]):
+            return
+        after = self.model, self.found
+        self.model, self.found = before
+        self.of_kernels()
+        if self.model is before[0]:
+            self.model, self.found = after
 
     @property
     def multiplied(self) -> bool:
