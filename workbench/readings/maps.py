@@ -168,21 +168,25 @@ def rows_completed(source: np.ndarray, size: int) -> np.ndarray:
         base = np.full(rows, -1)
         for i in range(rows):
             seen = source[at][i] >= 0
-            first = (source[at][i] - np.arange(dims))[seen] % size
-            if seen.sum() >= 3 and np.all(first == first[0]):
-                base[i] = first[0]
+            if seen.sum() >= 3:
+                first, share = _most((source[at][i] - np.arange(dims))[seen] % size)
+                base[i] = first if share > 0.6 else -1
         known = index[base >= 0]
         if len(known) >= 4:
-            steps, counts = np.unique(np.diff(base[known]) % size, return_counts=True)
-            if np.all(np.diff(known) >= 1) and counts.max() > 0.9 * counts.sum():
-                step = int(steps[counts.argmax()])
-                line = (base[known[-1]] + step * (index - known[-1])) % size
-                if np.mean(line[known] == base[known]) > 0.9:
-                    base = np.where(base >= 0, base, line)
+            step, _ = _most(np.diff(base[known]) % size)
+            begin, share = _most((base[known] - step * known) % size)
+            if share > 0.8:
+                base = (begin + step * index) % size
         for i in index[base >= 0]:
             place = (base[i] + np.arange(dims)) % size
-            source[at][i] = np.where(source[at][i] == -2, place, source[at][i])
+            source[at][i] = np.where(source[at][i] == -1, -1, place)
     return source
+
+
+def _most(x: np.ndarray) -> tuple[int, float]:
+    """The value that most have, and the share of them."""
+    values, counts = np.unique(x, return_counts=True)
+    return int(values[counts.argmax()]), float(counts.max() / counts.sum())
 
 
 def _rules(index: np.ndarray, row: np.ndarray, dim: np.ndarray, rows: int, dims: int) -> Iterator[np.ndarray]:

@@ -15,7 +15,7 @@ from workbench.readings.steps import sizes
 from workbench.readings.target import Target
 
 #: rows and keys of a block of P, the smallest first
-BLOCKS = (8, 16, 32, 64)
+BLOCKS = (8, 16, 32)
 #: rows and keys of a block of scores that may have a factor of its own
 FACTORED = 8
 #: factors nearer than this are the same
@@ -26,22 +26,32 @@ TERMS = 4
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """Weights that are multiplied by values stand elsewhere in each whole block; sums are right."""
+    """P stands elsewhere in each whole block for P @ V, below the maximum that its own row has so far; sums are right."""
 
     block: int
+    size: int  #: keys of a tile
     map: np.ndarray  #: [block, block] of the index within a block
 
     def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
         """out and lse."""
-        plain = np.exp(of.scores - of.top[..., None])
-        total = plain.sum(-1)
-        with np.errstate(divide="ignore"):
-            lse = of.top + np.log(total)
-        n = self.block
-        rows, keys = (x // n * n for x in plain.shape[2:])
-        cut = in_blocks(plain[:, :, :rows, :keys], n)[..., self.map.reshape(-1)]
-        plain[:, :, :rows, :keys] = cut.reshape(*cut.shape[:4], n, n).swapaxes(3, 4).reshape(*plain.shape[:2], rows, keys)
-        return divided(plain @ of.values, total), lse
+        with np.errstate(all="ignore"):
+            p, rest = so_far(of.scores, self.size)
+            total = (p * rest).sum(-1)
+            n = self.block
+            rows, keys = (x // n * n for x in p.shape[2:])
+            cut = in_blocks(p[:, :, :rows, :keys], n)[..., self.map.reshape(-1)]
+            cut = cut.reshape(*cut.shape[:4], n, n).swapaxes(3, 4)
+            p[:, :, :rows, :keys] = cut.reshape(*p.shape[:2], rows, keys)
+            return divided((p * rest) @ of.values, total), of.top + np.log(total)
+
+
+def so_far(scores: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """e^(score - the running maximum) and e^(running maximum - the row's), [b, h, q, k], of tiles of keys."""
+    edges = list(range(0, scores.shape[-1], size))
+    running = np.maximum.accumulate(np.maximum.reduceat(scores, edges, axis=-1), -1)
+    wide = np.repeat(np.where(np.isfinite(running), running, 0.0), np.diff([*edges, scores.shape[-1]]), -1)
+    last = np.where(np.isfinite(running[..., -1:]), running[..., -1:], 0.0)
+    return np.exp(scores - wide), np.exp(np.minimum(wide - last, 0.0))
 
 
 def in_blocks(x: np.ndarray, n: int) -> np.ndarray:
@@ -51,31 +61,36 @@ def in_blocks(x: np.ndarray, n: int) -> np.ndarray:
 
 
 def moved(target: Target, model: Model, read: np.ndarray) -> Iterator[tuple[Model, list[Finding]]]:
-    """Which weight stands at each place of a block, by what all heads and blocks have there."""
+    """Which P stands at each place of a block, by what all heads and blocks have there."""
     scores, _, plain = model.exponentials(target.natural)
     if not np.isfinite(read).all():
         return
     actual = read * model.total(scores, plain, target.natural.sinks)[..., None]
-    for n in BLOCKS:
-        rows, keys = (x // n * n for x in plain.shape[2:])
-        if not rows or not keys:
-            return
-        x, y = (in_blocks(one[:, :, :rows, :keys], n).reshape(-1, n * n) for one in (plain, actual))
-        if len(x) < 4:
-            return
-        off = (x * x).sum(0)[None] - 2 * y.T @ x  # [place, source]
-        source = off.argmin(1)
-        own = np.arange(n * n)
-        # what is not told by more than rounding stays
-        gain = off[own, own] - off[own, source]
-        source = np.where(gain > 1e-3 * (y * y).sum(0), source, own)
-        index = source.reshape(n, n)
-        if (source == own).all() or len(np.unique(source)) < n * n:
-            continue
-        text = f"weights stand elsewhere in blocks of {n} x {n} for P @ V: {in_words(index, n)}"
-        wrong = int((source != own).sum()) * len(x)
-        data = {"block": n, "map": index}
-        yield model.but(kernel=Moved(n, index)), [Finding("moved", "probs", text, wrong, plain.size, data)]
+    for size in (plain.shape[3], *sizes(target)):
+        for n in BLOCKS:
+            rows, keys = (x // n * n for x in plain.shape[2:])
+            if not rows or not keys or (size % n and size < plain.shape[3]):
+                continue
+            p, rest = so_far(scores, size)
+            with np.errstate(all="ignore"):
+                below = np.where(rest > 0, actual / rest, 0.0)
+            x, y = (in_blocks(one[:, :, :rows, :keys], n).reshape(-1, n * n) for one in (p, below))
+            if len(x) < 4:
+                continue
+            off = (x * x).sum(0)[None] - 2 * y.T @ x  # [place, source]
+            source = off.argmin(1)
+            own = np.arange(n * n)
+            # what is not told by more than rounding stays
+            gain = off[own, own] - off[own, source]
+            source = np.where(gain > 1e-3 * (y * y).sum(0), source, own)
+            if (source == own).all() or len(np.unique(source)) < n * n:
+                continue
+            index = source.reshape(n, n)
+            text = f"P stands elsewhere in blocks of {n} x {n} for P @ V: {in_words(index, n)}"
+            text += "" if size == plain.shape[3] else f"; tiles of {size} keys"
+            wrong = int((source != own).sum()) * len(x)
+            data = {"block": n, "map": index, "tile": size}
+            yield model.but(kernel=Moved(n, size, index)), [Finding("moved", "probs", text, wrong, plain.size, data)]
 
 
 def factors(target: Target, model: Model) -> tuple[Model, list[Finding]]:
