@@ -165,12 +165,9 @@ def rows_completed(source: np.ndarray, size: int) -> np.ndarray:
     rows, dims = source.shape[2:]
     index = np.arange(rows)
     for at in np.ndindex(*source.shape[:2]):
-        base = np.full(rows, -1)
-        for i in range(rows):
-            seen = source[at][i] >= 0
-            if seen.sum() >= 3:
-                first, share = _most((source[at][i] - np.arange(dims))[seen] % size)
-                base[i] = first if share > 0.6 else -1
+        seen = source[at] >= 0
+        first, share = most_of((source[at] - np.arange(dims)) % size, seen)
+        base = np.where((seen.sum(1) >= 3) & (share > 0.6), first, -1)
         known = index[base >= 0]
         if len(known) >= 4:
             step, _ = _most(np.diff(base[known]) % size)
@@ -181,6 +178,20 @@ def rows_completed(source: np.ndarray, size: int) -> np.ndarray:
             place = (base[i] + np.arange(dims)) % size
             source[at][i] = np.where(source[at][i] == -1, -1, place)
     return source
+
+
+def most_of(x: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row of [n, m] the value that half of those that are known have, and the share that have it: what is in the
+    middle of them.
+    """
+    count = known.sum(1)
+    order = np.sort(np.where(known, x, np.iinfo(np.int64).max), axis=1)
+    best, share = np.zeros(len(x), np.int64), np.zeros(len(x))
+    for middle in (np.maximum(count - 1, 0) // 2, np.minimum(count // 2, x.shape[1] - 1)):
+        told = np.take_along_axis(order, middle[:, None], 1)
+        of_told = ((x == told) & known).sum(1) / np.maximum(count, 1)
+        best, share = np.where(of_told > share, told[:, 0], best), np.maximum(share, of_told)
+    return best, share
 
 
 def _most(x: np.ndarray) -> tuple[int, float]:

@@ -1,12 +1,12 @@
 """Merges of split-K, rings and chains of states, with one step as a wrong kernel has it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.readings.known import by_tile
-from workbench.readings.parts import Parts
+from workbench.readings.known import others
+from workbench.readings.parts import Parts, divided, finite, partials
 
 #: what a merge may do with the lse and out of splits, in words
 MERGES = {
@@ -34,15 +34,12 @@ class Merge:
 
     def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
         """out and lse."""
-        edges = list(range(0, of.scores.shape[-1], self.size))
+        top, total, acc = partials(of, self.size)
         with np.errstate(all="ignore"):
-            top, total = by_tile(of.scores, edges)
             own = np.where(total > 0, top + np.log(total), -np.inf)
             share, lse = self.shares(own, top, total, of.scale)
-            sizes = np.diff([*edges, of.scores.shape[-1]])
-            factor = np.where(np.isfinite(own), share * np.exp(np.where(np.isfinite(own), of.top[..., None] - own, 0)), 0)
-            found = np.exp(of.scores - of.top[..., None]) * np.repeat(factor, sizes, -1)
-        return found @ of.values, lse
+            factor = np.where(total > 0, share / np.where(total > 0, total, 1.0), 0.0)
+            return (factor[..., None, :] @ acc)[..., 0, :], lse
 
     def shares(
         self, own: np.ndarray, top: np.ndarray, total: np.ndarray, scale: float
@@ -107,8 +104,64 @@ def _tree(own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return share, level[0][1]
 
 
+@dataclass(frozen=True)
+class MergeOfOthers:
+    """A merge of splits that takes a number of each split from another place."""
+
+    size: int
+    what: str  #: maxima, sums or lse
+    where: str  #: a key of `known.others`
+
+    def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
+        """out and lse."""
+        top, total, acc = partials(of, self.size)
+        with np.errstate(all="ignore"):
+            own = {"maxima": top, "sums": total}.get(self.what)
+            own = np.where(total > 0, top + np.log(total), -np.inf) if own is None else own
+            return self.merged(dict(others(own))[self.where], top, total, acc)
+
+    def merged(
+        self, taken: np.ndarray, top: np.ndarray, total: np.ndarray, acc: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """out and lse of what is taken and of numbers of splits [b, h, q, split]."""
+        if self.what in ("maxima", "sums"):
+            top, total = (taken, total) if self.what == "maxima" else (top, taken)
+            most = finite(top.max(-1))
+            weight = np.exp(top - most[..., None])
+            summed = (weight * total).sum(-1)
+            return divided((weight[..., None, :] @ acc)[..., 0, :], summed), most + np.log(summed)
+        most = finite(taken.max(-1))
+        weight = np.exp(taken - most[..., None])
+        summed = weight.sum(-1)
+        weight = np.where(total > 0, weight / np.where(total > 0, total, 1.0), 0.0)
+        return divided((weight[..., None, :] @ acc)[..., 0, :], summed), most + np.log(summed)
+
+    @property
+    def words(self) -> str:
+        """What is wrong in it."""
+        return f"a merge takes the {self.what} of splits from elsewhere: {self.where}; splits of {self.size} keys"
+
+
 def merges(sizes: Sequence[int]) -> Iterator[Merge]:
     """Merges with one wrong step each."""
     for size in sizes:
         for kind in MERGES:
             yield Merge(size, kind)
+
+
+def nearest_of_others(
+    of: Parts, at: tuple[np.ndarray, ...], sizes: Sequence[int], left: Callable[[np.ndarray], float], most: int
+) -> list[MergeOfOthers]:
+    """Merges that take numbers of another place, those that leave least of the error of rows `at`."""
+    found: list[tuple[float, MergeOfOthers]] = []
+    with np.errstate(all="ignore"):
+        for size in sizes:
+            top, total, acc = partials(of, size)
+            lse = np.where(total > 0, top + np.log(total), -np.inf)
+            for what, x in (("lse", lse), ("maxima", top), ("sums", total)):
+                for where, taken in others(x):
+                    one = MergeOfOthers(size, what, where)
+                    out, _ = one.merged(taken[at], top[at], total[at], acc[at])
+                    found.append((left(out), one))
+    order = np.argsort([x for x, _ in found], kind="stable")[:most]
+    return [found[i][1] for i in sorted(order)]

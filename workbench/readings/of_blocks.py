@@ -93,12 +93,12 @@ def moved(target: Target, model: Model, read: np.ndarray) -> Iterator[tuple[Mode
             yield model.but(kernel=Moved(n, size, index)), [Finding("moved", "probs", text, wrong, plain.size, data)]
 
 
-def factors(target: Target, model: Model) -> tuple[Model, list[Finding]]:
+def factors(target: Target, model: Model, read: np.ndarray) -> Iterator[tuple[Model, list[Finding]]]:
     """Factors of scores that blocks of queries and keys have, by keys that are numbers along one vector."""
     shape_q, shape_k = target.trace.inputs["q"].shape, target.trace.inputs["k"].shape
     dims, rows, keys = shape_q[3], shape_q[2], shape_k[2]
     if rows < FACTORED or keys < 2 * FACTORED or model.heads["k"].size == 0:
-        return model, []
+        return
     scale = model.scale or 1.0
     rng = np.random.default_rng(23)
     x = rng.permutation(np.linspace(-1, 1, keys))
@@ -124,13 +124,13 @@ def factors(target: Target, model: Model) -> tuple[Model, list[Finding]]:
                     slope[i, j] = np.nansum(part * s) / np.nansum(s * s)
     told = slope[np.isfinite(slope)]
     if told.size < 4 or np.ptp(told) < SAME * np.median(abs(told)):
-        return model, []
+        return
     groups: list[float] = []
     for one in np.sort(told):
         if not groups or abs(one - groups[-1]) > SAME * max(abs(one), 1.0):
             groups.append(float(one))
     if len(groups) > 4:
-        return model, []
+        return
     means = [float(np.median(told[abs(told - g) <= 2 * SAME * max(abs(g), 1.0)])) for g in groups]
     nearest = np.array([min(means, key=lambda g: abs(g - one)) if np.isfinite(one) else 1.0 for one in slope.reshape(-1)])
     whole = np.repeat(np.repeat(nearest.reshape(slope.shape), n, 0), n, 1)[:rows, :keys]
@@ -139,7 +139,7 @@ def factors(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     i, j = np.nonzero(off & np.isfinite(model.start).any((0, 1)))
     text = f"scores of keys {spans(j)} in rows {spans(i)} are {said} times what they should be, others are right"
     found = Finding("response", "scores", text, int(off.sum()), off.size, {"factor": whole})
-    return model.but(factor=np.broadcast_to(whole, model.start.shape)), [found]
+    yield model.but(factor=np.broadcast_to(whole, model.start.shape)), [found]
 
 
 @dataclass(frozen=True, eq=False)

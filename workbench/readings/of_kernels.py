@@ -9,9 +9,9 @@ import numpy as np
 from workbench.readings.casts import OF_TILES, Narrow, fixed, narrow, with_sizes
 from workbench.readings.finding import Finding
 from workbench.readings.lanes import Lanes, lanes
-from workbench.readings.merges import Merge, merges
+from workbench.readings.merges import Merge, MergeOfOthers, merges, nearest_of_others
 from workbench.readings.model import Model
-from workbench.readings.online import Loop, loops
+from workbench.readings.online import Loop, nearest
 from workbench.readings.parts import Parts
 from workbench.readings.stale import NotCleared, Skipped, left_over
 from workbench.readings.steps import sizes
@@ -23,12 +23,14 @@ LEFT = 0.1
 SAMPLE = 32
 #: heads of these
 HEADS = 2
+#: error, as a share of out, above which no cast is tried
+LARGE = 0.3
 #: kernels of a sample that are tried on the whole run
-BEST = 12
+BEST = 8
 
-_Any = Loop | Merge | NotCleared | Skipped | Lanes | Narrow
+_Any = Loop | Merge | MergeOfOthers | NotCleared | Skipped | Lanes | Narrow
 _STAGES: dict[type, str] = {
-    Loop: "correction", Merge: "out", NotCleared: "acc", Skipped: "probs", Lanes: "row_sum", Narrow: "out",
+    Loop: "correction", Merge: "out", MergeOfOthers: "out", NotCleared: "acc", Skipped: "probs", Lanes: "row_sum", Narrow: "out",
 }  # fmt: skip
 
 
@@ -50,6 +52,12 @@ class _Run:
         self.batch = int(heads.sum(1).argmax())
         self.of_heads = np.sort(np.argsort(-heads[self.batch])[:HEADS])
         self.sample = self._sampled()
+        at = np.ix_([self.batch], self.of_heads)
+        out, known, off = (x[:, :, self.rows][at] for x in (self.out, self.known, self.off))
+        self.of_sample = out, known, max(float(off.sum()), 1e-300)
+        size = np.where(self.known, self.out, 0.0) ** 2
+        #: whether the error is larger than casts make one
+        self.large = bool(self.off.sum() > LARGE**2 * size.sum())
 
     def _sampled(self) -> Parts:
         p = self.parts.of_rows(self.rows)
@@ -61,51 +69,75 @@ class _Run:
             sinks=None if p.sinks is None else np.broadcast_to(p.sinks, (*p.q.shape[:2], 1))[at],
         )  # fmt: skip
 
-    def left(self, kernel: _Any, *, whole: bool) -> float:
+    def left(self, kernel: _Any) -> float:
         """Share of the square of the error that it leaves."""
-        at = np.ix_([self.batch], self.of_heads)
-        out, known, off = self.out, self.known, self.off
-        if not whole:
-            out, known, off = (x[:, :, self.rows][at] for x in (out, known, off))
-        try:
-            made = kernel(self.parts if whole else self.sample)[0]
-        except (ValueError, IndexError):  # of tiles that do not fit
-            return np.inf
-        share = float(np.where(known, (out - made) ** 2, 0.0).sum() / max(off.sum(), 1e-300))
+        return _left(kernel, self.parts, self.out, self.known, self.off)
+
+    def left_of_sample(self, out: np.ndarray) -> float:
+        """The same of out of the sample."""
+        share = float(np.where(self.of_sample[1], (self.of_sample[0] - out) ** 2, 0.0).sum() / self.of_sample[2])
         return share if np.isfinite(share) else np.inf
 
-    def best(self, of: Iterable[_Any], *, sampled: bool) -> tuple[float, _Any] | None:
+    def near(self, told: Sequence[_Any]) -> list[_Any]:
+        """Those that leave least of the sample."""
+        with np.errstate(all="ignore"):
+            some = [self.left_of_sample(one(self.sample)[0]) for one in told]
+        return [told[i] for i in sorted(np.argsort(some, kind="stable")[:BEST])]
+
+    def best(self, told: Sequence[_Any]) -> tuple[float, _Any] | None:
         """The first of those that leave as little as any."""
-        told = list(of)
-        if sampled and len(told) > BEST:
-            some = [self.left(one, whole=False) for one in told]
-            order = np.argsort(some, kind="stable")
-            nearest = [i for i in order if some[i] <= max(4 * LEFT**2, 4 * some[order[0]])][:BEST]
-            told = [told[i] for i in sorted(nearest)]
-        found = [(self.left(one, whole=True), one) for one in told]
+        found = [(self.left(one), one) for one in told]
         least = min((left for left, _ in found), default=np.inf)
         return next(((left, one) for left, one in found if left <= 1.5 * least + 1e-12), None)
 
 
-def kernels(target: Target, model: Model) -> tuple[Model, list[Finding]]:
-    """A kernel that leaves less than a tenth of the error, of one family after the other."""
-    if model.kept is not None or model.by_query or model.mixed is not None:
+def _left(kernel: _Any, parts: Parts, out: np.ndarray, known: np.ndarray, off: np.ndarray) -> float:
+    with np.errstate(all="ignore"):
+        made = kernel(parts)[0]
+        share = float(np.where(known, (out - made) ** 2, 0.0).sum() / max(off.sum(), 1e-300))
+    return share if np.isfinite(share) else np.inf
+
+
+def kernels(
+    target: Target, model: Model, *, stale: bool = False, casts: bool = True
+) -> tuple[Model, list[Finding]]:
+    """A kernel that leaves less than a tenth of the error, of one family after the other; `stale`: of buffers alone."""
+    if model.kept is not None or model.by_query or model.mixed is not None or model.kernel is not None:
         return model, []
-    model = model.but(step=None, denominator=None, flush=-np.inf, kernel=None)
+    model = model.but(step=None, denominator=None, flush=-np.inf)
     run = _Run(target, model)
     keys, rows = target.case.seqlen_k, target.case.seqlen_q
     tiles = sizes(target)
-    families: list[tuple[Iterable[_Any], bool]] = [
-        (loops(tiles, keys), True),
-        (merges(tiles), True),
-        (left_over(tiles, rows), False),
-        (lanes(tiles, keys), True),
-    ]
-    for family, sampled in families:
-        one = run.best(family, sampled=sampled)
+    hidden = not np.isfinite(model.start).all()
+    for family in (_loops, _merges, _left_over, _others, _lanes):
+        if stale and family is not _left_over:
+            continue
+        one = run.best(family(run, tiles, keys, rows, hidden))
         if one is not None and one[0] < LEFT**2:
             return _found(target, model, one[1], one[0])
-    return _narrow(target, model, run, [keys, *tiles])
+    return (model, []) if stale or run.large or not casts else _narrow(target, model, run, [keys, *tiles])
+
+
+def _loops(run: "_Run", tiles: list[int], keys: int, rows: int, hidden: bool) -> Sequence[_Any]:
+    return nearest(run.sample, tiles, run.left_of_sample, BEST)
+
+
+def _merges(run: "_Run", tiles: list[int], keys: int, rows: int, hidden: bool) -> Sequence[_Any]:
+    return run.near(list(merges(tiles)))
+
+
+def _left_over(run: "_Run", tiles: list[int], keys: int, rows: int, hidden: bool) -> Sequence[_Any]:
+    return list(left_over(tiles, rows, hidden))
+
+
+def _others(run: "_Run", tiles: list[int], keys: int, rows: int, hidden: bool) -> Sequence[_Any]:
+    rows = np.arange(run.rows.start, run.rows.stop)
+    at = np.ix_([run.batch], run.of_heads, rows)
+    return nearest_of_others(run.parts, at, tiles, run.left_of_sample, BEST)
+
+
+def _lanes(run: "_Run", tiles: list[int], keys: int, rows: int, hidden: bool) -> Sequence[_Any]:
+    return run.near(list(lanes(tiles, keys)))
 
 
 def _narrow(target: Target, model: Model, run: _Run, tiles: Sequence[int]) -> tuple[Model, list[Finding]]:
@@ -119,10 +151,8 @@ def _narrow(target: Target, model: Model, run: _Run, tiles: Sequence[int]) -> tu
         if size in two or one.site in OF_TILES
     ]  # fmt: skip
     tried += list(fixed(case.dtype, tiles[0]))
-    shares = [run.left(one, whole=False) for one in tried]
-    order = np.argsort(shares, kind="stable")[:8]
-    some = dict.fromkeys(x for i in sorted(order) for x in with_sizes(tried[i], tiles, case.dtype))
-    one = run.best(some, sampled=True)
+    some = dict.fromkeys(x for one in run.near(tried)[:8] for x in with_sizes(one, tiles, case.dtype))
+    one = run.best(run.near(list(some)))
     if one is None or one[0] >= LEFT**2:
         return model, []
     return _found(target, model, one[1], one[0])

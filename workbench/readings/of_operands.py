@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from workbench.readings.finding import Finding, spans
-from workbench.readings.maps import completed, in_words, rows_completed
+from workbench.readings.maps import completed, in_words, most_of, rows_completed
 from workbench.readings.model import Model
 from workbench.readings.of_scores import logs, nearest, room
 from workbench.readings.of_values import ENOUGH, solved
@@ -22,10 +22,9 @@ def words(count: int, seed: int) -> np.ndarray:
     digits = max(2, int(np.ceil(np.log(count + 1) / np.log(LEVELS)))) + 2
     rng = np.random.default_rng(seed)
     while True:
-        found = rng.integers(0, LEVELS, (digits, 2 * count + 16))
-        found = np.unique(found[:, found.any(0)], axis=1)
-        if found.shape[1] >= count:
-            return rng.permutation(found, axis=1)[:, :count]
+        found = np.unique(rng.integers(1, LEVELS**digits, 2 * count + 16))
+        if len(found) >= count:
+            return rng.permutation(found)[:count] // LEVELS ** np.arange(digits)[:, None] % LEVELS
 
 
 def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Finding]]:
@@ -34,11 +33,9 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
     codes = words(rows * dims, 11 if name == "k" else 13)
     source = np.full((rows, dims), -2)
     for dim, read, sure in _read(target, model, name, codes.reshape(-1, rows, dims)):
-        for place, c, indices, ok in _places(name, dim, read, sure):
-            told = indices[ok]
-            if told.size:
-                values, counts = np.unique(told, return_counts=True)
-                source[place, c] = values[counts.argmax()] if counts.max() >= ENOUGH * told.size else -2
+        for c, indices, ok in _places(name, dim, read, sure):
+            told, share = most_of(indices.reshape(len(indices), -1), ok.reshape(len(ok), -1))
+            source[:, c] = np.where(ok.reshape(len(ok), -1).any(1), np.where(share >= ENOUGH, told, -2), source[:, c])
     index = np.arange(rows * dims).reshape(rows, dims)
     known = source > -2
     moved = known & (source != index)
@@ -60,10 +57,10 @@ def elements_of_all(target: Target, model: Model, name: str) -> tuple[Model, lis
     codes = words(int(np.prod(shape)), 19)
     source = np.full((*heads, rows, dims), -2)
     for dim, read, sure in _read(target, model, name, codes.reshape(-1, *shape)):
-        for place, c, indices, ok in _places(name, dim, read, sure):
+        for c, indices, ok in _places(name, dim, read, sure):
             first = ok.argmax(-1)[..., None]
-            told = np.take_along_axis(indices, first, -1)[..., 0]
-            source[:, :, place, c] = np.where(ok.any(-1), told, source[:, :, place, c])
+            told = np.moveaxis(np.take_along_axis(indices, first, -1)[..., 0], 0, 2)
+            source[..., c] = np.where(np.moveaxis(ok.any(-1), 0, 2), told, source[..., c])
     own = np.arange(heads[0] * heads[1]).reshape(heads) if name == "q" else model.heads["k"]
     index = own[..., None, None] * rows * dims + np.arange(rows * dims).reshape(rows, dims)
     known = source > -2
@@ -123,14 +120,16 @@ def _read(
 
 def _places(
     name: str, dim: np.ndarray, read: np.ndarray, sure: np.ndarray
-) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Row and dim of an operand, the indices that rows of the other read there [b, h, row], and which are sure."""
-    for place in range(read.shape[3] if name == "k" else read.shape[2]):
-        for c in np.unique(dim):
-            at = np.flatnonzero(dim == c)
-            indices = read[:, :, at, place] if name == "k" else read[:, :, place, at]
-            ok = sure[:, :, at, place] if name == "k" else sure[:, :, place, at]
-            yield place, int(c), indices, ok
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """A dim of an operand, the indices that rows of the other read there [row of it, b, h, row of the other], and which
+    are sure.
+    """
+    for c in np.unique(dim):
+        at = np.flatnonzero(dim == c)
+        if name == "k":
+            yield int(c), *(np.moveaxis(x[:, :, at], 3, 0) for x in (read, sure))
+        else:
+            yield int(c), *(np.moveaxis(x[..., at], 2, 0) for x in (read, sure))
 
 
 def _indices(codes: np.ndarray, words_: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,6 +59,20 @@ class Parts:
     def but(self, **changes: Any) -> "Parts":
         """With other parts."""
         return replace(self, **changes)
+
+
+@lru_cache(maxsize=128)
+def partials(of: Parts, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of tiles of keys their maximum (-inf where nothing is seen), the sum of e^(score - it) [b, h, q, tile], and values
+    weighted with these [b, h, q, tile, d].
+    """
+    keys = of.scores.shape[-1]
+    edges = list(range(0, keys, size))
+    with np.errstate(all="ignore"):
+        top = np.maximum.reduceat(of.scores, edges, axis=-1)
+        p = np.exp(of.scores - np.repeat(finite(top), np.diff([*edges, keys]), -1))
+        acc = np.stack([p[..., e : e + size] @ of.values[:, :, e : e + size] for e in edges], -2)
+        return top, np.add.reduceat(p, edges, axis=-1), acc
 
 
 class Kernel(Protocol):

@@ -31,6 +31,13 @@ LEFT = 0.1
 BELIEVED = 0.98
 #: the same of what an experiment shows by itself, which another fault may hide in the natural weights
 SURE = 1.5
+#: share of the error of the user's own run that may be left where no more is looked for
+EXPLAINED = 0.02
+#: how far differences of ln P may be from those of scores, as a share, where the right elements are multiplied, and how
+#: many differences tell that of a row
+ALIKE, FEW = 0.1, 4
+#: ways of one reading that are tried on the whole run
+MOST_WAYS = 64
 #: share of the rows of out that stand elsewhere, of which the keys that they choose are evidence enough
 MANY = 0.1
 #: share of what is wrong in weights that is not one factor a row, below which their sums are looked at first
@@ -187,14 +194,11 @@ class _Reader:
     def read_all(self) -> None:
         """All readings, in the order of what each of them needs to know."""
         self.of_values(of_values.added, believed=True)
-        if self.off or self.unclosed > 1:
+        if self.unclosed > 1 or (self.off and not all(x.all() for x in self.multiplied)):
             self.placed()
-        if self.unclosed > 1:
-            self.of_values(of_values.columns)
-        if self.unclosed > 1:
-            self.of_values(of_values.heads)
-        if self.unclosed > 1:
-            self.of_values(of_values.elements)
+        for reading in (of_values.columns, of_values.heads, of_values.elements):
+            if self.unclosed > 1:
+                self.of_values(reading)
         if self.unclosed > 1 and not self.target.spent:
             self.of_all_values()
         self.with_operands()
@@ -203,17 +207,20 @@ class _Reader:
         self.responded()
         if self.off and self.misfit(self.model) < OF_ROWS * self.misfit(self.model, scaled=False):
             self.of_weights(of_softmax.denominator, self.read, self.allowed(self.model), scaled=False)
-        tried = self.model
-        if self.multiplied:
+        if self.explained:
+            return
+        rows, keys = self.multiplied
+        if max(rows.mean(), keys.mean()) > 0.5:
             self.of_kernels()
             self.in_blocks()
-        self.of_weights(of_blocks.factors)
-        for reading in (of_operands.elements, of_operands.elements_of_all):
-            for name in ("k", "q"):
-                if not self.target.spent:
-                    self.of_weights(partial(reading, name=name))
-        if self.model is not tried or not self.multiplied:
-            self.of_kernels()
+        if not (rows.all() and keys.all()):
+            tried = self.model
+            self.maps()
+            if self.model is not tried and not self.explained:
+                self.of_kernels()
+                self.in_blocks()
+        if self.explained:
+            return
         self.stepped()
         for last, scaled in (
             (of_softmax.flushed, True),
@@ -221,6 +228,24 @@ class _Reader:
             (of_softmax.mixed, False),
         ):
             self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
+
+    def maps(self) -> None:
+        """Which elements of Q and K are multiplied."""
+        for reading in (of_operands.elements, of_operands.elements_of_all):
+            for name in ("k", "q"):
+                if not self.target.spent:
+                    self.of_weights(partial(reading, name=name))
+
+    @property
+    def explained(self) -> bool:
+        """Whether what was found leaves next to nothing of the error of the user's own run, but for casts."""
+        if not self.found:
+            return False
+        answer = self.target.natural
+        if not np.array_equal(np.isnan(answer.out), np.isnan(self.model.predicted(answer))):
+            return False
+        left, casts = self.left(self.model), self.model.rounding(answer)
+        return bool(left**2 <= (EXPLAINED * rms(answer, answer.expected)) ** 2 + casts**2)
 
     def of_all_values(self) -> None:
         """A map of V whose heads read others' memory; one of a head alone is then no more than a part of it."""
@@ -238,9 +263,9 @@ class _Reader:
 
     def in_blocks(self) -> None:
         """What is alike in all blocks, where that leaves little of the error."""
-        for tried in (of_blocks.moved, of_blocks.polynomials):
+        for tried in (of_blocks.moved, of_blocks.factors, of_blocks.polynomials):
             if self.unpredicted:
-                ways = list(tried(self.target, self.model, self.read))
+                ways = list(tried(self.target, self.model, self.read))[:MOST_WAYS]
                 model, found = min(ways, key=lambda one: self.left(one[0]), default=(self.model, []))
                 if found and self.left(model) < LEFT * self.left(self.model):
                     self.model = model
@@ -265,16 +290,21 @@ class _Reader:
             self.model, self.found = after
 
     @property
-    def multiplied(self) -> bool:
-        """Whether q and k are multiplied as the model has it: ln P of a key and the next differ as their scores do, in
-        one of four at least, whatever becomes of maxima and sums.
+    def multiplied(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows [b, h, q] and keys [b, h, k] whose q and k are multiplied as the model has it: ln P of a key and the next
+        differ as their scores do, in one of four at least, whatever becomes of maxima and sums.
         """
         scores = self.model.scores(self.target.natural.memory)
         with np.errstate(all="ignore"):
             off = abs(np.diff(of_scores.logs(self.read, self.allowed(self.model)) - scores))
             size = abs(np.diff(scores))
-        known = np.isfinite(off) & np.isfinite(size)
-        return bool(known.any() and np.quantile(off[known], 0.25) < 0.1 * np.median(size[known]))
+        size = np.where(np.isfinite(size), size, np.nan)
+
+        def told(axis: int) -> np.ndarray:
+            near = _quantile(off, 0.25, axis) < ALIKE * _quantile(size, 0.5, axis)
+            return np.asarray(near | (np.isfinite(off).sum(axis) < FEW))
+
+        return told(-1), told(-2)
 
     @property
     def unpredicted(self) -> bool:
@@ -283,26 +313,28 @@ class _Reader:
         off = ~(abs(answer.out - self.model.predicted(answer)) <= answer.allowed)
         return self.off or not self.found or bool((answer.wrong & off).any())
 
-    def of_kernels(self) -> None:
-        """A loop, a merge, a buffer or a cast that makes the natural run. A wrong merge shows at q = 0 too, as keys that
-        weigh too much there: of what was read then the mask alone is kept, where a kernel explains the rest.
+    def of_kernels(self, *, casts: bool = True) -> None:
+        """A loop, a merge, a buffer or a cast that makes the natural run. What a wrong merge or a buffer does shows at
+        q = 0 too, as keys that weigh too much there, or are seen: that is then dropped.
         """
-        if not self.unpredicted:
+        if self.model.kernel is not None or not self.unpredicted:
             return
-        begun = next((one for one in self.found if one.reading == "start" and not one.data["masks"]), None)
-        if begun is not None:
+        begun = next((one for one in self.found if one.reading == "start"), None)
+        rest = [one for one in self.found if one.reading not in ("start", "fixed")]
+        ways = [(self.model, self.found, False)]
+        if begun is not None and not begun.data["masks"]:
             mask, text = begun.data["mask"], begun.data["said of mask"]
-            model, found = of_kernels.kernels(self.target, self.model.but(start=mask, fixed=None))
+            data = {"table": mask, "masks": True, "mask": mask, "said of mask": text}
+            more = [Finding("start", "scores", text, begun.wrong, begun.of, data)] if text else []
+            ways.insert(0, (self.model.but(start=mask, fixed=None), rest + more, False))
+        if begun is not None:
+            ways.append((self.model.but(start=right(self.target).start, fixed=None), rest, True))
+        for base, before, stale in ways:
+            model, found = of_kernels.kernels(self.target, base, stale=stale, casts=casts)
             if found:
-                self.found = [one for one in self.found if one.reading not in ("start", "fixed")]
-                if text:
-                    self.found.append(Finding("start", "scores", text, begun.wrong, begun.of, {"table": mask, "masks": True}))
-                self.model, self.found = model, self.found + found
+                gone = ("steps", "denominator", "flushed")
+                self.model, self.found = model, [one for one in before if one.reading not in gone] + found
                 return
-        model, found = of_kernels.kernels(self.target, self.model)
-        if found:
-            gone = ("steps", "denominator", "flushed")
-            self.model, self.found = model, [one for one in self.found if one.reading not in gone] + found
 
     def with_operands(self) -> None:
         """Whose products scores are: kept where that leaves a small part of the error."""
@@ -335,7 +367,15 @@ class _Reader:
         alone, of_fixed = of_scores.fixed(self.target, model)
         if of_fixed:
             ways.append((alone, [*found, *of_fixed]))
-        if "v" not in begun.sources:
+        told = min(ways, key=lambda one: self.misfit(one[0]))
+        if self.misfit(told[0]) > LEFT * self.misfit(begun) and all(np.mean(x) > 0.5 for x in self.multiplied):
+            before = self.found
+            self.model, self.found = told[0], before + told[1]
+            self.of_kernels(casts=False)
+            if self.model.kernel is not None:
+                return
+            self.model, self.found = begun, before
+        if "v" not in begun.sources and self.misfit(told[0]) > LEFT * self.misfit(begun):
             moved, of_map = of_values.elements(self.target, begun)
             if of_map:
                 ways.append((moved, of_map))
@@ -370,6 +410,13 @@ class _Reader:
         if many or self.misfit(model, scaled=False) < 0.7 * self.misfit(self.model, scaled=False):
             self.model, self.read = model, read
             self.found += found
+
+
+def _quantile(x: np.ndarray, share: float, axis: int) -> np.ndarray:
+    """That of the numbers along an axis that are not NaN."""
+    order = np.sort(x, axis=axis)
+    at = (share * np.maximum((~np.isnan(x)).sum(axis, keepdims=True) - 1, 0)).astype(int)
+    return np.take_along_axis(order, at, axis).squeeze(axis)
 
 
 def _proved(target: Target, model: Model, of_lse: Lse | None, seed: int) -> Proof:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.readings.known import by_tile
-from workbench.readings.parts import Parts, divided
+from workbench.readings.parts import Parts, divided, finite, partials
 
 #: queries of a tile
 ROWS = (16, 32, 64, 128, 8, 24, 48)
@@ -23,11 +22,10 @@ class NotCleared:
 
     def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
         """out and lse."""
-        plain = np.exp(of.scores - of.top[..., None])
-        total = plain.sum(-1)
+        top, total, acc = (x[..., 0, :] if x.ndim == 5 else x[..., 0] for x in partials(of, of.scores.shape[-1]))
         if of.sinks is not None:
-            total = total + np.exp(of.sinks - of.top)
-        acc = plain @ of.values
+            with np.errstate(all="ignore"):
+                total = total + np.exp(of.sinks - finite(top))
         kept = np.ones(total.shape)
         if self.size:
             kept = np.exp(np.minimum(of.scores[..., : self.size].max(-1) - of.top, 0.0))
@@ -114,15 +112,7 @@ class Skipped:
 
     def _of_scratch(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
         """Partial results of splits that are skipped are those of the tile of queries before."""
-        rows, keys = of.start.shape[2:]
-        edges = list(range(0, keys, self.size))
-        top, total = by_tile(of.scores, edges)
-        top = np.where(total > 0, top, -np.inf)
-        acc = np.zeros((*top.shape, of.values.shape[-1]))
-        for n, t in enumerate(edges):
-            at = slice(t, min(t + self.size, keys))
-            below = np.where(np.isfinite(top[..., n]), top[..., n], 0.0)
-            acc[..., n, :] = np.exp(of.scores[..., at] - below[..., None]) @ of.values[:, :, at]
+        top, total, acc = (x.copy() for x in partials(of, self.size))
         for r, cut in self._tiles(of):
             for n, (_, seen) in enumerate(cut):
                 if not seen and r.start:
@@ -147,14 +137,16 @@ class Skipped:
         }[self.kind] + f"; {tile}"
 
 
-def left_over(sizes: Sequence[int], rows: int) -> Iterator[NotCleared | Skipped]:
-    """What may be left in buffers, the simplest first."""
+def left_over(sizes: Sequence[int], rows: int, hidden: bool) -> Iterator[NotCleared | Skipped]:
+    """What may be left in buffers, the simplest first; `hidden`: whether the mask hides anything."""
     for what in ("accumulator", "row sum", "both"):
         for over in ("heads", "heads of a group"):
             for size in (0, *sizes):
                 yield NotCleared(what, over, size)
         for tile in (n for n in ROWS if n < rows):
             yield NotCleared(what, "tiles of queries", 0, tile)
+    if not hidden:
+        return
     for kind in ("row sum", "P", "partial results"):
         for tile in (rows, *(n for n in ROWS if n < rows)):
             for size in sizes:
