@@ -11,7 +11,8 @@ from campaigns.known import cut
 from campaigns.spread import spread
 from workbench import Case, run
 from workbench.bench.harness import gathered
-from workbench.readings.reader import Measured, lse_predicted, measured, predicted, rms
+from workbench.readings.proof import lse_predicted, predicted, rms
+from workbench.readings.reader import Measured, measured
 from workbench.readings.target import Answer, Target
 
 SCHEMA = "workbench.measured/1"

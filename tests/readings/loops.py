@@ -47,19 +47,26 @@ def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool, bug: str = 
         for first in range(0, n, TILE):
             at = slice(first, first + TILE)
             whole = bool(seen[:, at].all())
-            s = np.where(seen[:, at], raw[..., at] * (1 if whole or bug != "tiles unscaled" else 2), np.float32(-np.inf))
+            s = np.where(
+                seen[:, at], raw[..., at] * (1 if whole or bug != "tiles unscaled" else 2), np.float32(-np.inf)
+            )
             new = np.maximum(m, s.max(-1))
             safe = np.where(np.isfinite(new), new, np.float32(0))
             x = (s - safe[..., None]) / np.float32(np.log(2))
             p, shrink = np.exp2(x), np.exp(m - safe)
             if bug == "polynomial":
                 f = x - np.floor(x)
-                p = np.where(np.isfinite(x), np.exp2(np.floor(x)) * (1 + f * (np.float32(0.65) + f * np.float32(0.35))), 0)
+                p = np.where(
+                    np.isfinite(x), np.exp2(np.floor(x)) * (1 + f * (np.float32(0.65) + f * np.float32(0.35))), 0
+                )
             of_acc = shrink[:, :, np.arange(m_) ^ 8] if bug == "row ^ 8" else shrink
             total = total * shrink + p.sum(-1)
             if bug == "fragments":  # quadrants of blocks of 8 x 8 are swapped
                 cut = p.reshape(*p.shape[:2], m_ // 8, 2, 4, TILE // 8, 2, 4).copy()
-                cut[..., 1, :, :, 0, :], cut[..., 0, :, :, 1, :] = cut[..., 0, :, :, 1, :].copy(), cut[..., 1, :, :, 0, :].copy()
+                cut[..., 1, :, :, 0, :], cut[..., 0, :, :, 1, :] = (
+                    cut[..., 0, :, :, 1, :].copy(),
+                    cut[..., 1, :, :, 0, :].copy(),
+                )
                 p = cut.reshape(p.shape)
             acc = acc * of_acc[..., None] + p @ v[:, :, at]
             if bug == "narrow accumulator":

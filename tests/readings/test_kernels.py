@@ -23,7 +23,7 @@ FAULTS = {
     "tiles unscaled": (CASE, "response", "scores of keys 16-47 in rows 0-31 are 2 times what they should be"),
     "polynomial": (CASE, "exponential", "1.0000 + 0.6500 f + 0.3500 f^2"),
     "wide rows": (FULL.but(head_dim=24), "operands", "rows of q and k are read 32 dims wide, not 24"),
-    "q by rows": (CASE.but(kv_heads=4, seqlen_q=48), "elements", "Q is read wrong"),
+    "q by rows": (CASE.but(kv_heads=4, seqlen_q=48, head_dim=32), "elements", "Q is read wrong"),
     "v of the next head": (FULL, "elements", "V is read wrong"),
 }
 

@@ -120,7 +120,9 @@ class Narrow:
         total, acc = np.zeros_like(m), np.zeros((*m.shape, v.shape[-1]))
         for first in range(0, scores.shape[-1], self.size):
             at = slice(first, first + self.size)
-            new = np.full_like(m, self.number) if self.site == "fixed maximum" else np.maximum(m, scores[..., at].max(-1))
+            new = (
+                np.full_like(m, self.number) if self.site == "fixed maximum" else np.maximum(m, scores[..., at].max(-1))
+            )
             shrink = np.exp(m - finite(new)) if self.site != "fixed maximum" else np.ones_like(m)
             p = np.exp(self.round(scores[..., at] - finite(new)[..., None], "below maximum"))
             p = self.round(p, "probs and sum")

@@ -80,7 +80,7 @@ def _later(x: np.ndarray) -> np.ndarray:
 
 
 def others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """It as of another place, and which: of other rows, heads and tiles, and of memory that is read in another order."""
+    """It as of another place, and which: of other rows, heads and tiles, of memory that is read in another order."""
     b, h, q, t = x.shape
     rows = np.arange(q)
     found = [(f"of the first row of {n}", x[:, :, rows // n * n]) for n in ROWS if n < q]
@@ -99,7 +99,10 @@ def others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
         rows_ = b * h * q
         of_all = np.moveaxis(x, 3, 0).reshape(t, rows_)
         written, read = of_all.T.reshape(t, rows_), of_all.reshape(rows_, t).T
-        for name, one in (("as stored by [row of any head, split]", written), ("read by [row of any head, split]", read)):
+        for name, one in (
+            ("as stored by [row of any head, split]", written),
+            ("read by [row of any head, split]", read),
+        ):
             found.append((name, np.moveaxis(one.reshape(t, b, h, q), 0, 3)))
         found.append(("as stored by [split, row]", by_split.reshape(b, h, q, t)))
         found.append(("read by [split, row]", x.reshape(b, h, t, q).transpose(0, 1, 3, 2)))

@@ -145,9 +145,7 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
     return source
 
 
-def relaid(
-    row: np.ndarray, dim: np.ndarray, rows: int, dims: int
-) -> Iterator[tuple[np.ndarray, str]]:
+def relaid(row: np.ndarray, dim: np.ndarray, rows: int, dims: int) -> Iterator[tuple[np.ndarray, str]]:
     """Memory of [dims / x, rows, x] that is read as [dims / y, rows, y], as caches of keys are split."""
     parts = [x for x in (1, 2, 4, 8, 16, 32, dims) if x <= dims and dims % x == 0]
     for x in dict.fromkeys(parts):
@@ -171,8 +169,8 @@ def rows_completed(source: np.ndarray, size: int) -> np.ndarray:
         known = index[base >= 0]
         if len(known) >= 4:
             step, _ = _most(np.diff(base[known]) % size)
-            begin, share = _most((base[known] - step * known) % size)
-            if share > 0.8:
+            begin, of_line = _most((base[known] - step * known) % size)
+            if of_line > 0.8:
                 base = (begin + step * index) % size
         for i in index[base >= 0]:
             place = (base[i] + np.arange(dims)) % size
@@ -181,12 +179,13 @@ def rows_completed(source: np.ndarray, size: int) -> np.ndarray:
 
 
 def most_of(x: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each row of [n, m] the value that half of those that are known have, and the share that have it: what is in the
-    middle of them.
+    """Of each row of [n, m] the value that half of those that are known have, in the middle of them, and the share
+    that have it.
     """
     count = known.sum(1)
     order = np.sort(np.where(known, x, np.iinfo(np.int64).max), axis=1)
-    best, share = np.zeros(len(x), np.int64), np.zeros(len(x))
+    best: np.ndarray = np.zeros(len(x), np.int64)
+    share: np.ndarray = np.zeros(len(x))
     for middle in (np.maximum(count - 1, 0) // 2, np.minimum(count // 2, x.shape[1] - 1)):
         told = np.take_along_axis(order, middle[:, None], 1)
         of_told = ((x == told) & known).sum(1) / np.maximum(count, 1)

@@ -16,6 +16,8 @@ MERGES = {
     "larger lse of two by two": "states are merged two by two, and have the larger lse of both",
     "largest lse": "weights of splits are e^(lse - the largest lse), and are not divided by their sum",
     "equal": "splits weigh the same, whatever their lse",
+    "base 2 as e": "lse of splits is in units of log2, and the merge takes it as natural",
+    "base e as 2": "lse of splits is natural, and the merge takes it as in units of log2",
     "weights of sums": "splits weigh as their sums, without their maxima",
     "weights of maxima": "splits weigh as e^(their maximum), without their sums",
     "maximum times scale": "the sum of e^(lse - maximum) takes scale * maximum for the maximum",
@@ -54,6 +56,10 @@ class Merge:
             return np.exp(own - own.max(-1, keepdims=True)), right
         if self.kind == "equal":
             return np.isfinite(own) / np.isfinite(own).sum(-1, keepdims=True), right
+        if self.kind in ("base 2 as e", "base e as 2"):
+            taken = own / np.log(2) if self.kind == "base 2 as e" else own * np.log(2)
+            lse = np.logaddexp.reduce(taken, -1)
+            return np.exp(taken - lse[..., None]), lse if self.kind == "base 2 as e" else lse / np.log(2)
         if self.kind == "weights of sums":
             return total / total.sum(-1, keepdims=True), right
         if self.kind == "weights of maxima":
@@ -80,7 +86,9 @@ class Merge:
             part, kept = np.nan_to_num(part), np.where(np.isfinite(both), kept, 0.0)
             share[..., :n] *= kept[..., None]
             share[..., n] = part
-            lse = {"lse moved first": both, "larger lse": np.maximum(lse, new), "mean of lse": (lse + new) / 2}[self.kind]
+            lse = {"lse moved first": both, "larger lse": np.maximum(lse, new), "mean of lse": (lse + new) / 2}[
+                self.kind
+            ]
         return share, lse
 
     @property

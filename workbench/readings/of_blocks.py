@@ -1,4 +1,4 @@
-"""What is alike in all blocks: weights that stand at other places of a block, factors of scores and exponentials of tiles."""
+"""What is alike in all blocks: P that stands elsewhere, factors of scores, exponentials of tiles."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ TERMS = 4
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """P stands elsewhere in each whole block for P @ V, below the maximum that its own row has so far; sums are right."""
+    """P stands elsewhere in each whole block for P @ V, below the maximum so far of its own row; sums are right."""
 
     block: int
     size: int  #: keys of a tile
@@ -132,12 +132,15 @@ def factors(target: Target, model: Model, read: np.ndarray) -> Iterator[tuple[Mo
     if len(groups) > 4:
         return
     means = [float(np.median(told[abs(told - g) <= 2 * SAME * max(abs(g), 1.0)])) for g in groups]
-    nearest = np.array([min(means, key=lambda g: abs(g - one)) if np.isfinite(one) else 1.0 for one in slope.reshape(-1)])
+    nearest = np.array(
+        [min(means, key=lambda g: abs(g - one)) if np.isfinite(one) else 1.0 for one in slope.reshape(-1)]
+    )
     whole = np.repeat(np.repeat(nearest.reshape(slope.shape), n, 0), n, 1)[:rows, :keys]
     off = abs(whole - 1) > SAME
     said = ", ".join(f"{g:.6g}" for g in means if abs(g - 1) > SAME)
-    i, j = np.nonzero(off & np.isfinite(model.start).any((0, 1)))
-    text = f"scores of keys {spans(j)} in rows {spans(i)} are {said} times what they should be, others are right"
+    of_rows, of_keys = np.nonzero(off & np.isfinite(model.start).any((0, 1)))
+    where = f"keys {spans(of_keys)} in rows {spans(of_rows)}"
+    text = f"scores of {where} are {said} times what they should be, others are right"
     found = Finding("response", "scores", text, int(off.sum()), off.size, {"factor": whole})
     yield model.but(factor=np.broadcast_to(whole, model.start.shape)), [found]
 
@@ -179,7 +182,9 @@ class Polynomial:
     @property
     def words(self) -> str:
         """What is wrong in it."""
-        said = " + ".join(f"{a:.4f}" + ("" if n == 0 else f" f^{n}" if n > 1 else " f") for n, a in enumerate(self.terms))
+        said = " + ".join(
+            f"{a:.4f}" + ("" if n == 0 else f" f^{n}" if n > 1 else " f") for n, a in enumerate(self.terms)
+        )
         where = ", in tiles of which the mask hides nothing" if self.whole else ""
         return f"2^f of the fraction f of an exponent is {said}; tiles of {self.size} keys{where}"
 

@@ -60,7 +60,8 @@ def elements_of_all(target: Target, model: Model, name: str) -> tuple[Model, lis
         for c, indices, ok in _places(name, dim, read, sure):
             first = ok.argmax(-1)[..., None]
             told = np.moveaxis(np.take_along_axis(indices, first, -1)[..., 0], 0, 2)
-            source[..., c] = np.where(np.moveaxis(ok.any(-1), 0, 2), told, source[..., c])
+            any_ok = np.asarray(ok.any(-1))
+            source[..., c] = np.where(np.moveaxis(any_ok, 0, 2), told, source[..., c])
     own = np.arange(heads[0] * heads[1]).reshape(heads) if name == "q" else model.heads["k"]
     index = own[..., None, None] * rows * dims + np.arange(rows * dims).reshape(rows, dims)
     known = source > -2
@@ -127,9 +128,9 @@ def _places(
     for c in np.unique(dim):
         at = np.flatnonzero(dim == c)
         if name == "k":
-            yield int(c), *(np.moveaxis(x[:, :, at], 3, 0) for x in (read, sure))
+            yield int(c), np.moveaxis(read[:, :, at], 3, 0), np.moveaxis(sure[:, :, at], 3, 0)
         else:
-            yield int(c), *(np.moveaxis(x[..., at], 2, 0) for x in (read, sure))
+            yield int(c), np.moveaxis(read[..., at], 2, 0), np.moveaxis(sure[..., at], 2, 0)
 
 
 def _indices(codes: np.ndarray, words_: np.ndarray) -> np.ndarray:
@@ -154,7 +155,9 @@ def operands(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding
             yield model.but(operands=told), [Finding("operands", "scores", text, size, size, {"operands": told})]
     for wide in dict.fromkeys((1 << (q[3] - 1).bit_length(), *(-(-q[3] // n) * n for n in (16, 32, 64)))):
         if wide > q[3]:
-            text = f"rows of q and k are read {wide} dims wide, not {q[3]}: the first {wide - q[3]} of the next row, too"
+            text = (
+                f"rows of q and k are read {wide} dims wide, not {q[3]}: the first {wide - q[3]} of the next row, too"
+            )
             more = Finding("operands", "scores", text, q[2] * k[2], q[2] * k[2], {"over": wide - q[3]})
             yield model.but(over=wide - q[3]), [more]
     text = "maxima and sums are over the queries, not over the keys"

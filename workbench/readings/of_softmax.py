@@ -171,7 +171,9 @@ def _of_constant(target: Target, told: np.ndarray, top: np.ndarray) -> Iterator[
     said = f", the logarithm of {count:.0f}" if abs(count - round(count)) < 0.01 * count else ""
     number = float(np.log(round(count))) if said else number
     heads = np.unique(np.nonzero(same)[1])
-    text = f"rows {spans(np.nonzero(same)[2])} of heads {spans(heads)} are divided as if their lse were {number:.5g}{said}"
+    text = (
+        f"rows {spans(np.nonzero(same)[2])} of heads {spans(heads)} are divided as if their lse were {number:.5g}{said}"
+    )
     yield Denominator("lse", numbers=np.where(same, number, np.nan)), text
 
 
@@ -246,9 +248,7 @@ def _of_tiles(
             yield Denominator("keys", numbers=close), "the denominator counts " + ", ".join(values)
 
 
-def _stepped(
-    scores: np.ndarray, edges: tuple[int, ...], used: np.ndarray, rows: np.ndarray
-) -> list[tuple[str, float]]:
+def _stepped(scores: np.ndarray, edges: tuple[int, ...], used: np.ndarray, rows: np.ndarray) -> list[tuple[str, float]]:
     """Numbers of tiles and slopes with which their sums are nearest to what was used, a few."""
     most, sums = by_tile(scores, edges)
     with np.errstate(all="ignore"):

@@ -129,9 +129,7 @@ class Loop:
                 if name != "right":
                     said.append(f"the correction of the {what} {CORRECTIONS[name]}")
         if self.groups > 1:
-            said.append(
-                f"{self.groups} loops, of every {self.groups}th tile each, are added up without their maxima"
-            )
+            said.append(f"{self.groups} loops, of every {self.groups}th tile each, are added up without their maxima")
         order = ", the last first" if self.backward else ""
         return " and ".join(said) + f"; tiles of {self.size} keys{order}"
 
@@ -177,9 +175,7 @@ def loops(size: int, backward: bool, keys: int) -> Iterator[Loop]:
                 yield Loop(size, groups=groups)
 
 
-def nearest(
-    of: Parts, sizes: Sequence[int], left: Callable[[np.ndarray], float], most: int
-) -> list[Loop]:
+def nearest(of: Parts, sizes: Sequence[int], left: Callable[[np.ndarray], float], most: int) -> list[Loop]:
     """Of all loops with one wrong step those that leave least of the error, `left` of out, the simplest first."""
     found: list[tuple[float, Loop]] = []
     wrong = [name for name in CORRECTIONS if name != "right"]

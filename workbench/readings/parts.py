@@ -63,7 +63,7 @@ class Parts:
 
 @lru_cache(maxsize=128)
 def partials(of: Parts, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of tiles of keys their maximum (-inf where nothing is seen), the sum of e^(score - it) [b, h, q, tile], and values
+    """Of tiles of keys the maximum (-inf where nothing is seen), the sum of e^(score - it) [b, h, q, tile], and values
     weighted with these [b, h, q, tile, d].
     """
     keys = of.scores.shape[-1]
