@@ -34,22 +34,18 @@ class Believed:
         return of_scores.room(self.weights, model.of_run(self.target.natural))
 
     def _apart(self, model: Model, *, scaled: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """What out of each run that read weights is beyond the model's, and how far it may be; in units of V.
+        """What out of each run that read weights is beyond the model's, in units of V, and the size of V.
 
         `scaled`: but for one factor a row, which later readings tell.
         """
         made = model.of_run(self.target.natural)
-        allowed = self.allowed(model)
         if scaled:
             known = np.isfinite(self.read)
             dot, size = (np.where(known, x, 0.0).sum(-1) for x in (self.read * made, made * made))
             made = made * np.where(size > 0, dot / np.where(size > 0, size, 1.0), 1.0)[..., None]
         for one, v in zip(self.weights.answers, self.weights.placed, strict=True):
             values = model.read_placed(v) if self.weights.base is None else model.values(one)
-            yield (
-                (model.result(one.out) - made @ values) / self.weights.unit,
-                allowed @ (abs(values) / self.weights.unit),
-            )
+            yield (model.result(one.out) - made @ values) / self.weights.unit, abs(values) / self.weights.unit
 
     def misfit(self, model: Model, *, scaled: bool = True) -> float:
         """The root of the mean square of what out of identities is beyond what the model makes of it."""
@@ -62,9 +58,10 @@ class Believed:
         """Whether weights were read that are not those of the model, which is no kernel."""
         if self.model.kernel is not None:
             return False
+        allowed = self.allowed(self.model)
         return any(
-            bool(((abs(off) > 2 * room + 1e-12) & np.isfinite(off)).any())
-            for off, room in self._apart(self.model, scaled=False)
+            bool(((abs(off) > 2 * (allowed @ size) + 1e-12) & np.isfinite(off)).any())
+            for off, size in self._apart(self.model, scaled=False)
         )
 
     @property

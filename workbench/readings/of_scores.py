@@ -29,11 +29,8 @@ def room(weights: Weights, made: np.ndarray) -> np.ndarray:
     """How far a weight that should be `made` may be read off: what budgets allow for those that were expected, as a
     share, and the least that they allow.
     """
-    with np.errstate(all="ignore"):
-        share = np.where(weights.expected > 0, weights.allowed / weights.expected, np.nan)
-        of_row = np.nanmedian(share, -1, keepdims=True)
-    of_row = np.where(np.isfinite(of_row), of_row, np.nanmedian(share) if np.isfinite(share).any() else 0.0)
-    found: np.ndarray = of_row * abs(made) + np.nanmin(weights.allowed)
+    of_row, least = weights.share
+    found: np.ndarray = of_row * abs(made) + least
     return found
 
 

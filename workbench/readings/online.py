@@ -129,7 +129,8 @@ class Loop:
                 if name != "right":
                     said.append(f"the correction of the {what} {CORRECTIONS[name]}")
         if self.groups > 1:
-            said.append(f"{self.groups} loops, of every {self.groups}th tile each, are added up without their maxima")
+            every = {2: "second", 4: "fourth"}.get(self.groups, f"{self.groups}th")
+            said.append(f"{self.groups} loops, of every {every} tile each, are added up without their maxima")
         order = ", the last first" if self.backward else ""
         return " and ".join(said) + f"; tiles of {self.size} keys{order}"
 

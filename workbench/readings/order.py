@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from workbench.readings import of_blocks, of_kernels, of_memory, of_operands, of_scores, of_softmax, of_values
+from workbench.readings import of_bias, of_blocks, of_kernels, of_memory, of_operands, of_scores, of_softmax, of_values
 from workbench.readings.believed import BELIEVED, Believed
 from workbench.readings.finding import Finding
 from workbench.readings.model import right
@@ -139,7 +139,7 @@ class Reader(Believed):
 
     def with_operands(self) -> None:
         """Whose products scores are: kept where that leaves a small part of the error."""
-        if not self.off:
+        if not self.off or np.mean(self.multiplied[0]) > 0.5:
             return
         begun = self.misfit(self.model)
         model, found = min(of_operands.operands(self.target, self.model), key=lambda one: self.misfit(one[0]))
@@ -165,10 +165,16 @@ class Reader(Believed):
             return
         begun = self.model
         ways = [(model, found)]
+        formula, of_bias_ = of_bias.linear(self.target, begun, model, found[0])
+        if of_bias_:
+            ways.insert(0, (formula, of_bias_))
         alone, of_fixed = of_scores.fixed(self.target, model)
         if of_fixed:
             ways.append((alone, [*found, *of_fixed]))
         told = min(ways, key=lambda one: self.misfit(one[0]))
+        if of_bias_ and self.misfit(formula) < 2 * self.misfit(told[0]):
+            ways = [ways[0]]  # a formula in place of a table
+            told = ways[0]
         if self.misfit(told[0]) > LEFT * self.misfit(begun) and all(np.mean(x) > 0.5 for x in self.multiplied):
             before = self.found
             self.model, self.found = told[0], before + told[1]

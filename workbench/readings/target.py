@@ -239,6 +239,15 @@ class Weights:
         return self.joined([one.allowed for one in self.answers])
 
     @cached_property
+    def share(self) -> tuple[np.ndarray, float]:
+        """How far weights of a row may be off as a share of what they are, [b, h, q, 1], and the least that one may."""
+        with np.errstate(all="ignore"):
+            share = np.where(self.expected > 0, self.allowed / self.expected, np.nan)
+            of_row = np.nanmedian(share, -1, keepdims=True)
+        of_all = np.nanmedian(share) if np.isfinite(share).any() else 0.0
+        return np.where(np.isfinite(of_row), of_row, of_all), float(np.nanmin(self.allowed))
+
+    @cached_property
     def wrong(self) -> np.ndarray:
         """Which are beyond their budget."""
         with np.errstate(invalid="ignore"):
