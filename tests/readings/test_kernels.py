@@ -17,7 +17,7 @@ FAULTS = {
     "merge": (FULL, "merge", "two states have the larger lse of both"),
     "not cleared": (FULL, "notcleared", "the row sum begins with what the head"),
     "lanes": (FULL, "lanes", "row sums are not reduced over the 4 lanes"),
-    "cut off": (CASE, "cast", "q and k are rounded to TF32, cut off"),
+    "cut off": (CASE, "cast", "q and k are rounded to TF32 (cut off)"),
     "narrow accumulator": (FULL, "cast", "the accumulator is rounded to bfloat16 after each tile, tiles of 16 keys"),
     "fragments": (FULL, "moved", "P stands elsewhere in blocks of 8 x 8 for P @ V"),
     "tiles unscaled": (CASE, "response", "scores of keys 16-47 in rows 0-31 are 2 times what they should be"),

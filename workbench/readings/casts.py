@@ -9,7 +9,7 @@ import numpy as np
 from workbench.readings.parts import Parts, divided, finite
 
 #: dims of a step of mma, or of a vector that is loaded
-SLICES = (16, 8, 32, 4)
+SLICES = (16, 8, 32, 4, 1)
 #: fixed maxima that kernels take
 FIXED = tuple(range(-20, 31))
 
@@ -38,8 +38,9 @@ FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "TF32": lambda x: _nearest(x, 13),
     "e4m3": _as(ml_dtypes.float8_e4m3fn),
     "e5m2": _as(ml_dtypes.float8_e5m2),
-    "TF32, cut off": lambda x: _cut(x, 13),
-    "bfloat16, cut off": lambda x: _cut(x, 16),
+    "TF32 (cut off)": lambda x: _cut(x, 13),
+    "bfloat16 (cut off)": lambda x: _cut(x, 16),
+    "13 bits of mantissa (cut off)": lambda x: _cut(x, 10),  # of the tensor cores' sums of products of 8 bits
 }
 #: sites that a loop over tiles has, in words
 SITES = {
@@ -47,6 +48,7 @@ SITES = {
     "q": "q is rounded to {0}",
     "k": "k is rounded to {0}",
     "v": "v is rounded to {0}",
+    "operands": "q, k, v and P are rounded to {0} for both products",
     "q scaled": "scale * q is rounded to {0}",
     "q scaled for exp2": "scale * log2(e) is rounded to {0}, and q multiplied by it again",
     "dot": "q.k is accumulated in {0}, in slices of {1} dims",
@@ -58,16 +60,21 @@ SITES = {
     "correction": "the correction of the accumulator is rounded to {0}",
     "acc": "the accumulator is rounded to {0} after each tile",
     "sum": "the row sum is rounded to {0} after each tile",
+    "sum of keys": "the row sum is added key by key in {0}",
+    "out": "out is rounded to {0}",
     "lse": "lse is rounded to {0} before P is computed from it",
     "partials": "partial results of splits are rounded to {0}",
+    "partial acc": "partial results of splits are rounded to {0} before they are divided by their sums",
+    "partial lse": "lse of splits is rounded to {0} before the merge",
     "fixed maximum": "P is e^(score - {1}), whatever the row's maximum is, and rounded to {0} for P @ V",
 }
 #: sites at which a tile changes nothing but the usual casts
 _WITHOUT_TILES = (
-    "q and k", "q", "k", "v", "q scaled", "q scaled for exp2", "dot", "raw", "scores", "lse", "fixed maximum",
+    "q and k", "q", "k", "v", "out", "sum of keys", "q scaled", "q scaled for exp2", "dot", "raw", "scores", "lse",
+    "fixed maximum",
 )  # fmt: skip
 #: sites that are rounded once a tile
-OF_TILES = ("correction", "acc", "sum", "partials")
+OF_TILES = ("correction", "acc", "sum", "partials", "partial acc", "partial lse")
 
 
 @dataclass(frozen=True)
@@ -88,24 +95,25 @@ class Narrow:
         usual = FORMATS.get(of.dtype, lambda x: x)
         with np.errstate(all="ignore"):
             scores = self.round(of.finished(self._raw(of)), "scores")
-            v = self.round(of.values, "v")
-            if self.site == "partials":
+            v = self.round(of.values, "v", "operands")
+            if self.site in ("partials", "partial acc", "partial lse"):
                 out, lse = self._merged(scores, v, usual)
             else:
                 out, lse = self._loop(scores, v, usual)
             if self.site == "lse":
                 lse = self.round(lse, "lse")
                 out = usual(np.exp(scores - finite(lse)[..., None])) @ v
-        return usual(out), lse
+        return usual(self.round(out, "out")), lse
 
     def _raw(self, of: Parts) -> np.ndarray:
         if self.site == "dot":
             raw = np.zeros(of.scores.shape)
             for d in range(0, of.q.shape[-1], self.number):
                 at = slice(d, d + self.number)
-                raw = self.round(raw + of.q[..., at] @ of.k[..., at].swapaxes(-1, -2), "dot")
+                more = of.q[..., at] @ of.k[..., at].swapaxes(-1, -2)
+                raw = self.round(raw + (more if self.number > 1 else self.round(more, "dot")), "dot")
             return raw * of.scale
-        q, k = self.round(of.q, "q and k", "q"), self.round(of.k, "q and k", "k")
+        q, k = self.round(of.q, "q and k", "q", "operands"), self.round(of.k, "q and k", "k", "operands")
         if self.site == "q scaled":
             return self.round(q * of.scale, "q scaled") @ k.swapaxes(-1, -2)
         if self.site == "q scaled for exp2":
@@ -127,7 +135,11 @@ class Narrow:
             p = np.exp(self.round(scores[..., at] - finite(new)[..., None], "below maximum"))
             p = self.round(p, "probs and sum")
             total = self.round(total * shrink + p.sum(-1), "sum")
-            p = usual(self.round(p, "probs", "fixed maximum"))
+            if self.site == "sum of keys" and self.size >= scores.shape[-1]:
+                total = np.zeros_like(m)
+                for j in range(scores.shape[-1]):
+                    total = self.round(total + p[..., j], "sum of keys")
+            p = usual(self.round(p, "probs", "fixed maximum", "operands"))
             acc = acc * self.round(shrink, "correction")[..., None] + p @ v[..., at, :]
             acc = self.round(acc, "acc")
             m = new
@@ -136,14 +148,15 @@ class Narrow:
     def _merged(
         self, scores: np.ndarray, v: np.ndarray, usual: Callable[[np.ndarray], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        outs, lses = [], []
+        outs, lses = list[np.ndarray](), list[np.ndarray]()
         for first in range(0, scores.shape[-1], self.size):
             mine = scores[..., first : first + self.size]
             top = finite(mine.max(-1))
             p = np.exp(mine - top[..., None])
             total = p.sum(-1)
-            outs.append(self.round(divided(usual(p) @ v[..., first : first + self.size, :], total), "partials"))
-            lses.append(top + np.log(total))
+            acc = self.round(usual(p) @ v[..., first : first + self.size, :], "partial acc")
+            outs.append(self.round(divided(acc, total), "partials"))
+            lses.append(self.round(top + np.log(total), "partial lse"))
         lse = np.logaddexp.reduce(np.stack(lses), 0)
         shares = np.exp(np.stack(lses) - finite(lse))
         return (shares[..., None] * np.stack(outs)).sum(0), lse
@@ -155,7 +168,7 @@ class Narrow:
         return said if self.site in _WITHOUT_TILES else f"{said}, tiles of {self.size} keys"
 
 
-def narrow(dtype: str, dims: int, size: int) -> Iterator[Narrow]:
+def narrow(dtype: str, dims: int, keys: int, size: int) -> Iterator[Narrow]:
     """Roundings to fewer bits than the dtype of a case needs, at each site; `size`: of tiles."""
     wide = dtype == "float32"
     formats = [name for name in FORMATS if wide or (name != dtype and "TF32" not in name)]
@@ -167,14 +180,20 @@ def narrow(dtype: str, dims: int, size: int) -> Iterator[Narrow]:
     for name in half:
         for site in ("q scaled", "q scaled for exp2", "raw", "scores", "below maximum", "lse", "probs and sum"):
             yield Narrow(site, name, size)
-        for site in ("acc", "sum", "partials", "correction"):
+        for site in OF_TILES:
             yield Narrow(site, name, size)
+        if size >= keys:
+            yield Narrow("sum of keys", name, size)
         for n in SLICES:
             if n < dims:
                 yield Narrow("dot", name, size, n)
     for name in formats:
         yield Narrow("probs", name, size)
+        yield Narrow("operands", name, size)
+        yield Narrow("out", name, size)
+    yield Narrow("acc", "13 bits of mantissa (cut off)", size)
     for name in ("e4m3", "e5m2"):
+        yield Narrow("correction", name, size)
         yield Narrow("probs and sum", name, size)
         yield Narrow("scores", name, size)
 

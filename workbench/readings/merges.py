@@ -11,6 +11,7 @@ from workbench.readings.parts import Parts, divided, finite, partials
 #: what a merge may do with the lse and out of splits, in words
 MERGES = {
     "lse moved first": "a step of the chain takes the lse that holds its split already for the one before it",
+    "lse not carried": "after a step of the chain the lse is that of its split alone",
     "larger lse": "two states have the larger lse of both, in place of the logarithm of the sum",
     "mean of lse": "two states have the mean of both lse, in place of the logarithm of the sum",
     "larger lse of two by two": "states are merged two by two, and have the larger lse of both",
@@ -48,7 +49,7 @@ class Merge:
     ) -> tuple[np.ndarray, np.ndarray]:
         """What each split's out is multiplied by [b, h, q, split], and lse."""
         right = np.logaddexp.reduce(own, -1)
-        if self.kind in ("lse moved first", "larger lse", "mean of lse"):
+        if self.kind in ("lse moved first", "lse not carried", "larger lse", "mean of lse"):
             return self._chain(own)
         if self.kind == "larger lse of two by two":
             return _tree(own)
@@ -86,9 +87,12 @@ class Merge:
             part, kept = np.nan_to_num(part), np.where(np.isfinite(both), kept, 0.0)
             share[..., :n] *= kept[..., None]
             share[..., n] = part
-            lse = {"lse moved first": both, "larger lse": np.maximum(lse, new), "mean of lse": (lse + new) / 2}[
-                self.kind
-            ]
+            lse = {
+                "lse moved first": both,
+                "lse not carried": new,
+                "larger lse": np.maximum(lse, new),
+                "mean of lse": (lse + new) / 2,
+            }[self.kind]
         return share, lse
 
     @property

@@ -169,7 +169,7 @@ def _narrow(run: _Run) -> Sequence[_Any]:
     tried: list[Narrow] = [
         one
         for size in tiles
-        for one in narrow(parts.dtype, parts.q.shape[-1], size)
+        for one in narrow(parts.dtype, parts.q.shape[-1], tiles[0], size)
         if size in two or one.site in OF_TILES
     ]  # fmt: skip
     tried += fixed(parts.dtype, tiles[0])

@@ -160,8 +160,29 @@ def operands(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding
             )
             more = Finding("operands", "scores", text, q[2] * k[2], q[2] * k[2], {"over": wide - q[3]})
             yield model.but(over=wide - q[3]), [more]
+    yield from _layouts(target, model)
     text = "maxima and sums are over the queries, not over the keys"
     yield model.but(by_query=True), [Finding("operands", "probs", text, q[2] * k[2], q[2] * k[2], {"by_query": True})]
+
+
+def _layouts(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding]]]:
+    """q or k in one order of heads and rows that is read in the other."""
+    for name in ("q", "k"):
+        b, h, rows, dims = target.trace.inputs[name].shape
+        batch, head, row, dim = np.ogrid[:b, :h, :rows, :dims]
+        as_rows = ((batch * rows + row) * h + head) * dims + dim
+        at = head * rows + row
+        as_heads = ((batch * h + at % h) * rows + at // h) * dims + dim
+        for index, said in (
+            (as_rows, "[head, row] is read as [row, head]"),
+            (as_heads, "[row, head] is read as [head, row]"),
+        ):
+            whole = np.broadcast_to(index, (b, h, rows, dims))
+            if name == "k":
+                whole = whole.reshape(-1, rows, dims)[model.heads["k"]]
+            text = f"{name.upper()} is read wrong: memory of {said}"
+            made = Finding("elements", "scores", text, whole.size, whole.size, {name: whole})
+            yield model.but(sources={**model.sources, name: whole}), [made]
 
 
 def factor(target: Target, model: Model, misfit: Callable[[Model], float]) -> tuple[Model, list[Finding]]:

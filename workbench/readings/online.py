@@ -33,6 +33,7 @@ BASES = {
     "tile": "the tile's own maximum",
     "last none": "the running maximum, but for the last tile, where it is not below any",
     "first none": "the running maximum, but for the first tile, where it is not below any",
+    "halves": "the maximum before the tile or that of its own half of the tile",
     "late": "the maximum before the tile (0 in the first) in the second half of each tile",
 }
 _POWERS = {"right": 1.0, "none": 0.0, "inverted": -1.0, "log2 e": 1 / np.log(2), "ln 2": np.log(2)}
@@ -50,16 +51,23 @@ class Loop:
     second: bool = False  #: P @ V is of a second pass, which takes each tile's own maximum
     acc: str = "right"  #: the correction of the accumulator: a key of CORRECTIONS
     total: str = "right"  #: that of the row sum
+    beside: int = 0  #: sums of tiles are those of rows i and i ^ n together
     groups: int = 1  #: loops, of every n-th tile each, whose sums and accumulators are added as they are
 
     def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
         """out and lse."""
-        half = self.size // 2 if self.base == "late" else self.size
+        half = self.size // 2 if self.base in ("late", "halves") else self.size
         top, sums, accs = partials(of, half)
         with np.errstate(all="ignore"):
             in_acc, in_total, last = self.logs(top)
             acc = (np.exp(top + in_acc)[..., None, :] @ accs)[..., 0, :]
             total = (np.exp(top + in_total) * sums).sum(-1)
+            if self.beside:
+                new = finite(self._state(top)[0])
+                rows = np.arange(top.shape[2])
+                other = np.where((rows ^ self.beside) < len(rows), rows ^ self.beside, rows)
+                of_others = np.where(other != rows, 1.0, 0.0)[:, None] * (np.exp(top - new) * sums)[:, :, other]
+                total = total + (of_others * np.exp(in_total + new)).sum(-1)
             if of.sinks is not None:
                 total = total + np.exp(of.sinks - last)
             return divided(acc, total), last + np.log(total)
@@ -68,13 +76,18 @@ class Loop:
         """The logarithm of what e^score of each tile is multiplied by, in the accumulator and in the sum [b, h, q,
         tile], and the last maximum [b, h, q]; of the maxima of tiles (of their halves, where those are two).
         """
-        if self.base == "late":
+        if self.base in ("late", "halves"):
             pairs = np.pad(top, [(0, 0)] * 3 + [(0, top.shape[-1] % 2)], constant_values=-np.inf)
             pairs = pairs.reshape(*top.shape[:3], -1, 2)
             acc, total, last = Loop(self.size, self.backward, acc=self.acc, total=self.total).logs(pairs.max(-1))
             state = self._state(pairs.max(-1))
-            shift = finite(state[1]) - finite(state[0])  # of the maximum before, to the one that P should be below
-            whole = [np.stack([x, x - shift], -1).reshape(*x.shape[:3], -1)[..., : top.shape[-1]] for x in (acc, total)]
+            new, before = (np.stack([x, x], -1).reshape(*x.shape[:3], -1)[..., : top.shape[-1]] for x in state)
+            if self.base == "halves":
+                below = np.maximum(before, top)
+            else:
+                below = np.where(np.arange(top.shape[-1]) % 2, before, new)
+            shift = finite(new) - finite(below)
+            whole = [np.repeat(x, 2, -1)[..., : top.shape[-1]] + shift for x in (acc, total)]
             return whole[0], whole[1], last
         of_acc, of_total = np.zeros_like(top), np.zeros_like(top)
         last = np.full(top.shape[:-1], -np.inf)
@@ -128,6 +141,8 @@ class Loop:
             for name, what in ((self.acc, "accumulator"), (self.total, "row sum")):
                 if name != "right":
                     said.append(f"the correction of the {what} {CORRECTIONS[name]}")
+        if self.beside:
+            said.append(f"the row sum of a tile has that of row i ^ {self.beside}, too")
         if self.groups > 1:
             every = {2: "second", 4: "fourth"}.get(self.groups, f"{self.groups}th")
             said.append(f"{self.groups} loops, of every {every} tile each, are added up without their maxima")
@@ -166,9 +181,11 @@ def behind(x: np.ndarray) -> np.ndarray:
 def loops(size: int, backward: bool, keys: int) -> Iterator[Loop]:
     """Loops with one wrong step each but for corrections."""
     yield Loop(size, backward, falls=True)
-    for base in ("before", "late", "tile", "last none", "first none"):
-        if base != "late" or size % 2 == 0:
+    for base in ("before", "late", "halves", "tile", "last none", "first none"):
+        if base not in ("late", "halves") or size % 2 == 0:
             yield Loop(size, backward, base=base)
+    for beside in (1, 8):
+        yield Loop(size, backward, beside=beside)
     if not backward:
         yield Loop(size, second=True)
         for groups in (2, 4):
