@@ -5,6 +5,8 @@ import pytest
 
 from tests.readings.loops import kernel
 from workbench import Case, run
+from workbench.readings.casts import FORMATS
+from workbench.readings.maps import in_words, relaid, rows_completed
 from workbench.readings.online import Loop, corrected
 from workbench.readings.reader import measured
 
@@ -57,3 +59,40 @@ def test_a_right_loop_is_attention() -> None:
     for loop in (Loop(16), Loop(12, backward=True), Loop(48)):
         out, lse = loop(model.parts(target.natural))
         assert np.allclose(out, model.predicted(target.natural)) and np.allclose(lse, model.lse(target.natural))
+
+
+def test_a_bias_is_read_as_its_slopes() -> None:
+    def scaled(
+        q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool, alibi_slopes: np.ndarray
+    ) -> np.ndarray:
+        """The bias is added before scores are scaled."""
+        distance = abs(np.arange(k.shape[2] - q.shape[2], k.shape[2])[:, None] - np.arange(k.shape[2]))
+        scores = (q @ k.swapaxes(-1, -2) - np.asarray(alibi_slopes)[:, None, None] * distance) * scale
+        scores = np.where((np.tri(*distance.shape, k.shape[2] - q.shape[2]) > 0) | (not causal), scores, -np.inf)
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        return np.asarray(p @ v / p.sum(-1, keepdims=True), dtype=np.float32)
+
+    found = measured(run(scaled, CASE.but(kv_heads=4, alibi_slopes="geometric")))
+    (finding,) = found.findings
+    assert "its slopes are 0.25 times what they should be, the scale" in finding.text and found.proved
+
+
+def test_rows_that_lie_apart_are_filled_in() -> None:
+    """Of rows 96 apart that wrap around, those that were not read go on as the others do."""
+    size, dims = 2 * 40 * 32, 32
+    whole = (96 * np.arange(40)[:, None] + np.arange(dims)) % size
+    read = np.where(np.arange(40)[:, None] < 12, -2, whole)
+    assert np.array_equal(rows_completed(read[None, None].copy(), size)[0, 0], whole)
+
+
+def test_a_cache_that_is_split_in_another_way_has_a_name() -> None:
+    row, dim = np.indices((24, 16))
+    for rule, said in relaid(row, dim, 24, 16):
+        assert sorted(rule.reshape(-1)) == list(range(24 * 16)) and said in in_words(rule, 16)
+
+
+def test_formats_round_or_cut_off() -> None:
+    x = np.array([1 + 2.0**-11 + 2.0**-12, 1 + 2.0**-11, -1 - 2.0**-10 - 2.0**-11, np.inf, 0.0])
+    assert FORMATS["TF32"](x).tolist() == [1 + 2.0**-10, 1.0, -1 - 2.0**-9, np.inf, 0.0]
+    assert FORMATS["TF32 (cut off)"](x).tolist() == [1.0, 1.0, -1 - 2.0**-10, np.inf, 0.0]
+    assert FORMATS["float16"](x)[0] == 1 + 2.0**-10

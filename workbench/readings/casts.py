@@ -33,9 +33,9 @@ def _as(dtype: type) -> Callable[[np.ndarray], np.ndarray]:
 
 #: name -> what rounds to it
 FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "TF32": lambda x: _nearest(x, 13),
     "float16": _as(np.float16),
     "bfloat16": _as(ml_dtypes.bfloat16),
-    "TF32": lambda x: _nearest(x, 13),
     "e4m3": _as(ml_dtypes.float8_e4m3fn),
     "e5m2": _as(ml_dtypes.float8_e5m2),
     "TF32 (cut off)": lambda x: _cut(x, 13),
@@ -44,6 +44,7 @@ FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 #: sites that a loop over tiles has, in words
 SITES = {
+    "none": "nothing but P and out is rounded",
     "q and k": "q and k are rounded to {0}",
     "q": "q is rounded to {0}",
     "k": "k is rounded to {0}",
@@ -196,6 +197,11 @@ def narrow(dtype: str, dims: int, keys: int, size: int) -> Iterator[Narrow]:
         yield Narrow("correction", name, size)
         yield Narrow("probs and sum", name, size)
         yield Narrow("scores", name, size)
+
+
+def usual(sizes: Sequence[int]) -> list[Narrow]:
+    """Loops that round what every kernel does: what they leave is what another cast has to explain."""
+    return [Narrow("none", "float16", size) for size in sizes]
 
 
 def fixed(dtype: str, size: int) -> Iterator[Narrow]:

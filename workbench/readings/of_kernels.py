@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from workbench.readings.casts import OF_TILES, Narrow, fixed, narrow, with_sizes
+from workbench.readings.casts import OF_TILES, Narrow, fixed, narrow, usual, with_sizes
 from workbench.readings.finding import Finding
 from workbench.readings.lanes import Lanes, lanes
 from workbench.readings.merges import Merge, MergeOfOthers, merges, nearest_of_others
@@ -87,6 +87,13 @@ class _Run:
         """Share of the square of the error that it leaves."""
         return _left(kernel, self.parts, self.out, self.known, self.off)
 
+    @property
+    def left_by_casts(self) -> float:
+        """Share of the square of the error that the casts of every kernel leave, with the tiles that fit best."""
+        if self.parts.dtype == "float32":
+            return 1.0
+        return min(self.left(one) for one in usual([self.parts.start.shape[-1], *self.tiles]))
+
     def left_of_sample(self, out: np.ndarray) -> float:
         """The same of out of the sample."""
         return _share(out[..., :DIMS], self.of_sample)
@@ -132,7 +139,9 @@ def kernels(target: Target, model: Model, *, stale: bool = False, casts: bool = 
     best: tuple[float, _Any] | None = None
     for family in families:
         one = run.best(family(run))
-        if one is not None and one[0] < (LEFT**2 if best is None else best[0] / 2):
+        # a cast counts for what the casts of every kernel leave
+        of = run.left_by_casts if family is _narrow else 1.0
+        if one is not None and one[0] < (LEFT**2 * of if best is None else best[0] / 2):
             best = one
         if best is not None and best[0] < NOTHING**2:
             break
