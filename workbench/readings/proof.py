@@ -48,9 +48,11 @@ def predicted(answer: Answer, model: Model, plain: Model) -> bool:
         return False
     alike = (answer.out == made) | (np.isnan(answer.out) & np.isnan(made))
     # budgets are about what casts make of float64, which a model without them is off by
-    of_casts = abs(answer.expected - plain.predicted(answer))
-    # of a run that is within the budgets of right ones these tell nothing
-    if answer.wrong.any() and np.all((abs(answer.out - made) <= answer.allowed + of_casts) | alike):
+    of_right = plain.predicted(answer)
+    of_casts = abs(answer.expected - of_right)
+    # of a run that is within the budgets of right ones these tell nothing of what is wrong with it
+    telling = answer.wrong.any() or np.array_equal(made, of_right, equal_nan=True)
+    if telling and np.all((abs(answer.out - made) <= answer.allowed + of_casts) | alike):
         return True
     error, left, casts = rms(answer, answer.expected), rms(answer, made), model.rounding(answer)
     return bool(left**2 <= (LEFT * error) ** 2 + casts**2 and left <= error / 2)
