@@ -7,8 +7,11 @@ from tests.readings.loops import kernel
 from workbench import Case, run
 from workbench.readings.casts import FORMATS
 from workbench.readings.maps import in_words, relaid, rows_completed
+from workbench.readings.model import right
+from workbench.readings.of_kernels import kernels
 from workbench.readings.online import Loop, corrected
 from workbench.readings.reader import measured
+from workbench.readings.target import Target
 
 CASE = Case(heads=4, kv_heads=2, seqlen_q=32, seqlen_k=48, head_dim=16, causal=True)
 FULL = CASE.but(causal=False)
@@ -45,15 +48,19 @@ def test_of_a_right_loop_nothing_is_found(dtype: str) -> None:
         assert not measured(run(kernel(""), case.but(dtype=dtype))).findings
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_usual_casts_explain_is_no_other_cast(dtype: str) -> None:
+    """Of a right loop all that is left of float64 is rounding, which a loop with one more cast would predict as well."""
+    target = Target(run(kernel(""), FULL.but(dtype=dtype)))
+    assert not kernels(target, right(target))[1]
+
+
 def test_a_correction_of_other_rows_stays_within_the_rows_there_are() -> None:
     alpha = -np.arange(12.0).reshape(1, 1, 12, 1)
     assert corrected(alpha, "row ^ 8")[0, 0, :, 0].tolist() == [-8, -9, -10, -11, -4, -5, -6, -7, 0, -1, -2, -3]
 
 
 def test_a_right_loop_is_attention() -> None:
-    from workbench.readings.model import right
-    from workbench.readings.target import Target
-
     target = Target(run(kernel(""), CASE))
     model = right(target)
     for loop in (Loop(16), Loop(12, backward=True), Loop(48)):

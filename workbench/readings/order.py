@@ -139,10 +139,13 @@ class Reader(Believed):
 
     def with_operands(self) -> None:
         """Whose products scores are: kept where that leaves a small part of the error."""
-        if not self.off or np.mean(self.multiplied[0]) > 0.5:
+        if not self.off:
             return
-        begun = self.misfit(self.model)
-        model, found = min(of_operands.operands(self.target, self.model), key=lambda one: self.misfit(one[0]))
+        begun, multiplied = self.misfit(self.model), np.mean(self.multiplied[0]) > 0.5
+        ways = of_operands.operands(self.target, self.model)
+        # sums over queries leave the differences of scores as they are, but for those of the sums
+        some = [one for one in ways if one[0].by_query or not multiplied]
+        model, found = min(some, key=lambda one: self.misfit(one[0]))
         if self.misfit(model) < OTHER * begun:
             self.model = model
             self.found += found
