@@ -11,7 +11,8 @@ from campaigns.known import cut
 from campaigns.spread import spread
 from workbench import Case, run
 from workbench.bench.harness import gathered
-from workbench.readings.reader import LEFT, Measured, explained, measured, rms
+from workbench.readings.proof import lse_predicted, predicted, rms
+from workbench.readings.reader import Measured, measured
 from workbench.readings.target import Answer, Target
 
 SCHEMA = "workbench.measured/1"
@@ -64,21 +65,7 @@ def _rms(answer: Answer) -> float:
 def _is_so(found: Measured, seed: int) -> bool:
     """Whether what was found predicts out, and lse where it is returned and wrong, of another run."""
     answer = found.target.drawn(found.target.case.seed + seed)
-    made = found.model.predicted(answer)
-    if not np.array_equal(np.isnan(answer.out), np.isnan(made)):
-        return False
-    error, left = rms(answer, answer.expected), rms(answer, made)
-    if left > LEFT * error and left > 2 * rms(answer, np.nan_to_num(found.right.predicted(answer))):
-        return False
-    if answer.lse is None or not answer.wrong_lse.any():
-        return True
-    of_lse = found.model.lse(answer) if found.lse is None else found.lse(found.model, found.right, answer)
-    if found.model.lost is not None:
-        of_lse = np.where(found.model.lost & np.isnan(answer.lse), np.nan, of_lse)
-    alike = (answer.lse == of_lse) | (np.isnan(answer.lse) & np.isnan(of_lse)) | np.isinf(answer.expected_lse)
-    if np.all(alike | (abs(answer.lse - of_lse) <= answer.allowed_lse)):
-        return True
-    return explained(answer.lse, of_lse, answer.expected_lse)
+    return predicted(answer, found.model, found.right) and lse_predicted(answer, found.model, found.right, found.lse)
 
 
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:

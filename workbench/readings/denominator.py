@@ -43,6 +43,8 @@ class Denominator:
             return total + n
         if self.kind == "phantom":
             return total + n * np.exp(-top)
+        if self.kind == "lse":  # a number, NaN where it is the row's own
+            return np.where(np.isnan(n), total, np.exp(n - top))
         if self.kind == "sink":  # n: a factor of the sink's weight, and one of its logit
             assert sinks is not None
             return total + n[0] * np.exp(n[1] * sinks - top)

@@ -60,7 +60,7 @@ def known(scores: np.ndarray, edges: Sequence[int], *, elsewhere: bool = False) 
     found |= {f"{name}, of all later tiles": _later(found[name]) for name in _ADDED_UP}
     if elsewhere:
         for name in _ELSEWHERE:
-            found |= {f"{name} {where}": x for where, x in _others(found[name])}
+            found |= {f"{name} {where}": x for where, x in others(found[name])}
     tiles = len(edges)
     for t in {0, tiles - 1}:
         found[f"maximum of the row, in tile {t}"] = np.where(np.arange(tiles) == t, last, 0.0)
@@ -69,13 +69,18 @@ def known(scores: np.ndarray, edges: Sequence[int], *, elsewhere: bool = False) 
     return {name: np.where(np.isfinite(x), x, np.nan) for name, x in found.items()}
 
 
+def _is_elsewhere(name: str) -> bool:
+    return any(name.startswith(f"{one} ") for one in _ELSEWHERE)
+
+
 def _later(x: np.ndarray) -> np.ndarray:
     """The sum over the tiles behind each."""
     kept = np.where(np.isfinite(x), x, 0.0)
     return np.cumsum(kept[..., ::-1], -1)[..., ::-1] - kept
 
 
-def _others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """It as of another place, and which: of other rows, heads and tiles, of memory that is read in another order."""
     b, h, q, t = x.shape
     rows = np.arange(q)
     found = [(f"of the first row of {n}", x[:, :, rows // n * n]) for n in ROWS if n < q]
@@ -91,6 +96,14 @@ def _others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
         by_split = x.transpose(0, 1, 3, 2)  # b, h, t, q
         found.append(("as stored by [split, head]", by_split.swapaxes(1, 2).reshape(b, h, t, q).transpose(0, 1, 3, 2)))
         found.append(("read by [split, head]", by_split.reshape(b, t, h, q).swapaxes(1, 2).transpose(0, 1, 3, 2)))
+        rows_ = b * h * q
+        of_all = np.moveaxis(x, 3, 0).reshape(t, rows_)
+        written, read = of_all.T.reshape(t, rows_), of_all.reshape(rows_, t).T
+        for name, one in (
+            ("as stored by [row of any head, split]", written),
+            ("read by [row of any head, split]", read),
+        ):
+            found.append((name, np.moveaxis(one.reshape(t, b, h, q), 0, 3)))
         found.append(("as stored by [split, row]", by_split.reshape(b, h, q, t)))
         found.append(("read by [split, row]", x.reshape(b, h, t, q).transpose(0, 1, 3, 2)))
         found.append(("of the tile before", np.roll(x, 1, 3)))
@@ -110,6 +123,6 @@ class Step:
 
     def of(self, scores: np.ndarray) -> np.ndarray:
         """Its logarithm for each key, [b, h, q, k]."""
-        numbers = known(scores, self.edges, elsewhere=True)
+        numbers = known(scores, self.edges, elsewhere=any(_is_elsewhere(name) for name, _ in self.terms))
         whole = sum(slope * np.nan_to_num(numbers[name]) for name, slope in self.terms)
         return np.repeat(whole, np.diff([*self.edges, scores.shape[-1]]), -1)

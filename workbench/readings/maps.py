@@ -103,6 +103,9 @@ def in_words(source: np.ndarray, dims: int) -> str:
     for stride in range(1, 4 * dims):
         if stride != dims and np.mean((stride * row + dim) % (rows * dims) == there) > 0.97:
             return f"rows lie {stride} apart, not {dims} ({share})"
+    for rule, said in relaid(row, dim, rows, dims):
+        if np.mean(rule == there) > 0.98:
+            return f"{said} ({share})"
     found = None if dims & (dims - 1) else bits_of(source.reshape(-1))  # bits of an index are those of its dim
     if found is not None:
         return _of_bits(found, (dims - 1).bit_length(), share)
@@ -184,6 +187,60 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
     return source
 
 
+def relaid(row: np.ndarray, dim: np.ndarray, rows: int, dims: int) -> Iterator[tuple[np.ndarray, str]]:
+    """Memory of [dims / x, rows, x] that is read as [dims / y, rows, y], as caches of keys are split."""
+    parts = [x for x in (1, 2, 4, 8, 16, 32, dims) if x <= dims and dims % x == 0]
+    for x in dict.fromkeys(parts):
+        for y in dict.fromkeys(parts):
+            if x != y:
+                at = dim // y * (y * rows) + y * row + dim % y
+                said = f"memory of [{dims // x}, {rows}, {x}] is read as [{dims // y}, {rows}, {y}]"
+                yield at // x % rows * dims + at // (x * rows) * x + at % x, said
+
+
+def rows_completed(source: np.ndarray, size: int) -> np.ndarray:
+    """Maps of heads [b, h, rows, dims] of the index in the whole of `size` elements, with rows filled in that come from
+    one place, and those whose places go on as the others do.
+    """
+    rows, dims = source.shape[2:]
+    index = np.arange(rows)
+    for at in np.ndindex(*source.shape[:2]):
+        seen = source[at] >= 0
+        first, share = most_of((source[at] - np.arange(dims)) % size, seen)
+        base = np.where((seen.sum(1) >= 3) & (share > 0.6), first, -1)
+        known = index[base >= 0]
+        if len(known) >= 4:
+            step, _ = _most(np.diff(base[known]) % size)
+            begin, of_line = _most((base[known] - step * known) % size)
+            if of_line > 0.8:
+                base = (begin + step * index) % size
+        for i in index[base >= 0]:
+            place = (base[i] + np.arange(dims)) % size
+            source[at][i] = np.where(source[at][i] == -1, -1, place)
+    return source
+
+
+def most_of(x: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row of [n, m] the value that half of those that are known have, in the middle of them, and the share
+    that have it.
+    """
+    count = known.sum(1)
+    order = np.sort(np.where(known, x, np.iinfo(np.int64).max), axis=1)
+    best: np.ndarray = np.zeros(len(x), np.int64)
+    share: np.ndarray = np.zeros(len(x))
+    for middle in (np.maximum(count - 1, 0) // 2, np.minimum(count // 2, x.shape[1] - 1)):
+        told = np.take_along_axis(order, middle[:, None], 1)
+        of_told = ((x == told) & known).sum(1) / np.maximum(count, 1)
+        best, share = np.where(of_told > share, told[:, 0], best), np.maximum(share, of_told)
+    return best, share
+
+
+def _most(x: np.ndarray) -> tuple[int, float]:
+    """The value that most have, and the share of them."""
+    values, counts = np.unique(x, return_counts=True)
+    return int(values[counts.argmax()]), float(counts.max() / counts.sum())
+
+
 def _rules(index: np.ndarray, row: np.ndarray, dim: np.ndarray, rows: int, dims: int) -> Iterator[np.ndarray]:
     for stride in range(1, 4 * dims):
         if stride != dims:
@@ -192,6 +249,8 @@ def _rules(index: np.ndarray, row: np.ndarray, dim: np.ndarray, rows: int, dims:
         if rows % block == 0 and dims % block == 0:
             cut = index.reshape(rows // block, block, dims // block, block)
             yield cut.transpose(0, 3, 2, 1).reshape(rows, dims)
+    for rule, _ in relaid(row, dim, rows, dims):
+        yield rule
     for shift in range(1, min(rows, 65)):
         yield np.maximum(row - shift, 0) * dims + dim
         yield np.minimum(row + shift, rows - 1) * dims + dim

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from workbench.floats import DTYPES
 from workbench.readings.codebook import Scale, stood_for
 from workbench.readings.denominator import Denominator
 from workbench.readings.known import Step
+from workbench.readings.parts import Kernel, Parts
 from workbench.readings.target import Answer, Target
 
 
@@ -34,6 +36,7 @@ class Model:
     fixed: np.ndarray | None = None  #: bool [b, h, q, k]: keys whose score is `start`, whatever q and k are
     factor: np.ndarray | float = 1.0  #: of scores, [b, h, 1, 1] where heads have their own
     operands: str = "qk"  #: whose products scores are; "kq": of query j and key i
+    over: int = 0  #: dims that are read behind the end of each row of Q and K
     by_query: bool = False  #: maxima and sums are over the queries, not the keys
     step: Step | None = None
     flush: float = -np.inf  #: scores farther below their row's maximum weigh nothing
@@ -42,6 +45,7 @@ class Model:
         None  #: [q, q]: of whose sums of weighted values a row is made, each below its own maximum
     )
     added: np.ndarray | float = 0.0  #: to out, whatever V is
+    kernel: Kernel | None = None  #: a loop, merge or cast in place of the formula
     place: np.ndarray | None = None  #: [b, h, q]: flat index of the row whose result stands there; -1 for none
     columns: np.ndarray | None = None  #: [q, d]: which dim of a result stands at each dim of out; -1 for none
     lost: np.ndarray | None = None  #: [b, h, q]: rows that are not finite, whatever V is
@@ -56,6 +60,9 @@ class Model:
 
     def read(self, name: str, x: np.ndarray) -> np.ndarray:
         """An input [b, heads, rows, dims] as the function reads it, with query heads."""
+        if self.over and name != "v":
+            at = np.arange(x.size // x.shape[-1])[:, None] * x.shape[-1] + np.arange(x.shape[-1] + self.over)
+            x = x.reshape(-1)[at % x.size].reshape(*x.shape[:-1], -1)
         if name in self.sources:
             index = self.sources[name]
             if index.ndim == 4:  # of the whole of it, for each query head
@@ -83,15 +90,15 @@ class Model:
         if "v" not in self.sources:
             return None
         index = self.sources["v"]
-        dims = np.unique(index[index >= 0] % index.shape[1])
-        return dims if 0 < len(dims) < index.shape[1] else None
+        dims = np.unique(index[index >= 0] % index.shape[-1])
+        return dims if 0 < len(dims) < index.shape[-1] else None
 
     def read_placed(self, v: np.ndarray) -> np.ndarray:
         """[k, d] of V that is alike in all heads, as it is read."""
         if "v" not in self.sources:
             return v
         index = self.sources["v"]
-        found: np.ndarray = np.where(index >= 0, v.reshape(-1)[np.maximum(index, 0)], 0.0)
+        found: np.ndarray = np.where(index >= 0, v.reshape(-1)[np.maximum(index, 0) % v.size], 0.0)
         return found
 
     def scores(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -143,9 +150,12 @@ class Model:
 
     def lse(self, answer: Answer) -> np.ndarray:
         """The logarithm of what out of a run was divided by, [b, h, q] in natural units."""
-        scores, top, plain = self.exponentials(answer)
-        with np.errstate(all="ignore"):
-            found = top + np.log(self.total(scores, plain, answer.sinks))
+        if self.kernel is not None:
+            found = self.kernel(self.parts(answer))[1]
+        else:
+            scores, top, plain = self.exponentials(answer)
+            with np.errstate(all="ignore"):
+                found = top + np.log(self.total(scores, plain, answer.sinks))
         return found if self.place is None else np.where(self.place >= 0, found.reshape(-1)[self.place], 0.0)
 
     def of_run(self, answer: Answer) -> np.ndarray:
@@ -162,7 +172,10 @@ class Model:
 
     def predicted(self, answer: Answer) -> np.ndarray:
         """`out` of a run."""
-        found = self.of_run(answer) @ self.values(answer)
+        if self.kernel is not None:
+            found = self.kernel(self.parts(answer))[0]
+        else:
+            found = self.of_run(answer) @ self.values(answer)
         if self.columns is not None:
             taken = np.take_along_axis(found, np.maximum(self.columns, 0)[None, None], -1)
             found = np.where(self.columns >= 0, taken, 0.0)
@@ -171,6 +184,27 @@ class Model:
             found = np.where(self.place[..., None] >= 0, flat[np.maximum(self.place, 0)], 0.0)
         found = found + self.added
         return found if self.lost is None else np.where(self.lost[..., None], np.nan, found)
+
+    def parts(self, answer: Answer) -> Parts:
+        """What a kernel has of a run."""
+        case = answer.trace.case
+        q, k = (self.read(name, self.memory(answer)[name]) for name in self.operands)
+        return Parts(
+            q, k, self.values(answer), self.scale, self.factor, self.respond, self.start, self.fixed, answer.sinks,
+            case.kv_heads, case.dtype,
+        )  # fmt: skip
+
+    def rounding(self, answer: Answer) -> float:
+        """The root of the mean square of what casts of weights and of out to 16 bits make of a prediction."""
+        dtype = DTYPES[answer.trace.case.dtype]
+        if answer.trace.case.dtype == "float32":
+            return 0.0
+        weights, values = self.of_run(answer), self.values(answer)
+        most = np.maximum(weights.max(-1, keepdims=True), 1e-300)
+        whole = weights @ values
+        cast = ((weights / most).astype(dtype).astype(np.float64) * most @ values).astype(dtype).astype(np.float64)
+        off = (cast - whole)[np.isfinite(cast)]
+        return float(np.sqrt(np.mean(off**2))) if off.size else 0.0
 
     def result(self, out: np.ndarray) -> np.ndarray:
         """What a run computed, at the rows that it is of: without what is added, NaN of rows that stand nowhere."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from workbench.readings.finding import Finding, spans
-from workbench.readings.maps import completed, in_words
+from workbench.readings.maps import completed, in_words, most_of, rows_completed
 from workbench.readings.model import Model
 from workbench.readings.of_scores import logs, nearest, room
 from workbench.readings.of_values import ENOUGH, solved
@@ -24,10 +24,9 @@ def words(count: int, seed: int, levels: int = LEVELS) -> np.ndarray:
     digits = max(2, int(np.ceil(np.log(count + 1) / np.log(levels)))) + int(np.ceil(6 / np.log2(levels)))
     rng = np.random.default_rng(seed)
     while True:
-        found = rng.integers(0, levels, (digits, 2 * count + 16))
-        found = np.unique(found[:, found.any(0)], axis=1)
-        if found.shape[1] >= count:
-            return rng.permutation(found, axis=1)[:, :count]
+        found = np.unique(rng.integers(1, levels**digits, 2 * count + 16))
+        if len(found) >= count:
+            return rng.permutation(found)[:count] // levels ** np.arange(digits)[:, None] % levels
 
 
 def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Finding]]:
@@ -35,14 +34,10 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
     rows, dims = target.trace.inputs[name].shape[2:]
     codes = words(rows * dims, 11 if name == "k" else 13, 2 if name in target.books else LEVELS)
     source = np.full((rows, dims), -2)
-    beyond = total = 0
-    for dim, read, sure, outside in _read(target, model, name, codes.reshape(-1, rows, dims)):
-        beyond, total = beyond + outside, total + sure.size
-        for place, c, indices, ok in _places(name, dim, read, sure):
-            told = indices[ok]
-            if told.size:
-                values, counts = np.unique(told, return_counts=True)
-                source[place, c] = values[counts.argmax()] if counts.max() >= ENOUGH * told.size else -2
+    for dim, read, sure in _read(target, model, name, codes.reshape(-1, rows, dims)):
+        for c, indices, ok in _places(name, dim, read, sure):
+            told, share = most_of(indices.reshape(len(indices), -1), ok.reshape(len(ok), -1))
+            source[:, c] = np.where(ok.reshape(len(ok), -1).any(1), np.where(share >= ENOUGH, told, -2), source[:, c])
     index = np.arange(rows * dims).reshape(rows, dims)
     known = source > -2
     moved = known & (source != index)
@@ -53,7 +48,7 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
     text = f"{name.upper()} is read wrong: " + in_words(filled, dims)
     if not known.all():
         text += f" (read of {known.mean():.0%} of its elements)"
-    made = Finding("elements", "scores", text, beyond, total, {name: filled, "known": known})
+    made = Finding("elements", "scores", text, int(moved.sum()), int(known.sum()), {name: filled, "known": known})
     return model.but(sources={**model.sources, name: filled}), [made]
 
 
@@ -63,24 +58,19 @@ def elements_of_all(target: Target, model: Model, name: str) -> tuple[Model, lis
     heads, (rows, dims) = target.trace.inputs["q"].shape[:2], shape[2:]
     codes = words(int(np.prod(shape)), 19, 2 if name in target.books else LEVELS)
     source = np.full((*heads, rows, dims), -2)
-    beyond = total = 0
-    for dim, read, sure, outside in _read(target, model, name, codes.reshape(-1, *shape)):
-        beyond, total = beyond + outside, total + sure.size
-        for place, c, indices, ok in _places(name, dim, read, sure):
+    for dim, read, sure in _read(target, model, name, codes.reshape(-1, *shape)):
+        for c, indices, ok in _places(name, dim, read, sure):
             first = ok.argmax(-1)[..., None]
-            told = np.take_along_axis(indices, first, -1)[..., 0]
-            source[:, :, place, c] = np.where(ok.any(-1), told, source[:, :, place, c])
+            told = np.moveaxis(np.take_along_axis(indices, first, -1)[..., 0], 0, 2)
+            any_ok = np.asarray(ok.any(-1))
+            source[..., c] = np.where(np.moveaxis(any_ok, 0, 2), told, source[..., c])
     own = np.arange(heads[0] * heads[1]).reshape(heads) if name == "q" else model.heads["k"]
     index = own[..., None, None] * rows * dims + np.arange(rows * dims).reshape(rows, dims)
     known = source > -2
-    moved = known & (source != index)
-    if known.mean() < ENOUGH or not moved.any():
+    source = rows_completed(source, int(np.prod(shape)))
+    moved = (source > -2) & (source != index)
+    if np.mean(source > -2) < ENOUGH or not moved.any():
         return model, []
-    for at in np.ndindex(*source.shape[:3]):  # rows that come from one place
-        seen = source[at] >= 0
-        base = (source[at] - np.arange(dims))[seen]
-        if seen.sum() >= 3 and np.all(base == base[0]):
-            source[at] = np.where(source[at] == -2, base[0] + np.arange(dims), source[at])
     filled = np.where(source > -2, source, index)
     b, h, i, c = (int(x[0]) for x in np.nonzero(filled != index))
     there = filled[b, h, i, c]
@@ -89,16 +79,15 @@ def elements_of_all(target: Target, model: Model, name: str) -> tuple[Model, lis
         f"{name.upper()} is read wrong, {moved.mean():.1%} of its elements, in heads {spans(np.nonzero(moved)[1])}: "
         f"at batch {b}, head {h}, row {i}, dim {c} stands {said}, not {index[b, h, i, c]}"
     )
-    made = Finding("elements", "scores", text, beyond, total, {name: filled, "known": known})
+    made = Finding("elements", "scores", text, int(moved.sum()), int(known.sum()), {name: filled, "known": known})
     return model.but(sources={**model.sources, name: filled}), [made]
 
 
 def _read(
     target: Target, model: Model, name: str, codes: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, int]]:
-    """Dims of rows of the other operand, indices of elements that were read [b, h, q, k], whether they are sure, and
-    how much of the first of these runs is beyond its budget; for as many dims as the other operand has rows, until all
-    were read.
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Dims of rows of the other operand, indices of elements that were read [b, h, q, k], and whether they are sure;
+    for as many dims as the other operand has rows, until all were read.
     """
     other_name = "q" if name == "k" else "k"
     other = target.trace.inputs[other_name].shape
@@ -114,13 +103,11 @@ def _read(
         aimed = np.zeros(other[2:])
         aimed[np.arange(other[2]), dim] = size * np.sign((model.scale or 1.0) * factor)
         whole = (*target.trace.inputs["q"].shape[:3], target.trace.inputs["k"].shape[2])
-        got, sure, blank, beyond, least = [], np.ones(whole, bool), np.ones(whole, bool), 0, None
+        got, sure, blank = [], np.ones(whole, bool), np.ones(whole, bool)
         for code in codes:
             weights = target.weights(model.v_dims, **{name: code * size, other_name: model.placed(other_name, aimed)})
             read = solved(model, weights)
-            if least is None:  # words are of like sizes: what one may be off is what all may be
-                least, beyond = room(weights, np.zeros(1)), int(weights.wrong.sum())
-            y = logs(read, least) - np.where(np.isfinite(model.start), model.start, np.nan)
+            y = logs(read, room(target.identity, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
             if model.fixed is not None:
                 y = np.where(model.fixed, np.nan, y)
             # levels are told from the lowest of a row
@@ -137,19 +124,21 @@ def _read(
             got.append(np.where(np.isfinite(level), np.round(level), 0).astype(int))
         found = np.stack(got, -1)
         sure &= blank | (found.max(-1) > 0).any(-1, keepdims=True)
-        yield dim, _indices(codes.reshape(len(codes), -1), found, levels), sure, beyond
+        yield dim, _indices(codes.reshape(len(codes), -1), found, levels), sure
 
 
 def _places(
     name: str, dim: np.ndarray, read: np.ndarray, sure: np.ndarray
-) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Row and dim of an operand, the indices that rows of the other read there [b, h, row], and which are sure."""
-    for place in range(read.shape[3] if name == "k" else read.shape[2]):
-        for c in np.unique(dim):
-            at = np.flatnonzero(dim == c)
-            indices = read[:, :, at, place] if name == "k" else read[:, :, place, at]
-            ok = sure[:, :, at, place] if name == "k" else sure[:, :, place, at]
-            yield place, int(c), indices, ok
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """A dim of an operand, the indices that rows of the other read there [row of it, b, h, row of the other], and which
+    are sure.
+    """
+    for c in np.unique(dim):
+        at = np.flatnonzero(dim == c)
+        if name == "k":
+            yield int(c), np.moveaxis(read[:, :, at], 3, 0), np.moveaxis(sure[:, :, at], 3, 0)
+        else:
+            yield int(c), np.moveaxis(read[..., at], 2, 0), np.moveaxis(sure[..., at], 2, 0)
 
 
 def _indices(codes: np.ndarray, words_: np.ndarray, levels: int) -> np.ndarray:
@@ -172,8 +161,36 @@ def operands(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding
             ("qq", "q is read in place of k"),
         ):
             yield model.but(operands=told), [Finding("operands", "scores", text, size, size, {"operands": told})]
+    for wide in dict.fromkeys((1 << (q[3] - 1).bit_length(), *(-(-q[3] // n) * n for n in (16, 32, 64)))):
+        if wide > q[3]:
+            text = (
+                f"rows of q and k are read {wide} dims wide, not {q[3]}: the first {wide - q[3]} of the next row, too"
+            )
+            more = Finding("operands", "scores", text, q[2] * k[2], q[2] * k[2], {"over": wide - q[3]})
+            yield model.but(over=wide - q[3]), [more]
+    yield from _layouts(target, model)
     text = "maxima and sums are over the queries, not over the keys"
     yield model.but(by_query=True), [Finding("operands", "probs", text, q[2] * k[2], q[2] * k[2], {"by_query": True})]
+
+
+def _layouts(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding]]]:
+    """q or k in one order of heads and rows that is read in the other."""
+    for name in ("q", "k"):
+        b, h, rows, dims = target.trace.inputs[name].shape
+        batch, head, row, dim = np.ogrid[:b, :h, :rows, :dims]
+        as_rows = ((batch * rows + row) * h + head) * dims + dim
+        at = head * rows + row
+        as_heads = ((batch * h + at % h) * rows + at // h) * dims + dim
+        for index, said in (
+            (as_rows, "[head, row] is read as [row, head]"),
+            (as_heads, "[row, head] is read as [head, row]"),
+        ):
+            whole = np.broadcast_to(index, (b, h, rows, dims))
+            if name == "k":
+                whole = whole.reshape(-1, rows, dims)[model.heads["k"]]
+            text = f"{name.upper()} is read wrong: memory of {said}"
+            made = Finding("elements", "scores", text, whole.size, whole.size, {name: whole})
+            yield model.but(sources={**model.sources, name: whole}), [made]
 
 
 def factor(target: Target, model: Model, misfit: Callable[[Model], float]) -> tuple[Model, list[Finding]]:

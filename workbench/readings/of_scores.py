@@ -29,11 +29,8 @@ def room(weights: Weights, made: np.ndarray) -> np.ndarray:
     """How far a weight that should be `made` may be read off: what budgets allow for those that were expected, as a
     share, and the least that they allow.
     """
-    with np.errstate(all="ignore"):
-        share = np.where(weights.expected > 0, weights.allowed / weights.expected, np.nan)
-        of_row = np.nanmedian(share, -1, keepdims=True)
-    of_row = np.where(np.isfinite(of_row), of_row, np.nanmedian(share) if np.isfinite(share).any() else 0.0)
-    found: np.ndarray = of_row * abs(made) + np.nanmin(weights.allowed)
+    of_row, least = weights.share
+    found: np.ndarray = of_row * abs(made) + least
     return found
 
 
@@ -72,6 +69,7 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         # of hidden keys, against what a key of the row without a bias weighs
         base = np.nanmedian(np.where(both, ours - model.start, np.nan), -1, keepdims=True)
         base = np.where(np.isfinite(base), base, np.nanmax(np.where(more, ours, np.nan), -1, keepdims=True))
+    masked = np.where(gone, -np.inf, np.where(more & ~np.isfinite(model.start), 0.0, model.start))
     table = model.start + np.where(odd, moved, 0.0)
     table = np.where(gone, -np.inf, np.where(more, ours - base, table))
     table = np.where(
@@ -88,6 +86,7 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         said.append(f"{_where(gone)} weigh nothing")
     if more.any():
         said.append(f"{_where(more)}, which are hidden, are seen")
+    of_mask = "where all scores are 0, " + "; ".join(said) if said else ""
     if odd.any():
         low, high = np.exp(np.nanmin(moved[odd])), np.exp(np.nanmax(moved[odd]))
         said.append(
@@ -102,7 +101,7 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         "where all scores are 0, " + "; ".join(said),
         int(wrong.sum()),
         wrong.size,
-        {"table": table, "masks": not odd.any()},
+        {"table": table, "masks": not odd.any(), "mask": masked, "said of mask": of_mask},
     )
     return model.but(start=table), [found]
 
@@ -141,7 +140,7 @@ def response(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     sinks = target.natural.sinks
     of_heads = stored[..., 0].reshape(heads, keys) * given[0, 0].sum(-1)[0] * model.scale  # [head of k, key]
     raw = np.broadcast_to(of_heads[model.heads["k"]][:, :, None], read.shape)
-    y = logs(read, room(weights, model.weights(model.of_raw(raw), sinks)))
+    y = logs(read, room(target.identity, model.weights(model.of_raw(raw), sinks)))
     dy = np.diff(y - np.where(np.isfinite(model.start), model.start, np.nan), axis=-1)
     if model.fixed is not None:
         dy = np.where(model.fixed[..., 1:] | model.fixed[..., :-1], np.nan, dy)
@@ -165,7 +164,7 @@ def response(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     still = (abs(slope) < 0.02 * np.nanmax(abs(slope))) & (seen.sum(-1) > 4) if np.isfinite(slope).any() else slope > 9
     if 0 < still.mean() < 0.9:
         dy = np.where(still[..., None], np.nan, dy)
-    return _of_scores(target, model, dy, s, found, int((weights.wrong).sum()), read.size)
+    return _of_scores(target, model, dy, s, found, int(target.identity.wrong.sum()), read.size)
 
 
 def _agreement(dy: np.ndarray, ds: np.ndarray) -> float:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 
+from workbench.floats import DTYPES
 from workbench.readings.denominator import Denominator
 from workbench.readings.finding import Finding, spans
 from workbench.readings.known import by_tile, known, tiles_of
@@ -13,6 +15,8 @@ from workbench.readings.target import Target
 
 #: how often a tile or a key may be counted
 MOST_TIMES = 8
+#: denominators whose numbers are those of each head or row
+_FITTED = ("factor", "plus", "phantom")
 
 
 def denominator(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
@@ -44,7 +48,10 @@ def denominator(target: Target, model: Model, read: np.ndarray, allowed: np.ndar
             with np.errstate(all="ignore"):
                 off = abs(tried(scores, plain, sinks) / used - 1)[rows]
             off = np.where(np.isfinite(off), off, np.inf)
+            # a number for each head or row fits a little better than it is right
+            numbers = np.size(one.numbers) if one.kind in _FITTED else 0
             left = float(np.quantile(off, 0.98)) if off.size else np.inf
+            left *= np.sqrt(off.size / max(off.size - numbers, 1))
             found.append((left, tried, text + ("" if among is None else f", in rows {spans(np.flatnonzero(among))}")))
     least = min((one[0] for one in found), default=np.inf)
     if least > max(far / 10, 3 * float(np.median(noise[rows]))):
@@ -92,21 +99,13 @@ def denominators(
             ("of e^sink, not below the maximum", more, "sink below no maximum"),
         ):
             c = middle(x)
-            if (c > 0).all() and c.size > 1 and np.ptp(sinks) > 1e-6:
-                slope, height = np.polyfit(np.broadcast_to(sinks, c.shape).reshape(-1), np.log(c).reshape(-1), 1)
-                slope = min(
-                    (1.0, np.log(2), 1 / np.log(2), 0.0, slope), key=lambda a: abs(a - slope) if a != slope else 0.02
-                )
-                times = float(np.exp(np.median(np.log(c) - slope * sinks)))
-                times = float(round(times)) if abs(times - round(times)) < 0.02 * times and round(times) else times
-                said = f"{times:.4g} times e^({slope:.4g} sink)" if slope != 1 else f"{times:.4g} times e^sink"
-                yield Denominator(kind, numbers=np.array([times, slope])), f"the denominator has {said} in place {text}"
-            elif (c > 0).all():
-                times = float(np.median(c / np.exp(sinks)))
-                yield (
-                    Denominator(kind, numbers=np.array([times, 1.0])),
-                    f"the denominator has {times:.4g} times e^sink in place {text}",
-                )
+            if (c > 0).all():
+                for slope in _of_sinks(c, sinks, target.case.scale):
+                    times = float(np.exp(np.median(np.log(c) - slope * sinks)))
+                    times = float(round(times)) if abs(times - round(times)) < 0.02 * times and round(times) else times
+                    said = f"{times:.4g} times e^({slope:.4g} sink)" if slope != 1 else f"{times:.4g} times e^sink"
+                    text_ = f"the denominator has {said} in place {text}"
+                    yield Denominator(kind, numbers=np.array([times, slope])), text_
         with np.errstate(all="ignore"):
             c = np.log(middle(of_zero)).mean(0).reshape(-1)
         nearest = abs(c[:, None] - sinks.reshape(-1)[None]).argmin(1) if np.isfinite(c).all() else np.arange(len(c))
@@ -132,6 +131,13 @@ def denominators(
                 Denominator(kind, numbers=beyond, sinks=True),
                 f"the denominator has {_numbers(beyond)} more than {text} and the sink",
             )
+    with np.errstate(all="ignore"):
+        of_row = np.nanmedian(of_zero, (0, 1))
+        slots = np.where(np.isfinite(of_row), np.round(of_row), 0.0)
+    if slots.any() and np.ptp(slots) and (slots >= 0).all():
+        said = f"{slots.min():.0f} to {slots.max():.0f} keys of score 0 more than it should, another number in each row"
+        yield Denominator("phantom", numbers=slots, sinks=sinks is not None), f"the denominator has {said}"
+    yield from _of_constant(target, told, top)
     for shift in (1, -1, 8, -8, 16, -16, 32):
         where = f"{abs(shift)} {'before' if shift > 0 else 'behind'}"
         yield Denominator("row", numbers=float(shift)), f"the denominator is that of the row {where}"
@@ -144,6 +150,40 @@ def denominators(
     for shift in range(1, scores.shape[1]):
         yield Denominator("head", numbers=float(shift)), f"the denominator is that of the head {shift} before"
     yield from _of_tiles(target, scores, plain, used, rows, more, top)
+
+
+def _of_constant(target: Target, told: np.ndarray, top: np.ndarray) -> Iterator[tuple[Denominator, str]]:
+    """Rows that are divided by the same number, as of an lse that another row's stands over."""
+    with np.errstate(all="ignore"):
+        lse = np.log(told) + top
+        flat = np.sort(lse[np.isfinite(lse)])
+        if flat.size < 16:
+            return
+    # weights of 16 bits tell a sum to their last bit
+    eps = float(ml_dtypes.finfo(DTYPES[target.case.dtype]).eps) + 1e-6
+    near = np.searchsorted(flat, flat + eps) - np.searchsorted(flat, flat - eps)
+    number = float(np.median(flat[abs(flat - flat[near.argmax()]) <= eps]))
+    same = np.isfinite(lse) & (abs(lse - number) <= eps)
+    by_chance = flat.size * 2 * eps / max(float(np.quantile(flat, 0.95) - np.quantile(flat, 0.05)), 1e-9)
+    if not 0.02 < same.mean() < 0.98 or same.sum() < 8 + 4 * by_chance:
+        return
+    count = np.exp(number)
+    said = f", the logarithm of {count:.0f}" if abs(count - round(count)) < 0.01 * count else ""
+    number = float(np.log(round(count))) if said else number
+    heads = np.unique(np.nonzero(same)[1])
+    text = (
+        f"rows {spans(np.nonzero(same)[2])} of heads {spans(heads)} are divided as if their lse were {number:.5g}{said}"
+    )
+    yield Denominator("lse", numbers=np.where(same, number, np.nan)), text
+
+
+def _of_sinks(c: np.ndarray, sinks: np.ndarray, scale: float) -> list[float]:
+    """Factors of the logit of a sink that mean something, and the nearest one."""
+    found = [1.0, np.log(2), 1 / np.log(2), scale]
+    if c.size > 1 and np.ptp(sinks) > 1e-6:
+        slope, _ = np.polyfit(np.broadcast_to(sinks, c.shape).reshape(-1), np.log(c).reshape(-1), 1)
+        found.append(float(slope))
+    return found
 
 
 def _of_tiles(
@@ -186,13 +226,11 @@ def _of_tiles(
                 Denominator("phantom of a tile", edges, numbers=np.array([c, t])),
                 f"the denominator has {c:.4g} times e^(the maximum of tile {t}) too much" + said,
             )
-        for name in known(scores[:1, :1, :1], edges):
-            if not name.startswith("tile "):
-                for slope in (1.0, -1.0):
-                    yield (
-                        Denominator("steps", edges, ((name, slope),)),
-                        f"sums of tiles are multiplied by e^({slope_in_words(slope)}{name})" + said,
-                    )
+        for name, slope in _stepped(scores, edges, used, rows):
+            yield (
+                Denominator("steps", edges, ((name, slope),)),
+                f"sums of tiles are multiplied by e^({slope_in_words(slope)}{name})" + said,
+            )
         by = np.add.reduceat(plain, edges, axis=-1).reshape(-1, len(edges))[flat]
         weights, *_ = np.linalg.lstsq(by / of_used[:, None], np.ones(len(flat)), rcond=None)
         close = np.where(abs(weights - np.round(weights)) < 0.02, np.round(weights), weights)
@@ -208,6 +246,23 @@ def _of_tiles(
         values = [f"{x:g} times keys {spans(np.flatnonzero(close == x))}" for x in np.unique(close)[:4] if x != 1]
         if _counts(close):
             yield Denominator("keys", numbers=close), "the denominator counts " + ", ".join(values)
+
+
+def _stepped(scores: np.ndarray, edges: tuple[int, ...], used: np.ndarray, rows: np.ndarray) -> list[tuple[str, float]]:
+    """Numbers of tiles and slopes with which their sums are nearest to what was used, a few."""
+    most, sums = by_tile(scores, edges)
+    with np.errstate(all="ignore"):
+        own = np.where(sums > 0, sums * np.exp(most - most.max(-1, keepdims=True)), 0.0)[rows]
+        found = []
+        for name, x in known(scores, edges).items():
+            if name.startswith("tile "):
+                continue
+            number = np.nan_to_num(x)[rows]
+            for slope in (1.0, -1.0):
+                off = abs((own * np.exp(slope * number)).sum(-1) / used[rows] - 1)
+                found.append((float(np.quantile(np.nan_to_num(off, nan=np.inf, posinf=1e9), 0.98)), name, slope))
+    least = min((off for off, *_ in found), default=0.0)
+    return [(name, slope) for off, name, slope in found if off <= 1.5 * least + 1e-9][:4]
 
 
 def _counts(of: np.ndarray) -> bool:

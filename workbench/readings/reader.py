@@ -4,51 +4,24 @@ has seen.
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from workbench.readings import of_codes, of_operands, of_scores, of_softmax, of_values
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model, right
 from workbench.readings.of_lse import Lse, lse
-from workbench.readings.steps import steps
-from workbench.readings.target import Answer, Target, Weights
+from workbench.readings.order import Reader
+from workbench.readings.parts import partials
+from workbench.readings.proof import UNSEEN, Proof, proved
+from workbench.readings.target import Target, Weights
 from workbench.readings.verdict import Verdict, verdict
-from workbench.refusal import Refusal, Unavailable
 from workbench.shown import shown_by
 from workbench.trace.trace import Trace
-
-#: seeds of unseen inputs, beside the case's own
-UNSEEN = (1009, 2003)
-#: share of the error that what was measured may leave of an unseen run
-LEFT = 0.1
-#: what a reading must leave of the error of the natural weights, at most, to be believed
-BELIEVED = 0.98
-#: the same of what an experiment shows by itself, which another fault may hide in the natural weights
-SURE = 1.5
-#: share of the rows of out that stand elsewhere, of which the keys that they choose are evidence enough
-MANY = 0.1
-#: the same of other operands
-OTHER = 0.2
-
-Found = tuple[Model, list[Finding]]
-
-
-@dataclass(frozen=True, eq=False)
-class Proof:
-    """What was measured, held against a run on inputs that no reading saw."""
-
-    seed: int
-    error: float  #: root of the mean square of out - expected, over what is finite in both
-    left: float  #: the same of out - what was measured predicts
-    held: bool  #: whether that is less than a tenth, or within the budgets of rounding
-    lse_held: bool = True  #: the same of lse, where it was returned and something was read of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,270 +79,19 @@ def measured(trace: Trace, seconds: float = inf) -> Measured:
     with threadpool_limits(1, "blas"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of rows in which nothing can be read, whose medians are NaN
         target = Target(trace, seconds)
-        weights = target.weights()
-        reader = _Reader(target, weights)
+        weights = target.identity
+        reader = Reader(target, weights)
         if weights.wrong.any() or target.natural.wrong.any():
             reader.read_all()
         of_lse, more = lse(target, reader.model, right(target))
         reader.found += more
-        proofs = tuple(_proved(target, reader.model, of_lse, seed) for seed in UNSEEN) if reader.found else ()
-        if not all(one.held for one in proofs) and target.may_be_right:
-            # of a kernel in another arithmetic what was read is what that rounds
+        proofs = tuple(proved(target, reader.model, of_lse, seed) for seed in UNSEEN) if reader.found else ()
+        casts = all(one.reading == "cast" for one in reader.found)
+        if (casts or not all(one.held for one in proofs)) and target.may_be_right:
+            # of a kernel in another arithmetic what was read is what that rounds, which a contract may allow
             reader.found, proofs = [], ()
+        partials.cache_clear()
     return Measured(
         tuple(reader.found), reader.model, right(target), reader.read, weights.expected, proofs, target.calls,
         time.monotonic() - begun, target, of_lse, reader.weights,
     )  # fmt: skip
-
-
-class _Reader:
-    """The readings of one target, as far as they went."""
-
-    def __init__(self, target: Target, weights: Weights) -> None:
-        self.target, self.weights = target, weights
-        self.model, self.found = right(target), list[Finding]()
-        self.read = of_values.solved(self.model, weights)
-
-    def allowed(self, model: Model) -> np.ndarray:
-        """How far each weight of the user's own run may be off."""
-        return of_scores.room(self.weights, model.of_run(self.target.natural))
-
-    def _apart(self, model: Model, *, scaled: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """What out of each run that read weights is beyond the model's, and how far it may be; in units of V.
-
-        `scaled`: but for one factor a row, which later readings tell.
-        """
-        made = model.of_run(self.target.natural)
-        allowed = self.allowed(model)
-        if scaled:
-            known = np.isfinite(self.read)
-            dot, size = (np.where(known, x, 0.0).sum(-1) for x in (self.read * made, made * made))
-            made = made * np.where(size > 0, dot / np.where(size > 0, size, 1.0), 1.0)[..., None]
-        for one, v in zip(self.weights.answers, self.weights.placed, strict=True):
-            values = model.read_placed(v) if self.weights.base is None else model.values(one)
-            yield (
-                (model.result(one.out) - made @ values) / self.weights.unit,
-                allowed @ (abs(values) / self.weights.unit),
-            )
-
-    def misfit(self, model: Model, *, scaled: bool = True) -> float:
-        """The root of the mean square of what out of identities is beyond what the model makes of it."""
-        squares = [(off**2)[np.isfinite(off)] for off, _ in self._apart(model, scaled=scaled)]
-        whole = np.concatenate(squares)
-        return float(np.sqrt(np.mean(whole))) if whole.size else np.inf
-
-    @property
-    def off(self) -> bool:
-        """Whether weights were read that are not those of the model."""
-        return any(
-            bool(((abs(off) > 2 * room + 1e-12) & np.isfinite(off)).any())
-            for off, room in self._apart(self.model, scaled=False)
-        )
-
-    @property
-    def unclosed(self) -> float:
-        """How far out of the natural run is, at most, from the weights read times the values of the model."""
-        allowed = self.allowed(self.model)
-        return float(of_values.unclosed(self.target, self.model, self.read, allowed).max())
-
-    @property
-    def closed(self) -> bool:
-        """Whether something was found, and with it out of the natural run is within its budget."""
-        return bool(self.found) and _within(self.target.natural, self.model, right(self.target))
-
-    def of_values(self, reading: Callable[[Target, Model], Found], *, believed: bool = False) -> None:
-        """A reading of V or out, kept where out of the natural run is then nearer to its weights times its values."""
-        model, found = reading(self.target, self.model)
-        if not found:
-            return
-        read = of_values.solved(model, self.weights)
-        before = of_values.unclosed(self.target, self.model, self.read, self.allowed(self.model))
-        after = of_values.unclosed(self.target, model, read, self.allowed(model))
-        if believed or np.sqrt(np.mean(after**2)) < 0.9 * np.sqrt(np.mean(before**2)):
-            self.model, self.read = model, read
-            self.found += found
-            if model.v_dims is not None:
-                self.weights = self.target.weights(model.v_dims)
-                self.read = of_values.solved(model, self.weights)
-
-    def of_weights(
-        self, reading: Callable[..., Found], *more: np.ndarray, scaled: bool = True, believed: float = BELIEVED
-    ) -> None:
-        """A reading of scores or sums, kept where the natural weights are then nearer to what the model makes."""
-        if not self.off:
-            return
-        model, found = reading(self.target, self.model, *more)
-        if found and self.misfit(model, scaled=scaled) < believed * self.misfit(self.model, scaled=scaled):
-            self.model = model
-            maps = {name for one in found if one.reading == "elements" for name in one.data}
-            # of a map that was read again, of all heads, the first is nothing more
-            self.found = [one for one in self.found if one.reading != "elements" or not maps & {*one.data} - {"known"}]
-            self.found += found
-
-    def read_all(self) -> None:
-        """All readings, in the order of what each of them needs to know."""
-        if "v" in self.target.books:
-            self.coded_v()
-            if self.closed:
-                return
-        self.of_values(of_values.added, believed=True)
-        if self.off or self.unclosed > 1:
-            self.placed()
-        if self.unclosed > 1:
-            self.of_values(of_values.columns)
-        if self.unclosed > 1:
-            self.of_values(of_values.heads)
-        if self.unclosed > 1:
-            self.of_values(of_values.elements)
-        self.with_operands()
-        self.started()
-        self.factored()
-        if {"q", "k"} & {*self.target.books}:
-            self.coded()
-        # a curve that all rows show is so, whatever else is wrong
-        self.of_weights(of_scores.response, believed=SURE)
-        for reading in (of_operands.elements, of_operands.elements_of_all):
-            for name in ("k", "q"):
-                if not self.target.spent:
-                    self.of_weights(partial(reading, name=name))
-        self.stepped()
-        for last, scaled in (
-            (of_softmax.flushed, True),
-            (of_softmax.denominator, False),
-            (of_softmax.mixed, False),
-        ):
-            self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
-
-    def coded_v(self) -> None:
-        """The table and the scale of V. The codes that it has wrong are not used in K and Q either, until their own
-        tables are read: a kernel may have one table for all.
-        """
-        for reading in (of_codes.table_of_v, of_codes.scale_of_v):
-            self.of_values(reading, believed=True)
-        if "v" not in self.model.tables:
-            return
-        self.weights = self.target.weights()  # of other codes
-        self.read = of_values.solved(self.model, self.weights)
-        for name in {"q", "k"} & {*self.target.books}:
-            book = self.target.books[name]
-            self.target.use(name, book.values, self.target.books["v"].usable)
-
-    def coded(self) -> None:
-        """The map of K, of two codes, before tables, which are read through maps; each is believed for what it shows by
-        itself, as what it leaves may be another's.
-        """
-        if "k" in self.target.books:
-            self.of_weights(partial(of_operands.elements, name="k"), believed=SURE)
-        for name in {"k", "q"} & {*self.target.books}:
-            if not self.target.spent:
-                self.model, found = of_codes.table_of_scores(self.target, self.model, name)
-                self.found += found
-
-    def with_operands(self) -> None:
-        """Whose products scores are: kept where that leaves a small part of the error."""
-        if not self.off:
-            return
-        begun = self.misfit(self.model)
-        model, found = min(of_operands.operands(self.target, self.model), key=lambda one: self.misfit(one[0]))
-        if self.misfit(model) < OTHER * begun:
-            self.model = model
-            self.found += found
-
-    def factored(self) -> None:
-        """A factor of scores that responses did not tell, as where rows of V are lost."""
-        if self.off and "v" in self.model.sources:
-            model, found = of_operands.factor(self.target, self.model, self.misfit)
-            self.model = model
-            self.found += found
-
-    def started(self) -> None:
-        """What keys weigh at q = 0, hidden ones as a number of their own or with their scores; keys that weigh nothing,
-        or twice, may be rows of V that stand elsewhere.
-        """
-        if not self.off:
-            return
-        model, found = of_scores.start(self.target, self.model)
-        if not found:
-            return
-        begun = self.model
-        ways = [(model, found)]
-        alone, of_fixed = of_scores.fixed(self.target, model)
-        if of_fixed:
-            ways.append((alone, [*found, *of_fixed]))
-        if "v" not in begun.sources:
-            moved, of_map = of_values.elements(self.target, begun)
-            if of_map:
-                ways.append((moved, of_map))
-        model, found = min(ways, key=lambda one: self.misfit(one[0]))
-        # keys that are seen or not are so whatever scores are; another weight may be what a merge makes of it
-        if found[0].data.get("masks") or self.misfit(model) < BELIEVED * self.misfit(begun):
-            self.model, self.read = model, of_values.solved(model, self.weights)
-            self.found += found
-
-    def stepped(self) -> None:
-        """Steps along the keys. A wrong merge shows at q = 0 too, as keys that weigh too much there; where steps alone
-        leave a fifth as much, that finding is dropped.
-        """
-        self.of_weights(steps, self.read, self.allowed(self.model))
-        begun = next((one for one in self.found if one.reading == "start" and not one.data.get("masks")), None)
-        if begun is None or not self.off:
-            return
-        plain = self.model.but(start=right(self.target).start, fixed=None, step=None)
-        model, found = steps(self.target, plain, self.read, self.allowed(plain))
-        if found and self.misfit(model) < self.misfit(self.model) / 5:
-            gone = [one for one in self.found if one is begun or one.reading in ("fixed", "steps")]
-            self.model, self.found = model, [one for one in self.found if one not in gone] + found
-
-    def placed(self) -> None:
-        """Where results stand; kept where the weights are then nearer to those that are expected."""
-        model, found = of_values.place(self.target, self.model)
-        if not found:
-            return
-        read = of_values.solved(model, self.weights)
-        # that many rows choose the very keys of others in six runs is no chance; a few may have lost theirs
-        many = found[0].wrong > MANY * found[0].of
-        if many or self.misfit(model, scaled=False) < 0.7 * self.misfit(self.model, scaled=False):
-            self.model, self.read = model, read
-            self.found += found
-
-
-def _proved(target: Target, model: Model, of_lse: Lse | None, seed: int) -> Proof:
-    """A run on other numbers, against what was measured."""
-    try:
-        answer = target.drawn(target.case.seed + seed)
-    except (Refusal, Unavailable):
-        return Proof(seed, np.nan, np.nan, False)
-    made = model.predicted(answer)
-    error, left = rms(answer, answer.expected), rms(answer, made)
-    same = np.array_equal(np.isnan(answer.out), np.isnan(made))
-    held = bool(same and (_within(answer, model, right(target)) or left <= LEFT * error))
-    return Proof(seed, error, left, held, of_lse is None or _lse_held(answer, of_lse(model, right(target), answer)))
-
-
-def _within(answer: Answer, model: Model, plain: Model) -> bool:
-    """Whether a model predicts out of a run within its budget."""
-    made = model.predicted(answer)
-    alike = (answer.out == made) | (np.isnan(answer.out) & np.isnan(made))
-    # budgets are about what casts make of float64, which a model without them is off by
-    of_casts = abs(answer.expected - plain.predicted(answer))
-    return bool(np.all((abs(answer.out - made) <= answer.allowed + of_casts) | alike))
-
-
-def _lse_held(answer: Answer, made: np.ndarray) -> bool:
-    """Whether lse of a run is as predicted."""
-    return answer.lse is not None and explained(answer.lse, made, answer.expected_lse)
-
-
-def explained(actual: np.ndarray, made: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether a prediction, `made`, leaves at most a tenth of the error; of elements that are finite in all three."""
-    finite = np.isfinite(actual) & np.isfinite(made) & np.isfinite(expected)
-    if not finite.any():
-        return False
-    off, error = (np.sqrt(np.mean((x - actual)[finite] ** 2)) for x in (made, expected))
-    return bool(off <= LEFT * error)
-
-
-def rms(answer: Answer, made: np.ndarray) -> float:
-    """The root of the mean square of out - `made`, over what is finite in both."""
-    finite = np.isfinite(answer.out) & np.isfinite(made)
-    return float(np.sqrt(np.mean((answer.out - made)[finite] ** 2))) if finite.any() else 0.0

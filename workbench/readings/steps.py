@@ -18,7 +18,7 @@ SPLITS = (2, 3, 4, 5, 6, 7, 8, 16)
 #: share of the sum of squares that a formula may leave
 LEFT = 0.01
 #: elements of which a formula is found, at most
-MOST = 40_000
+MOST = 12_000
 #: slopes that mean something, in words
 SLOPES = {
     1.0: "", -1.0: "minus ", 2.0: "twice ", -2.0: "minus twice ", 0.5: "half ", -0.5: "minus half ",

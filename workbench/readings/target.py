@@ -197,6 +197,11 @@ class Target:
         whole = "v" not in self.books or self.books["v"].holds(np.arange(DIGITS + 1))
         return DIGITS if whole else 2
 
+    @cached_property
+    def identity(self) -> "Weights":
+        """The weights of the user's own q and k."""
+        return self.weights()
+
     def inputs_of(self, x: np.ndarray, name: str) -> np.ndarray:
         """What the function gets for `x` in place of an input: of its shape and dtype, in float64."""
         whole = np.broadcast_to(x, self.trace.inputs[name].shape)
@@ -289,6 +294,15 @@ class Weights:
     def allowed(self) -> np.ndarray:
         """How far each may be off."""
         return self.joined([one.allowed for one in self.answers])
+
+    @cached_property
+    def share(self) -> tuple[np.ndarray, float]:
+        """How far weights of a row may be off as a share of what they are, [b, h, q, 1], and the least that one may."""
+        with np.errstate(all="ignore"):
+            share = np.where(self.expected > 0, self.allowed / self.expected, np.nan)
+            of_row = np.nanmedian(share, -1, keepdims=True)
+        of_all = np.nanmedian(share) if np.isfinite(share).any() else 0.0
+        return np.where(np.isfinite(of_row), of_row, of_all), float(np.nanmin(self.allowed))
 
     @cached_property
     def wrong(self) -> np.ndarray:

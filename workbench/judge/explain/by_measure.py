@@ -11,7 +11,8 @@ from workbench.judge.explain.cause import Cause, Trial
 from workbench.judge.explain.fit import Fit
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.readings.finding import Finding
-from workbench.readings.reader import Measured, explained, measured
+from workbench.readings.proof import explained
+from workbench.readings.reader import Measured, measured
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Trace
 

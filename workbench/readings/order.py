@@ -1,0 +1,263 @@
+"""Readings, in the order of what each of them needs to know, each corrected by those before it."""
+
+from functools import partial
+
+import numpy as np
+
+from workbench.readings import (
+    of_bias,
+    of_blocks,
+    of_codes,
+    of_kernels,
+    of_memory,
+    of_operands,
+    of_scores,
+    of_softmax,
+    of_values,
+)
+from workbench.readings.believed import BELIEVED, Believed
+from workbench.readings.finding import Finding
+from workbench.readings.model import right
+from workbench.readings.proof import LEFT, predicted
+from workbench.readings.steps import steps
+
+#: the same of what an experiment shows by itself, which another fault may hide in the natural weights
+SURE = 1.5
+#: share of the rows of out that stand elsewhere, of which the keys that they choose are evidence enough
+MANY = 0.1
+#: share of what is wrong in weights that is not one factor a row, below which their sums are looked at first
+OF_ROWS = 0.3
+#: share of the error of weights that other operands may leave
+OTHER = 0.2
+#: ways of one reading that are tried on the whole run
+MOST_WAYS = 64
+
+
+class Reader(Believed):
+    """The readings of one target."""
+
+    def read_all(self) -> None:
+        """All readings, in the order of what each of them needs to know."""
+        if "v" in self.target.books:
+            self.coded_v()
+            if self.found and predicted(self.target.natural, self.model, right(self.target)):
+                return
+        self.of_values(of_values.added, believed=True)
+        if self.unclosed > 1 or (self.off and not all(x.all() for x in self.multiplied)):
+            self.placed()
+        for reading in (of_values.columns, of_values.heads, of_values.elements):
+            if self.unclosed > 1:
+                self.of_values(reading)
+        if self.unclosed > 1 and not self.target.spent:
+            self.of_all_values()
+        self.with_operands()
+        self.started()
+        self.factored()
+        if {"q", "k"} & {*self.target.books}:
+            self.coded()
+        self.responded()
+        if self.off and self.misfit(self.model) < OF_ROWS * self.misfit(self.model, scaled=False):
+            self.of_weights(of_softmax.denominator, self.read, self.allowed(self.model), scaled=False)
+        if self.explained:
+            return
+        rows, keys = self.multiplied
+        tried = None
+        if max(rows.mean(), keys.mean()) > 0.5:
+            tried = self.model
+            self.of_kernels()
+            self.in_blocks()
+        if not (rows.all() and keys.all()):
+            self.maps()
+            if self.model is not tried and not self.explained:
+                self.of_kernels()
+                self.in_blocks()
+        if self.explained:
+            return
+        self.stepped()
+        for last, scaled in (
+            (of_softmax.flushed, True),
+            (of_softmax.denominator, False),
+            (of_softmax.mixed, False),
+        ):
+            self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
+
+    def coded_v(self) -> None:
+        """The table and the scale of V. The codes that it has wrong are not used in K and Q either, until their own
+        tables are read: a kernel may have one table for all.
+        """
+        for reading in (of_codes.table_of_v, of_codes.scale_of_v):
+            self.of_values(reading, believed=True)
+        if "v" not in self.model.tables:
+            return
+        self.weights = self.target.weights()  # of other codes
+        self.read = of_values.solved(self.model, self.weights)
+        for name in {"q", "k"} & {*self.target.books}:
+            book = self.target.books[name]
+            self.target.use(name, book.values, self.target.books["v"].usable)
+
+    def coded(self) -> None:
+        """The map of K, of two codes, before tables, which are read through maps; each is believed for what it shows by
+        itself, as what it leaves may be another's.
+        """
+        if "k" in self.target.books and not self.multiplied[1].all():
+            self.of_weights(partial(of_operands.elements, name="k"), believed=SURE)
+        for name in sorted({"k", "q"} & {*self.target.books}):
+            if not self.target.spent:
+                self.model, found = of_codes.table_of_scores(self.target, self.model, name)
+                self.found += found
+
+    def maps(self) -> None:
+        """Which elements of Q and K are multiplied."""
+        for reading in (of_operands.elements, of_operands.elements_of_all):
+            for name in ("k", "q"):
+                if not self.target.spent:
+                    self.of_weights(partial(reading, name=name))
+
+    def of_all_values(self) -> None:
+        """A map of V whose heads read others' memory; one of a head alone is then no more than a part of it."""
+        sources = {name: x for name, x in self.model.sources.items() if name != "v"}
+        plain = self.model.but(sources=sources)
+        model, found = of_memory.values_of_all(self.target, plain)
+        if not found:
+            return
+        read = of_values.solved(model, self.weights)
+        closed = float(of_values.unclosed(self.target, model, read, self.allowed(model)).max()) <= 1
+        # where rows of V are read twice, weights of theirs cannot be told apart
+        if closed or self.left(model) < LEFT * self.left(plain):
+            self.model, self.read = model, read
+            self.found = [one for one in self.found if one.reading != "elements" or "v" not in one.data] + found
+
+    def in_blocks(self) -> None:
+        """What is alike in all blocks, where that leaves little of the error."""
+        for tried in (of_blocks.moved, of_blocks.factors, of_blocks.polynomials):
+            if self.unpredicted:
+                ways = list(tried(self.target, self.model, self.read))[:MOST_WAYS]
+                model, found = min(ways, key=lambda one: self.left(one[0]), default=(self.model, []))
+                if found and self.left(model) < LEFT * self.left(self.model):
+                    self.model = model
+                    self.found += found
+
+    def responded(self) -> None:
+        """A curve that all rows show is so, whatever else is wrong; but where it brings the natural weights no nearer,
+        a cast of scores may be what looks like one.
+        """
+        before = self.model, list(self.found)
+        self.of_weights(of_scores.response, believed=SURE)
+        if self.model is before[0] or self.misfit(self.model) < BELIEVED * self.misfit(before[0]):
+            return
+        after = self.model, self.found
+        self.model, self.found = before
+        self.of_kernels()
+        if self.model is before[0] or not self.explained:
+            # of the two what leaves less
+            without, (self.model, self.found) = (self.model, self.found), after
+            self.of_kernels()
+            if without[0] is not before[0] and self.left(without[0]) < 2 * self.left(self.model):
+                self.model, self.found = without
+
+    def of_kernels(self, *, casts: bool = True) -> None:
+        """A loop, a merge, a buffer or a cast that makes the natural run. What a wrong merge or a buffer does shows at
+        q = 0 too, as keys that weigh too much there, or are seen: that is then dropped.
+        """
+        if self.model.kernel is not None or not self.unpredicted:
+            return
+        begun = next((one for one in self.found if one.reading == "start"), None)
+        rest = [one for one in self.found if one.reading not in ("start", "fixed")]
+        ways = [(self.model, self.found, False)]
+        if begun is not None and not begun.data["masks"]:
+            mask, text = begun.data["mask"], begun.data["said of mask"]
+            data = {"table": mask, "masks": True, "mask": mask, "said of mask": text}
+            more = [Finding("start", "scores", text, begun.wrong, begun.of, data)] if text else []
+            ways.insert(0, (self.model.but(start=mask, fixed=None), rest + more, False))
+        if begun is not None:
+            ways.append((self.model.but(start=right(self.target).start, fixed=None), rest, True))
+        for base, before, stale in ways:
+            model, found = of_kernels.kernels(self.target, base, stale=stale, casts=casts)
+            if found:
+                gone = ("steps", "denominator", "flushed")
+                self.model, self.found = model, [one for one in before if one.reading not in gone] + found
+                return
+
+    def with_operands(self) -> None:
+        """Whose products scores are: kept where that leaves a small part of the error."""
+        if not self.off:
+            return
+        begun, multiplied = self.misfit(self.model), np.mean(self.multiplied[0]) > 0.5
+        ways = of_operands.operands(self.target, self.model)
+        # sums over queries leave the differences of scores as they are, but for those of the sums
+        some = [one for one in ways if one[0].by_query or not multiplied]
+        model, found = min(some, key=lambda one: self.misfit(one[0]))
+        if self.misfit(model) < OTHER * begun:
+            self.model = model
+            self.found += found
+
+    def factored(self) -> None:
+        """A factor of scores that responses did not tell, as where rows of V are lost."""
+        if self.off and "v" in self.model.sources:
+            model, found = of_operands.factor(self.target, self.model, self.misfit)
+            self.model = model
+            self.found += found
+
+    def started(self) -> None:
+        """What keys weigh at q = 0, hidden ones as a number of their own or with their scores; keys that weigh nothing,
+        or twice, may be rows of V that stand elsewhere.
+        """
+        if not self.off:
+            return
+        model, found = of_scores.start(self.target, self.model)
+        if not found:
+            return
+        begun = self.model
+        ways = [(model, found)]
+        formula, of_bias_ = of_bias.linear(self.target, begun, model, found[0])
+        if of_bias_:
+            ways.insert(0, (formula, of_bias_))
+        alone, of_fixed = of_scores.fixed(self.target, model)
+        if of_fixed:
+            ways.append((alone, [*found, *of_fixed]))
+        told = min(ways, key=lambda one: self.misfit(one[0]))
+        if of_bias_ and self.misfit(formula) < 2 * self.misfit(told[0]):
+            ways = [ways[0]]  # a formula in place of a table
+            told = ways[0]
+        if self.misfit(told[0]) > LEFT * self.misfit(begun) and all(np.mean(x) > 0.5 for x in self.multiplied):
+            before = self.found
+            self.model, self.found = told[0], before + told[1]
+            self.of_kernels(casts=False)
+            if self.model.kernel is not None:
+                return
+            self.model, self.found = begun, before
+        if "v" not in begun.sources and self.misfit(told[0]) > LEFT * self.misfit(begun):
+            moved, of_map = of_values.elements(self.target, begun)
+            if of_map:
+                ways.append((moved, of_map))
+        model, found = min(ways, key=lambda one: self.misfit(one[0]))
+        # keys that are seen or not are so whatever scores are; another weight may be what a merge makes of it
+        if found[0].data.get("masks") or self.misfit(model) < BELIEVED * self.misfit(begun):
+            self.model, self.read = model, of_values.solved(model, self.weights)
+            self.found += found
+
+    def stepped(self) -> None:
+        """Steps along the keys. A wrong merge shows at q = 0 too, as keys that weigh too much there; where steps alone
+        leave a fifth as much, that finding is dropped.
+        """
+        self.of_weights(steps, self.read, self.allowed(self.model))
+        begun = next((one for one in self.found if one.reading == "start" and not one.data.get("masks")), None)
+        if begun is None or not self.off:
+            return
+        plain = self.model.but(start=right(self.target).start, fixed=None, step=None)
+        model, found = steps(self.target, plain, self.read, self.allowed(plain))
+        if found and self.misfit(model) < self.misfit(self.model) / 5:
+            gone = [one for one in self.found if one is begun or one.reading in ("fixed", "steps")]
+            self.model, self.found = model, [one for one in self.found if one not in gone] + found
+
+    def placed(self) -> None:
+        """Where results stand; kept where the weights are then nearer to those that are expected."""
+        model, found = of_values.place(self.target, self.model)
+        if not found:
+            return
+        read = of_values.solved(model, self.weights)
+        # that many rows choose the very keys of others in six runs is no chance; a few may have lost theirs
+        many = found[0].wrong > MANY * found[0].of
+        if many or self.misfit(model, scaled=False) < 0.7 * self.misfit(self.model, scaled=False):
+            self.model, self.read = model, read
+            self.found += found
