@@ -17,7 +17,7 @@ def lines(found: Measured) -> list[str]:
     trace = found.target.coded
     said = [f"{headline(trace)}: {found.calls} calls", of_weights(found)]
     for one in found.findings:
-        counted = f" ({one.wrong:,} of {one.of:,} elements of what was read are beyond their budgets)" if one.of else ""
+        counted = f" ({one.wrong:,} of {one.of:,} elements of what was read are not as they should be)" if one.of else ""
         said.append(f"{one.stage}: {one.text}{counted}")
     if not found.findings:
         wrong = found.target.natural.wrong.any() and not found.target.may_be_right
