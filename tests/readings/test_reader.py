@@ -136,3 +136,10 @@ def test_inputs_that_were_given_are_measured_with_their_mask() -> None:
     (finding,) = found.findings
     assert "scores are 1.01 times what they should be" in finding.text and found.proved
     assert np.all(found.weights[:, :, ~mask] == 0) and np.all(found.weights[:, :, mask] > 0)
+
+
+def test_one_key_has_no_neighbour_to_differ_from() -> None:
+    case = CASE.but(seqlen_q=8, seqlen_k=1)
+    assert read("scale 1 % off", case).weights.shape == (1, 2, 8, 1)  # it weighs 1, whatever its score is
+    found = read("added", case)
+    assert [one.reading for one in found.findings] == ["added"] and found.proved

@@ -141,6 +141,8 @@ class Believed:
 
 def _quantile(x: np.ndarray, share: float, axis: int) -> np.ndarray:
     """That of the numbers along an axis that are not NaN."""
+    if not x.shape[axis]:  # of one key
+        return np.asarray(np.full(x.sum(axis).shape, np.nan))
     order = np.sort(x, axis=axis)
     at = (share * np.maximum((~np.isnan(x)).sum(axis, keepdims=True) - 1, 0)).astype(int)
     return np.take_along_axis(order, at, axis).squeeze(axis)

@@ -38,8 +38,8 @@ _One = TypeVar("_One", bound=_Any)
 #: out, where it is known, and the square of its error
 _Off = tuple[np.ndarray, np.ndarray, float]
 _STAGES: dict[type, str] = {
-    Loop: "correction", Merge: "correction", MergeOfOthers: "correction", NotCleared: "acc", Skipped: "probs", Lanes: "row_sum",
-    Narrow: "out",
+    Loop: "correction", Merge: "correction", MergeOfOthers: "correction", NotCleared: "acc", Skipped: "probs",
+    Lanes: "row_sum", Narrow: "out",
 }  # fmt: skip
 
 

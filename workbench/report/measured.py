@@ -17,8 +17,8 @@ def lines(found: Measured) -> list[str]:
     trace = found.target.coded
     said = [f"{headline(trace)}: {found.calls} calls", of_weights(found)]
     for one in found.findings:
-        counted = f" ({one.wrong:,} of {one.of:,} elements of what was read are not as they should be)" if one.of else ""
-        said.append(f"{one.stage}: {one.text}{counted}")
+        of_all = f"{one.wrong:,} of {one.of:,} elements of what was read are not as they should be"
+        said.append(f"{one.stage}: {one.text}" + (f" ({of_all})" if one.of else ""))
     if not found.findings:
         wrong = found.target.natural.wrong.any() and not found.target.may_be_right
         said.append(
@@ -27,6 +27,8 @@ def lines(found: Measured) -> list[str]:
             else "nothing found: weights and out of this run are within their budgets"
         )
         return said
+    if all(one.reading == "cast" for one in found.findings):
+        said.append("a cast that the kernel means is no fault: say it (--contract), or `workbench contract --measure`")
     return said + _proofs(found)
 
 
