@@ -73,7 +73,7 @@ WRONG: Mapping[str, tuple[Callable[..., Any], Case, str, str]] = {
     ),
     "bias": (changed(scores=biased), CASE, "scores", "where all scores are 0"),
     "normaliser": (kernel("undivided"), SMALL, "row_sum", "weights are not divided by their sum"),
-    "merge steps": (kernel("no correction"), SMALL, "correction", "minus running maximum"),
+    "merge steps": (kernel("no correction"), SMALL, "correction", "the correction of the accumulator is left out"),
     "rows that are NaN": (changed(out=with_nan), CASE, "out", "rows 5"),
     "rows of others": (kernel("rows moved"), CASE, "out", "out holds rows of others"),
 }

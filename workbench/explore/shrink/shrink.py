@@ -121,8 +121,8 @@ def _repeatable(judged: Diff) -> Rerun:
         )
     if trace.box is not None:
         raise Refusal(f"{trace.target}: a part of a run is not shrunk; run it without --where and --by-head")
-    if trace.rerun is None:
-        given = trace.case.distribution == GIVEN or trace.called_with.feed
+    given = trace.case.distribution == GIVEN or trace.called_with.feed
+    if trace.rerun is None or given:
         why = "its inputs were put in, and other cases have others" if given else "it was not run here"
         raise Refusal(f"{trace.target}: a case is shrunk by runs on others, which this trace cannot have: {why}")
     again = trace.rerun
