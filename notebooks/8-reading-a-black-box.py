@@ -50,8 +50,8 @@ found = workbench.measure(split_k, case)
 found.plot()
 
 # %% [markdown]
-# The edges are those of the splits, and the steps are held against the maximum, the sum and the lse of each split,
-# running and its own, of the row and of others. One of them is it:
+# The edges are those of the splits. What could make such steps, loops over tiles and merges with one wrong step each, is
+# held against the run. One of them is it:
 
 # %%
 assert found.proved
@@ -59,12 +59,13 @@ print(found)
 
 # %% [markdown]
 # The last two lines are the proof. The finding is put into float64 attention, which then predicts `out` on inputs that no
-# reading saw. Everything is data: `found.weights` is P as it was read, `found.findings[0].data` has the edges and terms.
+# reading saw. Everything is data: `found.weights` is P as it was read, `found.findings[0].data` has the merge that was
+# found.
 
 # %%
 ratio = np.log(found.weights / found.expected_weights)[0, 0, 5]
 assert np.allclose(ratio[:16], ratio[0], atol=1e-3) and abs(ratio[16] - ratio[15]) > 0.01
-np.round(ratio[::8], 3), found.findings[0].data["terms"]
+np.round(ratio[::8], 3), found.findings[0].data["kernel"].words
 
 # %% [markdown]
 # ## Both halves of an FP8 bug

@@ -38,9 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (["diff", "--seqlen", "16"], "bug first wrong stage: lse"),
         (["diff", "--seqlen", "16,24"], "bug 2 runs: 0 without a bug, 2 with one or not testable"),
-        (["explain", "--seqlen", "16", "--seconds", "2"], "bug first wrong stage: lse"),
+        (["explain", "--seqlen", "128", "--seconds", "4"], "bug first wrong stage: lse"),
         (
-            ["explain", "--seqlen", "16,24", "--seconds", "0.5"],
+            ["explain", "--seqlen", "112,128", "--seconds", "4"],
             "bug 2 runs: 0 without a bug, 2 with one or not testable",
         ),
     ],
