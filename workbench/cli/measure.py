@@ -31,17 +31,18 @@ def measure(target: str | None, picture: Path | None, as_json: bool, **options: 
     from workbench.cli.runs import runs
     from workbench.files import write_atomically
     from workbench.progress import shown
-    from workbench.readings.reader import measured
+    from workbench.readings.sample import measured_in_part
     from workbench.refusal import Refusal
     from workbench.report.measured import document, lines
 
     if options.pop("by_head"):
         raise Refusal("a function is measured as a whole, and takes no --by-head")
+    where, options["where"] = options["where"], None
     with shown():
         calls, _ = runs(target, **options)
         if picture is not None and len(calls) != 1:
             raise Refusal(f"--picture takes one case; {len(calls)} were asked for")
-        found = [measured(call()) for call in calls]
+        found = [measured_in_part(call(), where) for call in calls]
     if picture is not None:
         drawn = BytesIO()
         found[0].plot().savefig(drawn, format="png")

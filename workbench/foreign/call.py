@@ -33,6 +33,7 @@ from workbench.foreign.lines import lines_of
 from workbench.foreign.packages import Call
 from workbench.foreign.probes import interpreter as triton_interpreter
 from workbench.foreign.repeats import repeated
+from workbench.foreign.resident import resident
 from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.trace import seen
 from workbench.trace.narrow import narrowed
@@ -90,20 +91,25 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
 
     launches = Launches(name, case, emulated(options.backend))
 
-    def called(
-        launches: Launches, **more: Any
-    ) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
+    def placed() -> tuple[dict[str, Any], dict[str, Any]]:
         positional = {x: over_input(array) for x, array in call.positional.items() if not (shared and x == "v")}
         if shared:
             positional["v"] = positional["k"][..., : case.head_dim_v]
-        keywords = {key: over(x) if isinstance(x, np.ndarray) else x for key, x in call.keywords.items()}
+        return positional, {key: over(x) if isinstance(x, np.ndarray) else x for key, x in call.keywords.items()}
+
+    def once(positional: Mapping[str, Any], keywords: Mapping[str, Any]) -> Any:
+        if adapter is None or adapter.call is None:
+            return function(*positional.values(), **keywords)
+        return adapter.call(Call(function, asked, **positional, over=over))
+
+    def called(
+        launches: Launches, **more: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
+        positional, keywords = placed()
         of_case = mods.running(score_mod=case.score_mod, mask_mod=case.mask_mod)
         try:
             with of_case, running(function), triton_interpreter.guarded(), launches.sent(), loading():
-                if adapter is None or adapter.call is None:
-                    made = function(*positional.values(), **keywords, **more)
-                else:
-                    made = adapter.call(Call(function, asked, **positional, over=over))
+                made = once(positional, keywords | more)
                 found, parts, declared = returned.read(made, name)  # waits for it, and so may find that it failed
                 found, declared = launches.joined(found, parts, fields_of(declared, case))
         except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
@@ -168,7 +174,12 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
 
     rerun = once_more if of_any else None
     if options.where is None:
-        return replace(trace, rerun=rerun)
+        axes = call.axes if adapter is None else {"out": adapter.q, "kv": adapter.kv, "lse": adapter.lse}
+        emulated_ = launches.on_emulator and launches.kernels
+        plain = not (emulated_ or call.put_in or case.score_mod or case.mask_mod or (adapter and adapter.base2))
+        # JAX's arrays cannot be written to
+        stays = resident(placed, once, axes, over, name) if plain and of_any and arrays != "jax" else None
+        return replace(trace, rerun=rerun, resident=stays)
     return narrowed(trace, parse(options.where, trace.case), rerun=rerun)
 
 

@@ -29,7 +29,7 @@ def read(returned: Any, name: str) -> Returned:
     library that speaks DLPack; what comes back are copies, as a function may return the same workspace each time.
     Refusal for anything else.
     """
-    given = _by_name(returned, name)
+    given = by_name(returned, name)
     if unnamed := [key for key in given if not isinstance(key, str)]:
         raise Refusal(f"{name} returned a dict with the key {unnamed[0]!r}; {_FORMS}")
     declared = given.pop("contract", None)
@@ -58,7 +58,7 @@ def _part(given: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     return found
 
 
-def _by_name(returned: Any, name: str) -> dict[str, Any]:
+def by_name(returned: Any, name: str) -> dict[str, Any]:
     """What was returned, with names."""
     if returned is None:
         raise Refusal(f"{name} returned None; {_FORMS}: what it wrote into an array of its own is returned, too")

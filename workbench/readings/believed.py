@@ -33,6 +33,11 @@ class Believed:
         """How far each weight of the user's own run may be off."""
         return of_scores.room(self.weights, model.of_run(self.target.natural))
 
+    def closing(self, model: Model, read: np.ndarray) -> np.ndarray:
+        """The same of the weights that were `read`, which may be larger than the model's."""
+        made = model.of_run(self.target.natural)
+        return of_scores.room(self.weights, np.fmax(abs(made), abs(read)))
+
     def _apart(self, model: Model, *, scaled: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """What out of each run that read weights is beyond the model's, in units of V, and the size of V.
 
@@ -67,7 +72,7 @@ class Believed:
     @property
     def unclosed(self) -> float:
         """How far out of the natural run is, at most, from the weights read times the values of the model."""
-        allowed = self.allowed(self.model)
+        allowed = self.closing(self.model, self.read)
         return float(of_values.unclosed(self.target, self.model, self.read, allowed).max())
 
     def of_values(self, reading: Callable[[Target, Model], Found], *, believed: bool = False) -> None:

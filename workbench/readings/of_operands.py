@@ -41,7 +41,8 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
     index = np.arange(rows * dims).reshape(rows, dims)
     known = source > -2
     moved = known & (source != index)
-    if known.mean() < ENOUGH / 2 or not moved.any():
+    asked = known if target.some is None or name == "q" else known[target.some]
+    if asked.mean() < ENOUGH / 2 or not moved.any():
         return model, []
     filled = completed(np.where(known, source, -2), dims)
     filled = np.where(filled > -2, filled, index)
@@ -105,7 +106,8 @@ def _read(
         whole = (*target.trace.inputs["q"].shape[:3], target.trace.inputs["k"].shape[2])
         got, sure, blank = [], np.ones(whole, bool), np.ones(whole, bool)
         for code in codes:
-            weights = target.weights(model.v_dims, **{name: code * size, other_name: model.placed(other_name, aimed)})
+            given = {name: code * size, other_name: model.placed(other_name, aimed)}
+            weights = target.weights(model.v_dims, target.some, **given)
             read = solved(model, weights)
             y = logs(read, room(target.identity, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
             if model.fixed is not None:

@@ -17,6 +17,8 @@ TOLD = 256
 SEEN = 0.01
 #: share of the places of a map that must be read for it to be told, and of heads that must agree
 ENOUGH = 0.5
+#: sets of keys that rows choose, at most
+SETS = 32
 
 
 def added(target: Target, model: Model) -> tuple[Model, list[Finding]]:
@@ -156,7 +158,7 @@ def aims(model: Model, *, anchored: bool) -> list[np.ndarray]:
     left, found = seen.any(0).copy(), list[np.ndarray]()
     left[0] &= not anchored
     seen = seen & (np.arange(seen.shape[1]) >= anchored)
-    while left.any() and len(found) < 16:
+    while left.any() and len(found) < SETS:
         aim = np.full(len(seen), -1)
         # the rows that see the fewest of those that are left choose first
         free = left.copy()
@@ -355,7 +357,8 @@ def solved(model: Model, weights: Weights) -> np.ndarray:
     matrix = np.concatenate([*(model.read_placed(v) for v in weights.placed)], -1)
     lost = ~np.isfinite(whole).all(-1, keepdims=True)
     inverted: np.ndarray = np.where(lost, 0.0, whole) @ np.linalg.pinv(matrix)
-    return np.where(lost, np.nan, inverted)
+    untold = lost if len(weights.keys) == len(matrix) else lost | ~matrix.any(-1)
+    return np.where(untold, np.nan, inverted)
 
 
 def _with_behind(model: Model, found: np.ndarray, base: Answer) -> np.ndarray:

@@ -39,6 +39,7 @@ class Measured:
     target: Target = field(repr=False)
     lse: Lse | None  #: what lse is, where it is neither right nor that of what out was divided by
     read: Weights = field(repr=False)  #: of what `weights` were made
+    part: str = ""  #: of what rows and heads of the run, in words; empty: of all
 
     @cached_property
     def verdict(self) -> Verdict:

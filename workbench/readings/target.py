@@ -5,7 +5,7 @@ budget, come of the same walk as any verdict. No reading has a tolerance of its 
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -29,8 +29,13 @@ from workbench.trace.trace import Trace
 
 #: calls after which no map of elements is read on; words of codes, of two levels, are thrice as long
 CALLS, CALLS_OF_CODES = 150, 250
+#: times as many of a case of more than FEW_KEYS, of which one reading of weights has 32 calls or more
+OF_MANY_KEYS = 4
 #: scores of a run that is measured, at most: each of a hundred runs is held against float64
 LARGEST = 2**22
+#: keys of a case of which each weight is read in every experiment; of more some do, in runs of so many: a row of a
+#: fragment, and more than a swizzle moves
+FEW_KEYS, RUN = 1024, 32
 #: digits that every dtype holds
 DIGITS = 16
 #: what float16 stores below 2^-14 has fewer bits; weights are read with this unit, so that those down to 2^-24 have all
@@ -137,8 +142,8 @@ def _beyond(found: Compared) -> np.ndarray:
 class Target:
     """A traced function and the calls that were made of it."""
 
-    def __init__(self, trace: Trace, seconds: float = inf) -> None:
-        """Refusal for a trace at rest or of a part, one without `out`, and one of more than LARGEST scores. `seconds`:
+    def __init__(self, trace: Trace, seconds: float = inf, most: int = LARGEST) -> None:
+        """Refusal for a trace at rest or of a part, one without `out`, and one of more than `most` scores. `seconds`:
         after which a call is refused.
         """
         self.until = time.monotonic() + seconds
@@ -146,9 +151,9 @@ class Target:
             raise Refusal(f"{trace.target} cannot be measured: its trace is at rest, and nothing can be run again")
         if trace.case.shared_kv or "out" not in trace.stages:
             raise Refusal(f"{trace.target} cannot be measured: its v is a part of its k, or it gives no out")
-        if (scores := trace.case.score_count) > LARGEST:
+        if (scores := trace.case.score_count) > most:
             raise Refusal(
-                f"{trace.target} is not measured on a run of {scores:,} scores: {LARGEST:,} are allowed, since it is "
+                f"{trace.target} is not measured on a run of {scores:,} scores: {most:,} are allowed, since it is "
                 "called a hundred times, each held against float64; measure a smaller case: --seqlen 256 --heads 4"
             )
         if trace.box is not None:
@@ -179,7 +184,8 @@ class Target:
     @property
     def spent(self) -> bool:
         """Whether so many calls were made that no more maps are read."""
-        return self.calls >= (CALLS_OF_CODES if self.books else CALLS)
+        most = CALLS_OF_CODES if self.books else CALLS
+        return self.calls >= (most if self.some is None else OF_MANY_KEYS * most)
 
     @property
     def case(self) -> Case:
@@ -221,13 +227,13 @@ class Target:
             if name not in self.trace.inputs:  # codes and scales as they are
                 given[name] = x
                 continue
-            whole = np.ascontiguousarray(np.broadcast_to(x, self.trace.inputs[name].shape))
+            shape = self.trace.inputs[name].shape
             if name in self.books:
-                codes, scale = self.books[name].encoded(whole)
+                codes, scale = self.books[name].encoded(np.ascontiguousarray(np.broadcast_to(x, shape)))
                 given |= self.books[name].given(name, codes, scale)
                 read[name] = self.books[name].decoded(codes, scale)
             else:
-                given[name] = whole.astype(DTYPES[self.coded.case.dtype])
+                given[name] = np.broadcast_to(np.asarray(x).astype(DTYPES[self.coded.case.dtype]), shape)
         assert self.coded.rerun is not None
         if time.monotonic() > self.until:
             raise Refusal(f"{self.coded.target}: time was up after {self.calls} calls")
@@ -243,21 +249,36 @@ class Target:
         self.calls += 1
         return Answer(self.coded.rerun(self.coded.case.but(seed=seed)))
 
-    def weights(self, dims: np.ndarray | None = None, **chosen: np.ndarray) -> "Weights":
-        """What `out` makes of columns of the identity in place of V, for the natural q and k or the `chosen` ones; of
-        those `dims` of V alone, where others are not read.
+    @cached_property
+    def some(self) -> np.ndarray | None:
+        """The keys whose weights tell what is multiplied: as many as one run shows, in runs of RUN; None: all of a
+        case of few keys.
         """
         keys, width = self.trace.inputs["v"].shape[2:]
+        if keys <= FEW_KEYS:
+            return None
+        runs = max(1, width // RUN)
+        begins = np.linspace(0, keys - RUN, runs).astype(int)
+        return np.unique(begins[:, None] + np.arange(min(RUN, width)))
+
+    def weights(
+        self, dims: np.ndarray | None = None, keys: np.ndarray | None = None, **chosen: np.ndarray
+    ) -> "Weights":
+        """What `out` makes of columns of the identity in place of V, for the natural q and k or the `chosen` ones; of
+        those `dims` of V alone, where others are not read, and of some `keys` [ascending].
+        """
+        count, width = self.trace.inputs["v"].shape[2:]
         columns = np.arange(width) if dims is None else dims
+        asked = np.arange(count) if keys is None else keys
         answers, placed = [], []
-        for first in range(0, keys, len(columns)):
-            count = min(len(columns), keys - first)
-            v = np.zeros((keys, width))
-            v[first + np.arange(count), columns[:count]] = self.unit
+        for first in range(0, len(asked), len(columns)):
+            some = asked[first : first + len(columns)]
+            v = np.zeros((count, width))
+            v[some, columns[: len(some)]] = self.unit
             answers.append(self(**chosen, v=v))
             placed.append(v)
         base = self(**chosen, v=np.zeros(1)) if self.behind else None
-        return Weights(tuple(answers), tuple(placed), self.unit, tuple(columns.tolist()), base)
+        return Weights(tuple(answers), tuple(placed), self.unit, tuple(columns.tolist()), base, asked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,15 +291,23 @@ class Weights:
     dims: tuple[int, ...]  #: of V that were used
     #: of V that is 0, where there are rows behind the end of sequences, which are not ours to choose
     base: Answer | None
+    keys: np.ndarray  #: those that were asked for, ascending
 
     def joined(self, outs: Sequence[np.ndarray]) -> np.ndarray:
-        """[b, h, q, k] of what each answer has at the dims of its keys."""
-        keys, count = len(self.placed[0]), len(self.dims)
-        parts = [
-            out[..., self.dims[: min(count, keys - first)]]
-            for out, first in zip(outs, range(0, keys, count), strict=True)
-        ]
-        return np.concatenate(parts, -1) / self.unit
+        """[b, h, q, k] of what each answer has at the dims of its keys; NaN of keys that were not asked for."""
+        read = np.concatenate([out[..., at] for out, at in zip(outs, self._columns, strict=True)], -1) / self.unit
+        count = len(self.placed[0])
+        if len(self.keys) == count:
+            return read
+        found = np.full((*read.shape[:-1], count), np.nan)
+        found[..., self.keys] = read
+        return found
+
+    @property
+    def _columns(self) -> list[np.ndarray]:
+        """The dims of each run that show a key."""
+        asked, count = len(self.keys), len(self.dims)
+        return [np.array(self.dims[: min(count, asked - first)]) for first in range(0, asked, count)]
 
     @cached_property
     def read(self) -> np.ndarray:
@@ -286,14 +315,34 @@ class Weights:
         return self.joined([one.out for one in self.answers])
 
     @cached_property
+    def whole(self) -> Answer:
+        """The runs as one with a dim of V for each key. In each column of V one key counts, so that an element of out
+        has the budget that it has in the run in which it was read.
+        """
+        trace, columns = self.answers[0].trace, self._columns
+
+        def wide(of: Callable[[Trace], np.ndarray]) -> np.ndarray:
+            return np.concatenate([of(one.trace)[..., at] for one, at in zip(self.answers, columns, strict=True)], -1)
+
+        v = wide(lambda x: x.inputs["v"])
+        errors = dict(trace.input_errors)
+        if "v" in errors:
+            errors["v"] = wide(lambda x: np.broadcast_to(x.input_errors["v"], x.inputs["v"].shape))
+        made = replace(
+            trace, case=trace.case.but(head_dim_v=v.shape[-1]), inputs={**trace.inputs, "v": v}, input_errors=errors,
+            stages={**trace.stages, "out": wide(lambda x: x.stages["out"])},
+        )  # fmt: skip
+        return Answer(made, usual=self.answers[0].usual)
+
+    @cached_property
     def expected(self) -> np.ndarray:
         """As they should be, float64."""
-        return self.joined([one.expected for one in self.answers])
+        return self.whole.expected / self.unit
 
     @cached_property
     def allowed(self) -> np.ndarray:
         """How far each may be off."""
-        return self.joined([one.allowed for one in self.answers])
+        return self.whole.allowed / self.unit
 
     @cached_property
     def share(self) -> tuple[np.ndarray, float]:

@@ -95,10 +95,10 @@ def compared(read: Weights, weights: np.ndarray) -> Comparison:
     """The weights, which are those that were read but for what was known to be wrong of V and out, element by element,
     each within the budget of the element of out that it was read of.
     """
-    of_out = [one.compared["out"] for one in read.answers]
     if np.array_equal(weights, read.read, equal_nan=True):
-        unit = {name: read.unit if name in _SHARES else 1.0 for name in (one.name for one in fields(Compared))}
-        found = Compared(**{name: read.joined([getattr(x, name) for x in of_out]) * n for name, n in unit.items()})
+        of_out = read.whole.compared["out"]
+        unit = {name: 1.0 if name in _SHARES else read.unit for name in (one.name for one in fields(Compared))}
+        found = Compared(**{name: getattr(of_out, name) / n for name, n in unit.items()})
     else:
         unit_, dtype = read.unit, read.answers[0].trace.stages["out"].dtype
         bound = room(read, read.expected)

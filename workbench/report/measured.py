@@ -15,7 +15,8 @@ SCHEMA = "workbench.measure/1"
 def lines(found: Measured) -> list[str]:
     """All that was found, a line each."""
     trace = found.target.coded
-    said = [f"{headline(trace)}: {found.calls} calls", of_weights(found)]
+    said = [f"{headline(trace)}: {found.calls} calls", *([f"read of {found.part}"] if found.part else [])]
+    said.append(of_weights(found))
     for one in found.findings:
         of_all = f"{one.wrong:,} of {one.of:,} elements of what was read are not as they should be"
         said.append(f"{one.stage}: {one.text}" + (f" ({of_all})" if one.of else ""))
@@ -75,6 +76,7 @@ def document(found: Measured) -> dict[str, Any]:
         "schema": SCHEMA,
         "target": found.target.trace.target,
         "case": found.target.coded.case.as_dict(),
+        "part": found.part or None,
         "stage": found.stage,
         "weights": {
             "outside": found.verdict.weights.summary.outside,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -56,6 +56,20 @@ class Rerun(Protocol):
         """The trace of the kernel on `case`; on `inputs` by name (q, k, v, mask, bias) in place of the case's own."""
 
 
+class Part(NamedTuple):
+    """Numbers of a part of an input."""
+
+    at: "Box"  #: which; of k and v whole heads
+    values: np.ndarray  #: of its shape, or what broadcasts to it
+
+
+class Resident(Protocol):
+    """Runs one kernel on arrays that stay on its device."""
+
+    def __call__(self, changed: Mapping[str, Part], part: "Box", /) -> dict[str, np.ndarray]:
+        """A part of out, and of lse where it is returned, of the run's own inputs but for those that were `changed`."""
+
+
 @dataclass(frozen=True, repr=False)
 class Trace:
     """What one run of a kernel left behind."""
@@ -89,6 +103,7 @@ class Trace:
     called_with: Options = field(default=Options(), compare=False)
     #: runs the same kernel again, on a case or on inputs; None for a trace at rest, and of stages that were fed
     rerun: "Rerun | None" = field(default=None, repr=False, compare=False)
+    resident: "Resident | None" = field(default=None, repr=False, compare=False)  #: the same kernel without transfers
     #: kernels of numba.cuda that a foreign function launched, which can be watched; not kept in files
     launched: tuple[str, ...] = field(default=(), compare=False)
     #: tells `lines`, which cost milliseconds that a right run does without

@@ -1,0 +1,76 @@
+"""Some rows of some heads of a run, as a run of these alone, which can be run again on other numbers of theirs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from workbench.case.box import Box
+from workbench.case.case import Case
+from workbench.case.fields import GIVEN
+from workbench.case.masks import spread
+from workbench.case.stages import INPUTS, MASKS
+from workbench.refusal import Refusal
+from workbench.trace.trace import Part, Trace
+
+RESULTS = {"out": "bhqd", "lse": "bhq"}
+
+
+def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Trace:
+    """out and lse of some rows [ascending] of some heads, whole groups that share their keys, as a trace of a case of
+    these alone; what its rows see in the whole case is the `mask` of its inputs.
+
+    Run again, the kernel runs whole, on the run's own inputs but for the numbers of these rows and heads; on arrays that
+    stay on its device where it can (`Trace.resident`). Refusal where what a row is depends on where it stands: ALiBi,
+    score_mod, dropout, sequences of several lengths, pages, codes; and for a trace at rest and a part of a run.
+    """
+    case = trace.case
+    of_place = {
+        "ALiBi": case.alibi_slopes, "score_mod": case.score_mod, "mask_mod": case.mask_mod, "dropout": case.dropout_p,
+        "sequences of several lengths": case.ragged, "pages": case.page_size, "codes": case.codes,
+        "v that is a part of k": case.shared_kv, "a dump of a part": trace.box is not None,
+    }  # fmt: skip
+    if has := [name for name, there in of_place.items() if there]:
+        raise Refusal(f"{trace.target}: some rows of a run are no run of their own where it has {', '.join(has)}")
+    if trace.rerun is None:
+        raise Refusal(f"{trace.target}: its trace is at rest, and nothing can be run again")
+    part = Box(batches, heads, rows)
+    of_kv = part.of_kv(case)
+    some = case.but(
+        batch=batches.stop - batches.start, heads=heads.stop - heads.start, kv_heads=of_kv.h.stop - of_kv.h.start,
+        seqlen_q=len(rows), seqlen_k=case.seqlen_k, causal=False, window=None, scale=case.scale,
+        **{name: tuple(x[heads].tolist()) for name, x in case.of_heads.items()},
+    )  # fmt: skip
+    seen = part.visible(case, trace.inputs)
+    masks = {name: part.of(spread(case, trace.inputs[name]), "bhqk") for name in MASKS if name in trace.inputs}
+    if not seen.all():
+        masks["mask"] = seen
+    at = {"q": part, "k": of_kv._replace(q=slice(None)), "v": of_kv._replace(q=slice(None))}
+    stages = {name: part.of(trace.stages[name], axes) for name, axes in RESULTS.items() if name in trace.stages}
+    inputs = {name: trace.inputs[name][at[name]] for name in INPUTS} | masks
+
+    def whole(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = dict(trace.inputs)
+        for name in INPUTS:
+            if given[name] is not inputs[name]:
+                found[name] = trace.inputs[name].copy()
+                found[name][at[name]] = given[name]
+        return found
+
+    def again(sub: Case, given: Mapping[str, np.ndarray] | None = None) -> Trace:
+        assert trace.rerun is not None
+        if given is None:
+            given = dict(zip(INPUTS, sub.inputs(), strict=True)) | masks
+        if trace.resident is not None:
+            changed = {name: Part(at[name], x) for name in INPUTS if (x := given[name]) is not inputs[name]}
+            found = trace.resident(changed, part)
+        else:
+            made = trace.rerun(case.but(distribution=GIVEN), whole(given)).stages
+            found = {name: part.of(made[name], RESULTS[name]) for name in stages}
+        ran = some.but(distribution=sub.distribution, seed=sub.seed)
+        return replace(cut, case=ran, inputs=dict(given), stages=found)
+
+    cut = replace(
+        trace, case=some, inputs=inputs, stages=stages, sparse={}, requested=(), statistics={}, rerun=again, resident=None,
+    )  # fmt: skip
+    return cut
