@@ -271,13 +271,14 @@ def test_the_line_that_repeats_a_run_says_the_backend(mine: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_numba_may_be_imported_by_the_function_itself(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """In a process that has not imported it."""
+@pytest.mark.parametrize("first", ["import mine", "import workbench; workbench.kernel; import mine"])
+def test_numba_may_be_imported_by_the_function_itself(mine: Path, first: str) -> None:
+    """In a process that has not imported it; by itself, or by ours, which is then half imported."""
     import subprocess
     import sys
 
     (mine.parent / "lazy.py").write_text(
-        "def attention(*args, **kw):\n    import mine\n    return mine.right(*args, **kw)\n"
+        f"def attention(*args, **kw):\n    {first}\n    return mine.right(*args, **kw)\n"
     )
     program = (
         "import sys; from workbench import Case, run; assert 'numba' not in sys.modules; "

@@ -189,6 +189,10 @@ def _values(stage: str, values: np.ndarray, case: Case) -> np.ndarray:
     return values
 
 
+#: numba.cuda, and what of ours imports it first
+_AWAITED = (_NUMBA, "workbench.cuda.emulator")
+
+
 @contextmanager
 def _imported(act: Callable[[], None]) -> Iterator[None]:
     """Within it, `act` is called as soon as numba.cuda is imported; at once where it is."""
@@ -205,25 +209,37 @@ def _imported(act: Callable[[], None]) -> Iterator[None]:
             sys.meta_path.remove(finder)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Awaiting:
-    """Is asked for each module that is to be imported, and leaves it to others; `act` follows upon numba.cuda."""
+    """Is asked for each module that is to be imported, and leaves it to others; `act` follows upon numba.cuda. Where
+    the emulator, of which `act` makes use, is what imports it, `act` follows upon that.
+    """
 
     act: Callable[[], None]
+    begun: int = 0  #: of _AWAITED, whose import has not ended
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """None, but for numba.cuda, which others find."""
-        if name != _NUMBA:
+        """None, but for _AWAITED, which others find."""
+        if name not in _AWAITED:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
         if spec is None or spec.loader is None:
             return spec
         run = spec.loader.exec_module
 
         def run_and_act(module: ModuleType) -> None:
-            run(module)
-            self.act()
+            self.begun += 1
+            try:
+                run(module)
+            finally:
+                self.begun -= 1
+            if not self.begun and self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self.act()
 
         spec.loader.exec_module = run_and_act  # type: ignore[method-assign]
         return spec

@@ -134,6 +134,8 @@ def kernels(target: Target, model: Model, *, stale: bool = False, casts: bool = 
     model = model.but(step=None, denominator=None, flush=-np.inf)
     run = _Run(target, model)
     families = [_left_over] if stale else [_loops, _merges, _left_over, _others, _lanes]
+    if target.some is not None:  # of some rows of a large run, whose neighbours are not known, and which cost minutes
+        families = [one for one in families if one not in (_left_over, _others, _lanes)]
     if casts and not stale and not run.large:
         families.append(_narrow)
     best: tuple[float, _Any] | None = None
