@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.judge.explain.test_domain import SQUARE, tiles_of_their_own
 from tests.readings.kernels import kernel
 from workbench import Case, Refusal, run
 from workbench.readings.reader import Measured, measured
@@ -143,3 +144,31 @@ def test_one_key_has_no_neighbour_to_differ_from() -> None:
     assert read("scale 1 % off", case).weights.shape == (1, 2, 8, 1)  # it weighs 1, whatever its score is
     found = read("added", case)
     assert [one.reading for one in found.findings] == ["added"] and found.proved
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(("twice", "guarded"), [(True, True), (False, False), (True, False)])
+def test_a_sum_that_counts_twice_and_nan_of_a_tile_are_read_off_out_alone(
+    causal: bool, twice: bool, guarded: bool
+) -> None:
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        return tiles_of_their_own(q, k, v, scale=scale, causal=causal, twice=twice, guarded=guarded)[0]
+
+    found = measured(run(attention, SQUARE.but(heads=2, causal=causal)))
+    texts = [one.text for one in found.findings]
+    of_sum = (
+        "weights have a factor of e^(ln of own sum) in each tile of keys; tiles begin at keys 0, 32; what they are "
+        "divided by has not"
+    )
+    of_nan = "rows 0-31 of out are NaN whatever V is"
+    assert texts == [of_nan] * (causal and not guarded) + [of_sum] * twice
+    assert found.proved is bool(texts)
+
+
+def test_runs_that_read_weights_are_judged_as_one_of_a_wider_v() -> None:
+    """In each of its columns one key counts, so that budgets are those of each run alone."""
+    weights = read("", GROUPED.but(dtype="bfloat16", causal=True)).read
+    assert len(weights.answers) == 3
+    for of in ("expected", "allowed"):
+        alone = weights.joined([getattr(one, of) for one in weights.answers])
+        assert alone.size > 0 and np.array_equal(getattr(weights, of), alone)

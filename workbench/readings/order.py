@@ -17,7 +17,7 @@ from workbench.readings import (
 )
 from workbench.readings.believed import BELIEVED, Believed
 from workbench.readings.finding import Finding
-from workbench.readings.model import right
+from workbench.readings.model import Model, right
 from workbench.readings.proof import LEFT, predicted
 from workbench.readings.steps import steps
 
@@ -238,17 +238,31 @@ class Reader(Believed):
 
     def stepped(self) -> None:
         """Steps along the keys. A wrong merge shows at q = 0 too, as keys that weigh too much there; where steps alone
-        leave a fifth as much, that finding is dropped.
+        leave a fifth as much, that finding is dropped. So is what rows were found to be divided by, where steps tell it.
         """
-        self.of_weights(steps, self.read, self.allowed(self.model))
         begun = next((one for one in self.found if one.reading == "start" and not one.data.get("masks")), None)
-        if begun is None or not self.off:
-            return
-        plain = self.model.but(start=right(self.target).start, fixed=None, step=None)
-        model, found = steps(self.target, plain, self.read, self.allowed(plain))
-        if found and self.misfit(model) < self.misfit(self.model) / 5:
-            gone = [one for one in self.found if one is begun or one.reading in ("fixed", "steps")]
-            self.model, self.found = model, [one for one in self.found if one not in gone] + found
+        plain = self.model if begun is None else self.model.but(start=right(self.target).start, fixed=None, step=None)
+        if self.model.denominator is not None:
+            for base, gone in (
+                (self.model.but(denominator=None), ("denominator",)),
+                (plain.but(denominator=None), ("denominator", "start", "fixed")),
+            ):
+                if self.off and self.stepped_from(base, gone, scaled=False):
+                    return
+        self.of_weights(steps, self.read, self.allowed(self.model))
+        if begun is not None and self.off:
+            self.stepped_from(plain, ("start", "fixed", "steps"), scaled=True)
+
+    def stepped_from(self, base: Model, gone: tuple[str, ...], *, scaled: bool) -> bool:
+        """Whether steps beside a model without findings of the readings `gone` leave a fifth of what is left; they are
+        then kept in their place.
+        """
+        model, found = steps(self.target, base, self.read, self.allowed(base))
+        if not found or self.misfit(model, scaled=scaled) >= self.misfit(self.model, scaled=scaled) / 5:
+            return False
+        kept = [one for one in self.found if one.reading not in gone or (one.reading == "start" and one.data["masks"])]
+        self.model, self.found = model, kept + found
+        return True
 
     def placed(self) -> None:
         """Where results stand; kept where the weights are then nearer to those that are expected."""
