@@ -120,7 +120,9 @@ class Narrow:
         if self.site == "q scaled for exp2":
             factor = self.round(np.float64(of.scale / np.log(2)).reshape(1), self.site)
             return self.round(q * factor, self.site) @ k.swapaxes(-1, -2) * np.log(2)
-        return self.round(q @ k.swapaxes(-1, -2), "raw") * of.scale
+        if self.site == "raw":  # of products in float32, as kernels have them: at a tie these decide
+            q, k = q.astype(np.float32), k.astype(np.float32)
+        return self.round((q @ k.swapaxes(-1, -2)).astype(np.float64), "raw") * of.scale
 
     def _loop(
         self, scores: np.ndarray, v: np.ndarray, usual: Callable[[np.ndarray], np.ndarray]

@@ -44,6 +44,7 @@ class Model:
     mixed: np.ndarray | None = (
         None  #: [q, q]: of whose sums of weighted values a row is made, each below its own maximum
     )
+    moved: np.ndarray | None = None  #: [b, h, q, k]: by the values of which key a key's weight is multiplied
     added: np.ndarray | float = 0.0  #: to out, whatever V is
     kernel: Kernel | None = None  #: a loop, merge or cast in place of the formula
     place: np.ndarray | None = None  #: [b, h, q]: flat index of the row whose result stands there; -1 for none
@@ -129,7 +130,13 @@ class Model:
             if self.mixed is not None:
                 mine = self.mixed @ mine
             found = np.where(total[..., None] == 0, 0.0, mine / total[..., None])
-        return found if self.kept is None else found * self.kept
+        found = found if self.kept is None else found * self.kept
+        if self.moved is None:
+            return found
+        b, h, q, _ = np.ogrid[tuple(map(slice, found.shape))]
+        there = np.zeros_like(found)
+        np.add.at(there, (b, h, q, self.moved), found)
+        return there
 
     def total(self, scores: np.ndarray, plain: np.ndarray, sinks: np.ndarray | None) -> np.ndarray:
         """What a row is divided by, [b, h, q], in units of e^(row maximum); plain: e^(s - maximum)."""

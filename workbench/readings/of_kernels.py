@@ -3,10 +3,12 @@ known to get wrong. A kernel is kept where it leaves less than a tenth of the er
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from workbench.readings.beyond import Beyond, beyond
 from workbench.readings.casts import OF_TILES, Narrow, fixed, narrow, usual, with_sizes
 from workbench.readings.finding import Finding
 from workbench.readings.lanes import Lanes, lanes
@@ -14,8 +16,11 @@ from workbench.readings.merges import Merge, MergeOfOthers, merges, nearest_of_o
 from workbench.readings.model import Model
 from workbench.readings.online import Loop, nearest
 from workbench.readings.parts import Parts
+from workbench.readings.regions import Piece, Pieces, WithoutSinks, completed
 from workbench.readings.stale import NotCleared, Skipped, left_over
 from workbench.readings.steps import sizes
+from workbench.readings.taken import Taken
+from workbench.readings.taken import nearest as nearest_taken
 from workbench.readings.target import Target
 
 #: share of the error that a kernel may leave of the user's own run
@@ -32,31 +37,40 @@ LARGE = 0.3
 DIMS = 16
 #: kernels of a sample that are tried on the whole run
 BEST = 8
+#: share of the error of the worst dim of which a dim has less that is right
+LEAST_OF_DIMS = 0.02
+#: rows of a sample where only some of the rows are wrong; pieces of a run, at most; share of the error of the rest that
+#: each has to make
+OF_PIECE, MOST_PIECES, LEAST_OF_PIECE = 8, 4, 0.1
 
-_Any: TypeAlias = Loop | Merge | MergeOfOthers | NotCleared | Skipped | Lanes | Narrow
+_Any: TypeAlias = (
+    Loop | Merge | MergeOfOthers | NotCleared | Skipped | Lanes | Beyond | Narrow | Taken | WithoutSinks
+)
 _One = TypeVar("_One", bound=_Any)
 #: out, where it is known, and the square of its error
 _Off = tuple[np.ndarray, np.ndarray, float]
 _STAGES: dict[type, str] = {
     Loop: "correction", Merge: "correction", MergeOfOthers: "correction", NotCleared: "acc", Skipped: "probs",
-    Lanes: "row_sum", Narrow: "out",
+    Lanes: "row_sum", Narrow: "out", Taken: "acc", WithoutSinks: "row_sum", Beyond: "scores",
 }  # fmt: skip
 
 
 class _Run:
     """The user's own run, what is known of it, and what each kernel leaves."""
 
-    def __init__(self, target: Target, model: Model) -> None:
+    def __init__(self, target: Target, model: Model, some: np.ndarray | None = None, of: int = SAMPLE) -> None:
+        """`some`: bool [b, h, q, d] of out that is looked at, all where None; in samples of `of` rows."""
         answer = target.natural
         self.parts = model.parts(answer)
         self.out = model.result(answer.out)
-        self.known = np.isfinite(self.out)
+        self.known = np.isfinite(self.out) & (True if some is None else some)
+        self.dims = np.flatnonzero(self.known.any((0, 1, 2)))[:DIMS]
         base = model.but(place=None, columns=None, added=0.0, lost=None).predicted(answer)
         self.off = np.where(self.known, (self.out - base) ** 2, 0.0)
         rows = self.out.shape[2]
         by_row = self.off.sum((0, 1, 3))
-        first = max(range(0, rows, SAMPLE), key=lambda i: by_row[i : i + SAMPLE].sum())
-        self.rows = slice(first, min(first + SAMPLE, rows))
+        first = max(range(0, rows, of), key=lambda i: by_row[i : i + of].sum())
+        self.rows = slice(first, min(first + of, rows))
         heads = self.off[:, :, self.rows].sum((2, 3))
         self.batch = int(heads.sum(1).argmax())
         self.of_heads = np.sort(np.argsort(-heads[self.batch])[:HEADS])
@@ -71,12 +85,12 @@ class _Run:
         """Parts of some rows, heads and dims, and what is known of out there."""
         p = self.parts.of_rows(rows)
         at = np.ix_(np.array([self.batch]), self.of_heads)
-        out, known, off = (x[:, :, rows][at][..., :DIMS] for x in (self.out, self.known, self.off))
+        out, known, off = (x[:, :, rows][at][..., self.dims] for x in (self.out, self.known, self.off))
         factor = np.asarray(p.factor)
         if factor.ndim == 4:
             factor = np.broadcast_to(factor, (*p.q.shape[:2], *factor.shape[2:]))[at]
         parts = p.but(
-            q=p.q[at], k=p.k[at], values=p.values[at][..., :DIMS], start=p.start[at],
+            q=p.q[at], k=p.k[at], values=p.values[at][..., self.dims], start=p.start[at],
             fixed=None if p.fixed is None else p.fixed[at],
             factor=factor,
             sinks=None if p.sinks is None else np.broadcast_to(p.sinks, (*p.q.shape[:2], 1))[at],
@@ -96,7 +110,7 @@ class _Run:
 
     def left_of_sample(self, out: np.ndarray) -> float:
         """The same of out of the sample."""
-        return _share(out[..., :DIMS], self.of_sample)
+        return _share(out[..., self.dims] if out.shape[-1] > len(self.dims) else out, self.of_sample)
 
     def near(self, told: Sequence[_One], *, rows: bool = False) -> list[_One]:
         """Those that leave least of the sample; `rows`: of all rows, where one counts for another."""
@@ -133,9 +147,9 @@ def kernels(target: Target, model: Model, *, stale: bool = False, casts: bool = 
         return model, []
     model = model.but(step=None, denominator=None, flush=-np.inf)
     run = _Run(target, model)
-    families = [_left_over] if stale else [_loops, _merges, _left_over, _others, _lanes]
+    families = [_left_over] if stale else [_loops, _merges, _left_over, _others, _lanes, _beyond]
     if target.some is not None:  # of some rows of a large run, whose neighbours are not known, and which cost minutes
-        families = [one for one in families if one not in (_left_over, _others, _lanes)]
+        families = [one for one in families if one not in (_left_over, _others, _lanes, _beyond)]
     if casts and not stale and not run.large:
         families.append(_narrow)
     best: tuple[float, _Any] | None = None
@@ -173,6 +187,10 @@ def _lanes(run: _Run) -> Sequence[_Any]:
     return run.near(list(lanes(run.tiles, run.parts.start.shape[-1])))
 
 
+def _beyond(run: _Run) -> Sequence[_Any]:
+    return list(beyond(run.parts.start, run.parts.fixed))
+
+
 def _narrow(run: _Run) -> Sequence[_Any]:
     """Sites and formats first, with two sizes of tiles where these change little, then with all."""
     parts, tiles = run.parts, [run.parts.start.shape[-1], *run.tiles]
@@ -187,6 +205,65 @@ def _narrow(run: _Run) -> Sequence[_Any]:
     nearest_ = run.near(tried)
     some = dict.fromkeys(x for one in nearest_ for x in with_sizes(one, tiles, parts.dtype))
     return run.near(list(some))
+
+
+def in_regions(target: Target, model: Model) -> tuple[Model, list[Finding]]:
+    """Kernels that make the wrong rows and dims of the natural run, each some of them, and together all but a tenth of
+    the error; elsewhere it is as it should be.
+    """
+    answer = target.natural
+    if model.kept is not None or model.by_query or model.mixed is not None or model.kernel is not None:
+        return model, []
+    if model.place is not None or model.columns is not None or not answer.wrong.any():
+        return model, []
+    model = model.but(step=None, denominator=None, flush=-np.inf)
+    apart = np.where(np.isfinite(answer.out), (answer.out - model.predicted(answer)) ** 2, 0.0)
+    of_dims = apart.sum((0, 1, 2))
+    dims = of_dims > LEAST_OF_DIMS * of_dims.max()
+    off = apart[..., dims].sum(-1)
+    noise = 2 * model.rounding(answer) ** 2 * dims.sum()
+    left, whole = answer.wrong.any(-1), float(off.sum())
+    pieces: list[Piece] = []
+    while left.any() and len(pieces) < MOST_PIECES:
+        run = _Run(target, model, left[..., None] & dims, OF_PIECE)
+        best: tuple[float, _Any, np.ndarray] | None = None
+        before = [one.kernel for one in pieces if isinstance(one.kernel, Taken)]
+        for family in (_without_sinks, _loops, _merges, partial(_taken, first=before), _narrow):
+            for one in family(run):
+                with np.errstate(all="ignore"):
+                    apart = ((run.out - one(run.parts)[0]) ** 2)[..., dims].sum(-1)
+                gain = float(off[left & (apart <= LEFT**2 * off + noise)].sum())
+                if best is None or gain > 1.05 * best[0]:
+                    best = gain, one, apart
+        if best is None or best[0] <= LEAST_OF_PIECE * off[left].sum():
+            break
+        _, kernel, apart = best
+        told = np.any([one.rows for one in pieces], axis=0) if pieces else np.zeros_like(left)
+        may = ~left & ~told & (apart <= 4 * off + noise + 1e-12 * whole)
+        rows = completed(left & (apart <= LEFT**2 * off + noise), may)
+        pieces.append(Piece(kernel, rows, dims))
+        left = left & ~rows
+    if not pieces or float(off[left].sum()) > LEFT**2 * whole:
+        return model, []
+    stages = [_STAGES[type(one.kernel)] for one in pieces]
+    found = [
+        Finding("piece", stage, f"{one.kernel.words}{one.where}", int(one.rows.sum()), one.rows.size, {"piece": one})
+        for one, stage in zip(pieces, stages, strict=True)
+    ]
+    return model.but(kernel=Pieces(tuple(pieces))), found
+
+
+def _taken(run: _Run, first: Sequence[Taken]) -> Sequence[_Any]:
+    h, q = np.meshgrid(run.of_heads, np.arange(run.rows.start, run.rows.stop), indexing="ij")
+    at = tuple(x.reshape(-1) for x in (np.full_like(h, run.batch), h, q))
+    at = tuple(x[run.known[at].any(-1)] for x in at)
+    parts = run.parts.but(values=run.parts.values[..., run.dims])
+    out = np.where(run.known, run.out, np.nan)[at][..., run.dims]
+    return nearest_taken(parts, at, out, run.tiles, BEST, first)
+
+
+def _without_sinks(run: _Run) -> Sequence[_Any]:
+    return [] if run.parts.sinks is None else [WithoutSinks()]
 
 
 def _found(target: Target, model: Model, kernel: _Any, left: float) -> tuple[Model, list[Finding]]:

@@ -17,6 +17,8 @@ LEVEL, LEVELS = 0.7, 8
 LEVEL_OF_CODES = 1.5
 #: rows that see fewer keys than this may lack the lowest level
 FEWEST = 24
+#: and fewer than this nothing
+FEW = 6
 
 
 def words(count: int, seed: int, levels: int = LEVELS) -> np.ndarray:
@@ -44,7 +46,10 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
     asked = known if target.some is None or name == "q" else known[target.some]
     if asked.mean() < ENOUGH / 2 or not moved.any():
         return model, []
-    filled = completed(np.where(known, source, -2), dims)
+    # a row of which nothing was read at any dim that shows is not read
+    unread = ((source == -1).sum(1) >= FEW) & ~(source >= 0).any(1)
+    source = np.where(unread[:, None], -1, source)
+    filled = completed(source, dims)
     filled = np.where(filled > -2, filled, index)
     text = f"{name.upper()} is read wrong: " + in_words(filled, dims)
     if not known.all():
@@ -121,11 +126,12 @@ def _read(
                 sure &= abs(level - np.round(level)) < 0.3
                 seen = np.isfinite(level).sum(-1, keepdims=True)
                 top = np.nanmax(np.round(level), -1, keepdims=True)
-            blank &= (seen >= FEWEST) & (top == 0)
-            sure &= (seen >= FEWEST) & ((top == levels - 1) | (top == 0))
+            blank &= (seen >= FEW) & (top == 0)
+            sure &= (top == 0) | ((seen >= FEWEST) & (top == levels - 1))
             got.append(np.where(np.isfinite(level), np.round(level), 0).astype(int))
         found = np.stack(got, -1)
-        sure &= blank | (found.max(-1) > 0).any(-1, keepdims=True)
+        # a row of few keys that are alike in all digits reads nothing
+        sure &= blank | ((found.max(-1) > 0).any(-1, keepdims=True) & (seen >= FEWEST))
         yield dim, _indices(codes.reshape(len(codes), -1), found, levels), sure
 
 

@@ -10,6 +10,7 @@ from workbench.readings import (
     of_codes,
     of_kernels,
     of_memory,
+    of_moves,
     of_operands,
     of_scores,
     of_softmax,
@@ -29,6 +30,8 @@ MANY = 0.1
 OF_ROWS = 0.3
 #: share of the error of weights that other operands may leave
 OTHER = 0.2
+#: readings of what stands where, which kernels of some rows leave as it is
+OF_INPUTS = ("heads", "elements", "operands", "response", "table", "scale")
 #: ways of one reading that are tried on the whole run
 MOST_WAYS = 64
 
@@ -80,6 +83,21 @@ class Reader(Believed):
             (of_softmax.mixed, False),
         ):
             self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
+        if not self.explained:
+            self.in_regions()
+
+    def in_regions(self) -> None:
+        """Kernels of some rows and dims, in place of what was said of weights; kept where they make the natural run."""
+        kept = [one for one in self.found if one.reading in OF_INPUTS]
+        bare = right(self.target)
+        ways = [(bare, list[Finding]())]
+        if kept:
+            ways.append((self.model.but(start=bare.start, fixed=None), kept))
+        for base, before in ways:
+            model, found = of_kernels.in_regions(self.target, base)
+            if found and self.left(model) < LEFT * self.left(bare):
+                self.model, self.found = model, before + found
+                return
 
     def coded_v(self) -> None:
         """The table and the scale of V. The codes that it has wrong are not used in K and Q either, until their own
@@ -107,10 +125,16 @@ class Reader(Believed):
                 self.found += found
 
     def maps(self) -> None:
-        """Which elements of Q and K are multiplied."""
+        """Which elements of Q and K are multiplied: first those of the operand whose map leaves less."""
         for reading in (of_operands.elements, of_operands.elements_of_all):
-            for name in ("k", "q"):
-                if not self.target.spent:
+            if not self.off or self.target.spent:
+                return
+            base = self.model
+            ways = {name: reading(self.target, base, name) for name in ("k", "q")}
+            for name in sorted(ways, key=lambda name: self.misfit(ways[name][0])):
+                if self.model is base:
+                    self.of_weights(lambda *_, way=ways[name]: way)
+                elif not self.target.spent:
                     self.of_weights(partial(reading, name=name))
 
     def of_all_values(self) -> None:
@@ -212,6 +236,9 @@ class Reader(Believed):
         formula, of_bias_ = of_bias.linear(self.target, begun, model, found[0])
         if of_bias_:
             ways.insert(0, (formula, of_bias_))
+        other, of_other = of_moves.moved(begun, found[0])
+        if of_other:
+            ways.insert(0, (other, of_other))
         alone, of_fixed = of_scores.fixed(self.target, model)
         if of_fixed:
             ways.append((alone, [*found, *of_fixed]))

@@ -1,0 +1,45 @@
+"""Keys behind the last one, which no bound holds back: rows of the next head, as they follow in memory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.readings.parts import Parts, divided, finite
+
+#: keys of a step of a loop, or of a vector of lanes
+STEPS = (16, 32, 64, 128, 8, 4, 48, 256)
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """Attention as it should be, but over `count` more keys."""
+
+    count: int
+
+    def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
+        """out and lse."""
+        b, h, keys, _ = of.k.shape
+        group = h // of.kv_heads
+        head = np.arange(b)[:, None] * of.kv_heads + np.arange(h) // group
+        at = head[..., None] * keys + np.arange(keys + self.count)
+        k, v = (x[:, ::group].reshape(-1, x.shape[-1])[at % (b * of.kv_heads * keys)] for x in (of.k, of.values))
+        start = np.concatenate([of.start, np.zeros((*of.start.shape[:3], self.count))], -1)
+        more = of.but(k=k, values=v, start=start, fixed=None)
+        with np.errstate(all="ignore"):
+            top = finite(more.scores.max(-1))
+            p = np.exp(more.scores - top[..., None])
+            total = p.sum(-1) + (0.0 if of.sinks is None else np.exp(of.sinks - top))
+            return divided(p @ v, total), top + np.log(total)
+
+    @property
+    def words(self) -> str:
+        """What is wrong in it."""
+        return f"{self.count} keys behind the last one count as well, which are the first ones of the next head"
+
+
+def beyond(start: np.ndarray, fixed: np.ndarray | None) -> Iterator[Beyond]:
+    """Keys that fill the last step of a loop, where no mask hides what is behind the last one."""
+    keys = start.shape[-1]
+    if np.isfinite(start[..., -1]).all() and fixed is None:
+        yield from (Beyond(n) for n in dict.fromkeys(-keys % step for step in STEPS) if n)

@@ -1,0 +1,92 @@
+"""A kernel in some rows and dims of a run, as of one path of several, of some warps, of a tile that another one met."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.readings.finding import spans
+from workbench.readings.parts import Kernel, Parts, divided
+
+#: after how many rows a pattern may come again
+PERIODS = (2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """What makes a part of out."""
+
+    kernel: Kernel
+    rows: np.ndarray  #: bool [b, h, q]
+    dims: np.ndarray  #: bool [d]
+
+    @property
+    def where(self) -> str:
+        """In words; empty of all."""
+        said = []
+        if not self.rows.all():
+            of_rows = self.rows.any((0, 1))
+            said.append(f"rows {spans(np.flatnonzero(of_rows))}")
+            for axes, name in (((1, 2), "batches"), ((0, 2), "heads")):
+                if not (some := self.rows.any(axes)).all():
+                    said.append(f"{name} {spans(np.flatnonzero(some))}")
+        if not self.dims.all():
+            said.append(f"dims {spans(np.flatnonzero(self.dims))}")
+        return "".join(f" of {one}" if n else f", in {one}" for n, one in enumerate(said))
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Attention as it should be, but for some pieces."""
+
+    pieces: tuple[Piece, ...]
+
+    def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
+        """out and lse."""
+        out, lse = plain(of)
+        for one in self.pieces:
+            made, of_sum = one.kernel(of)
+            out = np.where(one.rows[..., None] & one.dims, made, out)
+            lse = np.where(one.rows, of_sum, lse)
+        return out, lse
+
+
+@dataclass(frozen=True)
+class WithoutSinks:
+    """Attention as it should be, but for sinks, which are not in the row sum."""
+
+    words = "sinks are left out of the row sum"
+
+    def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
+        """out and lse."""
+        return plain(of.but(sinks=None))
+
+
+def plain(of: Parts) -> tuple[np.ndarray, np.ndarray]:
+    """out and lse of the formula."""
+    with np.errstate(all="ignore"):
+        p = np.exp(of.scores - of.top[..., None])
+        total = p.sum(-1)
+        if of.sinks is not None:
+            total = total + np.exp(of.sinks - of.top)
+        return divided(p @ of.values, total), of.top + np.log(total)
+
+
+def completed(rows: np.ndarray, may: np.ndarray) -> np.ndarray:
+    """The rule of which some `rows` [b, h, q] are, of those that hold no others than these and what `may` be, rows in
+    which it makes no difference: all, all from the first on, a pattern that comes again; the most that are so.
+    """
+    heads = rows.any(2)
+    of_rows = rows.any((0, 1))
+    index = np.arange(rows.shape[2])
+    first, last = index[of_rows].min(), index[of_rows].max()
+    rules = [np.ones_like(of_rows), index >= first, index <= last, (index >= first) & (index <= last)]
+    for n in PERIODS:
+        residues = np.isin(index % n, index[of_rows] % n)
+        rules += [residues, residues & (index >= first // n * n), residues & (index <= last)]
+    for of_heads in (np.ones_like(heads), np.broadcast_to(heads.any(0), heads.shape), heads):
+        for rule in rules:
+            whole = of_heads[..., None] & rule
+            if not (whole & ~rows & ~may).any():
+                return whole
+    return rows
+
