@@ -24,7 +24,8 @@ from workbench.readings.steps import steps
 
 #: the same of what an experiment shows by itself, which another fault may hide in the natural weights
 SURE = 1.5
-#: share of the rows of out that stand elsewhere, of which the keys that they choose are evidence enough
+#: share of the rows of out that choose the keys of others in six runs, above which that is no chance; a few may have
+#: lost theirs
 MANY = 0.1
 #: share of what is wrong in weights that is not one factor a row, below which their sums are looked at first
 OF_ROWS = 0.3
@@ -46,8 +47,20 @@ class Reader(Believed):
             if self.found and predicted(self.target.natural, self.model, right(self.target)):
                 return
         self.of_values(of_values.added, believed=True)
+        elsewhere = None
         if self.unclosed > 1 or (self.off and not all(x.all() for x in self.multiplied)):
-            self.placed()
+            elsewhere = self.placed()
+        begun = self.model, list(self.found), self.read
+        self.read_rest()
+        if elsewhere is not None and not self.explained:
+            without = self.left(self.model), (self.model, self.found, self.read)
+            self.model, self.found, self.read = elsewhere[0], begun[1] + elsewhere[1], elsewhere[2]
+            self.read_rest()
+            if self.left(self.model) > without[0]:
+                self.model, self.found, self.read = without[1]
+
+    def read_rest(self) -> None:
+        """What comes after the places of results."""
         for reading in (of_values.columns, of_values.heads, of_values.elements):
             if self.unclosed > 1:
                 self.of_values(reading)
@@ -291,14 +304,17 @@ class Reader(Believed):
         self.model, self.found = model, kept + found
         return True
 
-    def placed(self) -> None:
-        """Where results stand; kept where the weights are then nearer to those that are expected."""
+    def placed(self) -> tuple[Model, list[Finding], np.ndarray] | None:
+        """Where results stand; kept where the weights are then nearer to those that are expected. Model, findings and
+        weights where many rows choose the keys of others and weights hardly are: what rows of Q hold may do that, too.
+        """
         model, found = of_values.place(self.target, self.model)
         if not found:
-            return
+            return None
         read = of_values.solved(model, self.weights)
-        # that many rows choose the very keys of others in six runs is no chance; a few may have lost theirs
-        many = found[0].wrong > MANY * found[0].of
-        if many or self.misfit(model, scaled=False) < 0.7 * self.misfit(self.model, scaled=False):
+        if self.misfit(model, scaled=False) < 0.7 * self.misfit(self.model, scaled=False):
             self.model, self.read = model, read
             self.found += found
+        elif found[0].wrong > MANY * found[0].of:
+            return model, found, read
+        return None

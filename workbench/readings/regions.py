@@ -23,9 +23,10 @@ class Piece:
     def where(self) -> str:
         """In words; empty of all."""
         said = []
-        if not self.rows.all():
-            of_rows = self.rows.any((0, 1))
+        of_rows = self.rows.any((0, 1))
+        if not of_rows.all():
             said.append(f"rows {spans(np.flatnonzero(of_rows))}")
+        if not self.rows.all():
             for axes, name in (((1, 2), "batches"), ((0, 2), "heads")):
                 if not (some := self.rows.any(axes)).all():
                     said.append(f"{name} {spans(np.flatnonzero(some))}")
