@@ -86,10 +86,14 @@ def test_a_weight_of_other_rows_in_some_blocks_of_rows() -> None:
 def test_two_numbers_that_are_taken_at_once() -> None:
     first, second = texts(merged(overwritten))
     assert first == "tile 0 takes the weighted values of the last tile; tiles of 24 keys, in heads 0"
-    assert second == (
-        "tile 0 takes the weighted values of the last tile, and tile 1 takes the weighted values of the head before; "
-        "tiles of 24 keys, in heads 1"
-    ) or "tile 1 takes the weighted values of head 0" in second
+    assert (
+        second
+        == (
+            "tile 0 takes the weighted values of the last tile, and tile 1 takes the weighted values of the head before; "
+            "tiles of 24 keys, in heads 1"
+        )
+        or "tile 1 takes the weighted values of head 0" in second
+    )
 
 
 def test_two_faults_of_different_rows() -> None:

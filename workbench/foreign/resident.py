@@ -1,5 +1,5 @@
-"""A foreign function called again and again on arrays that stay on its device: what travels is what changes, and the part
-of the result that is looked at.
+"""A foreign function called again and again on arrays that stay on its device: what travels is what changes, and the
+part of the result that is looked at.
 """
 
 from collections.abc import Callable, Mapping

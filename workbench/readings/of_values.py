@@ -356,13 +356,14 @@ def solved(model: Model, weights: Weights) -> np.ndarray:
     whole = np.concatenate(out, -1)
     matrix = np.concatenate([*(model.read_placed(v) for v in weights.placed)], -1)
     lost = ~np.isfinite(whole).all(-1, keepdims=True)
-    if matrix.ndim == 2 and (np.count_nonzero(matrix, axis=0) <= 1).all():  # rows that are orthogonal, of which no inverse of 4096 x 4096
+    if matrix.ndim == 2 and np.all(np.count_nonzero(matrix, axis=0) <= 1):
+        # its rows are orthogonal: that of 4096 keys would take a minute to invert
         size = (matrix**2).sum(-1)
         inverse = matrix.T / np.where(size > 0, size, 1.0)
     else:
         inverse = np.linalg.pinv(matrix)
     inverted: np.ndarray = np.where(lost, 0.0, whole) @ inverse
-    untold = lost if len(weights.keys) == matrix.shape[-2] else lost | ~matrix.any(-1)[..., None, :]
+    untold = lost if len(weights.keys) == matrix.shape[-2] else lost | np.all(matrix == 0, axis=-1)[..., None, :]
     return np.where(untold, np.nan, inverted)
 
 

@@ -12,6 +12,7 @@ from workbench.readings import (
     of_memory,
     of_moves,
     of_operands,
+    of_regions,
     of_scores,
     of_softmax,
     of_values,
@@ -107,7 +108,7 @@ class Reader(Believed):
         if kept:
             ways.append((self.model.but(start=bare.start, fixed=None), kept))
         for base, before in ways:
-            model, found = of_kernels.in_regions(self.target, base)
+            model, found = of_regions.in_regions(self.target, base)
             if found and self.left(model) < LEFT * self.left(bare):
                 self.model, self.found = model, before + found
                 return
@@ -278,7 +279,7 @@ class Reader(Believed):
 
     def stepped(self) -> None:
         """Steps along the keys. A wrong merge shows at q = 0 too, as keys that weigh too much there; where steps alone
-        leave a fifth as much, that finding is dropped. So is what rows were found to be divided by, where steps tell it.
+        leave a fifth as much, that finding is dropped. So is what rows were found to be divided by.
         """
         begun = next((one for one in self.found if one.reading == "start" and not one.data.get("masks")), None)
         plain = self.model if begun is None else self.model.but(start=right(self.target).start, fixed=None, step=None)

@@ -1,21 +1,31 @@
 """A kernel in some rows and dims of a run, as of one path of several, of some warps, of a tile that another one met."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from workbench.readings.finding import spans
-from workbench.readings.parts import Kernel, Parts, divided
+from workbench.readings.parts import Parts, divided
 
 #: after how many rows a pattern may come again
 PERIODS = (2, 4, 8, 16, 32, 64, 128)
+
+
+class Named(Protocol):
+    """A kernel that says what is wrong in it."""
+
+    @property
+    def words(self) -> str: ...  # noqa: D102
+
+    def __call__(self, of: Parts, /) -> tuple[np.ndarray, np.ndarray]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
     """What makes a part of out."""
 
-    kernel: Kernel
+    kernel: Named
     rows: np.ndarray  #: bool [b, h, q]
     dims: np.ndarray  #: bool [d]
 
@@ -76,7 +86,7 @@ def completed(rows: np.ndarray, may: np.ndarray) -> np.ndarray:
     """The rule of which some `rows` [b, h, q] are, of those that hold no others than these and what `may` be, rows in
     which it makes no difference: all, all from the first on, a pattern that comes again; the most that are so.
     """
-    heads = rows.any(2)
+    heads = np.asarray(rows.any(2))
     of_rows = rows.any((0, 1))
     index = np.arange(rows.shape[2])
     first, last = index[of_rows].min(), index[of_rows].max()
@@ -84,10 +94,9 @@ def completed(rows: np.ndarray, may: np.ndarray) -> np.ndarray:
     for n in PERIODS:
         residues = np.isin(index % n, index[of_rows] % n)
         rules += [residues, residues & (index >= first // n * n), residues & (index <= last)]
-    for of_heads in (np.ones_like(heads), np.broadcast_to(heads.any(0), heads.shape), heads):
+    for of_heads in (np.ones_like(heads), np.broadcast_to(np.any(heads, axis=0), heads.shape), heads):
         for rule in rules:
             whole = of_heads[..., None] & rule
-            if not (whole & ~rows & ~may).any():
+            if not np.any(whole & ~rows & ~may):
                 return whole
     return rows
-

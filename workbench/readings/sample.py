@@ -6,7 +6,6 @@ from math import inf
 import numpy as np
 
 from workbench.case.box import parse
-from workbench.floats import to_float64
 from workbench.readings.model import right
 from workbench.readings.reader import Measured, measured
 from workbench.readings.target import LARGEST, Target
@@ -74,7 +73,9 @@ def _looked_at(trace: Trace) -> int:
     """How many rows. Refusal where even two have more than SEEN scores."""
     of_one = trace.case.batch * trace.case.heads * trace.case.seqlen_k
     if 2 * of_one > SEEN:
-        raise Refusal(f"{trace.target}: two rows of all heads have more than {SEEN:,} weights; say --where b=0,h=0,q=0:2")
+        raise Refusal(
+            f"{trace.target}: two rows of all heads have more than {SEEN:,} weights; say --where b=0,h=0,q=0:2"
+        )
     return min(LOOKED_AT, SEEN // of_one)
 
 

@@ -26,8 +26,8 @@ TILES = {
 }  # fmt: skip
 ROWS = {
     "own": "", "- 1": "row i - 1", "+ 1": "row i + 1", "^ 1": "row i ^ 1", "- 8": "row i - 8", "- 16": "row i - 16",
-    "- 32": "row i - 32", "- 64": "row i - 64", "^ 8": "row i ^ 8", "^ 16": "row i ^ 16", "first of 8": "the first row of 8",
-    "first of 16": "the first row of 16", "first of 32": "the first row of 32",
+    "- 32": "row i - 32", "- 64": "row i - 64", "^ 8": "row i ^ 8", "^ 16": "row i ^ 16",
+    "first of 8": "the first row of 8", "first of 16": "the first row of 16", "first of 32": "the first row of 32",
 }  # fmt: skip
 HEADS = {"own": "", "before": "the head before", "first": "head 0"}
 #: tiles of a row of which single ones are tried, at most
@@ -124,7 +124,12 @@ class Tiles:
         return b, h, other, np.full_like(q, there)
 
     def changed(
-        self, site: str, at: tuple[np.ndarray, ...], t: int, there: tuple[np.ndarray, ...], times: np.ndarray | float = 1.0
+        self,
+        site: str,
+        at: tuple[np.ndarray, ...],
+        t: int,
+        there: tuple[np.ndarray, ...],
+        times: np.ndarray | float = 1.0,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weight, sum and values of tile t of rows `at`, with a number `times` that of `there` [.., rows]."""
         mine = (*at, np.full_like(at[0], t))
@@ -147,7 +152,7 @@ class Tiles:
             else:
                 weight = np.exp(self.top[there] - self.last[at])
                 weight, sums, values = times * weight, self.sums[there], self.values[there]
-        return (*np.broadcast_arrays(weight, sums), values)  # type: ignore[return-value]
+        return (*np.broadcast_arrays(weight, sums), values)
 
 
 def tiles_of(parts: Parts, size: int) -> Tiles:

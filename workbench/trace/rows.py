@@ -20,9 +20,9 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
     """out and lse of some rows [ascending] of some heads, whole groups that share their keys, as a trace of a case of
     these alone; what its rows see in the whole case is the `mask` of its inputs.
 
-    Run again, the kernel runs whole, on the run's own inputs but for the numbers of these rows and heads; on arrays that
-    stay on its device where it can (`Trace.resident`). Refusal where what a row is depends on where it stands: ALiBi,
-    score_mod, dropout, sequences of several lengths, pages, codes; and for a trace at rest and a part of a run.
+    Run again, the kernel runs whole, on the run's own inputs but for the numbers of these rows and heads; on arrays
+    that stay on its device where it can (`Trace.resident`). Refusal where what a row is depends on where it stands:
+    ALiBi, score_mod, dropout, sequences of several lengths, pages, codes; and for a trace at rest and a part of a run.
     """
     case = trace.case
     of_place = {
@@ -71,6 +71,7 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
         return replace(cut, case=ran, inputs=dict(given), stages=found)
 
     cut = replace(
-        trace, case=some, inputs=inputs, stages=stages, sparse={}, requested=(), statistics={}, rerun=again, resident=None,
+        trace, case=some, inputs=inputs, stages=stages, sparse={}, requested=(), statistics={}, rerun=again,
+        resident=None,
     )  # fmt: skip
     return cut

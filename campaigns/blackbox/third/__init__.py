@@ -1,4 +1,4 @@
-"""Forty more, of other reports, written after what the second set taught; theirs were not looked at before their first run."""
+"""Forty more, of other reports, written after what the second set taught; not looked at before their first run."""
 
 from . import layouts, masks, merges, softmax
 
