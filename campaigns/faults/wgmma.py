@@ -61,7 +61,7 @@ FAULTS: tuple[Fault, ...] = (
         "wgmma-parity-not-flipped",
         "flash_wgmma",
         "the parity of V's barrier stays 0 when the ring of buffers is used again",
-        "hopper.mbarrier_wait(bars, V_FULL + before, turns_before & 1)",
+        "hopper.mbarrier_wait(bars, V_FULL + before, turn_before & 1)",
         "hopper.mbarrier_wait(bars, V_FULL + before, 0)",
         (),
         finding="early-read",

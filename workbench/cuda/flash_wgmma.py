@@ -46,7 +46,7 @@ def place_of(row, word):
 
 
 @cuda.jit(device=True)
-def turn(tiles, raw, turned):
+def transpose(tiles, raw, turned):
     """Write V, BLOCK_K rows of keys, as HEAD_DIM rows of dims, each thread squares of 4 keys and 4 dims.
 
     Of 16 neighbouring keys a product takes bytes 4 t, ... of a row of probs from lane t, which has those of keys 2 t,
@@ -80,12 +80,12 @@ def turn(tiles, raw, turned):
 @cuda.jit(device=True)
 def ask(tiles, bars, codes_k, codes_v, b, kv_h, tile):
     """Ask for K and V of a tile, when consumers have multiplied the K that was there; V as it came is turned before."""
-    stage, turns = tile % STAGES, tile // STAGES
+    stage, turn = tile % STAGES, tile // STAGES
     at, source = stage * BLOCK_K * ROW, (b, kv_h, tile * BLOCK_K, 0)
     hopper.mbarrier_expect_tx(bars, RAW_FULL + stage, BLOCK_K * ROW * 4)
     hopper.cp_async_bulk_tensor(tiles, RAW_AT + at, codes_v, 2, source, BLOCK_K, bars, RAW_FULL + stage)
     # of a barrier that no phase of is complete, the phase before the first is
-    hopper.mbarrier_wait(bars, K_EMPTY + stage, (turns & 1) ^ 1)
+    hopper.mbarrier_wait(bars, K_EMPTY + stage, (turn & 1) ^ 1)
     hopper.mbarrier_expect_tx(bars, K_FULL + stage, BLOCK_K * ROW * 4)
     hopper.cp_async_bulk_tensor(tiles, K_AT + at, codes_k, 1, source, BLOCK_K, bars, K_FULL + stage)
 
@@ -140,16 +140,16 @@ def copy(tiles, bars, q, k, v, b, h, kv_h, first_row, first_tile, end_tile):
         place = Q_AT + i * BLOCK_Q * 64
         hopper.cp_async_bulk_tensor(tiles, place, q, 0, (b, h, first_row, i * 64), BLOCK_Q, bars, Q_FULL)
     for tile in range(first_tile, end_tile):
-        stage, turns = (tile - first_tile) % STAGES, (tile - first_tile) // STAGES
+        stage, turn = (tile - first_tile) % STAGES, (tile - first_tile) // STAGES
         first_key, at = tile * BLOCK_K, stage * BLOCK_K * HEAD_DIM
         # of a barrier that no phase of is complete, the phase before the first is
-        hopper.mbarrier_wait(bars, K_EMPTY + stage, (turns & 1) ^ 1)
+        hopper.mbarrier_wait(bars, K_EMPTY + stage, (turn & 1) ^ 1)
         hopper.mbarrier_expect_tx(bars, K_FULL + stage, BLOCK_K * HEAD_DIM * 2)
         for i in range(DIM_TILES):
             place = K_AT + at + i * BLOCK_K * 64
             source = (b, kv_h, first_key, i * 64)
             hopper.cp_async_bulk_tensor(tiles, place, k, 1, source, BLOCK_K, bars, K_FULL + stage)
-        hopper.mbarrier_wait(bars, V_EMPTY + stage, (turns & 1) ^ 1)
+        hopper.mbarrier_wait(bars, V_EMPTY + stage, (turn & 1) ^ 1)
         hopper.mbarrier_expect_tx(bars, V_FULL + stage, BLOCK_K * HEAD_DIM * 2)
         for i in range(DIM_TILES):
             place = V_AT + at + i * BLOCK_K * 64
@@ -165,12 +165,12 @@ def copy_codes(tiles, bars, codes_q, codes_k, codes_v, b, h, kv_h, first_row, en
         hopper.cp_async_bulk_tensor(tiles, Q_AT, codes_q, 0, (b, h, first_row, 0), BLOCK_Q, bars, Q_FULL)
         ask(tiles, bars, codes_k, codes_v, b, kv_h, 0)
     for tile in range(end_tile):
-        stage, turns = tile % STAGES, tile // STAGES
+        stage, turn = tile % STAGES, tile // STAGES
         if cuda.threadIdx.x == 0 and tile + 1 < end_tile:
             ask(tiles, bars, codes_k, codes_v, b, kv_h, tile + 1)
-        hopper.mbarrier_wait(bars, RAW_FULL + stage, turns & 1)
-        hopper.mbarrier_wait(bars, V_EMPTY + stage, (turns & 1) ^ 1)
-        turn(tiles, RAW_AT + stage * BLOCK_K * ROW, V_AT + stage * HEAD_DIM * ROW)
+        hopper.mbarrier_wait(bars, RAW_FULL + stage, turn & 1)
+        hopper.mbarrier_wait(bars, V_EMPTY + stage, (turn & 1) ^ 1)
+        transpose(tiles, RAW_AT + stage * BLOCK_K * ROW, V_AT + stage * HEAD_DIM * ROW)
         hopper.fence_async_shared()
         hopper.mbarrier_arrive(bars, V_FULL + stage)
         hopper.named_barrier(TURNED, GROUP)  # protects V as it came, which all threads have read
@@ -284,13 +284,13 @@ def flash_wgmma_forward(
             hopper.mbarrier_wait(bars, Q_FULL, 0)
         for tile in peeled(first_tile, end_tile):
             first_key = tile * BLOCK_K
-            stage, turns = (tile - first_tile) % STAGES, (tile - first_tile) // STAGES
-            before, turns_before = (tile - 1 - first_tile) % STAGES, (tile - 1 - first_tile) // STAGES
+            stage, turn = (tile - first_tile) % STAGES, (tile - first_tile) // STAGES
+            before, turn_before = (tile - 1 - first_tile) % STAGES, (tile - 1 - first_tile) // STAGES
             if CODES:
                 if not HEADS:
                     qk_unit = libdevice.fmul_rn(q_unit, scale_k[b, kv_h, first_key, 0])
                     pv_unit = scale_v[b, kv_h, max(0, first_key - BLOCK_K), 0]  # of the tile before
-            hopper.mbarrier_wait(bars, K_FULL + stage, turns & 1)
+            hopper.mbarrier_wait(bars, K_FULL + stage, turn & 1)
             if TURNS:
                 hopper.named_barrier(1 + consumer, 256)  # the other has asked for its products
             hopper.wgmma_fence(s, S_REGISTERS)
@@ -304,7 +304,7 @@ def flash_wgmma_forward(
                     QK(s, tiles, q_place, tiles, k_place, i)
             hopper.wgmma_commit()
             if tile > first_tile:
-                hopper.mbarrier_wait(bars, V_FULL + before, turns_before & 1)
+                hopper.mbarrier_wait(bars, V_FULL + before, turn_before & 1)
                 if CODES:
                     hopper.wgmma_fence(pv, ACC_REGISTERS)
                     for i in range(BLOCK_K // 32):
@@ -411,8 +411,8 @@ def flash_wgmma_forward(
                     p[i] = PACK(s[2 * i], s[2 * i + 1])
 
         if first_tile < end_tile:
-            last, turns = (end_tile - 1 - first_tile) % STAGES, (end_tile - 1 - first_tile) // STAGES
-            hopper.mbarrier_wait(bars, V_FULL + last, turns & 1)
+            last, turn = (end_tile - 1 - first_tile) % STAGES, (end_tile - 1 - first_tile) // STAGES
+            hopper.mbarrier_wait(bars, V_FULL + last, turn & 1)
             if CODES:
                 hopper.wgmma_fence(pv, ACC_REGISTERS)
                 for i in range(BLOCK_K // 32):
