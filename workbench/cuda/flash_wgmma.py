@@ -133,6 +133,32 @@ def store_rows(out, acc, b, h, row, rows, head_dim, t):
 
 
 @cuda.jit(device=True, inline="always")
+def init_barriers(bars):
+    """Initialise all barriers; one thread does."""
+    hopper.mbarrier_init(bars, Q_FULL, 1)
+    for stage in range(STAGES):
+        hopper.mbarrier_init(bars, K_FULL + stage, 1)
+        if CODES:
+            hopper.mbarrier_init(bars, RAW_FULL + stage, 1)
+            hopper.mbarrier_init(bars, V_FULL + stage, GROUP)  # each thread of the producer has turned its part
+        else:
+            hopper.mbarrier_init(bars, V_FULL + stage, 1)
+        hopper.mbarrier_init(bars, K_EMPTY + stage, 4 * CONSUMERS)  # a lane of every warp arrives
+        hopper.mbarrier_init(bars, V_EMPTY + stage, 4 * CONSUMERS)
+    hopper.fence_barrier_init()
+
+
+@cuda.jit(device=True, inline="always")
+def pack_codes(p, s):
+    """Pack probs as codes, in the order in which products take keys."""
+    for i in range(P_REGISTERS):
+        # keys 2 t, 2 t + 1 of 8, then of the next 8; rows g and g + 8 in turns, then the other 16 keys
+        x = i // 4 * 16 + i % 4 // 2 * 8 + i % 2 * 2
+        low = uint32(ptx.cvt_e4m3x2_f32(s[x], s[x + 1]))
+        p[i] = low | uint32(ptx.cvt_e4m3x2_f32(s[x + 4], s[x + 5])) << uint32(16)
+
+
+@cuda.jit(device=True, inline="always")
 def copy(tiles, bars, q, k, v, b, h, kv_h, first_row, first_tile, end_tile):
     """Ask for Q, and for K and V of each tile as consumers give their buffers back; one thread of a producer does."""
     hopper.mbarrier_expect_tx(bars, Q_FULL, BLOCK_Q * HEAD_DIM * 2)
@@ -211,17 +237,7 @@ def flash_wgmma_forward(
     tiles = cuda.shared.array(0, ELEMENT, alignment=1024)
     bars = cuda.shared.array(BARRIERS, uint64)
     if cuda.threadIdx.x == 0:
-        hopper.mbarrier_init(bars, Q_FULL, 1)
-        for stage in range(STAGES):
-            hopper.mbarrier_init(bars, K_FULL + stage, 1)
-            if CODES:
-                hopper.mbarrier_init(bars, RAW_FULL + stage, 1)
-                hopper.mbarrier_init(bars, V_FULL + stage, GROUP)  # each thread of the producer has turned its part
-            else:
-                hopper.mbarrier_init(bars, V_FULL + stage, 1)
-            hopper.mbarrier_init(bars, K_EMPTY + stage, 4 * CONSUMERS)  # a lane of every warp arrives
-            hopper.mbarrier_init(bars, V_EMPTY + stage, 4 * CONSUMERS)
-        hopper.fence_barrier_init()
+        init_barriers(bars)
     cuda.syncthreads()  # the barriers are there
 
     # the same in all lanes, and the compiler sees it: products in a branch that warps may part at are made one by one
@@ -401,11 +417,7 @@ def flash_wgmma_forward(
                     x = register(r, i, HEAD_DIM)
                     acc[x] = acc[x] * correction[r]
             if CODES:
-                for i in range(P_REGISTERS):
-                    # keys 2 t, 2 t + 1 of 8, then of the next 8; rows g and g + 8 in turns, then the other 16 keys
-                    x = i // 4 * 16 + i % 4 // 2 * 8 + i % 2 * 2
-                    low = uint32(ptx.cvt_e4m3x2_f32(s[x], s[x + 1]))
-                    p[i] = low | uint32(ptx.cvt_e4m3x2_f32(s[x + 4], s[x + 5])) << uint32(16)
+                pack_codes(p, s)
             else:
                 for i in range(P_REGISTERS):
                     p[i] = PACK(s[2 * i], s[2 * i + 1])
