@@ -307,7 +307,7 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # softmax
-    *online_softmax("flash_mma", "mma", -(1 << 16), {"dtype": "bfloat16"}),
+    *online_softmax("flash_mma", "mma", 12, -(1 << 16), {"dtype": "bfloat16"}),
     Fault(
         "mma-no-masked-tile-guard",
         "flash_mma",

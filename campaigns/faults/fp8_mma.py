@@ -149,5 +149,5 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # softmax: of the fraction of float16 10 bits, of float32 23
-    *online_softmax("fp8_mma", "fp8-mma", -(1 << 13)),
+    *online_softmax("fp8_mma", "fp8-mma", 12, -(1 << 13)),
 )

@@ -9,16 +9,16 @@ from workbench.cuda.faults.conditions import raw, scaled
 from workbench.cuda.faults.fault import Fault
 
 _PACKED = "(s[i],) = probe(CAST(s[i]))  # as they are packed, for which they are the same\n"
-_CORRECTED = "        correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n"
-_LARGEST = "        m[r] = largest\n"
 
 
 def online_softmax(
-    kernel: str, prefix: str, kept: int, narrow: Mapping[str, Any] = MappingProxyType({})
+    kernel: str, prefix: str, deep: int, kept: int, narrow: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Fault, ...]:
-    """The faults of a kernel that keeps of the bits of a prob those of the mask `kept` where it casts it, and casts to
-    so few in `narrow` cases.
+    """The faults of a kernel whose loop over rows is `deep` spaces deep, and that keeps of the bits of a prob those of
+    the mask `kept` where it casts it; it casts to so few in `narrow` cases.
     """
+    corrected = f"{' ' * deep}correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n"
+    largest = f"{' ' * deep}m[r] = largest\n"
     return (
         Fault(
             f"{prefix}-mask-of-upper-row",
@@ -44,8 +44,8 @@ def online_softmax(
             f"{prefix}-max-stored-too-early",
             kernel,
             "the correction is made of the new max, which takes the old one's place one line too early",
-            _CORRECTED + _LARGEST,
-            _LARGEST + _CORRECTED,
+            corrected + largest,
+            largest + corrected,
             ("correction",),
             source="synthetic",
         ),

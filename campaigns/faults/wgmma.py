@@ -270,7 +270,7 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # ---- softmax and results
-    *online_softmax("flash_wgmma", "wgmma", -(1 << 16), {"dtype": "bfloat16"}),
+    *online_softmax("flash_wgmma", "wgmma", 8, -(1 << 16), {"dtype": "bfloat16"}),
     Fault(
         "wgmma-softcap-of-raw-scores",
         "flash_wgmma",
@@ -283,5 +283,5 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # of the fraction of float8 (e4m3) 3 bits, of float32 23
-    *online_softmax("fp8_wgmma", "fp8-wgmma", -(1 << 20)),
+    *online_softmax("fp8_wgmma", "fp8-wgmma", 8, -(1 << 20)),
 )

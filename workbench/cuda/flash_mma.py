@@ -244,29 +244,6 @@ def multiply_v_apart(acc, correction, pv, p, tiles, at_v):
 
 
 @cuda.jit(device=True, inline="always")
-def take_exp(s, m, l, correction, exp2_scale):
-    """Put probs of a tile into the place of its scores; bring maxima and the lane's own sums up to date, and tell the
-    correction of what was before.
-    """
-    for r in range(LANE_ROWS):
-        largest = m[r]
-        for i in range(BLOCK_K // 4):
-            largest = max(largest, s[register(r, i, BLOCK_K)])
-        largest = row_max_of(largest)
-        # no key seen yet: exp(-inf - 0) is 0, exp(-inf + inf) is NaN
-        safe = largest if largest > NEG_INF else float32(0)
-        correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)
-        m[r] = largest
-        scaled_max = libdevice.fmul_rn(safe, exp2_scale)
-        total = l[r] * correction[r]
-        for i in range(BLOCK_K // 4):
-            x = register(r, i, BLOCK_K)
-            s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))
-            total += s[x]
-        l[r] = total
-
-
-@cuda.jit(device=True, inline="always")
 def store_rows(out, acc, b, h, first_q, row, rows, head_dim, t):
     """Store the accumulator, its rows `row` and every 8th from there, as far as there are so many rows."""
     for tall in range(WARP_ROWS // 16):
@@ -322,7 +299,8 @@ def flash_mma_forward(
             return  # behind the end of the sequence
 
     first_tile, end_tile = 0, (seqlen_k + BLOCK_K - 1) // BLOCK_K
-    tiles_of_row = end_tile
+    if CODES:
+        tiles_of_row = end_tile
     if CAUSAL:
         end_tile = max(0, min(end_tile, (first_row + BLOCK_Q - 1 + diagonal + BLOCK_K) // BLOCK_K))
     if WINDOW:
@@ -474,7 +452,22 @@ def flash_mma_forward(
             if row + 8 * r < seqlen_q:
                 probe.scores[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
 
-        take_exp(s, m, l, correction, exp2_scale)
+        for r in range(LANE_ROWS):
+            largest = m[r]
+            for i in range(BLOCK_K // 4):
+                largest = max(largest, s[register(r, i, BLOCK_K)])
+            largest = row_max_of(largest)
+            # no key seen yet: exp(-inf - 0) is 0, exp(-inf + inf) is NaN
+            safe = largest if largest > NEG_INF else float32(0)
+            correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)
+            m[r] = largest
+            scaled_max = libdevice.fmul_rn(safe, exp2_scale)
+            total = l[r] * correction[r]
+            for i in range(BLOCK_K // 4):
+                x = register(r, i, BLOCK_K)
+                s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))
+                total += s[x]
+            l[r] = total
         for r in unrolled(LANE_ROWS):
             if row + 8 * r < seqlen_q:
                 probe.probs[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
