@@ -18,6 +18,8 @@ PACKAGE = f"{ROOT}workbench/"
 PLANNED = {
     "workbench/cuda/flash_build.py": ("workbench/cuda/flash.py", "workbench/cuda/split_k.py"),
     "workbench/cuda/split_mma_build.py": ("workbench/cuda/split_mma.py", "workbench/cuda/split_mma_reduce.py"),
+    "workbench/cuda/fp8_mma.py": ("workbench/cuda/flash_mma.py",),
+    "workbench/cuda/fp8_wgmma.py": ("workbench/cuda/flash_wgmma.py",),
     "workbench/cuda/fp8_build.py": ("workbench/cuda/fp8.py", "workbench/cuda/quantize.py"),
 }
 ran: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))

@@ -15,15 +15,15 @@ from workbench.cuda.faults.inputs import PACKED
 #: tiles of queries of which a warp has 32 rows, two of fragments
 TALL: Mapping[str, Any] = {"block_q": 128}
 _A = "a = (q_registers[x], q_registers[x + 1], q_registers[x + 2], q_registers[x + 3])"
-_P = "a = (p[x], p[x + 1], p[x + 2], p[x + 3])"
+_P = "\n                a = (p[x], p[x + 1], p[x + 2], p[x + 3])"
 _PACK = "p[i] = PACK(s[2 * i], s[2 * i + 1])"
-_K_CAME = "        cuda.syncthreads()  # K of all threads has come; protects V, which all warps have multiplied"
-_V_CAME = "        cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
-_WAIT = "        ptx.cp_async_wait_all()\n"
+_K_CAME = "            cuda.syncthreads()  # K of all threads has come; protects V, which all warps have multiplied"
+_V_CAME = "            cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
+_WAIT = "            ptx.cp_async_wait_all()\n"
 _NEXT = (
-    "        if tile + 1 < end_tile:\n"
-    "            first_next = first_k + first_key + BLOCK_K\n"
-    "            copy_rows(tiles, K_AT, k, b, kv_h, first_next, first_k + seqlen_k, head_dim, BLOCK_K)\n"
+    "            if tile + 1 < end_tile:\n"
+    "                first_next = first_k + first_key + BLOCK_K\n"
+    "                copy_rows(tiles, K_AT, k, b, kv_h, first_next, first_k + seqlen_k, head_dim, BLOCK_K)\n"
 )
 
 
@@ -146,7 +146,7 @@ FAULTS: tuple[Fault, ...] = (
         "flash_mma",
         "K is read behind a barrier, but before its copy was waited for",
         _WAIT + _K_CAME,
-        "        pass\n" + _K_CAME,
+        "            pass\n" + _K_CAME,
         ("qk",),
         finding="uninitialised-read",
         shows=several_tiles,
@@ -166,7 +166,7 @@ FAULTS: tuple[Fault, ...] = (
         "flash_mma",
         "no barrier between the wait for K and the copy of V over what other warps multiply",
         _K_CAME,
-        "        pass  # K of all threads has come; protects V, which all warps have multiplied",
+        "            pass  # K of all threads has come; protects V, which all warps have multiplied",
         finding="race",
         shows=several_tiles,
         source="llama.cpp#13438",
@@ -218,7 +218,7 @@ FAULTS: tuple[Fault, ...] = (
         "flash_mma",
         "the registers of rows g + 8 and of keys 8 to 15 of probs are swapped",
         _P,
-        "a = (p[x], p[x + 2], p[x + 1], p[x + 3])",
+        _P.replace("p[x + 1], p[x + 2]", "p[x + 2], p[x + 1]"),
         ("acc",),
         source="synthetic",
     ),
@@ -307,7 +307,7 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # softmax
-    *online_softmax("flash_mma", "mma", "CAST", -(1 << 16), 8),
+    *online_softmax("flash_mma", "mma", 12, -(1 << 16), {"dtype": "bfloat16"}),
     Fault(
         "mma-no-masked-tile-guard",
         "flash_mma",

@@ -81,8 +81,8 @@ FAULTS: tuple[Fault, ...] = (
         "fp8-mma-row-scale-of-first-block",
         "fp8_mma",
         "every block of queries takes the scales of the rows of the first",
-        "unit_of(scale_q, b, h, this_row)",
-        "unit_of(scale_q, b, h, this_row - first_row)",
+        "unit_of(scales, b, h, this_row)",
+        "unit_of(scales, b, h, this_row - first_row)",
         ("dequant_q",),
         needs=_E4M3 | {"scale_of": "block"},
         shows=several_query_tiles,
@@ -132,8 +132,8 @@ FAULTS: tuple[Fault, ...] = (
         "fp8-mma-dims-added-up",
         "fp8_mma",
         "products with V of some dims begin on those of the dims before them",
-        "                pv[j] = float32(0)\n",
-        "                pv[j] = pv[j] if i else float32(0)\n",
+        "pv[j] = float32(0)\n",
+        "pv[j] = pv[j] if i else float32(0)\n",
         ("acc",),
         needs={"head_dim": 64},
         source="flashinfer#448",
@@ -149,5 +149,5 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # softmax: of the fraction of float16 10 bits, of float32 23
-    *online_softmax("fp8_mma", "fp8-mma", "round_float16", -(1 << 13), 8),
+    *online_softmax("fp8_mma", "fp8-mma", 12, -(1 << 13)),
 )

@@ -1,17 +1,24 @@
 """Faults of the online softmax and of the results, in kernels that keep raw scores in fragments: lines are alike."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from campaigns.faults.conditions import empty_rows, lower_row_sees_more
 from workbench.cuda.faults.conditions import raw, scaled
 from workbench.cuda.faults.fault import Fault
 
+_PACKED = "(s[i],) = probe(CAST(s[i]))  # as they are packed, for which they are the same\n"
 
-def online_softmax(kernel: str, prefix: str, cast: str, kept: int, depth: int) -> tuple[Fault, ...]:
-    """The faults of a kernel whose probs are made narrower by `cast`, of whose bits `kept` are a mask, and whose loop
-    over tiles is `depth` spaces deep.
+
+def online_softmax(
+    kernel: str, prefix: str, deep: int, kept: int, narrow: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Fault, ...]:
+    """The faults of a kernel whose loop over rows is `deep` spaces deep, and that keeps of the bits of a prob those of
+    the mask `kept` where it casts it; it casts to so few in `narrow` cases.
     """
-    outside, inside = " " * depth, " " * (depth + 4)
-    packed = f"(s[i],) = probe({cast}(s[i]))  # as they are packed, for which they are the same\n"
-    corrected = f"{inside}correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n"
+    corrected = f"{' ' * deep}correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n"
+    largest = f"{' ' * deep}m[r] = largest\n"
     return (
         Fault(
             f"{prefix}-mask-of-upper-row",
@@ -37,8 +44,8 @@ def online_softmax(kernel: str, prefix: str, cast: str, kept: int, depth: int) -
             f"{prefix}-max-stored-too-early",
             kernel,
             "the correction is made of the new max, which takes the old one's place one line too early",
-            f"{corrected}{inside}m[r] = largest\n",
-            f"{inside}m[r] = largest\n{corrected}",
+            corrected + largest,
+            largest + corrected,
             ("correction",),
             source="synthetic",
         ),
@@ -56,18 +63,18 @@ def online_softmax(kernel: str, prefix: str, cast: str, kept: int, depth: int) -
             f"{prefix}-probs-cut-off",
             kernel,
             "the last bits of probs are cut off before their cast, which rounds nothing then",
-            f"{inside}{packed}",
-            f"{inside}s[i] = libdevice.int_as_float(int32(libdevice.float_as_int(s[i]) & {kept})); {packed}",
+            _PACKED,
+            f"s[i] = libdevice.int_as_float(int32(libdevice.float_as_int(s[i]) & {kept})); {_PACKED}",
             ("probs_cast",),
-            needs={"dtype": "bfloat16"} if cast == "CAST" else {},
+            needs=narrow,
             source="FreeToken#103",
         ),
         Fault(
             f"{prefix}-row-sum-reduced-twice",
             kernel,
             "the lanes of a row add up their sums at every tile and once more at the end",
-            f"{inside}l[r] = total\n",
-            f"{inside}l[r] = row_sum_of(total)\n",
+            "l[r] = total\n",
+            "l[r] = row_sum_of(total)\n",
             ("row_sum",),
             source="synthetic",
         ),
@@ -75,8 +82,8 @@ def online_softmax(kernel: str, prefix: str, cast: str, kept: int, depth: int) -
             f"{prefix}-row-sum-of-one-lane",
             kernel,
             "each lane divides by the sum of its own keys, not by that of its row",
-            f"{outside}l[r] = row_sum_of(l[r])\n",
-            f"{outside}pass\n",
+            "l[r] = row_sum_of(l[r])\n",
+            "pass\n",
             ("out", "lse"),
             source="synthetic",
         ),

@@ -12,6 +12,7 @@ from workbench.cuda.faults.tensor_cores import LONG, SMALL, TILES, scales_of_key
 
 #: blocks with two consumers, and several tiles of keys
 PAIR: dict[str, Any] = {"block_q": 128, "block_k": 64}
+_V_BEFORE = "place = V_AT + before * BLOCK_K * HEAD_DIM + i * 16 * 64\n                        "
 _WAIT_S = "                hopper.wgmma_wait(1, s, S_REGISTERS)\n"
 
 
@@ -116,8 +117,8 @@ FAULTS: tuple[Fault, ...] = (
         "wgmma-barriers-not-fenced",
         "flash_wgmma",
         "copies may not see the barriers that a thread has initialised",
-        "        hopper.fence_barrier_init()\n",
-        "        pass\n",
+        "hopper.fence_barrier_init()\n",
+        "pass\n",
         (),
         finding="missing-fence",
         needs=SMALL,
@@ -128,7 +129,7 @@ FAULTS: tuple[Fault, ...] = (
         "wgmma-q-of-first-consumer",
         "flash_wgmma",
         "both consumers multiply the first 64 rows of Q",
-        "q_at = Q_AT + consumer * 64 * 64",
+        "q_at = Q_AT + consumer * 64 * ROW",
         "q_at = Q_AT",
         ("qk",),
         needs=PAIR,
@@ -139,14 +140,8 @@ FAULTS: tuple[Fault, ...] = (
         "wgmma-second-dims-of-v",
         "flash_wgmma",
         "dims 64 to 127 of V are sought one row of tiles too early",
-        "    hopper.wgmma_fence(acc, ACC_REGISTERS)\n"
-        "                for i in range(BLOCK_K // 16):\n"
-        "                    place = V_AT + before * BLOCK_K * HEAD_DIM + i * 16 * 64\n"
-        "                    PV(acc, p, 4 * i, tiles, place, V_TILE_BYTES, 1)\n",
-        "    hopper.wgmma_fence(acc, ACC_REGISTERS)\n"
-        "                for i in range(BLOCK_K // 16):\n"
-        "                    place = V_AT + before * BLOCK_K * HEAD_DIM + i * 16 * 64\n"
-        "                    PV(acc, p, 4 * i, tiles, place, 1024, 1)\n",
+        _V_BEFORE + "PV(acc, p, 4 * i, tiles, place, V_TILE_BYTES, 1)\n",
+        _V_BEFORE + "PV(acc, p, 4 * i, tiles, place, 1024, 1)\n",
         ("acc",),
         needs=SMALL | {"head_dim": 128},
         shows=_tiles(2),
@@ -190,8 +185,8 @@ FAULTS: tuple[Fault, ...] = (
         "wgmma-probs-before-their-product",
         "flash_wgmma",
         "probs are packed into registers that a product under way reads",
-        "                hopper.wgmma_wait(0, acc, ACC_REGISTERS)\n                if lane == 0:",
-        "                hopper.wgmma_wait(1, acc, ACC_REGISTERS)\n                if lane == 0:",
+        "hopper.wgmma_wait(0, acc, ACC_REGISTERS)\n                    if lane == 0:",
+        "hopper.wgmma_wait(1, acc, ACC_REGISTERS)\n                    if lane == 0:",
         (),
         finding="early-write",
         needs=SMALL,
@@ -214,8 +209,8 @@ FAULTS: tuple[Fault, ...] = (
         "fp8-wgmma-turned-v-not-fenced",
         "fp8_wgmma",
         "products may not see V as warps have turned it",
-        "            hopper.fence_async_shared()\n",
-        "            pass\n",
+        "hopper.fence_async_shared()\n",
+        "pass\n",
         (),
         finding="missing-fence",
         needs=SMALL,
@@ -275,7 +270,7 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # ---- softmax and results
-    *online_softmax("flash_wgmma", "wgmma", "CAST", -(1 << 16), 12),
+    *online_softmax("flash_wgmma", "wgmma", 8, -(1 << 16), {"dtype": "bfloat16"}),
     Fault(
         "wgmma-softcap-of-raw-scores",
         "flash_wgmma",
@@ -288,5 +283,5 @@ FAULTS: tuple[Fault, ...] = (
         source="synthetic",
     ),
     # of the fraction of float8 (e4m3) 3 bits, of float32 23
-    *online_softmax("fp8_wgmma", "fp8-wgmma", "cast", -(1 << 20), 12),
+    *online_softmax("fp8_wgmma", "fp8-wgmma", 8, -(1 << 20)),
 )

@@ -7,20 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS, absent
+from workbench.case.stages import ALGORITHMS, QUANTISED_INPUTS, STAGES, absent
 from workbench.cuda.build import build
 from workbench.cuda.device import LANES
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.flash_build import SWITCHES, Constants
-from workbench.cuda.flash_mma_build import SWITCHES as MMA_SWITCHES
 from workbench.cuda.flash_mma_build import Constants as MmaConstants
 from workbench.cuda.flash_tensor_build import SWITCHES as TENSOR_SWITCHES
 from workbench.cuda.flash_tensor_build import Constants as TensorConstants
 from workbench.cuda.flash_wgmma_build import SWITCHES as WGMMA_SWITCHES
 from workbench.cuda.flash_wgmma_build import Constants as WgmmaConstants
 from workbench.cuda.fp8_build import Constants as QuantisedConstants
-from workbench.cuda.fp8_mma_build import Constants as Fp8MmaConstants
-from workbench.cuda.fp8_wgmma_build import Constants as Fp8WgmmaConstants
+from workbench.cuda.fp8_mma import Constants as Fp8MmaConstants
+from workbench.cuda.fp8_wgmma import PROBS_DTYPE
+from workbench.cuda.fp8_wgmma import Constants as Fp8WgmmaConstants
+from workbench.cuda.fragments_build import SWITCHES as MMA_SWITCHES
 from workbench.cuda.kernel import HEAD_DIMS
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.split_mma_build import Constants as SplitConstants
@@ -52,9 +53,9 @@ def constants_of(kernel):
     if kernel.name == "flash_wgmma":
         return WgmmaConstants(64, 64, 64, "float16", WGMMA_SWITCHES)
     if kernel.name == "fp8_mma":
-        return Fp8MmaConstants(16, 32, 64, "e4m3", ("HEADS", "CAUSAL", "SCALED"))
+        return Fp8MmaConstants(16, 32, 64, "float16", ("HEADS", "CAUSAL", "SCALED"))
     if kernel.name == "fp8_wgmma":
-        return Fp8WgmmaConstants(64, 64, 64, ("CAUSAL", "SCALED"))
+        return Fp8WgmmaConstants(64, 64, 64, PROBS_DTYPE, ("CAUSAL", "SCALED"))
     if kernel.quantised:
         return QuantisedConstants(16, 32, 64, "e5m2", "mma", "table", "float16")
     return replace(CONSTANTS, switches=tuple(name for name in SWITCHES if kernel.splits or name != "SPLIT"))
@@ -397,6 +398,8 @@ def test_probes_and_buffers_cover_exactly_the_stages(kernel):
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "probe"
     }
+    assert named <= {*STAGES}
+    named &= {*stages_with_softcap(kernel)}  # a source may be of two kernels
     assert named | OWN_BUFFERS[kernel.algorithm] == set(stages_with_softcap(kernel))
     assert not named & OWN_BUFFERS[kernel.algorithm]
     stages, constants = stages_with_softcap(kernel), constants_of(kernel)

@@ -1,8 +1,10 @@
 """Watched runs of the kernels: nothing is found in them, and every fault and every missing barrier is."""
 
+import ast
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from workbench import Case, Refusal
 from workbench.case.distributions import DISTRIBUTIONS, FIXED
 from workbench.cuda import emulator
+from workbench.cuda.build import Switches
 from workbench.cuda.check import Schedule, check
 from workbench.cuda.effect import effective
 from workbench.cuda.faults.catalogue import CATALOGUE
@@ -190,7 +193,7 @@ REDUNDANT: dict[tuple[str, str], str] = {
 
 def barriers() -> list[tuple[str, str, int]]:
     """Kernel, source and line, from 1, of every barrier of every source; the first kernel of those that share one. Those
-    of kernels for Hopper, which tiles of 32 rows are too small for, are faults of the catalogue.
+    of kernels for Hopper, which tiles of 32 rows are too small for, are faults of the catalogue, as are those of codes.
     """
     made = [kernel for kernel in KERNELS.values() if kernel.least_block == 1]
     first = {file: kernel.name for kernel in made[::-1] for file in kernel.functions.values()}
@@ -199,7 +202,15 @@ def barriers() -> list[tuple[str, str, int]]:
         for file, kernel in first.items()
         for number, line in enumerate(file.read_text().splitlines(), 1)
         if BARRIER.search(line) and (kernel, line.partition("#")[0].strip()) not in REDUNDANT
+        if number in on_floats(file)
     ]
+
+
+@cache
+def on_floats(file: Path) -> set[int]:
+    """The lines of a source that are not behind CODES."""
+    tree = Switches({"CODES": False}).visit(ast.parse(file.read_text()))
+    return {node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)}
 
 
 def left_out(kernel: str, file: str) -> dict[str, Fault]:

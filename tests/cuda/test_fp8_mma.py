@@ -7,7 +7,7 @@ from tests.refusals import refusal
 from workbench import Case, check, diff, run
 from workbench.case.formats import FORMATS
 from workbench.cuda.flash_mma_build import BLOCKS_Q
-from workbench.cuda.fp8_mma_build import BLOCKS_K, UNITS, Constants, default_tiles
+from workbench.cuda.fp8_mma import BLOCKS_K, UNITS, Constants, default_tiles
 from workbench.cuda.kernel import DYNAMIC_SHARED
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
@@ -105,13 +105,13 @@ def test_a_watched_run_finds_nothing():
 @pytest.mark.parametrize("block_k", BLOCKS_K)
 @pytest.mark.parametrize("block_q", BLOCKS_Q)
 def test_what_a_block_holds(block_q, block_k, head_dim, codes):
-    made = Constants(block_q, block_k, head_dim, codes)
+    made = Constants(block_q, block_k, head_dim, "float16", codes=codes)
     names = made.names()
-    copied = 16 * names["CHUNKS"] * made.threads
+    copied = 16 * names["CODE_CHUNKS"] * made.threads
     assert copied == block_k * head_dim == 16 * (names["CODES_V"] - names["CODES_K"])
     assert 16 * names["CODES_K"] == 2 * head_dim * (block_q + 2 * block_k)  # behind what is multiplied, in float16
     assert made.shared_bytes == 16 * names["CODES_V"] + copied <= DYNAMIC_SHARED
-    assert names["CHUNKS"] * names["ROWS_AT_ONCE"] == block_k * names["PANELS"] == block_k * head_dim // 64
+    assert names["CODE_CHUNKS"] * names["ROWS_AT_ONCE"] == block_k * names["PANELS"] == block_k * head_dim // 64
     assert names["ROWS_AT_ONCE"] % 8 == 0 == block_q % names["ROWS_AT_ONCE"]
 
 

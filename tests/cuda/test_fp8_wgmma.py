@@ -7,7 +7,7 @@ import pytest
 
 from tests.refusals import refusal
 from workbench import Case, check, diff, run
-from workbench.cuda.fp8_wgmma_build import Constants
+from workbench.cuda.fp8_wgmma import PROBS_DTYPE, Constants
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
 
@@ -74,7 +74,7 @@ def test_a_watched_run_finds_nothing():
 @pytest.mark.parametrize("block_k", [64, 128])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_what_a_block_holds(block_q, block_k, head_dim):
-    made = Constants(block_q, block_k, head_dim)
+    made = Constants(block_q, block_k, head_dim, PROBS_DTYPE)
     names = made.names()
     starts = [4 * names[x] for x in ("Q_AT", "K_AT", "RAW_AT", "V_AT")]
     assert starts == sorted(starts) and all(x % 1024 == 0 for x in starts)

@@ -209,7 +209,8 @@ def build(
     parameters = tuple(argument.arg for argument in kernel.args.args)
     last = (["box"] if boxed and found else []) + [f"probe_{stage}" for stage in found]
     kernel.args.args += map(ast.arg, last)
-    tree.body = [node for node in tree.body if node is kernel or _is_device_code(node)]
+    reached = _reached(tree, kernel)
+    tree.body = [node for node in tree.body if node in reached or _is_constant(node)]
     ast.fix_missing_locations(tree)
     namespace: dict[str, Any] = {"__name__": f"workbench.cuda.{file.stem}", **constants.names()}
     exec(compile(tree, str(file), "exec"), namespace)
@@ -217,10 +218,20 @@ def build(
     return Build(source, text, parameters, found, tensor_maps(tree, constants.names()))
 
 
-def _is_device_code(node: ast.stmt) -> bool:
-    """Whether kernels of the file may need it: imports, constants and device functions, which carry a decorator; not
-    other kernels, nor what the host knows about them.
+def _reached(tree: ast.Module, kernel: ast.FunctionDef) -> list[ast.stmt]:
+    """The kernel and the device functions of the file that it needs, themselves or those that they call: what the other
+    kernel of a shared source alone calls has names that are not bound here.
     """
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list}
+    found: list[ast.stmt] = [kernel]
+    for one in found:
+        called = _names(one) & {*functions}
+        found += [functions[name] for name in functions if name in called and functions[name] not in found]
+    return found
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    """Whether kernels of the file may need it: imports and constants, but not what the host knows about them."""
     if isinstance(node, ast.Assign):
         return ast.unparse(node.targets[0]) != "KERNEL"
-    return not isinstance(node, ast.ClassDef) and not (isinstance(node, ast.FunctionDef) and not node.decorator_list)
+    return not isinstance(node, ast.ClassDef | ast.FunctionDef)

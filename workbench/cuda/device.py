@@ -3,6 +3,9 @@
 from numba import cuda, float32, int32, uint16
 from numba.cuda import libdevice
 
+from workbench.case.formats import FLOAT8
+from workbench.cuda import ptx
+
 #: threads that share a query row: neighbours in one warp, so that two shuffles reduce a row
 LANES = 4
 FULL_WARP = 0xFFFFFFFF
@@ -47,6 +50,12 @@ def round_bfloat16(x):
 
 
 @cuda.jit(device=True)
+def round_e4m3(x):
+    """float32 `x` rounded to e4m3, as a float32."""
+    return ptx.cvt_f32_f16x2(ptx.cvt_f16x2_e4m3x2(ptx.cvt_e4m3x2_f32(x, x)))[0]
+
+
+@cuda.jit(device=True)
 def store_bfloat16(x):
     """Bits (uint16) of float32 `x` rounded to the nearest bfloat16, ties to even; NaN gives the quiet NaN 0x7fc0."""
     if x != x:
@@ -63,4 +72,4 @@ CONVERSIONS = {
     "bfloat16": (load_bfloat16, store_bfloat16),
 }
 #: dtype to which probs are cast -> CAST
-CASTS = {"float32": float32, "float16": round_float16, "bfloat16": round_bfloat16}
+CASTS = {"float32": float32, "float16": round_float16, "bfloat16": round_bfloat16, FLOAT8["e4m3"]: round_e4m3}

@@ -43,6 +43,7 @@ CHOICES: Mapping[str, tuple[str, str]] = {
     "PADDED": ("head_dim that is neither 64 nor 128", "head_dim of 64 or 128"),
     "TURNS": ("block_q=128", "block_q of 64 or 192"),
     "HANDS_ON": ("block_q above 64", "block_q=64"),
+    "CODES": ("a kernel of quantised inputs", "a kernel of floats"),
     "HEADS": ("scale_of=head", "another scale_of than head"),
     "CODED_Q": ("codes_of=qkv", "codes_of=kv"),
     "TABLE": ("decode=table", "decode=direct"),

@@ -1,22 +1,28 @@
 """The kernel on tensor cores as the host knows it: its tiles, what a build binds capitals to, its grid and contract."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from workbench.case.case import Case
 from workbench.case.contract import EX2_ULPS, Contract
 from workbench.case.fields import QUANTISED
-from workbench.cuda import ptx
-from workbench.cuda.device import CASTS, LANES
-from workbench.cuda.flash_build import packs_keys
+from workbench.cuda.device import LANES
+from workbench.cuda.fragments_build import (
+    DIMS_AT_ONCE,
+    HEAD_DIMS,
+    TensorCores,
+    padded,
+    scores_scaled,
+    switches,
+    tiled,
+    without,
+)
 from workbench.cuda.kernel import Kernel
 from workbench.refusal import Refusal
 
 DTYPES = ("float16", "bfloat16")
-#: dims for which there is room in a row; a copy takes 8 of them
-HEAD_DIMS, DIMS_AT_ONCE = (64, 128), 8
 #: 16 rows for each warp; a step of a product takes 16 keys
 BLOCKS_Q, BLOCKS_K = (16, 32, 64, 128), (16, 32, 64, 128)
 
@@ -57,36 +63,10 @@ TILES: Mapping[int, tuple[Tiles, ...]] = {
     ),
 }
 
-#: switch of the source -> whether it is on for a case
-SWITCHES: Mapping[str, Callable[[Case], bool]] = {
-    "CAUSAL": lambda case: case.causal,
-    "WINDOW": lambda case: case.window is not None,
-    "SOFTCAP": lambda case: case.softcap is not None,
-    "SCALED": lambda case: scores_scaled(case),
-    "RAGGED": lambda case: case.ragged,
-    "PACKED_Q": lambda case: case.seqlens_q is not None,
-    "PACKED_K": lambda case: packs_keys(case),
-    "LENGTHS": lambda case: case.seqlens_k is not None and not packs_keys(case),
-    "PADDED": lambda case: case.head_dim not in HEAD_DIMS,
-}
-
-
-def scores_scaled(case: Case) -> bool:
-    """Whether scores are scaled before their maximum is sought: where a cap changes them, and where the maximum of what
-    is not scaled is another one.
-    """
-    return case.softcap is not None or case.scale <= 0
-
 
 @dataclass(frozen=True)
-class Constants:
+class Constants(TensorCores):
     """The constants of a build."""
-
-    block_q: int
-    block_k: int
-    head_dim: int  #: padded: one of HEAD_DIMS
-    dtype: str
-    switches: tuple[str, ...] = ()  #: those of SWITCHES that are on
 
     @property
     def warp_rows(self) -> int:
@@ -117,17 +97,12 @@ class Constants:
 
     def names(self) -> dict[str, Any]:
         """Capital name in the kernel's source -> its value."""
-        half = self.dtype == "float16"
-        return {
-            "BLOCK_Q": self.block_q,
-            "BLOCK_K": self.block_k,
-            "HEAD_DIM": self.head_dim,
-            "CHUNKS": self.head_dim // DIMS_AT_ONCE,
+        return super().names() | {
+            "CODES": False,
             "ROWS_AT_ONCE": self.threads * DIMS_AT_ONCE // self.head_dim,
             "Q_AT": 0,
             "K_AT": self.block_q,
             "V_AT": self.block_q + self.block_k,
-            "THREADS": self.threads,
             "WARP_ROWS": self.warp_rows,
             "LANE_ROWS": self.warp_rows // 8,
             "Q_IN_REGISTERS": self.q_in_registers,
@@ -135,29 +110,18 @@ class Constants:
             "S_REGISTERS": self.warp_rows * self.block_k // 32,
             "P_REGISTERS": self.warp_rows * self.block_k // 64,
             "ACC_REGISTERS": self.warp_rows * self.head_dim // 32,
-            "MMA": ptx.mma_m16n8k16_f16 if half else ptx.mma_m16n8k16_bf16,
-            "PACK": ptx.cvt_f16x2_f32 if half else ptx.cvt_bf16x2_f32,
-            "CAST": CASTS[self.dtype],
-        } | {name: name in self.switches for name in SWITCHES}
+        }
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
     """The constants of a settled case; nothing is `beside` q, k and v."""
     assert case.block_q is not None and case.block_k is not None
-    switches = tuple(name for name, is_on in SWITCHES.items() if is_on(case))
-    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches)
-
-
-def padded(head_dim: int) -> int:
-    """The least of HEAD_DIMS that holds head_dim, which is at most the largest of them."""
-    return next(size for size in HEAD_DIMS if size >= head_dim)
+    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case))
 
 
 def settle(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where the kernel cannot run it."""
-    for name in (*QUANTISED, *NOT_TAKEN):
-        if name in case.unusual:
-            raise Refusal(f"kernel {kernel.name} takes no {name}; got {getattr(case, name)}")
+    without(kernel, case, (*QUANTISED, *NOT_TAKEN))
     if case.dtype not in DTYPES:
         raise Refusal(f"kernel {kernel.name} multiplies {' or '.join(DTYPES)} on tensor cores; got {case.dtype}")
     if case.probs_dtype not in (None, case.dtype):
@@ -174,12 +138,7 @@ def settle(kernel: Kernel, case: Case) -> Case:
     case = case.but(
         block_q=case.block_q or tiles.block_q, block_k=case.block_k or tiles.block_k, probs_dtype=case.dtype
     )
-    for name, sizes in (("block_q", BLOCKS_Q), ("block_k", BLOCKS_K)):
-        if getattr(case, name) not in sizes:
-            raise Refusal(
-                f"{name} of kernel {kernel.name} is one of {', '.join(map(str, sizes))}; got {getattr(case, name)}"
-            )
-    return case
+    return tiled(kernel, case, BLOCKS_Q, BLOCKS_K)
 
 
 def default_tiles(case: Case) -> Tiles:

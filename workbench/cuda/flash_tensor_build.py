@@ -8,11 +8,11 @@ from typing import Any
 
 from workbench.case.case import Case
 from workbench.case.contract import Contract
-from workbench.cuda import flash_mma_build, ptx
-from workbench.cuda.device import CASTS, CONVERSIONS
-from workbench.cuda.flash_mma_build import DIMS_AT_ONCE, DTYPES, grid, padded
+from workbench.cuda import flash_mma_build
+from workbench.cuda.device import CONVERSIONS
+from workbench.cuda.flash_mma_build import DTYPES, grid
+from workbench.cuda.fragments_build import DIMS_AT_ONCE, TensorCores, padded, switches, tiled, without
 from workbench.cuda.kernel import Kernel
-from workbench.refusal import Refusal
 
 __all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "constants", "contract", "grid", "settle"]
 
@@ -24,14 +24,8 @@ SWITCHES = ("CAUSAL", "WINDOW", "SOFTCAP")
 
 
 @dataclass(frozen=True)
-class Constants:
+class Constants(TensorCores):
     """The constants of a build."""
-
-    block_q: int
-    block_k: int
-    head_dim: int  #: padded: one of flash_mma_build.HEAD_DIMS
-    dtype: str
-    switches: tuple[str, ...] = ()  #: those of SWITCHES that are on
 
     @property
     def threads(self) -> int:
@@ -45,48 +39,30 @@ class Constants:
 
     def names(self) -> dict[str, Any]:
         """Capital name in the kernel's source -> its value."""
-        half = self.dtype == "float16"
-        return {
-            "BLOCK_Q": self.block_q,
-            "BLOCK_K": self.block_k,
-            "HEAD_DIM": self.head_dim,
-            "CHUNKS": self.head_dim // DIMS_AT_ONCE,
+        return super().names() | {
             "WORDS": (self.head_dim + DIMS_AT_ONCE) // 2,
             "HALVES": self.head_dim + DIMS_AT_ONCE,
-            "THREADS": self.threads,
             "S_REGISTERS": self.block_k // 2,
             "P_REGISTERS": self.block_k // 4,
             "ACC_REGISTERS": self.head_dim // 2,
-            "MMA": ptx.mma_m16n8k16_f16 if half else ptx.mma_m16n8k16_bf16,
-            "PACK": ptx.cvt_f16x2_f32 if half else ptx.cvt_bf16x2_f32,
-            "CAST": CASTS[self.dtype],
             "STORE": CONVERSIONS[self.dtype][1],
-        } | {name: name in self.switches for name in SWITCHES}
+        }
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
     """The constants of a settled case; nothing is `beside` q, k and v."""
     assert case.block_q is not None and case.block_k is not None
-    switches = tuple(name for name in SWITCHES if flash_mma_build.SWITCHES[name](case))
-    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches)
+    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case, SWITCHES))
 
 
 def settle(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where the kernel cannot run it."""
-    for name in ("seqlens_q", "seqlens_k"):
-        if name in case.unusual:
-            raise Refusal(f"kernel {kernel.name} takes no {name}; got {getattr(case, name)}")
+    without(kernel, case, ("seqlens_q", "seqlens_k"))
     given = case.block_q, case.block_k
     # tiles of one kernel are not those of the other
     case = flash_mma_build.settle(kernel, case.but(block_q=None, block_k=None))
     block_q, block_k = DEFAULT_BLOCKS[padded(case.head_dim)]
-    case = case.but(block_q=given[0] or block_q, block_k=given[1] or block_k)
-    for name, sizes in (("block_q", BLOCKS_Q), ("block_k", BLOCKS_K)):
-        if getattr(case, name) not in sizes:
-            raise Refusal(
-                f"{name} of kernel {kernel.name} is one of {', '.join(map(str, sizes))}; got {getattr(case, name)}"
-            )
-    return case
+    return tiled(kernel, case.but(block_q=given[0] or block_q, block_k=given[1] or block_k), BLOCKS_Q, BLOCKS_K)
 
 
 def contract(case: Case) -> Contract:

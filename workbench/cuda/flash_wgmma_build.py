@@ -4,13 +4,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from numba import int16
+
 from workbench.case.case import Case
 from workbench.case.contract import Contract
-from workbench.cuda import flash_mma_build, hopper, ptx
-from workbench.cuda.device import CASTS
-from workbench.cuda.flash_mma_build import DTYPES, grid, padded
+from workbench.cuda import flash_mma_build, hopper
+from workbench.cuda.flash_mma_build import DTYPES, grid
+from workbench.cuda.fragments_build import TensorCores, padded, switches, tiled, without
 from workbench.cuda.kernel import Kernel
-from workbench.refusal import Refusal
 
 __all__ = ["DTYPES", "Constants", "constants", "contract", "grid", "settle"]
 
@@ -26,14 +27,8 @@ SWITCHES = ("CAUSAL", "WINDOW", "SOFTCAP", "SCALED")
 
 
 @dataclass(frozen=True)
-class Constants:
+class Constants(TensorCores):
     """The constants of a build."""
-
-    block_q: int
-    block_k: int
-    head_dim: int  #: padded: one of HEAD_DIMS
-    dtype: str
-    switches: tuple[str, ...] = ()  #: those of SWITCHES that are on
 
     @property
     def consumers(self) -> int:
@@ -50,23 +45,27 @@ class Constants:
         """Shared memory of a block, but for its barriers."""
         return 2 * self.head_dim * (self.block_q + 2 * STAGES * self.block_k)
 
+    @property
+    def handed_on(self) -> tuple[int, int]:
+        """Registers of a thread of the producer, and of a consumer: a multiprocessor has 65536, a thread at most 255.
+        Where a block has more than 256 threads the producer hands on what it does not need; (0, 0) elsewhere.
+        """
+        return {2: (24, 240), 3: (32, 160)}.get(self.consumers, (0, 0))
+
     def names(self) -> dict[str, Any]:
         """Capital name in the kernel's source -> its value."""
         kind = "f16" if self.dtype == "float16" else "bf16"
         of_tiles = self.block_k * self.head_dim * STAGES
-        # a multiprocessor has 65536 registers, and a thread at most 255: where a block has more than 256 threads the
-        # producer hands on what it does not need
-        producer, consumer = {2: (24, 240), 3: (32, 160)}.get(self.consumers, (0, 0))
-        return {
-            "BLOCK_Q": self.block_q,
-            "BLOCK_K": self.block_k,
-            "HEAD_DIM": self.head_dim,
+        producer, consumer = self.handed_on
+        return super().names() | {
+            "CODES": False,
+            "ELEMENT": int16,
+            "ROW": 64,
             "DIM_TILES": self.head_dim // 64,
             "STAGES": STAGES,
             "Q_AT": 0,
             "K_AT": self.block_q * self.head_dim,
             "V_AT": self.block_q * self.head_dim + of_tiles,
-            "THREADS": self.threads,
             "CONSUMERS": self.consumers,
             "V_TILE_BYTES": self.block_k * 128,
             "BARRIERS": 1 + 4 * STAGES,
@@ -83,33 +82,23 @@ class Constants:
             "ACC_REGISTERS": self.head_dim // 2,
             "QK": hopper.PRODUCTS[f"wgmma_m64n{self.block_k}k16_{kind}"],
             "PV": hopper.PRODUCTS[f"wgmma_m64n{self.head_dim}k16_{kind}_rs_trans"],
-            "PACK": ptx.cvt_f16x2_f32 if kind == "f16" else ptx.cvt_bf16x2_f32,
-            "CAST": CASTS[self.dtype],
             "TURNS": self.consumers == 2,
-        } | {name: name in self.switches for name in SWITCHES}
+        }
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
     """The constants of a settled case; nothing is `beside` q, k and v."""
     assert case.block_q is not None and case.block_k is not None
-    switches = tuple(name for name in SWITCHES if flash_mma_build.SWITCHES[name](case))
-    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches)
+    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case, SWITCHES))
 
 
 def settle(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where the kernel cannot run it."""
-    for name in ("seqlens_q", "seqlens_k"):  # a copy of a box knows one end of all sequences
-        if name in case.unusual:
-            raise Refusal(f"kernel {kernel.name} takes no {name}; got {getattr(case, name)}")
+    without(kernel, case, ("seqlens_q", "seqlens_k"))  # a copy of a box knows one end of all sequences
     block_q, block_k = case.block_q or (FEW_BLOCK_Q if few_blocks(case) else BLOCK_Q), case.block_k or BLOCK_K
     # tiles of one kernel are not those of the other
     case = flash_mma_build.settle(kernel, case.but(block_q=None, block_k=None)).but(block_q=block_q, block_k=block_k)
-    for name, sizes in (("block_q", BLOCKS_Q), ("block_k", BLOCKS_K)):
-        if getattr(case, name) not in sizes:
-            raise Refusal(
-                f"{name} of kernel {kernel.name} is one of {', '.join(map(str, sizes))}; got {getattr(case, name)}"
-            )
-    return case
+    return tiled(kernel, case, BLOCKS_Q, BLOCKS_K)
 
 
 def few_blocks(case: Case) -> bool:

@@ -1,345 +1,135 @@
 """FlashAttention on float8 codes on Hopper: codes are multiplied as they are, by products of four warps at once.
 
-`flash_wgmma` with codes in the place of numbers (section 3.3 of FlashAttention-3, Shah et al. 2024, arXiv 2407.08608).
-Products of float8 take both factors with neighbours along what is summed: warps of the producer turn V, of which a row
-is a key, so that a row is a dim, and put its keys into the order in which a lane has its probs. Sums of float8 products
-keep 13 bits of fraction: those with V of a tile are added up in float32 (DeepSeek-AI 2024, arXiv 2412.19437, section
-3.3.2). A head has one scale, or a tile of 128 rows (HEADS): what codes of a product of tiles have in common.
-
-Names in capitals are bound when the kernel is built (`fp8_wgmma_build.Constants`), as those of `flash_wgmma.py` are;
-shared memory is words of four codes, 32 a row; RAW_AT is where V begins as it comes, V_AT where it is multiplied.
+The kernel is that of `flash_wgmma.py` with codes in the place of numbers (section 3.3 of FlashAttention-3, Shah et al.
+2024, arXiv 2407.08608). Products of float8 take both factors with neighbours along what is summed: warps of the
+producer turn V, of which a row is a key, so that a row is a dim, and put its keys into the order in which a lane has
+its probs. Sums of float8 products keep 13 bits of fraction: those with V of a tile are added up in float32 (DeepSeek-AI
+2024, arXiv 2412.19437, section 3.3.2). A head has one scale, or a tile of 128 rows (HEADS): what codes of a product of
+tiles have in common.
 """
 
-import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numba import cuda, float32, int32, uint32, uint64
-from numba.cuda import libdevice
+from numba import uint32
 
-from workbench.cuda import hopper, ptx
-from workbench.cuda.device import FULL_WARP, row_max_of, row_sum_of
-from workbench.cuda.fp8_wgmma_build import DIMS, constants, contract, grid, settle
-from workbench.cuda.fragments import column, lane_row, register
+from workbench.case.case import Case
+from workbench.case.contract import Contract
+from workbench.case.formats import FLOAT8
+from workbench.case.stages import BLOCKS as OF_ROWS
+from workbench.cuda import flash_mma_build, flash_wgmma_build, fp8_build, hopper
+from workbench.cuda.flash_mma_build import grid
+from workbench.cuda.flash_wgmma_build import FEW_BLOCK_Q, STAGES, few_blocks
+from workbench.cuda.fragments_build import padded, switches
 from workbench.cuda.kernel import Kernel, Launch
-from workbench.cuda.loops import peeled, unrolled
+from workbench.refusal import Refusal
 
-NEG_INF = np.float32(-np.inf)
-LOG2_E = np.float32(math.log2(math.e))
-GROUP = 128  # threads of a warp group
-ROW = 32  # words of a row in shared memory
-
-
-@cuda.jit(device=True)
-def place(row, word):
-    """Where a word of a row is: chunks of 4 words change places by the last bits of the row."""
-    return row * ROW + ((word >> 2) ^ (row & 7)) * 4 + (word & 3)
-
-
-@cuda.jit(device=True)
-def cast(x):
-    """float32 `x` rounded to e4m3, as a float32."""
-    return ptx.cvt_f32_f16x2(ptx.cvt_f16x2_e4m3x2(ptx.cvt_e4m3x2_f32(x, x)))[0]
+#: dims of a row that a copy takes at once
+DIMS = 16
+BLOCKS_Q, BLOCKS_K = (64, 128), (64, 128)
+#: fields of the quantiser that have one value here, which is chosen where nobody says them
+FIXED = {"codes": "e4m3", "codes_of": "qkv", "scores": "mma", "decode": "direct"}
+#: what may share a scale: what products with a tile of keys have in common
+SCALES_OF = ("head", "tile")
+PROBS_DTYPE = FLOAT8["e4m3"]
+#: named barrier of the producer's threads
+TURNED = 3
 
 
-@cuda.jit(device=True)
-def turn(tiles, raw, turned):
-    """Write V, BLOCK_K rows of keys, as HEAD_DIM rows of dims, each thread squares of 4 keys and 4 dims.
+@dataclass(frozen=True)
+class Constants(flash_wgmma_build.Constants):
+    """The constants of a build, of PROBS_DTYPE; HEADS is a switch besides, whether a head has one scale."""
 
-    Of 16 neighbouring keys a product takes bytes 4 t, ... of a row of probs from lane t, which has those of keys 2 t,
-    2 t + 1, 2 t + 8 and 2 t + 9 ("PTX ISA 9.0", fragments of wgmma): so keys stand in that order.
-    """
-    warp, t, c = cuda.threadIdx.x >> 5, cuda.laneid & 3, cuda.laneid >> 2
-    word = (warp & (HEAD_DIM // 32 - 1)) * 8 + c  # of a row of keys: dims 4 word, ...
-    # of rows 2 t, 2 t + 1 of every 8
-    even, odd = raw + place(2 * t, word), raw + place(2 * t + 1, word)
-    first = c >> 1  # lanes begin at different dims of the four, for which all banks are written at once
-    for n in range(BLOCK_K // 16 * (HEAD_DIM // 32) // (GROUP // 32)):
-        part = n * (GROUP // HEAD_DIM) + warp // (HEAD_DIM // 32)
-        at = part * 16 * ROW
-        k0, k1, k2, k3 = tiles[at + even], tiles[at + odd], tiles[at + even + 8 * ROW], tiles[at + odd + 8 * ROW]
-        # bytes 0 and 1 of both, and bytes 2 and 3 of both
-        low, low_2 = libdevice.byte_perm(k0, k1, 0x5140), libdevice.byte_perm(k0, k1, 0x7362)
-        high, high_2 = libdevice.byte_perm(k2, k3, 0x5140), libdevice.byte_perm(k2, k3, 0x7362)
-        d0, d1 = libdevice.byte_perm(low, high, 0x5410), libdevice.byte_perm(low, high, 0x7632)
-        d2, d3 = libdevice.byte_perm(low_2, high_2, 0x5410), libdevice.byte_perm(low_2, high_2, 0x7632)
-        if first & 1:
-            d0, d1, d2, d3 = d1, d2, d3, d0
-        if first & 2:
-            d0, d1, d2, d3 = d2, d3, d0, d1
-        x = part * 4 + t
-        tiles[turned + place(4 * word + (first & 3), x)] = d0
-        tiles[turned + place(4 * word + (first + 1 & 3), x)] = d1
-        tiles[turned + place(4 * word + (first + 2 & 3), x)] = d2
-        tiles[turned + place(4 * word + (first + 3 & 3), x)] = d3
+    @property
+    def rows(self) -> dict[str, int]:
+        """Rows of 128 bytes in shared memory: of Q, K, V as it comes and V as it is multiplied."""
+        return {
+            "Q_AT": self.block_q,
+            "K_AT": STAGES * self.block_k,
+            "RAW_AT": STAGES * self.block_k,
+            "V_AT": STAGES * self.head_dim,
+        }
 
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, but for its barriers."""
+        return 128 * sum(self.rows.values())
 
-@cuda.jit(device=True)
-def ask(tiles, bars, codes_k, codes_v, b, kv_h, tile):
-    """Ask for K and V of a tile, when consumers have multiplied the K that was there; V as it came is turned before."""
-    stage, turns = tile % STAGES, tile // STAGES
-    at, source = stage * BLOCK_K * ROW, (b, kv_h, tile * BLOCK_K, 0)
-    hopper.mbarrier_expect_tx(bars, RAW_FULL + stage, BLOCK_K * ROW * 4)
-    hopper.cp_async_bulk_tensor(tiles, RAW_AT + at, codes_v, 2, source, BLOCK_K, bars, RAW_FULL + stage)
-    # of a barrier that no phase of is complete, the phase before the first is
-    hopper.mbarrier_wait(bars, K_EMPTY + stage, (turns & 1) ^ 1)
-    hopper.mbarrier_expect_tx(bars, K_FULL + stage, BLOCK_K * ROW * 4)
-    hopper.cp_async_bulk_tensor(tiles, K_AT + at, codes_k, 1, source, BLOCK_K, bars, K_FULL + stage)
+    @property
+    def handed_on(self) -> tuple[int, int]:
+        """As of the kernel on floats; here the producer computes, too."""
+        return {2: (56, 224)}.get(self.consumers, (0, 0))
+
+    def names(self) -> dict[str, Any]:
+        """Capital name in the kernel's source -> its value."""
+        rows = [*self.rows.values()]
+        barriers = ("K_FULL", "RAW_FULL", "V_FULL", "K_EMPTY", "V_EMPTY")
+        return super().names() | {
+            **{name: 32 * sum(rows[:i]) for i, name in enumerate(self.rows)},
+            **{name: 1 + i * STAGES for i, name in enumerate(barriers)},
+            "BARRIERS": 1 + len(barriers) * STAGES,
+            "CODES": True,
+            "HEADS": "HEADS" in self.switches,
+            "ELEMENT": uint32,
+            "ROW": 32,
+            "TURNED": TURNED,
+            "P_REGISTERS": self.block_k // 8,
+            "QK": hopper.PRODUCTS[f"wgmma_m64n{self.block_k}k32_e4m3"],
+            "PV": hopper.PRODUCTS[f"wgmma_m64n{self.head_dim}k32_e4m3_rs"],
+        }
 
 
-@cuda.jit(device=True)
-def with_tile(acc, pv, unit):
-    """The accumulator with a product of a tile, whose codes of V stand for `unit` each where tiles have scales."""
-    return acc + pv if HEADS else cuda.fma(pv, unit, acc)
+def constants(case: Case, beside: Collection[str] = ()) -> Constants:
+    """The constants of a settled case, whatever inputs are `beside` q, k and v: the kernel takes none."""
+    assert case.block_q is not None and case.block_k is not None
+    heads = ("HEADS",) if case.scale_of not in OF_ROWS else ()
+    on = heads + switches(case, flash_wgmma_build.SWITCHES)
+    return Constants(case.block_q, case.block_k, padded(case.head_dim), PROBS_DTYPE, on)
 
 
-def fp8_wgmma_forward(codes_q, codes_k, codes_v, scale_q, scale_k, scale_v, out, lse, scale, diagonal):
-    """out[b, h, q, d] = softmax(scale * q @ k^T, masked) @ v and lse[b, h, q], its log-sum-exp, of what codes stand
-    for; grid (query tiles, heads, batch).
-
-    codes_q [b, heads, seqlen_q, d], codes_k, codes_v [b, kv_heads, seqlen_k, d], of 8 bits (e4m3), d a multiple of 16
-    to 128; scale_q float32 [heads], scale_k, scale_v [kv_heads], or of rows [b, heads, row, 1], alike for every 128;
-    out float16 [b, heads, seqlen_q, d]; lse float32 [b, heads, seqlen_q]. A causal row i sees the keys j <= i +
-    diagonal. A row that sees no key gets out 0, lse -inf.
-    """
-    seqlen_q, seqlen_k, head_dim = codes_q.shape[2], codes_k.shape[2], codes_q.shape[3]
-    b, h = cuda.blockIdx.z, cuda.blockIdx.y
-    kv_h = h // (codes_q.shape[1] // codes_k.shape[1])
-    block = cuda.blockIdx.x
-    if CAUSAL:
-        block = cuda.gridDim.x - 1 - block  # blocks with the most keys first: the last to end is a short one
-    first_row = block * BLOCK_Q
-    end_tile = (seqlen_k + BLOCK_K - 1) // BLOCK_K
-    if CAUSAL:
-        end_tile = max(0, min(end_tile, (first_row + BLOCK_Q - 1 + diagonal + BLOCK_K) // BLOCK_K))
-
-    tiles = cuda.shared.array(0, uint32, alignment=1024)
-    bars = cuda.shared.array(BARRIERS, uint64)
-    if cuda.threadIdx.x == 0:
-        hopper.mbarrier_init(bars, Q_FULL, 1)
-        for stage in range(STAGES):
-            hopper.mbarrier_init(bars, K_FULL + stage, 1)
-            hopper.mbarrier_init(bars, RAW_FULL + stage, 1)
-            hopper.mbarrier_init(bars, V_FULL + stage, GROUP)  # each thread of the producer has turned its part
-            hopper.mbarrier_init(bars, K_EMPTY + stage, 4 * CONSUMERS)  # a lane of every warp arrives
-            hopper.mbarrier_init(bars, V_EMPTY + stage, 4 * CONSUMERS)
-        hopper.fence_barrier_init()
-    cuda.syncthreads()  # the barriers are there
-
-    # the same in all lanes, and the compiler sees it: products in a branch that warps may part at are made one by one
-    group = cuda.shfl_sync(FULL_WARP, cuda.threadIdx.x // GROUP, 0)
-    if group == 0:
-        if HANDS_ON:
-            hopper.set_max_registers_dec(PRODUCER_REGISTERS)
-        if cuda.threadIdx.x == 0 and end_tile > 0:
-            hopper.mbarrier_expect_tx(bars, Q_FULL, BLOCK_Q * ROW * 4)
-            hopper.cp_async_bulk_tensor(tiles, Q_AT, codes_q, 0, (b, h, first_row, 0), BLOCK_Q, bars, Q_FULL)
-            ask(tiles, bars, codes_k, codes_v, b, kv_h, 0)
-        for tile in range(end_tile):
-            stage, turns = tile % STAGES, tile // STAGES
-            if cuda.threadIdx.x == 0 and tile + 1 < end_tile:
-                ask(tiles, bars, codes_k, codes_v, b, kv_h, tile + 1)
-            hopper.mbarrier_wait(bars, RAW_FULL + stage, turns & 1)
-            hopper.mbarrier_wait(bars, V_EMPTY + stage, (turns & 1) ^ 1)
-            turn(tiles, RAW_AT + stage * BLOCK_K * ROW, V_AT + stage * HEAD_DIM * ROW)
-            hopper.fence_async_shared()
-            hopper.mbarrier_arrive(bars, V_FULL + stage)
-            hopper.named_barrier(TURNED, GROUP)  # protects V as it came, which all threads have read
-    else:
-        if HANDS_ON:
-            hopper.set_max_registers_inc(CONSUMER_REGISTERS)
-        consumer = group - 1
-        warp_row, lane = (cuda.threadIdx.x >> 5) * 16 - 64, cuda.laneid
-        g, t = lane >> 2, lane & 3
-        row = first_row + warp_row + g  # and the 8th from there
-        # the last key that the first row of the warp sees, and the first key that its last row sees
-        high = seqlen_k - 1
-        if CAUSAL:
-            high = min(high, first_row + warp_row + diagonal)
-
-        s = cuda.local.array(S_REGISTERS, float32)
-        p = cuda.local.array(P_REGISTERS, uint32)
-        pv = cuda.local.array(ACC_REGISTERS, float32)  # of one tile
-        acc = cuda.local.array(ACC_REGISTERS, float32)
-        m = cuda.local.array(2, float32)
-        l = cuda.local.array(2, float32)  # of the lane's own keys, until the end
-        correction = cuda.local.array(2, float32)
-        for i in range(ACC_REGISTERS):
-            pv[i] = float32(0)
-            acc[i] = float32(0)
-        for i in range(S_REGISTERS):
-            s[i] = float32(0)
-        for r in range(2):
-            m[r] = NEG_INF
-            l[r] = float32(0)
-        exp2_scale = libdevice.fmul_rn(scale, LOG2_E)
-        if SCALED:
-            exp2_scale = LOG2_E
-        v_unit = pv_unit = float32(1)
-        if HEADS:
-            qk_unit, v_unit = libdevice.fmul_rn(scale_q[h], scale_k[kv_h]), scale_v[kv_h]
-        else:
-            q_unit = scale_q[b, h, first_row, 0]
-        if TURNS:
-            if consumer == 1:
-                hopper.named_barrier_arrive(1, 256)
-        q_at = Q_AT + consumer * 64 * ROW
-
-        if end_tile > 0:
-            hopper.mbarrier_wait(bars, Q_FULL, 0)
-        for tile in peeled(0, end_tile):
-            first_key = tile * BLOCK_K
-            stage, turns = tile % STAGES, tile // STAGES
-            before, turns_before = (tile - 1) % STAGES, (tile - 1) // STAGES
-            if not HEADS:
-                qk_unit = libdevice.fmul_rn(q_unit, scale_k[b, kv_h, first_key, 0])
-                pv_unit = scale_v[b, kv_h, max(0, first_key - BLOCK_K), 0]  # of the tile before
-            hopper.mbarrier_wait(bars, K_FULL + stage, turns & 1)
-            if TURNS:
-                hopper.named_barrier(1 + consumer, 256)  # the other has asked for its products
-            hopper.wgmma_fence(s, S_REGISTERS)
-            for i in range(HEAD_DIM // 32):
-                QK(s, tiles, q_at + i * 8, tiles, K_AT + stage * BLOCK_K * ROW + i * 8, i)
-            hopper.wgmma_commit()
-            if tile > 0:
-                hopper.mbarrier_wait(bars, V_FULL + before, turns_before & 1)
-                hopper.wgmma_fence(pv, ACC_REGISTERS)
-                for i in range(BLOCK_K // 32):
-                    PV(pv, p, 4 * i, tiles, V_AT + before * HEAD_DIM * ROW + i * 8, i)
-                hopper.wgmma_commit()
-                if TURNS:
-                    hopper.named_barrier_arrive(2 - consumer, 256)
-                hopper.wgmma_wait(1, s, S_REGISTERS)
-            else:
-                if TURNS:
-                    hopper.named_barrier_arrive(2 - consumer, 256)
-                hopper.wgmma_wait(0, s, S_REGISTERS)
-            if lane == 0:
-                hopper.mbarrier_arrive(bars, K_EMPTY + stage)
-
-            for i in range(S_REGISTERS):
-                s[i] = libdevice.fmul_rn(s[i], qk_unit)
-            for r in unrolled(2):
-                if row + 8 * r < seqlen_q:
-                    probe.qk[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
-            if SCALED:
-                for i in range(S_REGISTERS):
-                    s[i] = libdevice.fmul_rn(s[i], scale)
-            if first_key + BLOCK_K - 1 > high:
-                cuda.syncwarp()  # protects nothing: it keeps the branch, which compilers turns into selects
-                for r in range(2):
-                    last = seqlen_k - 1
-                    if CAUSAL:
-                        last = min(last, row + 8 * r + diagonal)
-                    for i in range(BLOCK_K // 4):
-                        if first_key + column(i, t) > last:
-                            s[register(r, i, BLOCK_K)] = NEG_INF
-            for r in unrolled(2):
-                if row + 8 * r < seqlen_q:
-                    probe.scores[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
-            for r in range(2):
-                largest = m[r]
-                for i in range(BLOCK_K // 4):
-                    largest = max(largest, s[register(r, i, BLOCK_K)])
-                largest = row_max_of(largest)
-                # no key seen yet: exp(-inf - 0) is 0, exp(-inf + inf) is NaN
-                safe = largest if largest > NEG_INF else float32(0)
-                correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)
-                m[r] = largest
-                scaled_max = libdevice.fmul_rn(safe, exp2_scale)
-                total = l[r] * correction[r]
-                for i in range(BLOCK_K // 4):
-                    x = register(r, i, BLOCK_K)
-                    s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))
-                    total += s[x]
-                l[r] = total
-            for r in unrolled(2):
-                if row + 8 * r < seqlen_q:
-                    probe.probs[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
-            for i in range(S_REGISTERS):
-                (s[i],) = probe(cast(s[i]))  # as they are packed, for which they are the same
-            for r in unrolled(2):
-                if row + 8 * r < seqlen_q:
-                    probe.probs_cast[b, h, row + 8 * r, first_key:seqlen_k] = lane_row(s, r, BLOCK_K, t)
-
-            if tile > 0:
-                hopper.wgmma_wait(0, pv, ACC_REGISTERS)
-                for i in range(ACC_REGISTERS):
-                    acc[i] = with_tile(acc[i], pv[i], pv_unit)
-                if lane == 0:
-                    hopper.mbarrier_arrive(bars, V_EMPTY + before)
-                for r in range(2):
-                    for i in range(HEAD_DIM // 4):
-                        x, d = register(r, i, HEAD_DIM), column(i, t)
-                        if row + 8 * r < seqlen_q and d < head_dim:
-                            probe.acc[b, h, row + 8 * r, tile - 1, d] = libdevice.fmul_rn(acc[x], v_unit)
-            for r in range(2):
-                (total,) = probe(row_sum_of(l[r]))
-                if t == 0 and row + 8 * r < seqlen_q:
-                    probe.row_max[b, h, row + 8 * r, tile] = m[r]
-                    probe.correction[b, h, row + 8 * r, tile] = correction[r]
-                    probe.row_sum[b, h, row + 8 * r, tile] = total
-                for i in range(HEAD_DIM // 4):
-                    x = register(r, i, HEAD_DIM)
-                    acc[x] = acc[x] * correction[r]
-            for i in range(P_REGISTERS):
-                # keys 2 t, 2 t + 1 of 8, then of the next 8; rows g and g + 8 in turns, then the other 16 keys
-                x = i // 4 * 16 + i % 4 // 2 * 8 + i % 2 * 2
-                low = uint32(ptx.cvt_e4m3x2_f32(s[x], s[x + 1]))
-                p[i] = low | uint32(ptx.cvt_e4m3x2_f32(s[x + 4], s[x + 5])) << uint32(16)
-
-        if end_tile > 0:
-            last, turns = (end_tile - 1) % STAGES, (end_tile - 1) // STAGES
-            hopper.mbarrier_wait(bars, V_FULL + last, turns & 1)
-            hopper.wgmma_fence(pv, ACC_REGISTERS)
-            for i in range(BLOCK_K // 32):
-                PV(pv, p, 4 * i, tiles, V_AT + last * HEAD_DIM * ROW + i * 8, i)
-            hopper.wgmma_commit()
-            hopper.wgmma_wait(0, pv, ACC_REGISTERS)
-            if not HEADS:
-                pv_unit = scale_v[b, kv_h, (end_tile - 1) * BLOCK_K, 0]
-            for i in range(ACC_REGISTERS):
-                acc[i] = with_tile(acc[i], pv[i], pv_unit)
-        for r in range(2):
-            for i in range(HEAD_DIM // 4):
-                x, d = register(r, i, HEAD_DIM), column(i, t)
-                if row + 8 * r < seqlen_q and d < head_dim and end_tile > 0:
-                    probe.acc[b, h, row + 8 * r, end_tile - 1, d] = libdevice.fmul_rn(acc[x], v_unit)
-        for r in range(2):
-            l[r] = row_sum_of(l[r])
-            inverse = float32(1) / l[r] if l[r] != float32(0) else float32(0)
-            for i in range(HEAD_DIM // 4):
-                x = register(r, i, HEAD_DIM)
-                acc[x] = libdevice.fmul_rn(acc[x], v_unit) * inverse
-            if t == 0 and row + 8 * r < seqlen_q:
-                largest = m[r] * scale
-                if SCALED:
-                    largest = m[r]
-                lse[b, h, row + 8 * r] = largest + math.log(l[r]) if l[r] != float32(0) else NEG_INF
-        this_row = row + t % 2 * 8
-        for i in range(HEAD_DIM // 8):
-            d = i * 8 + t // 2 * 4
-            upper, lower = (
-                ptx.cvt_f16x2_f32(acc[4 * i], acc[4 * i + 1]),
-                ptx.cvt_f16x2_f32(acc[4 * i + 2], acc[4 * i + 3]),
-            )
-            # lanes swap halves, so that each has 4 neighbours of one row: even ones of the upper, odd ones of the lower
-            other = uint32(cuda.shfl_xor_sync(FULL_WARP, int32(lower if t % 2 == 0 else upper), 1))
-            if this_row < seqlen_q and d < head_dim:
-                ptx.st_v2_u32(out, (b, h, this_row, d), (upper, other) if t % 2 == 0 else (other, lower))
+def settle(kernel: Kernel, case: Case) -> Case:
+    """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
+    for name, value in FIXED.items():
+        if getattr(case, name) not in (None, value):
+            raise Refusal(f"kernel {kernel.name} takes {name}={value} alone; got {getattr(case, name)}")
+    if case.scale_of not in (None, *SCALES_OF):
+        raise Refusal(f"kernel {kernel.name} takes scale_of={' or '.join(SCALES_OF)}; got {case.scale_of}")
+    if case.probs_dtype is not None:
+        raise Refusal(f"kernel {kernel.name} casts probs to {PROBS_DTYPE}; got probs_dtype={case.probs_dtype}")
+    block_q = FEW_BLOCK_Q if few_blocks(case) else BLOCKS_Q[-1]
+    tiles = {"block_q": case.block_q or block_q, "block_k": case.block_k or BLOCKS_K[-1]}
+    for name, sizes in (("block_q", BLOCKS_Q), ("block_k", BLOCKS_K)):
+        if tiles[name] not in sizes:
+            raise Refusal(f"{name} of kernel {kernel.name} is {' or '.join(map(str, sizes))}; got {tiles[name]}")
+    case = fp8_build.settle(kernel, case.but(block_q=None, block_k=None, **FIXED))
+    return case.but(**tiles, probs_dtype=None)
 
 
-# ---- on the host
+def contract(case: Case) -> Contract:
+    """The contract of a settled case: float8 is multiplied, and sums keep 13 bits of fraction."""
+    return replace(
+        flash_mma_build.contract(case),
+        probs_dtype=PROBS_DTYPE,
+        out_dtype="float16",
+        tensor_core="hopper",
+        mma_block=32,
+        mma_extra_bits=-10,
+    )
 
+
+#: of both kernels
+SOURCE = Path(__file__).with_name("flash_wgmma.py")
 KERNEL = Kernel(
     name="fp8_wgmma",
     algorithm="fp8",
-    file=Path(__file__),
-    functions={"fp8_wgmma_forward": Path(__file__)},
+    file=SOURCE,
+    functions={"flash_wgmma_forward": SOURCE},
     summary="FlashAttention-3 on float8 codes on Hopper: codes are multiplied as they are",
     settles=settle,
     constants=constants,
-    launches=lambda case: [Launch("fp8_wgmma_forward", grid(case))],
+    launches=lambda case: [Launch("flash_wgmma_forward", grid(case))],
     contract=contract,
     dtypes=("float32",),
     dims=DIMS,

@@ -30,7 +30,7 @@ def _of_build(build: Build, stages: Collection[str]) -> Iterator[tuple[str, Line
     text = build.text.splitlines()
     for stage in stages:
         number = _number(file, source.name, stage, probed=stage in build.probes)
-        if (number := number or _stored(source.tree, source.name, stage)) is not None:
+        if (number := number or _stored(source.tree, stage)) is not None:
             yield stage, line_of(source.filename, text, number)
 
 
@@ -53,10 +53,11 @@ def _several(file: File, function: Function, array: str) -> Node | None:
     return None
 
 
-def _stored(tree: ast.Module, kernel: str, stage: str) -> int | None:
-    """The number of the line where a kernel function stores several elements of a stage at once; None for none."""
-    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == kernel)
-    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call) and node.args)
+def _stored(tree: ast.Module, stage: str) -> int | None:
+    """The number of the line where a kernel, or a function of its own to which the stage has the same name, stores
+    several elements of it at once; None for none.
+    """
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
     stores = (node for node in calls if ast.unparse(node.func).startswith("ptx.st_"))
     return next((node.lineno for node in stores if ast.unparse(node.args[0]) == stage), None)
 

@@ -7,8 +7,9 @@ from typing import Any
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.cuda import flash_mma_build, ptx
-from workbench.cuda.device import CASTS, CONVERSIONS
-from workbench.cuda.flash_mma_build import DIMS_AT_ONCE, DTYPES, SWITCHES, padded
+from workbench.cuda.device import CONVERSIONS
+from workbench.cuda.flash_mma_build import DTYPES
+from workbench.cuda.fragments_build import DIMS_AT_ONCE, TensorCores, padded, switches, tiled
 from workbench.cuda.kernel import Kernel, Launch
 from workbench.refusal import Refusal
 
@@ -32,14 +33,9 @@ MOST_SPLITS = 256
 
 
 @dataclass(frozen=True)
-class Constants:
+class Constants(TensorCores):
     """The constants of a build."""
 
-    block_q: int
-    block_k: int
-    head_dim: int  #: padded: one of flash_mma_build.HEAD_DIMS
-    dtype: str
-    switches: tuple[str, ...] = ()  #: those of SWITCHES that are on
     stages: int = STAGES  #: tiles of K, and of V, that are in shared memory
 
     @property
@@ -66,19 +62,13 @@ class Constants:
 
     def names(self) -> dict[str, Any]:
         """Capital name in the kernel's source -> its value."""
-        half = self.dtype == "float16"
         warp_keys, warp_dims, lane_rows = self.block_k // self.warps, self.head_dim // self.warps, self.block_q // 8
-        return {
-            "BLOCK_Q": self.block_q,
-            "BLOCK_K": self.block_k,
-            "HEAD_DIM": self.head_dim,
-            "CHUNKS": self.head_dim // DIMS_AT_ONCE,
+        return super().names() | {
             "STAGES": self.stages,
             # groups of copies are asked for in the order K, V, K, ...: behind those that a product needs
             "K_PENDING": 2 * self.stages - 2,
             "V_PENDING": 2 * self.stages - 1,
             "WARPS": self.warps,
-            "THREADS": self.threads,
             "WARP_KEYS": warp_keys,
             "WARP_DIMS": warp_dims,
             "LANE_ROWS": lane_rows,
@@ -97,19 +87,15 @@ class Constants:
             "S_REGISTERS": lane_rows * warp_keys // 4,
             "V_REGISTERS": warp_dims // 4,
             "ACC_REGISTERS": lane_rows * warp_dims // 4,
-            "MMA": ptx.mma_m16n8k16_f16 if half else ptx.mma_m16n8k16_bf16,
-            "PACK": ptx.cvt_f16x2_f32 if half else ptx.cvt_bf16x2_f32,
-            "CAST": CASTS[self.dtype],
             "STORE": CONVERSIONS[self.dtype][1],
             "LOAD": ptx.ld_v2_f32 if self.head_dim == 64 else ptx.ld_v4_f32,
-        } | {name: name in self.switches for name in SWITCHES}
+        }
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
     """The constants of a settled case; nothing is `beside` q, k and v."""
     assert case.block_q is not None and case.block_k is not None
-    switches = tuple(name for name, is_on in SWITCHES.items() if is_on(case))
-    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches, STAGES)
+    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case), STAGES)
 
 
 def settle(kernel: Kernel, case: Case) -> Case:
@@ -118,11 +104,7 @@ def settle(kernel: Kernel, case: Case) -> Case:
     block_q = next((size for size in BLOCKS_Q if size >= rows), BLOCKS_Q[-1])
     case = case.but(block_q=case.block_q or block_q, block_k=case.block_k or DEFAULT_BLOCK_K, splits=case.splits or 2)
     case = flash_mma_build.settle(kernel, case.but(pack_gqa=False)).but(pack_gqa=True)
-    for name, sizes in (("block_q", BLOCKS_Q), ("block_k", BLOCKS_K)):
-        if getattr(case, name) not in sizes:
-            raise Refusal(
-                f"{name} of kernel {kernel.name} is one of {', '.join(map(str, sizes))}; got {getattr(case, name)}"
-            )
+    case = tiled(kernel, case, BLOCKS_Q, BLOCKS_K)
     if (tiles := launches(case)[0].grid[1]) > MOST_TILES:
         raise Refusal(
             f"kernel {kernel.name} is for few queries, and has a block for each tile of {case.block_q} queries and "

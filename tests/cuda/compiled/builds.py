@@ -18,7 +18,7 @@ from workbench.cuda.flash_build import SWITCHES
 from workbench.cuda.flash_mma_build import Constants as MmaConstants
 from workbench.cuda.flash_tensor_build import Constants as TensorConstants
 from workbench.cuda.fp8_build import Constants as QuantisedConstants
-from workbench.cuda.fp8_mma_build import Constants as Fp8MmaConstants
+from workbench.cuda.fp8_mma import Constants as Fp8MmaConstants
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.split_mma_build import Constants as SplitConstants
 
@@ -35,7 +35,7 @@ TALLEST = {"block_q": 128, "block_k": 16, "head_dim": 64}
 
 #: kernel functions with the kernel that launches them; flash and split_k share one, built with other constants
 FUNCTIONS = {
-    function if file == kernel.file else f"{kernel.name}_{function}": (kernel, function)
+    function if file.stem == kernel.name else f"{kernel.name}_{function}": (kernel, function)
     for kernel in KERNELS.values()
     for function, file in kernel.functions.items()
 }
@@ -47,7 +47,7 @@ SPLIT_MMA, SPLIT_MMA_REDUCE = "split_mma_forward", "split_mma_split_mma_reduce"
 OF_MMA = MmaConstants(16, 16, 64, "float16", ("CAUSAL",))
 OF_TENSOR = TensorConstants(64, 64, 64, "float16", ("CAUSAL",))
 OF_SPLITS = SplitConstants(16, 32, 64, "float16", ("CAUSAL",), stages=1)
-FP8_MMA, OF_FP8_MMA = "fp8_mma_forward", Fp8MmaConstants(16, 32, 64, "e4m3", ("CAUSAL",))
+FP8_MMA, OF_FP8_MMA = "fp8_mma_flash_mma_forward", Fp8MmaConstants(16, 32, 64, "float16", ("CAUSAL",))
 #: kernels of instructions and tensor maps of which code is made by the driver alone
 OF_HOPPER = [name for name, (kernel, _) in FUNCTIONS.items() if kernel.name in ("flash_wgmma", "fp8_wgmma")]
 FLOATS = [name for name, (kernel, _) in FUNCTIONS.items() if kernel.name in SCALAR]

@@ -104,8 +104,13 @@ def stripped(name, constants):
     switches = {capital: value for capital, value in namespace.items() if isinstance(value, bool)}
     rest = without_switches(without_probe_lines(text), function, switches)
     assert text.count("\n") == rest.count("\n") and "    probe." in text and "    probe." not in rest
-    assert not re.search(r"\bif (not )?[A-Z_]+:", rest) and re.search(r"\bif [A-Z_]+:", text)
-    exec(compile(apart(ast.parse(rest), namespace), str(kernel.functions[function]), "exec"), namespace)
+    assert not re.search(r"\bif (not )?[A-Z_]+:", rest.partition(f"def {function}(")[2]) and re.search(
+        r"\bif [A-Z_]+:", text
+    )
+    built, tree = build(kernel.functions[function], function, constants, (), ()).source.tree, ast.parse(rest)
+    needed = [None, *(node.name for node in built.body if isinstance(node, ast.FunctionDef))]
+    tree.body = [node for node in tree.body if getattr(node, "name", None) in needed]
+    exec(compile(apart(tree, namespace), str(kernel.functions[function]), "exec"), namespace)
     return namespace[function]
 
 
@@ -116,7 +121,7 @@ def without_switches(text, function, switches):
     lines = text.split("\n")
     for i, line in enumerate(lines):
         found = re.fullmatch(r" +if (not )?([A-Z_]+):", line)
-        if found is None:
+        if found is None or found[2] not in switches:  # of a function that the other kernel of the source alone needs
             continue
         lines[i] = ""
         holds = switches[found[2]] is not bool(found[1])

@@ -32,8 +32,8 @@ from workbench.cuda.build import build
 from workbench.cuda.flash_build import SWITCHES, Constants
 from workbench.cuda.flash_mma_build import TILES
 from workbench.cuda.flash_mma_build import Constants as MmaConstants
-from workbench.cuda.fp8_mma_build import Constants as Fp8MmaConstants
-from workbench.cuda.fp8_mma_build import default_tiles
+from workbench.cuda.fp8_mma import Constants as Fp8MmaConstants
+from workbench.cuda.fp8_mma import default_tiles
 from workbench.cuda.kernel import STATIC_SHARED
 from workbench.floats import DTYPES
 
@@ -131,7 +131,7 @@ def test_default_tiles_on_tensor_cores_stay_in_registers(tiles, head_dim, causal
 def test_decoded_codes_stay_in_registers(head_dim, causal):
     """Likewise, of the kernel that decodes them, for the oldest GPUs that it runs on; words of four at a time."""
     case = Case(batch=2, heads=16, seqlen=4096, head_dim=head_dim, causal=causal, codes="e4m3")
-    constants = Fp8MmaConstants(*default_tiles(case), head_dim, "e4m3", ("HEADS", *["CAUSAL"] * causal))
+    constants = Fp8MmaConstants(*default_tiles(case), head_dim, "float16", ("HEADS", *["CAUSAL"] * causal))
     library = compiled(FP8_MMA, constants, False)
     ptx = library.get_asm_str(cc=(8, 0))
     for instruction in (

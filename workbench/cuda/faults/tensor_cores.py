@@ -17,8 +17,9 @@ from workbench.cuda.faults.conditions import (
 from workbench.cuda.faults.fault import Fault
 
 _LD_V = "ldmatrix_x4_trans(tiles, 16 * n * HEAD_DIM + dims(at_v, i))"
-_V_CAME = "        cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
-_WAIT = "        ptx.cp_async_wait_all()\n"
+_LD_V_OF_CODES = "ldmatrix_x4_trans(tiles, 16 * n * HEAD_DIM + dims(at_v, i * (PV_DIMS // 16) + c))"
+_V_CAME = "            cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
+_WAIT = "            ptx.cp_async_wait_all()\n"
 #: heads that share a kv head, whose queries are rows of one tile
 PACKED: Mapping[str, Any] = {"heads": 4, "kv_heads": 2}
 _ROW = "s_max[w * BLOCK_Q + g + 8 * r]"
@@ -29,8 +30,10 @@ SMALL: dict[str, Any] = {"block_q": 64, "block_k": 64}
 LONG: dict[str, Any] = {"seqlen_k": 300}
 #: scales of more than one tile of keys
 TILES: dict[str, Any] = SMALL | LONG | {"codes": "e4m3", "scale_of": "tile"}
-_WAIT_PV = "                hopper.wgmma_wait(0, acc, ACC_REGISTERS)\n"
-_V_ARRIVES = "                if lane == 0:\n                    hopper.mbarrier_arrive(bars, V_EMPTY + before)\n"
+_WAIT_PV = "                    hopper.wgmma_wait(0, acc, ACC_REGISTERS)\n"
+_V_ARRIVES = (
+    "                    if lane == 0:\n                        hopper.mbarrier_arrive(bars, V_EMPTY + before)\n"
+)
 _E4M3 = {"codes": "e4m3"}
 _DECODED = ("dequant_q", "dequant_k", "dequant_v")
 
@@ -95,7 +98,7 @@ FAULTS: tuple[Fault, ...] = (
         "flash_mma",
         "V is read behind a barrier, but before its copy was waited for",
         _WAIT + _V_CAME,
-        "        pass\n" + _V_CAME,
+        "            pass\n" + _V_CAME,
         ("acc",),
         finding="uninitialised-read",
         source="Fuser#2000",
@@ -283,8 +286,8 @@ FAULTS: tuple[Fault, ...] = (
         "fp8-mma-v-not-transposed",
         "fp8_mma",
         "V is read without the transposition",
-        "ptx.ldmatrix_x4_trans(",
-        "ptx.ldmatrix_x4(",
+        _LD_V_OF_CODES,
+        _LD_V_OF_CODES.replace("_trans", ""),
         ("acc",),
         source="flashinfer#2689",
     ),
