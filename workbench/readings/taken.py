@@ -1,6 +1,6 @@
 """A number of a tile or a split that a kernel takes from elsewhere: of another tile, row or head, of none, or twice."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -99,14 +99,17 @@ class Tiles:
             total = (weight * sums).sum(-1) + self.of_sinks
             return divided((weight[..., None, :] @ values)[..., 0, :], total), self.last + np.log(total)
 
+    def tile(self, of_tile: str, t: int) -> int:
+        """The tile that is meant for tile t."""
+        named = {"before": t - 1, "next": t + 1, "first": 0, "last": self.count - 1}
+        return (int(of_tile) if of_tile.isdigit() else named.get(of_tile, t)) % self.count
+
     def elsewhere(
         self, at: tuple[np.ndarray, ...], t: int, of_tile: str, of_row: str, of_head: str
     ) -> tuple[np.ndarray, ...]:
         """Indices of a number's source, for rows at (b, h, q) arrays; a row that does not exist is the row itself."""
         b, h, q = at
-        batches, heads, rows, tiles = self.top.shape
-        tile = {"before": t - 1, "next": t + 1, "first": 0, "last": tiles - 1}
-        there = (int(of_tile) if of_tile.isdigit() else tile.get(of_tile, t)) % tiles
+        batches, heads, rows, _ = self.top.shape
         if of_row.startswith("first"):
             n = int(of_row.split()[-1])
             other = q // n * n
@@ -121,7 +124,7 @@ class Tiles:
             b, h = flat // heads, flat % heads
         elif of_head == "first":
             h = np.zeros_like(h)
-        return b, h, other, np.full_like(q, there)
+        return b, h, other, np.full_like(q, self.tile(of_tile, t))
 
     def changed(
         self,
@@ -187,18 +190,27 @@ def nearest(
             tiles = tiles_of(of, size)
             if before is not None:
                 tiles = before.taken(tiles)
+            places = {(row, head): tiles.elsewhere(at, 0, "own", row, head)[:3] for row in ROWS for head in HEADS}
             for t in range(tiles.count) if tiles.count <= MOST else (0, tiles.count - 1):
-                for one, left in _left(tiles, size, at, out, t, _ways(tiles.count, t)):
+                for one, left in _left(tiles, size, at, out, t, places):
                     found.append((left, len(found), replace(one, first=before)))
     found.sort(key=lambda one: one[:2])
     return [one for _, _, one in sorted(found[:most], key=lambda one: one[1])]
 
 
 def _left(
-    tiles: Tiles, size: int, at: tuple[np.ndarray, ...], out: np.ndarray, t: int, ways: list[tuple[str, str, str]]
+    tiles: Tiles,
+    size: int,
+    at: tuple[np.ndarray, ...],
+    out: np.ndarray,
+    t: int,
+    places: Mapping[tuple[str, str], tuple[np.ndarray, ...]],
 ) -> Iterator[tuple[Taken, float]]:
-    """What each leaves, all ways of a site at once."""
-    there = tuple(np.stack(x) for x in zip(*(tiles.elsewhere(at, t, *way) for way in ways), strict=True))
+    """What each leaves, all ways of a site at once; `places`: rows (b, h, q) that stand for a row and a head."""
+    ways = _ways(tiles.count, t)
+    rows = tuple(np.stack(x) for x in zip(*(places[way[1:]] for way in ways), strict=True))
+    of_tile = np.array([tiles.tile(way[0], t) for way in ways])[:, None]
+    there = (*rows, np.broadcast_to(of_tile, rows[0].shape))
     times = np.array([TIMES.get(way[0], 1.0) for way in ways])[:, None]
     known, right = np.isfinite(out), np.where(np.isfinite(out), out, 0.0)
     others = np.arange(tiles.count) != t
