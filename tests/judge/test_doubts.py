@@ -241,3 +241,17 @@ def test_a_sentinel_is_told_as_it_was_seen(sentinel: float, added: bool, said: f
         f"within the budget of a kernel with mask_sentinel={said}: if it is so, declare it in the contract",
         True,
     )
+
+
+def test_a_cast_below_a_maximum_that_nobody_saw_is_not_predicted() -> None:
+    """P is below 4 more than the largest score: cast to float16 it rounds otherwise than below the largest itself."""
+
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> dict[str, Any]:
+        scores = (q.astype(np.float32) @ k.astype(np.float32).swapaxes(-1, -2)) * np.float32(scale)
+        probs = np.exp(scores - (scores.max(-1, keepdims=True) + np.float32(4)))
+        out = probs.astype(np.float16).astype(np.float32) @ v.astype(np.float32) / probs.sum(-1, keepdims=True)
+        contract = {"block_k": 16, "probs_dtype": "float16", "probs_rounding": "nearest", "row_sum_of_cast": False}
+        return {"out": out.astype(q.dtype), "contract": {**contract, "row_max": "upper_bound"}}
+
+    judged = diff(run(attention, Case(heads=3, seqlen_q=257, seqlen_k=16, dtype="float16")))
+    assert judged.verdict in ("rounding", "suspicious")

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from workbench.readings.casts import Narrow
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model
 from workbench.readings.of_kernels import BEST, LEFT, STAGES, AnyKernel, Run, of_casts, of_loops, of_merges
@@ -63,7 +64,8 @@ def in_regions(target: Target, model: Model) -> tuple[Model, list[Finding]]:
 
 def _found(piece: Piece) -> Finding:
     text, stage = f"{piece.kernel.words}{piece.where}", STAGES[type(piece.kernel)]
-    return Finding("piece", stage, text, int(piece.rows.sum()), piece.rows.size, {"piece": piece})
+    reading = "cast" if isinstance(piece.kernel, Narrow) else "piece"
+    return Finding(reading, stage, text, int(piece.rows.sum()), piece.rows.size, {"piece": piece})
 
 
 def _taken(run: Run, first: Sequence[Taken]) -> Sequence[AnyKernel]:

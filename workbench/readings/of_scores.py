@@ -19,6 +19,8 @@ KNOTS = 33
 ALIKE = 0.05
 #: how far a factor must be from 1: edges of tiles, of which a few of the keys are, move it by a tenth of this
 NOTABLE = 3e-4
+#: how far a curve must be from what it should be, of the range of scores: less is what casts make of weights
+CURVED = 1e-3
 #: factor of scores below which they count for nothing
 STILL = 0.01
 #: differences of which a curve is made, at most
@@ -243,7 +245,9 @@ def _of_scores(
         leaves, text, g = tried[0]
     else:
         g, text = _table(dy, spread, known)
-        if left(g) > max(2 * noise, plain / 8):
+        x = np.linspace(s.min(), s.max(), KNOTS)
+        bent = np.max(abs(g(x) - model.respond(x))) > CURVED * np.ptp(x)
+        if left(g) > max(2 * noise, plain / 8) or not bent:
             return model, found
     found.append(Finding("response", "scores", text, wrong, of, {"response": g}))
     return model.but(respond=g), found

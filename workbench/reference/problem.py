@@ -92,11 +92,13 @@ class Problem:
 
     @property
     def cast_aware(self) -> bool:
-        """Whether the reference casts probs as the kernel does: the cast and the tiles are declared, so that an error
-        only counts where it takes probs over a rounding boundary.
+        """Whether the reference casts probs as the kernel does: the cast and the tiles are declared, and what probs are
+        below is the running maximum or was seen, so that an error only counts where it takes probs over a rounding
+        boundary.
         """
         known = self.contract.block_k is not None and (not self.merges or self.contract.splits is not None)
         known = known and not self.casts_normalised
+        known = known and (self.contract.row_max == "running" or bool({"row_max", "probs"} & {*self.given}))
         return known and not self.hidden_maxima and self.contract.probs_dtype != "float32" and self._predicted("probs")
 
     @property
