@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workbench import process
+from workbench.case.options import flag_of
 from workbench.cli import against as cli_against
 from workbench.cli.bench import bench
 from workbench.cli.check import check
@@ -29,6 +30,7 @@ from workbench.cli.inputs import inputs
 from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
 from workbench.cli.measure import measure
+from workbench.cli.operation import diff_operation, operation_options
 from workbench.cli.options import json_option, measure_option, one_target, run_options, values_option
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
@@ -109,6 +111,7 @@ for command in (
 @commands.command()
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
+@operation_options
 @cli_against.against_options
 @values_option
 @click.option(
@@ -152,12 +155,20 @@ def diff(
 
     With --against, or another setting of one kernel, two runs are judged and held against each other: the first stage
     where they part by more than the budgets of both.
+
+    With --operation TARGET is a function of another operation, called with its inputs in their order and its numbers by
+    name: rmsnorm(x, weight, *, eps). It returns its result, or a dict of stages.
     """
     from workbench.cli.runs import runs
     from workbench.progress import shown
     from workbench.refusal import Refusal
     from workbench.report.folder import write
 
+    if (operation := options.pop("operation")) is not None:
+        asked = {**options, "html": html, "against_trace": against_trace, "measure": measure}
+        return diff_operation(target, operation, asked, as_json=as_json, verbose=verbose, out=out)
+    if of_operation := [flag_of(name) for name in ("axes", "numbers") if options.pop(name)]:
+        raise Refusal(f"{of_operation[0]} is of an operation beside attention: say --operation")
     if fail_on not in FAIL_ON:
         raise Refusal(f"--fail-on is one of {', '.join(FAIL_ON)}; got {fail_on!r}")
     if out is not None:

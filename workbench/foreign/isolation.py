@@ -177,8 +177,12 @@ def main() -> None:
     (folder / f"{_CRASH}.part").rename(folder / _CRASH)  # from now on it can be asked where it is
     answer = _outcome(pickle.loads((folder / _REQUEST).read_bytes()))
     part = folder / f"{_ANSWER}.part"
-    with part.open("wb") as file:
-        pickle.dump(answer, file, protocol=5)
+    try:
+        with part.open("wb") as file:
+            pickle.dump(answer, file, protocol=5)
+    except BaseException:  # threads of the function would keep the process alive, and who waits for it waiting
+        traceback.print_exc()
+        os._exit(1)
     part.rename(folder / _ANSWER)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -204,4 +208,5 @@ def _outcome(request: Mapping[str, Any]) -> tuple[Any, ...]:
         return type(error).__name__, str(error)
     except BaseException:
         return "defect", traceback.format_exc()
-    return "trace", replace(trace, rerun=None, find_lines=partial(dict, trace.lines)), trace.rerun is not None
+    plain = replace(trace, rerun=None, resident=None, find_lines=partial(dict, trace.lines))
+    return "trace", plain, trace.rerun is not None

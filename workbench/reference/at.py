@@ -1,6 +1,6 @@
 """At: what a step sees of a run while its table is walked."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
 from itertools import groupby
@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from workbench.case.stages import INPUT_AXES
 from workbench.floats import array_namespace, largest, round_to, smallest_subnormal, unit_roundoff
+from workbench.reference.arithmetic import FLOAT32, Arithmetic
 from workbench.reference.bound import EXACT, Bound, added, changed, part, statistical
 from workbench.reference.manner import VALUE, Manner
 from workbench.reference.problem import Problem
@@ -22,10 +22,6 @@ LARGEST_FLOAT32, SMALLEST_FLOAT32 = largest("float32"), smallest_subnormal("floa
 
 #: what a value becomes, of At and the value
 Change = Callable[["At", Any], Any]
-
-
-#: axes of what is no stage; h is the query head of q and the kv head of k and v
-_INPUTS: Mapping[str, str] = {**INPUT_AXES, "mask": "bhqk", "dropout_mask": "bhqk", "sinks": "bhq"}
 
 
 class At:
@@ -126,7 +122,12 @@ class At:
 
     def axes(self, ref: str) -> str:
         """Its axes."""
-        return self.table[self._resolved(ref)[0]].axes
+        name = self._resolved(ref)[0]
+        return self.table[name].axes if name in self.table else self.p.axes[name]
+
+    def arithmetic(self, site: str) -> Arithmetic:
+        """What the kernel promises of a rounding site; float32 where it says nothing."""
+        return self.p.arithmetic.get(site, FLOAT32)
 
     # of the stage that is visited
 
@@ -235,9 +236,11 @@ class At:
     @cached_property
     def looped(self) -> frozenset[str]:
         """What is computed tile by tile: what has tiles, and what reads such a thing along the keys."""
-        found: set[str] = set()
+        found = {
+            name for name, stage in self.table.items() if "t" in stage.axes
+        }  # a state may be read before it is made
         for name, stage in self.table.items():
-            if "t" in stage.axes or ("k" in stage.axes and not found.isdisjoint(reads(stage.step, near=True))):
+            if "k" in stage.axes and not found.isdisjoint(reads(stage.step, near=True)):
                 found.add(name)
         return frozenset(found)
 
@@ -286,7 +289,7 @@ class At:
 
     def _axes(self, name: str) -> tuple[bool, bool, tuple]:
         """Whether what has a name has tiles, or keys, and the index of what follows these."""
-        return _of_axes(self.table[name].axes if name in self.table else _INPUTS[name])
+        return _of_axes(self.table[name].axes if name in self.table else self.p.axes[name])
 
     def _before_first(self, name: str, array: np.ndarray) -> np.ndarray:
         like, stage, xp = array[(..., 0, *self._axes(name)[2])], self.table[name], array_namespace(array)

@@ -1,16 +1,20 @@
 """What the stages of a run are computed from: the table, the inputs, what was dumped, and the kernel's promises."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from workbench.case.contract import Contract
+from workbench.case.stages import INPUT_AXES
 from workbench.case.tiling import Tiling
+from workbench.reference.arithmetic import Arithmetic
 from workbench.reference.losses import Losses
 from workbench.reference.stage import Table
 
 Arrays = Mapping[str, np.ndarray]
+#: axes of the inputs of attention
+OF_ATTENTION: Mapping[str, str] = {**INPUT_AXES, "mask": "bhqk", "dropout_mask": "bhqk", "sinks": "bhq"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,18 @@ class Problem:
     #: maxima pass over NaN, as fmax does, and a weight of 0 over a NaN of the values, as a loop that skips masked tiles
     passes_over_nan: bool = False
     score_mod: Callable[[np.ndarray], np.ndarray] | None = None  #: of scaled and capped scores [b, h, q, k]
+    #: input -> its axes, a letter each; those of attention where h is the query head of q and the kv head of k and v
+    axes: Mapping[str, str] = field(default_factory=lambda: OF_ATTENTION)
+    sizes: Mapping[str, int] | None = None  #: of each axis; None: those of q, k and v
+    arithmetic: Mapping[str, Arithmetic] = field(default_factory=dict)  #: rounding site -> what is promised there
+
+    def size_of(self, axis: str) -> int:
+        """How long an axis of a stage is, by its letter."""
+        if self.sizes is not None:
+            return self.sizes[axis]
+        b, h, q, _ = self.inputs["q"].shape
+        sizes = {"b": b, "h": h, "q": q, "k": self.keys, "d": self.inputs["v"].shape[-1], "t": len(self.tiling.keys)}
+        return int(sizes[axis])
 
     @property
     def scale(self) -> float:

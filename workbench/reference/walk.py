@@ -143,9 +143,7 @@ def _budget(at: At, name: str) -> Budget:
 
 
 def _empty(p: Problem, name: str) -> np.ndarray:
-    """Room for a stage that is computed tile by tile; of those only sums of values have the axis d."""
-    x = p.inputs["q"]
-    b, h, q, _ = x.shape
-    sizes = {"b": b, "h": h, "q": q, "k": p.keys, "d": p.inputs["v"].shape[-1], "t": len(p.tiling.keys)}
-    dims = tuple(sizes[axis] for axis in p.table[name].axes)
+    """Room for a stage that is computed tile by tile; of those of attention only sums of values have the axis d."""
+    x = next(iter(p.inputs.values()))
+    dims = tuple(p.size_of(axis) for axis in p.table[name].axes)
     return array_namespace(x).empty(dims, dtype=x.dtype, device=device(x))

@@ -1,0 +1,166 @@
+"""Operations beside attention: right functions are right, and each fault is found at its stage."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.operations import deltas, norms
+from workbench import Refusal
+from workbench.operations.case import OperationCase
+from workbench.operations.every import OPERATIONS
+from workbench.operations.judge import OperationDiff, judged
+from workbench.operations.run import run_operation
+
+NORM, DELTA = OPERATIONS["rmsnorm"], OPERATIONS["gated_delta_rule"]
+OF_NORM = OperationCase(NORM, {"rows": 24, "dim": 96})
+OF_DELTA = OperationCase(DELTA, {"tokens": 40, "dim": 16, "dim_v": 16}, numbers={"scale": 0.25})
+
+
+def diff(function: Callable[..., Any], case: OperationCase) -> OperationDiff:
+    return judged(run_operation(function, case, name="mine"))
+
+
+def random_case(name: str, seed: int) -> OperationCase:
+    rng, of = np.random.default_rng(seed), OPERATIONS[name]
+    sizes = {axis: int(rng.integers(1, 97 if axis in ("n", "d", "e") else 4)) for axis in of.axes}
+    sizes |= {"k": int(rng.integers(1, 60))} if name == "gated_delta_rule" else {}
+    return OperationCase(
+        of, sizes, str(rng.choice(["float32", "float16", "bfloat16"])), str(rng.choice([*of.distributions])), seed
+    )
+
+
+def made(name: str, seed: int) -> OperationDiff:
+    function = norms.rmsnorm if name == "rmsnorm" else deltas.gated_delta_rule
+    return diff(function(dumps=seed % 2 == 0), random_case(name, seed))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_right_functions_are_right(name: str) -> None:
+    for seed in range(12):
+        got = made(name, seed)
+        assert got.verdict in ("exact", "rounding") and got.stages, (seed, str(got))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_no_right_function_of_500_is_called_wrong(name: str) -> None:
+    for seed in range(500):
+        got = made(name, seed)
+        assert got.verdict in ("exact", "rounding", "suspicious", "untestable") and got.stages, (seed, str(got))
+
+
+@pytest.mark.parametrize("fault", norms.FAULTS)
+def test_faults_of_rmsnorm(fault: str) -> None:
+    case = OperationCase(NORM, OF_NORM.sizes, distribution="near-eps" if "eps" in fault else "normal")
+    got = diff(norms.rmsnorm(fault), case)
+    assert got.origin == norms.FAULTS[fault] and got.verdict == "bug"
+    assert diff(norms.rmsnorm(fault, dumps=False), case).origin == "out"
+
+
+@pytest.mark.parametrize("fault", deltas.FAULTS)
+def test_faults_of_the_gated_delta_rule(fault: str) -> None:
+    got = diff(deltas.gated_delta_rule(fault), OF_DELTA)
+    assert got.origin == deltas.FAULTS[fault] and got.verdict == "bug"
+    assert diff(deltas.gated_delta_rule(fault, dumps=False), OF_DELTA).origin == "out"
+
+
+def test_errors_of_a_carried_state_do_not_explode() -> None:
+    """Through absolute values they double with every token: 6e24 at 256."""
+    for tokens in (64, 256):
+        case = OperationCase(DELTA, {"heads": 1, "tokens": tokens, "dim": 32, "dim_v": 32})
+        found = diff(deltas.gated_delta_rule(dumps=False), case)["out"].isolated
+        assert found is not None
+        error, budget = abs(found.error), found.budget
+        assert np.all(error <= budget) and np.median(budget) < 3000 * np.median(error[error > 0])
+
+
+def test_what_is_undumped_between_is_judged_from_before() -> None:
+    full = deltas.gated_delta_rule("beta twice")
+
+    def some(*inputs: Any, **numbers: Any) -> dict[str, Any]:
+        stages = full(*inputs, **numbers)
+        return {name: stages[name] for name in ("recalled", "state", "out")}
+
+    got = diff(some, OF_DELTA)
+    assert got.origin == "state" and got["state"].judged_from == ("recalled", "state") and got.others[0] == "scaled"
+
+
+def test_conventions_are_told() -> None:
+    def offset(x: np.ndarray, weight: np.ndarray, *, eps: float) -> dict[str, Any]:
+        stages = norms.rmsnorm()(x, weight + 1, eps=eps)
+        return {"out": stages["out"], "contract": {"weight_offset": 1}}
+
+    assert diff(offset, OF_NORM).verdict == "rounding"
+    told = OperationCase(NORM, OF_NORM.sizes, conventions={"weight_offset": 1})
+    assert diff(norms.rmsnorm(), told).origin == "out"
+
+
+def test_a_cast_before_the_weight_is_a_convention() -> None:
+    def cast(x: np.ndarray, weight: np.ndarray, *, eps: float) -> Any:
+        stages = norms.rmsnorm()(x, weight, eps=eps)
+        return (stages["normed"].astype(x.dtype).astype(np.float32) * weight.astype(np.float32)).astype(x.dtype)
+
+    case = OperationCase(NORM, OF_NORM.sizes, "bfloat16")
+    assert diff(cast, case).origin == "out"
+    told = OperationCase(NORM, OF_NORM.sizes, "bfloat16", conventions={"cast": "before weight"})
+    assert diff(cast, told).verdict in ("exact", "rounding")
+
+
+def test_nan_is_a_bug() -> None:
+    def nan(x: np.ndarray, weight: np.ndarray, *, eps: float) -> np.ndarray:
+        out = norms.rmsnorm(dumps=False)(x, weight, eps=eps)
+        out[3, 5] = np.nan
+        return np.asarray(out)
+
+    got = diff(nan, OF_NORM)
+    assert got.origin == "out" and got["out"].isolated is not None and got["out"].isolated.summary.outside == 1
+    assert "of these NaN or of another class: 1" in str(got) and "n=3 d=5" in str(got)
+
+
+def test_torch_tensors() -> None:
+    import torch
+
+    def with_torch(x: Any, weight: Any, *, eps: float) -> Any:
+        return torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps)
+
+    for dtype in ("float32", "bfloat16"):
+        case = OperationCase(NORM, OF_NORM.sizes, dtype)
+        got = judged(run_operation(with_torch, case, name="torch", arrays="torch"))
+        assert got.verdict in ("exact", "rounding")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sizes": {"row": 3}}, "axes of rmsnorm are rows, dim; got 'row'"),
+        ({"sizes": {"rows": 0}}, "rmsnorm: rows is 1 or more; got 0"),
+        ({"numbers": {"epsilon": 1}}, "numbers of rmsnorm are eps; got 'epsilon'"),
+        ({"conventions": {"cast": "never"}}, "rmsnorm: cast is one of after weight, before weight; got 'never'"),
+        ({"distribution": "flat"}, "distributions of rmsnorm are normal, near-eps, outlier; got 'flat'"),
+        ({"dtype": "float8"}, "dtype is one of float32, float16, bfloat16; got 'float8'"),
+    ],
+    ids=["axis", "size", "number", "convention", "distribution", "dtype"],
+)
+def test_cases_that_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        OperationCase(NORM, **changes)
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x, weight: x, "is called as a function (x, weight, *, eps) of rmsnorm"),
+        (lambda x, weight, eps: {"sum": x}, "returned sum; stages of rmsnorm are squares, rstd, normed, out"),
+        (lambda x, weight, eps: x[:, :4], "out has axes [rows, dim] and shape [24, 96]; got [24, 4]"),
+        (lambda x, weight, eps: None, "returned None; it returns out, rstd, or a dict of stages"),
+        (lambda x, weight, eps: {"contract": {"weight_offset": 0}}, "returned no stage of rmsnorm"),
+    ],
+    ids=["parameters", "stage", "shape", "none", "nothing"],
+)
+def test_functions_that_are_refused(function: Callable[..., Any], said: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        run_operation(function, OF_NORM, name="mine")
+    assert said in str(refused.value)

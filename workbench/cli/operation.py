@@ -1,0 +1,131 @@
+"""The command line's `diff --operation`: a function of an operation beside attention."""
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from workbench.case.options import ROLES, flag_of
+from workbench.cli.exits import BUG
+from workbench.cli.options import given
+from workbench.refusal import Refusal
+
+if TYPE_CHECKING:
+    from workbench.operations.case import OperationCase
+    from workbench.operations.judge import OperationDiff
+
+#: options of `diff` that an operation takes too; what a case may have several of is taken one at a time
+TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract")
+
+
+def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that name an operation, its sizes and numbers."""
+    for option in (
+        click.option("--numbers", metavar="NAME=X[,...]", help="Numbers of the operation: eps=1e-5"),
+        click.option("--axes", metavar="NAME=N[,...]", help="Sizes of its axes: rows=64,dim=512"),
+        click.option("--operation", metavar="NAME", help="TARGET is no attention: rmsnorm or gated_delta_rule"),
+    ):
+        command = option(command)
+    return command
+
+
+def diff_operation(
+    target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool, verbose: bool, out: Path | None
+) -> None:
+    """Judge a function of an operation on each case that is asked for; exits with 1 where one has a bug."""
+    from workbench.foreign.target import target_of
+    from workbench.operations.every import OPERATIONS
+    from workbench.operations.judge import judged
+    from workbench.operations.run import run_operation
+    from workbench.progress import shown
+    from workbench.report.operation import document
+
+    if operation not in OPERATIONS:
+        raise Refusal(f"--operation is one of {', '.join(OPERATIONS)}; got {operation!r}")
+    said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
+    if others := sorted(flag_of(name) for name in said - {*TAKEN, "axes", "numbers"}):
+        raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
+    if target is None or not (found := target_of(target)).is_foreign:
+        got = target or "nothing"
+        raise Refusal(f"--operation {operation} judges a function, given as FILE.py:FUNCTION; got {got}")
+    lives = {name: options[name] for name in ("arrays", "device") if options[name] is not None}
+    function = found.function()
+    with shown():
+        cases = _cases(operation, options)
+        diffs = [judged(run_operation(function, case, name=found.name, **lives)) for case in cases]
+        for n, one in enumerate(diffs):
+            if out is not None:
+                _write(one, out if len(diffs) == 1 else out / f"{n:03d}")
+    if as_json:
+        documents = [document(one) for one in diffs]
+        many = {"schema": "workbench.operations/1", "runs": documents}
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
+    else:
+        _print(diffs, verbose)
+    sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
+
+
+def _cases(operation: str, options: Mapping[str, Any]) -> "list[OperationCase]":
+    """A case for each dtype, distribution and seed."""
+    from workbench.operations.case import OperationCase
+    from workbench.operations.every import OPERATIONS
+
+    of = OPERATIONS[operation]
+    sizes = {name: int(_number(x, f"--axes {name}")) for name, x in _pairs(options["axes"], "--axes").items()}
+    numbers = {name: _number(x, f"--numbers {name}") for name, x in _pairs(options["numbers"], "--numbers").items()}
+    told = _pairs(options["contract"], "--contract")
+    conventions = {
+        name: next((x for x in of.conventions.get(name, ()) if str(x) == said), said) for name, said in told.items()
+    }
+    usual = {"dtype": ("float32",), "distribution": ("",), "seed": (0,)}
+    lists = [options[name] or usual[name] for name in usual]
+    return [
+        OperationCase(of, sizes, dtype, distribution, seed, numbers, conventions)
+        for dtype, distribution, seed in itertools.product(*lists)
+    ]
+
+
+def _pairs(said: str | None, option: str) -> dict[str, str]:
+    """name=value pairs, separated by commas."""
+    found = {}
+    for part in said.split(",") if said else ():
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise Refusal(f"{option} takes NAME=VALUE, separated by commas; got {part!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _number(said: str, what: str) -> float:
+    try:
+        return float(said)
+    except ValueError:
+        raise Refusal(f"{what} is a number; got {said!r}") from None
+
+
+def _print(diffs: "Sequence[OperationDiff]", verbose: bool) -> None:
+    from workbench.report.operation import report
+    from workbench.report.text import console
+
+    screen = console()
+    for one in diffs:
+        screen.print(report(one, unicode=screen.is_terminal, width=screen.width, full=verbose), crop=False)
+
+
+def _write(diff: "OperationDiff", folder: Path) -> None:
+    """Write a picture of all stages and the document."""
+    from io import BytesIO
+
+    from workbench.files import write_atomically
+    from workbench.report.operation import document
+    from workbench.report.pictures.overview import overview
+
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = BytesIO()
+    overview(diff.stages, diff.headline).savefig(drawn, format="png")
+    write_atomically(folder / "overview.png", drawn.getvalue())
+    write_atomically(folder / "diff.json", json.dumps(document(diff)).encode())

@@ -1,0 +1,84 @@
+"""A case of an operation: sizes, dtype, numbers, conventions, and the inputs that are drawn for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from workbench.floats import DTYPES, to_float64
+from workbench.operations.operation import Operation, Setting
+from workbench.refusal import Refusal
+
+
+@dataclass(frozen=True)
+class OperationCase:
+    """One case of one operation; sizes, numbers and conventions that are not said are the operation's own.
+
+    Raises Refusal for a name that the operation does not have, a size below 1, and a value that a convention has not.
+    """
+
+    operation: Operation
+    sizes: Mapping[str, int] = field(default_factory=dict)  #: axis, by name or letter -> how long it is
+    dtype: str = "float32"
+    distribution: str = ""  #: of the operation's; the usual one where nothing is said
+    seed: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    conventions: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        of = self.operation
+        letters = {name: letter for letter, name in of.axes.items()} | {letter: letter for letter in of.axes}
+        if unknown := [axis for axis in self.sizes if axis not in letters]:
+            raise Refusal(f"axes of {of.name} are {_listed(of.axes.values())}; got {unknown[0]!r}")
+        _known(f"numbers of {of.name}", self.numbers, of.numbers)
+        _known(f"conventions of {of.name}", self.conventions, of.conventions)
+        if self.dtype not in DTYPES:
+            raise Refusal(f"dtype is one of {', '.join(DTYPES)}; got {self.dtype!r}")
+        chosen = self.distribution or next(iter(of.distributions))
+        _known(f"distributions of {of.name}", [chosen], of.distributions)
+        sizes = {**of.sizes, **{letters[name]: n for name, n in self.sizes.items()}}
+        if low := [of.axes[axis] for axis, n in sizes.items() if n < 1]:
+            raise Refusal(f"{of.name}: {low[0]} is 1 or more; got {sizes[letters[low[0]]]}")
+        for name, value in self.conventions.items():
+            if value not in of.conventions[name]:
+                raise Refusal(f"{of.name}: {name} is one of {_listed(of.conventions[name])}; got {value!r}")
+        usual = {name: choices[0] for name, choices in of.conventions.items()}
+        for name, value in (
+            ("sizes", sizes),
+            ("distribution", chosen),
+            ("numbers", {**of.numbers, **self.numbers}),
+            ("conventions", {**usual, **self.conventions}),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def setting(self) -> Setting:
+        """What its table of stages depends on."""
+        return Setting(self.sizes, self.numbers, self.conventions, self.dtype)
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """The inputs as a kernel reads them, in their dtypes."""
+        drawn = self.operation.distributions[self.distribution](self.sizes, np.random.default_rng(self.seed))
+        dtypes = self.operation.dtypes
+        return {name: drawn[name].astype(DTYPES[dtypes.get(name, self.dtype)]) for name in self.operation.inputs}
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{name}={self.sizes[axis]}" for axis, name in self.operation.axes.items())
+        told = [f"{name}={x:g}" for name, x in self.numbers.items()]
+        told += [f"{name}={x}" for name, x in self.conventions.items() if x != self.operation.conventions[name][0]]
+        return f"{self.dtype} {sizes}, {', '.join([*told, self.distribution])}, seed {self.seed}"
+
+
+def in_float64(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inputs as the reference takes them."""
+    return {name: to_float64(x) for name, x in inputs.items()}
+
+
+def _known(what: str, given: Any, known: Any) -> None:
+    if unknown := [name for name in given if name not in known]:
+        raise Refusal(f"{what} are {_listed(known) or 'none'}; got {unknown[0]!r}")
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(str, names))

@@ -1,0 +1,9 @@
+"""All operations by name."""
+
+from collections.abc import Mapping
+
+from workbench.operations.gated_delta_rule import GATED_DELTA_RULE
+from workbench.operations.operation import Operation
+from workbench.operations.rmsnorm import RMSNORM
+
+OPERATIONS: Mapping[str, Operation] = {one.name: one for one in (RMSNORM, GATED_DELTA_RULE)}

@@ -1,0 +1,129 @@
+"""Every stage of a run of an operation, held against float64: what it should be of the stages that it read, and of the
+inputs; the first wrong one.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import prod
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.case.contract import of_foreign
+from workbench.case.tiling import Tiling
+from workbench.expectation.elements import Comparison, Elements, compare, summary
+from workbench.floats import to_float64, ulp
+from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff, verdict_of
+from workbench.operations.case import in_float64
+from workbench.operations.run import OperationRun, size_of
+from workbench.reference.bound import Budget
+from workbench.reference.graph import nearest_dumped
+from workbench.reference.losses import losses_of
+from workbench.reference.problem import Problem
+from workbench.reference.walk import budgets, values
+from workbench.shown import shown_by
+
+#: of attention, of which no step of another operation asks anything
+_CONTRACT = of_foreign({}, Case())
+
+
+@dataclass(frozen=True, eq=False)
+class OperationDiff:
+    """The judgement of one run."""
+
+    run: OperationRun
+    stages: tuple[StageDiff, ...]  #: that were given, in data-flow order
+    others: tuple[str, ...]  #: that were not
+
+    @property
+    def headline(self) -> str:
+        """What was run, in words."""
+        return f"{self.run.target}: {self.run.case.operation.name}, {self.run.case}"
+
+    @cached_property
+    def origins(self) -> tuple[str, ...]:
+        """Stages that are wrong by what they read, in data-flow order."""
+        return tuple(one.name for one in self.stages if one.role == "origin")
+
+    @property
+    def origin(self) -> str | None:
+        """The first wrong stage; None of a right run."""
+        return self.origins[0] if self.origins else None
+
+    @property
+    def verdict(self) -> str:
+        """Of the whole run: the worst of its stages."""
+        order = ("exact", "rounding", "untestable", "suspicious", *reversed(ORIGIN_VERDICTS))
+        return max((one.verdict for one in self.stages), key=order.index, default="untestable")
+
+    def __getitem__(self, name: str) -> StageDiff:
+        return next(one for one in self.stages if one.name == name)
+
+    def __str__(self) -> str:
+        return shown_by("operation.in_short", self)
+
+
+def judged(run: OperationRun) -> OperationDiff:
+    """Every stage that was given, from the nearest stages before it that were (isolated), and from the inputs."""
+    table = run.case.operation.table(run.case.setting)
+    given = {name: to_float64(x) for name, x in run.stages.items()}
+    isolated, propagated = (_compared(run, problem(run, some)) for some in (given, {}))
+    stages = []
+    for name in run.stages:
+        pair = isolated[name], propagated[name]
+        verdict, reason = verdict_of(pair[0].summary)
+        from_ = nearest_dumped(table, name, given)
+        stages.append(
+            StageDiff(
+                name, table[name].axes, verdict, *pair, judged_from=from_, reason=reason, dumped=run.stages[name],
+                run=f"{run.target}: {run.case}",
+            )
+        )  # fmt: skip
+    return OperationDiff(run, tuple(stages), tuple(name for name in table if name not in given))
+
+
+def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
+    """What the reference computes the stages of a run from."""
+    case = run.case
+    operation, table = case.operation, case.operation.table(case.setting)
+    sizes = {axis: size_of(case, axis) for axis in "".join(stage.axes for stage in table.values())}
+    steps = sizes.get("t", 1)
+    one = tuple(slice(n, n + 1) for n in range(steps))
+    return Problem(
+        table=table,
+        contract=_CONTRACT,
+        losses=losses_of(_CONTRACT),
+        inputs=in_float64(run.inputs),
+        numbers=case.numbers,
+        attn_bias=None,
+        exact_products=False,
+        tiling=Tiling(one, (tuple(range(steps)),)),
+        given=given,
+        elements={name: prod(sizes[axis] for axis in stage.axes) for name, stage in table.items()},
+        axes=operation.inputs,
+        sizes=sizes,
+    )
+
+
+def _compared(run: OperationRun, of: Problem) -> dict[str, Comparison]:
+    names: Collection[str] = [*run.stages]
+    made = values(of, names)
+    bounds = budgets(of, made, names)
+    return {name: _held(run.stages[name], made[name], bounds[name]) for name in names}
+
+
+def _held(actual: np.ndarray, expected: np.ndarray, budget: Budget) -> Comparison:
+    if actual.dtype.itemsize < np.dtype(np.float32).itemsize:  # what is stored in 16 bits was computed in more
+        stored = ulp(abs(expected) + budget.bound, actual.dtype) / 2
+        budget = Budget(budget.bound + stored, budget.statistical + stored, budget.size)
+    found = compare(to_float64(actual), np.zeros(actual.shape, bool), expected, budget, actual.dtype)
+    elements = Elements(
+        actual, found.expected, found.budget, found.statistical.astype(np.float32),
+        found.over_budget.astype(np.float32), found.state,
+    )  # fmt: skip
+    return Comparison(summary(found, (0,) * actual.ndim), partial(_kept, elements))
+
+
+def _kept(elements: Elements) -> Elements:
+    return elements

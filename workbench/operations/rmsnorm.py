@@ -1,0 +1,58 @@
+"""RMSNorm: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""
+
+import numpy as np
+
+from workbench.operations.operation import Operation, Setting, Sizes
+from workbench.reference.stage import Stage, Table
+from workbench.reference.steps.neutral import CastTo, Map, Sum, product
+
+
+def _table(of: Setting) -> Table:
+    dim, eps, offset = of.sizes["d"], of.numbers["eps"], of.conventions["weight_offset"]
+
+    def inverse(squares: np.ndarray) -> np.ndarray:
+        return np.asarray(1 / np.sqrt(squares / dim + eps))
+
+    table: Table = {
+        "squares": Stage("n", Sum("nd,nd->n", ("x", "x"))),
+        # a division, an addition, a root and its reciprocal, of half an ulp or, as rsqrt, of one
+        "rstd": Stage("n", Map(("squares",), inverse, (lambda s: inverse(s) ** 3 / (2 * dim),),
+                               f"1 / sqrt({{0}} / {dim} + {eps:g})", ulps=3.0)),
+        "normed": Stage("nd", product("x", "rstd")),
+    }  # fmt: skip
+    normed = "normed"
+    if of.conventions["cast"] == "before weight" and of.dtype != "float32":
+        table["normed_cast"] = Stage("nd", CastTo("normed", of.dtype))
+        normed = "normed_cast"
+    out = Map((normed, "weight"), lambda x, w: x * (w + offset), (lambda x, w: w + offset, lambda x, w: x),
+              f"{{0}} * ({{1}} + {offset})" if offset else "{0} * {1}", ulps=1.0 if offset else 0.5)  # fmt: skip
+    return {**table, "out": Stage("nd", out)}
+
+
+def _normal(sizes: Sizes, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"x": rng.standard_normal((sizes["n"], sizes["d"])), "weight": 1 + 0.2 * rng.standard_normal(sizes["d"])}
+
+
+def _near_eps(sizes: Sizes, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Rows whose mean square goes from far below 1e-6 to far above."""
+    drawn = _normal(sizes, rng)
+    return {**drawn, "x": drawn["x"] * 10.0 ** np.linspace(-5, -1, sizes["n"])[:, None]}
+
+
+def _outlier(sizes: Sizes, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """One dim a thousand times as large as the others."""
+    drawn = _normal(sizes, rng)
+    return {**drawn, "x": drawn["x"] * np.where(np.arange(sizes["d"]) == sizes["d"] // 3, 1000.0, 1.0)}
+
+
+RMSNORM = Operation(
+    name="rmsnorm",
+    axes={"n": "rows", "d": "dim"},
+    sizes={"n": 64, "d": 512},
+    inputs={"x": "nd", "weight": "d"},
+    table=_table,
+    results=("out", "rstd"),
+    distributions={"normal": _normal, "near-eps": _near_eps, "outlier": _outlier},
+    numbers={"eps": 1e-6},
+    conventions={"weight_offset": (0, 1), "cast": ("after weight", "before weight")},
+)

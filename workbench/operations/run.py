@@ -1,0 +1,73 @@
+"""A function of an operation called on a case: what it read, and the stages that it returned."""
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.arrays import as_numpy, handed_over, home
+from workbench.operations.case import OperationCase
+from workbench.refusal import Raised, Refusal
+
+
+@dataclass(frozen=True)
+class OperationRun:
+    """What one run of a function left behind."""
+
+    target: str
+    case: OperationCase  #: with the conventions that the function told
+    inputs: Mapping[str, np.ndarray] = field(repr=False)  #: as it read them
+    stages: Mapping[str, np.ndarray] = field(repr=False)  #: by name, in data-flow order
+
+
+def run_operation(
+    function: Callable[..., Any], case: OperationCase, *, name: str, arrays: str = "numpy", device: str | None = None
+) -> OperationRun:
+    """The run of `function(*inputs, **numbers)`, inputs in the operation's order and of `arrays` on `device`.
+
+    It returns the first of the operation's results, a tuple of them, or a dict of stage -> array, with an optional key
+    "contract": a dict of conventions. Refusal for other parameters, stages, shapes and dtypes; Raised where it raises.
+    """
+    inputs = case.inputs()
+    lives_on = home(arrays, device)
+    try:
+        inspect.signature(function).bind(*inputs, **case.numbers)
+    except TypeError as mismatch:
+        said = ", ".join([*inputs, *(["*", *case.numbers] if case.numbers else [])])
+        raise Refusal(f"{name} is called as a function ({said}) of {case.operation.name}: {mismatch}") from None
+    try:
+        made = function(*(handed_over(x.copy(), arrays, lives_on) for x in inputs.values()), **case.numbers)
+    except Exception:
+        raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}") from None
+    given = _by_name(made, case, name)
+    case = replace(case, conventions={**case.conventions, **given.pop("contract", {})})
+    table = case.operation.table(case.setting)
+    if unknown := [stage for stage in given if stage not in table]:
+        raise Refusal(f"{name} returned {', '.join(unknown)}; stages of {case.operation.name} are {', '.join(table)}")
+    stages = {stage: as_numpy(given[stage], f"{name}: {stage}").copy() for stage in table if stage in given}
+    for stage, x in stages.items():
+        wanted = tuple(size_of(case, axis) for axis in table[stage].axes)
+        if x.shape != wanted:
+            names = ", ".join(case.operation.axes.get(axis, "tiles") for axis in table[stage].axes)
+            raise Refusal(f"{name}: {stage} has axes [{names}] and shape {list(wanted)}; got {list(x.shape)}")
+    if not stages:
+        raise Refusal(f"{name} returned no stage of {case.operation.name}: {', '.join(table)}")
+    return OperationRun(name, case, inputs, stages)
+
+
+def size_of(case: OperationCase, axis: str) -> int:
+    """How long an axis of a stage is; "t" has a tile for each index of the axis that is walked."""
+    return case.sizes[case.operation.walked if axis == "t" else axis]
+
+
+def _by_name(made: Any, case: OperationCase, name: str) -> dict[str, Any]:
+    """What was returned, with names."""
+    if made is None:
+        raise Refusal(f"{name} returned None; it returns {', '.join(case.operation.results)}, or a dict of stages")
+    if isinstance(made, Mapping):
+        return {key: x for key, x in made.items() if x is not None}
+    several = made if isinstance(made, tuple | list) else (made,)
+    return {key: x for key, x in zip(case.operation.results, several, strict=False) if x is not None}
