@@ -34,12 +34,17 @@ def attention(q, k, v, *, scale, causal):
     probs = np.exp(scores - scores.max(-1, keepdims=True))
     return probs @ v / probs.sum(-1, keepdims=True)
 """
+NORM = """
+def rmsnorm(x, weight, *, eps):
+    return x / ((x * x).mean(-1, keepdims=True) + x.dtype.type(eps)) ** 0.5 * weight
+"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("python")
     made.joinpath("my_kernel.py").write_text(KERNEL)
+    made.joinpath("my_norm.py").write_text(NORM)
     save(run(f"{made}/my_kernel.py:attention", Case(seqlen=16)), made / "mine.safetensors")
     made.joinpath("run.log").write_text("WB scores 0 0 0 0 -16.1\n")
     q, k, v = Case(seqlen=8, head_dim=16).inputs()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from workbench.judge.diff import Diff, diff
     from workbench.judge.stage import StageDiff
     from workbench.judge.table import table
+    from workbench.operations.call import diff_operation
     from workbench.readings.contract.measured import MeasuredContract
     from workbench.readings.reader import Measured
     from workbench.refusal import Refusal, Unavailable
@@ -56,6 +57,7 @@ _HOMES = {
     "Diff": "judge.diff.Diff",
     "StageDiff": "judge.stage.StageDiff",
     "table": "judge.table.table",
+    "diff_operation": "operations.call.diff_operation",
     "against": "judge.against.pair.against",
     "Against": "judge.against.pair.Against",
     "measure": "explore.read.measure",
@@ -88,6 +90,7 @@ __all__ = [
     "check",
     "compare",
     "diff",
+    "diff_operation",
     "kernel",
     "laws",
     "load",

@@ -99,7 +99,7 @@ def test_on_80_columns_a_stage_of_a_billion_elements_keeps_its_counts():
     cells |= {"outside": "1073741824/1073741824", "worst at": "b=0 h=127 q=65535 t=1023 d=127"}
     cells |= {"actual": "-1.23457e-38", "expected": "-1.23457e-38"}
     for unicode in (False, True):
-        table = Table([*cells], [[*cells.values()]], [""], spare=text._SPARE).screen(unicode=unicode, width=80)
+        table = Table([*cells], [[*cells.values()]], [""], spare=text.SPARE).screen(unicode=unicode, width=80)
         assert {"x of budget", "outside"} <= {column.header for column in table.columns}
         lines = shown(table, 80, unicode)
         assert any("1.00000012" in line and "1073741824/1073741824" in line for line in lines)

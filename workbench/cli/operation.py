@@ -3,7 +3,7 @@
 import itertools
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from workbench.cli.options import given
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
-    from workbench.operations.case import OperationCase
     from workbench.operations.judge import OperationDiff
 
 #: options of `diff` that an operation takes too; what a case may have several of is taken one at a time
@@ -37,10 +36,8 @@ def diff_operation(
     target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool, verbose: bool, out: Path | None
 ) -> None:
     """Judge a function of an operation on each case that is asked for; exits with 1 where one has a bug."""
-    from workbench.foreign.target import target_of
+    from workbench.operations.call import diff_operation as diff
     from workbench.operations.every import OPERATIONS
-    from workbench.operations.judge import judged
-    from workbench.operations.run import run_operation
     from workbench.progress import shown
     from workbench.report.operation import document
 
@@ -49,14 +46,10 @@ def diff_operation(
     said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
     if others := sorted(flag_of(name) for name in said - {*TAKEN, "axes", "numbers"}):
         raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
-    if target is None or not (found := target_of(target)).is_foreign:
-        got = target or "nothing"
-        raise Refusal(f"--operation {operation} judges a function, given as FILE.py:FUNCTION; got {got}")
-    lives = {name: options[name] for name in ("arrays", "device") if options[name] is not None}
-    function = found.function()
+    if target is None:
+        raise Refusal("TARGET is missing: FILE.py:FUNCTION")
     with shown():
-        cases = _cases(operation, options)
-        diffs = [judged(run_operation(function, case, name=found.name, **lives)) for case in cases]
+        diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
         for n, one in enumerate(diffs):
             if out is not None:
                 _write(one, out if len(diffs) == 1 else out / f"{n:03d}")
@@ -69,24 +62,23 @@ def diff_operation(
     sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
 
 
-def _cases(operation: str, options: Mapping[str, Any]) -> "list[OperationCase]":
-    """A case for each dtype, distribution and seed."""
-    from workbench.operations.case import OperationCase
+def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The arguments of `diff_operation` for each dtype, distribution and seed."""
     from workbench.operations.every import OPERATIONS
 
-    of = OPERATIONS[operation]
-    sizes = {name: int(_number(x, f"--axes {name}")) for name, x in _pairs(options["axes"], "--axes").items()}
-    numbers = {name: _number(x, f"--numbers {name}") for name, x in _pairs(options["numbers"], "--numbers").items()}
+    known = OPERATIONS[operation].conventions
     told = _pairs(options["contract"], "--contract")
-    conventions = {
-        name: next((x for x in of.conventions.get(name, ()) if str(x) == said), said) for name, said in told.items()
+    sizes, numbers = (_pairs(options[name], f"--{name}") for name in ("axes", "numbers"))
+    shared: dict[str, Any] = {
+        "axes": {name: int(_number(x, f"--axes {name}")) for name, x in sizes.items()},
+        "numbers": {name: _number(x, f"--numbers {name}") for name, x in numbers.items()},
+        # a convention is told in words, and may be a number
+        "contract": {key: next((x for x in known.get(key, ()) if str(x) == said), said) for key, said in told.items()},
     }
-    usual = {"dtype": ("float32",), "distribution": ("",), "seed": (0,)}
-    lists = [options[name] or usual[name] for name in usual]
-    return [
-        OperationCase(of, sizes, dtype, distribution, seed, numbers, conventions)
-        for dtype, distribution, seed in itertools.product(*lists)
-    ]
+    shared |= {name: options[name] for name in ("arrays", "device") if options[name] is not None}
+    lists = [options["dtype"] or ("float32",), options["distribution"] or ("",), options["seed"] or (0,)]
+    for dtype, distribution, seed in itertools.product(*lists):
+        yield {**shared, "dtype": dtype, "distribution": distribution, "seed": seed}
 
 
 def _pairs(said: str | None, option: str) -> dict[str, str]:

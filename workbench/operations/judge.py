@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -60,8 +61,19 @@ class OperationDiff:
     def __getitem__(self, name: str) -> StageDiff:
         return next(one for one in self.stages if one.name == name)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `workbench diff --operation NAME --json`, of plain Python values."""
+        return shown_by("operation.document", self)
+
+    def plot(self) -> Any:
+        """The overview of all stages, a matplotlib Figure."""
+        return shown_by("pictures.overview.overview", self.stages, self.headline)
+
     def __str__(self) -> str:
         return shown_by("operation.in_short", self)
+
+    def _repr_html_(self) -> str:
+        return shown_by("operation.html", self)
 
 
 def judged(run: OperationRun) -> OperationDiff:

@@ -10,20 +10,31 @@ from workbench.operations.judge import OperationDiff
 from workbench.reference.tables import definition
 from workbench.report.numbers import ratio, value
 from workbench.report.tables import Table
-from workbench.report.text import _LEFT, _SPARE, WIDTH, _columns, cells, kind, place, wrapped
+from workbench.report.tables import lines as lines_html
+from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, kind, place, wrapped
 
 SCHEMA = "workbench.operation/1"
 
 
 def report(diff: OperationDiff, *, unicode: bool, width: int, full: bool = False) -> RenderableType:
     """What was run, a row for each stage, the first wrong one and its definition."""
-    columns = [name for name in _columns(full) if name != "bits lost"]
-    rows = [cells(stage) for stage in diff.stages]
-    kinds = [kind(stage) for stage in diff.stages]
-    table = Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=_LEFT, spare=_SPARE)
+    table = stage_table(diff, full)
     below = [line for text in sentences(diff) for line in wrapped(text, "", width if unicode else None)]
     head = wrapped(diff.headline, "", None)
     return Group(*head, table.screen(unicode=unicode, width=width), *below)
+
+
+def stage_table(diff: OperationDiff, full: bool = False) -> Table:
+    """A row for each stage."""
+    columns = [name for name in columns_of(full) if name != "bits lost"]
+    rows = [cells(stage) for stage in diff.stages]
+    kinds = [kind(stage) for stage in diff.stages]
+    return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=LEFT, spare=SPARE)
+
+
+def html(diff: OperationDiff) -> str:
+    """The report for Jupyter."""
+    return lines_html([diff.headline]) + stage_table(diff).html() + lines_html(sentences(diff))
 
 
 def sentences(diff: OperationDiff) -> list[str]:

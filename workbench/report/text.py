@@ -48,12 +48,12 @@ COLUMNS = (
 #: columns that only the full report has
 _FULL = ("max ulp", "mean signed", "bits lost")
 #: columns that a narrow screen does without, the most telling first; what is not here always stays
-_SPARE = ("x of budget", "outside", "worst at", "max abs", "actual", "expected", *_FULL)
+SPARE = ("x of budget", "outside", "worst at", "max abs", "actual", "expected", *_FULL)
 #: characters of a cell that is never broken
 SHORT = 12
 #: characters of a line where no terminal shows it, enough for every column
 WIDTH = 200
-_LEFT = ("stage", "verdict", "worst at")
+LEFT = ("stage", "verdict", "worst at")
 #: what stands before the command that watches a run: a race may look like any bug, and any bug like a race
 RACES = "races, unwritten reads:"
 #: verdicts that pass, but are not shown in green
@@ -110,13 +110,13 @@ def bits_lost(diff: Diff, stage: StageDiff) -> str:
 
 def stage_table(diff: Diff, full: bool) -> Table:
     """A row for every stage; bits lost, which cost another pass, only in full."""
-    columns = _columns(full)
+    columns = columns_of(full)
     rows = [cells(stage) | ({"bits lost": bits_lost(diff, stage)} if full else {}) for stage in diff.rows]
     kinds = [kind(stage) for stage in diff.rows]
-    return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=_LEFT, spare=_SPARE)
+    return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=LEFT, spare=SPARE)
 
 
-def _columns(full: bool) -> list[str]:
+def columns_of(full: bool) -> list[str]:
     return [column for column in COLUMNS if full or column not in _FULL]
 
 

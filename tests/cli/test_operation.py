@@ -1,0 +1,79 @@
+"""`workbench diff --operation`: functions of other operations."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.refusals import invoked, refused
+
+NORM = """
+import numpy as np
+
+
+def rmsnorm(x, weight, *, eps):
+    x = x.astype(np.float32)
+    squares = (x * x).sum(-1)
+    rstd = 1 / np.sqrt(squares / np.float32(x.shape[-1]) + np.float32(eps))
+    normed = x * rstd[:, None]
+    return {"squares": squares, "rstd": rstd, "normed": normed, "out": normed * weight.astype(np.float32)}
+
+
+def wrong(x, weight, *, eps):
+    return {**rmsnorm(x, weight, eps=100 * eps), "out": rmsnorm(x, weight, eps=eps)["out"]}
+"""
+
+
+@pytest.fixture
+def norm(tmp_path: Path) -> str:
+    (tmp_path / "norm.py").write_text(NORM)
+    return f"{tmp_path}/norm.py"
+
+
+def test_a_right_function_passes(norm: str) -> None:
+    words = ["diff", f"{norm}:rmsnorm", "--operation", "rmsnorm", "--axes", "rows=4,dim=40", "--numbers", "eps=1e-5"]
+    done = invoked(*words)
+    assert done.exit_code == 0 and "rmsnorm, float32 rows=4 dim=40, eps=1e-05, normal, seed 0" in done.stdout
+    assert "verdict: rounding: every judged element is within its budget" in done.stdout
+    assert [*json.loads(invoked(*words, "--json").stdout)["axes"].values()] == [4, 40]
+
+
+def test_the_first_wrong_stage_is_named(norm: str, tmp_path: Path) -> None:
+    words = ["--operation", "rmsnorm", "--axes", "rows=4,dim=40", "--distribution", "near-eps"]
+    done = invoked("diff", f"{norm}:wrong", *words, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 1 and "first wrong stage: rstd = 1 / sqrt(squares / 40 + 1e-06)" in done.stdout
+    document = json.loads((tmp_path / "out" / "diff.json").read_text())
+    assert document["origin"] == "rstd" and document["schema"] == "workbench.operation/1"
+    with Image.open(tmp_path / "out" / "overview.png") as picture:
+        assert picture.size[0] > 100
+
+
+def test_lists_make_a_run_of_every_combination(norm: str) -> None:
+    words = ["--operation", "rmsnorm", "--dtype", "float16,bfloat16", "--seed", "0,1", "--json"]
+    documents = json.loads(invoked("diff", f"{norm}:rmsnorm", *words).stdout)
+    assert documents["schema"] == "workbench.operations/1"
+    assert [(one["dtype"], one["seed"]) for one in documents["runs"]] == [
+        ("float16", 0), ("float16", 1), ("bfloat16", 0), ("bfloat16", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--operation", "softmax"], "--operation is one of rmsnorm, gated_delta_rule; got 'softmax'"),
+        (["--operation", "rmsnorm", "--causal"], "--operation rmsnorm takes no --causal"),
+        (["--operation", "rmsnorm", "--measure"], "--operation rmsnorm takes no --measure"),
+        (["--operation", "rmsnorm", "--axes", "rows"], "--axes takes NAME=VALUE, separated by commas; got 'rows'"),
+        (["--operation", "rmsnorm", "--axes", "rows=few"], "--axes rows is a number; got 'few'"),
+        (["--operation", "rmsnorm", "--contract", "cast=late"], "rmsnorm: cast is one of after weight, before weight"),
+        (["--axes", "rows=4"], "--axes is of an operation beside attention: say --operation"),
+    ],
+    ids=["name", "option", "flag", "pair", "number", "convention", "alone"],
+)
+def test_what_is_refused(norm: str, words: list[str], said: str) -> None:
+    assert said in refused("diff", f"{norm}:rmsnorm", *words)
+
+
+def test_a_kernel_of_attention_is_no_function_of_an_operation() -> None:
+    assert "a function of rmsnorm is given as FILE.py:FUNCTION" in refused("diff", "flash", "--operation", "rmsnorm")

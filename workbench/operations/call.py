@@ -1,0 +1,42 @@
+"""A function of an operation run and judged in one call."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workbench.foreign.target import target_of
+from workbench.operations.case import OperationCase
+from workbench.operations.every import OPERATIONS
+from workbench.operations.judge import OperationDiff, judged
+from workbench.operations.operation import Operation
+from workbench.operations.run import run_operation
+from workbench.refusal import Refusal
+
+
+def diff_operation(
+    target: str | Callable[..., Any],
+    operation: str | Operation,
+    *,
+    axes: Mapping[str, int] | None = None,
+    dtype: str = "float32",
+    distribution: str = "",
+    seed: int = 0,
+    numbers: Mapping[str, float] | None = None,
+    contract: Mapping[str, Any] | None = None,
+    arrays: str = "numpy",
+    device: str | None = None,
+) -> OperationDiff:
+    """The judgement of a function of an operation, of OPERATIONS by name or of your own, on one case.
+
+    `target`: the function, or path.py:function; it takes the operation's inputs in their order, `arrays` on `device`,
+    and its numbers by keyword, and returns its results, or a dict of stages. `axes`: sizes by name, `numbers` and
+    `contract` (conventions): the usual where nothing is said. Raises Refusal for names that the operation does not
+    have, for a function that takes or returns something else, and, as Raised, where it raises.
+    """
+    of = operation if isinstance(operation, Operation) else OPERATIONS.get(operation)
+    if of is None:
+        raise Refusal(f"operations are {', '.join(OPERATIONS)}; got {operation!r}")
+    found = target_of(target)
+    if not found.is_foreign:
+        raise Refusal(f"a function of {of.name} is given as FILE.py:FUNCTION, or itself; got {found.name}")
+    case = OperationCase(of, axes or {}, dtype, distribution, seed, numbers or {}, contract or {})
+    return judged(run_operation(found.function(), case, name=found.name, arrays=arrays, device=device))
