@@ -19,6 +19,7 @@ import workbench
 from workbench import Against, Case, Diff, Measured, MeasuredContract, run, save
 from workbench.cli.main import commands
 from workbench.foreign.call import run_foreign
+from workbench.operations.judge import OperationDiff
 
 PAGE = Path(__file__).parent.parent.joinpath("docs/python.md").read_text()
 #: command line -> Python, of the table that is run and of the one that takes too long
@@ -75,7 +76,7 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
         assert [one.text for one in found.findings] == [one["text"] for one in told["findings"]]
     elif isinstance(found, MeasuredContract):
         assert found.fields == told["fields"] and found.unread == told["unread"] and found.calls == told["calls"]
-    elif isinstance(found, Diff | Against) or words[0] == "check":
+    elif isinstance(found, Diff | Against | OperationDiff) or words[0] == "check":
         assert found.as_dict() == told
         text = CliRunner().invoke(commands, words).stdout
         assert [part.rstrip() for part in text.splitlines()] == str(found).splitlines()
