@@ -6,16 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.operations import deltas, norms
+from tests.operations import backwards, deltas, norms
 from workbench import Refusal
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.run import run_operation
 
-NORM, DELTA = OPERATIONS["rmsnorm"], OPERATIONS["gated_delta_rule"]
+NORM, DELTA, BACKWARD = (OPERATIONS[name] for name in ("rmsnorm", "gated_delta_rule", "attention_backward"))
 OF_NORM = OperationCase(NORM, {"rows": 24, "dim": 96})
 OF_DELTA = OperationCase(DELTA, {"tokens": 40, "dim": 16, "dim_v": 16}, numbers={"scale": 0.25})
+OF_BACKWARD = OperationCase(
+    BACKWARD, {"heads": 4, "kv_heads": 2, "queries": 40, "keys": 48, "dim": 16, "dim_v": 16}, numbers={"causal": True}
+)
+FUNCTIONS = {
+    "rmsnorm": norms.rmsnorm,
+    "gated_delta_rule": deltas.gated_delta_rule,
+    "attention_backward": backwards.backward,
+}
 
 
 def diff(function: Callable[..., Any], case: OperationCase) -> OperationDiff:
@@ -24,16 +32,16 @@ def diff(function: Callable[..., Any], case: OperationCase) -> OperationDiff:
 
 def random_case(name: str, seed: int) -> OperationCase:
     rng, of = np.random.default_rng(seed), OPERATIONS[name]
-    sizes = {axis: int(rng.integers(1, 97 if axis in ("n", "d", "e") else 4)) for axis in of.axes}
-    sizes |= {"k": int(rng.integers(1, 60))} if name == "gated_delta_rule" else {}
-    return OperationCase(
-        of, sizes, str(rng.choice(["float32", "float16", "bfloat16"])), str(rng.choice([*of.distributions])), seed
-    )
+    sizes = {axis: int(rng.integers(1, 4 if axis in ("b", "h", "g") else 60)) for axis in of.axes}
+    if name == "attention_backward":
+        sizes["h"] = sizes["g"] * int(rng.integers(1, 4))
+    numbers = {"causal": bool(rng.integers(2))} if "causal" in of.numbers else {}
+    dtype, distribution = str(rng.choice(["float32", "float16", "bfloat16"])), str(rng.choice([*of.distributions]))
+    return OperationCase(of, sizes, dtype, distribution, seed, numbers)
 
 
 def made(name: str, seed: int) -> OperationDiff:
-    function = norms.rmsnorm if name == "rmsnorm" else deltas.gated_delta_rule
-    return diff(function(dumps=seed % 2 == 0), random_case(name, seed))
+    return diff(FUNCTIONS[name](dumps=seed % 2 == 0), random_case(name, seed))
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -64,6 +72,36 @@ def test_faults_of_the_gated_delta_rule(fault: str) -> None:
     got = diff(deltas.gated_delta_rule(fault), OF_DELTA)
     assert got.origin == deltas.FAULTS[fault] and got.verdict == "bug"
     assert diff(deltas.gated_delta_rule(fault, dumps=False), OF_DELTA).origin == "out"
+
+
+@pytest.mark.parametrize("fault", backwards.FAULTS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_faults_of_the_backward_pass(fault: str, dtype: str) -> None:
+    case = OperationCase(BACKWARD, OF_BACKWARD.sizes, dtype, numbers={"causal": True})
+    got = diff(backwards.backward(fault), case)
+    assert got.origin == backwards.FAULTS[fault] and got.verdict == "bug"
+    assert diff(backwards.backward(fault, dumps=False), case).origin in ("dq", "dk", "dv")
+
+
+@pytest.mark.parametrize("distribution", BACKWARD.distributions)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_backward_pass_of_torch(distribution: str, dtype: str) -> None:
+    """Its own operations, on a CPU: what they store in 16 bits is told."""
+    import torch
+
+    def autograd(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, scale: float, causal: bool) -> Any:
+        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        wide = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+        made = torch.nn.functional.scaled_dot_product_attention(q, *wide, attn_mask=seen, scale=scale)
+        made.backward(dout)
+        return q.grad, k.grad, v.grad
+
+    stored = dict.fromkeys(("qk_dtype", "dprobs_dtype", "dk_sum_dtype", "dv_sum_dtype"), "inputs")
+    told = {} if dtype == "float32" else {"delta": "probs", "dscores_of": "cast probs", **stored}
+    case = OperationCase(BACKWARD, OF_BACKWARD.sizes, dtype, distribution, 0, {"causal": True}, told)
+    got = judged(run_operation(autograd, case, name="torch", arrays="torch"))
+    assert got.verdict in ("exact", "rounding") and len(got.stages) == 3, str(got)
 
 
 def test_errors_of_a_carried_state_do_not_explode() -> None:

@@ -47,10 +47,15 @@ class OperationCase:
         for name, value in (
             ("sizes", sizes),
             ("distribution", chosen),
-            ("numbers", {**of.numbers, **self.numbers}),
+            ("numbers", self._numbers(sizes)),
             ("conventions", {**usual, **self.conventions}),
         ):
             object.__setattr__(self, name, value)
+
+    def _numbers(self, sizes: Mapping[str, int]) -> dict[str, float]:
+        usual = {name: x(sizes) if callable(x) else x for name, x in self.operation.numbers.items()}
+        found = {**usual, **self.numbers}
+        return {name: bool(x) if isinstance(usual[name], bool) else x for name, x in found.items()}
 
     @property
     def setting(self) -> Setting:
@@ -59,13 +64,14 @@ class OperationCase:
 
     def inputs(self) -> dict[str, np.ndarray]:
         """The inputs as a kernel reads them, in their dtypes."""
-        drawn = self.operation.distributions[self.distribution](self.sizes, np.random.default_rng(self.seed))
+        drawn = self.operation.distributions[self.distribution](self.setting, np.random.default_rng(self.seed))
         dtypes = self.operation.dtypes
         return {name: drawn[name].astype(DTYPES[dtypes.get(name, self.dtype)]) for name in self.operation.inputs}
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={self.sizes[axis]}" for axis, name in self.operation.axes.items())
-        told = [f"{name}={x:g}" for name, x in self.numbers.items()]
+        told = [name for name, x in self.numbers.items() if x is True]
+        told += [f"{name}={x:g}" for name, x in self.numbers.items() if not isinstance(x, bool)]
         told += [f"{name}={x}" for name, x in self.conventions.items() if x != self.operation.conventions[name][0]]
         return f"{self.dtype} {sizes}, {', '.join([*told, self.distribution])}, seed {self.seed}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.operations.operation import Operation, Setting, Sizes
+from workbench.operations.operation import Operation, Setting
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.stage import Bounded, Ref, Stage, Table
 from workbench.reference.steps.neutral import Map, Sum, difference, product
@@ -132,8 +132,8 @@ def _table(of: Setting) -> Table:
     }
 
 
-def _drawn(sizes: Sizes, rng: np.random.Generator, low: float, high: float) -> dict[str, np.ndarray]:
-    b, h, n, d, e = (sizes[axis] for axis in "bhkde")
+def _drawn(of: Setting, rng: np.random.Generator, low: float, high: float) -> dict[str, np.ndarray]:
+    b, h, n, d, e = (of.sizes[axis] for axis in "bhkde")
     q, k = rng.standard_normal((2, b, h, n, d))
     k = k / np.sqrt(np.sum(k * k, axis=-1, keepdims=True))
     return {
@@ -154,9 +154,9 @@ GATED_DELTA_RULE = Operation(
     table=_table,
     results=("out", "state"),
     distributions={
-        "normal": lambda sizes, rng: _drawn(sizes, rng, 0.95, 1.0),
-        "forgetful": lambda sizes, rng: _drawn(sizes, rng, 0.0, 1.0),
-        "never-forgets": lambda sizes, rng: _drawn(sizes, rng, 1.0, 1.0),
+        "normal": lambda of, rng: _drawn(of, rng, 0.95, 1.0),
+        "forgetful": lambda of, rng: _drawn(of, rng, 0.0, 1.0),
+        "never-forgets": lambda of, rng: _drawn(of, rng, 1.0, 1.0),
     },
     numbers={"scale": 1.0},
     dtypes={"gate": "float32", "beta": "float32", "initial_state": "float32"},

@@ -125,6 +125,7 @@ def _compared(run: OperationRun, of: Problem) -> dict[str, Comparison]:
     return {name: _held(run.stages[name], made[name], bounds[name]) for name in names}
 
 
+@np.errstate(over="ignore")  # of x of budget in float32
 def _held(actual: np.ndarray, expected: np.ndarray, budget: Budget) -> Comparison:
     if actual.dtype.itemsize < np.dtype(np.float32).itemsize:  # what is stored in 16 bits was computed in more
         stored = ulp(abs(expected) + budget.bound, actual.dtype) / 2

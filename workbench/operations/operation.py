@@ -13,7 +13,6 @@ from workbench.reference.stage import Table
 
 #: axis letter -> how long it is
 Sizes = Mapping[str, int]
-Draw = Callable[[Sizes, np.random.Generator], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -21,9 +20,13 @@ class Setting:
     """What a table of stages depends on."""
 
     sizes: Sizes
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, float]  #: flags among them, False or True
     conventions: Mapping[str, Any]
     dtype: str  #: of the inputs that have no dtype of their own, and of results
+
+
+#: inputs by name, of what a case says
+Draw = Callable[[Setting, np.random.Generator], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Operation:
     table: Callable[[Setting], Table]
     results: tuple[str, ...]  #: stages that a function returns, in this order
     distributions: Mapping[str, Draw]  #: by name, the usual first
-    numbers: Mapping[str, float] = field(default_factory=dict)  #: keyword -> its usual value
+    #: keyword -> its usual value, a number or a flag; or what makes it of the sizes
+    numbers: Mapping[str, float | Callable[[Sizes], float]] = field(default_factory=dict)
     #: name -> what a function may do, the usual first
     conventions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)  #: of inputs that do not have that of the case

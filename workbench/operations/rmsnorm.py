@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from workbench.operations.operation import Operation, Setting, Sizes
+from workbench.operations.operation import Operation, Setting
 from workbench.reference.stage import Stage, Table
 from workbench.reference.steps.neutral import CastTo, Map, Sum, product
 
@@ -29,20 +29,21 @@ def _table(of: Setting) -> Table:
     return {**table, "out": Stage("nd", out)}
 
 
-def _normal(sizes: Sizes, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _normal(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    sizes = of.sizes
     return {"x": rng.standard_normal((sizes["n"], sizes["d"])), "weight": 1 + 0.2 * rng.standard_normal(sizes["d"])}
 
 
-def _near_eps(sizes: Sizes, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _near_eps(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Rows whose mean square goes from far below 1e-6 to far above."""
-    drawn = _normal(sizes, rng)
-    return {**drawn, "x": drawn["x"] * 10.0 ** np.linspace(-5, -1, sizes["n"])[:, None]}
+    drawn = _normal(of, rng)
+    return {**drawn, "x": drawn["x"] * 10.0 ** np.linspace(-5, -1, of.sizes["n"])[:, None]}
 
 
-def _outlier(sizes: Sizes, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _outlier(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """One dim a thousand times as large as the others."""
-    drawn = _normal(sizes, rng)
-    return {**drawn, "x": drawn["x"] * np.where(np.arange(sizes["d"]) == sizes["d"] // 3, 1000.0, 1.0)}
+    drawn = _normal(of, rng)
+    return {**drawn, "x": drawn["x"] * np.where(np.arange(of.sizes["d"]) == of.sizes["d"] // 3, 1000.0, 1.0)}
 
 
 RMSNORM = Operation(

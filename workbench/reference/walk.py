@@ -144,6 +144,6 @@ def _budget(at: At, name: str) -> Budget:
 
 def _empty(p: Problem, name: str) -> np.ndarray:
     """Room for a stage that is computed tile by tile; of those of attention only sums of values have the axis d."""
-    x = next(iter(p.inputs.values()))
+    x = p.inputs["q"] if "q" in p.inputs else next(iter(p.inputs.values()))  # masks are among those of attention
     dims = tuple(p.size_of(axis) for axis in p.table[name].axes)
     return array_namespace(x).empty(dims, dtype=x.dtype, device=device(x))
