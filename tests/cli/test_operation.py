@@ -61,7 +61,10 @@ def test_lists_make_a_run_of_every_combination(norm: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--operation", "softmax"], "--operation is one of rmsnorm, gated_delta_rule; got 'softmax'"),
+        (
+            ["--operation", "softmax"],
+            "--operation is one of rmsnorm, gated_delta_rule, attention_backward; got 'softmax'",
+        ),
         (["--operation", "rmsnorm", "--causal"], "--operation rmsnorm takes no --causal"),
         (["--operation", "rmsnorm", "--measure"], "--operation rmsnorm takes no --measure"),
         (["--operation", "rmsnorm", "--axes", "rows"], "--axes takes NAME=VALUE, separated by commas; got 'rows'"),

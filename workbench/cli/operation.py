@@ -24,9 +24,11 @@ TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract")
 def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that name an operation, its sizes and numbers."""
     for option in (
-        click.option("--numbers", metavar="NAME=X[,...]", help="Numbers of the operation: eps=1e-5"),
+        click.option("--numbers", metavar="NAME=X[,...]", help="Numbers and flags of the operation: eps=1e-5"),
         click.option("--axes", metavar="NAME=N[,...]", help="Sizes of its axes: rows=64,dim=512"),
-        click.option("--operation", metavar="NAME", help="TARGET is no attention: rmsnorm or gated_delta_rule"),
+        click.option(
+            "--operation", metavar="NAME", help="Another operation: rmsnorm, gated_delta_rule, attention_backward"
+        ),
     ):
         command = option(command)
     return command

@@ -14,6 +14,8 @@ from workbench.judge.explain.scene import Scene, mismatched
 
 #: of what was wrong this share may be left unexplained, beside what storing rounds: what changes nothing leaves all
 UNEXPLAINED = 0.2
+#: share that is none: float32 rounds as much
+NOTHING = 2.0**-20
 #: the same on another run, where one hypothesis is asked and not thousands: a cast that turns the other way in a large
 #: score moves a row by as much as the fault does
 LEFT_ELSEWHERE = 0.5

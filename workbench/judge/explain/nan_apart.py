@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 
 from workbench.judge.explain.coded import Coded
-from workbench.judge.explain.fit import UNEXPLAINED, Fit, fit, unexplained
+from workbench.judge.explain.fit import NOTHING, UNEXPLAINED, Fit, fit, unexplained
 from workbench.judge.explain.hypothesis import Hypothesis, together
 from workbench.judge.explain.scene import Arrays, Scene
 
@@ -57,10 +57,12 @@ def apart(
                 nan.setdefault(b"".join(x.tobytes() for x in found.values()), one)
         elif (left := _left_of_numbers(here, mine, found)) < 2 * UNEXPLAINED:
             numbers.append((left, order, one))
-    numbers.sort(key=lambda x: x[:2])
+    # of equals, which differ by how a processor adds, the first
+    numbers.sort(key=lambda x: (max(x[0], NOTHING), x[1]))
     pairs = product([x for *_, x in numbers[:KEPT]], [*nan.values()][:KEPT])
     fits = [x for a, b in pairs if (x := fit(scene, together(a, b), wrong)) is not None]
-    return sorted(fits, key=lambda x: (-len(x.stages), x.residual)), tried
+    best = min((one.residual for one in fits), default=0.0)
+    return sorted(fits, key=lambda x: (-len(x.stages), x.residual > 4 * best + 0.02)), tried
 
 
 def _tells_nan(scene: Scene | Coded, wrong: Wrong, found: Arrays) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.stages import ALGORITHMS
 from workbench.judge.explain.coded import Coded
-from workbench.judge.explain.fit import UNEXPLAINED, Fit, fit, missed, unexplained
+from workbench.judge.explain.fit import NOTHING, UNEXPLAINED, Fit, fit, missed, unexplained
 from workbench.judge.explain.hypothesis import Hypothesis, edited, together
 from workbench.judge.explain.library import COMMON, shows_in_rows
 from workbench.judge.explain.scene import Arrays, Scene, predicted, touched
@@ -25,8 +25,6 @@ BEAM = 16
 HELD = 48
 #: share of the error that a pair leaves that needs no other beside it
 CLEAR = 1e-3
-#: share that is none: float32 rounds as much
-NOTHING = 2.0**-20
 #: queries that tell whether a hypothesis is worth all
 ROWS = 32
 #: share of the error that a hypothesis may leave in one head to be looked at in all
