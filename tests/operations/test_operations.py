@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.operations import backwards, deltas, norms
-from workbench import Refusal
+from workbench import Refusal, diff_operation
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import OperationDiff, judged
@@ -16,9 +16,7 @@ from workbench.operations.run import run_operation
 NORM, DELTA, BACKWARD = (OPERATIONS[name] for name in ("rmsnorm", "gated_delta_rule", "attention_backward"))
 OF_NORM = OperationCase(NORM, {"rows": 24, "dim": 96})
 OF_DELTA = OperationCase(DELTA, {"tokens": 40, "dim": 16, "dim_v": 16}, numbers={"scale": 0.25})
-OF_BACKWARD = OperationCase(
-    BACKWARD, {"heads": 4, "kv_heads": 2, "queries": 40, "keys": 48, "dim": 16, "dim_v": 16}, numbers={"causal": True}
-)
+SIZES = {"heads": 4, "kv_heads": 2, "queries": 40, "keys": 48, "dim": 16, "dim_v": 16}
 FUNCTIONS = {
     "rmsnorm": norms.rmsnorm,
     "gated_delta_rule": deltas.gated_delta_rule,
@@ -77,7 +75,7 @@ def test_faults_of_the_gated_delta_rule(fault: str) -> None:
 @pytest.mark.parametrize("fault", backwards.FAULTS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_faults_of_the_backward_pass(fault: str, dtype: str) -> None:
-    case = OperationCase(BACKWARD, OF_BACKWARD.sizes, dtype, numbers={"causal": True})
+    case = OperationCase(BACKWARD, SIZES, dtype, numbers={"causal": True})
     got = diff(backwards.backward(fault), case)
     assert got.origin == backwards.FAULTS[fault] and got.verdict == "bug"
     assert diff(backwards.backward(fault, dumps=False), case).origin in ("dq", "dk", "dv")
@@ -89,18 +87,17 @@ def test_the_backward_pass_of_torch(distribution: str, dtype: str) -> None:
     """Its own operations, on a CPU: what they store in 16 bits is told."""
     import torch
 
-    def autograd(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, scale: float, causal: bool) -> Any:
-        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
         seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
         wide = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-        made = torch.nn.functional.scaled_dot_product_attention(q, *wide, attn_mask=seen, scale=scale)
-        made.backward(dout)
-        return q.grad, k.grad, v.grad
+        return torch.nn.functional.scaled_dot_product_attention(q, *wide, attn_mask=seen, scale=scale)
 
     stored = dict.fromkeys(("qk_dtype", "dprobs_dtype", "dk_sum_dtype", "dv_sum_dtype"), "inputs")
     told = {} if dtype == "float32" else {"delta": "probs", "dscores_of": "cast probs", **stored}
-    case = OperationCase(BACKWARD, OF_BACKWARD.sizes, dtype, distribution, 0, {"causal": True}, told)
-    got = judged(run_operation(autograd, case, name="torch", arrays="torch"))
+    got = diff_operation(
+        attention, "attention_backward", axes=SIZES, dtype=dtype, distribution=distribution, numbers={"causal": True},
+        contract=told, arrays="torch", gradients=True,
+    )  # fmt: skip
     assert got.verdict in ("exact", "rounding") and len(got.stages) == 3, str(got)
 
 
@@ -202,3 +199,17 @@ def test_functions_that_are_refused(function: Callable[..., Any], said: str) -> 
     with pytest.raises(Refusal) as refused:
         run_operation(function, OF_NORM, name="mine")
     assert said in str(refused.value)
+
+
+def test_gradients_that_autograd_does_not_see_are_refused() -> None:
+    def detached(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        return q.detach()
+
+    def of_q(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        return q * 2
+
+    for function, said in ((detached, "its out has no gradient"), (of_q, "no gradient reached k, v")):
+        with pytest.raises(Refusal, match=said):
+            diff_operation(function, "attention_backward", arrays="torch", gradients=True)
+    with pytest.raises(Refusal, match="gradients are of attention_backward, in torch; got rmsnorm of numpy arrays"):
+        diff_operation(norms.rmsnorm(), "rmsnorm", gradients=True)

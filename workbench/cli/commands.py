@@ -23,7 +23,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "against", "against_splits", "against_block_q", "against_block_k", "against_backend", "against_trace",
         "measure",
     ),
-    "An operation beside attention": ("operation", "axes", "numbers"),
+    "An operation beside attention": ("operation", "axes", "numbers", "gradients"),
     "Many cases, and where they run": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
     ),

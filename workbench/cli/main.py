@@ -167,7 +167,7 @@ def diff(
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "against_trace": against_trace, "measure": measure}
         return diff_operation(target, operation, asked, as_json=as_json, verbose=verbose, out=out)
-    if of_operation := [flag_of(name) for name in ("axes", "numbers") if options.pop(name)]:
+    if of_operation := [flag_of(name) for name in ("axes", "numbers", "gradients") if options.pop(name)]:
         raise Refusal(f"{of_operation[0]} is of an operation beside attention: say --operation")
     if fail_on not in FAIL_ON:
         raise Refusal(f"--fail-on is one of {', '.join(FAIL_ON)}; got {fail_on!r}")

@@ -24,6 +24,7 @@ TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract")
 def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that name an operation, its sizes and numbers."""
     for option in (
+        click.option("--gradients", is_flag=True, help="attention_backward of a forward pass in torch, by autograd"),
         click.option("--numbers", metavar="NAME=X[,...]", help="Numbers and flags of the operation: eps=1e-5"),
         click.option("--axes", metavar="NAME=N[,...]", help="Sizes of its axes: rows=64,dim=512"),
         click.option(
@@ -46,7 +47,7 @@ def diff_operation(
     if operation not in OPERATIONS:
         raise Refusal(f"--operation is one of {', '.join(OPERATIONS)}; got {operation!r}")
     said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
-    if others := sorted(flag_of(name) for name in said - {*TAKEN, "axes", "numbers"}):
+    if others := sorted(flag_of(name) for name in said - {*TAKEN, "axes", "numbers", "gradients"}):
         raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
     if target is None:
         raise Refusal("TARGET is missing: FILE.py:FUNCTION")
@@ -78,6 +79,8 @@ def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any
         "contract": {key: next((x for x in known.get(key, ()) if str(x) == said), said) for key, said in told.items()},
     }
     shared |= {name: options[name] for name in ("arrays", "device") if options[name] is not None}
+    if options["gradients"]:
+        shared |= {"gradients": True, "arrays": shared.get("arrays", "torch")}
     lists = [options["dtype"] or ("float32",), options["distribution"] or ("",), options["seed"] or (0,)]
     for dtype, distribution, seed in itertools.product(*lists):
         yield {**shared, "dtype": dtype, "distribution": distribution, "seed": seed}

@@ -6,6 +6,7 @@ from typing import Any
 from workbench.foreign.target import target_of
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
+from workbench.operations.gradients import through_autograd
 from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.operation import Operation
 from workbench.operations.run import run_operation
@@ -24,12 +25,14 @@ def diff_operation(
     contract: Mapping[str, Any] | None = None,
     arrays: str = "numpy",
     device: str | None = None,
+    gradients: bool = False,
 ) -> OperationDiff:
     """The judgement of a function of an operation, of OPERATIONS by name or of your own, on one case.
 
     `target`: the function, or path.py:function; it takes the operation's inputs in their order, `arrays` on `device`,
     and its numbers by keyword, and returns its results, or a dict of stages. `axes`: sizes by name, `numbers` and
-    `contract` (conventions): the usual where nothing is said. Raises Refusal for names that the operation does not
+    `contract` (conventions): the usual where nothing is said. `gradients`, of attention_backward: `target` is a forward
+    pass in torch, which is run through autograd. Raises Refusal for names that the operation does not
     have, for a function that takes or returns something else, and, as Raised, where it raises.
     """
     of = operation if isinstance(operation, Operation) else OPERATIONS.get(operation)
@@ -39,4 +42,9 @@ def diff_operation(
     if not found.is_foreign:
         raise Refusal(f"a function of {of.name} is given as FILE.py:FUNCTION, or itself; got {found.name}")
     case = OperationCase(of, axes or {}, dtype, distribution, seed, numbers or {}, contract or {})
-    return judged(run_operation(found.function(), case, name=found.name, arrays=arrays, device=device))
+    function = found.function()
+    if gradients:
+        if of.name != "attention_backward" or arrays != "torch":
+            raise Refusal(f"gradients are of attention_backward, in torch; got {of.name} of {arrays} arrays")
+        function = through_autograd(function, found.name)
+    return judged(run_operation(function, case, name=found.name, arrays=arrays, device=device))

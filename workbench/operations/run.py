@@ -40,6 +40,8 @@ def run_operation(
         raise Refusal(f"{name} is called as a function ({said}) of {case.operation.name}: {mismatch}") from None
     try:
         made = function(*(handed_over(x.copy(), arrays, lives_on) for x in inputs.values()), **case.numbers)
+    except Refusal:
+        raise
     except Exception:
         raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}") from None
     given = _by_name(made, case, name)
