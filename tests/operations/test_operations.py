@@ -111,6 +111,16 @@ def test_errors_of_a_carried_state_do_not_explode() -> None:
         assert np.all(error <= budget) and np.median(budget) < 3000 * np.median(error[error > 0])
 
 
+@pytest.mark.parametrize("distribution", DELTA.distributions)
+def test_a_chunked_kernel_in_float32_is_right(distribution: str) -> None:
+    for seed in range(4):
+        sizes = {"tokens": 70 + seed, "dim": 16, "dim_v": 16}
+        assert (
+            diff(deltas.chunked, OperationCase(DELTA, sizes, distribution=distribution, seed=seed)).verdict
+            == "rounding"
+        )
+
+
 def test_what_is_undumped_between_is_judged_from_before() -> None:
     full = deltas.gated_delta_rule("beta twice")
 
