@@ -122,7 +122,8 @@ def denominators(
         (of_zero, "phantom", "the sum of e^s, such as keys of score 0"),
     ):
         c = middle(x)
-        near_c = np.where(abs(c - np.round(c)) < 0.02 * np.maximum(abs(c), 1), np.round(c), c)
+        # a whole number of keys, but no epsilon
+        near_c = np.where((abs(c) > 0.5) & (abs(c - np.round(c)) < 0.02 * abs(c)), np.round(c), c)
         yield Denominator(kind, numbers=near_c), f"the denominator has {_numbers(near_c)} more than {text}"
         if sinks is not None:
             with np.errstate(all="ignore"):

@@ -29,7 +29,11 @@ ROWS = {
     "- 32": "row i - 32", "- 64": "row i - 64", "^ 8": "row i ^ 8", "^ 16": "row i ^ 16",
     "first of 8": "the first row of 8", "first of 16": "the first row of 16", "first of 32": "the first row of 32",
 }  # fmt: skip
-HEADS = {"own": "", "before": "the head before", "first": "head 0"}
+HEADS = {
+    "own": "", "before": "the head before", "first": "head 0", "batch 0": "batch 0", "last batch": "the last batch",
+}  # fmt: skip
+#: all tiles of a row
+ALL = -1
 #: tiles of a row of which single ones are tried, at most
 MOST = 12
 
@@ -40,7 +44,7 @@ class Taken:
 
     size: int
     site: str  #: a key of SITES
-    tile: int  #: whose
+    tile: int  #: whose; ALL
     of_tile: str = "own"  #: one of TILES, a number, "none" or "twice"
     of_row: str = "own"  #: a key of ROWS
     of_head: str = "own"  #: a key of HEADS
@@ -56,24 +60,25 @@ class Taken:
         if self.first is not None:
             tiles = self.first.taken(tiles)
         at = tuple(np.broadcast_arrays(*np.ogrid[tuple(map(slice, tiles.top.shape[:3]))]))
-        there = tiles.elsewhere(at, self.tile, self.of_tile, self.of_row, self.of_head)
-        changed = tiles.changed(self.site, at, self.tile, there, TIMES.get(self.of_tile, 1.0))
         found = [x.copy() for x in (tiles.weight, tiles.sums, tiles.values)]
-        for whole, x in zip(found, changed, strict=True):
-            whole[:, :, :, self.tile] = x
+        for t in range(tiles.count) if self.tile == ALL else (self.tile,):
+            there = tiles.elsewhere(at, t, self.of_tile, self.of_row, self.of_head)
+            changed = tiles.changed(self.site, at, t, there, TIMES.get(self.of_tile, 1.0))
+            for whole, x in zip(found, changed, strict=True):
+                whole[:, :, :, t] = x
         return replace(tiles, weight=found[0], sums=found[1], values=found[2])
 
     @property
     def words(self) -> str:
         """What is wrong in it."""
         before = "" if self.first is None else f"{self.first.words.partition(';')[0]}, and "
-        what = SITES[self.site]
+        what, mine = SITES[self.site], "each tile" if self.tile == ALL else f"tile {self.tile}"
         if self.of_tile in TIMES:
-            said = {"none": f"tile {self.tile} lacks {what}", "twice": f"tile {self.tile} has twice {what}"}
+            said = {"none": f"{mine} lacks {what}", "twice": f"{mine} has twice {what}"}
             return f"{before}{said[self.of_tile]}; tiles of {self.size} keys"
         tile = TILES.get(self.of_tile, f"tile {self.of_tile}")
         source = " of ".join(x for x in (tile, ROWS[self.of_row], HEADS[self.of_head]) if x)
-        return f"{before}tile {self.tile} takes {what} of {source}; tiles of {self.size} keys"
+        return f"{before}{mine} takes {what} of {source}; tiles of {self.size} keys"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +129,8 @@ class Tiles:
             b, h = flat // heads, flat % heads
         elif of_head == "first":
             h = np.zeros_like(h)
+        elif of_head != "own":
+            b = np.full_like(b, batches - 1 if of_head == "last batch" else 0)
         return b, h, other, np.full_like(q, self.tile(of_tile, t))
 
     def changed(
@@ -194,6 +201,8 @@ def nearest(
             for t in range(tiles.count) if tiles.count <= MOST else (0, tiles.count - 1):
                 for one, left in _left(tiles, size, at, out, t, places):
                     found.append((left, len(found), replace(one, first=before)))
+            for one, left in _of_all(tiles, size, at, out, places):
+                found.append((left, len(found), replace(one, first=before)))
     found.sort(key=lambda one: one[:2])
     return [one for _, _, one in sorted(found[:most], key=lambda one: one[1])]
 
@@ -225,3 +234,26 @@ def _left(
             for n in np.argsort(np.where(np.isfinite(error), error, np.inf), kind="stable")[:3]:
                 if np.isfinite(error[n]):
                     yield Taken(size, site, t, *ways[n]), float(error[n])
+
+
+def _of_all(
+    tiles: Tiles,
+    size: int,
+    at: tuple[np.ndarray, ...],
+    out: np.ndarray,
+    places: Mapping[tuple[str, str], tuple[np.ndarray, ...]],
+) -> Iterator[tuple[Taken, float]]:
+    """The same of all tiles at once, from another row or head."""
+    known, right = np.isfinite(out), np.where(np.isfinite(out), out, 0.0)
+    of_sinks = np.broadcast_to(tiles.of_sinks, tiles.total.shape)[at]
+    rows = tuple(np.stack(x) for x in zip(*places.values(), strict=True))
+    for site in SITES:
+        acc: np.ndarray = np.zeros(())
+        total = of_sinks
+        for t in range(tiles.count):
+            weight, sums, values = tiles.changed(site, at, t, (*rows, np.full_like(rows[0], t)))
+            acc, total = acc + weight[..., None] * values, total + weight * sums
+        error = np.where(known, (divided(acc, total) - right) ** 2, 0.0).sum((-1, -2))
+        for n, (row, head) in enumerate(places):
+            if (row, head) != ("own", "own") and np.isfinite(error[n]):
+                yield Taken(size, site, ALL, "own", row, head), float(error[n])
