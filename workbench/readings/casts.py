@@ -55,6 +55,9 @@ SITES = {
     "dot": "q.k is accumulated in {0}, in slices of {1} dims",
     "raw": "q.k is rounded to {0} before it is multiplied by scale",
     "scores": "scores are rounded to {0}",
+    "scores of P": "scores are rounded to {0} for P, whose lse is of others",
+    "k of P": "scale * log2(e) * k is rounded to {0} for P, whose lse is of others",
+    "maximum from 0": "the maximum of a row begins with 0, and P below it is rounded to {0} for P @ V",
     "below maximum": "scores below their maximum are rounded to {0}",
     "probs": "probs are rounded to {0} for P @ V",
     "probs and sum": "probs are rounded to {0}, in their sum too",
@@ -72,7 +75,7 @@ SITES = {
 #: sites at which a tile changes nothing but the usual casts
 _WITHOUT_TILES = (
     "q and k", "q", "k", "v", "out", "sum of keys", "q scaled", "q scaled for exp2", "dot", "raw", "scores", "lse",
-    "fixed maximum",
+    "fixed maximum", "scores of P", "k of P", "maximum from 0",
 )  # fmt: skip
 #: sites that are rounded once a tile
 OF_TILES = ("correction", "acc", "sum", "partials", "partial acc", "partial lse")
@@ -101,9 +104,13 @@ class Narrow:
                 out, lse = self._merged(scores, v, usual)
             else:
                 out, lse = self._loop(scores, v, usual)
-            if self.site == "lse":
+            if self.site in ("lse", "scores of P", "k of P"):
+                if self.site == "k of P":
+                    k = self.round(of.k * (of.scale / np.log(2)), "k of P")
+                    scores = of.finished(of.q @ k.swapaxes(-1, -2) * np.log(2))
+                of_p = self.round(scores, "scores of P")
+                out = usual(np.exp(of_p - finite(self.round(lse, "lse"))[..., None])) @ v
                 lse = self.round(lse, "lse")
-                out = usual(np.exp(scores - finite(lse)[..., None])) @ v
         return usual(self.round(out, "out")), lse
 
     def _raw(self, of: Parts) -> np.ndarray:
@@ -134,6 +141,8 @@ class Narrow:
             new = (
                 np.full_like(m, self.number) if self.site == "fixed maximum" else np.maximum(m, scores[..., at].max(-1))
             )
+            if self.site == "maximum from 0":
+                new = np.maximum(new, 0.0)
             shrink = np.exp(m - finite(new)) if self.site != "fixed maximum" else np.ones_like(m)
             p = np.exp(self.round(scores[..., at] - finite(new)[..., None], "below maximum"))
             p = self.round(p, "probs and sum")
@@ -142,7 +151,7 @@ class Narrow:
                 total = np.zeros_like(m)
                 for j in range(scores.shape[-1]):
                     total = self.round(total + p[..., j], "sum of keys")
-            p = usual(self.round(p, "probs", "fixed maximum", "operands"))
+            p = usual(self.round(p, "probs", "fixed maximum", "maximum from 0", "operands"))
             acc = acc * self.round(shrink, "correction")[..., None] + p @ v[..., at, :]
             acc = self.round(acc, "acc")
             m = new
@@ -181,7 +190,10 @@ def narrow(dtype: str, dims: int, keys: int, size: int) -> Iterator[Narrow]:
         for site in ("q and k", "q", "k", "v"):
             yield Narrow(site, name, size)
     for name in half:
-        for site in ("q scaled", "q scaled for exp2", "raw", "scores", "below maximum", "lse", "probs and sum"):
+        for site in (
+            "q scaled", "q scaled for exp2", "raw", "scores", "scores of P", "k of P", "below maximum", "lse",
+            "probs and sum", "maximum from 0",
+        ):  # fmt: skip
             yield Narrow(site, name, size)
         for site in OF_TILES:
             yield Narrow(site, name, size)
