@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import DTYPES
+from workbench.floats import DTYPES, unit_roundoff
 from workbench.operations.operation import Operation, Setting, Sizes
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.stage import Bounded, Ref, Stage, Table
@@ -154,6 +154,14 @@ def _mean_of_4(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return _forward(of, {**drawn, "k": 4 + drawn["k"]})
 
 
+def _own_lse(of: Setting, lse: np.ndarray) -> np.ndarray:
+    """How far an lse in float32 may be off: a sum of exps of 2 ulps each, of arguments up to 16; its logarithm, and a
+    change of its base.
+    """
+    size = np.where(np.isfinite(lse), abs(lse), 0.0)
+    return np.asarray(unit_roundoff("float32") * (of.sizes["k"] + 32 + 4 * size))
+
+
 def _scale(sizes: Sizes) -> float:
     return float(sizes["d"] ** -0.5)
 
@@ -179,4 +187,5 @@ ATTENTION_BACKWARD = Operation(
         "dv_sum_dtype": ("float32", "inputs"),
     },
     dtypes={"lse": "float32"},
+    own={"lse": _own_lse},
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from workbench.operations.run import OWN, READ
 from workbench.refusal import Refusal
 
 
@@ -23,6 +24,7 @@ def through_autograd(function: Callable[..., Any], name: str) -> Callable[..., A
         made.backward(dout.reshape(made.shape))
         if missing := [one for one, x in zip("qkv", inputs, strict=True) if x.grad is None]:
             raise Refusal(f"{name} --gradients: no gradient reached {', '.join(missing)}")
-        return {f"d{one}": x.grad for one, x in zip("qkv", inputs, strict=True)}
+        # what the backward pass read is what the forward pass made, in its arithmetic
+        return {f"d{one}": x.grad for one, x in zip("qkv", inputs, strict=True)} | {READ: {"out": made}, OWN: ["lse"]}
 
     return backward

@@ -113,6 +113,7 @@ def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
         tiling=Tiling(one, (tuple(range(steps)),)),
         given=given,
         elements={name: prod(sizes[axis] for axis in stage.axes) for name, stage in table.items()},
+        input_errors={name: operation.own[name](case.setting, to_float64(run.inputs[name])) for name in run.own},
         axes=operation.inputs,
         sizes=sizes,
     )

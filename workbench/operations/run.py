@@ -12,6 +12,10 @@ from workbench.arrays import as_numpy, handed_over, home
 from workbench.operations.case import OperationCase
 from workbench.refusal import Raised, Refusal
 
+#: keys of what a function returns beside stages: inputs as it read them, where these are not ours; and those of its own
+#: that nobody saw
+READ, OWN = "inputs", "own inputs"
+
 
 @dataclass(frozen=True)
 class OperationRun:
@@ -21,6 +25,7 @@ class OperationRun:
     case: OperationCase  #: with the conventions that the function told
     inputs: Mapping[str, np.ndarray] = field(repr=False)  #: as it read them
     stages: Mapping[str, np.ndarray] = field(repr=False)  #: by name, in data-flow order
+    own: tuple[str, ...] = ()  #: inputs that the function made itself, which nobody saw
 
 
 def run_operation(
@@ -46,6 +51,8 @@ def run_operation(
         raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}") from None
     given = _by_name(made, case, name)
     case = replace(case, conventions={**case.conventions, **given.pop("contract", {})})
+    inputs |= {one: as_numpy(x, f"{name}: {one}").copy() for one, x in given.pop(READ, {}).items()}
+    own = tuple(given.pop(OWN, ()))
     table = case.operation.table(case.setting)
     if unknown := [stage for stage in given if stage not in table]:
         raise Refusal(f"{name} returned {', '.join(unknown)}; stages of {case.operation.name} are {', '.join(table)}")
@@ -57,7 +64,7 @@ def run_operation(
             raise Refusal(f"{name}: {stage} has axes [{names}] and shape {list(wanted)}; got {list(x.shape)}")
     if not stages:
         raise Refusal(f"{name} returned no stage of {case.operation.name}: {', '.join(table)}")
-    return OperationRun(name, case, inputs, stages)
+    return OperationRun(name, case, inputs, stages, own)
 
 
 def size_of(case: OperationCase, axis: str) -> int:
