@@ -63,7 +63,7 @@ def test_lists_make_a_run_of_every_combination(norm: str) -> None:
     [
         (
             ["--operation", "softmax"],
-            "--operation is one of rmsnorm, gated_delta_rule, attention_backward; got 'softmax'",
+            "--operation is one of rmsnorm, gated_delta_rule, attention_backward, rope; got 'softmax'",
         ),
         (["--operation", "rmsnorm", "--causal"], "--operation rmsnorm takes no --causal"),
         (["--operation", "rmsnorm", "--measure"], "--operation rmsnorm takes no --measure"),

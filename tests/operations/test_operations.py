@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.operations import backwards, deltas, norms
+from tests.operations import backwards, deltas, norms, ropes
 from workbench import Refusal, diff_operation
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
@@ -21,6 +21,7 @@ FUNCTIONS = {
     "rmsnorm": norms.rmsnorm,
     "gated_delta_rule": deltas.gated_delta_rule,
     "attention_backward": backwards.backward,
+    "rope": ropes.rope,
 }
 
 
@@ -33,6 +34,8 @@ def random_case(name: str, seed: int) -> OperationCase:
     sizes = {axis: int(rng.integers(1, 4 if axis in ("b", "h", "g") else 60)) for axis in of.axes}
     if name == "attention_backward":
         sizes["h"] = sizes["g"] * int(rng.integers(1, 4))
+    if name == "rope":
+        sizes["d"] *= 2
     numbers = {"causal": bool(rng.integers(2))} if "causal" in of.numbers else {}
     dtype, distribution = str(rng.choice(["float32", "float16", "bfloat16"])), str(rng.choice([*of.distributions]))
     return OperationCase(of, sizes, dtype, distribution, seed, numbers)

@@ -1,0 +1,113 @@
+"""RoPE: each pair of dims turned by its frequency times the token's position (Su et al. 2021, arXiv 2104.09864)."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from workbench.operations.operation import Operation, Setting
+from workbench.reference.stage import Stage, Table
+from workbench.reference.steps.neutral import CastTo, Map, product
+from workbench.refusal import Refusal
+
+
+def _pair_of(of: Setting) -> np.ndarray:
+    """The pair that each dim belongs to."""
+    dim, base = of.sizes["d"], of.numbers["base"]
+    if dim % 2:
+        raise Refusal(f"rope: dim is even, as dims are turned in pairs; got {dim}")
+    if not 0 < base < np.inf:
+        raise Refusal(f"rope: base is above 0; got {base:g}")
+    dims = np.arange(dim)
+    return dims // 2 if of.conventions["pairs"] == "interleaved" else dims % (dim // 2)
+
+
+def _partner(of: Setting) -> Callable[[np.ndarray], np.ndarray]:
+    """What the sine multiplies: the other dim of the pair, of the first one's with a minus."""
+    first, second = np.argsort(_pair_of(of), kind="stable").reshape(-1, 2).T
+
+    def partner(x: np.ndarray) -> np.ndarray:
+        made = np.empty_like(x)
+        made[..., first], made[..., second] = -x[..., second], x[..., first]
+        return made
+
+    return partner
+
+
+def _one(*read: np.ndarray) -> float:
+    return 1.0
+
+
+def _table(of: Setting) -> Table:
+    dim, base = of.sizes["d"], of.numbers["base"]
+    exponents = np.log(base) * 2 * _pair_of(of) / dim
+    table: Table = {
+        # a quotient, ln(base) and their product, of half an ulp each; a power has the first and the last alone
+        "exponent": Stage("d", Map((), lambda: exponents, (), f"ln({base:g}) * 2 pair / {dim}", ulps=1.5)),
+        # exp or a power, and a reciprocal
+        "inv_freq": Stage("d", Map(("exponent",), lambda e: np.exp(-e), (lambda e: np.exp(-e),),
+                                   f"{base:g} ** (-2 pair / {dim})", ulps=4.5)),
+        "angles": Stage("bnd", product("positions", "inv_freq")),
+        # slopes of 1: an angle at a far position may be off by much, where |sin| of it tells nothing
+        "cos": Stage("bnd", Map(("angles",), np.cos, (_one,), "cos({0})", ulps=2.0)),
+        "sin": Stage("bnd", Map(("angles",), np.sin, (_one,), "sin({0})", ulps=2.0)),
+        "partner": Stage("bhnd", Map(("x",), _partner(of), (_one,),
+                                     "the other dim of the pair in {0}, of the first one's with a minus", ulps=0.0)),
+    }  # fmt: skip
+
+    def stored(name: str, axes: str, convention: str) -> str:
+        """The name of a stage as it is read: cast, where the convention says so."""
+        if of.conventions[convention] == "float32" or of.dtype == "float32":
+            return name
+        table[f"{name}_cast"] = Stage(axes, CastTo(name, of.dtype))
+        return f"{name}_cast"
+
+    cos, sin = (stored(name, "bnd", "table_dtype") for name in ("cos", "sin"))
+    table["kept"] = Stage("bhnd", product("x", cos))
+    table["turned"] = Stage("bhnd", product("partner", sin))
+    kept, turned = (stored(name, "bhnd", "product_dtype") for name in ("kept", "turned"))
+    return {**table, "out": Stage("bhnd", Map((kept, turned), np.add, (_one, _one), "{0} + {1}"))}
+
+
+def _drawn(of: Setting, rng: np.random.Generator, positions: np.ndarray) -> dict[str, np.ndarray]:
+    _pair_of(of)  # refuses what has no pairs, before anything runs
+    return {"x": rng.standard_normal([of.sizes[axis] for axis in "bhnd"]), "positions": positions}
+
+
+def _normal(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Positions on end, from a start of each batch's own below 100."""
+    starts = rng.integers(0, 100, (of.sizes["b"], 1))
+    return _drawn(of, rng, starts + np.arange(of.sizes["n"]))
+
+
+def _far(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Positions at random, up to 131,071."""
+    return _drawn(of, rng, rng.integers(0, 1 << 17, (of.sizes["b"], of.sizes["n"])))
+
+
+def _cancelling(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Pairs that are turned onto an axis: in one dim of each the two products cancel."""
+    drawn = _normal(of, rng)
+    pair, partner = _pair_of(of), _partner(of)
+    angles = drawn["positions"][:, None, :, None] * of.numbers["base"] ** (-2 * pair / of.sizes["d"])
+    first = np.zeros(of.sizes["d"], dtype=bool)
+    first[np.unique(pair, return_index=True)[1]] = True
+    onto = np.where(first, drawn["x"], 0.0)
+    return {**drawn, "x": onto * np.cos(angles) - partner(onto) * np.sin(angles)}
+
+
+ROPE = Operation(
+    name="rope",
+    axes={"b": "batch", "h": "heads", "n": "tokens", "d": "dim"},
+    sizes={"b": 2, "h": 2, "n": 64, "d": 64},
+    inputs={"x": "bhnd", "positions": "bn"},
+    table=_table,
+    results=("out",),
+    distributions={"normal": _normal, "far": _far, "cancelling": _cancelling},
+    numbers={"base": 10000.0},
+    conventions={
+        "pairs": ("halves", "interleaved"),
+        "table_dtype": ("float32", "inputs"),
+        "product_dtype": ("float32", "inputs"),
+    },
+    dtypes={"positions": "float32"},  # whole numbers, exact below 2^24
+)
