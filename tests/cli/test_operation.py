@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.refusals import invoked, refused
+from workbench.operations.every import OPERATIONS
 
 NORM = """
 import numpy as np
@@ -80,3 +81,8 @@ def test_what_is_refused(norm: str, words: list[str], said: str) -> None:
 
 def test_a_kernel_of_attention_is_no_function_of_an_operation() -> None:
     assert "a function of rmsnorm is given as FILE.py:FUNCTION" in refused("diff", "flash", "--operation", "rmsnorm")
+
+
+def test_the_help_names_all() -> None:
+    shown = " ".join(invoked("diff", "--help").stdout.split())
+    assert all(name in shown for name in OPERATIONS) and len(OPERATIONS) >= 4

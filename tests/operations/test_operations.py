@@ -30,15 +30,16 @@ def diff(function: Callable[..., Any], case: OperationCase) -> OperationDiff:
 
 
 def random_case(name: str, seed: int) -> OperationCase:
+    """One whose sizes fit each other."""
     rng, of = np.random.default_rng(seed), OPERATIONS[name]
-    sizes = {axis: int(rng.integers(1, 4 if axis in ("b", "h", "g") else 60)) for axis in of.axes}
-    if name == "attention_backward":
-        sizes["h"] = sizes["g"] * int(rng.integers(1, 4))
-    if name == "rope":
-        sizes["d"] *= 2
-    numbers = {"causal": bool(rng.integers(2))} if "causal" in of.numbers else {}
-    dtype, distribution = str(rng.choice(["float32", "float16", "bfloat16"])), str(rng.choice([*of.distributions]))
-    return OperationCase(of, sizes, dtype, distribution, seed, numbers)
+    while True:
+        sizes = {axis: int(rng.integers(1, 4 if axis in ("b", "h", "g") else 60)) for axis in of.axes}
+        numbers = {"causal": bool(rng.integers(2))} if "causal" in of.numbers else {}
+        dtype, distribution = str(rng.choice(["float32", "float16", "bfloat16"])), str(rng.choice([*of.distributions]))
+        try:
+            return OperationCase(of, sizes, dtype, distribution, seed, numbers)
+        except Refusal:
+            continue
 
 
 def made(name: str, seed: int) -> OperationDiff:
@@ -187,13 +188,14 @@ def test_torch_tensors() -> None:
         ({"numbers": {"epsilon": 1}}, "numbers of rmsnorm are eps; got 'epsilon'"),
         ({"conventions": {"cast": "never"}}, "rmsnorm: cast is one of after weight, before weight; got 'never'"),
         ({"distribution": "flat"}, "distributions of rmsnorm are normal, near-eps, outlier; got 'flat'"),
+        ({"operation": BACKWARD, "sizes": {"heads": 3}}, "attention_backward: heads is a multiple of kv_heads"),
         ({"dtype": "float8"}, "dtype is one of float32, float16, bfloat16; got 'float8'"),
     ],
-    ids=["axis", "size", "number", "convention", "distribution", "dtype"],
+    ids=["axis", "size", "number", "convention", "distribution", "rule", "dtype"],
 )
 def test_cases_that_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(Refusal) as refused:
-        OperationCase(NORM, **changes)
+        OperationCase(**{"operation": NORM, **changes})
     assert str(refused.value) == said
 
 

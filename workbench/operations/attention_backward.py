@@ -188,4 +188,5 @@ ATTENTION_BACKWARD = Operation(
     },
     dtypes={"lse": "float32"},
     own={"lse": _own_lse},
+    rule=lambda of: "" if of.sizes["h"] % of.sizes["g"] == 0 else "heads is a multiple of kv_heads",
 )

@@ -51,6 +51,8 @@ class OperationCase:
             ("conventions", {**usual, **self.conventions}),
         ):
             object.__setattr__(self, name, value)
+        if why := of.rule(self.setting):
+            raise Refusal(f"{of.name}: {why}")
 
     def _numbers(self, sizes: Mapping[str, int]) -> dict[str, float]:
         usual = {name: x(sizes) if callable(x) else x for name, x in self.operation.numbers.items()}

@@ -53,6 +53,11 @@ class OperationDiff:
         return self.origins[0] if self.origins else None
 
     @property
+    def victims(self) -> tuple[str, ...]:
+        """Stages that are wrong because of others alone."""
+        return tuple(one.name for one in self.stages if one.role == "victim")
+
+    @property
     def verdict(self) -> str:
         """Of the whole run: the worst of its stages."""
         order = ("exact", "rounding", "untestable", "suspicious", *reversed(ORIGIN_VERDICTS))

@@ -7,18 +7,19 @@ import numpy as np
 from workbench.operations.operation import Operation, Setting
 from workbench.reference.stage import Stage, Table
 from workbench.reference.steps.neutral import CastTo, Map, product
-from workbench.refusal import Refusal
 
 
 def _pair_of(of: Setting) -> np.ndarray:
     """The pair that each dim belongs to."""
-    dim, base = of.sizes["d"], of.numbers["base"]
-    if dim % 2:
-        raise Refusal(f"rope: dim is even, as dims are turned in pairs; got {dim}")
-    if not 0 < base < np.inf:
-        raise Refusal(f"rope: base is above 0; got {base:g}")
-    dims = np.arange(dim)
-    return dims // 2 if of.conventions["pairs"] == "interleaved" else dims % (dim // 2)
+    dims = np.arange(of.sizes["d"])
+    return dims // 2 if of.conventions["pairs"] == "interleaved" else dims % (len(dims) // 2)
+
+
+def _rule(of: Setting) -> str:
+    if of.sizes["d"] % 2:
+        return f"dim is even, as dims are turned in pairs; got {of.sizes['d']}"
+    base = of.numbers["base"]
+    return "" if 0 < base < np.inf else f"base is above 0; got {base:g}"
 
 
 def _partner(of: Setting) -> Callable[[np.ndarray], np.ndarray]:
@@ -69,7 +70,6 @@ def _table(of: Setting) -> Table:
 
 
 def _drawn(of: Setting, rng: np.random.Generator, positions: np.ndarray) -> dict[str, np.ndarray]:
-    _pair_of(of)  # refuses what has no pairs, before anything runs
     return {"x": rng.standard_normal([of.sizes[axis] for axis in "bhnd"]), "positions": positions}
 
 
@@ -109,5 +109,6 @@ ROPE = Operation(
         "table_dtype": ("float32", "inputs"),
         "product_dtype": ("float32", "inputs"),
     },
+    rule=_rule,
     dtypes={"positions": "float32"},  # whole numbers, exact below 2^24
 )
