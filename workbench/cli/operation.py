@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workbench.operations.judge import OperationDiff
 
 #: options of `diff` that an operation takes too; what a case may have several of is taken one at a time
-TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract")
+TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backend")
 
 
 def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,7 +78,7 @@ def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any
         # a convention is told in words, and may be a number
         "contract": {key: next((x for x in known.get(key, ()) if str(x) == said), said) for key, said in told.items()},
     }
-    shared |= {name: options[name] for name in ("arrays", "device") if options[name] is not None}
+    shared |= {name: options[name] for name in ("arrays", "device", "backend") if options[name] is not None}
     if options["gradients"]:
         shared |= {"gradients": True, "arrays": shared.get("arrays", "torch")}
     lists = [options["dtype"] or ("float32",), options["distribution"] or ("",), options["seed"] or (0,)]

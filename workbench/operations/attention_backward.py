@@ -154,6 +154,11 @@ def _mean_of_4(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return _forward(of, {**drawn, "k": 4 + drawn["k"]})
 
 
+def _free(of: Setting) -> dict[str, np.ndarray]:
+    """What hidden keys have before P, which is 0 there."""
+    return dict.fromkeys(("qk", "qk_cast", "scores", "dprobs", "dprobs_cast"), ~seen(of))
+
+
 def _own_lse(of: Setting, lse: np.ndarray) -> np.ndarray:
     """How far an lse in float32 may be off: a sum of exps of 2 ulps each, of arguments up to 16; its logarithm, and a
     change of its base.
@@ -188,5 +193,6 @@ ATTENTION_BACKWARD = Operation(
     },
     dtypes={"lse": "float32"},
     own={"lse": _own_lse},
+    free=_free,
     rule=lambda of: "" if of.sizes["h"] % of.sizes["g"] == 0 else "heads is a multiple of kv_heads",
 )

@@ -25,15 +25,17 @@ def diff_operation(
     contract: Mapping[str, Any] | None = None,
     arrays: str = "numpy",
     device: str | None = None,
+    backend: str = "auto",
     gradients: bool = False,
 ) -> OperationDiff:
     """The judgement of a function of an operation, of OPERATIONS by name or of your own, on one case.
 
     `target`: the function, or path.py:function; it takes the operation's inputs in their order, `arrays` on `device`,
     and its numbers by keyword, and returns its results, or a dict of stages. `axes`: sizes by name, `numbers` and
-    `contract` (conventions): the usual where nothing is said. `gradients`, of attention_backward: `target` is a forward
-    pass in torch, which is run through autograd. Raises Refusal for names that the operation does not
-    have, for a function that takes or returns something else, and, as Raised, where it raises.
+    `contract` (conventions): the usual where nothing is said. `backend`: where kernels of numba.cuda run. `gradients`,
+    of attention_backward: `target` is a forward pass in torch, which is run through autograd. Raises Refusal for names
+    that the operation does not have, for a function that takes or returns something else, and, as Raised, where it
+    raises.
     """
     of = operation if isinstance(operation, Operation) else OPERATIONS.get(operation)
     if of is None:
@@ -47,4 +49,4 @@ def diff_operation(
         if of.name != "attention_backward" or arrays != "torch":
             raise Refusal(f"gradients are of attention_backward, in torch; got {of.name} of {arrays} arrays")
         function = through_autograd(function, found.name)
-    return judged(run_operation(function, case, name=found.name, arrays=arrays, device=device))
+    return judged(run_operation(function, case, name=found.name, arrays=arrays, device=device, backend=backend))

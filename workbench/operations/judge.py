@@ -13,7 +13,7 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import of_foreign
 from workbench.case.tiling import Tiling
-from workbench.expectation.elements import Comparison, Elements, compare, summary
+from workbench.expectation.elements import Comparison, Elements, State, compare, summary
 from workbench.floats import to_float64, ulp
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff, verdict_of
 from workbench.operations.case import in_float64
@@ -84,8 +84,12 @@ class OperationDiff:
 def judged(run: OperationRun) -> OperationDiff:
     """Every stage that was given, from the nearest stages before it that were (isolated), and from the inputs."""
     table = run.case.operation.table(run.case.setting)
-    given = {name: to_float64(x) for name, x in run.stages.items()}
-    isolated, propagated = (_compared(run, problem(run, some)) for some in (given, {}))
+    alone = problem(run, {})
+    made = values(alone, [*run.stages])
+    free = run.case.operation.free(run.case.setting)
+    # what nobody need write is read as what it should be
+    given = {name: np.where(free.get(name, False), made[name], to_float64(x)) for name, x in run.stages.items()}
+    isolated, propagated = (_compared(run, of, free) for of in (problem(run, given), alone))
     stages = []
     for name in run.stages:
         pair = isolated[name], propagated[name]
@@ -124,19 +128,22 @@ def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
     )
 
 
-def _compared(run: OperationRun, of: Problem) -> dict[str, Comparison]:
+def _compared(run: OperationRun, of: Problem, free: Mapping[str, np.ndarray]) -> dict[str, Comparison]:
     names: Collection[str] = [*run.stages]
     made = values(of, names)
     bounds = budgets(of, made, names)
-    return {name: _held(run.stages[name], made[name], bounds[name]) for name in names}
+    return {name: _held(run.stages[name], made[name], bounds[name], free.get(name)) for name in names}
 
 
 @np.errstate(over="ignore")  # of x of budget in float32
-def _held(actual: np.ndarray, expected: np.ndarray, budget: Budget) -> Comparison:
+def _held(actual: np.ndarray, expected: np.ndarray, budget: Budget, free: np.ndarray | None) -> Comparison:
     if actual.dtype.itemsize < np.dtype(np.float32).itemsize:  # what is stored in 16 bits was computed in more
         stored = ulp(abs(expected) + budget.bound, actual.dtype) / 2
         budget = Budget(budget.bound + stored, budget.statistical + stored, budget.size)
-    found = compare(to_float64(actual), np.zeros(actual.shape, bool), expected, budget, actual.dtype)
+    free = np.broadcast_to(False if free is None else free, actual.shape)
+    held = np.where(free, expected, to_float64(actual))
+    found = compare(held, np.zeros(actual.shape, bool), expected, budget, actual.dtype)
+    found.over_budget[free], found.state[free] = np.nan, State.ABSENT
     elements = Elements(
         actual, found.expected, found.budget, found.statistical.astype(np.float32),
         found.over_budget.astype(np.float32), found.state,

@@ -45,6 +45,8 @@ class Operation:
     #: name -> what a function may do, the usual first
     conventions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)  #: of inputs that do not have that of the case
+    #: stage -> which of its elements a kernel need not write, bool that broadcasts to it; of those nothing is judged
+    free: Callable[[Setting], Mapping[str, np.ndarray]] = lambda of: {}
     #: why sizes and numbers do not fit each other; empty where they do
     rule: Callable[[Setting], str] = lambda of: ""
     #: input that a function may make itself -> how far its own may be from a right one, of the setting and that one

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.arrays import as_numpy, handed_over, home
+from workbench.foreign.launches import Launches, emulated
 from workbench.operations.case import OperationCase
 from workbench.refusal import Raised, Refusal
 
@@ -29,9 +30,16 @@ class OperationRun:
 
 
 def run_operation(
-    function: Callable[..., Any], case: OperationCase, *, name: str, arrays: str = "numpy", device: str | None = None
+    function: Callable[..., Any],
+    case: OperationCase,
+    *,
+    name: str,
+    arrays: str = "numpy",
+    device: str | None = None,
+    backend: str = "auto",
 ) -> OperationRun:
-    """The run of `function(*inputs, **numbers)`, inputs in the operation's order and of `arrays` on `device`.
+    """The run of `function(*inputs, **numbers)`, inputs in the operation's order and of `arrays` on `device`; kernels
+    of numba.cuda that it launches run on `backend`: auto, which takes a GPU where there is one, emulator or cuda.
 
     It returns the first of the operation's results, a tuple of them, or a dict of stage -> array, with an optional key
     "contract": a dict of conventions. Refusal for other parameters, stages, shapes and dtypes; Raised where it raises.
@@ -44,7 +52,8 @@ def run_operation(
         said = ", ".join([*inputs, *(["*", *case.numbers] if case.numbers else [])])
         raise Refusal(f"{name} is called as a function ({said}) of {case.operation.name}: {mismatch}") from None
     try:
-        made = function(*(handed_over(x.copy(), arrays, lives_on) for x in inputs.values()), **case.numbers)
+        with Launches(name, on_emulator=emulated(backend)).sent():
+            made = function(*(handed_over(x.copy(), arrays, lives_on) for x in inputs.values()), **case.numbers)
     except Refusal:
         raise
     except Exception:
