@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from workbench.explore.strategies import awkward_values, cases, tensors
     from workbench.testing.arrays import assert_attention_close
     from workbench.testing.attention import AttentionError, AttentionWarning, assert_attention
+    from workbench.testing.operation import assert_operation
     from workbench.testing.profiles import PROFILES
 
 #: public name -> where it is; imported when first used, since every run of pytest imports this package
 _HOMES = {
     "assert_attention": "testing.attention.assert_attention",
     "assert_attention_close": "testing.arrays.assert_attention_close",
+    "assert_operation": "testing.operation.assert_operation",
     "AttentionError": "testing.attention.AttentionError",
     "AttentionWarning": "testing.attention.AttentionWarning",
     "cases": "explore.strategies.cases",
@@ -33,6 +35,7 @@ __all__ = [
     "AttentionWarning",
     "assert_attention",
     "assert_attention_close",
+    "assert_operation",
     "awkward_values",
     "cases",
     "tensors",
