@@ -4,9 +4,9 @@ several threads, and need no more memory than they have.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from operator import add
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,11 +14,12 @@ from workbench.arrays import module
 from workbench.case.box import Box
 from workbench.case.contract import Contract
 from workbench.case.stages import ALGORITHMS, INPUTS
-from workbench.expectation.compare import summaries
+from workbench.expectation.compare import failing, summaries
+from workbench.expectation.cut import cuts
 from workbench.expectation.elements import Comparison, Elements, State, Summary
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import free_maxima, readable, split_keys_known, table
-from workbench.machine import keep_heap, processors
+from workbench.machine import keep_heap, one_blas_thread, processors
 from workbench.progress import step
 from workbench.reference.graph import direct, nearest_dumped
 from workbench.refusal import Refusal, Unavailable
@@ -105,10 +106,11 @@ def _summaries(
     also: Also | None = None,
 ) -> tuple[dict[str, Summary], dict[str, Summary]]:
     """The summaries of the stages `names`, as in `_judged`; elements go into `stores` where there is one."""
+    cut = cuts(trace, device)
 
     def one(part: Box) -> tuple[dict[str, Summary], dict[str, Summary]]:
         here = tuple([name for name in some if _any_given(trace, name, part)] for some in names)
-        isolated = Expectation(trace, dumped, part, device)
+        isolated = Expectation(trace, dumped, part, device, cut=None if cut is None else cut(part))
         first = summaries(isolated, here[0], stores[0], isolated.given) if here[0] else {}
         # these tell victims, of which only the worst case is asked
         propagated = Expectation(trace, {}, part, device, statistics=False)
@@ -125,12 +127,30 @@ def _summaries(
     return whole[0], whole[1]
 
 
-def under(isolated: Expectation, contract: Contract, names: Sequence[str]) -> dict[str, Summary]:
-    """The decisive comparisons of the stages `names` in a part of a kernel with another contract; not those of which
-    nothing was given there.
+def failing_under(isolated: Expectation, contract: Contract, names: Sequence[str]) -> dict[str, Summary]:
+    """The decisive comparisons of those stages of `names` of which something is outside its budget in a part, of a
+    kernel with another contract.
     """
     here = [name for name in names if _any_given(isolated.trace, name, isolated.part)]
-    return summaries(isolated.under(contract), here, {}, isolated.given) if here else {}
+    return failing(isolated.under(contract), here, isolated.given) if here else {}
+
+
+def failing_of(trace: Trace, names: Sequence[str], device: str) -> dict[str, Summary]:
+    """The decisive comparisons of those dumped stages of `names` of which something is outside its budget."""
+    dumped, cut = readable(trace), cuts(trace, device)
+
+    def one(part: Box) -> dict[str, Summary]:
+        here = [name for name in names if _any_given(trace, name, part)]
+        e = Expectation(trace, dumped, part, device, statistics=False, cut=None if cut is None else cut(part))
+        return failing(e, here, e.given) if here else {}
+
+    return together(over_parts(trace, device, one, f"judge {trace.target} as another kernel"))
+
+
+def together(parts: Sequence[Mapping[str, Summary]]) -> dict[str, Summary]:
+    """What the summaries of parts, of which each may have any of the stages, add up to."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: reduce(add, (part[name] for part in parts if name in part)) for name in names}
 
 
 def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str) -> list[Found]:
@@ -138,8 +158,7 @@ def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str
     it where progress is shown.
     """
     parts = list(parts_of(trace, device))
-    # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
-    with _libraries().limit(limits=1, user_api="blas"):
+    with one_blas_thread():
         if len(parts) == 1:
             return [one(parts[0])]
         keep_heap()
@@ -149,14 +168,6 @@ def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str
                 found.append(of_part)
                 tick(f"{len(found)} of {len(parts)} parts")
     return found
-
-
-@cache
-def _libraries() -> Any:
-    """The libraries with threads that this process has, NumPy's BLAS among them: to look for them takes 3 ms."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
 
 
 def _any_given(trace: Trace, name: str, part: Box) -> bool:

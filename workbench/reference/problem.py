@@ -26,6 +26,16 @@ class Codes:
     operands: Mapping[str, str | None] | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """The keys of a part, where its queries see no others, and what bounds ask of all keys of a row."""
+
+    left: slice
+    keys: int  #: all of them
+    largest_v: np.ndarray  #: largest |v| of each dim, [b, kv_heads, 1, d]
+    longest_k: np.ndarray  #: largest |k|, [b, kv_heads]
+
+
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: it holds arrays
 class Problem:
     """One run's values, all in float64 (or all in float32, for a control); -inf and NaN are allowed in stages."""
@@ -51,6 +61,7 @@ class Problem:
     #: maxima pass over NaN, as fmax does, and a weight of 0 over a NaN of the values, as a loop that skips masked tiles
     passes_over_nan: bool = False
     score_mod: Callable[[np.ndarray], np.ndarray] | None = None  #: of scaled and capped scores [b, h, q, k]
+    cut: Cut | None = None  #: of what the inputs have left; None: they are whole
 
     @property
     def scale(self) -> float:
@@ -68,7 +79,12 @@ class Problem:
 
     @property
     def keys(self) -> int:
-        """Keys of a row."""
+        """Keys of a row, those that were cut off among them."""
+        return self.keys_left if self.cut is None else self.cut.keys
+
+    @property
+    def keys_left(self) -> int:
+        """Keys of a row that its arrays hold."""
         return int(self.inputs["k"].shape[-2])
 
     @property

@@ -16,6 +16,7 @@ from array_api_compat import device
 from workbench.floats import array_namespace
 from workbench.reference.at import At
 from workbench.reference.bound import EXACT, Bound, Budget
+from workbench.reference.from_scores import Softmax
 from workbench.reference.graph import upstream, with_upstream
 from workbench.reference.manner import VALUE, Manner
 from workbench.reference.problem import Problem
@@ -94,6 +95,18 @@ def budgets(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[st
 
 
 @np.errstate(all="ignore")
+def least(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
+    """Lower bounds of the worst cases of those of `names` of which one is known, far cheaper than `budgets`."""
+    at, found = At(p, dict(computed)), {}
+    for name in names:
+        step = p.table[name].fused
+        if isinstance(step, Softmax) and _may_fuse(p, name):
+            at.name = name
+            found[name] = step.least(at)
+    return {name: x for name, x in found.items() if bool(array_namespace(x).all(array_namespace(x).isfinite(x)))}
+
+
+@np.errstate(all="ignore")
 def intervals(p: Problem, names: Collection[str]) -> dict[str, Any]:
     """What a correct kernel may have as each of the stages `names`, decoded rows and codes: `steps.codes.Interval`."""
     at = At(p, values(p, names))
@@ -146,6 +159,6 @@ def _empty(p: Problem, name: str) -> np.ndarray:
     """Room for a stage that is computed tile by tile; of those only sums of values have the axis d."""
     x = p.inputs["q"]
     b, h, q, _ = x.shape
-    sizes = {"b": b, "h": h, "q": q, "k": p.keys, "d": p.inputs["v"].shape[-1], "t": len(p.tiling.keys)}
+    sizes = {"b": b, "h": h, "q": q, "k": p.keys_left, "d": p.inputs["v"].shape[-1], "t": len(p.tiling.keys)}
     dims = tuple(sizes[axis] for axis in p.table[name].axes)
     return array_namespace(x).empty(dims, dtype=x.dtype, device=device(x))
