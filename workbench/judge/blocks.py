@@ -36,6 +36,9 @@ THREADS = 4
 #: on a GPU as many as fit, at 640 bytes each (head_dim 128 in tiles of 32 keys) and some to spare; more than this many
 #: save little time
 PART_ON_GPU, BYTES_OF_SCORE = 2**26, 1000
+#: parts of a head that are cut to the keys that they see: of a causal one (1 + 1 / CUTS) / 2 is left; with fewer
+#: queries than these the calls cost as much as the arithmetic saves
+CUTS, FEWEST_QUERIES = 8, 128
 DEVICES = ("auto", "cpu", "cuda")
 
 Found = TypeVar("Found")
@@ -119,7 +122,7 @@ def _summaries(
             also(isolated, propagated)
         return first, second
 
-    found = over_parts(trace, device, one, f"judge {trace.target}")
+    found = over_parts(trace, device, one, f"judge {trace.target}", cut is not None)
     whole = [
         {name: reduce(add, (one[which][name] for one in found if name in one[which])) for name in names[which]}
         for which in (0, 1)
@@ -144,7 +147,7 @@ def failing_of(trace: Trace, names: Sequence[str], device: str) -> dict[str, Sum
         e = Expectation(trace, dumped, part, device, statistics=False, cut=None if cut is None else cut(part))
         return failing(e, here, e.given) if here else {}
 
-    return together(over_parts(trace, device, one, f"judge {trace.target} as another kernel"))
+    return together(over_parts(trace, device, one, f"judge {trace.target} as another kernel", cut is not None))
 
 
 def together(parts: Sequence[Mapping[str, Summary]]) -> dict[str, Summary]:
@@ -153,11 +156,11 @@ def together(parts: Sequence[Mapping[str, Summary]]) -> dict[str, Summary]:
     return {name: reduce(add, (part[name] for part in parts if name in part)) for name in names}
 
 
-def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str) -> list[Found]:
+def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str, cut: bool = False) -> list[Found]:
     """What `one` makes of every part of a trace, in order, on several threads where `device` is the cpu; `what` names
-    it where progress is shown.
+    it where progress is shown. `cut`: parts look at the keys alone that their queries see.
     """
-    parts = list(parts_of(trace, device))
+    parts = list(parts_of(trace, device, cut))
     with one_blas_thread():
         if len(parts) == 1:
             return [one(parts[0])]
@@ -203,8 +206,10 @@ def determined(trace: Trace, name: str) -> bool:
     return split_keys_known(trace) or "s" not in ALGORITHMS[trace.algorithm][name].axes
 
 
-def parts_of(trace: Trace, device: str) -> Iterator[Box]:
-    """The whole where it is small, else some heads, else queries of one head."""
+def parts_of(trace: Trace, device: str, cut: bool = False) -> Iterator[Box]:
+    """The whole where it is small, else some heads, else queries of one head; of parts that are `cut` on the cpu always
+    these.
+    """
     case = trace.case
     limit = AT_ONCE_ON_CPU // min(processors(), THREADS)
     if device == "cuda":
@@ -217,6 +222,8 @@ def parts_of(trace: Trace, device: str) -> Iterator[Box]:
         return
     heads = max(1, heads // group * group)  # whole groups, which share their keys, or one head
     rows = max(1, min(limit // case.seqlen_k, case.seqlen_q))
+    if cut and device == "cpu":
+        heads, rows = 1, min(rows, max(FEWEST_QUERIES, -(-case.seqlen_q // CUTS)))
     for b in range(case.batch):
         for h in range(0, case.heads, heads):
             for first in range(0, case.seqlen_q, rows):
