@@ -13,6 +13,9 @@ from workbench.floats import to_float64
 from workbench.reference.problem import Cut
 from workbench.trace.trace import Trace
 
+#: keys that NumPy adds up side by side: cut between them a row of up to 128 keys, in which it sums in one go, has the
+#: same bits, and a longer one those of another order of summation
+STEP = 8
 #: what a part of a trace has left of its keys; None: all
 Cuts = Callable[[Box], Cut | None]
 
@@ -42,7 +45,8 @@ def cuts(trace: Trace, device: str) -> Cuts | None:
         if part.edges()["q"] == (0, case.seqlen_q):
             return None
         (seen,) = np.nonzero(part.visible(case, trace.inputs).reshape(-1, case.seqlen_k).any(axis=0))
-        left = slice(int(seen[0]), int(seen[-1]) + 1) if seen.size else slice(0, 1)
+        first, last = (int(seen[0]), int(seen[-1]) + 1) if seen.size else (0, 1)
+        left = slice(first // STEP * STEP, min(-(-last // STEP) * STEP, case.seqlen_k))
         if left == slice(0, case.seqlen_k):
             return None
         kv = part.of_kv(case)
