@@ -198,7 +198,7 @@ def faulty_style(rng: Random) -> Made:
 
 def foreign_codes(rng: Random) -> Made:
     """A foreign kernel on codes: it is given them or makes them; of a format that is known or not."""
-    foreign = module("tests.test_foreign_codes")
+    foreign = module("tests.foreign.test_codes", "tests.test_foreign_codes")
     kind = str(rng.choice(foreign.KINDS))
     names = [name for name in ("dequant_q", "dequant_k", "dequant_v", "scores") if rng.random() < 0.5] + ["out"]
     faults = [{}, {}, {"v_by": 1.02}, {"scale_by": 1.5}][rng.integers(4)]

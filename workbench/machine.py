@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,24 @@ def peak_bytes() -> int:
     Linux's VmHWM. getrusage's ru_maxrss is no substitute: a new program inherits that of the process that started it.
     """
     return 1024 * int(re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[0])
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """A context in which NumPy's products take one thread, whatever the environment says.
+
+    Those of a part of a trace, or of the rows that are looked at, are too small for several: 360 ms instead of 20 where
+    BLAS takes two, and more where others use the machine, since its threads wait for each other in a loop.
+    """
+    limits: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
+    return limits
+
+
+@cache
+def _libraries() -> Any:
+    """The libraries with threads that this process has, NumPy's BLAS among them: to look for them takes 3 ms."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 @cache

@@ -23,13 +23,15 @@ def of_costs(row: dict) -> None:
 
 @pytest.fixture(scope="module")
 def results() -> dict:
-    return measure(head=SMALL, heads=SMALL.but(heads=2, kv_heads=2), both=SMALL.but(causal=True))
+    two = SMALL.but(heads=2, kv_heads=2)
+    result = Case(seqlen=48, heads=2, head_dim=8, dtype="bfloat16", causal=True)
+    return measure(head=SMALL, heads=two, both=SMALL.but(causal=True), result=result)
 
 
 @pytest.mark.campaign
 def test_the_document_is_json_with_a_row_for_the_cpu(results) -> None:
     assert json.loads(json.dumps(results)) == results
-    assert list(results) == ["schema", "versions", "machine", "costs", "agreement"]
+    assert list(results) == ["schema", "versions", "machine", "costs", "results", "agreement"]
     assert results["schema"] == "workbench.bench-diff/1"
     row = results["costs"][0]
     of_costs(row)
@@ -37,6 +39,17 @@ def test_the_document_is_json_with_a_row_for_the_cpu(results) -> None:
     # the trace that is judged, and not the one that the parent ran: q, k, v, out 48 x 8, lse 48, three states 48 x 3,
     # acc 48 x 3 x 8, and qk, scores, probs, probs_cast 48 x 48
     assert row["trace_bytes"] == 4 * (4 * 48 * 8 + 48 + 3 * 48 * 3 + 48 * 3 * 8 + 4 * 48 * 48)
+
+
+@pytest.mark.campaign
+def test_a_result_alone_is_judged_once_where_torch_is(results) -> None:
+    rows = results["results"]
+    assert [row["device"] for row in rows][:1] == (["cpu"] if "torch" in results["versions"] else [])
+    for row in rows:
+        assert (row["verdict"], row["repeats"], row["case"]["dtype"]) == ("rounding", 1, "bfloat16")
+        # q, k, v and out
+        assert row["trace_bytes"] == 2 * 4 * 2 * 48 * 8 < row["peak_bytes"]
+        assert row["first_s"] == row["median_s"] > 0 and "assert_close_s" not in row
 
 
 @pytest.mark.campaign
@@ -63,7 +76,8 @@ def test_the_command_prints_one_table_or_the_document(results, monkeypatch) -> N
     assert json.loads(CliRunner().invoke(commands, ["bench", "diff", "--json"]).stdout) == results
     shown = CliRunner().invoke(commands, ["bench", "diff"]).stdout.splitlines()
     assert shown[0].startswith("heads  seqlen k  head dim  tiles  device  first s  median s")
-    assert len(shown) == 1 + len(results["costs"]) + (1 + len(results["agreement"])) * bool(results["agreement"])
+    others = sum(1 + len(results[name]) for name in ("results", "agreement") if results[name])
+    assert len([line for line in shown if line]) == 1 + len(results["costs"]) + others
 
 
 def test_verdicts_of_one_trace_agree_and_of_another_do_not() -> None:
@@ -92,4 +106,4 @@ def test_on_a_gpu_the_verdicts_are_the_same(results) -> None:
     ]
     for row in results["agreement"]:
         assert row["verdicts_differ"] == [] and row["moved"] <= 1e-3 * row["elements"]
-    assert len(tables(results)) == 2
+    assert len(tables(results)) == 3

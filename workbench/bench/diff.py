@@ -4,6 +4,9 @@ A fresh process loads a trace with every stage and judges it, so that neither th
 The peers, numpy.testing.assert_allclose and torch.testing.assert_close, compare each dumped stage with the float64
 expectation that `diff` makes for itself and they are given: what that takes stands beside them. Their tolerance is one
 that all stages keep, since a failure costs them more.
+
+A function of which out alone is known is judged from q, k and v, from where budgets are most of the work: it is timed
+without peers.
 """
 
 import json
@@ -40,14 +43,19 @@ HEADS = Case(seqlen=4096, heads=16, head_dim=128)
 #: judged on both, and the verdicts compared, correct and with a fault
 BOTH = Case(seqlen=512, heads=2, head_dim=128, causal=True)
 FAULTS = ((), ("flash-no-correction",))
+#: of FUNCTION, which gives out alone
+RESULT = Case(seqlen=4096, heads=16, head_dim=128, dtype="bfloat16", causal=True)
+FUNCTION = "torch:scaled_dot_product_attention"
 REPEATS = 5
 PEERS = ("assert_allclose", "assert_close")
 # Seconds for each query and key, measured on 2 cores, for estimates only: run and saved, judged once, and compared once
 # by both peers
 RUN_S, JUDGE_S, PEERS_S = 1e-6, 8e-7, 1e-6
+#: and judged of out alone
+RESULT_S = 6e-8
 
 
-def measure(head: Case = HEAD, heads: Case = HEADS, both: Case = BOTH) -> dict[str, Any]:
+def measure(head: Case = HEAD, heads: Case = HEADS, both: Case = BOTH, result: Case = RESULT) -> dict[str, Any]:
     """The JSON document of one run of the benchmark.
 
     A row of `costs` is a case judged on a `device`, the trace in the host's memory:
@@ -60,6 +68,9 @@ def measure(head: Case = HEAD, heads: Case = HEADS, both: Case = BOTH) -> dict[s
       the device, the way there of what was dumped included: medians of `peer_repeats`, summed over heads and stages;
       null without torch. `*_ratio` is median_s over it.
 
+    A row of `results` is a case of FUNCTION, of which out alone is known, judged once: as those of `costs`, without
+    what is about peers; [] without torch.
+
     A row of `agreement` is a small case with a `fault` judged on cpu and cuda, as of `agreement`; [] without a GPU.
     """
     found = machine()
@@ -70,6 +81,7 @@ def measure(head: Case = HEAD, heads: Case = HEADS, both: Case = BOTH) -> dict[s
         "versions": versions("numpy") | ({"torch": torch.__version__} if torch else {}),
         "machine": found,
         "costs": _costs(head, ("cpu", "cuda")) + _costs(heads, ("cuda",)) if gpu else _costs(head, ("cpu",)),
+        "results": [_result(result, device) for device in ("cpu", "cuda")[: 1 + gpu]] if torch else [],
         "agreement": [_agreement(both, faults) for faults in FAULTS] if gpu else [],
     }
 
@@ -87,11 +99,21 @@ def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
         }
         for row in results["costs"]
     ]
+    alone = [
+        {
+            **{name: row["case"][name] for name in ("heads", "seqlen_k", "head_dim", "dtype")},
+            "device": row["device"],
+            "verdict": row["verdict"],
+            **{f"{name} s": row[f"{name}_s"] for name in ("first", "cpu")},
+            **{f"{name} GB": _gigabytes(row[f"{name}_bytes"]) for name in ("trace", "peak", "device_peak")},
+        }
+        for row in results["results"]
+    ]
     agreed = [
         _words(row["case"]) | {name: cell for name, cell in row.items() if name != "case"}
         for row in results["agreement"]
     ]
-    return [costs, *([agreed] if agreed else [])]
+    return [costs, *filter(None, (alone, agreed))]
 
 
 def _words(case: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,18 +155,20 @@ def agreement(one: Diff, other: Diff) -> dict[str, Any]:
 
 
 def judge() -> None:
-    """Judge the trace and device of stdin (JSON) and time it; write what a row of `costs` says of it to stdout."""
-    path, device = json.load(sys.stdin)
+    """Judge the trace and device of stdin (JSON) so many times; write what a row of `costs` says of it to stdout, where
+    it is `compared` with its peers, else of `results`.
+    """
+    path, device, repeats, compared = json.load(sys.stdin)
     trace = load(Path(path))
     whole, cpu = [], []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         started, started_cpu = time.perf_counter(), time.process_time()
         verdict = diff(trace, device=device).verdict
         whole.append(time.perf_counter() - started)
         cpu.append(time.process_time() - started_cpu)
     row: dict[str, Any] = {
         "verdict": verdict,
-        "repeats": REPEATS,
+        "repeats": repeats,
         "first_s": whole[0],
         "median_s": median(whole),
         "cpu_s": median(cpu),
@@ -152,9 +176,10 @@ def judge() -> None:
         "peak_bytes": peak_bytes(),
         "device_peak_bytes": torch_if_installed().cuda.max_memory_allocated() if device == "cuda" else None,
     }
-    row |= peers(trace, device)
-    for peer in PEERS:
-        row[f"{peer}_ratio"] = None if row[f"{peer}_s"] is None else round(row["median_s"] / row[f"{peer}_s"], 2)
+    if compared:
+        row |= peers(trace, device)
+        for peer in PEERS:
+            row[f"{peer}_ratio"] = None if row[f"{peer}_s"] is None else round(row["median_s"] / row[f"{peer}_s"], 2)
     sys.stdout.write(json.dumps(row))
 
 
@@ -213,11 +238,27 @@ def _costs(case: Case, devices: Sequence[str]) -> list[dict[str, Any]]:
         for device in devices:
             estimate_s = (REPEATS * JUDGE_S + max(1, REPEATS // case.heads) * PEERS_S) * pairs
             with step(f"judge it on {device} and compare, {REPEATS} times", estimate_s):
-                judged = python(
-                    "from workbench.bench.diff import judge; judge()", json.dumps([str(path), device]).encode()
-                )
-            rows.append({"case": settled, "device": device, **json.loads(judged)})
+                rows.append({"case": settled, "device": device, **_judged(path, device, REPEATS, True)})
     return rows
+
+
+def _judged(path: Path, device: str, repeats: int, compared: bool) -> dict[str, Any]:
+    """What `judge` says in a process of its own."""
+    asked = json.dumps([str(path), device, repeats, compared]).encode()
+    found: dict[str, Any] = json.loads(python("from workbench.bench.diff import judge; judge()", asked))
+    return found
+
+
+def _result(case: Case, device: str) -> dict[str, Any]:
+    """A row of `results`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.safetensors"
+        trace = run(FUNCTION, case)
+        save(trace, path)
+        settled = trace.case.as_dict()
+        del trace  # the process that judges may need the room
+        with step(f"judge out of {case.heads} x {case.seqlen_k} queries on {device}", RESULT_S * case.score_count):
+            return {"case": settled, "device": device, **_judged(path, device, 1, False)}
 
 
 def _agreement(case: Case, faults: tuple[str, ...]) -> dict[str, Any]:

@@ -10,11 +10,12 @@ import numpy as np
 from workbench.arrays import in_float64
 from workbench.case.box import Box
 from workbench.case.contract import Contract
-from workbench.expectation.elements import Compared, Elements, State, Summary, compare, summary
+from workbench.expectation.elements import WRONG, Compared, Elements, State, Summary, compare, summary
 from workbench.expectation.expectation import Expectation, in_bool
 from workbench.expectation.judgeable import free_maxima, table, tiling_of
 from workbench.expectation.units import in_stored_units, unit
 from workbench.floats import array_namespace
+from workbench.machine import one_blas_thread
 from workbench.reference.bound import Budget
 from workbench.trace.trace import Trace, unwritten
 
@@ -44,9 +45,27 @@ def summaries(
     return found
 
 
+def failing(e: Expectation, names: Sequence[str], at_hand: Mapping[str, np.ndarray]) -> dict[str, Summary]:
+    """The summaries of those stages of `names` of which an element is outside its budget in a part.
+
+    What is within a lower bound of its budget is inside: nearly always all of a right kernel, whose budgets then are
+    not made.
+    """
+    within = {name for name, bound in e.least(names).items() if _within(e, name, bound, at_hand.get(name))}
+    left = [name for name in names if name not in within]
+    return {name: found for name, found in summaries(e, left, {}, at_hand).items() if found.outside} if left else {}
+
+
+def _within(e: Expectation, name: str, bound: np.ndarray, at_hand: np.ndarray | None) -> bool:
+    """Whether no element of a stage is outside a budget of `bound`."""
+    found = _compared(e, name, Budget(bound, bound, np.inf), slice(None), at_hand).state
+    return not any(bool(array_namespace(found).any(found == state)) for state in WRONG)
+
+
 def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Compared]]:
     """Each stage of `names` over a part of its trace, held against its expectation within its budget."""
-    bounds = e.budgets(names)
+    with one_blas_thread():
+        bounds = e.budgets(names)
     for name in names:
         yield name, _compared(e, name, bounds[name], slice(None), e.given.get(name))
 

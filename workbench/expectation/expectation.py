@@ -20,8 +20,8 @@ from workbench.expectation.units import natural
 from workbench.floats import array_namespace
 from workbench.reference.bound import Budget
 from workbench.reference.losses import losses_of
-from workbench.reference.problem import Problem
-from workbench.reference.walk import budgets, values
+from workbench.reference.problem import Cut, Problem
+from workbench.reference.walk import budgets, least, values
 from workbench.trace.slots import Slots
 from workbench.trace.trace import Trace, unwritten
 
@@ -58,15 +58,18 @@ class Expectation:
     device: str = "cpu"  #: where it is computed: cpu in NumPy, cuda in torch
     statistics: bool = True  #: whether its budgets are to have statistical bounds
     typical: bool = False  #: whether these are to be those of a typical error instead of the largest
+    cut: Cut | None = None  #: the keys alone that its queries see (`cut.cut_of`); None: all
 
     @cached_property
     def inputs(self) -> dict[str, np.ndarray]:
-        """q, k and v; of k and v the heads that the queries read."""
+        """q, k and v; of k and v the heads that the queries read, and the keys that are not cut off."""
         return {name: self._input(self.trace.inputs[name], name) for name in INPUTS}
 
     def _input(self, x: np.ndarray, name: str) -> np.ndarray:
         """What the part reads of an array of the shape of the input `name`, in float64."""
-        return in_float64(self.part.of_input(self.trace.case, name, x), self.device)
+        found = self.part.of_input(self.trace.case, name, x)
+        found = found if self.cut is None or name == "q" else found[:, :, self.cut.left]
+        return in_float64(found, self.device)
 
     def value(self, name: str) -> np.ndarray:
         """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
@@ -118,10 +121,11 @@ class Expectation:
         """What is added to the scaled scores of the part; None without anything."""
         return self.trace.added(self.part)
 
-    @property
+    @cached_property
     def visible(self) -> np.ndarray:
         """Which keys a query of the part sees, bool [q, k] or [b, h, q, k]."""
-        return self.part.visible(self.trace.case, self.trace.inputs)
+        found = self.part.visible(self.trace.case, self.trace.inputs)
+        return found if self.cut is None else found[..., self.cut.left]
 
     @cached_property
     def problem(self) -> Problem:
@@ -145,6 +149,7 @@ class Expectation:
             passes_over_nan=self.holds_nan,
             hidden_maxima=hides_maxima(trace),
             statistics=self.statistics,
+            cut=self.cut,
             input_errors={name: self._input(x, name) for name, x in trace.input_errors.items()},
             elements={
                 name: None if self.typical else math.prod(sizes[axis] for axis in stage.axes)
@@ -187,6 +192,10 @@ class Expectation:
         without = self._without_nan
         return budgets(without, values(without), names)
 
+    def least(self, names: Collection[str]) -> dict[str, np.ndarray]:
+        """Lower bounds of the worst cases of those of `names` of which a cheap one is known."""
+        return {} if self.holds_nan else least(self.problem, self.computed, names)
+
     @cached_property
     def holds_nan(self) -> bool:
         """Whether q, k or v hold a NaN."""
@@ -218,6 +227,7 @@ class Expectation:
         """
         before = self.trace.contract
         other = replace(self, trace=replace(self.trace, contract=contract), statistics=False)
+        vars(other).update(visible=self.visible)
         undeclared = {*before.assumed} & {*contract.assumed} & _READ_WHERE_DECLARED
         differing = {field.name for field in fields(Contract) if field.name != "assumed"} - _OF_BUDGETS - undeclared
         differing = {name for name in differing if getattr(before, name) != getattr(contract, name)}

@@ -4,9 +4,9 @@ several threads, and need no more memory than they have.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from operator import add
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,11 +14,12 @@ from workbench.arrays import module
 from workbench.case.box import Box
 from workbench.case.contract import Contract
 from workbench.case.stages import ALGORITHMS, INPUTS
-from workbench.expectation.compare import summaries
+from workbench.expectation.compare import failing, summaries
+from workbench.expectation.cut import cuts
 from workbench.expectation.elements import Comparison, Elements, State, Summary
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import free_maxima, readable, split_keys_known, table
-from workbench.machine import keep_heap, processors
+from workbench.machine import keep_heap, one_blas_thread, processors
 from workbench.progress import step
 from workbench.reference.graph import direct, nearest_dumped
 from workbench.refusal import Refusal, Unavailable
@@ -35,6 +36,9 @@ THREADS = 4
 #: on a GPU as many as fit, at 640 bytes each (head_dim 128 in tiles of 32 keys) and some to spare; more than this many
 #: save little time
 PART_ON_GPU, BYTES_OF_SCORE = 2**26, 1000
+#: parts of a head that are cut to the keys that they see: of a causal one (1 + 1 / CUTS) / 2 is left; with fewer
+#: queries than these the calls cost as much as the arithmetic saves
+CUTS, FEWEST_QUERIES = 8, 128
 DEVICES = ("auto", "cpu", "cuda")
 
 Found = TypeVar("Found")
@@ -105,10 +109,11 @@ def _summaries(
     also: Also | None = None,
 ) -> tuple[dict[str, Summary], dict[str, Summary]]:
     """The summaries of the stages `names`, as in `_judged`; elements go into `stores` where there is one."""
+    cut = cuts(trace, device)
 
     def one(part: Box) -> tuple[dict[str, Summary], dict[str, Summary]]:
         here = tuple([name for name in some if _any_given(trace, name, part)] for some in names)
-        isolated = Expectation(trace, dumped, part, device)
+        isolated = Expectation(trace, dumped, part, device, cut=None if cut is None else cut(part))
         first = summaries(isolated, here[0], stores[0], isolated.given) if here[0] else {}
         # these tell victims, of which only the worst case is asked
         propagated = Expectation(trace, {}, part, device, statistics=False)
@@ -117,7 +122,7 @@ def _summaries(
             also(isolated, propagated)
         return first, second
 
-    found = over_parts(trace, device, one, f"judge {trace.target}")
+    found = over_parts(trace, device, one, f"judge {trace.target}", cut is not None)
     whole = [
         {name: reduce(add, (one[which][name] for one in found if name in one[which])) for name in names[which]}
         for which in (0, 1)
@@ -125,21 +130,38 @@ def _summaries(
     return whole[0], whole[1]
 
 
-def under(isolated: Expectation, contract: Contract, names: Sequence[str]) -> dict[str, Summary]:
-    """The decisive comparisons of the stages `names` in a part of a kernel with another contract; not those of which
-    nothing was given there.
+def failing_under(isolated: Expectation, contract: Contract, names: Sequence[str]) -> dict[str, Summary]:
+    """The decisive comparisons of those stages of `names` of which something is outside its budget in a part, of a
+    kernel with another contract.
     """
     here = [name for name in names if _any_given(isolated.trace, name, isolated.part)]
-    return summaries(isolated.under(contract), here, {}, isolated.given) if here else {}
+    return failing(isolated.under(contract), here, isolated.given) if here else {}
 
 
-def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str) -> list[Found]:
+def failing_of(trace: Trace, names: Sequence[str], device: str) -> dict[str, Summary]:
+    """The decisive comparisons of those dumped stages of `names` of which something is outside its budget."""
+    dumped, cut = readable(trace), cuts(trace, device)
+
+    def one(part: Box) -> dict[str, Summary]:
+        here = [name for name in names if _any_given(trace, name, part)]
+        e = Expectation(trace, dumped, part, device, statistics=False, cut=None if cut is None else cut(part))
+        return failing(e, here, e.given) if here else {}
+
+    return together(over_parts(trace, device, one, f"judge {trace.target} as another kernel", cut is not None))
+
+
+def together(parts: Sequence[Mapping[str, Summary]]) -> dict[str, Summary]:
+    """What the summaries of parts, of which each may have any of the stages, add up to."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: reduce(add, (part[name] for part in parts if name in part)) for name in names}
+
+
+def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str, cut: bool = False) -> list[Found]:
     """What `one` makes of every part of a trace, in order, on several threads where `device` is the cpu; `what` names
-    it where progress is shown.
+    it where progress is shown. `cut`: parts look at the keys alone that their queries see.
     """
-    parts = list(parts_of(trace, device))
-    # products of a part are too small for several threads of BLAS: 360 ms instead of 20 where it takes two
-    with _libraries().limit(limits=1, user_api="blas"):
+    parts = list(parts_of(trace, device, cut))
+    with one_blas_thread():
         if len(parts) == 1:
             return [one(parts[0])]
         keep_heap()
@@ -149,14 +171,6 @@ def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str
                 found.append(of_part)
                 tick(f"{len(found)} of {len(parts)} parts")
     return found
-
-
-@cache
-def _libraries() -> Any:
-    """The libraries with threads that this process has, NumPy's BLAS among them: to look for them takes 3 ms."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
 
 
 def _any_given(trace: Trace, name: str, part: Box) -> bool:
@@ -192,8 +206,10 @@ def determined(trace: Trace, name: str) -> bool:
     return split_keys_known(trace) or "s" not in ALGORITHMS[trace.algorithm][name].axes
 
 
-def parts_of(trace: Trace, device: str) -> Iterator[Box]:
-    """The whole where it is small, else some heads, else queries of one head."""
+def parts_of(trace: Trace, device: str, cut: bool = False) -> Iterator[Box]:
+    """The whole where it is small, else some heads, else queries of one head; of parts that are `cut` on the cpu always
+    these.
+    """
     case = trace.case
     limit = AT_ONCE_ON_CPU // min(processors(), THREADS)
     if device == "cuda":
@@ -206,6 +222,8 @@ def parts_of(trace: Trace, device: str) -> Iterator[Box]:
         return
     heads = max(1, heads // group * group)  # whole groups, which share their keys, or one head
     rows = max(1, min(limit // case.seqlen_k, case.seqlen_q))
+    if cut and device == "cpu":
+        heads, rows = 1, min(rows, max(FEWEST_QUERIES, -(-case.seqlen_q // CUTS)))
     for b in range(case.batch):
         for h in range(0, case.heads, heads):
             for first in range(0, case.seqlen_q, rows):

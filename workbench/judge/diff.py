@@ -7,8 +7,7 @@ these stand in the place of q, k, v (`decoding.py`).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial, reduce
-from operator import add
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 from workbench.case.assumptions import usual
 from workbench.case.case import Case
 from workbench.case.stages import ALGORITHMS, INPUTS, MEASURED, before_attention, stage_of
-from workbench.expectation.elements import Comparison, Summary
+from workbench.expectation.elements import Comparison, Element, Summary
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.judgeable import readable, table, unjudgeable
 from workbench.floats import to_float64
@@ -290,7 +289,7 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
         if gathered is not None:
             gathered.gather(isolated, propagated)
         if strict != trace.contract:
-            if_usual.append(parts.under(isolated, strict, names))
+            if_usual.append(parts.failing_under(isolated, strict, names))
 
     compared = comparisons(trace, names, where, also)
 
@@ -313,18 +312,22 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
         else:
             judged.append(_judge(trace, name, *compared[name]))
 
-    def decisive(trace: Trace, names: Sequence[str]) -> dict[str, Summary]:
+    def failing(trace: Trace, names: Sequence[str]) -> dict[str, Element]:
         if trace.contract == strict and if_usual:
-            return {name: reduce(add, (one[name] for one in if_usual if name in one)) for name in names}
-        pairs = comparisons(trace, names, where).items()
-        return {name: one.summary for name, pair in pairs if (one := pair[0] or pair[1]) is not None}
+            found = {name: x for name, x in parts.together(if_usual).items() if name in names}
+        elif before_attention(trace.algorithm):
+            pairs = comparisons(trace, names, where).items()
+            found = {name: one.summary for name, pair in pairs if (one := pair[0] or pair[1]) is not None}
+        else:
+            found = parts.failing_of(trace, names, where)
+        return {name: x.worst for name, x in found.items() if x.outside and x.worst is not None}
 
     @cache
     def second() -> Trace | None:
         """The kernel run again on other inputs, once for all that ask; None where it cannot be."""
         return None if trace.rerun is None else trace.rerun(second_case(trace.case))
 
-    judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged, second), second), decisive)
+    judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged, second), second), failing)
     blamed = with_blame(trace, with_exactness(trace, judged), others)
     if found is None:
         return Diff(trace, *blamed, gathered)

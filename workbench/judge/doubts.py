@@ -18,7 +18,8 @@ import numpy as np
 from workbench.case.assumptions import Choice, alternatives, of_libraries, usual, weaker
 from workbench.case.contract import Contract
 from workbench.case.presets import PRESETS, fields_of
-from workbench.expectation.elements import UNJUDGED, WRONG, Compared, Summary
+from workbench.case.stages import ALGORITHMS
+from workbench.expectation.elements import UNJUDGED, WRONG, Compared, Element, Summary
 from workbench.expectation.judgeable import unjudgeable
 from workbench.expectation.units import SCORE_UNITS
 from workbench.floats import to_float64
@@ -29,8 +30,8 @@ from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, IfDeclar
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace, check_stages
 
-#: stages of a trace -> what their decisive comparisons add up to
-Compare = Callable[[Trace, Sequence[str]], Mapping[str, Summary]]
+#: those of some stages of a trace that have elements outside their budgets -> the worst of these
+Failing = Callable[[Trace, Sequence[str]], Mapping[str, Element]]
 
 #: choices so narrow that what they explain is no bug where nobody declared them
 FORGIVEN = ("exp_floor",)
@@ -56,14 +57,14 @@ class Doubt(NamedTuple):
     """In which way a right stage is wrong of a usual kernel."""
 
     why: str
-    by_size: bool  #: whether the size of its errors together tells, and not that of one
+    worst: Element | None  #: that tells; None: the size of its errors together does
 
 
-def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> list[StageDiff]:
+def with_doubts(trace: Trace, judged: Sequence[StageDiff], failing: Failing) -> list[StageDiff]:
     """The stages, with what the assumptions of the trace's contract decide of them."""
     promise, base = trace.contract, usual(trace.contract)
     names = [stage.name for stage in judged if stage.decisive is not None]
-    doubts = _wrong_if_usual(trace, judged, compare)
+    doubts = _wrong_if_usual(trace, judged, failing)
     wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
     if not doubts and not wrong:
         return [*judged]
@@ -71,7 +72,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
     choices = [choice for choice in every if _fits(trace, names, choice.contract)]
     # those that a budget decides are told apart by budgets
     doubtful = [
-        stage if doubts[stage.name].by_size else replace(stage, verdict="bug")
+        stage if doubts[stage.name].worst is None else replace(stage, verdict="bug")
         for stage in judged
         if stage.name in doubts
     ]
@@ -80,19 +81,18 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
     tried = [x if _fails(x.decisive.summary) else replace(x, verdict="rounding") for x in wrong if x.decisive]
     beside = [one._replace(contract=_with(promise, base, one.contract)) for one in choices]
     forgiving = _explained(trace, tried, [one for one in beside if one.contract != promise])
-    unit = _unit(trace, judged, forgiving, compare)
+    unit = _unit(trace, judged, forgiving, failing)
 
     @cache
     def wrong_under(choice: Choice) -> set[str]:
-        summaries = compare(replace(trace, contract=choice.contract), [stage.name for stage in wrong])
-        return {name for name, summary in summaries.items() if _fails(summary)}
+        return {*failing(replace(trace, contract=choice.contract), [stage.name for stage in wrong])}
 
     @cache
     def beyond_casts() -> Factor | None:
         return factor(trace)
 
-    by_budget = [name for name, doubt in doubts.items() if not doubt.by_size]
-    excused = not by_budget or _of_a_library(trace, names, by_budget, compare)
+    by_budget = {name: doubt.worst for name, doubt in doubts.items() if doubt.worst is not None}
+    excused = not by_budget or _of_a_library(trace, names, by_budget, failing)
 
     def with_doubt(stage: StageDiff) -> StageDiff:
         if stage.name in by_budget and not excused:
@@ -108,10 +108,9 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
         found = forgiving.get(stage.name, {})
         narrow = [choice for choice in found if choice.field in FORGIVEN or choice == unit]
         if narrow and stage.name not in wrong_under(narrow[0]):
-            assert stage.decisive is not None
-            reason = (
-                f"right only of a kernel with {narrow[0]}; of any other a bug, {_beyond(stage.decisive.summary)}: {SAY}"
-            )
+            assert stage.decisive is not None and stage.decisive.summary.worst is not None
+            beyond = _beyond(stage.decisive.summary.worst)
+            reason = f"right only of a kernel with {narrow[0]}; of any other a bug, {beyond}: {SAY}"
             return replace(stage, verdict="suspicious", doubt=ASSUMPTION, reason=reason)
         if not found:
             return stage
@@ -120,17 +119,26 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> 
     return [with_doubt(stage) for stage in judged]
 
 
-def _of_a_library(trace: Trace, names: Sequence[str], doubtful: Sequence[str], compare: Compare) -> bool:
+def _of_a_library(trace: Trace, names: Sequence[str], doubtful: Mapping[str, Element], failing: Failing) -> bool:
     """Whether one of the known libraries does what makes all the doubtful stages right, of the judged ones `names`."""
+    rows = _queries(trace, doubtful)
     for contract in of_libraries(trace.contract):
         if not _fits(trace, names, contract):
             continue
         other = replace(trace, contract=contract)
-        found = compare(other, doubtful)
+        # the worst of a usual kernel, at a thousandth of the cost of all, is wrong of most libraries
+        if rows.size and any(np.isin(x.state, WRONG).any() for _, x in at_rows(other, [*doubtful], rows)):
+            continue
         # what its budget has room for may still be larger than its roundings add up to
-        if not any(_fails(found[name]) for name in doubtful) and not excesses(other, doubtful, FAR):
+        if not failing(other, [*doubtful]) and not excesses(other, doubtful, FAR):
             return True
     return False
+
+
+def _queries(trace: Trace, worst: Mapping[str, Element]) -> np.ndarray:
+    """The queries of some elements of stages, as their arrays have them."""
+    axes = {name: ALGORITHMS[trace.algorithm][name].axes for name in worst}
+    return np.unique([x.place[axes[name].index("q")] for name, x in worst.items() if "q" in axes[name]]).astype(int)
 
 
 def _as_seen(trace: Trace, choice: Choice) -> Choice:
@@ -147,7 +155,7 @@ def _as_seen(trace: Trace, choice: Choice) -> Choice:
 
 
 def _unit(
-    trace: Trace, judged: Sequence[StageDiff], forgiving: Mapping[str, Explaining], compare: Compare
+    trace: Trace, judged: Sequence[StageDiff], forgiving: Mapping[str, Explaining], failing: Failing
 ) -> Choice | None:
     """The one choice of what dumps mean that makes every wrong stage right, and leaves every other one so; None where
     out and lse alone, of which units do not matter, were not given or are wrong.
@@ -162,16 +170,14 @@ def _unit(
 
     @cache
     def wrong_alone(contract: Contract) -> bool:
-        alone = compare(replace(trace, stages=ends, contract=contract), list(ends))
-        return any(_fails(alone[name]) for name in ends)
+        return bool(failing(replace(trace, stages=ends, contract=contract), list(ends)))
 
     for choice in common:
         if choice.field == "row_max" and not _of_a_known_maximum(trace, judged):
             continue
         if wrong_alone(choice.contract if choice.field in OF_LSE else trace.contract):
             continue
-        summaries = compare(replace(trace, contract=choice.contract), names)
-        if not any(_fails(summary) for summary in summaries.values()):
+        if not failing(replace(trace, contract=choice.contract), names):
             return choice
     return None
 
@@ -192,16 +198,15 @@ def _of_a_known_maximum(trace: Trace, judged: Sequence[StageDiff]) -> bool:
     return not falls and not lags
 
 
-def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], compare: Compare) -> dict[str, Doubt]:
+def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], failing: Failing) -> dict[str, Doubt]:
     """The right stages that are not those of a usual kernel -> in which way."""
     right = [stage.name for stage in judged if stage.verdict in RIGHT_VERDICTS]
     strict = replace(trace, contract=usual(trace.contract))
     if strict.contract == trace.contract or not right:
         return {}
-    summaries = compare(strict, right)
-    found = {name: Doubt(f"a bug, {_beyond(x)}", False) for name, x in summaries.items() if _fails(x)}
-    rest = [name for name in right if name not in found and summaries[name].judged]
-    return found | {name: Doubt(excess.words, True) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
+    found = {name: Doubt(f"a bug, {_beyond(worst)}", worst) for name, worst in failing(strict, right).items()}
+    rest = [name for name in right if name not in found]
+    return found | {name: Doubt(excess.words, None) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
 
 
 def _explained(trace: Trace, stages: Sequence[StageDiff], choices: Sequence[Choice]) -> dict[str, Explaining]:
@@ -302,6 +307,5 @@ def _fails(found: Summary) -> bool:
     return found.outside > 0
 
 
-def _beyond(found: Summary) -> str:
-    assert found.worst is not None
-    return f"{found.worst.over_budget:.3g} x of budget"
+def _beyond(worst: Element) -> str:
+    return f"{worst.over_budget:.3g} x of budget"

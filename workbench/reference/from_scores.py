@@ -6,17 +6,23 @@ small where the values are alike: centred, it is far tighter than numerator and 
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from workbench.floats import array_namespace
 from workbench.reference.bound import EXACT, Bound, deviations
+from workbench.reference.losses import cast_bound
 from workbench.reference.normaliser import normaliser
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Bounded, Ref
 from workbench.reference.steps.output import lse_own, stored_out
+from workbench.reference.steps.parameters import by_query_head
 from workbench.reference.steps.sums import SMALLEST_BLOCK_K
+
+#: what is left of a lower bound after float64's own roundings: of 2^20 keys they are 2^-32 at most
+SURELY = 1 - 1e-9
 
 
 def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[Bound, Any]]:
@@ -44,7 +50,7 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
         raised = _raised(p, xp.where(no_keys, 0.0, top))
         total, length, maximum = total * xp.exp(-raised), length + raised[..., None], abs(top) + raised
 
-    tiles, keys = _tiles(p)
+    tiles = _tiles(p)
     own = losses.argument * length + losses.exp(length, tiles + 1)
     # each maximum lies between the key's own score and the last one
     reach = xp.where(no_keys, 0.0, abs(top))[..., None] + length
@@ -60,19 +66,14 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
         squares = (1.05 * pi) ** 2 * (of_scores.random * of_scores.random + (own - of_max) ** 2)
         common = 1.05 * pi * (of_scores.common + of_max)
 
-    added = losses.sum(keys + 2 * tiles + 2 * p.splits + 4)
-    met = keys + losses.tensor_cores.block * tiles  # a tile's last block may be short
-    terms = losses.terms_of_product
-    products = losses.sum_of_products(terms * met, terms * met, losses.acc_accumulation) + p.products_error
-    products = products + losses.rescalings(2 * tiles) + losses.sum(2 * p.splits + 3)
+    added, products = _of_sums(p)
     # what underflows in narrow accumulators; every key and every rescaling is rounded twice
-    lost = 2 * (terms * met + 2 * tiles) * losses.accumulator_floor
+    lost = 2 * (losses.terms_of_product * _met(p) + 2 * tiles) * losses.accumulator_floor
     sum_relative = xp.sum(relative, axis=-1)
     # by lse nothing makes weights add up to 1
     loose = None if by_lse is None else (xp.sum(xp.where(pi > 0, pi * xp.expm1(own), 0.0), axis=-1), by_lse.largest)
     if kept is not None:
-        kept = xp.concat([kept, xp.ones_like(s[..., kept.shape[-1] :])], axis=-1)
-        products = products + 3 * losses.products  # 1 - p, its reciprocal and the product
+        kept = _longer(kept, s)
     out = _out(at, v, of_v, pi, kept, relative, squares, common, sum_relative, added, products, lost, total, loose)
 
     row_sum = xp.where(no_keys, 0.0, total)
@@ -106,48 +107,32 @@ def _out(
     """
     p, out = at.p, at.computed["out"]
     xp, losses = array_namespace(v), p.losses
-    v2, abs_v = v * v, abs(v)
-    times: np.ndarray | float = 1.0 if kept is None else kept
-    reach = (pi * times) @ abs_v
-    cast = _cast_of_probs(p, pi * times, total)
-
-    def centred(weights: np.ndarray) -> np.ndarray:
-        """sum_j weights (v - out)^2, at least 0: it is a difference of large numbers."""
-        of_values = weights * times
-        moments = (of_values * times) @ v2 - 2 * out * (of_values @ v) + out * out * xp.sum(weights, axis=-1)[..., None]
-        return xp.maximum(moments, 0.0)
-
-    def linear(weights: np.ndarray) -> np.ndarray:
-        """sum_j weights |v - out|, or a little more."""
-        return xp.sqrt(xp.sum(weights, axis=-1)[..., None] * centred(weights))
-
+    abs_v, about = abs(v), _About(v, v * v, out, kept)
+    met = about.met(pi)
+    reach = met @ abs_v
+    cast = _cast_of_probs(p, met, total)
     # weights that may be off by half say nothing of out
     grown = xp.where(sum_relative < 0.5, 1 / (1 - sum_relative), np.inf)[..., None]
     of_cast: np.ndarray | float = 0.0
     squares_of_cast: np.ndarray | float = 0.0
     if cast is not None:
-        # the cast of the numerator alone, of both, or, where that is not known, of either
-        alone, both = (cast @ abs_v, (cast * cast) @ v2), (linear(cast), centred(cast * cast))
-        if kept is not None:  # the numerator has the cast of what was kept, the denominator that of all
-            of_sum = _cast_of_sum(p, pi, total)
-            of_all = xp.zeros_like(out) + (of_sum if isinstance(of_sum, float) else of_sum[..., None])
-            both = tuple(x + y for x, y in zip(alone, (abs(out) * of_all, (out * of_all) ** 2), strict=True))
-        told = {False: (alone, alone), True: (both, both), None: (alone, both)}[p.contract.row_sum_of_cast]
-        of_cast, squares_of_cast = (xp.maximum(one, other) for one, other in zip(*told, strict=True))
+        of_cast, squares_of_cast = _of_cast(p, about, cast, abs_v, 0.0 if kept is None else _cast_of_sum(p, pi, total))
     rounding = products * reach + added * abs(out) + _partials(p, reach, total)
     # a head whose values are all 0 has an out of 0, whatever the weights
-    largest_v = xp.max(abs_v, axis=-2, keepdims=True) / (1 - p.numbers.get("dropout_p", 0.0))
-    floor = losses.floor * (1 + pi.shape[-1] * largest_v) + lost / total[..., None]
+    largest_v = xp.max(abs_v, axis=-2, keepdims=True) if p.cut is None else by_query_head(p.cut.largest_v, at.heads)
+    largest_v = largest_v / (1 - p.numbers.get("dropout_p", 0.0))
+    keys = pi.shape[-1] + p.keys - p.keys_left
+    floor = losses.floor * (1 + keys * largest_v) + lost / total[..., None]
     # weights of every key that are clamped, in numerator and denominator, and so may rescalings be
-    floor = xp.where(reach > 0, floor, 0.0) + 4 * losses.clamped / total[..., None] * pi.shape[-1] * largest_v
+    floor = xp.where(reach > 0, floor, 0.0) + 4 * losses.clamped / total[..., None] * keys * largest_v
     last = losses.division * abs(out) + floor
     if loose is not None:
         last = last + loose[0][..., None] * abs(out) * grown + loose[1] * largest_v
     if of_v is not EXACT:
-        reached = (pi * (1 + 2 * products) + relative) * times + (0.0 if cast is None else cast)
+        reached = about.met(pi * (1 + 2 * products) + relative) + (0.0 if cast is None else cast)
         last = last + reached @ of_v.worst * grown
     # the cast weights are larger than the others by (1 + E) at most, which the denominator covers twice over
-    worst = (linear(relative) + of_cast * grown + rounding * grown) * grown + last
+    worst = (about.linear(relative) + of_cast * grown + rounding * grown) * grown + last
     no_keys = xp.sum(pi, axis=-1)[..., None] == 0
     size = xp.broadcast_to(largest_v, out.shape)
     if not p.statistics:
@@ -159,10 +144,93 @@ def _out(
         certain = last + _partials(p, reach, total)
     else:
         of_sums, certain = 0.0 * reach, last + rounding
-    random = xp.sqrt(centred(squares) + squares_of_cast + of_sums) * grown
-    shared = certain + linear(common) * grown
+    random = xp.sqrt(about.centred(squares) + squares_of_cast + of_sums) * grown
+    shared = certain + about.linear(common) * grown
     bound = Bound(*(xp.where(no_keys, 0.0, part) for part in (worst, random, shared)))
     return stored_out(p, out, bound), size
+
+
+@dataclass(frozen=True)
+class _About:
+    """Sums over the keys of each row, about its out: most of what its bound costs, two products each."""
+
+    v: np.ndarray
+    v2: np.ndarray
+    out: np.ndarray
+    kept: np.ndarray | None  #: as of `_out`
+
+    def met(self, weights: np.ndarray) -> np.ndarray:
+        """By what the values are multiplied."""
+        return weights if self.kept is None else weights * self.kept
+
+    def centred(self, weights: np.ndarray, of_squares: np.ndarray | None = None) -> np.ndarray:
+        """sum_j weights (v - out)^2, at least 0: it is a difference of large numbers. `of_squares`: weights @ v^2,
+        where that is at hand.
+        """
+        xp, out, met = array_namespace(weights), self.out, self.met(weights)
+        of_squares = self.met(met) @ self.v2 if of_squares is None else of_squares
+        moments = of_squares - 2 * out * (met @ self.v) + out * out * xp.sum(weights, axis=-1)[..., None]
+        return xp.maximum(moments, 0.0)
+
+    def linear(self, weights: np.ndarray) -> np.ndarray:
+        """sum_j weights |v - out|, or a little more."""
+        xp = array_namespace(weights)
+        return xp.sqrt(xp.sum(weights, axis=-1)[..., None] * self.centred(weights))
+
+
+def _of_cast(
+    p: Problem, about: _About, cast: np.ndarray, abs_v: np.ndarray, of_sum: np.ndarray | float
+) -> tuple[Any, Any]:
+    """What the cast of probs, of the numerator alone, of both, or, where that is not known, of either, moves out by,
+    and the sum of its squares, where there are statistics; no product that is not asked for.
+    """
+    shared, kept, out = p.contract.row_sum_of_cast, about.kept, about.out
+    xp = array_namespace(cast)
+    square = cast * cast if p.statistics else None
+    alone = cast @ abs_v if shared is not True or kept is not None else None
+    alone_squares = None if square is None else square @ about.v2
+    moved, squares = [], []
+    if shared is not True:
+        moved.append(alone)
+        squares.append(alone_squares)
+    if shared is not False and kept is None:
+        moved.append(about.linear(cast))
+        squares.append(None if square is None else about.centred(square, alone_squares))
+    elif shared is not False:  # the numerator has the cast of what was kept, the denominator that of all
+        of_all = abs(out) * (xp.zeros_like(out) + (of_sum if isinstance(of_sum, float) else of_sum[..., None]))
+        moved.append(alone + of_all)
+        squares.append(None if alone_squares is None else alone_squares + of_all * of_all)
+    return reduce(xp.maximum, moved), 0.0 if square is None else reduce(xp.maximum, squares)
+
+
+def _least(at: Any, scores: str, values: str, name: str) -> np.ndarray:
+    """A lower bound of the worst case of out or lse, for one product where `_bounds` takes five and more: of out what
+    products lose, and the cast of probs where the numerator has it for itself; of lse what it loses itself.
+
+    No other term of `_out` is negative, the cast of a weight pi is r pi or all of it, and `grown` is at least 1.
+    """
+    p, losses = at.p, at.losses
+    added, products = _of_sums(p)
+    if name == "lse":
+        lse = at.computed["lse"]
+        never = lse == -np.inf
+        return SURELY * array_namespace(lse).where(never, 0.0, 2 * losses.sums * abs(lse) + added + losses.log_absolute)
+    s, v, kept = at(scores), at(values), _kept(at)
+    if "sinks" in p.inputs:
+        s, _, v, _ = _with_sink(at, s, EXACT, v, EXACT)
+    xp = array_namespace(s)
+    top = xp.max(s, axis=-1)
+    no_keys = top == -np.inf
+    weights = xp.exp(s - xp.where(no_keys, 0.0, top)[..., None])
+    total = xp.where(no_keys, 1.0, xp.sum(weights, axis=-1))
+    reach = (weights if kept is None else weights * _longer(kept, s)) @ abs(v) / total[..., None]
+    of_cast = 0.0
+    if losses.probs_dtype != "float32" and p.contract.row_sum_of_cast is not True:
+        of_cast = min(losses.cast(losses.probs_dtype, p.contract.probs_rounding)[0], 1.0)
+    out = at.computed["out"]
+    worst = (of_cast + products) * reach + added * abs(out)
+    bound = SURELY * worst
+    return bound if losses.out_dtype == "float32" else cast_bound(out, bound, losses.out_dtype, p.contract.out_rounding)
 
 
 def _kept(at: Any) -> np.ndarray | None:
@@ -172,6 +240,12 @@ def _kept(at: Any) -> np.ndarray | None:
     mask = at("dropout_mask")
     xp = array_namespace(mask)
     return xp.where(mask, 1 / (1 - at.p.numbers["dropout_p"]), 0.0)
+
+
+def _longer(kept: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """The same for scores that may have a sink as a last key, which is never dropped."""
+    xp = array_namespace(s)
+    return xp.concat([kept, xp.ones_like(s[..., kept.shape[-1] :])], axis=-1)
 
 
 def _with_sink(at: Any, s: np.ndarray, of_s: Bound, v: np.ndarray, of_v: Bound) -> tuple[Any, Bound, Any, Bound]:
@@ -190,14 +264,24 @@ def _with_sink(at: Any, s: np.ndarray, of_s: Bound, v: np.ndarray, of_v: Bound) 
     return xp.concat([s, sink], axis=-1), of_s, xp.concat([v, row], axis=-2), of_v
 
 
-def _tiles(p: Problem) -> tuple[int, int]:
-    """Key tiles of a split, and keys that one accumulator adds up; of unknown tiles the most and of unknown splits
-    one.
-    """
-    seqlen_k = p.keys
-    if p.contract.block_k is None:
-        return 2 * -(-seqlen_k // SMALLEST_BLOCK_K), seqlen_k
-    return len(p.tiling.keys), seqlen_k
+def _tiles(p: Problem) -> int:
+    """Key tiles of a split; of unknown tiles the most and of unknown splits one."""
+    return 2 * -(-p.keys // SMALLEST_BLOCK_K) if p.contract.block_k is None else len(p.tiling.keys)
+
+
+def _met(p: Problem) -> int:
+    """Keys that one accumulator adds up, with what fills the blocks of tensor cores: a tile's last one may be short."""
+    return p.keys + p.losses.tensor_cores.block * _tiles(p)
+
+
+def _of_sums(p: Problem) -> tuple[float, float]:
+    """What the sum of the weights loses of itself, and the sum of their products with values of sum pi |v|."""
+    losses, tiles, terms = p.losses, _tiles(p), p.losses.terms_of_product * _met(p)
+    products = losses.sum_of_products(terms, terms, losses.acc_accumulation) + p.products_error
+    products = products + losses.rescalings(2 * tiles) + losses.sum(2 * p.splits + 3)
+    if "dropout_mask" in p.inputs:
+        products = products + 3 * losses.products  # 1 - p, its reciprocal and the product
+    return losses.sum(p.keys + 2 * tiles + 2 * p.splits + 4), products
 
 
 def _raised(p: Problem, top: np.ndarray) -> np.ndarray:
@@ -205,7 +289,7 @@ def _raised(p: Problem, top: np.ndarray) -> np.ndarray:
     |q| |k| scale. All weights are smaller by exp of it, so that more of them underflow.
     """
     xp, q, k = array_namespace(top), p.inputs["q"], p.inputs["k"]
-    longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1)
+    longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1) if p.cut is None else p.cut.longest_k
     longest = xp.repeat(longest, q.shape[1] // longest.shape[1], axis=1)[..., None]
     norms = abs(p.scale) * xp.sqrt(xp.sum(q * q, axis=-1)) * longest
     if p.attn_bias is not None:
@@ -261,6 +345,10 @@ class Softmax:
         key = ("from scores", self.scores, self.values, sinks)
         made = at.once(key, lambda: _bounds(at, self.scores, self.values, sinks))
         return Bounded(*made[self.part])
+
+    def least(self, at: Any) -> np.ndarray:
+        """What its worst case is no smaller than: `_least`."""
+        return _least(at, self.scores, self.values, self.part)
 
     @property
     def words(self) -> str:

@@ -39,7 +39,7 @@ def normaliser(p: Problem, scores: np.ndarray, lse: np.ndarray) -> Normaliser | 
     """
     if p.contract.normalisation == "division":
         return None
-    losses, xp, n = p.losses, array_namespace(scores), scores.shape[-1]
+    losses, xp, n = p.losses, array_namespace(scores), scores.shape[-1] + p.keys - p.keys_left
     smallest = xp.min(xp.where(scores == -np.inf, np.inf, scores), axis=-1)
     known = abs(lse) + abs(smallest) < np.inf
     lse, smallest = (xp.where(known, x, 0.0) for x in (lse, smallest))

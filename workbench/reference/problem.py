@@ -30,6 +30,16 @@ class Codes:
     operands: Mapping[str, str | None] | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """The keys of a part, where its queries see no others, and what bounds ask of all keys of a row."""
+
+    left: slice
+    keys: int  #: all of them
+    largest_v: np.ndarray  #: largest |v| of each dim, [b, kv_heads, 1, d]
+    longest_k: np.ndarray  #: largest |k|, [b, kv_heads]
+
+
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: it holds arrays
 class Problem:
     """One run's values, all in float64 (or all in float32, for a control); -inf and NaN are allowed in stages."""
@@ -55,6 +65,7 @@ class Problem:
     #: maxima pass over NaN, as fmax does, and a weight of 0 over a NaN of the values, as a loop that skips masked tiles
     passes_over_nan: bool = False
     score_mod: Callable[[np.ndarray], np.ndarray] | None = None  #: of scaled and capped scores [b, h, q, k]
+    cut: Cut | None = None  #: of what the inputs have left; None: they are whole
     #: input -> its axes, a letter each; those of attention where h is the query head of q and the kv head of k and v
     axes: Mapping[str, str] = field(default_factory=lambda: OF_ATTENTION)
     sizes: Mapping[str, int] | None = None  #: of each axis; None: those of q, k and v
@@ -65,7 +76,14 @@ class Problem:
         if self.sizes is not None:
             return self.sizes[axis]
         b, h, q, _ = self.inputs["q"].shape
-        sizes = {"b": b, "h": h, "q": q, "k": self.keys, "d": self.inputs["v"].shape[-1], "t": len(self.tiling.keys)}
+        sizes = {
+            "b": b,
+            "h": h,
+            "q": q,
+            "k": self.keys_left,
+            "d": self.inputs["v"].shape[-1],
+            "t": len(self.tiling.keys),
+        }
         return int(sizes[axis])
 
     @property
@@ -84,7 +102,12 @@ class Problem:
 
     @property
     def keys(self) -> int:
-        """Keys of a row."""
+        """Keys of a row, those that were cut off among them."""
+        return self.keys_left if self.cut is None else self.cut.keys
+
+    @property
+    def keys_left(self) -> int:
+        """Keys of a row that its arrays hold."""
         return int(self.inputs["k"].shape[-2])
 
     @property

@@ -1,0 +1,56 @@
+"""Keys that no query of a part sees: where nothing but results is known, neither they nor their budgets look at them.
+
+Half of the work of a causal trace, and nearly all of one with a narrow window.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from workbench.arrays import in_float64
+from workbench.case.box import Box
+from workbench.floats import to_float64
+from workbench.reference.problem import Cut
+from workbench.trace.trace import Trace
+
+#: keys that NumPy adds up side by side: cut between them a row of up to 128 keys, in which it sums in one go, has the
+#: same bits, and a longer one those of another order of summation
+STEP = 8
+#: what a part of a trace has left of its keys; None: all
+Cuts = Callable[[Box], Cut | None]
+
+
+def cuts(trace: Trace, device: str) -> Cuts | None:
+    """What parts of a trace are cut to, on `device`; None of a trace whose parts need all keys.
+
+    That is one of which stages with keys or tiles are known, where something is added to scores, modifies or drops
+    them, whose inputs are off or not finite, and one of a kernel that told its tiles.
+    """
+    results, case, contract = {"out", "lse"}, trace.case, trace.contract
+    changed = case.score_mod is not None or case.slopes is not None or "bias" in trace.inputs or trace.input_errors
+    beside = changed or case.dropout_p is not None or trace.statistics or trace.requested
+    if not {*trace.stages} <= results or beside or contract.block_k is not None or contract.splits is not None:
+        return None
+    k, v = trace.inputs["k"], trace.inputs["v"]
+    largest_v, longest_k = np.empty((*v.shape[:2], 1, v.shape[-1])), np.empty(k.shape[:2])
+    for head in np.ndindex(k.shape[:2]):  # float64 of one at a time
+        of_k, of_v = to_float64(k[head]), to_float64(v[head])
+        if not (np.isfinite(of_k).all() and np.isfinite(of_v).all()):
+            return None
+        largest_v[head] = abs(of_v).max(axis=0)
+        longest_k[head] = np.sqrt((of_k * of_k).sum(axis=-1)).max()
+
+    def of(part: Box) -> Cut | None:
+        # a whole head is small, and is computed as it always was
+        if part.edges()["q"] == (0, case.seqlen_q):
+            return None
+        (seen,) = np.nonzero(part.visible(case, trace.inputs).reshape(-1, case.seqlen_k).any(axis=0))
+        first, last = (int(seen[0]), int(seen[-1]) + 1) if seen.size else (0, 1)
+        left = slice(first // STEP * STEP, min(-(-last // STEP) * STEP, case.seqlen_k))
+        if left == slice(0, case.seqlen_k):
+            return None
+        kv = part.of_kv(case)
+        whole = (in_float64(x[kv.b, kv.h], device) for x in (largest_v, longest_k))
+        return Cut(left, case.seqlen_k, *whole)
+
+    return of
