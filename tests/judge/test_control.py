@@ -92,12 +92,29 @@ def test_controls_that_share_sums_on_tensor_cores_have_the_same_bits(monkeypatch
     e = Expectation(trace, {})
     contracts = [replace(trace.contract, row_sum_of_cast=x, probs_dtype="float16") for x in (False, True)]
     pairs = [(contract, leans) for contract in contracts for leans in (False, True)]
-    apart = [control(e, contract, Manner(True, leans)) for contract, leans in pairs]
-    alone, shared = len(made), Manner(True).made
-    together = [control(e, contract, Manner(True, leans, made=shared)) for contract, leans in pairs]
+    apart = []
+    for contract, leans in pairs:
+        manner._MADE.clear()
+        apart.append(control(e, contract, Manner(True, leans)))
+    alone = len(made)
+    manner._MADE.clear()
+    together = [control(e, contract, Manner(True, leans)) for contract, leans in pairs]
     for one, other in zip(apart, together, strict=True):
         assert one.keys() == other.keys() and all(one[x].tobytes() == other[x].tobytes() for x in one)
     # scores once of four, the sums with V twice: probs are others where exp loses all that it may
-    assert 0 < len(made) - alone <= alone // 2 and len(shared) == len(made) - alone
+    assert 0 < len(made) - alone <= alone // 2 and len(manner._MADE) == len(made) - alone
     assert any(apart[0][x].tobytes() != apart[1][x].tobytes() for x in ("probs", "acc"))
     assert apart[0]["row_sum"].tobytes() != apart[2]["row_sum"].tobytes()
+
+
+def test_no_more_sums_are_kept_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manner, "KEPT_BYTES", 4096)
+    manner._MADE.clear()
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        a, b = (rng.standard_normal((1, 1, 16, 16)).astype(np.float32) for _ in "ab")
+        made = Manner().add_products(None, a, b, traced("flash").contract)
+        assert np.allclose(made, a @ b, atol=1e-5) and np.array_equal(
+            Manner().add_products(None, a, b, traced("flash").contract), made
+        )
+    assert len(manner._MADE) == 4

@@ -86,11 +86,8 @@ def excesses(trace: Trace, names: Iterable[str], beyond: float = BEYOND) -> dict
         return {}
     rows = sampled(trace.case, ROWS)
     e = Expectation(trace, readable(trace), Box(q=rows), typical=True)
-    made: dict[tuple, np.ndarray] = {}
     controls = [
-        control(e, contract, replace(manner, made=made))
-        for contract in _contracts(trace.contract)
-        for manner in _manners(contract)
+        control(e, contract, manner) for contract in _contracts(trace.contract) for manner in _manners(contract)
     ]
     found = {
         name: _largest(one, [some[name] for some in controls], trace.stages[name].dtype, e.axes(name), beyond)

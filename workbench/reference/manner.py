@@ -6,13 +6,19 @@ do to the control's as well.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from dataclasses import dataclass
 
 import numpy as np
 
 from workbench.case.contract import Contract
 from workbench.case.tensor_cores import Accumulation
 from workbench.floats import round_to, ulp
+
+#: sums of products that were made last, by what they are of: the controls of one judgement, of its usual contract and
+#: of other manners differ in few of them, and each takes half a second at 4096 keys
+_MADE: OrderedDict[tuple, np.ndarray] = OrderedDict()
+KEPT_BYTES = 2**26
 
 
 @dataclass(frozen=True)
@@ -25,18 +31,17 @@ class Manner:
     leans: bool = False
     method: str = "control"  #: of a step: its value in float64, or its float32 control
     float32_range: bool = False  #: whether what float32 cannot hold becomes infinite, or 0, where it is made
-    #: sums on tensor cores that were made before, by what they are of: manners that share it differ in few of them, and
-    #: each takes half a second at 4096 keys
-    made: dict[tuple, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
     def add_products(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray, contract: Contract) -> np.ndarray:
         """start + a @ b over the last axis of a, float32; a [b, h, q, n], b [b, h, n, m]."""
-        if not self.tensor_core:
-            return _one_by_one(start, a, b)
-        key = (contract.mma_block, contract.mma_extra_bits, *map(_digest, (start, a, b)))
-        if key not in self.made:
-            self.made[key] = _aligned(start, a, b, contract)
-        return self.made[key].copy()
+        core = (contract.mma_block, contract.mma_extra_bits) if self.tensor_core else ()
+        key = (*core, *map(_digest, (start, a, b)))
+        if key not in _MADE:
+            _MADE[key] = _aligned(start, a, b, contract) if self.tensor_core else _one_by_one(start, a, b)
+            while len(_MADE) > 1 and sum(x.nbytes for x in _MADE.values()) > KEPT_BYTES:
+                _MADE.popitem(last=False)
+        _MADE.move_to_end(key)
+        return _MADE[key].copy()
 
 
 #: float64, by the definition
