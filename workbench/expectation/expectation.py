@@ -4,9 +4,10 @@ A trace is judged in parts (a few heads, a range of queries), which do not depen
 """
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -45,6 +46,20 @@ _OF_BUDGETS = frozenset(
 _BY_VALUE = frozenset(("partials", "partial_stats"))
 _READ_WHERE_DECLARED = frozenset(("probs_dtype", "probs_rounding", "partials_dtype", "partials_rounding"))
 
+Made = TypeVar("Made")
+
+
+def _unless_known(make: Callable[[Any], Made]) -> "cached_property[Made]":
+    """A property that is made once, by `make` unless `known` has it."""
+    name = make.__name__
+
+    @wraps(make)
+    def made(self: "Expectation") -> Made:
+        found: Made = self.known[name] if name in self.known else make(self)
+        return found
+
+    return cached_property(made)
+
 
 @dataclass(frozen=True)
 class Expectation:
@@ -59,8 +74,10 @@ class Expectation:
     statistics: bool = True  #: whether its budgets are to have statistical bounds
     typical: bool = False  #: whether these are to be those of a typical error instead of the largest
     cut: Cut | None = None  #: the keys alone that its queries see (`cut.cut_of`); None: all
+    #: of `visible`, `inputs`, `given`, `problem` and `computed` those that are put in, by name; others are made
+    known: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    @cached_property
+    @_unless_known
     def inputs(self) -> dict[str, np.ndarray]:
         """q, k and v; of k and v the heads that the queries read, and the keys that are not cut off."""
         return {name: self._input(self.trace.inputs[name], name) for name in INPUTS}
@@ -80,7 +97,7 @@ class Expectation:
         """Axis letters of a stage."""
         return ALGORITHMS[self.trace.algorithm][name].axes
 
-    @cached_property
+    @_unless_known
     def given(self) -> dict[str, np.ndarray]:
         """The dumped stages that others are computed from, and maxima that the kernel was free to choose."""
         chosen = [name for name in free_maxima(self.trace) if name not in self.dumped]
@@ -121,13 +138,13 @@ class Expectation:
         """What is added to the scaled scores of the part; None without anything."""
         return self.trace.added(self.part)
 
-    @cached_property
+    @_unless_known
     def visible(self) -> np.ndarray:
         """Which keys a query of the part sees, bool [q, k] or [b, h, q, k]."""
         found = self.part.visible(self.trace.case, self.trace.inputs)
         return found if self.cut is None else found[..., self.cut.left]
 
-    @cached_property
+    @_unless_known
     def problem(self) -> Problem:
         """The part as arrays and numbers alone, which is all that the reference takes: inputs and dumped stages in
         float64 and natural units, the table of steps, and of the contract what each operation may lose.
@@ -174,7 +191,7 @@ class Expectation:
             found["dropout_mask"] = in_bool(kept, self.device)
         return found
 
-    @cached_property
+    @_unless_known
     def computed(self) -> dict[str, np.ndarray]:
         """Every stage in float64: what exact arithmetic makes of the dumped stages that it reads where there are any,
         so that an error counts in the stage that made it alone; else of q, k and v.
@@ -226,18 +243,19 @@ class Expectation:
         apart, what was computed here is not computed again.
         """
         before = self.trace.contract
-        other = replace(self, trace=replace(self.trace, contract=contract), statistics=False)
-        vars(other).update(visible=self.visible)
+        known: dict[str, Any] = {"visible": self.visible}
         undeclared = {*before.assumed} & {*contract.assumed} & _READ_WHERE_DECLARED
-        differing = {field.name for field in fields(Contract) if field.name != "assumed"} - _OF_BUDGETS - undeclared
+        differing = {one.name for one in fields(Contract) if one.name != "assumed"} - _OF_BUDGETS - undeclared
         differing = {name for name in differing if getattr(before, name) != getattr(contract, name)}
         # unknown is computed as if it were not
         if bool(before.row_sum_of_cast) == bool(contract.row_sum_of_cast):
             differing -= {"row_sum_of_cast"}
-        if not differing and {*before.assumed} ^ {*contract.assumed} <= _OF_BUDGETS | _BY_VALUE:
-            vars(other).update(inputs=self.inputs, given=self.given)
-            if other.problem.cast_aware == self.problem.cast_aware:
-                vars(other).update(computed=self.computed)
+        same = not differing and {*before.assumed} ^ {*contract.assumed} <= _OF_BUDGETS | _BY_VALUE
+        if same:
+            known.update(inputs=self.inputs, given=self.given)
+        other = replace(self, trace=replace(self.trace, contract=contract), statistics=False, known=known)
+        if same and other.problem.cast_aware == self.problem.cast_aware:
+            return replace(other, known={**known, "problem": other.problem, "computed": self.computed})
         return other
 
 

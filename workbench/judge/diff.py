@@ -64,6 +64,7 @@ class Diff:
     not_judged: tuple[StageDiff, ...]  #: given but not judged, and not given
     gathered: Beside | None = None  #: with the verdicts, where a report was wanted
     of_measure: MeasuredStages | None = None  #: what was measured beside what was dumped, where that was wanted
+    of_search: Explained | None = None  #: what a longer search explained, in place of the short one of a report
 
     @property
     def verdict(self) -> str:
@@ -163,7 +164,11 @@ class Diff:
 
     @cached_property
     def explained(self) -> Explained:
-        """The same of single faults alone, without a run, in QUICK_S at most: for reports."""
+        """What reports say: of a longer search (`explained_by`), else of single faults alone, without a run, in QUICK_S
+        at most.
+        """
+        if self.of_search is not None:
+            return self.of_search
         return explain(self.trace, self.unmeasured.stages, seconds=QUICK_S, alone=True)
 
     def causes_of(self, name: str) -> list[Cause]:
@@ -180,9 +185,7 @@ class Diff:
         causes = tuple(cause for cause in found.causes if {*cause.fit.stages} & {*self.origins})
         named = {name for cause in causes for name in cause.fit.stages}
         left = tuple(name for name in self.origins if name not in named)
-        other = replace(self)
-        vars(other).update(explained=replace(found, causes=causes, unexplained=left))
-        return other
+        return replace(self, of_search=replace(found, causes=causes, unexplained=left))
 
     @cached_property
     def beside(self) -> Beside:

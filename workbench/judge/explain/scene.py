@@ -86,7 +86,7 @@ class Scene:
         found = Expectation(self.trace, readable(self.trace), statistics=False)
         if also := {**self.decoded, **surroundings(self.trace)}:
             problem = replace(found.problem, inputs={**also, **found.problem.inputs}, codes=self.codes)
-            vars(found).update(problem=problem)
+            return replace(found, known={"problem": problem})
         return found
 
     @property
@@ -179,11 +179,10 @@ class Scene:
         if table is None:
             return None
         problem = replace(self.problem, table=unfused(table, hypothesis))
-        other = replace(self.expectation)
         try:
             computed = values(problem, manner=FLOAT32_RANGE)
-            vars(other).update(problem=problem, computed=computed, given=self.expectation.given)
-            return dict(compared(other, names))
+            known = {"problem": problem, "computed": computed, "given": self.expectation.given}
+            return dict(compared(replace(self.expectation, known=known), names))
         except Unfit:
             return None
 
