@@ -85,25 +85,25 @@ def test_they_part_with_1_though_target_is_right(mine: str) -> None:
 
 
 def test_a_bug_of_target_exits_with_1_though_they_do_not_part() -> None:
-    found = document("split_k", "--fault", "reduce-double-counts-sum", "--against-block-q", "32", *SMALL)
+    found = document("split_k", "--fault", "reduce-double-counts-sum", "--against", "block_q=32", *SMALL)
     assert (found["exit_code"], found["verdict"], found["parts_at"]) == (1, "identical", None)
     assert found["b"]["faults"] == found["a"]["faults"] == ["reduce-double-counts-sum"]
 
 
 @pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
-    ("flag", "value", "field"),
-    [("--against-splits", 4, "splits"), ("--against-block-k", 32, "block_k"), ("--against-block-q", 32, "block_q")],
+    ("field", "value"),
+    [("splits", 4), ("block_k", 32), ("block_q", 32)],
 )
-def test_one_kernel_with_two_settings(flag: str, value: int, field: str) -> None:
-    found = document("split_k", flag, str(value), *SMALL)
+def test_one_kernel_with_two_settings(field: str, value: int) -> None:
+    found = document("split_k", "--against", f"{field}={value}", *SMALL)
     assert (found["exit_code"], found["parts_at"]) == (0, None)
     assert found["a"]["target"] == found["b"]["target"] == "split_k"
     assert found["b"]["case"] == found["a"]["case"] | {field: value} != found["a"]["case"]
 
 
 def test_a_setting_of_another_kernel_and_backends() -> None:
-    found = document("flash", "--against", "split_k", "--against-splits", "4", "--against-backend", "emulator", *SMALL)
+    found = document("flash", "--against", "split_k,splits=4,backend=emulator", *SMALL)
     assert found["b"]["case"]["splits"] == 4 and found["b"]["backend"] == "emulator"
 
 
@@ -161,7 +161,7 @@ def test_traces(trace: str, tmp_path: Path, mine: str) -> None:
         cases = [found[side]["case"] for side in "ab"]
         assert {case["seqlen_q"] for case in cases} == {64} and {case["head_dim"] for case in cases} == {16}
         assert diff(*words).stdout.splitlines()[-1] == f"repeat: workbench diff {' '.join(words)}"
-    assert document(trace, "--against", "split_k", "--against-splits", "2")["b"]["case"]["splits"] == 2
+    assert document(trace, "--against", "split_k,splits=2")["b"]["case"]["splits"] == 2
     assert document(trace, "--against", f"{mine}:broken")["parts_at"] == "scores"
     assert message("flash", "--against", trace, "--against-trace", trace) == (
         "--against-trace holds one run to an earlier one, and --against two beside each other; got both"
@@ -214,9 +214,9 @@ def test_pictures_and_traces_of_both(tmp_path: Path) -> None:
     ("words", "exit_code"),
     [
         ("split_k --fault reduce-double-counts-sum --against flash", 1),
-        ("flash --against split_k --against-splits 3", 0),
-        ("split_k --against-splits 4", 0),
-        ("split_k --fault reduce-double-counts-sum --against-splits 4", 1),
+        ("flash --against split_k,splits=3", 0),
+        ("split_k --against splits=4", 0),
+        ("split_k --fault reduce-double-counts-sum --against splits=4", 1),
         ("fp8 --codes e5m2 --against flash", 0),
         ("flash --against fp8 --codes e4m3", 0),
     ],
@@ -230,17 +230,17 @@ def test_the_repeat_line_repeats_the_pair(words: str, exit_code: int) -> None:
 
 
 def test_settings_that_the_second_run_has_not(mine: str, trace: str) -> None:
-    assert message("flash", "--against-splits", "4", *SMALL) == (
-        "--against-splits is for kernels that split the keys (split_k, split_mma); flash does not"
+    assert message("flash", "--against", "splits=4", *SMALL) == (
+        "--against splits=N is for kernels that split the keys (split_k, split_mma); flash does not"
     )
-    assert message("split_k", "--against", f"{mine}:attention", "--against-block-k", "16", *SMALL) == (
-        f"--against-block-k is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is a foreign one"
+    assert message("split_k", "--against", f"{mine}:attention,block_k=16", *SMALL) == (
+        f"--against block_k=16 is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is a foreign one"
     )
-    assert message("flash", "--against", trace, "--against-backend", "emulator") == (
-        f"--against-backend is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {trace} is a trace"
+    assert message("flash", "--against", f"{trace},backend=emulator") == (
+        f"--against backend=emulator is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {trace} is a trace"
     )
-    assert message("flash", "--against-block-k", "17", *SMALL) == "block_k is one of 16, 32, 64, 128; got 17"
-    assert message("flash", "--against-backend", "tpu", *SMALL) == "backend is one of auto, emulator, cuda; got 'tpu'"
+    assert message("flash", "--against", "block_k=17", *SMALL) == "block_k is one of 16, 32, 64, 128; got 17"
+    assert message("flash", "--against", "backend=tpu", *SMALL) == "backend is one of auto, emulator, cuda; got 'tpu'"
 
 
 def test_options_that_neither_side_takes(mine: str) -> None:
@@ -259,8 +259,8 @@ def test_options_that_neither_side_takes(mine: str) -> None:
 
 
 def test_a_trace_brings_its_own_case_and_is_not_run(trace: str) -> None:
-    assert message(trace, "--against-splits", "4") == (
-        "--against-splits runs TARGET again, and a trace cannot be run; name a kernel: --against KERNEL"
+    assert message(trace, "--against", "splits=4") == (
+        "--against splits=4 runs TARGET again, and a trace cannot be run; name a kernel: --against KERNEL"
     )
     assert message(trace, "--against", "flash", "--seqlen", "4", "--causal", "--fault", "flash-lse-base-2") == (
         f"a trace brings its own case; {trace} against flash takes no --seqlen, --causal, --fault"
@@ -285,8 +285,8 @@ def test_what_is_no_target() -> None:
     assert message("flash", "--values", "run.log", "--against", "flash") == (
         "--values judges what the log holds, and takes no TARGET; got 'flash'"
     )
-    assert message("--values", "run.log", "--against-block-k", "16") == (
-        "--against-block-k runs TARGET again, and a log cannot be run; name a kernel: --against KERNEL"
+    assert message("--values", "run.log", "--against", "block_k=16") == (
+        "--against block_k=16 runs TARGET again, and a log cannot be run; name a kernel: --against KERNEL"
     )
 
 

@@ -1,4 +1,4 @@
-"""Options are grouped in the help, each in one section."""
+"""A first screen of help is short; the whole one groups options, each in one section."""
 
 import re
 
@@ -21,8 +21,8 @@ def of(*words):
     return command
 
 
-def help_of(*words):
-    result = CliRunner().invoke(commands, [*words, "-h"], terminal_width=120)
+def help_of(*words, asked="-h", width=120):
+    result = CliRunner().invoke(commands, [*words, asked], terminal_width=width)
     assert result.exit_code == 0
     return result.stdout
 
@@ -43,10 +43,10 @@ GROUPED = [("diff",), ("show",), ("check",), ("bench", "kernel")]
 
 @pytest.mark.parametrize("words", GROUPED, ids=" ".join)
 def test_every_option_of_a_command_that_takes_a_case_is_in_one_section(words):
-    found = sections(help_of(*words))
+    found = sections(help_of(*words, asked="--help-all"))
     listed = [option for options in found.values() for option in options]
     known = [option for option in of(*words).params if isinstance(option, click.Option)]
-    assert len(listed) == len(set(listed)) == len(known) + 1, "one more: -h"
+    assert len(listed) == len(set(listed)) == len(known) + 2, "two more: -h, --help-all"
     if words != ("bench", "kernel"):
         assert set(found) <= {*SECTIONS}, f"no section has {found.get(OTHERS)}"
     order = [heading for heading in SECTIONS if heading in found]
@@ -54,13 +54,29 @@ def test_every_option_of_a_command_that_takes_a_case_is_in_one_section(words):
 
 
 def test_options_that_belong_together_stand_together():
-    found = sections(help_of("diff"))
+    found = sections(help_of("diff", asked="--help-all"))
     assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {
         *found["The case; lists make a run of every combination"]
     }
     assert {"--arrays", "--layout", "--runs"} <= {*found["A kernel of yours"]}
-    assert {"--json", "--html", "-v", "--out", "--fail-on", "-h"} == {*found["What is printed"]}
+    assert {"--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {*found["What is printed"]}
     assert {*found["Kernels on quantised codes"]} == {flag(name) for name in QUANTISED}
+
+
+OF_CASES = [name for name, command in commands.commands.items() if getattr(command, "takes_cases", False)]
+
+
+@pytest.mark.parametrize("name", OF_CASES)
+def test_a_first_screen_of_help_fits_a_terminal_and_says_how_many_options_there_are(name):
+    text = help_of(name, width=80)
+    ((heading, listed),) = sections(text).items()
+    of_all = sections(help_of(name, asked="--help-all")).values()
+    assert len(text.splitlines()) <= 24 and {"--seqlen", "--causal"} <= {*listed}
+    assert heading == f"Options; all {sum(map(len, of_all))} with --help-all"
+
+
+def test_commands_that_take_a_case_are_those():
+    assert {"diff", "show", "explain", "sweep", "measure"} <= {*OF_CASES} and "doctor" not in OF_CASES
 
 
 @pytest.mark.parametrize("words", [("faults",), ("bench", "emulator"), ("doctor",)], ids=" ".join)

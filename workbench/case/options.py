@@ -26,7 +26,7 @@ def _option(role: str, help: str = "", /, *, default: Any = None, **click: Any) 
     return field(**usual, metadata={"role": role, "click": {"help": help, **click}})
 
 
-_CONTRACT = "What a foreign kernel promises, such as triton,block_k=64,exp_ulps=4; `workbench contract` lists it"
+_CONTRACT = "Its arithmetic, such as triton,block_k=64; `workbench contract` lists what may be said"
 _FEED = "Put stages in: reference, or from a FILE"
 _WHERE = "Dump and judge only some heads, queries: b=0,h=3,q=64:128"
 _ISOLATE = "Run a foreign kernel in a process of its own, which may crash"
@@ -45,7 +45,7 @@ class Options:
     )
     isolate: bool = _option(FOREIGN, _ISOLATE, default=False, is_flag=True)
     values: str | None = _option(AT_REST)  #: the log in which the values were found
-    arrays: str = _option(FOREIGN, "What a foreign kernel takes: numpy, torch, cupy or jax [numpy]", default="numpy")
+    arrays: str = _option(FOREIGN, "Its arrays: numpy, torch, cupy or jax [numpy]", default="numpy")
     device: str | None = _option(FOREIGN, "Where a foreign kernel wants its arrays: cpu or cuda [cpu; cupy: cuda]")
     #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
     layout: str = _option(
@@ -71,7 +71,7 @@ class Options:
     limit_gb: float = _option(OURS, "Refuse dumps of more gigabytes [4]", default=LIMIT_GB, type=float)
     inputs: Any = _option(
         ANY,
-        "Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file, instead of drawing them",
+        "Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file",
         metavar="FILE",
     )
     trace: str | None = _option(AT_REST)  #: the file, or files, in which the trace lay: its TARGET

@@ -1,4 +1,4 @@
-"""The options of `workbench diff` that hold a second run beside the first, and what they run."""
+"""The option of `workbench diff` that holds a second run beside the first, and what it runs."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workbench.case.fields import ARITHMETIC, QUANTISED, flag, of_role
+from workbench.case.fields import ARITHMETIC, QUANTISED, of_role
 from workbench.case.options import ANY, FOREIGN, OURS, ROLES, Options, flag_of
 from workbench.cli.completion import complete
 from workbench.cli.options import CASE_OPTIONS, cases_of, given, needs_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.judge.against.pair import Against
     from workbench.trace.trace import Trace
 
-#: settings of the second run: field of a case, or backend -> help
+#: settings of the second run: field of a case, or backend -> what it is
 _SETTINGS = {
     "splits": "splits of the keys",
     "block_q": "queries in a tile",
@@ -31,21 +31,33 @@ _SETTINGS = {
 _CASE = (*CASE_OPTIONS, "causal", "full", "inputs")
 
 
-def against_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the second run to a command."""
-    for name, text in reversed(_SETTINGS.items()):
-        kind = click.STRING if name == "backend" else click.INT
-        help_text = f"Hold TARGET beside itself, or --against, with other {text}"
-        command = click.option(flag(f"against_{name}"), type=kind, help=help_text, shell_complete=complete)(command)
-    help_text = "Hold TARGET beside another kernel, path.py:function or trace; its faults stay with TARGET"
-    return click.option("--against", metavar="TARGET", help=help_text, shell_complete=complete)(command)
+against_option = click.option(
+    "--against",
+    metavar="OTHER",
+    shell_complete=complete,
+    help="A second run to hold it beside: another TARGET, itself with splits=4,block_k=32, or split_k,splits=4",
+)
 
 
-def second_run(options: dict[str, Any]) -> dict[str, Any]:
-    """What the options say of a second run, taken out of them; empty where they ask for none."""
-    names = ["against", *(f"against_{name}" for name in _SETTINGS)]
-    said = {name: options.pop(name) for name in names}
-    return {name: value for name, value in said.items() if value is not None}
+def second_run(against: str | None) -> dict[str, Any]:
+    """The second run that --against asks for: its settings by name, and its `target` where it has its own; empty where
+    there is none.
+    """
+    from workbench.refusal import Refusal
+
+    found: dict[str, Any] = {}
+    target = []
+    for part in [] if against is None else against.split(","):
+        name, given, value = part.strip().partition("=")
+        if not given or not name.isidentifier():
+            target.append(part)
+        elif name not in _SETTINGS:
+            raise Refusal(f"--against {against}: the settings of a second run are {', '.join(_SETTINGS)}; got {name}")
+        elif name != "backend" and not value.isdecimal():
+            raise Refusal(f"--against {against}: {name} takes a number of {_SETTINGS[name]}; got {value!r}")
+        else:
+            found[name] = value if name == "backend" else int(value)
+    return {**found, **({"target": ",".join(target)} if target else {})}
 
 
 def judged(target: str | None, second: dict[str, Any], options: dict[str, Any]) -> Iterator["Against"]:
@@ -157,7 +169,7 @@ def _calls(
     calls, estimates = [], []
     pairs = _pairs(target, second, options)
     for a, b in pairs:
-        _check(a, b, "against" in second, options)
+        _check(a, b, "target" in second, options)
         cases, inputs = _cases((a, b), options)
         for one, other in ((a, b), (b, a)):
             if one.kernel:
@@ -173,7 +185,7 @@ def _pairs(target: str | None, second: dict[str, Any], options: dict[str, Any]) 
     from workbench.cli.runs import runs
     from workbench.foreign.target import Kind, Target, target_of, targets_of
 
-    settings = {name: second[f"against_{name}"] for name in _SETTINGS if f"against_{name}" in second}
+    settings = {name: value for name, value in second.items() if name != "target"}
     own = {name: options[name] for name in ("faults", "feed")}
     log = options["values"]
     if target is not None and log is None:
@@ -182,8 +194,8 @@ def _pairs(target: str | None, second: dict[str, Any], options: dict[str, Any]) 
         firsts = [_Side(Target(str(log), Kind.PRINTED), own=own)]
     else:
         runs(target, **options)  # refuses both, and neither
-    if "against" in second:
-        return [(first, _Side(target_of(second["against"]), settings)) for first in firsts]
+    if "target" in second:
+        return [(first, _Side(target_of(second["target"]), settings)) for first in firsts]
     return [(first, replace(first, settings=settings)) for first in firsts]
 
 
@@ -203,7 +215,7 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
 
     if options["by_head"]:
         raise Refusal("--by-head judges one run after the other, and keeps none; two are compared in part with --where")
-    flags = [flag(f"against_{name}") for name in b.settings]
+    flags = [f"--against {name}={value}" for name, value in b.settings.items()]
     if (a.target.is_trace or a.target.is_log) and not named:
         what = a.target.kind.value
         raise Refusal(f"{flags[0]} runs TARGET again, and {what} cannot be run; name a kernel: --against KERNEL")
@@ -213,7 +225,7 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
         raise Refusal(f"{flags[0]} is for kernels of ours ({', '.join(KERNELS)}); {name} is {kind}")
     if "splits" in b.settings and not (b.kernel and b.kernel.splits):
         splitting = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.splits)
-        raise Refusal(f"--against-splits is for kernels that split the keys ({splitting}); {name} does not")
+        raise Refusal(f"--against splits=N is for kernels that split the keys ({splitting}); {name} does not")
     if not (a.target.is_trace or b.target.is_trace):
         return
     asked = [name for name in _CASE if options[name] not in (None, False)]

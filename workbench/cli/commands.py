@@ -1,5 +1,7 @@
 """Commands whose help says which options belong together."""
 
+import inspect
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -20,24 +22,63 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "A kernel of yours": (*options.of_role(options.FOREIGN), "values"),
     "A part of a run": ("where", "by_head", "limit_gb", "feed"),
     "A second run beside it": (
-        "against", "against_splits", "against_block_q", "against_block_k", "against_backend", "against_trace",
-        "measure",
+        "against", "against_trace", "measure",
     ),
     "An operation beside attention": ("operation", "axes", "numbers", "gradients"),
     "Many cases, and where they run": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
     ),
-    "What is printed": ("verbose", "as_json", "html", "out", "fail_on", "worst", "reference", "help"),
+    "What is printed": ("verbose", "as_json", "html", "out", "fail_on", "worst", "reference", "help", "help_all"),
 }  # fmt: skip
 OTHERS = "Options"
+#: what a first screen of help lists, which fits a terminal of 24 lines; --help-all lists every section
+FIRST = (
+    "seqlen", "dtype", "causal", "inputs", "faults", "arrays", "contract", "against", "operation", "random", "seconds",
+    "worst", "verbose", "html", "out",
+)  # fmt: skip
 #: what a flag may be given by mistake -> whether that says that it is on
 TRUTHS: Mapping[str, bool] = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 #: commands that this package had; they run from a checkout of its repository
 CAMPAIGNS = ("assertions", "faults", "features", "fp8", "merges", "sanitizer", "score", "shrink", "verdicts")
 
 
+def _help_all(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    """Print the whole help, and end."""
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[_help_all.__name__] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
 class Command(click.Command):
-    """A command that lists its options by section, where it takes a case."""
+    """A command whose help lists its most used options, where it takes a case; --help-all lists all, by section."""
+
+    @property
+    def takes_cases(self) -> bool:
+        """Whether it has the options of a case, which are many."""
+        return any(param.name == "seqlen" for param in self.params)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """As click has it, with --help-all."""
+        found = super().get_params(ctx)
+        if not self.takes_cases:
+            return found
+        text = "Show every option, by what it is for, and exit."
+        asked = click.Option(
+            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_help_all, help=text
+        )
+        return [*found, asked]
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first paragraph and a sentence, or examples; with --help-all the text as click writes it."""
+        if not self.takes_cases or _help_all.__name__ in ctx.meta:
+            return super().format_help_text(ctx, formatter)
+        first, second, *_ = [*inspect.cleandoc(self.help or "").split("\n\n"), ""]
+        if not second.startswith("\b"):  # examples, line by line
+            second = re.split(r"(?<=\.)\s", second)[0]
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(f"{first}\n\n{second}".strip())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click has it; a flag that is given a value is named: click would take that for a TARGET."""
@@ -51,13 +92,16 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options of this command, in the order of SECTIONS."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        grouped = any(option.name == "seqlen" for option in options)
+        short = self.takes_cases and _help_all.__name__ not in ctx.meta
         records: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*SECTIONS, OTHERS)}
         for option in options:
-            if (record := option.get_help_record(ctx)) is not None:
+            if (record := option.get_help_record(ctx)) is not None and not (short and option.name not in FIRST):
                 name = "help" if "--help" in option.opts else option.name
                 heading = next((key for key, names in SECTIONS.items() if name in names), OTHERS)
-                records[heading if grouped else OTHERS].append(record)
+                records[heading if self.takes_cases else OTHERS].append(record)
+        if short:
+            first = [record for listed in records.values() for record in listed]
+            records = {f"Options; all {len(options)} with --help-all": first}
         for heading, listed in records.items():
             if listed:
                 with formatter.section(heading):

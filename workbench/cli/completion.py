@@ -69,7 +69,6 @@ WORDS: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
     "feed": _stages,
     "probes": _probes,
     "backend": _BACKENDS,
-    "against_backend": _BACKENDS,
     "arrays": _one_of("numpy", "torch", "cupy", "jax"),
     "device": _one_of("cpu", "cuda"),
     "contract": _contract,

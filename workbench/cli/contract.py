@@ -23,9 +23,9 @@ def contract(target: str | None, measure: bool, out: Path | None, as_json: bool,
     """List the fields of a contract, what each means and what is assumed where nobody says it; the presets; and what
     tensor cores of each generation keep.
 
-    A function says them in the "contract" that it returns, a trace in its manifest; of a function and of a log of
-    printed values --contract does: --contract triton,block_k=64,exp_ulps=4, where fields override presets. A dtype may
-    be `inputs`: that of q, k and v.
+    A function says them in the "contract" that it returns, a trace in its manifest; else they are said by an option,
+    such as --contract triton,block_k=64,exp_ulps=4: fields override presets. A dtype may be `inputs`: that of q, k and
+    v.
 
     With --measure, read them off TARGET, a function that is believed right, by choosing its inputs: options are those
     of `workbench measure`. Each field comes with what shows it, or with why it cannot be read.

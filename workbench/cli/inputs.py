@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from workbench.case.fields import ARITHMETIC, GIVEN, TILES, flag, of_role
+from workbench.cli.commands import Command
 from workbench.cli.options import case_options, cases_of, json_option
 
 #: options of a case that are a kernel's, and change no input
 _OF_KERNELS = of_role(TILES, ARITHMETIC)
 
 
-@click.command()
+@click.command(cls=Command)
 @case_options
 @click.option(
     "--out",

@@ -112,7 +112,7 @@ for command in (
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @operation_options
-@cli_against.against_options
+@cli_against.against_option
 @values_option
 @click.option(
     "--against-trace",
@@ -128,7 +128,7 @@ for command in (
 )
 @measure_option
 @json_option
-@click.option("-v", "--verbose", is_flag=True, help="Print all that was looked at: budgets, other rules, assumptions")
+@click.option("-v", "--verbose", is_flag=True, help="Print budgets, other rules, assumptions, too")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
 )
@@ -146,15 +146,15 @@ def diff(
 ) -> None:
     """Judge every stage of TARGET and name the first wrong one.
 
-    TARGET is a kernel of ours (or several, separated by commas) or of an installed package (`workbench kernels`), a
-    foreign one as path.py:function, or a trace as FILE.safetensors: several files, or a folder of them, where each
-    holds a part of one run. Case options take comma-separated lists; every combination is run and gets one row.
+    TARGET is a kernel of ours or of an installed package (`workbench kernels`), of yours as path.py:function, or a
+    trace as FILE.safetensors. Kernels of ours may be several, separated by commas; of several files, or a folder of
+    them, each holds a part of one run. Case options take comma-separated lists; every combination gets one row.
 
     LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
     case that the case options give; of --block-k, --splits and --contract it tells what the kernel promises.
 
-    With --against, or another setting of one kernel, two runs are judged and held against each other: the first stage
-    where they part by more than the budgets of both.
+    With --against two runs are judged and held against each other: the first stage where they part by more than the
+    budgets of both.
 
     With --operation TARGET is a function of another operation, called with its inputs in their order and its numbers by
     name: rmsnorm(x, weight, *, eps). It returns its result, or a dict of stages.
@@ -176,7 +176,7 @@ def diff(
             out.mkdir(parents=True, exist_ok=True)  # before the runs, whose results would be lost
         except OSError as error:
             raise Refusal(f"--out {out}: {error.strerror}") from None
-    second = cli_against.second_run(options)
+    second = cli_against.second_run(options.pop("against"))
     if second and against_trace is not None:
         raise Refusal("--against-trace holds one run to an earlier one, and --against two beside each other; got both")
     if second and measure:

@@ -27,9 +27,7 @@ def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--gradients", is_flag=True, help="attention_backward of a forward pass in torch, by autograd"),
         click.option("--numbers", metavar="NAME=X[,...]", help="Numbers and flags of the operation: eps=1e-5"),
         click.option("--axes", metavar="NAME=N[,...]", help="Sizes of its axes: rows=64,dim=512"),
-        click.option(
-            "--operation", metavar="NAME", help="Another operation: rmsnorm, gated_delta_rule, attention_backward, rope"
-        ),
+        click.option("--operation", metavar="NAME", help="rmsnorm, gated_delta_rule, attention_backward, rope"),
     ):
         command = option(command)
     return command

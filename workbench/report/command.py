@@ -91,14 +91,16 @@ def against_command(pair: "Against") -> str:
     for name in QUANTISED if a.case.codes is None else ():
         if getattr(b.case, name) is not None:
             options += [flag(name), str(getattr(b.case, name))]
+    beside = [] if b.faults or b.called_with.feed else [b.target]
     for name in of_role(TILES) if b.backend != "foreign" else ():
         if getattr(b.case, name) not in (None, getattr(a.case, name) if own else None):
-            options += [flag(f"against_{name}"), str(getattr(b.case, name))]
+            beside.append(f"{name}={getattr(b.case, name)}")
     if "foreign" not in (a.backend, b.backend) and a.backend != b.backend:
-        options += ["--backend", a.backend, "--against-backend", b.backend]
+        options += ["--backend", a.backend]
+        beside.append(f"backend={b.backend}")
     options += both.words()
-    beside = [] if b.faults or b.called_with.feed else ["--against", shlex.quote(b.target)]
-    return _command("diff", "" if printed else a.target, a.faults, [*beside, *options])
+    second = ["--against", shlex.quote(",".join(beside))] if beside else []
+    return _command("diff", "" if printed else a.target, a.faults, [*second, *options])
 
 
 def watch_command(trace: "Trace") -> str:
