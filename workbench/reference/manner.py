@@ -19,6 +19,8 @@ from workbench.floats import round_to, ulp
 #: of other manners differ in few of them, and each takes half a second at 4096 keys
 _MADE: OrderedDict[tuple, np.ndarray] = OrderedDict()
 KEPT_BYTES = 2**26
+#: products that meet at once: of 1 to 16 MB the fastest at 4096 and 16384 keys, up to 5 times as fast as whole blocks
+TERMS_BYTES = 2**22
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,24 @@ def _aligned(start: np.ndarray | None, a: np.ndarray, b: np.ndarray, contract: C
     core = Accumulation(contract.mma_block, contract.mma_extra_bits)
     total = np.zeros((*a.shape[:-1], b.shape[-1])) if start is None else start.astype(np.float64)
     a, b = a.astype(np.float64), b.astype(np.float64)
+    columns = max(1, TERMS_BYTES // (8 * core.block * max(1, a[..., 0].size)))
+    for left in range(0, b.shape[-1], columns):
+        some = slice(left, left + columns)
+        total[..., some] = _in_blocks(total[..., some], a, b[..., some], core)
+    return total.astype(np.float32)
+
+
+def _in_blocks(total: np.ndarray, a: np.ndarray, b: np.ndarray, core: Accumulation) -> np.ndarray:
+    """total + a @ b, block after block, in two arrays of a block's products that stay in the cache."""
+    room = np.empty((2, *a.shape[:-1], core.block, b.shape[-1]))
     for first in range(0, a.shape[-1], core.block):
         block = slice(first, first + core.block)
-        terms = a[..., block, None] * b[:, :, None, block, :]
-        largest = np.maximum(abs(total), abs(terms).max(axis=-2))
+        terms, sizes = room[..., : a[..., block].shape[-1], :]
+        np.multiply(a[..., block, None], b[:, :, None, block, :], out=terms)
+        largest = np.maximum(abs(total), np.abs(terms, out=sizes).max(axis=-2))
         quantum = ulp(largest, "float32") * 2.0**-core.extra_bits
-        whole = np.trunc(terms / quantum[..., None, :]).sum(axis=-2) + np.trunc(total / quantum)
-        sums = whole * quantum
+        np.trunc(np.divide(terms, quantum[..., None, :], out=terms), out=terms)
+        sums = (terms.sum(axis=-2) + np.trunc(total / quantum)) * quantum
         kept = ulp(sums, "float32") * 2.0 ** (23 - core.fraction_bits)
         total = round_to(np.trunc(sums / kept) * kept, "float32", toward_zero=True)
-    return total.astype(np.float32)
+    return total
