@@ -276,8 +276,7 @@ class Case:
         """
         rows = np.arange(self.seqlen_q)[queries]
         diagonal: Any = self.diagonals[:, None, None, None] if self.ragged else self.diagonal
-        beyond = np.arange(self.seqlen_k) - (rows[:, None] + diagonal)  # keys after the row's own
-        seen = in_window(beyond, *self.sides)
+        seen = in_window(np.arange(self.seqlen_k), rows[:, None] + diagonal, *self.sides)
         if not self.ragged:
             return seen
         q, k = (x[:, None, None, None] for x in (self.lengths_q, self.lengths_k))
@@ -325,7 +324,13 @@ class Case:
         return q, k, v
 
 
-def in_window(beyond: np.ndarray, left: int, right: int) -> np.ndarray:
-    """Whether keys lie in a window of two sides, of how far each is behind its row's own; -1: a side has no end."""
-    seen: np.ndarray = ((beyond >= -left) | (left == -1)) & ((beyond <= right) | (right == -1))
+def in_window(keys: np.ndarray, own: np.ndarray, left: int, right: int) -> np.ndarray:
+    """Whether keys lie in a window of two sides around their row's own; -1: a side has no end. Indices, which broadcast
+    against each other.
+    """
+    seen = np.ones(np.broadcast_shapes(keys.shape, own.shape), bool)
+    if left != -1:
+        seen &= keys >= own - left
+    if right != -1:
+        seen &= keys <= own + right
     return seen

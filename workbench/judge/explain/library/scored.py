@@ -93,7 +93,7 @@ def own_mask(at: Any, diagonals: np.ndarray | int | None = None, lengths_k: np.n
     rows, keys = asked(at, "queries")[:, None], np.arange(at.p.keys)
     ends = asked(at, "lengths_k") if lengths_k is None else lengths_k
     there = (rows < asked(at, "lengths_q")[:, None, None, None]) & (keys < ends[:, None, None, None])
-    return in_window(keys - rows - where, *asked(at, "window").tolist()) & there
+    return in_window(keys, rows + where, *asked(at, "window").tolist()) & there
 
 
 def with_mask_put_in(at: Any, seen: np.ndarray) -> np.ndarray:
