@@ -51,13 +51,16 @@ class Explanation:
         return self.trace.lines.get(MASK if self._of_mask else self.stage.name)
 
     def to_look_at(self, causes: Sequence[Cause]) -> Line | None:
-        """The line of source to look at: that which computes what the first of the stage's `causes` names; without one
-        that of the stage, but of results that were judged from q, k and v alone, as what is wrong is made before them.
+        """The line of source to look at: that which computes what the first of the stage's `causes` names; without one,
+        or of one that is not proved where none computes it, that of the stage, but of results that were judged from q,
+        k and v alone, as what is wrong is made before them.
         """
         if causes:
             # of several stages that it changes its own comes first
             edited = sorted(causes[0].members[0].stages, key=lambda name: name != self.stage.name)
-            return next((line for name in edited if (line := self._computed(name)) is not None), None)
+            line = next((line for name in edited if (line := self._computed(name)) is not None), None)
+            if line is not None or not causes[0].perhaps:
+                return line
         ends = self.stage.role == "origin" and self.stage.isolated is None and self.stage.name in ENDS
         return None if ends else self.line
 
