@@ -1,6 +1,8 @@
 """The control is the kernel's own algorithm in float32: it gives the bits of kernels that add in its order."""
 
+import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -118,3 +120,38 @@ def test_no_more_sums_are_kept_than_fit(monkeypatch: pytest.MonkeyPatch) -> None
             Manner().add_products(None, a, b, traced("flash").contract), made
         )
     assert len(manner._MADE) == 4
+
+
+def test_threads_that_judge_at_once_share_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs may be judged in two threads, which take sums from each other and drop them."""
+    monkeypatch.setattr(manner, "KEPT_BYTES", 2000)
+    manner._MADE.clear()
+    told, before = traced("flash").contract, sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def sums(_: int) -> bool:
+        sides = [
+            (np.full((1, 1, 4, 3), i % 7, np.float32), np.full((1, 1, 3, 5), i % 5, np.float32)) for i in range(300)
+        ]
+        made = [Manner().add_products(None, a, b, told) for a, b in sides]
+        return all(bool((x == 3 * (i % 7) * (i % 5)).all()) for i, x in enumerate(made))
+
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert [*pool.map(sums, range(8))] == 8 * [True]
+    finally:
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("n", [8, 19])  # whole blocks, and a short one
+def test_sums_of_some_columns_at_a_time_have_the_bits_of_all(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal((1, 2, *dims)).astype(np.float32) for dims in ((6, n), (n, 33)))
+    start = rng.standard_normal((1, 2, 6, 33)).astype(np.float32)
+    told = traced("flash").contract
+    whole = manner._aligned(start, a, b, told)
+    monkeypatch.setattr(manner, "TERMS_BYTES", 1)  # one column
+    assert manner._aligned(start, a, b, told).tobytes() == whole.tobytes()
+    assert np.allclose(whole, start + a @ b, atol=1e-4)
+    monkeypatch.setattr(manner, "TERMS_BYTES", 8 * 16 * 12 * 5)
+    assert manner._aligned(start, a, b, told).tobytes() == whole.tobytes()

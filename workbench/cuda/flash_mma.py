@@ -204,7 +204,7 @@ def read_q(q_registers, tiles, lane_q):
 
 @cuda.jit(device=True, inline="always")
 def multiply_v(acc, p, tiles, at_v):
-    """Add the product of probs with V of a tile to the accumulator."""
+    """acc += P @ V of one tile."""
     for n in unrolled(BLOCK_K // 16):
         for i in range(HEAD_DIM // 16):
             b0, b1, b2, b3 = ptx.ldmatrix_x4_trans(tiles, 16 * n * HEAD_DIM + dims(at_v, i))

@@ -48,8 +48,8 @@ def summaries(
 def failing(e: Expectation, names: Sequence[str], at_hand: Mapping[str, np.ndarray]) -> dict[str, Summary]:
     """The summaries of those stages of `names` of which an element is outside its budget in a part.
 
-    What is within a lower bound of its budget is inside: nearly always all of a right kernel, whose budgets then are
-    not made.
+    Elements are held against a cheap lower bound of their budgets first. A right kernel is nearly always within it, and
+    its budgets then are not computed.
     """
     within = {name for name, bound in e.least(names).items() if _within(e, name, bound, at_hand.get(name))}
     left = [name for name in names if name not in within]

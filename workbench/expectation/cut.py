@@ -13,8 +13,8 @@ from workbench.floats import to_float64
 from workbench.reference.problem import Cut
 from workbench.trace.trace import Trace
 
-#: keys that NumPy adds up side by side: cut between them a row of up to 128 keys, in which it sums in one go, has the
-#: same bits, and a longer one those of another order of summation
+#: NumPy's pairwise sum has 8 interleaved accumulators in a block of 128: cut at a multiple of 8, a row of at most 128
+#: keys has the same bits, and a longer one is summed in another order
 STEP = 8
 #: what a part of a trace has left of its keys; None: all
 Cuts = Callable[[Box], Cut | None]
@@ -23,8 +23,8 @@ Cuts = Callable[[Box], Cut | None]
 def cuts(trace: Trace, device: str) -> Cuts | None:
     """What parts of a trace are cut to, on `device`; None of a trace whose parts need all keys.
 
-    That is one of which stages with keys or tiles are known, where something is added to scores, modifies or drops
-    them, whose inputs are off or not finite, and one of a kernel that told its tiles.
+    Those are traces with other stages than results; with a bias, ALiBi, a score_mod or dropout; with inputs that are
+    not finite or not known exactly; and of kernels whose tiles are known.
     """
     results, case, contract = {"out", "lse"}, trace.case, trace.contract
     changed = case.score_mod is not None or case.slopes is not None or "bias" in trace.inputs or trace.input_errors

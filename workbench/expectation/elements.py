@@ -216,6 +216,16 @@ class Compared:
     spacing: np.ndarray  #: an ulp of the stage's dtype at the expectation
 
 
+@np.errstate(over="ignore")  # of x of budget in float32
+def kept(stage: np.ndarray, found: Compared) -> Comparison:
+    """The comparison of a `stage` as it was dumped, whose elements all were `found`."""
+    elements = Elements(
+        stage, found.expected, found.budget, found.statistical.astype(np.float32), found.over_budget.astype(np.float32),
+        found.state,
+    )  # fmt: skip
+    return Comparison(summary(found, (0,) * stage.ndim), lambda: elements)
+
+
 @np.errstate(all="ignore")
 def compare(
     actual: np.ndarray, unwritten: np.ndarray, expected: np.ndarray, budget: Budget, dtype: Any, saturates: bool = False

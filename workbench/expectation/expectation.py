@@ -73,7 +73,7 @@ class Expectation:
     device: str = "cpu"  #: where it is computed: cpu in NumPy, cuda in torch
     statistics: bool = True  #: whether its budgets are to have statistical bounds
     typical: bool = False  #: whether these are to be those of a typical error instead of the largest
-    cut: Cut | None = None  #: the keys alone that its queries see (`cut.cut_of`); None: all
+    cut: Cut | None = None  #: the keys alone that its queries see (`cut.cuts`); None: all
     #: of `visible`, `inputs`, `given`, `problem` and `computed` those that are put in, by name; others are made
     known: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 

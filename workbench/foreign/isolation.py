@@ -180,7 +180,7 @@ def main() -> None:
     try:
         with part.open("wb") as file:
             pickle.dump(answer, file, protocol=5)
-    except BaseException:  # threads of the function would keep the process alive, and who waits for it waiting
+    except BaseException:  # threads of the function would keep this process alive, and its parent waiting
         traceback.print_exc()
         os._exit(1)
     part.rename(folder / _ANSWER)

@@ -60,7 +60,7 @@ def _copy(x: Any) -> Any:
 
 
 def _least(x: np.ndarray) -> np.ndarray:
-    """`x` without what is alike along an axis, which the assignment repeats."""
+    """`x` with axes that are broadcast (stride 0) cut to 1, which the assignment broadcasts again."""
     return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.strides)]
 
 

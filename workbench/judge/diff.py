@@ -38,7 +38,7 @@ from workbench.judge.explain.explanation import Explanation
 from workbench.judge.headline import headline
 from workbench.judge.measured import MeasuredStages, measurement, with_measured
 from workbench.judge.selection import Selection
-from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, StageDiff, verdict_of
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
 from workbench.judge.unseen import unseen
 from workbench.judge.usual_rules import Rule
 from workbench.judge.widened import Widened, widened
@@ -49,8 +49,6 @@ from workbench.shown import shown_by
 from workbench.trace.narrow import first_of
 from workbench.trace.trace import Trace, check
 
-#: verdicts from best to worst; the worst of a kernel's stages is the kernel's
-SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing", "bug")
 #: seconds that a report spends on causes of the library, at most
 QUICK_S = 2.0
 

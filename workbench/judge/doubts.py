@@ -126,7 +126,7 @@ def _of_a_library(trace: Trace, names: Sequence[str], doubtful: Mapping[str, Ele
         if not _fits(trace, names, contract):
             continue
         other = replace(trace, contract=contract)
-        # the worst of a usual kernel, at a thousandth of the cost of all, is wrong of most libraries
+        # cheap first: the rows of the elements that are worst for a usual kernel are wrong for most libraries, too
         if rows.size and any(np.isin(x.state, WRONG).any() for _, x in at_rows(other, [*doubtful], rows)):
             continue
         # what its budget has room for may still be larger than its roundings add up to

@@ -12,6 +12,8 @@ from workbench.judge.selection import Index, Selection, chosen, select
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
 
+#: verdicts from best to worst; the worst of a kernel's stages is the kernel's
+SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing", "bug")
 #: verdicts of a stage of which there is nothing to say
 RIGHT_VERDICTS = ("exact", "rounding")
 #: what makes a stage doubtful: `StageDiff.doubt`

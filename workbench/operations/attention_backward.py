@@ -10,8 +10,9 @@ import numpy as np
 from workbench.floats import DTYPES, unit_roundoff
 from workbench.operations.operation import Operation, Setting, Sizes
 from workbench.reference.bound import EXACT, Bound
+from workbench.reference.dense import attention
 from workbench.reference.stage import Bounded, Ref, Stage, Table
-from workbench.reference.steps.neutral import CastTo, Map, Sum, difference, product
+from workbench.reference.steps.neutral import CastTo, Map, Sum, difference, product, scaled
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,20 @@ class GroupSum:
     group: int
 
     def value(self, at: Any) -> np.ndarray:
-        x = at(self.of)
+        return self._added(at(self.of))
+
+    def _added(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(x.reshape(x.shape[0], -1, self.group, *x.shape[2:]).sum(2))
 
     def bound(self, at: Any) -> Bounded:
         """A sum of so many numbers, none of which is exact where nobody saw them."""
         x, error = at(self.of), at.error(self.of)
-        size = abs(x).reshape(x.shape[0], -1, self.group, *x.shape[2:]).sum(2)
+        size = self._added(abs(x))
         arithmetic, n = at.arithmetic(""), self.group - 1
         own = [arithmetic.sum(n) * size, arithmetic.unit * np.sqrt(n) * size, 0.0 * size]
         if error is not EXACT:
-            parts = [(0.0 * abs(x) + one).reshape(x.shape[0], -1, self.group, *x.shape[2:]) for one in error]
-            own = [own[0] + parts[0].sum(2), np.sqrt(own[1] ** 2 + (parts[1] ** 2).sum(2)), parts[2].sum(2)]
+            worst, random, common = (0.0 * abs(x) + part for part in error)
+            own = [own[0] + self._added(worst), np.sqrt(own[1] ** 2 + self._added(random**2)), self._added(common)]
         return Bounded(Bound(*own))
 
     words = "sum of {of} over the query heads of a group"
@@ -65,9 +68,6 @@ def _table(of: Setting) -> Table:
     def weight(shifted: np.ndarray) -> np.ndarray:
         return np.where(visible, np.exp(np.where(visible, shifted, 0.0)), 0.0)
 
-    def scaled(name: str) -> Map:
-        return Map((name,), lambda x: scale * x, (lambda x: abs(scale),), f"{scale:g} * {{0}}", ulps=1.0)
-
     def cast(name: str, axes: str = "bhqk") -> Table:
         """What is stored, or meets the next product, in 16 bits."""
         if not narrow or of.conventions[f"{name}_dtype"] == "float32":
@@ -85,7 +85,7 @@ def _table(of: Setting) -> Table:
         "v_rows": Stage("bhke", OfGroups("v", group), dumped=False),
         "qk": Stage("bhqk", Sum("bhqd,bhkd->bhqk", ("q", "k_rows"))),
         **casts["qk"],
-        "scores": Stage("bhqk", scaled(qk)),
+        "scores": Stage("bhqk", scaled(qk, scale, ulps=1.0)),
         # in base 2 a product with log2(e) more, of a constant that is rounded
         "shifted": Stage("bhqk", Map(
             ("scores", "lse"), lambda s, lse: np.where(visible, s - np.where(np.isfinite(lse), lse, 0.0), 0.0),
@@ -105,27 +105,16 @@ def _table(of: Setting) -> Table:
         "dk_group": Stage("bgkd", GroupSum(dk, group), dumped=False),
         "dv_sum": Stage("bhke", Sum("bhqk,bhqe->bhke", (probs, "dout")), dumped=False),
         **casts["dv_sum"],
-        "dq": Stage("bhqd", scaled("dq_sum")),
-        "dk": Stage("bgkd", scaled("dk_group")),
+        "dq": Stage("bhqd", scaled("dq_sum", scale, ulps=1.0)),
+        "dk": Stage("bgkd", scaled("dk_group", scale, ulps=1.0)),
         "dv": Stage("bgke", GroupSum(dv, group)),
     }  # fmt: skip
 
 
 def _forward(of: Setting, drawn: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """With out and lse as a right forward pass of the rounded inputs stores them; 0 and -inf of a row without keys."""
-    dtype = DTYPES[of.dtype]
-    q, k, v = (drawn[name].astype(dtype).astype(np.float64) for name in "qkv")
-    group = of.sizes["h"] // of.sizes["g"]
-    s = np.einsum("bhqd,bhkd->bhqk", q, np.repeat(k, group, axis=1)) * of.numbers["scale"]
-    s = np.where(seen(of), s, -np.inf)
-    top = s.max(-1, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0.0)
-    p = np.exp(s - top)
-    total = p.sum(-1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        lse = (top + np.log(total))[..., 0]
-    out = np.einsum("bhqk,bhke->bhqe", p / np.where(total > 0, total, 1.0), np.repeat(v, group, axis=1))
-    return {**drawn, "out": out, "lse": lse}
+    q, k, v = (drawn[name].astype(DTYPES[of.dtype]) for name in "qkv")
+    return {**drawn, **attention(q, k, v, scale=of.numbers["scale"], mask=seen(of))}
 
 
 def _normal(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import DTYPES, to_float64
+from workbench.floats import DTYPES
 from workbench.operations.operation import Operation, Setting
 from workbench.refusal import Refusal
 
@@ -76,11 +76,6 @@ class OperationCase:
         told += [f"{name}={x:g}" for name, x in self.numbers.items() if not isinstance(x, bool)]
         told += [f"{name}={x}" for name, x in self.conventions.items() if x != self.operation.conventions[name][0]]
         return f"{self.dtype} {sizes}, {', '.join([*told, self.distribution])}, seed {self.seed}"
-
-
-def in_float64(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The inputs as the reference takes them."""
-    return {name: to_float64(x) for name, x in inputs.items()}
 
 
 def _known(what: str, given: Any, known: Any) -> None:

@@ -11,14 +11,14 @@ import numpy as np
 from workbench.operations.operation import Operation, Setting
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.stage import Bounded, Ref, Stage, Table
-from workbench.reference.steps.neutral import Map, Sum, difference, product
+from workbench.reference.steps.neutral import Sum, difference, product, scaled
 
 #: stages between a state and what is written into the next, in order
 _BETWEEN = ("recalled", "scaled", "delta", "written")
 
 
 def _of_column(x: Any) -> Any:
-    """The bound of a state's columns: that of each element is the 2-norm of its column's, over d."""
+    """The 2-norm of the error of each column of a state, which is what all elements of the column have as a bound."""
     return x if isinstance(x, float) else x.max(axis=-2)
 
 
@@ -120,7 +120,6 @@ def _norm(x: np.ndarray) -> np.ndarray:
 
 
 def _table(of: Setting) -> Table:
-    scale = of.numbers["scale"]
     return {
         "recalled": Stage("bhke", Read("k", "-state")),
         "scaled": Stage("bhke", product("gate", "recalled")),
@@ -128,7 +127,7 @@ def _table(of: Setting) -> Table:
         "written": Stage("bhke", product("beta", "delta")),
         "state": Stage("bhtde", Update("k", "written", "gate", "beta", "-state"), initial=0.0, begins="initial_state"),
         "read": Stage("bhke", Read("q", "state")),
-        "out": Stage("bhke", Map(("read",), lambda x: scale * x, (lambda x: abs(scale),), f"{scale:g} * {{0}}")),
+        "out": Stage("bhke", scaled("read", of.numbers["scale"])),
     }
 
 

@@ -4,7 +4,7 @@ inputs; the first wrong one.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -13,10 +13,9 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import of_foreign
 from workbench.case.tiling import Tiling
-from workbench.expectation.elements import Comparison, Elements, State, compare, summary
+from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import to_float64, ulp
-from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff, verdict_of
-from workbench.operations.case import in_float64
+from workbench.judge.stage import SEVERITY, StageDiff, verdict_of
 from workbench.operations.run import OperationRun, size_of
 from workbench.reference.bound import Budget
 from workbench.reference.graph import nearest_dumped
@@ -60,8 +59,7 @@ class OperationDiff:
     @property
     def verdict(self) -> str:
         """Of the whole run: the worst of its stages."""
-        order = ("exact", "rounding", "untestable", "suspicious", *reversed(ORIGIN_VERDICTS))
-        return max((one.verdict for one in self.stages), key=order.index, default="untestable")
+        return max((one.verdict for one in self.stages), key=SEVERITY.index, default="untestable")
 
     def __getitem__(self, name: str) -> StageDiff:
         return next(one for one in self.stages if one.name == name)
@@ -115,7 +113,7 @@ def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
         table=table,
         contract=_CONTRACT,
         losses=losses_of(_CONTRACT),
-        inputs=in_float64(run.inputs),
+        inputs={name: to_float64(x) for name, x in run.inputs.items()},
         numbers=case.numbers,
         attn_bias=None,
         exact_products=False,
@@ -135,7 +133,6 @@ def _compared(run: OperationRun, of: Problem, free: Mapping[str, np.ndarray]) ->
     return {name: _held(run.stages[name], made[name], bounds[name], free.get(name)) for name in names}
 
 
-@np.errstate(over="ignore")  # of x of budget in float32
 def _held(actual: np.ndarray, expected: np.ndarray, budget: Budget, free: np.ndarray | None) -> Comparison:
     if actual.dtype.itemsize < np.dtype(np.float32).itemsize:  # what is stored in 16 bits was computed in more
         stored = ulp(abs(expected) + budget.bound, actual.dtype) / 2
@@ -144,12 +141,4 @@ def _held(actual: np.ndarray, expected: np.ndarray, budget: Budget, free: np.nda
     held = np.where(free, expected, to_float64(actual))
     found = compare(held, np.zeros(actual.shape, bool), expected, budget, actual.dtype)
     found.over_budget[free], found.state[free] = np.nan, State.ABSENT
-    elements = Elements(
-        actual, found.expected, found.budget, found.statistical.astype(np.float32),
-        found.over_budget.astype(np.float32), found.state,
-    )  # fmt: skip
-    return Comparison(summary(found, (0,) * actual.ndim), partial(_kept, elements))
-
-
-def _kept(elements: Elements) -> Elements:
-    return elements
+    return kept(actual, found)

@@ -6,7 +6,7 @@ import numpy as np
 
 from workbench.operations.operation import Operation, Setting
 from workbench.reference.stage import Stage, Table
-from workbench.reference.steps.neutral import CastTo, Map, product
+from workbench.reference.steps.neutral import CastTo, Map, one, product
 
 
 def _pair_of(of: Setting) -> np.ndarray:
@@ -34,10 +34,6 @@ def _partner(of: Setting) -> Callable[[np.ndarray], np.ndarray]:
     return partner
 
 
-def _one(*read: np.ndarray) -> float:
-    return 1.0
-
-
 def _table(of: Setting) -> Table:
     dim, base = of.sizes["d"], of.numbers["base"]
     exponents = np.log(base) * 2 * _pair_of(of) / dim
@@ -49,9 +45,9 @@ def _table(of: Setting) -> Table:
                                    f"{base:g} ** (-2 pair / {dim})", ulps=4.5)),
         "angles": Stage("bnd", product("positions", "inv_freq")),
         # slopes of 1: an angle at a far position may be off by much, where |sin| of it tells nothing
-        "cos": Stage("bnd", Map(("angles",), np.cos, (_one,), "cos({0})", ulps=2.0)),
-        "sin": Stage("bnd", Map(("angles",), np.sin, (_one,), "sin({0})", ulps=2.0)),
-        "partner": Stage("bhnd", Map(("x",), _partner(of), (_one,),
+        "cos": Stage("bnd", Map(("angles",), np.cos, (one,), "cos({0})", ulps=2.0)),
+        "sin": Stage("bnd", Map(("angles",), np.sin, (one,), "sin({0})", ulps=2.0)),
+        "partner": Stage("bhnd", Map(("x",), _partner(of), (one,),
                                      "the other dim of the pair in {0}, of the first one's with a minus", ulps=0.0)),
     }  # fmt: skip
 
@@ -66,7 +62,7 @@ def _table(of: Setting) -> Table:
     table["kept"] = Stage("bhnd", product("x", cos))
     table["turned"] = Stage("bhnd", product("partner", sin))
     kept, turned = (stored(name, "bhnd", "product_dtype") for name in ("kept", "turned"))
-    return {**table, "out": Stage("bhnd", Map((kept, turned), np.add, (_one, _one), "{0} + {1}"))}
+    return {**table, "out": Stage("bhnd", Map((kept, turned), np.add, (one, one), "{0} + {1}"))}
 
 
 def _drawn(of: Setting, rng: np.random.Generator, positions: np.ndarray) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.readings.parts import Parts, divided, finite
+from workbench.readings.parts import Parts, plain
 
 #: keys of a step of a loop, or of a vector of lanes
 STEPS = (16, 32, 64, 128, 8, 4, 48, 256)
@@ -26,11 +26,7 @@ class Beyond:
         k, v = (x[:, ::group].reshape(-1, x.shape[-1])[at % (b * of.kv_heads * keys)] for x in (of.k, of.values))
         start = np.concatenate([of.start, np.zeros((*of.start.shape[:3], self.count))], -1)
         more = of.but(k=k, values=v, start=start, fixed=None)
-        with np.errstate(all="ignore"):
-            top = finite(more.scores.max(-1))
-            p = np.exp(more.scores - top[..., None])
-            total = p.sum(-1) + (0.0 if of.sinks is None else np.exp(of.sinks - top))
-            return divided(p @ v, total), top + np.log(total)
+        return plain(more)
 
     @property
     def words(self) -> str:

@@ -17,7 +17,7 @@ LEVEL, LEVELS = 0.7, 8
 LEVEL_OF_CODES = 1.5
 #: rows that see fewer keys than this may lack the lowest level
 FEWEST = 24
-#: and fewer than this nothing
+#: rows that see fewer keys than this tell nothing
 FEW = 6
 
 
@@ -46,7 +46,7 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
     asked = known if target.some is None or name == "q" else known[target.some]
     if asked.mean() < ENOUGH / 2 or not moved.any():
         return model, []
-    # a row of which nothing was read at any dim that shows is not read
+    # FEW dims or more of the row go into no score, and none is seen in one: the kernel does not read the row
     unread = ((source == -1).sum(1) >= FEW) & ~(source >= 0).any(1)
     source = np.where(unread[:, None], -1, source)
     filled = completed(source, dims)
@@ -130,7 +130,7 @@ def _read(
             sure &= (top == 0) | ((seen >= FEWEST) & (top == levels - 1))
             got.append(np.where(np.isfinite(level), np.round(level), 0).astype(int))
         found = np.stack(got, -1)
-        # a row of few keys that are alike in all digits reads nothing
+        # a row that sees few keys, with the same digit in each word, does not tell which element it reads
         sure &= blank | ((found.max(-1) > 0).any(-1, keepdims=True) & (seen >= FEWEST))
         yield dim, _indices(codes.reshape(len(codes), -1), found, levels), sure
 

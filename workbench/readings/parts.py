@@ -61,6 +61,16 @@ class Parts:
         return replace(self, **changes)
 
 
+def plain(of: Parts) -> tuple[np.ndarray, np.ndarray]:
+    """out and lse of the formula."""
+    with np.errstate(all="ignore"):
+        p = np.exp(of.scores - of.top[..., None])
+        total = p.sum(-1)
+        if of.sinks is not None:
+            total = total + np.exp(of.sinks - of.top)
+        return divided(p @ of.values, total), of.top + np.log(total)
+
+
 @lru_cache(maxsize=128)
 def partials(of: Parts, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of tiles of keys the maximum (-inf where nothing is seen), the sum of e^(score - it) [b, h, q, tile], and values

@@ -1,4 +1,4 @@
-"""A kernel in some rows and dims of a run, as of one path of several, of some warps, of a tile that another one met."""
+"""Faults of some rows and dims alone: of one code path, of some warps, of one tile."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from workbench.readings.finding import spans
-from workbench.readings.parts import Parts, divided
+from workbench.readings.parts import Parts, plain
 
 #: after how many rows a pattern may come again
 PERIODS = (2, 4, 8, 16, 32, 64, 128)
@@ -72,19 +72,9 @@ class WithoutSinks:
         return plain(of.but(sinks=None))
 
 
-def plain(of: Parts) -> tuple[np.ndarray, np.ndarray]:
-    """out and lse of the formula."""
-    with np.errstate(all="ignore"):
-        p = np.exp(of.scores - of.top[..., None])
-        total = p.sum(-1)
-        if of.sinks is not None:
-            total = total + np.exp(of.sinks - of.top)
-        return divided(p @ of.values, total), of.top + np.log(total)
-
-
 def completed(rows: np.ndarray, may: np.ndarray) -> np.ndarray:
-    """The rule of which some `rows` [b, h, q] are, of those that hold no others than these and what `may` be, rows in
-    which it makes no difference: all, all from the first on, a pattern that comes again; the most that are so.
+    """The simplest pattern that has all of `rows` [b, h, q] and beside them only rows of `may`, where the fault makes
+    no difference: all rows, those from the first or up to the last, every n-th; `rows` itself where there is none.
     """
     heads = np.asarray(rows.any(2))
     of_rows = rows.any((0, 1))

@@ -1,4 +1,4 @@
-"""What is measured of a run with too many scores to be held against float64 a hundred times: some rows of one head."""
+"""Large runs, measured in part: of more than 2^22 scores some rows of one head, the one farthest from float64."""
 
 from dataclasses import replace
 from math import inf
@@ -22,9 +22,9 @@ SEEN = 2**23
 
 
 def measured_in_part(trace: Trace, where: str | None = None, seconds: float = inf) -> Measured:
-    """What the function of a trace computes, read of the rows of `where` (`box.parse`) alone; where nothing is said, of
-    all of a run of at most LARGEST scores, and of one with more of some rows of one head. Refusal as of `measured`, and
-    of `of_rows`.
+    """What the function of a trace computes, measured on the heads and rows of `where` (`box.parse`); without it on the
+    whole run if that has at most LARGEST scores, else on some rows of one head. Raises Refusal as `measured` and
+    `of_rows` do.
     """
     if where is None and trace.case.score_count <= LARGEST:
         return measured(trace, seconds)
@@ -50,8 +50,8 @@ def measured_in_part(trace: Trace, where: str | None = None, seconds: float = in
 
 
 def spread(count: int, some: int) -> np.ndarray:
-    """At most `some` of so many rows, from the first to the last, at uneven distances, so that no tile is met at the
-    same place each time.
+    """Indices of at most `some` of `count` rows, the first and the last among them, at uneven distances: even ones may
+    hit the same row of every tile.
     """
     if some >= count:
         return np.arange(count)
@@ -70,7 +70,7 @@ def looked_at(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _looked_at(trace: Trace) -> int:
-    """How many rows. Refusal where even two have more than SEEN scores."""
+    """How many rows of each head are compared to choose one; Refusal if two are more than SEEN scores."""
     of_one = trace.case.batch * trace.case.heads * trace.case.seqlen_k
     if 2 * of_one > SEEN:
         raise Refusal(

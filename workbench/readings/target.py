@@ -29,12 +29,12 @@ from workbench.trace.trace import Trace
 
 #: calls after which no map of elements is read on; words of codes, of two levels, are thrice as long
 CALLS, CALLS_OF_CODES = 150, 250
-#: times as many of a case of more than FEW_KEYS, of which one reading of weights has 32 calls or more
+#: times as many for more than FEW_KEYS keys, where reading all weights once takes 9 calls or more (head_dim 128)
 OF_MANY_KEYS = 4
 #: scores of a run that is measured, at most: each of a hundred runs is held against float64
 LARGEST = 2**22
-#: keys of a case of which each weight is read in every experiment; of more some do, in runs of so many: a row of a
-#: fragment, and more than a swizzle moves
+#: up to this many keys an experiment reads the weights of all; of more, of groups of RUN neighbours: more than a row of
+#: a fragment, and than a swizzle reaches
 FEW_KEYS, RUN = 1024, 32
 #: digits that every dtype holds
 DIGITS = 16
@@ -251,8 +251,8 @@ class Target:
 
     @cached_property
     def some(self) -> np.ndarray | None:
-        """The keys whose weights tell what is multiplied: as many as one run shows, in runs of RUN; None: all of a
-        case of few keys.
+        """Keys whose weights are read to find maps of q and k: as many as V has dims, RUN neighbours at a time; None
+        (all) for at most FEW_KEYS keys.
         """
         keys, width = self.trace.inputs["v"].shape[2:]
         if keys <= FEW_KEYS:
@@ -294,7 +294,7 @@ class Weights:
     keys: np.ndarray  #: those that were asked for, ascending
 
     def joined(self, outs: Sequence[np.ndarray]) -> np.ndarray:
-        """[b, h, q, k] of what each answer has at the dims of its keys; NaN of keys that were not asked for."""
+        """The weights [b, h, q, k], each from the run whose V had a unit for its key; NaN for keys not asked for."""
         read = np.concatenate([out[..., at] for out, at in zip(outs, self._columns, strict=True)], -1) / self.unit
         count = len(self.placed[0])
         if len(self.keys) == count:
@@ -305,7 +305,7 @@ class Weights:
 
     @property
     def _columns(self) -> list[np.ndarray]:
-        """The dims of each run that show a key."""
+        """For each run the dims of out that hold weights."""
         asked, count = len(self.keys), len(self.dims)
         return [np.array(self.dims[: min(count, asked - first)]) for first in range(0, asked, count)]
 
@@ -316,8 +316,8 @@ class Weights:
 
     @cached_property
     def whole(self) -> Answer:
-        """The runs as one with a dim of V for each key. In each column of V one key counts, so that an element of out
-        has the budget that it has in the run in which it was read.
+        """All runs as one, whose V has a dim for each key. A column of V has one entry that is not 0, whatever stands
+        in the others, so that budgets are those of the single runs.
         """
         trace, columns = self.answers[0].trace, self._columns
 

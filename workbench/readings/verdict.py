@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from workbench.case.stages import STAGES
-from workbench.expectation.elements import Compared, Comparison, Elements, compare, summary
+from workbench.expectation.elements import Compared, Comparison, compare, kept
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model
 from workbench.readings.of_scores import room
@@ -106,8 +106,4 @@ def compared(read: Weights, weights: np.ndarray) -> Comparison:
         made = compare(weights * unit_, np.zeros(weights.shape, bool), read.expected * unit_, budget, dtype)
         scaled = {name: getattr(made, name) / unit_ for name in ("actual", "expected", "budget", "spacing")}
         found = replace(made, **scaled)
-    elements = Elements(
-        found.actual.astype(np.float32), found.expected, found.budget, found.statistical.astype(np.float32),
-        found.over_budget.astype(np.float32), found.state.astype(np.uint8),
-    )  # fmt: skip
-    return Comparison(summary(found, (0,) * weights.ndim), lambda: elements)
+    return kept(found.actual.astype(np.float32), found)

@@ -152,7 +152,7 @@ def _out(
 
 @dataclass(frozen=True)
 class _About:
-    """Sums over the keys of each row, about its out: most of what its bound costs, two products each."""
+    """Sums over a row of weights times powers of v - out: most of the cost of a bound, two products each."""
 
     v: np.ndarray
     v2: np.ndarray
@@ -160,7 +160,7 @@ class _About:
     kept: np.ndarray | None  #: as of `_out`
 
     def met(self, weights: np.ndarray) -> np.ndarray:
-        """By what the values are multiplied."""
+        """The weights after dropout, which the values are multiplied by."""
         return weights if self.kept is None else weights * self.kept
 
     def centred(self, weights: np.ndarray, of_squares: np.ndarray | None = None) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 
 from workbench.expectation.elements import State
 from workbench.judge.stage import StageDiff
@@ -11,7 +11,7 @@ from workbench.reference.tables import definition
 from workbench.report.numbers import ratio, value
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
-from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, kind, place, wrapped
+from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, kind, place, plain, wrapped
 
 SCHEMA = "workbench.operation/1"
 
@@ -72,12 +72,7 @@ def _of_origin(stage: StageDiff) -> list[str]:
 
 def in_short(diff: OperationDiff) -> str:
     """The report as plain text."""
-    from io import StringIO
-
-    screen = Console(file=StringIO(), width=WIDTH, color_system=None)
-    screen.print(report(diff, unicode=False, width=WIDTH))
-    assert isinstance(screen.file, StringIO)
-    return "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines())
+    return plain(report(diff, unicode=False, width=WIDTH))
 
 
 def document(diff: OperationDiff) -> dict[str, Any]:

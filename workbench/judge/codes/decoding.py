@@ -12,7 +12,7 @@ import numpy as np
 from workbench.case.formats import FORMATS
 from workbench.case.stages import INPUTS, before_attention
 from workbench.expectation.decoding import attention_of, by_scale, decoding
-from workbench.expectation.elements import Comparison, Elements, compare, summary
+from workbench.expectation.elements import Comparison, compare, kept
 from workbench.expectation.judgeable import readable, table
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
@@ -93,9 +93,4 @@ def _comparison(trace: Trace, name: str, p: Problem) -> Comparison:
         Budget(budget.bound, budget.bound, np.inf),
         stage.dtype,
     )
-    found = replace(found, actual=actual, expected=expected)
-    elements = Elements(
-        stage, expected, found.budget, found.statistical.astype(np.float32), found.over_budget.astype(np.float32),
-        found.state,
-    )  # fmt: skip
-    return Comparison(summary(found, (0,) * stage.ndim), lambda: elements)
+    return kept(stage, replace(found, actual=actual, expected=expected))

@@ -159,8 +159,14 @@ def product(a: str, b: str, site: str = "") -> Map:
 
 def difference(a: str, b: str, site: str = "") -> Map:
     """a - b, rounded once."""
-    return Map((a, b), np.subtract, (_one, _one), "{0} - {1}", site=site)
+    return Map((a, b), np.subtract, (one, one), "{0} - {1}", site=site)
 
 
-def _one(*read: Any) -> float:
+def scaled(a: str, factor: float, ulps: float = 0.5) -> Map:
+    """A number times a; `ulps`: what is lost with the number itself, too."""
+    return Map((a,), lambda x: factor * x, (lambda x: abs(factor),), f"{factor:g} * {{0}}", ulps=ulps)
+
+
+def one(*read: Any) -> float:
+    """The slope of what is only added, or moved."""
     return 1.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from workbench.judge.diff import SEVERITY
+from workbench.judge.stage import SEVERITY
 from workbench.judge.table import Row, Rows
 from workbench.report.page.page import Page, Part
 from workbench.report.summary import rows_table, total
