@@ -45,8 +45,9 @@ def measured_in_part(trace: Trace, where: str | None = None, seconds: float = in
     own = slice(group * heads, (group + 1) * heads)
     part = of_rows(trace, slice(batch, batch + 1), own, rows)
     said = f"head {own.start}" if heads == 1 else f"heads {own.start} to {own.stop - 1}"
-    told = f"{len(rows):,} of {case.seqlen_q:,} rows of batch {batch}, {said}: of {_looked_at(trace)} rows of all heads"
-    return replace(measured(part, seconds), part=f"{told} those whose weights are farthest from float64")
+    told = f"{len(rows):,} of {case.seqlen_q:,} rows of batch {batch}, {said}"
+    chosen = f"farthest from float64 in the weights of {_looked_at(trace)} rows of every head"
+    return replace(measured(part, seconds), part=f"{told}, {chosen}")
 
 
 def spread(count: int, some: int) -> np.ndarray:
