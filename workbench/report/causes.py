@@ -1,6 +1,6 @@
 """Causes in words, as a kernel engineer tells a colleague: what, the proof, the falsifier's result, what is unknown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from workbench.case.fields import FIELDS, flag, typed
 from workbench.judge import diff as judging
@@ -71,9 +71,25 @@ def lines(judged: Diff, found: Explained) -> list[str]:
             lines.append(f"perhaps: {cause.text}: so NaN would be where it is, which was seen on no two other cases")
         else:
             lines.append(f"withdrawn: {cause.text}: it fits this run, and fails on another: {_trial(judged, cause)}")
+    if found.causes and not found.usual:
+        lines.append(_remaining(found))
     time = "" if found.complete else "; time was up before all were tried: --seconds gives more"
     lines.append(f"{found.tried} hypotheses tried{time}")
     return lines
+
+
+def _remaining(found: Explained) -> str:
+    """What is wrong beside the causes that were found."""
+    off = {cause.fit.stages: cause.fit.off for cause in found.causes}
+    whole = list(dict.fromkeys(name for stages, count in off.items() if not count for name in stages))
+    said = [f"{_are(whole)} within budget"] if whole else []
+    said += [f"{_are(stages)} within budget but for {count} elements" for stages, count in off.items() if count]
+    said += [f"{name} is still wrong" for name in found.unexplained]
+    return f"with {'this' if len(found.causes) == 1 else 'these'} corrected {'; '.join(said)}"
+
+
+def _are(stages: Sequence[str]) -> str:
+    return f"{' and '.join(stages)} {'are' if len(stages) > 1 else 'is'}"
 
 
 def _proof(judged: Diff, cause: Cause) -> Iterator[str]:

@@ -84,4 +84,4 @@ def _cause(trace: Trace, found: Measured, finding: Finding, stages: tuple[str, .
         of=len(found.proofs),
         nan_sets=len(found.proofs),  # what was read is the set itself: each run that has it proves it
     )
-    return Cause((hypothesis,), fit, trial=trial)
+    return Cause((hypothesis,), fit, trial=trial, measured=True)

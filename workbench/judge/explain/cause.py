@@ -35,6 +35,7 @@ class Cause:
     trial: Trial | None = None  #: the falsifier's; None where the kernel cannot be run again
     runner_up: tuple[str, float] | None = None  #: what came next, and the share that it leaves
     supposed: Supposed | None = None  #: how the kernel must cut the keys for it, where nobody told
+    measured: bool = False  #: whether it was read off the outputs of chosen inputs, and predicts runs on unseen ones
 
     @property
     def id(self) -> str:
@@ -59,11 +60,11 @@ class Cause:
     @property
     def proved(self) -> bool:
         """Whether every wrong number is reproduced, by no rival as well, and no trial failed, nor a run beyond what
-        the kernel may be made for.
+        the kernel may be made for. What was measured is float64, and leaves what the casts of a kernel make.
         """
         anywhere = self.trial is None or not self.trial.beyond
         sure = self.stands and anywhere and not self.perhaps
-        return self.fit.off == 0 and self.evidence >= PROOF and not self.rivals and sure
+        return (self.fit.off == 0 or self.measured) and self.evidence >= PROOF and not self.rivals and sure
 
     @property
     def stands(self) -> bool:

@@ -117,6 +117,12 @@ def explain(
     # made before the clock starts: once in a process it takes about a second
     searched = [_hypotheses(trace, [name for name in scene.families if name != without]) for scene in scenes]
     begun = time.monotonic()
+    names = [stage.name for stage in origins]
+    of_measure: list[Cause] = []
+    if run is not nowhere and {*names} <= {*ENDS}:
+        of_measure = by_measure(trace, names, max(seconds, MEASURING_AT_LEAST_S), measurement)
+    # what was measured is proved: the library may have a name for it, of one fault, as the run was cut by its contract
+    told = {*names} <= {name for cause in of_measure for name in cause.fit.stages}
     until = time.thread_time() + seconds
     causes: list[Cause] = []
     withdrawn: list[Cause] = []
@@ -124,11 +130,11 @@ def explain(
     with threadpool_limits(1, "blas"):
         for scene, among in zip(scenes, searched, strict=True):
             wrong = _wrong(scene, origins)
-            for cut, named in _ways(scene, among, trace, alone, without):
+            for cut, named in [(scene, among)] if told else _ways(scene, among, trace, alone, without):
                 if not alone and cut is not scene and time.thread_time() > until:
                     complete = False
                     break
-                where, single = imagined(cut), alone or cut is not scene
+                where, single = imagined(cut), alone or told or cut is not scene
                 chosen, found = _searched(cut, where, wrong, until, single, named, in_haste=alone)
                 count, complete = count + found.tried, complete and found.complete
                 if chosen and named is not among and cut is scene:
@@ -149,19 +155,15 @@ def explain(
                     break
     if scenes:
         causes = possible(causes, origins, scenes[-1].problem.table)
-    order = [stage.name for stage in origins]
-    causes.sort(key=lambda cause: order.index(cause.stage))
+    causes.sort(key=lambda cause: names.index(cause.stage))
     explained = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in origins if stage.name not in explained]
     known = [stage for stage in left_over if stage.decisive is not None and not alone and scenes]
     said = {stage.name: formulas(trace, stage) for stage in known}
     if run is not nowhere:
         causes += [cause for stage in known if (cause := by_formula(trace, stage, said[stage.name])) is not None]
+    causes = _with_measured(causes, of_measure, names)
     by_any = {name for cause in causes for name in cause.fit.stages}
-    if run is not nowhere and {stage.name for stage in origins} <= {*ENDS}:
-        rest = [stage.name for stage in left_over if stage.name not in by_any]
-        causes += by_measure(trace, rest, max(seconds, MEASURING_AT_LEAST_S), measurement)
-        by_any = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in left_over if stage.name not in by_any]
     return Explained(
         tuple(causes),
@@ -173,6 +175,16 @@ def explain(
         {stage.name: patterns(trace, stage) for stage in known if stage in left_over},
         {name: some for name, some in said.items() if name not in by_any},
     )
+
+
+def _with_measured(named: list[Cause], measured: Sequence[Cause], wrong: Sequence[str]) -> list[Cause]:
+    """Causes by name, and those that were measured of what has none. Where these are of all that is wrong and the names
+    are not, a name would be a second one for a part of it.
+    """
+    by_name, by_measure = ({name for cause in some for name in cause.fit.stages} for some in (named, measured))
+    if {*wrong} <= by_measure and {*wrong} - by_name:
+        return [*measured]
+    return [*named, *(cause for cause in measured if not {*cause.fit.stages} & by_name)]
 
 
 def _scenes(trace: Trace, origins: Sequence[StageDiff]) -> Iterator[Scene | Coded]:
