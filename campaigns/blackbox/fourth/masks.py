@@ -187,7 +187,7 @@ def cap_after_mask(
 
 
 @wrong(
-    case(48, 96, "bfloat16", heads=4, kv_heads=2, head_dim=64, alibi_slopes=True),
+    case(48, 96, "bfloat16", heads=4, kv_heads=2, head_dim=64, alibi_slopes="geometric"),
     truth="head h has the slope of head h // 2, and its bias is -slope * |i - j| for -slope * |i + 48 - j|",
     source="class of flash-attn ALiBi with Sq != Sk; class of ALiBi slopes by KV head under packed GQA",
     faults=2,
@@ -208,7 +208,7 @@ def alibi_packed(
 
 
 @wrong(
-    case(128, 128, "float32", heads=4, head_dim=64, causal=True, alibi_slopes=True),
+    case(128, 128, "float32", heads=4, head_dim=64, causal=True, alibi_slopes="geometric"),
     truth="the bias is -ln(2) * slope * |i - j|, 0.693147 of what it should be: it is added to base 2 scores as it is",
     source="class of ALiBi in base 2 softmax without log2e (vllm and aiter Triton kernels)",
 )
@@ -326,7 +326,7 @@ def skipped_pointer(
 
 
 @wrong(
-    case(64, 99, "float32", heads=2, head_dim=32, alibi_slopes=True),
+    case(64, 99, "float32", heads=2, head_dim=32, alibi_slopes="geometric"),
     truth="the bias of query i and key j is that of query n // 104 and key n % 104, n = 99 * i + j, and 0 where n % "
     "104 > 98: rows of the bias are 104 apart and are read as if they were 99 apart",
     source="class of bias strides with padded rows (pytorch mem-efficient attention, xformers)",

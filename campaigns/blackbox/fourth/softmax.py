@@ -97,7 +97,7 @@ def softcap_unscaled(
 
 
 @wrong(
-    case(64, 96, "float32", heads=4, kv_heads=2, head_dim=64, sinks=True),
+    case(64, 96, "float32", heads=4, kv_heads=2, head_dim=64, sinks="normal"),
     truth="the sum of row is sum of exp(s - m) + sink[h] for + exp(sink[h] - m), m the largest score of the row; lse "
     "is m + log of this sum",
     source="flash-attn e81c237e",
@@ -121,7 +121,7 @@ def sink_raw(
 
 
 @wrong(
-    case(40, 128, "float16", heads=4, kv_heads=1, head_dim=64, sinks=True),
+    case(40, 128, "float16", heads=4, kv_heads=1, head_dim=64, sinks="normal"),
     truth="each of 4 splits adds exp(sink[h]) to its sum: the sum of a row, and lse, have 4 * exp(sink[h]) for "
     "exp(sink[h])",
     source="rocm-libraries#12229",
@@ -143,7 +143,7 @@ def sink_in_each_split_again(
 
 
 @wrong(
-    case(64, 64, "bfloat16", heads=8, kv_heads=2, head_dim=64, causal=True, sinks=True),
+    case(64, 64, "bfloat16", heads=8, kv_heads=2, head_dim=64, causal=True, sinks="normal"),
     truth="the sum of head h, and lse, have 2^sink[h // 4] for e^sink[h]: the sink of its KV head's index, and "
     "without log2(e) in a softmax in base 2",
     source="class of gpt-oss sinks indexed by KV head; class of sinks in base 2 (vllm, sglang Triton kernels)",
