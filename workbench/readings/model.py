@@ -4,7 +4,7 @@ A finding is a part of it: a map of heads or elements, weights that keys have be
 steps along the keys, the denominator. A finding is so where this, with it, predicts runs that nobody has seen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from workbench.readings.codebook import Scale, stood_for
 from workbench.readings.denominator import Denominator
 from workbench.readings.known import Step
 from workbench.readings.parts import Kernel, Parts
+from workbench.readings.scales import Rescaled
 from workbench.readings.target import Answer, Target
 
 
@@ -33,6 +34,7 @@ class Model:
     #: q, k, v -> what each code is decoded to, before its scale and with no zero point; of inputs that are codes
     tables: dict[str, np.ndarray] = field(default_factory=dict)
     scales: dict[str, Scale] = field(default_factory=dict)  #: q, k, v -> with what it is multiplied, where not its own
+    rescaled: Mapping[str, Rescaled] = field(default_factory=dict)  #: k, v -> with whose scale blocks are multiplied
     fixed: np.ndarray | None = None  #: bool [b, h, q, k]: keys whose score is `start`, whatever q and k are
     factor: np.ndarray | float = 1.0  #: of scores, [b, h, 1, 1] where heads have their own
     operands: str = "qk"  #: whose products scores are; "kq": of query j and key i
@@ -54,10 +56,11 @@ class Model:
     def memory(self, answer: Answer) -> dict[str, np.ndarray]:
         """q, k and v of a run, and what codes stand for as the function decodes them."""
         run, other = answer.run, {*self.tables, *self.scales} - {*answer.chosen}
-        return answer.memory | {
+        memory = answer.memory | {
             name: stood_for(run, name, self.tables.get(name), self.scales[name](run) if name in self.scales else None)
             for name in other
         }
+        return memory | {name: memory[name] * one(answer.memory) for name, one in self.rescaled.items()}
 
     def read(self, name: str, x: np.ndarray) -> np.ndarray:
         """An input [b, heads, rows, dims] as the function reads it, with query heads."""

@@ -13,6 +13,7 @@ from workbench.readings import (
     of_moves,
     of_operands,
     of_regions,
+    of_scales,
     of_scores,
     of_softmax,
     of_values,
@@ -46,6 +47,10 @@ class Reader(Believed):
         if "v" in self.target.books:
             self.coded_v()
             if self.found and predicted(self.target.natural, self.model, right(self.target)):
+                return
+        if np.isfinite(self.target.natural.out).all() and not np.isfinite(self.read).all():
+            self.scaled(*of_scales.readable(self.target))
+            if self.explained:
                 return
         self.of_values(of_values.added, believed=True)
         elsewhere = None
@@ -98,7 +103,19 @@ class Reader(Believed):
         ):
             self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
         if not self.explained:
+            self.scaled(self.read, self.allowed(self.model))
+        if not self.explained:
             self.in_regions()
+
+    def scaled(self, read: np.ndarray, allowed: np.ndarray) -> None:
+        """With whose scales blocks of K and V are multiplied, in place of what else was found; kept where that makes
+        the natural run.
+        """
+        if self.target.books or self.target.behind or self.target.some is not None:
+            return
+        model, found = of_scales.scaled(self.target, read, allowed)
+        if found and self.left(model) < LEFT * self.left(right(self.target)):
+            self.model, self.found = model, found
 
     def in_regions(self) -> None:
         """Kernels of some rows and dims, in place of what was said of weights; kept where they make the natural run."""
