@@ -59,8 +59,13 @@ class Denominator:
         if self.kind == "largest lse":
             most, sums = by_tile(scores, self.edges)
             return n * np.exp((most + np.log(sums)).max(-1) - top)
+        if self.kind == "power":
+            ((name, slope),) = self.terms
+            return total * np.exp(n + slope * of_row(name, scores, total, self.edges))
         if self.kind == "tiles":
             return np.add.reduceat(plain, self.edges, axis=-1) @ n
+        if self.kind == "tiles and score 0":  # n: how often tiles are counted, and keys of score 0
+            return np.add.reduceat(plain, self.edges, axis=-1) @ n[:-1] + n[-1] * np.exp(-top)
         if self.kind == "keys":
             return plain @ n
         if self.kind == "own maxima":
@@ -71,11 +76,27 @@ class Denominator:
             return total[:, :, np.arange(total.shape[2]) ^ int(n)]
         if self.kind == "both rows":
             return total + total[:, :, np.arange(total.shape[2]) ^ int(n)]
-        if self.kind == "sink of heads":
+        if self.kind == "sink of heads":  # n: for each head whose, and a factor of its logit
             assert sinks is not None
-            return total + np.exp(sinks[:, n.astype(int)] - top)
+            return total + np.exp(n[1][:, None] * sinks[:, n[0].astype(int)] - top)
         if self.kind == "head":
             return np.roll(total, int(n), 1)
         if self.kind == "row and own":
             return total + np.roll(total, int(n), 2)
         raise AssertionError(self.kind)
+
+
+#: numbers that a row has, which a factor of its sum may be a power of
+OF_ROW = ("the row's maximum", "the row's lse", "the largest lse of a tile", "the lse of the last tile")
+
+
+def of_row(name: str, scores: np.ndarray, total: np.ndarray, edges: tuple[int, ...]) -> np.ndarray:
+    """One of OF_ROW, [b, h, q]; `total`: sums of e^(s - maximum)."""
+    top = scores.max(-1)
+    if name == OF_ROW[0]:
+        return top
+    if name == OF_ROW[1]:
+        return np.asarray(top + np.log(total))
+    most, sums = by_tile(scores, edges)
+    lse = most + np.log(sums)
+    return np.asarray(lse.max(-1) if name == OF_ROW[2] else lse[..., -1])

@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from workbench.readings.added import Added, added
 from workbench.readings.beyond import Beyond, beyond
 from workbench.readings.casts import OF_TILES, Narrow, fixed, narrow, usual, with_sizes
 from workbench.readings.finding import Finding
@@ -37,7 +38,7 @@ DIMS = 16
 BEST = 8
 
 AnyKernel: TypeAlias = (
-    Loop | Merge | MergeOfOthers | NotCleared | Skipped | Lanes | Beyond | Narrow | Taken | WithoutSinks
+    Loop | Merge | MergeOfOthers | NotCleared | Skipped | Lanes | Beyond | Narrow | Taken | WithoutSinks | Added
 )
 _One = TypeVar("_One", bound=AnyKernel)
 #: out, where it is known, and the square of its error
@@ -45,6 +46,7 @@ _Off = tuple[np.ndarray, np.ndarray, float]
 STAGES: dict[type, str] = {
     Loop: "correction", Merge: "correction", MergeOfOthers: "correction", NotCleared: "acc", Skipped: "probs",
     Lanes: "row_sum", Narrow: "out", Taken: "acc", WithoutSinks: "row_sum", Beyond: "scores",
+    Added: "out",
 }  # fmt: skip
 
 
@@ -140,9 +142,9 @@ def kernels(target: Target, model: Model, *, stale: bool = False, casts: bool = 
         return model, []
     model = model.but(step=None, denominator=None, flush=-np.inf)
     run = Run(target, model)
-    families = [_left_over] if stale else [of_loops, of_merges, _left_over, _others, _lanes, _beyond]
+    families = [_left_over] if stale else [of_loops, of_merges, _left_over, _others, _lanes, _beyond, _added]
     if target.some is not None:  # of some rows of a large run, whose neighbours are not known, and which cost minutes
-        families = [one for one in families if one not in (_left_over, _others, _lanes, _beyond)]
+        families = [one for one in families if one not in (_left_over, _others, _lanes, _beyond, _added)]
     if casts and not stale and not run.large:
         families.append(of_casts)
     best: tuple[float, AnyKernel] | None = None
@@ -182,6 +184,10 @@ def _lanes(run: Run) -> Sequence[AnyKernel]:
 
 def _beyond(run: Run) -> Sequence[AnyKernel]:
     return list(beyond(run.parts.start, run.parts.fixed))
+
+
+def _added(run: Run) -> Sequence[AnyKernel]:
+    return list(added(run.parts, run.out, run.known))
 
 
 def of_casts(run: Run) -> Sequence[AnyKernel]:

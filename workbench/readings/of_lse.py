@@ -37,11 +37,21 @@ class Lse:
             if self.kind == "of out":  #: factors of the logarithm of what out was divided by, and of the maximum
                 assert self.numbers is not None
                 return self.numbers[0] * model.lse(answer) + self.numbers[1] * top
+            if self.kind == "mean of k":  #: a factor of scale * q . the mean of K over the keys
+                assert self.numbers is not None
+                return of_right + self.numbers[0] * of_mean(right, answer)
             if self.kind == "place":
                 assert self.place is not None
-                return of_right.reshape(-1)[self.place]
+                return np.where(self.place >= 0, of_right.reshape(-1)[np.maximum(self.place, 0)], -np.inf)
             assert self.denominator is not None
             return top + np.log(self.denominator(scores, plain, answer.sinks))
+
+
+def of_mean(right: Model, answer: Answer) -> np.ndarray:
+    """scale * q . the mean of K over the keys, [b, h, q]."""
+    memory = right.memory(answer)
+    q, k = (right.read(name, memory[name]) for name in "qk")
+    return np.asarray((q @ k.mean(2)[..., None])[..., 0] * right.scale)
 
 
 def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Finding]]:
@@ -85,16 +95,26 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
         Lse("linear", np.array([a, b, c])),
         f"lse is {a:.6g} times the right one, {b:+.6g} times the row's maximum, {c:+.6g}",
     )
+    x = of_mean(right, answer)
+    times = float(np.sum((x * (actual - expected))[known]) / max(float(np.sum(x[known] ** 2)), 1e-300))
+    times = float(round(times)) if abs(times - round(times)) < 1e-3 else times
+    tried(
+        Lse("mean of k", np.array([times])),
+        f"lse has {times:.6g} times scale * q . the mean of K over the keys beside what it should be",
+    )
     same = float(np.median(actual[known])) if known.any() else 0.0
     tried(Lse("linear", np.array([0.0, 0.0, same])), f"lse is {same:.6g} everywhere")
-    nearest = abs(actual.reshape(-1)[:, None] - expected.reshape(-1)[None]).argmin(1) if actual.size <= 4096 else None
-    if nearest is not None and known.all():
+    empty = np.isneginf(actual) & np.isfinite(expected)
+    if actual.size <= 4096 and np.all(known | empty):
+        with np.errstate(invalid="ignore"):
+            apart = abs(actual.reshape(-1)[:, None] - expected.reshape(-1)[None])
+        nearest = np.where(empty.reshape(-1), -1, apart.argmin(1))
         place = nearest.reshape(actual.shape)
         text = (
             f"lse of other rows stands in {spans(np.nonzero(place != np.arange(place.size).reshape(place.shape))[2])}"
         )
         # among many numbers one is always near: it must be that number
-        same_number = abs(actual - expected.reshape(-1)[place]) <= answer.allowed_lse
+        same_number = empty | (abs(actual - expected.reshape(-1)[place]) <= answer.allowed_lse)
         if same_number.mean() > 0.99 and len(np.unique(nearest)) > 0.1 * nearest.size:
             tried(Lse("place", place=place), text)
     with np.errstate(all="ignore"):

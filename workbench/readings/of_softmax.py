@@ -1,12 +1,12 @@
 """What is read of a row's sum: what weights are divided by, rows that are mixed, and weights that are flushed to 0."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import ml_dtypes
 import numpy as np
 
 from workbench.floats import DTYPES
-from workbench.readings.denominator import Denominator
+from workbench.readings.denominator import OF_ROW, Denominator, of_row
 from workbench.readings.finding import Finding, spans
 from workbench.readings.known import by_tile, known, tiles_of
 from workbench.readings.model import Model
@@ -93,6 +93,7 @@ def denominators(
     )
     factor = middle(told / total)
     yield Denominator("factor", numbers=factor), "the denominator is " + _numbers(factor) + " times the sum"
+    yield from _powers(scores, total, told, (0,), OF_ROW[:2], "")
     if sinks is not None:
         for text, x, kind in (
             ("of e^sink", of_zero, "sink"),
@@ -106,12 +107,7 @@ def denominators(
                     said = f"{times:.4g} times e^({slope:.4g} sink)" if slope != 1 else f"{times:.4g} times e^sink"
                     text_ = f"the denominator has {said} in place {text}"
                     yield Denominator(kind, numbers=np.array([times, slope])), text_
-        with np.errstate(all="ignore"):
-            c = np.log(middle(of_zero)).mean(0).reshape(-1)
-        nearest = abs(c[:, None] - sinks.reshape(-1)[None]).argmin(1) if np.isfinite(c).all() else np.arange(len(c))
-        if len(c) == sinks.size:
-            said = ", ".join(f"head {i} has that of head {j}" for i, j in enumerate(nearest) if i != j)
-            yield Denominator("sink of heads", numbers=nearest.astype(float)), f"sinks are of other heads: {said}"
+        yield from _sinks_of_heads(middle(of_zero), sinks)
         ratio = float(np.nanmedian(more / sinks))
         yield (
             Denominator("sink itself", numbers=ratio),
@@ -151,6 +147,43 @@ def denominators(
     for shift in range(1, scores.shape[1]):
         yield Denominator("head", numbers=float(shift)), f"the denominator is that of the head {shift} before"
     yield from _of_tiles(target, scores, plain, used, rows, more, top)
+
+
+def _sinks_of_heads(of_zero: np.ndarray, sinks: np.ndarray) -> Iterator[tuple[Denominator, str]]:
+    """Sinks of other heads, as powers of e or of another base."""
+    with np.errstate(all="ignore"):
+        c = np.log(of_zero).mean(0).reshape(-1)
+    if len(c) != sinks.size or not np.isfinite(c).all():
+        return
+    for slope, base in ((1.0, ""), (float(np.log(2)), ", to the base 2"), (float(1 / np.log(2)), ", times log2(e)")):
+        nearest = abs(c[:, None] - slope * sinks.reshape(-1)[None]).argmin(1)
+        said = ", ".join(f"head {i} has that of head {j}" for i, j in enumerate(nearest) if i != j)
+        numbers = np.stack([nearest, np.full(len(c), slope)])
+        yield Denominator("sink of heads", numbers=numbers), f"sinks are of other heads{base}: {said}"
+
+
+def _powers(
+    scores: np.ndarray, total: np.ndarray, told: np.ndarray, edges: tuple[int, ...], names: Sequence[str], said: str
+) -> Iterator[tuple[Denominator, str]]:
+    """Factors of the sum that are powers of a number of the row."""
+    with np.errstate(all="ignore"):
+        y = np.log(told / total)
+    for name in names:
+        with np.errstate(all="ignore"):
+            x = of_row(name, scores, total, edges)
+        known = np.isfinite(x) & np.isfinite(y)
+        if known.sum() < 8 or np.ptp(x[known]) < 1e-6:
+            continue
+        slope, shift = np.polyfit(x[known], y[known], 1)
+        near = round(float(slope) * 16) / 16
+        slope = near if abs(near - slope) < 1e-3 else float(slope)
+        shift = float(np.median(y[known] - slope * x[known]))
+        shift = 0.0 if abs(shift) < 1e-3 else shift
+        times = "" if shift == 0 else f"{np.exp(shift):.5g} times "
+        yield (
+            Denominator("power", edges, ((name, slope),), numbers=shift),
+            f"the denominator is {times}e^({slope:.5g} times {name}) times the sum{said}",
+        )
 
 
 def _of_constant(target: Target, told: np.ndarray, top: np.ndarray) -> Iterator[tuple[Denominator, str]]:
@@ -217,6 +250,7 @@ def _of_tiles(
             Denominator("largest lse", edges, numbers=float(near)),
             f"the denominator is {near:.4g} times e^(the largest lse of a tile)" + said,
         )
+        yield from _powers(scores, plain.sum(-1), np.where(rows, used, np.nan), edges, OF_ROW[2:], said)
         for t in range(min(len(edges), 4)):
             with np.errstate(all="ignore"):
                 c = float(np.nanmedian((more * np.exp(top - most[..., t]))[rows]))
@@ -241,6 +275,22 @@ def _of_tiles(
                 Denominator("tiles", edges, numbers=close),
                 f"the denominator has the sums of tiles times {counted}{said}",
             )
+        with np.errstate(all="ignore"):
+            of_0 = np.exp(-top).reshape(-1)[flat]
+        both = np.column_stack([by, of_0]) / of_used[:, None]
+        if np.isfinite(both).all():
+            weights, *_ = np.linalg.lstsq(both, np.ones(len(flat)), rcond=None)
+            close = np.round(weights)
+            if (
+                np.all(abs(weights - close) < 0.02 * np.maximum(abs(close), 1))
+                and close[-1] > 0
+                and _counts(close[:-1])
+            ):
+                counted = ", ".join(f"{x:.3g}" for x in close[:-1][:8])
+                yield (
+                    Denominator("tiles and score 0", edges, numbers=close),
+                    f"the denominator has the sums of tiles times {counted}, and {close[-1]:.0f} keys of score 0{said}",
+                )
     if len(flat) > 1.5 * keys:
         weights, *_ = np.linalg.lstsq(plain.reshape(-1, keys)[flat] / of_used[:, None], np.ones(len(flat)), rcond=None)
         close = np.where(abs(weights - np.round(weights)) < 0.05, np.round(weights), weights)
