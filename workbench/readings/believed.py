@@ -13,7 +13,7 @@ from workbench.readings.target import Target, Weights
 #: what a reading must leave of the error of the natural weights, at most, to be believed
 BELIEVED = 0.98
 #: share of the error of the user's own run that may be left where no more is looked for
-EXPLAINED = 0.02
+EXPLAINED = 0.005
 #: how far differences of ln P may be from those of scores, as a share, where the right elements are multiplied, and how
 #: many differences tell that of a row
 ALIKE, FEW = 0.1, 4

@@ -15,8 +15,10 @@ from workbench.readings.codebook import Scale, stood_for
 from workbench.readings.denominator import Denominator
 from workbench.readings.known import Step
 from workbench.readings.parts import Kernel, Parts
-from workbench.readings.scales import Rescaled
 from workbench.readings.target import Answer, Target
+
+#: of q, k and v as they lie in memory
+Factors = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,7 @@ class Model:
     #: q, k, v -> what each code is decoded to, before its scale and with no zero point; of inputs that are codes
     tables: dict[str, np.ndarray] = field(default_factory=dict)
     scales: dict[str, Scale] = field(default_factory=dict)  #: q, k, v -> with what it is multiplied, where not its own
-    rescaled: Mapping[str, Rescaled] = field(default_factory=dict)  #: k, v -> with whose scale blocks are multiplied
+    rescaled: Mapping[str, Factors] = field(default_factory=dict)  #: k, v -> what its elements are multiplied with
     fixed: np.ndarray | None = None  #: bool [b, h, q, k]: keys whose score is `start`, whatever q and k are
     factor: np.ndarray | float = 1.0  #: of scores, [b, h, 1, 1] where heads have their own
     operands: str = "qk"  #: whose products scores are; "kq": of query j and key i

@@ -287,7 +287,7 @@ def place(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     if told.mean() < 0.8 or not moved.any():
         return model, []
     found = np.where(told, found, right)
-    for rule in _orders(shape):
+    for rule in orders(shape):
         if np.array_equal(rule[told], found[told]):
             found = rule  # a row or two that chose no key of their own are no others
     moved = found != right
@@ -296,7 +296,7 @@ def place(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     return model.but(place=found.reshape(shape)), [made]
 
 
-def _orders(shape: tuple[int, ...]) -> list[np.ndarray]:
+def orders(shape: tuple[int, ...]) -> list[np.ndarray]:
     """Rows of heads that are stored in one order and stand in another: flat index of what stands at each [b, h, q]."""
     index = np.arange(int(np.prod(shape))).reshape(shape)
     batches, heads, rows = shape

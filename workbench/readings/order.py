@@ -8,6 +8,7 @@ from workbench.readings import (
     of_bias,
     of_blocks,
     of_codes,
+    of_dims,
     of_kernels,
     of_memory,
     of_moves,
@@ -15,7 +16,9 @@ from workbench.readings import (
     of_regions,
     of_scales,
     of_scores,
+    of_shares,
     of_softmax,
+    of_tiles,
     of_values,
 )
 from workbench.readings.believed import BELIEVED, Believed
@@ -95,6 +98,11 @@ class Reader(Believed):
                 self.in_blocks()
         if self.explained:
             return
+        for of_scores_ in (of_tiles.in_tiles, of_dims.of_dims):
+            self.of_weights(of_scores_, self.read, self.allowed(self.model))
+        self.merged()
+        if self.explained:
+            return
         self.stepped()
         for last, scaled in (
             (of_softmax.flushed, True),
@@ -106,6 +114,17 @@ class Reader(Believed):
             self.scaled(self.read, self.allowed(self.model))
         if not self.explained:
             self.in_regions()
+
+    def merged(self) -> None:
+        """With whose lse splits are merged; kept where that makes the natural run. What it does shows at q = 0, too."""
+        if self.model.kernel is not None or not self.off:
+            return
+        for gone in ((), ("start", "fixed")):
+            base = self.model.but(start=right(self.target).start, fixed=None) if gone else self.model
+            model, found = of_shares.of_shares(self.target, base, self.read, self.allowed(base))
+            if found and self.left(model) < LEFT * self.left(right(self.target)):
+                self.model, self.found = model, [one for one in self.found if one.reading not in gone] + found
+                return
 
     def scaled(self, read: np.ndarray, allowed: np.ndarray) -> None:
         """With whose scales blocks of K and V are multiplied, in place of what else was found; kept where that makes
