@@ -190,10 +190,12 @@ def scaled(target: Target, read: np.ndarray, allowed: np.ndarray) -> tuple[Model
     for name, some in several.items():
         model = _nearest(model, name, some, runs)
     wrong = target.natural.wrong
-    return model, [
-        Finding("rescaled", "out" if name == "v" else "scores", one.words, int(wrong.sum()), wrong.size, {name: one})
-        for name, one in model.rescaled.items()
-    ]
+    found = []
+    for name in several:
+        one = next(x for x in several[name] if x is model.rescaled[name])
+        stage = "out" if name == "v" else "scores"
+        found.append(Finding("rescaled", stage, one.words, int(wrong.sum()), wrong.size, {name: one}))
+    return model, found
 
 
 def _nearest(model: Model, name: str, some: list[Rescaled], runs: list[Answer]) -> Model:

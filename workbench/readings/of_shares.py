@@ -51,9 +51,9 @@ class OtherLse:
     def words(self) -> str:
         """What is wrong in it."""
         said = []
-        ends = (*self.edges[1:], None)
+        last = len(self.edges) - 1
         for t in sorted({*self.rows, *self.keys}):
-            split = f"keys {self.edges[t]}-{'' if ends[t] is None else ends[t] - 1}"
+            split = f"keys {self.edges[t]}-" + (f"{self.edges[t + 1] - 1}" if t < last else "")
             if t in self.keys:
                 said.append(f"{split} are merged with the lse of keys {self.keys[t][0]}-{self.keys[t][1] - 1}")
             else:

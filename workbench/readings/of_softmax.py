@@ -267,29 +267,20 @@ def _of_tiles(
                 f"sums of tiles are multiplied by e^({slope_in_words(slope)}{name})" + said,
             )
         by = np.add.reduceat(plain, edges, axis=-1).reshape(-1, len(edges))[flat]
-        weights, *_ = np.linalg.lstsq(by / of_used[:, None], np.ones(len(flat)), rcond=None)
-        close = np.where(abs(weights - np.round(weights)) < 0.02, np.round(weights), weights)
+        counts, *_ = np.linalg.lstsq(by / of_used[:, None], np.ones(len(flat)), rcond=None)
+        close = np.where(abs(counts - np.round(counts)) < 0.02, np.round(counts) + 0.0, counts)
         if _counts(close):
-            counted = ", ".join(f"{x:.3g}" for x in close[:8])
-            yield (
-                Denominator("tiles", edges, numbers=close),
-                f"the denominator has the sums of tiles times {counted}{said}",
-            )
+            yield Denominator("tiles", edges, numbers=close), f"the denominator has {_counted(close)}{said}"
         with np.errstate(all="ignore"):
-            of_0 = np.exp(-top).reshape(-1)[flat]
-        both = np.column_stack([by, of_0]) / of_used[:, None]
+            both = np.column_stack([by, np.exp(-top).reshape(-1)[flat]]) / of_used[:, None]
         if np.isfinite(both).all():
-            weights, *_ = np.linalg.lstsq(both, np.ones(len(flat)), rcond=None)
-            close = np.round(weights)
-            if (
-                np.all(abs(weights - close) < 0.02 * np.maximum(abs(close), 1))
-                and close[-1] > 0
-                and _counts(close[:-1])
-            ):
-                counted = ", ".join(f"{x:.3g}" for x in close[:-1][:8])
+            counts, *_ = np.linalg.lstsq(both, np.ones(len(flat)), rcond=None)
+            whole: np.ndarray = np.round(counts) + 0.0
+            are_whole = np.all(abs(counts - whole) < 0.02 * np.maximum(abs(whole), 1))
+            if are_whole and whole[-1] > 0 and _counts(whole[:-1]):
                 yield (
-                    Denominator("tiles and score 0", edges, numbers=close),
-                    f"the denominator has the sums of tiles times {counted}, and {close[-1]:.0f} keys of score 0{said}",
+                    Denominator("tiles and score 0", edges, numbers=whole),
+                    f"the denominator has {_counted(whole[:-1])} and {whole[-1]:.0f} keys of score 0{said}",
                 )
     if len(flat) > 1.5 * keys:
         weights, *_ = np.linalg.lstsq(plain.reshape(-1, keys)[flat] / of_used[:, None], np.ones(len(flat)), rcond=None)
@@ -314,6 +305,13 @@ def _stepped(scores: np.ndarray, edges: tuple[int, ...], used: np.ndarray, rows:
                 found.append((float(np.quantile(np.nan_to_num(off, nan=np.inf, posinf=1e9), 0.98)), name, slope))
     least = min((off for off, *_ in found), default=0.0)
     return [(name, slope) for off, name, slope in found if off <= 1.5 * least + 1e-9][:4]
+
+
+def _counted(times: np.ndarray) -> str:
+    """How often sums of tiles are counted, in words."""
+    if set(np.unique(times)) <= {0.0, 1.0}:
+        return f"the sums of tiles {spans(np.flatnonzero(times))} alone"
+    return "the sums of tiles times " + ", ".join(f"{x:.3g}" for x in times[:8])
 
 
 def _counts(of: np.ndarray) -> bool:

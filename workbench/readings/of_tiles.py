@@ -100,7 +100,8 @@ def completed(of: np.ndarray, never: np.ndarray) -> np.ndarray | None:
     None where there are none.
     """
     b, h, rows, keys = of.shape
-    for x, no in ((of.any((0, 1), keepdims=True), never.any((0, 1), keepdims=True)), (of, never)):
+    alike = tuple(np.asarray(x.any((0, 1), keepdims=True)) for x in (of, never))
+    for x, no in (alike, (of, never)):
         for n in sorted(TILES, key=lambda size: -(size or rows)):
             for m in sorted(TILES, key=lambda size: -(size or keys)):
                 if n >= rows or m >= keys or not (n or m):
