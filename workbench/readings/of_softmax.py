@@ -275,7 +275,7 @@ def _of_tiles(
             both = np.column_stack([by, np.exp(-top).reshape(-1)[flat]]) / of_used[:, None]
         if np.isfinite(both).all():
             counts, *_ = np.linalg.lstsq(both, np.ones(len(flat)), rcond=None)
-            whole: np.ndarray = np.round(counts) + 0.0
+            whole = np.asarray(np.round(counts)) + 0.0
             are_whole = np.all(abs(counts - whole) < 0.02 * np.maximum(abs(whole), 1))
             if are_whole and whole[-1] > 0 and _counts(whole[:-1]):
                 yield (
