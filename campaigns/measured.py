@@ -40,14 +40,14 @@ def row(asked: tuple[str, str, bool]) -> dict[str, Any]:
     trace = cut(run(box.wrong if wrong else box.right, case), KNOWN[known])
     found = measured(trace)
     sound = Target(cut(run(box.right, case), KNOWN[known])).natural
-    told = found.proved
+    told = found.proved or bool(found.arithmetic)
     return {
         "function": name,
         "known": known,
         "wrong": wrong,
         "faults": box.faults,
         "visible": wrong and _rms(found.target.natural) > 2 * _rms(sound),
-        "findings": [one.text for one in found.findings],
+        "findings": [one.text for one in (*found.findings, *found.arithmetic)],
         "told": told,
         "so": told and all(map(partial(_is_so, found), SEEDS)),
         "calls": found.calls,

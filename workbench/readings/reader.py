@@ -39,6 +39,8 @@ class Measured:
     target: Target = field(repr=False)
     lse: Lse | None  #: what lse is, where it is neither right nor that of what out was divided by
     read: Weights = field(repr=False)  #: of what `weights` were made
+    #: what the function rounds, where that is within the budgets of some contract that it may keep: no fault by itself
+    arithmetic: tuple[Finding, ...] = ()
     part: str = ""  #: of what rows and heads of the run, in words; empty: of all
 
     @cached_property
@@ -90,11 +92,13 @@ def measured(trace: Trace, seconds: float = inf) -> Measured:
         casts = all(one.reading == "cast" for one in reader.found)
         # what changes nothing on unseen inputs is held, too
         told = proofs and all(one.held and one.left < one.error for one in proofs)
+        arithmetic: tuple[Finding, ...] = ()
         if (casts or not told) and target.may_be_right:
             # of a kernel in another arithmetic what was read is what that rounds, which a contract may allow
+            arithmetic = tuple(reader.found) if told else ()
             reader.found, proofs = [], ()
         partials.cache_clear()
     return Measured(
         tuple(reader.found), reader.model, right(target), reader.read, weights.expected, proofs, target.calls,
-        time.monotonic() - begun, target, of_lse, reader.weights,
+        time.monotonic() - begun, target, of_lse, reader.weights, arithmetic,
     )  # fmt: skip

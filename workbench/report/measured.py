@@ -27,6 +27,9 @@ def lines(found: Measured) -> list[str]:
             if wrong
             else "nothing found: weights and out of this run are within their budgets"
         )
+        if found.arithmetic:
+            said += [f"its arithmetic: {one.text}" for one in found.arithmetic]
+            said.append("which predicts runs on unseen inputs; a contract may allow it, and nobody declared one")
         return said
     if all(one.reading == "cast" for one in found.findings):
         said.append("a cast that the kernel means is no fault: say it (--contract), or `workbench contract --measure`")
@@ -87,6 +90,7 @@ def document(found: Measured) -> dict[str, Any]:
             {"reading": one.reading, "stage": one.stage, "text": one.text, "wrong": one.wrong, "of": one.of}
             for one in found.findings
         ],
+        "arithmetic": [one.text for one in found.arithmetic],
         "proofs": [
             {
                 "seed": one.seed,
