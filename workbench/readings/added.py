@@ -33,6 +33,26 @@ class Added:
         return f"out has {self.times:.6g} times {self.name} beside what it should be"
 
 
+@dataclass(frozen=True)
+class Smoothed:
+    """Attention of keys less the mean of their tile, which is not made up for."""
+
+    size: int  #: keys of a tile
+
+    def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
+        """out and lse."""
+        keys = of.k.shape[2]
+        edges = list(range(0, keys, self.size))
+        counts = np.diff([*edges, keys])
+        means = np.add.reduceat(of.k, edges, axis=2) / counts[:, None]
+        return plain(of.but(k=of.k - np.repeat(means, counts, 2)))
+
+    @property
+    def words(self) -> str:
+        """What is wrong in it."""
+        return f"the mean of each tile of {self.size} keys is taken from K, and scores are not made up for it"
+
+
 def added(of: Parts, out: np.ndarray, known: np.ndarray) -> Iterator[Added]:
     """Values with the factor that leaves least of `out`, where it is known."""
     with np.errstate(all="ignore"):

@@ -17,22 +17,24 @@ class Lanes:
 
     what: str  #: sum or maximum
     size: int  #: keys of a tile
+    done: int = 0  #: the step of the butterfly that is done, lane ^ 1 or lane ^ 2; 0: none
 
     def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
         """out and lse; lane 0 writes lse."""
         keys, dims = of.values.shape[2:]
-        of_keys = np.arange(keys) % self.size // TOGETHER % LANES
-        of_dims = np.arange(dims) // TOGETHER % LANES
+        of_keys = self._classes(np.arange(keys) % self.size)
+        of_dims = self._classes(np.arange(dims))
+        classes = range(LANES if not self.done else LANES // 2)
         with np.errstate(all="ignore"):
             if self.what == "sum":
                 plain = np.exp(of.scores - of.top[..., None])
-                sums = np.stack([plain[..., of_keys == n].sum(-1) for n in range(LANES)], -1)
+                sums = np.stack([plain[..., of_keys == n].sum(-1) for n in classes], -1)
                 acc = plain @ of.values
                 out = np.where(sums[..., of_dims] == 0, 0.0, acc / sums[..., of_dims])
                 return out, of.top + np.log(sums[..., 0])
             edges = list(range(0, keys, self.size))
             best = np.stack(
-                [np.maximum.reduceat(np.where(of_keys == n, of.scores, -np.inf), edges, -1) for n in range(LANES)]
+                [np.maximum.reduceat(np.where(of_keys == n, of.scores, -np.inf), edges, -1) for n in classes]
             )
             new = np.maximum.accumulate(best, -1)  # [lane, b, h, q, tile]
             later = finite(new) - finite(new[..., -1:])  # the sum of the corrections behind each tile
@@ -41,15 +43,22 @@ class Lanes:
             own = np.exp(of.scores - below)
             total = (own * np.exp(np.choose(of_keys, later[..., tile]))).sum(-1)
             out = np.zeros((*of.scores.shape[:-1], dims))
-            for n in range(LANES):
+            for n in classes:
                 weights = own * np.exp(later[n][..., tile])
                 out[..., of_dims == n] = (weights @ of.values)[..., of_dims == n]
             return divided(out, total), finite(new[0][..., -1]) + np.log(total)
+
+    def _classes(self, column: np.ndarray) -> np.ndarray:
+        """Lanes of columns, those that were reduced over as one."""
+        lane = column // TOGETHER % LANES
+        return lane if not self.done else lane // 2 if self.done == 1 else lane % 2
 
     @property
     def words(self) -> str:
         """What is wrong in it."""
         lanes = f"the {LANES} lanes that hold a row, each {TOGETHER} of every {LANES * TOGETHER} columns"
+        if self.done:
+            lanes += f", but for the step lane ^ {self.done}"
         if self.what == "sum":
             return f"row sums are not reduced over {lanes}: dims of out are divided by their lane's sum"
         return f"row maxima are not reduced over {lanes}; tiles of {self.size} keys"
@@ -57,6 +66,7 @@ class Lanes:
 
 def lanes(sizes: Sequence[int], keys: int) -> Iterator[Lanes]:
     """Both, of each size of a tile."""
-    yield Lanes("sum", keys)
-    for size in sizes:
-        yield Lanes("maximum", size)
+    for done in (0, 1, 2):
+        yield Lanes("sum", keys, done)
+        for size in sizes:
+            yield Lanes("maximum", size, done)

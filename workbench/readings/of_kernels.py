@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from workbench.readings.added import Added, added
+from workbench.readings.added import Added, Smoothed, added
 from workbench.readings.beyond import Beyond, beyond
 from workbench.readings.casts import OF_TILES, Narrow, fixed, narrow, usual, with_sizes
 from workbench.readings.finding import Finding
@@ -38,7 +38,18 @@ DIMS = 16
 BEST = 8
 
 AnyKernel: TypeAlias = (
-    Loop | Merge | MergeOfOthers | NotCleared | Skipped | Lanes | Beyond | Narrow | Taken | WithoutSinks | Added
+    Loop
+    | Merge
+    | MergeOfOthers
+    | NotCleared
+    | Skipped
+    | Lanes
+    | Beyond
+    | Narrow
+    | Taken
+    | WithoutSinks
+    | Added
+    | Smoothed
 )
 _One = TypeVar("_One", bound=AnyKernel)
 #: out, where it is known, and the square of its error
@@ -46,7 +57,7 @@ _Off = tuple[np.ndarray, np.ndarray, float]
 STAGES: dict[type, str] = {
     Loop: "correction", Merge: "correction", MergeOfOthers: "correction", NotCleared: "acc", Skipped: "probs",
     Lanes: "row_sum", Narrow: "out", Taken: "acc", WithoutSinks: "row_sum", Beyond: "scores",
-    Added: "out",
+    Added: "out", Smoothed: "scores",
 }  # fmt: skip
 
 
@@ -187,7 +198,7 @@ def _beyond(run: Run) -> Sequence[AnyKernel]:
 
 
 def _added(run: Run) -> Sequence[AnyKernel]:
-    return list(added(run.parts, run.out, run.known))
+    return [*added(run.parts, run.out, run.known), *run.near([Smoothed(size) for size in run.tiles])]
 
 
 def of_casts(run: Run) -> Sequence[AnyKernel]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -9,9 +10,10 @@ from workbench.readings.finding import Finding
 from workbench.readings.model import Model, right
 from workbench.readings.of_scores import logs
 from workbench.readings.proof import rms
-from workbench.readings.scales import Rescaled, candidates
+from workbench.readings.scales import Constant, Rescaled, candidates, constants
 from workbench.readings.target import Answer, Target
 
+Scaled: TypeAlias = Rescaled | Constant
 #: dims of the narrowest block that shares a scale
 STEP = 16
 #: share of the factors' logarithms that a formula may leave, and how small a factor counts as none
@@ -139,7 +141,7 @@ def of_v(target: Target, model: Model) -> np.ndarray | None:
     return found
 
 
-def rescaled(target: Target, name: str, factors: np.ndarray | None) -> list[Rescaled]:
+def rescaled(target: Target, name: str, factors: np.ndarray | None) -> list[Scaled]:
     """The scales that make the factors of K or V, the plainest first."""
     if factors is None:
         return []
@@ -154,7 +156,10 @@ def rescaled(target: Target, name: str, factors: np.ndarray | None) -> list[Resc
     some = (int(keys.min()), int(keys.max()) + 1)
     ranges = [None] if some == (0, y.shape[2]) else [None, some]
     size = _size(abs(y), known)
-    told: list[tuple[float, Rescaled]] = []
+    told: list[tuple[float, Scaled]] = [
+        (_size(abs(y - np.log(abs(one(memory)))), known), one) for one in constants(name, factors)
+    ]
+    told = [(left, one) for left, one in told if left < LEFT * size]
     for own, used in candidates(name, *y.shape[:2]):
         for among in ranges:
             one = Rescaled(name, own, used, keys=among)
@@ -175,13 +180,13 @@ def scaled(target: Target, read: np.ndarray, allowed: np.ndarray) -> tuple[Model
     plainest that makes another one.
     """
     model = right(target)
-    several: dict[str, list[Rescaled]] = {}
+    several: dict[str, list[Scaled]] = {}
     runs: list[Answer] = []
     for name in ("k", "v"):
         some = rescaled(target, name, of_k(target, model, read, allowed) if name == "k" else of_v(target, model))
         if some:
             runs = runs or [target.natural, target.drawn(target.case.seed + TELLING)]
-            apart: dict[bytes, Rescaled] = {}
+            apart: dict[bytes, Scaled] = {}
             for one in some:
                 apart.setdefault(b"".join(one(run.memory, STEP).tobytes() for run in runs), one)
             several[name] = [*apart.values()][:TRIED]
@@ -198,7 +203,7 @@ def scaled(target: Target, read: np.ndarray, allowed: np.ndarray) -> tuple[Model
     return model, found
 
 
-def _nearest(model: Model, name: str, some: list[Rescaled], runs: list[Answer]) -> Model:
+def _nearest(model: Model, name: str, some: list[Scaled], runs: list[Answer]) -> Model:
     """With the first of some scales that is as near to the runs as any."""
     ways = [model.but(rescaled={**model.rescaled, name: one}) for one in some]
     off = [sum(rms(run, one.predicted(run)) for run in runs) for one in ways]

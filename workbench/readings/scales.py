@@ -123,6 +123,37 @@ class Rescaled:
         return f"{self.of.upper()} is {' and '.join(filter(None, (divided, multiplied)))}{where}"
 
 
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """Elements of K or V that are multiplied by numbers which no element of theirs tells."""
+
+    of: str
+    numbers: np.ndarray  #: [heads, keys], or 1 in place of either
+
+    def __call__(self, memory: Mapping[str, np.ndarray], step: int = 1) -> np.ndarray:
+        """What they are multiplied with, [1, heads, keys, 1]."""
+        return self.numbers[None, :, :, None]
+
+    @property
+    def words(self) -> str:
+        """What is wrong in it."""
+        heads, keys = self.numbers.shape
+        whose = [name for name, count in (("heads", heads), ("keys", keys)) if count > 1]
+        flat = self.numbers.reshape(-1)
+        said = ", ".join(f"{x:.5g}" for x in flat[:8]) + (", ..." if len(flat) > 8 else "")
+        return f"{self.of.upper()} of {' and '.join(whose)} is multiplied by {said}"
+
+
+def constants(of: str, factors: np.ndarray) -> Iterator[Constant]:
+    """Numbers of heads, or of keys, that the factors [b, heads, keys, parts] have."""
+    for axes in ((0, 2, 3), (0, 1, 3)):
+        middle = np.nanmedian(factors, axes, keepdims=True)
+        near = np.round(middle * 16) / 16
+        middle = np.where(abs(middle - near) <= 2e-3 * abs(middle), near, middle)
+        if np.isfinite(middle).all() and middle.size > 1:
+            yield Constant(of, middle[0, :, :, 0])
+
+
 def candidates(of: str, batches: int, heads: int) -> Iterator[tuple[Size, Size]]:
     """Sizes by which `of` may be divided and multiplied, the plainest first; those last that leave one of them out."""
     for power in _POWERS:
