@@ -13,6 +13,7 @@ from workbench.readings import (
     of_memory,
     of_moves,
     of_operands,
+    of_pool,
     of_regions,
     of_scales,
     of_scores,
@@ -110,10 +111,24 @@ class Reader(Believed):
             (of_softmax.mixed, False),
         ):
             self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
+        if not self.explained and any(one.reading == "added" for one in self.found):
+            self.pooled()
         if not self.explained:
             self.scaled(self.read, self.allowed(self.model))
         if not self.explained:
             self.in_regions()
+
+    def pooled(self) -> None:
+        """The buffer of K and V that makes the natural run."""
+        plain, answer = right(self.target), self.target.natural
+        if answer.trace.inputs["k"].shape != answer.trace.inputs["v"].shape:
+            return
+        ways = ((one, plain.but(kernel=one)) for one in of_pool.pools(self.target.case.seqlen_k))
+        told = next((way for way in ways if self.left(way[1]) < LEFT * self.left(plain)), None)
+        if told is not None:
+            one, self.model = told
+            wrong = answer.wrong
+            self.found = [Finding("pool", "scores", one.words, int(wrong.sum()), wrong.size, {"kernel": one})]
 
     def merged(self) -> None:
         """With whose lse splits are merged; kept where that makes the natural run. What it does shows at q = 0, too."""
