@@ -17,7 +17,7 @@ Scaled: TypeAlias = Rescaled | Constant
 #: dims of the narrowest block that shares a scale
 STEP = 16
 #: share of the factors' logarithms that a formula may leave, and how small a factor counts as none
-LEFT, NONE = 0.1, 0.01
+LEFT, NONE = 0.1, 0.002
 #: standard error above which a factor is not known
 UNSURE = 0.02
 #: share of the factors that has to be known

@@ -52,11 +52,13 @@ class Reader(Believed):
             self.coded_v()
             if self.found and predicted(self.target.natural, self.model, right(self.target)):
                 return
-        if np.isfinite(self.target.natural.out).all() and not np.isfinite(self.read).all():
+        self.of_values(of_values.added, believed=True)
+        if self.model.lost is not None and np.isfinite(self.target.natural.out[self.model.lost]).all():
+            # 0 / 0 of a function that quantises V by its own maximum
+            self.model, self.found = self.model.but(lost=None), [one for one in self.found if one.reading != "lost"]
             self.scaled(*of_scales.readable(self.target))
             if self.explained:
                 return
-        self.of_values(of_values.added, believed=True)
         elsewhere = None
         if self.unclosed > 1 or (self.off and not all(x.all() for x in self.multiplied)):
             elsewhere = self.placed()
