@@ -208,8 +208,14 @@ class At:
         return self._round(x, cast, rounding).astype(np.float32)
 
     def _round(self, x: Any, cast: str, rounding: str) -> Any:
-        dtype, cut = getattr(self.contract, f"{cast}_dtype"), rounding == "toward-zero"
-        return round_to(x, dtype, toward_zero=cut, saturates=self.contract.saturates)
+        dtype, cut, factor = getattr(self.contract, f"{cast}_dtype"), rounding == "toward-zero", self.offset_of(cast)
+        made = round_to(x if factor == 1 else x * factor, dtype, toward_zero=cut, saturates=self.contract.saturates)
+        return made if factor == 1 else made / factor
+
+    def offset_of(self, cast: str) -> float:
+        """What `probs`, `partials` or `out` are multiplied by where they are cast."""
+        holds = cast == "probs" or (cast == "partials" and self.contract.partials == "unnormalised")
+        return 2.0**self.contract.probs_offset if holds else 1.0
 
     def add_products(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """start + a @ b in float32, as the manner adds."""

@@ -7,6 +7,7 @@ small where the values are alike: centred, it is far tighter than numerator and 
 
 from dataclasses import dataclass
 from functools import reduce
+from math import exp
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
     A weight's own relative error is that of its score; of the arguments of all exps that made it (they add up to
     max - score in magnitude, however the maximum rose), where fma takes part with u |max c| more for the key's own,
     which only keys under the same maximum share; of these exps, one for each key tile to come and one for the merge;
-    and, where probs are cast, of that cast, which the denominator only shares where it adds the cast probs. `sinks`:
+    and, where probs are cast, of that cast, which the denominator only shares where it adds the cast probs. Under a
+    maximum that lags a key's own argument is above 0 by the lag at most, which the maxima to come make up for. `sinks`:
     with that of a row as one more key, whose value is 0.
     """
     p, s, of_scores, v, of_v = at.p, at(scores), at.error(scores), at(values), at.error(values)
@@ -46,16 +48,25 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
     total, maximum = xp.where(no_keys, 1.0, xp.sum(weights, axis=-1)), top
     pi = weights / total[..., None]
     length = xp.where(xp.isfinite(x), x, 0.0)
-    if p.contract.row_max != "running":
+    largest_total = total
+    if p.contract.row_max == "lagging":
+        length, maximum, largest_total = (
+            length + 2 * p.contract.lag,
+            abs(top) + p.contract.lag,
+            total * exp(p.contract.lag),
+        )
+    elif p.contract.row_max != "running":
         raised = _raised(p, xp.where(no_keys, 0.0, top))
         total, length, maximum = total * xp.exp(-raised), length + raised[..., None], abs(top) + raised
+        largest_total = total
 
     tiles = _tiles(p)
-    own = losses.argument * length + losses.exp(length, tiles + 1)
+    longer = length + losses.offset
+    own = losses.argument * longer + losses.exp(longer, tiles + 1)
     # each maximum lies between the key's own score and the last one
-    reach = xp.where(no_keys, 0.0, abs(top))[..., None] + length
+    reach = xp.where(no_keys, 0.0, abs(top))[..., None] + longer
     given = losses.fused * at.given(scores)
-    of_max = (losses.argument_of_max + losses.rescaling_of_max * (tiles + 1) + given) * reach
+    of_max = (losses.argument_of_max + losses.rescaling_of_max * (tiles + 1) + given) * reach + losses.polynomial
     own = own + of_max
     by_lse = normaliser(p, s, at.computed["lse"])
     if by_lse is not None:
@@ -76,7 +87,7 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
         kept = _longer(kept, s)
     out = _out(at, v, of_v, pi, kept, relative, squares, common, sum_relative, added, products, lost, total, loose)
 
-    row_sum = xp.where(no_keys, 0.0, total)
+    row_sum = xp.where(no_keys, 0.0, largest_total)
     lost_l = _cast_of_sum(p, pi, total)
     own_lse = lse_own(p, at.computed["lse"], maximum, row_sum) + added + (0.0 if by_lse is None else by_lse.lse)
     own_lse = own_lse + 4 * p.keys * losses.clamped / total
@@ -307,7 +318,7 @@ def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray 
     if p.losses.probs_dtype == "float32":
         return None
     relative, absolute = p.losses.cast(p.losses.probs_dtype, p.contract.probs_rounding)
-    xp = array_namespace(pi)
+    xp, absolute = array_namespace(pi), absolute / 2.0**p.contract.probs_offset
     below = absolute if p.casts_normalised else absolute / total[..., None]
     return xp.where(pi > 0, xp.minimum(relative * pi + below, pi), 0.0)
 

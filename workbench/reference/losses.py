@@ -2,15 +2,19 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from math import log
 from typing import Any
 
 import numpy as np
 
 from workbench.case.contract import Contract
+from workbench.case.promises import EXP_POLYNOMIALS
 from workbench.case.tensor_cores import Accumulation
 from workbench.floats import array_namespace, smallest_subnormal, ulp, unit_roundoff
 
 U = unit_roundoff("float32")
+LN2 = log(2)
 #: ulps of an accurate float32 log. CUDA's logf: 1 (CUDA programming guide, mathematical functions); one ulp is at most
 #: 2u
 LOG_ULPS = 2.0
@@ -48,6 +52,9 @@ class Losses:
     fused: float  #: error of dumped scores and maxima relative to what the argument is made of, which fma rounds once
     exp_ulps: float
     exp_ulps_per_x: float
+    polynomial: float  #: relative error of exp in probs beyond its ulps
+    offset: float  #: what is added to the argument of exp of probs, in natural units
+    offset_of_row_sum: float  #: natural log of what row_sum is multiplied by
     division: float  #: relative error of a quotient
     log_ulps: float
     log_absolute: float
@@ -150,6 +157,9 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
         fused=U if fma and contract.scores_scaled else 0.0,
         exp_ulps=contract.exp_ulps,
         exp_ulps_per_x=contract.exp_ulps_per_x,
+        polynomial=0.0 if contract.exp_polynomial is None else polynomial_error(contract.exp_polynomial),
+        offset=contract.probs_offset * LN2 if contract.offset_in == "exp" else 0.0,
+        offset_of_row_sum=contract.offset_of_row_sum * LN2,
         # the division, or a reciprocal and a product
         division=2 * U * (1 + FAST_DIVISION_ULPS * contract.fast_math),
         log_ulps=FAST_LOG_ULPS if contract.fast_math else LOG_ULPS,
@@ -167,10 +177,21 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
     )
 
 
+@cache
+def polynomial_error(degree: int) -> float:
+    """Largest relative error of 2^x by the polynomial of that degree (EXP_POLYNOMIALS), 8.8e-5 of degree 3: its own on
+    a grid, which has both ends and misses 2^-34 of a flat extremum; and Horner's scheme, n operations, fused, that each
+    lose u of numbers below 2 (Higham 2002, section 5.1), of a result of at least 1.
+    """
+    part = np.linspace(0.0, 1.0, 2**16 + 1)
+    off = np.polyval(EXP_POLYNOMIALS[degree][::-1], part) / np.exp2(part) - 1
+    return float(np.max(abs(off))) + 2 * degree * U
+
+
 _NOTHING: Mapping[str, Any] = {
     "functions": {},
     **dict.fromkeys(("sums", "products", "exp_ulps", "exp_ulps_per_x", "accumulators", "accumulator_floor"), 0.0),
-    **dict.fromkeys(("accumulator_store", "operand", "scaled_operands", "clamped", "units"), 0.0),
+    **dict.fromkeys(("polynomial", "accumulator_store", "operand", "scaled_operands", "clamped", "units"), 0.0),
     **dict.fromkeys(("argument", "argument_of_max", "rescaling_of_max", "fused"), 0.0),
     **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
     **dict.fromkeys(("scores_dtype", "scaled_q_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
@@ -181,6 +202,7 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "the operands of products": ("operand", "scaled_operands"),
     "the rounding of products": ("products", "units"),
     "exp": ("exp_ulps", "exp_ulps_per_x"),
+    "the polynomial for exp": ("polynomial",),
     "the argument of exp": ("argument", "argument_of_max", "rescaling_of_max", "fused"),
     "the division": ("division",),
     "log": ("log_ulps", "log_absolute"),

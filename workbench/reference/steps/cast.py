@@ -1,6 +1,7 @@
 """Casts: of probs to what meets the values, of a split's state to what is stored."""
 
 from dataclasses import dataclass
+from math import exp
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,8 @@ class Cast:
         probs = at(self.of)
         # what was lost before a normalisation is then as many times larger as row_sum is, a key 1 at most
         grown = at.p.keys if at.p.casts_normalised else 1
-        return Bounded(
-            cast_error(at, probs, at.error(self.of), "probs", grown), array_namespace(probs).maximum(probs, 1 - probs)
-        )
+        size = array_namespace(probs).maximum(probs, exp(at.contract.lag) - probs)
+        return Bounded(cast_error(at, probs, at.error(self.of), "probs", grown), size)
 
     words = "{of} rounded as the contract declares"
 
@@ -99,14 +99,17 @@ def cast_error(at: Any, value: np.ndarray, of: Bound, cast: str, grown: int = 1)
     if at.casts(cast):
         if of is EXACT:
             return EXACT
-        dtype = getattr(at.contract, f"{cast}_dtype")
-        likely = flip_bound(value, at.likely(of), dtype, rounding) if at.statistics else 0.0
-        return Bound(flip_bound(value, of.worst, dtype, rounding), likely, 0.0)
+        dtype, factor = getattr(at.contract, f"{cast}_dtype"), at.offset_of(cast)
+
+        def flips(bound: Any) -> Any:
+            return flip_bound(value * factor, bound * factor, dtype, rounding) / factor
+
+        return Bound(flips(of.worst), flips(at.likely(of)) if at.statistics else 0.0, 0.0)
     if (dtype := getattr(at.losses, f"{cast}_dtype")) == "float32":
         return of
     relative, absolute = at.losses.cast(dtype, rounding)
     size = abs(value) + of.worst
-    own = array_namespace(value).where(size > 0, relative * size + absolute * grown, 0.0)
+    own = array_namespace(value).where(size > 0, relative * size + absolute * grown / at.offset_of(cast), 0.0)
     return Bound(of.worst + own, root_of_squares(of.random, own), of.common + 0.0 * own)
 
 

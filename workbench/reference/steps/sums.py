@@ -153,7 +153,8 @@ class RunningSum:
         events = 2 * -(-scores.shape[-1] // SMALLEST_BLOCK_K)
         largest = xp.max(at.whole(self.maxima) if hidden else scores, axis=-1)
         smallest = xp.min(xp.where(scores == -np.inf, np.inf, scores), axis=-1)
-        extent = xp.where(largest >= smallest, largest - smallest, 0.0)
+        # a maximum that lags leaves its key, the last maximum and the largest score up to its lag apart each
+        extent = xp.where(largest >= smallest, largest - smallest, 0.0) + 3 * at.contract.lag
         return xp.expm1(losses.exp(extent, events) + losses.argument * extent) + losses.sum(2 * events)
 
     @property
