@@ -85,8 +85,8 @@ class _OfState(InChunks):
 
     def _drift(self, at: Any) -> Error:
         """What the state after each token of a chunk is off by, a 2-norm of each column, [b, h, 1, chunk, e], as sums
-        of log gates are. All exps are taken of the same sums, so that it is a run with other gates: a relative error of a
-        gate meets the state that it multiplies, and later ones forget it.
+        of log gates are. All exps are taken of the same sums, so that it is a run with other gates: a relative error of
+        a gate meets the state that it multiplies, and later ones forget it.
         """
         k, v, beta, gate = (at(name) for name in ("k", "v", "beta", "gate"))
         own, total = Gates.losses(at, np.log(gate)), abs(at("gates"))
