@@ -14,7 +14,6 @@ import numpy as np
 
 from workbench.floats import array_namespace
 from workbench.reference.bound import EXACT, Bound, deviations
-from workbench.reference.losses import cast_bound
 from workbench.reference.normaliser import normaliser
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Bounded, Ref
@@ -148,7 +147,7 @@ def _out(
     size = xp.broadcast_to(largest_v, out.shape)
     if not p.statistics:
         return stored_out(p, out, Bound(xp.where(no_keys, 0.0, worst), 0.0, 0.0)), size
-    if losses.acc_accumulation == "nearest":
+    if losses.site("acc").accumulation == "nearest":
         # a sum that loses n u of its size in the worst case loses sqrt(n) u all but surely
         of_sums = losses.accumulators * products * reach * reach + losses.sums * added * out * out
         of_sums = of_sums + (p.products_error * reach) ** 2
@@ -236,12 +235,13 @@ def _least(at: Any, scores: str, values: str, name: str) -> np.ndarray:
     total = xp.where(no_keys, 1.0, xp.sum(weights, axis=-1))
     reach = (weights if kept is None else weights * _longer(kept, s)) @ abs(v) / total[..., None]
     of_cast = 0.0
-    if losses.probs_dtype != "float32" and p.contract.row_sum_of_cast is not True:
-        of_cast = min(losses.cast(losses.probs_dtype, p.contract.probs_rounding)[0], 1.0)
+    if not (cast := losses.site("probs")).wide and p.contract.row_sum_of_cast is not True:
+        of_cast = min(cast.cast()[0], 1.0)
     out = at.computed["out"]
     worst = (of_cast + products) * reach + added * abs(out)
     bound = SURELY * worst
-    return bound if losses.out_dtype == "float32" else cast_bound(out, bound, losses.out_dtype, p.contract.out_rounding)
+    site = losses.site("out")
+    return bound if site.wide else site.reach(out, bound)
 
 
 def _kept(at: Any) -> np.ndarray | None:
@@ -288,7 +288,7 @@ def _met(p: Problem) -> int:
 def _of_sums(p: Problem) -> tuple[float, float]:
     """What the sum of the weights loses of itself, and the sum of their products with values of sum pi |v|."""
     losses, tiles, terms = p.losses, _tiles(p), p.losses.terms_of_product * _met(p)
-    products = losses.sum_of_products(terms, terms, losses.acc_accumulation) + p.products_error
+    products = losses.sum_of_products(terms, terms, losses.site("acc").accumulation) + p.products_error
     products = products + losses.rescalings(2 * tiles) + losses.sum(2 * p.splits + 3)
     if "dropout_mask" in p.inputs:
         products = products + 3 * losses.products  # 1 - p, its reciprocal and the product
@@ -315,10 +315,10 @@ def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray 
     The cast is relative to the running maximum of the key's tile, which is at most the last one: the relative error is
     the same, and what is lost below the smallest normal number is less, unless it was normalised before.
     """
-    if p.losses.probs_dtype == "float32":
+    if (site := p.losses.site("probs")).wide:
         return None
-    relative, absolute = p.losses.cast(p.losses.probs_dtype, p.contract.probs_rounding)
-    xp, absolute = array_namespace(pi), absolute / 2.0**p.contract.probs_offset
+    relative, absolute = site.cast()
+    xp = array_namespace(pi)
     below = absolute if p.casts_normalised else absolute / total[..., None]
     return xp.where(pi > 0, xp.minimum(relative * pi + below, pi), 0.0)
 
@@ -331,9 +331,9 @@ def _cast_of_sum(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray | 
 
 def _partials(p: Problem, reach: np.ndarray, total: np.ndarray) -> np.ndarray | float:
     """Error of out from storing partial results in fewer bits; each split's is at most its share of sum pi |v|."""
-    if p.losses.partials_dtype == "float32" or (not p.merges and p.declared("splits")):
+    if (site := p.losses.site("partials")).wide or (not p.merges and p.declared("splits")):
         return 0.0
-    relative, absolute = p.losses.cast(p.losses.partials_dtype, p.contract.partials_rounding)
+    relative, absolute = site.cast()
     splits = p.contract.splits or -(-p.keys // SMALLEST_BLOCK_K)
     return array_namespace(reach).where(reach > 0, relative * reach + splits * absolute / total[..., None], 0.0)
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from workbench.floats import array_namespace
 from workbench.reference.bound import EXACT, Bound, root_of_squares
-from workbench.reference.losses import flip_bound
 from workbench.reference.stage import Bounded, Near, Ref
 
 
@@ -95,21 +94,16 @@ def cast_error(at: Any, value: np.ndarray, of: Bound, cast: str, grown: int = 1)
     """The bound of a value after the cast of `probs` or `partials`: of one that is predicted, 0 unless an error takes
     the value over a rounding boundary; of another, one rounding more, where what is lost to underflow may have `grown`.
     """
-    rounding = getattr(at.contract, f"{cast}_rounding")
     if at.casts(cast):
         if of is EXACT:
             return EXACT
-        dtype, factor = getattr(at.contract, f"{cast}_dtype"), at.offset_of(cast)
-
-        def flips(bound: Any) -> Any:
-            return flip_bound(value * factor, bound * factor, dtype, rounding) / factor
-
-        return Bound(flips(of.worst), flips(at.likely(of)) if at.statistics else 0.0, 0.0)
-    if (dtype := getattr(at.losses, f"{cast}_dtype")) == "float32":
+        site = at.arithmetic(cast)
+        return Bound(site.flips(value, of.worst), site.flips(value, at.likely(of)) if at.statistics else 0.0, 0.0)
+    if (site := at.losses.site(cast)).wide:
         return of
-    relative, absolute = at.losses.cast(dtype, rounding)
+    relative, absolute = site.cast()
     size = abs(value) + of.worst
-    own = array_namespace(value).where(size > 0, relative * size + absolute * grown / at.offset_of(cast), 0.0)
+    own = array_namespace(value).where(size > 0, relative * size + absolute * grown, 0.0)
     return Bound(of.worst + own, root_of_squares(of.random, own), of.common + 0.0 * own)
 
 

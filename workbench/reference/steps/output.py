@@ -7,7 +7,7 @@ import numpy as np
 
 from workbench.floats import array_namespace
 from workbench.reference.bound import Bound, part, root_of_squares, statistical, where
-from workbench.reference.losses import U, cast_bound
+from workbench.reference.losses import U
 from workbench.reference.normaliser import normaliser
 from workbench.reference.stage import Bounded, Ref
 
@@ -118,11 +118,10 @@ def quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def stored_out(p: Any, value: np.ndarray, bound: Bound) -> Bound:
     """The bound of out after its cast, which is certain and not predicted."""
-    dtype = p.losses.out_dtype
-    if dtype == "float32":
+    if (site := p.losses.site("out")).wide:
         return bound
     ends = [bound.worst, *([statistical(bound, p.elements_of("out"))] if p.statistics else [])]
-    ends = [cast_bound(value, end, dtype, p.contract.out_rounding) for end in ends]
+    ends = [site.reach(value, end) for end in ends]
     return Bound(ends[0], 0.0, ends[1] if p.statistics else 0.0)
 
 
