@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.case.contract import FAST_EXP_ULPS, FAST_EXP_ULPS_PER_X
-from workbench.floats import smallest_subnormal, unit_roundoff
+from workbench.reference.arithmetic import Arithmetic
 from workbench.reference.bound import Bound
 
 Array = Any
@@ -89,7 +89,7 @@ def terms_of(chunk: int) -> Array:
 
 def cast_loss(operands: str) -> tuple[float, float]:
     """Relative and absolute error of a cast to the dtype of operands; 0 where they stay as they are."""
-    return (0.0, 0.0) if operands == "float32" else (unit_roundoff(operands), smallest_subnormal(operands) / 2)
+    return (0.0, 0.0) if operands == "float32" else Arithmetic(operands).cast()
 
 
 def stored(value: Array, operands: str) -> Error:

@@ -185,17 +185,14 @@ class At:
         """Query heads."""
         return int(self.p.inputs["q"].shape[1])
 
-    def casts(self, cast: str) -> bool:
-        """Whether the cast of `probs` or `partials` is computed as the kernel does it."""
-        return cast in self._casts
-
     @cached_property
-    def _casts(self) -> frozenset[str]:
+    def predicted(self) -> frozenset[str]:
+        """Which of the casts of `probs` and `partials` are computed as the kernel does it."""
         return self.p.predicted_casts
 
     def cast(self, x: Any, cast: str) -> Any:
         """`x` after the cast of `probs` or `partials`, where that is predicted."""
-        return self.arithmetic(cast).rounded(x) if self.casts(cast) else x
+        return self.arithmetic(cast).rounded(x) if cast in self.predicted else x
 
     def cast_control(self, x: np.ndarray, cast: str) -> np.ndarray:
         """float32 `x` after the cast of `scores`, `probs`, `partials` or `out`, which cuts off where the manner leans

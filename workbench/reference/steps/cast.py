@@ -94,7 +94,7 @@ def cast_error(at: Any, value: np.ndarray, of: Bound, cast: str, grown: int = 1)
     """The bound of a value after the cast of `probs` or `partials`: of one that is predicted, 0 unless an error takes
     the value over a rounding boundary; of another, one rounding more, where what is lost to underflow may have `grown`.
     """
-    if at.casts(cast):
+    if cast in at.predicted:
         if of is EXACT:
             return EXACT
         site = at.arithmetic(cast)
