@@ -71,22 +71,3 @@ def gated_delta_rule(fault: str = "", *, dumps: bool = True) -> Callable[..., An
         return stages if dumps else stages["out"]
 
     return function
-
-
-def chunked(q: Any, k: Any, v: Any, gate: Any, beta: Any, initial_state: Any, *, scale: float) -> np.ndarray:
-    """The same in chunks of tokens: what a chunk writes at once, by the inverse of I + tril(beta K K^T)."""
-    f32 = np.float32
-    dtype, state, outs = q.dtype, initial_state, []
-    q, k, v = (x.astype(f32) for x in (q, k, v))
-    for first in range(0, q.shape[2], CHUNK):
-        at = slice(first, first + CHUNK)
-        query, key, g, b = q[:, :, at], k[:, :, at], np.cumsum(np.log(gate[:, :, at]), -1), beta[:, :, at, None]
-        ratio, kept = np.exp(g[..., :, None] - g[..., None, :]), np.exp(g)[..., None]
-        among = np.tril(key @ key.swapaxes(-1, -2) * b * ratio, -1)
-        inverse = np.linalg.inv(np.eye(among.shape[-1], dtype=f32) + among)
-        written = inverse @ (b * v[:, :, at]) - inverse @ (b * kept * key) @ state
-        weights = np.tril(query @ key.swapaxes(-1, -2) * ratio)
-        outs.append(f32(scale) * (kept * (query @ state) + weights @ written))
-        left = np.exp(g[..., -1:] - g)[..., None]
-        state = kept[..., -1:, :] * state + (left * key).swapaxes(-1, -2) @ written
-    return np.concatenate(outs, 2).astype(dtype)

@@ -307,6 +307,7 @@ def test_what_was_not_declared_is_listed() -> None:
     # what results of splits are concerns those that gave some;
     # what codes are decoded to does not concern other kernels, nor how tanh is computed those without a softcap,
     # what sinks do those without any, or a score_mod loses; row_sum is kept whole;
+    # how far a maximum lags, and where probs get an offset, those that have one, and exp is no polynomial;
     # how operands are rounded to TF32 those that are not; no GPU tells its tensor cores; acc is accumulated as
     # `accumulation` says
     named = set(promise.assumed) | {
@@ -325,6 +326,10 @@ def test_what_was_not_declared_is_listed() -> None:
         "row_sum_lanes",
         "partials",
         "partial_stats",
+        "row_max_lag",
+        "probs_offset",
+        "offset_in",
+        "exp_polynomial",
     }
     assert named == set(Contract.__dataclass_fields__) and promise.splits == 3
     assert "operands_dtype" in of_foreign({}, CASE.but(codes="e4m3")).assumed

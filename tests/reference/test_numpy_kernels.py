@@ -341,7 +341,7 @@ def test_zeros_are_testable(what: str, dtype: str) -> None:
             "'backwards'",
         ),
         ({"exp_floor": 3.0}, '"contract" field exp_floor must be a negative number, or None; got 3.0'),
-        ({"row_max": "max"}, "\"contract\" field row_max must be one of running, upper_bound, any; got 'max'"),
+        ({"row_max": "max"}, "\"contract\" field row_max must be one of running, upper_bound, lagging, any; got 'max'"),
     ],
 )
 def test_what_does_not_fit_is_refused(contract: dict[str, Any], message: str) -> None:

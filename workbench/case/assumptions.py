@@ -195,6 +195,7 @@ def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     yield "sinks", "first", {}
     yield "mask_sentinel", SENTINEL, {}
     yield "row_max", "upper_bound", {}
+    yield "row_max", "lagging", {}
     yield "row_max", "any", {}
     yield "tile_order", "descending", {}
     yield "skips_masked_tiles", True, {}

@@ -15,17 +15,21 @@ from workbench.case.promises import (
     AT_LEAST_0,
     BOUNDS,
     COUNT,
+    DEGREE,
     DTYPE,
     EXP_ARGUMENTS,
     FLOOR,
     GENERATION,
     INPUT_PRECISIONS,
+    LAG,
     MMA_BLOCK,
     MMA_EXTRA_BITS,
     NEGATIVE,
     NORMALISATIONS,
     NUMBER,
     NUMBER_OR_ANY,
+    OFFSET,
+    OFFSETS,
     ORDER,
     PARTIAL_STATS,
     PARTIALS,
@@ -105,6 +109,9 @@ class Contract:
     exp_ulps_per_x: float = clause(
         f"... and so much more for each unit of the argument, {FAST_EXP_ULPS_PER_X} of __expf", AT_LEAST_0, 0.0
     )
+    exp_polynomial: int | None = clause(
+        "degree of the polynomial by which exp2 of some probs, or of all, is computed; none: of none", DEGREE, None
+    )
     exp_flushes: bool = clause("whether exp may turn subnormal results into 0", TRUTH, True)
     exp_floor: float | None = clause(
         "least argument of exp2, to which lower ones, those of masked keys included, may be raised; none: it has none",
@@ -136,9 +143,20 @@ class Contract:
         "whether scores and maxima hold the scale; if not, they are masked products of q and k", TRUTH, True
     )
     row_max: str = clause(
-        "what row_max and partial_max hold: the running maximum; a number at least as large; or any",
+        "what row_max and partial_max hold: the running maximum; a number at least as large; one that lags behind it; "
+        "or any",
         one_of(ROW_MAXIMA),
         "running",
+    )
+    row_max_lag: float = clause("by how much a lagging one may lag behind, in units of log2", LAG, 8.0)
+    probs_offset: int = clause(
+        "power of two by which probs and acc are larger than exp(score - max); out is divided by it again", OFFSET, 0
+    )
+    offset_in: str = clause(
+        "where probs get it: in exp, and row_sum with them; or in their cast, so that row_sum has it as far as it adds "
+        "cast probs",
+        one_of(OFFSETS),
+        "exp",
     )
     probs_normalised: bool | None = clause(
         "whether probs are divided by row_sum before they are cast, as torch's softmax does; none: unknown",
@@ -194,6 +212,16 @@ class Contract:
         """How acc is accumulated, one of ACCUMULATIONS."""
         return self.acc_accumulation or self.accumulation
 
+    @property
+    def lag(self) -> float:
+        """By how much maxima may lag behind the running one, in natural units."""
+        return self.row_max_lag * math.log(2) if self.row_max == "lagging" else 0.0
+
+    @property
+    def offset_of_row_sum(self) -> int:
+        """The power of two by which row_sum is larger than a sum of exp(score - max)."""
+        return self.probs_offset if self.offset_in == "exp" or self.row_sum_of_cast else 0
+
     def functions(self, numbers: Collection[str]) -> dict[str, float]:
         """Relative errors of the functions that a case with these `numbers` (`Case.numbers`) takes, by name."""
         return {name: losses[getattr(self, name)] for name, (due, losses) in _FUNCTIONS.items() if due in numbers}
@@ -242,7 +270,7 @@ _USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(Contract)}
 #: fields that came after the first traces of this schema, which mean what is usual
 _LATER = (
     *("tanh", "tensor_core", "input_rounding", "sinks", "lse_includes_sink", "score_mod_ulps", "row_sum_lanes"),
-    *("partials", "partial_stats", "scale_in"),
+    *("partials", "partial_stats", "scale_in", "row_max_lag", "probs_offset", "offset_in", "exp_polynomial"),
 )
 #: field that says how a function is computed -> the number of the case that it is due to, and its relative errors
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
@@ -258,6 +286,7 @@ _MAY_BE_NONE = (
     "row_sum_of_cast",
     "probs_normalised",
     "exp_floor",
+    "exp_polynomial",
     "split_bounds",
 )
 #: field -> its rule; what it means is beside it
@@ -336,6 +365,8 @@ def of_foreign(
         "base2": False,
         "scores_scaled": True,
         "row_max": "running",
+        **({"row_max_lag": _USUAL["row_max_lag"]} if told.get("row_max") == "lagging" else {}),
+        **({"offset_in": "exp"} if told.get("probs_offset") else {}),
         **({} if case.sinks is None else {name: _USUAL[name] for name in ("sinks", "lse_includes_sink")}),
         **({name: _USUAL[name] for name in ("partials", "partial_stats")} if merges else {}),
         **({} if case.score_mod is None else {"score_mod_ulps": _USUAL["score_mod_ulps"]}),
@@ -355,6 +386,11 @@ def of_foreign(
         raise Refusal(
             '"contract" fields sinks=first and lse_includes_sink=false contradict each other: row_sum begins with the '
             "sink then, and lse is made of it"
+        )
+    if told.get("probs_offset") and told.get("offset_in") == "cast" and told.get("row_sum_of_cast") is None:
+        raise Refusal(
+            '"contract" fields probs_offset and offset_in=cast need row_sum_of_cast: row_sum has the offset where it '
+            "adds cast probs"
         )
     assumed = tuple(name for name in weakest if name not in known and name not in told)
     promise = Contract(**(weakest | known | told), assumed=assumed)

@@ -20,9 +20,21 @@ ROUNDINGS = ("nearest", "toward-zero", "any")
 #: what exp is given: the difference of a rounded score and its maximum; exp2(fma(score, scale * log2(e), -max_scaled))
 #: as in FlashAttention-2 (Dao 2023, arXiv 2307.08691), where max_scaled is the rounded product; or either
 EXP_ARGUMENTS = ("difference", "fma", "any")
-#: what row_max and partial_max hold: the running maximum; a number at least as large, such as a bound by norms; or any
-#: number, such as a maximum that is raised late
-ROW_MAXIMA = ("running", "upper_bound", "any")
+#: what row_max and partial_max hold: the running maximum; a number at least as large, such as a bound by norms; one
+#: that lags behind it by no more than a threshold, as FlashAttention-4's does, which rescales no sooner; or any number
+ROW_MAXIMA = ("running", "upper_bound", "lagging", "any")
+#: where probs get their power of two: in the argument of exp, as FlashAttention-3's Max_offset; or before their cast
+OFFSETS = ("exp", "cast")
+#: degree -> coefficients of FlashAttention-4's polynomials for 2^f on [0, 1), the constant first, which is pinned to 1
+#: (flash_attn/cute/utils.py, POLY_EX2, made with Sollya); x is cut into a whole number and f (Cody and Waite 1980)
+EXP_POLYNOMIALS: Mapping[int, tuple[float, ...]] = {
+    1: (1.0, 0.922497093677520751953125),
+    2: (1.0, 0.6657850742340087890625, 0.330107033252716064453125),
+    3: (1.0, 0.695146143436431884765625, 0.227564394474029541015625, 0.077119089663028717041015625),
+    4: (1.0, 0.693042695522308349609375, 0.2412912547588348388671875, 0.05222535878419876, 0.013434938155114651),
+    5: (1.0, 0.693151414394378662109375, 0.24016360938549041748046875, 0.05580218881368637, 0.009014522656798363,
+        0.0018681015353649855),
+}  # fmt: skip
 #: how weights are normalised: by one division; as exp(score - lse) and in merges by lse, without one; or either
 NORMALISATIONS = ("division", "lse", "any")
 #: what partial_O holds of a split: the numerator; or out of its keys alone, as FlashDecoding's and FlashInfer's
@@ -71,6 +83,10 @@ def _wholes(x: Any) -> bool:
 
 
 TRUTH = Rule("true or false", lambda x: isinstance(x, bool))
+DEGREE = Rule(
+    f"a degree from {min(EXP_POLYNOMIALS)} to {max(EXP_POLYNOMIALS)}, or None",
+    lambda x: x is None or (_whole(x) and x in EXP_POLYNOMIALS),
+)
 COUNT = Rule("a whole number of at least 1", lambda x: _whole(x, 1))
 INDEX = Rule("a whole number of at least 0", lambda x: _whole(x, 0))
 #: most of them without keys: kernels have some hundred at most, and each costs the reference time and memory
@@ -81,6 +97,9 @@ GENERATION = one_of([*GENERATIONS])
 DTYPE, PROBS_DTYPE = one_of([*DTYPES]), one_of([*DTYPES, *FLOAT8.values()])
 NUMBER = Rule("a number, inf or nan", _number)
 NUMBER_OR_ANY = Rule("a number, inf, nan, or any", lambda x: x == "any" or _number(x))
+#: no larger than exp2 of the rest can be multiplied by in float32
+OFFSET = _from(0, 64)
+LAG = Rule("a number from 0 to 64", lambda x: _number(x) and 0 <= x <= 64)
 AT_LEAST_0 = Rule("a number of at least 0", lambda x: _number(x) and x >= 0)
 NEGATIVE = Rule("a negative number", lambda x: _number(x) and x < 0)
 FLOOR = Rule("a negative number, or None", lambda x: x is None or (_number(x) and -math.inf < x < 0))

@@ -17,11 +17,15 @@ from workbench.expectation.units import in_stored_units, unit
 from workbench.floats import array_namespace
 from workbench.machine import one_blas_thread
 from workbench.reference.bound import Budget
+from workbench.reference.losses import U
 from workbench.trace.trace import Trace, unwritten
 
 #: elements that are compared at once, 1 MB in float64: fewer do not pay for handing over between threads, more leave
 #: the cache
 PIECE = 2**17
+#: what is rounded before a lag is compared with its threshold: the difference, scale log2(e), log2(e) in it, the
+#: product
+LAG_ROUNDINGS = 4
 
 
 def summaries(
@@ -108,7 +112,7 @@ def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: n
         if name == "out" and contract.empty_out == "any":
             stored = replace(stored, bound=array_namespace(actual).where(empty[..., None], np.inf, stored.bound))
     if name in free_maxima(e.trace):
-        expected = _as_chosen(contract, actual, expected, stored)
+        expected = _as_chosen(contract, actual, expected, stored, contract.lag * unit(e.trace, name))
     if name == "correction":
         stored = _where_it_rescales(e, cut, actual, expected, stored)
     open_ = e.open_slots(name)
@@ -146,12 +150,17 @@ def _with_nan(e: Expectation, cut: Box, name: str, found: Compared) -> Compared:
     return replace(found, expected=expected, over_budget=over, state=xp.astype(state, xp.uint8))
 
 
-def _as_chosen(contract: Contract, actual: np.ndarray, expected: np.ndarray, budget: Budget) -> np.ndarray:
+def _as_chosen(contract: Contract, actual: np.ndarray, expected: np.ndarray, budget: Budget, lag: float) -> np.ndarray:
     """The expectation of maxima that the kernel was free to choose: its own choice where that is a number, and no
-    smaller than the running maximum where the contract says so.
+    smaller than the running maximum where the contract says so; of one that may lag, the nearest to its own that does
+    not by more. Whether it does, a kernel decides in float32: a difference of two maxima, each of which may be
+    rounded, times a constant, which is two roundings.
     """
     xp = array_namespace(actual)
     right = xp.isfinite(actual)
+    if contract.row_max == "lagging":
+        slack = LAG_ROUNDINGS * U * lag + 2 * U * abs(expected)
+        return xp.where(right, xp.clip(actual, expected - lag - slack, expected), expected)
     if contract.row_max == "upper_bound":
         right = right & (actual >= expected - budget.bound)
     return xp.where(right, actual, expected)

@@ -32,6 +32,7 @@ _OF_BUDGETS = frozenset(
     ("scores_dtype", "accumulation", "acc_accumulation", "mma_block", "mma_extra_bits", "exp_ulps", "exp_ulps_per_x")
 ) | {
     "fast_math",
+    "exp_polynomial",
     "tanh",
     "exp_flushes",
     "exp_argument",

@@ -15,15 +15,25 @@ SCORE_UNITS = ("scores", "row_max", "partial_max", "merge_max")
 
 def unit(trace: Trace, name: str) -> float:
     """What the kernel's scores and maxima are of natural ones: log2(e) times in base 2, without the scale where they
-    are raw; of an lse in the place of a maximum, log2(e) times where that is of base 2; 1 for any other stage.
+    are raw; of an lse in the place of a maximum, log2(e) times where that is of base 2; 2^probs_offset times of what
+    has it; 1 for any other stage.
     """
     if name not in SCORE_UNITS:
-        return 1.0
+        return 2.0 ** _offset(trace.contract, name) if trace.contract.probs_offset else 1.0
     if name in ("partial_max", "merge_max") and trace.contract.stores_lse:
         return math.log2(math.e) if trace.contract.partial_stats == "lse2" else 1.0
     if not trace.contract.scores_scaled:
         return 1 / trace.case.scale
     return math.log2(math.e) if trace.contract.base2 else 1.0
+
+
+def _offset(contract: Contract, name: str) -> int:
+    """The power of two by which what a kernel stores is larger."""
+    if name in ("row_sum", "partial_sum", "merge_sum"):
+        return contract.offset_of_row_sum
+    of_probs = name == "probs" and contract.offset_in == "exp"
+    of_sums = name in ("probs_cast", "acc") or (name == "partial_O" and contract.partials == "unnormalised")
+    return contract.probs_offset if of_probs or of_sums else 0
 
 
 def natural(trace: Trace, name: str, stage: np.ndarray, device: str = "cpu") -> np.ndarray:

@@ -39,7 +39,8 @@ def is_exact(trace: Trace) -> bool:
     if trace.case.distribution == "exact":
         return promise.row_max == "running" or "row_max" in promise.assumed
     told = {"row_max", "exp_ulps", "normalisation"}.isdisjoint(promise.assumed)
-    return told and promise.row_max == "running" and promise.normalisation == "division" and promise.exp_floor is None
+    known = promise.exp_floor is None and promise.exp_polynomial is None
+    return told and known and promise.row_max == "running" and promise.normalisation == "division"
 
 
 def inexact(trace: Trace, found: Elements) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The gated delta rule, one token after the other: S_t = a_t (I - b_t k_t k_t^T) S_(t-1) + b_t k_t v_t^T, out_t = scale
-S_t^T q_t, with a gate a and a step b of each token and head (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464).
+S_t^T q_t, with a gate a and a step b of each token and head (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464). In
+chunks of tokens it is in `chunked_delta_rule`.
 """
 
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.operations.chunked_delta_rule import chunked
 from workbench.operations.operation import Operation, Setting
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.stage import Bounded, Ref, Stage, Table
@@ -119,7 +121,7 @@ def _norm(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(np.sum(x * x, axis=-2)))
 
 
-def _table(of: Setting) -> Table:
+def _recurrent(of: Setting) -> Table:
     return {
         "recalled": Stage("bhke", Read("k", "-state")),
         "scaled": Stage("bhke", product("gate", "recalled")),
@@ -150,7 +152,7 @@ GATED_DELTA_RULE = Operation(
     axes={"b": "batch", "h": "heads", "k": "tokens", "d": "dim", "e": "dim_v"},
     sizes={"b": 1, "h": 2, "k": 64, "d": 32, "e": 32},
     inputs={"q": "bhkd", "k": "bhkd", "v": "bhke", "gate": "bhk", "beta": "bhk", "initial_state": "bhde"},
-    table=_table,
+    table=lambda of: _recurrent(of) if of.conventions["chunk"] == 1 else chunked(of),
     results=("out", "state"),
     distributions={
         "normal": lambda of, rng: _drawn(of, rng, 0.95, 1.0),
@@ -158,6 +160,9 @@ GATED_DELTA_RULE = Operation(
         "never-forgets": lambda of, rng: _drawn(of, rng, 1.0, 1.0),
     },
     numbers={"scale": 1.0},
+    # tokens that are computed at once; and what products read of results in a chunk, in the inputs' dtype or not
+    conventions={"chunk": (1, 16, 32, 64, 128, 256), "operands": ("float32", "inputs")},
+    tile=lambda of: int(of.conventions["chunk"]),
     dtypes={"gate": "float32", "beta": "float32", "initial_state": "float32"},
     walked="k",
 )

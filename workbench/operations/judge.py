@@ -107,8 +107,8 @@ def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
     case = run.case
     operation, table = case.operation, case.operation.table(case.setting)
     sizes = {axis: size_of(case, axis) for axis in "".join(stage.axes for stage in table.values())}
-    steps = sizes.get("t", 1)
-    one = tuple(slice(n, n + 1) for n in range(steps))
+    steps, tile = sizes.get("t", 1), operation.tile(case.setting)
+    one = tuple(slice(n * tile, (n + 1) * tile) for n in range(steps))
     return Problem(
         table=table,
         contract=_CONTRACT,

@@ -51,4 +51,5 @@ class Operation:
     rule: Callable[[Setting], str] = lambda of: ""
     #: input that a function may make itself -> how far its own may be from a right one, of the setting and that one
     own: Mapping[str, Callable[[Setting, np.ndarray], np.ndarray]] = field(default_factory=dict)
-    walked: str = ""  #: letter of the axis along which a state is carried, whose tiles are "t"
+    walked: str = ""  #: letter of the axis along which a state is carried, whose tiles are "t", and their places "c"
+    tile: Callable[[Setting], int] = lambda of: 1  #: how long a tile of it is

@@ -69,7 +69,7 @@ def run_operation(
     for stage, x in stages.items():
         wanted = tuple(size_of(case, axis) for axis in table[stage].axes)
         if x.shape != wanted:
-            names = ", ".join(case.operation.axes.get(axis, "tiles") for axis in table[stage].axes)
+            names = ", ".join({"t": "tiles", "c": "tile", **case.operation.axes}[axis] for axis in table[stage].axes)
             raise Refusal(f"{name}: {stage} has axes [{names}] and shape {list(wanted)}; got {list(x.shape)}")
     if not stages:
         raise Refusal(f"{name} returned no stage of {case.operation.name}: {', '.join(table)}")
@@ -77,8 +77,11 @@ def run_operation(
 
 
 def size_of(case: OperationCase, axis: str) -> int:
-    """How long an axis of a stage is; "t" has a tile for each index of the axis that is walked."""
-    return case.sizes[case.operation.walked if axis == "t" else axis]
+    """How long an axis of a stage is, of "t" and "c" in tiles of the axis that is walked."""
+    if axis not in "tc":
+        return case.sizes[axis]
+    tile = case.operation.tile(case.setting)
+    return tile if axis == "c" else -(-case.sizes[case.operation.walked] // tile)
 
 
 def _by_name(made: Any, case: OperationCase, name: str) -> dict[str, Any]:

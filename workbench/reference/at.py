@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from workbench.floats import array_namespace, largest, round_to, smallest_subnormal, unit_roundoff
+from workbench.floats import array_namespace, largest, smallest_subnormal, unit_roundoff
 from workbench.reference.arithmetic import FLOAT32, Arithmetic
 from workbench.reference.bound import EXACT, Bound, added, changed, part, statistical
+from workbench.reference.losses import sites_of
 from workbench.reference.manner import VALUE, Manner
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Bounded, Same, Step, reads
@@ -127,7 +128,7 @@ class At:
 
     def arithmetic(self, site: str) -> Arithmetic:
         """What the kernel promises of a rounding site; float32 where it says nothing."""
-        return self.p.arithmetic.get(site, FLOAT32)
+        return (self.p.arithmetic or sites_of(self.contract)).get(site, FLOAT32)
 
     # of the stage that is visited
 
@@ -184,32 +185,22 @@ class At:
         """Query heads."""
         return int(self.p.inputs["q"].shape[1])
 
-    def casts(self, cast: str) -> bool:
-        """Whether the cast of `probs` or `partials` is computed as the kernel does it."""
-        return cast in self._casts
-
     @cached_property
-    def _casts(self) -> frozenset[str]:
+    def predicted(self) -> frozenset[str]:
+        """Which of the casts of `probs` and `partials` are computed as the kernel does it."""
         return self.p.predicted_casts
 
     def cast(self, x: Any, cast: str) -> Any:
         """`x` after the cast of `probs` or `partials`, where that is predicted."""
-        return self._round(x, cast, getattr(self.contract, f"{cast}_rounding")) if self.casts(cast) else x
+        return self.arithmetic(cast).rounded(x) if cast in self.predicted else x
 
     def cast_control(self, x: np.ndarray, cast: str) -> np.ndarray:
         """float32 `x` after the cast of `scores`, `probs`, `partials` or `out`, which cuts off where the manner leans
         and the contract allows it.
         """
-        rounding = getattr(self.contract, f"{cast}_rounding", "nearest")
-        if rounding == "any" and self.manner.leans:
-            rounding = "toward-zero"
-        if getattr(self.contract, f"{cast}_dtype") == "float32":
-            return x
-        return self._round(x, cast, rounding).astype(np.float32)
-
-    def _round(self, x: Any, cast: str, rounding: str) -> Any:
-        dtype, cut = getattr(self.contract, f"{cast}_dtype"), rounding == "toward-zero"
-        return round_to(x, dtype, toward_zero=cut, saturates=self.contract.saturates)
+        site = self.arithmetic(cast)
+        cut = site.rounding == "toward-zero" or (site.rounding == "any" and self.manner.leans)
+        return x if site.wide else site.rounded(x, toward_zero=cut).astype(np.float32)
 
     def add_products(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """start + a @ b in float32, as the manner adds."""

@@ -7,13 +7,13 @@ small where the values are alike: centred, it is far tighter than numerator and 
 
 from dataclasses import dataclass
 from functools import reduce
+from math import exp
 from typing import Any
 
 import numpy as np
 
 from workbench.floats import array_namespace
 from workbench.reference.bound import EXACT, Bound, deviations
-from workbench.reference.losses import cast_bound
 from workbench.reference.normaliser import normaliser
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Bounded, Ref
@@ -31,7 +31,8 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
     A weight's own relative error is that of its score; of the arguments of all exps that made it (they add up to
     max - score in magnitude, however the maximum rose), where fma takes part with u |max c| more for the key's own,
     which only keys under the same maximum share; of these exps, one for each key tile to come and one for the merge;
-    and, where probs are cast, of that cast, which the denominator only shares where it adds the cast probs. `sinks`:
+    and, where probs are cast, of that cast, which the denominator only shares where it adds the cast probs. Under a
+    maximum that lags a key's own argument is above 0 by the lag at most, which the maxima to come make up for. `sinks`:
     with that of a row as one more key, whose value is 0.
     """
     p, s, of_scores, v, of_v = at.p, at(scores), at.error(scores), at(values), at.error(values)
@@ -46,16 +47,25 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
     total, maximum = xp.where(no_keys, 1.0, xp.sum(weights, axis=-1)), top
     pi = weights / total[..., None]
     length = xp.where(xp.isfinite(x), x, 0.0)
-    if p.contract.row_max != "running":
+    largest_total = total
+    if p.contract.row_max == "lagging":
+        length, maximum, largest_total = (
+            length + 2 * p.contract.lag,
+            abs(top) + p.contract.lag,
+            total * exp(p.contract.lag),
+        )
+    elif p.contract.row_max != "running":
         raised = _raised(p, xp.where(no_keys, 0.0, top))
         total, length, maximum = total * xp.exp(-raised), length + raised[..., None], abs(top) + raised
+        largest_total = total
 
     tiles = _tiles(p)
-    own = losses.argument * length + losses.exp(length, tiles + 1)
+    longer = length + losses.offset
+    own = losses.argument * longer + losses.exp(longer, tiles + 1)
     # each maximum lies between the key's own score and the last one
-    reach = xp.where(no_keys, 0.0, abs(top))[..., None] + length
+    reach = xp.where(no_keys, 0.0, abs(top))[..., None] + longer
     given = losses.fused * at.given(scores)
-    of_max = (losses.argument_of_max + losses.rescaling_of_max * (tiles + 1) + given) * reach
+    of_max = (losses.argument_of_max + losses.rescaling_of_max * (tiles + 1) + given) * reach + losses.polynomial
     own = own + of_max
     by_lse = normaliser(p, s, at.computed["lse"])
     if by_lse is not None:
@@ -76,7 +86,7 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
         kept = _longer(kept, s)
     out = _out(at, v, of_v, pi, kept, relative, squares, common, sum_relative, added, products, lost, total, loose)
 
-    row_sum = xp.where(no_keys, 0.0, total)
+    row_sum = xp.where(no_keys, 0.0, largest_total)
     lost_l = _cast_of_sum(p, pi, total)
     own_lse = lse_own(p, at.computed["lse"], maximum, row_sum) + added + (0.0 if by_lse is None else by_lse.lse)
     own_lse = own_lse + 4 * p.keys * losses.clamped / total
@@ -137,7 +147,7 @@ def _out(
     size = xp.broadcast_to(largest_v, out.shape)
     if not p.statistics:
         return stored_out(p, out, Bound(xp.where(no_keys, 0.0, worst), 0.0, 0.0)), size
-    if losses.acc_accumulation == "nearest":
+    if losses.site("acc").accumulation == "nearest":
         # a sum that loses n u of its size in the worst case loses sqrt(n) u all but surely
         of_sums = losses.accumulators * products * reach * reach + losses.sums * added * out * out
         of_sums = of_sums + (p.products_error * reach) ** 2
@@ -225,12 +235,13 @@ def _least(at: Any, scores: str, values: str, name: str) -> np.ndarray:
     total = xp.where(no_keys, 1.0, xp.sum(weights, axis=-1))
     reach = (weights if kept is None else weights * _longer(kept, s)) @ abs(v) / total[..., None]
     of_cast = 0.0
-    if losses.probs_dtype != "float32" and p.contract.row_sum_of_cast is not True:
-        of_cast = min(losses.cast(losses.probs_dtype, p.contract.probs_rounding)[0], 1.0)
+    if not (cast := losses.site("probs")).wide and p.contract.row_sum_of_cast is not True:
+        of_cast = min(cast.cast()[0], 1.0)
     out = at.computed["out"]
     worst = (of_cast + products) * reach + added * abs(out)
     bound = SURELY * worst
-    return bound if losses.out_dtype == "float32" else cast_bound(out, bound, losses.out_dtype, p.contract.out_rounding)
+    site = losses.site("out")
+    return bound if site.wide else site.reach(out, bound)
 
 
 def _kept(at: Any) -> np.ndarray | None:
@@ -277,7 +288,7 @@ def _met(p: Problem) -> int:
 def _of_sums(p: Problem) -> tuple[float, float]:
     """What the sum of the weights loses of itself, and the sum of their products with values of sum pi |v|."""
     losses, tiles, terms = p.losses, _tiles(p), p.losses.terms_of_product * _met(p)
-    products = losses.sum_of_products(terms, terms, losses.acc_accumulation) + p.products_error
+    products = losses.sum_of_products(terms, terms, losses.site("acc").accumulation) + p.products_error
     products = products + losses.rescalings(2 * tiles) + losses.sum(2 * p.splits + 3)
     if "dropout_mask" in p.inputs:
         products = products + 3 * losses.products  # 1 - p, its reciprocal and the product
@@ -304,9 +315,9 @@ def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray 
     The cast is relative to the running maximum of the key's tile, which is at most the last one: the relative error is
     the same, and what is lost below the smallest normal number is less, unless it was normalised before.
     """
-    if p.losses.probs_dtype == "float32":
+    if (site := p.losses.site("probs")).wide:
         return None
-    relative, absolute = p.losses.cast(p.losses.probs_dtype, p.contract.probs_rounding)
+    relative, absolute = site.cast()
     xp = array_namespace(pi)
     below = absolute if p.casts_normalised else absolute / total[..., None]
     return xp.where(pi > 0, xp.minimum(relative * pi + below, pi), 0.0)
@@ -320,9 +331,9 @@ def _cast_of_sum(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray | 
 
 def _partials(p: Problem, reach: np.ndarray, total: np.ndarray) -> np.ndarray | float:
     """Error of out from storing partial results in fewer bits; each split's is at most its share of sum pi |v|."""
-    if p.losses.partials_dtype == "float32" or (not p.merges and p.declared("splits")):
+    if (site := p.losses.site("partials")).wide or (not p.merges and p.declared("splits")):
         return 0.0
-    relative, absolute = p.losses.cast(p.losses.partials_dtype, p.contract.partials_rounding)
+    relative, absolute = site.cast()
     splits = p.contract.splits or -(-p.keys // SMALLEST_BLOCK_K)
     return array_namespace(reach).where(reach > 0, relative * reach + splits * absolute / total[..., None], 0.0)
 

@@ -2,15 +2,20 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from math import log
 from typing import Any
 
 import numpy as np
 
 from workbench.case.contract import Contract
+from workbench.case.promises import EXP_POLYNOMIALS
 from workbench.case.tensor_cores import Accumulation
-from workbench.floats import array_namespace, smallest_subnormal, ulp, unit_roundoff
+from workbench.floats import smallest_subnormal, unit_roundoff
+from workbench.reference.arithmetic import FLOAT32, Arithmetic, gamma
 
 U = unit_roundoff("float32")
+LN2 = log(2)
 #: ulps of an accurate float32 log. CUDA's logf: 1 (CUDA programming guide, mathematical functions); one ulp is at most
 #: 2u
 LOG_ULPS = 2.0
@@ -30,15 +35,13 @@ class Losses:
     """Unit roundoffs and ulps of single operations; 0 (or float32, for a cast) where nothing is lost."""
 
     sums: float  #: relative error of an addition
-    qk_accumulation: str  #: one of Contract's
-    acc_accumulation: str
+    sites: Mapping[str, Arithmetic]  #: by name, of the casts those that may happen (`sites_of`)
     tensor_cores: Accumulation
     accumulators: float  #: relative error of an addition of products
     accumulator_store: float  #: of a tensor core's sum, where it is stored in fewer bits than float32's
     accumulator_floor: float  #: what it may lose to underflow, beside `floor`
     operand: float  #: relative error of a float32 operand of a product
     terms_of_product: int  #: products that make up one
-    scaled_q_dtype: str  #: to which q times scale is rounded
     scaled_operands: float  #: relative error of a product of q and k, one or both of which hold the scale
     products: float  #: relative error of a product that does not fit into float32, and of the scale
     units: float  #: relative error of a change of units: of a product with a factor that is rounded; 0 of natural ones
@@ -48,16 +51,14 @@ class Losses:
     fused: float  #: error of dumped scores and maxima relative to what the argument is made of, which fma rounds once
     exp_ulps: float
     exp_ulps_per_x: float
+    polynomial: float  #: relative error of exp in probs beyond its ulps
+    offset: float  #: what is added to the argument of exp of probs, in natural units
+    offset_of_row_sum: float  #: natural log of what row_sum is multiplied by
     division: float  #: relative error of a quotient
     log_ulps: float
     log_absolute: float
     floor: float  #: what one operation may lose to underflow
     clamped: float  #: what exp may give instead of less
-    smallest_cast: float  #: below this a cast may lose all; 0: below the smallest subnormal of its dtype
-    scores_dtype: str  #: casts that may happen or not
-    probs_dtype: str
-    partials_dtype: str
-    out_dtype: str
     functions: Mapping[str, float]  #: relative errors of other functions, by name
 
     @property
@@ -74,7 +75,7 @@ class Losses:
         """Relative error of a sum of n + 1 terms in any order: g(n) = n u / (1 - n u) of the sum of magnitudes (Higham
         2002, section 4.2); inf from n u = 1 on.
         """
-        return n * self.sums / (1 - n * self.sums) if n * self.sums < 1 else np.inf
+        return gamma(n, self.sums)
 
     def sum_of_products(self, products: int, additions: int, accumulation: str) -> float:
         """As `sum`, of so many products that take so many additions, which tensor cores may do.
@@ -86,13 +87,12 @@ class Losses:
         if accumulation == "nearest":
             return one_by_one
         blocks = -(-products // self.tensor_cores.block)
-        lost = blocks * (self.tensor_cores.ulps * 2 * self.sums + self.accumulator_store)
-        truncated = lost / (1 - lost) if lost < 1 else np.inf
+        truncated = gamma(1, blocks * (self.tensor_cores.ulps * 2 * self.sums + self.accumulator_store))
         return truncated if accumulation == "tensor-core" else max(truncated, one_by_one)
 
     def rescalings(self, n: int) -> float:
         """As `sum`, of n operations that each round to what accumulates products."""
-        return n * self.accumulators / (1 - n * self.accumulators) if n * self.accumulators < 1 else np.inf
+        return gamma(n, self.accumulators)
 
     def operands(self, n: int) -> float:
         """Relative error of a product of which `n` operands, 1 or 2, are float32 and are rounded to fewer bits.
@@ -106,10 +106,9 @@ class Losses:
             return (1 + self.operand) ** n - 1
         return float(self.operand**2 * (1 if n == 1 else 1 + 2 * (1 + self.operand)))
 
-    def cast(self, dtype: str, rounding: str) -> tuple[float, float]:
-        """Relative and absolute error of a cast that may happen: half an ulp, or a whole one where it may truncate."""
-        whole = 1 if rounding == "nearest" else 2
-        return whole * unit_roundoff(dtype), whole * max(smallest_subnormal(dtype), self.smallest_cast) / 2
+    def site(self, name: str) -> Arithmetic:
+        """The arithmetic of a rounding site, float32 where nothing is lost."""
+        return self.sites.get(name, FLOAT32)
 
     def exp(self, x: np.ndarray | float, calls: int = 1) -> np.ndarray | float:
         """Relative error of `calls` exps whose arguments' magnitudes add up to `x`; an ulp is at most 2u."""
@@ -131,14 +130,12 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
     nearest = contract.input_rounding == "nearest"
     return Losses(
         sums=U,
-        qk_accumulation=contract.accumulation,
-        acc_accumulation=contract.accumulation_of_acc,
+        sites=sites_of(contract),
         accumulators=unit_roundoff(narrow),
         accumulator_store=_STORES[narrow] * unit_roundoff(narrow),
         accumulator_floor=0.0 if narrow == "float32" else smallest_subnormal(narrow) / 2,
         operand=0.0 if contract.input_precision == "ieee" else 2.0**-11 if nearest else 2.0**-10,
         terms_of_product=3 if contract.input_precision == "tf32x3" else 1,
-        scaled_q_dtype=contract.scaled_q_dtype,
         scaled_operands=(1 + U) ** (_SCALED_OPERANDS[contract.scale_in] * contract.scores_scaled) - 1,
         tensor_cores=Accumulation(contract.mma_block, contract.mma_extra_bits),
         products=U,
@@ -150,6 +147,9 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
         fused=U if fma and contract.scores_scaled else 0.0,
         exp_ulps=contract.exp_ulps,
         exp_ulps_per_x=contract.exp_ulps_per_x,
+        polynomial=0.0 if contract.exp_polynomial is None else polynomial_error(contract.exp_polynomial),
+        offset=contract.probs_offset * LN2 if contract.offset_in == "exp" else 0.0,
+        offset_of_row_sum=contract.offset_of_row_sum * LN2,
         # the division, or a reciprocal and a product
         division=2 * U * (1 + FAST_DIVISION_ULPS * contract.fast_math),
         log_ulps=FAST_LOG_ULPS if contract.fast_math else LOG_ULPS,
@@ -157,23 +157,51 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
         # an ulp of a subnormal is 2^-149, of which exp may be off by several
         floor=2.0**-126 if contract.exp_flushes else max(0.5, contract.exp_ulps) * 2.0**-149,
         clamped=0.0 if contract.exp_floor is None else 2.0**contract.exp_floor,
-        # codes that nobody saw decoded may meet probs in either 16-bit dtype: bfloat16 loses more, but not below 2^-24
-        smallest_cast=smallest_subnormal("float16") if "operands_dtype" in contract.assumed else 0.0,
-        scores_dtype=contract.scores_dtype,
-        probs_dtype=contract.probs_dtype,
-        partials_dtype=contract.partials_dtype,
-        out_dtype=contract.out_dtype,
         functions=contract.functions(numbers),
     )
+
+
+@cache
+def sites_of(contract: Contract) -> Mapping[str, Arithmetic]:
+    """Rounding site -> its arithmetic: of the sums of qk and acc; of the casts of q times scale, of scores (and of qk,
+    which may be stored alike), probs, partials and out.
+    """
+    narrow, offset, saturates = contract.accumulator_dtype, 2.0**contract.probs_offset, contract.saturates
+    # codes that nobody saw decoded may meet probs in either 16-bit dtype: bfloat16 loses more, but not below 2^-24
+    least = smallest_subnormal("float16") if "operands_dtype" in contract.assumed else 0.0
+
+    def cast(name: str, factor: float = 1.0) -> Arithmetic:
+        dtype, rounding = (getattr(contract, f"{name}_{what}") for what in ("dtype", "rounding"))
+        return Arithmetic(dtype, rounding, factor=factor, saturates=saturates, least=least)
+
+    return {
+        "qk": Arithmetic(narrow, accumulation=contract.accumulation),
+        "acc": Arithmetic(narrow, accumulation=contract.accumulation_of_acc),
+        "scaled_q": Arithmetic(contract.scaled_q_dtype),
+        "scores": Arithmetic(contract.scores_dtype, saturates=saturates),
+        "probs": cast("probs", offset),
+        "partials": cast("partials", offset if contract.partials == "unnormalised" else 1.0),
+        "out": cast("out"),
+    }
+
+
+@cache
+def polynomial_error(degree: int) -> float:
+    """Largest relative error of 2^x by the polynomial of that degree (EXP_POLYNOMIALS), 8.8e-5 of degree 3: its own on
+    a grid, which has both ends and misses 2^-34 of a flat extremum; and Horner's scheme, n operations, fused, that each
+    lose u of numbers below 2 (Higham 2002, section 5.1), of a result of at least 1.
+    """
+    part = np.linspace(0.0, 1.0, 2**16 + 1)
+    off = np.polyval(EXP_POLYNOMIALS[degree][::-1], part) / np.exp2(part) - 1
+    return float(np.max(abs(off))) + 2 * degree * U
 
 
 _NOTHING: Mapping[str, Any] = {
     "functions": {},
     **dict.fromkeys(("sums", "products", "exp_ulps", "exp_ulps_per_x", "accumulators", "accumulator_floor"), 0.0),
-    **dict.fromkeys(("accumulator_store", "operand", "scaled_operands", "clamped", "units"), 0.0),
+    **dict.fromkeys(("polynomial", "accumulator_store", "operand", "scaled_operands", "clamped", "units"), 0.0),
     **dict.fromkeys(("argument", "argument_of_max", "rescaling_of_max", "fused"), 0.0),
     **dict.fromkeys(("division", "log_ulps", "log_absolute", "floor"), 0.0),
-    **dict.fromkeys(("scores_dtype", "scaled_q_dtype", "probs_dtype", "partials_dtype", "out_dtype"), "float32"),
 }
 #: source of error in words -> the losses that make it up
 _SOURCES: Mapping[str, tuple[str, ...]] = {
@@ -181,57 +209,38 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "the operands of products": ("operand", "scaled_operands"),
     "the rounding of products": ("products", "units"),
     "exp": ("exp_ulps", "exp_ulps_per_x"),
+    "the polynomial for exp": ("polynomial",),
     "the argument of exp": ("argument", "argument_of_max", "rescaling_of_max", "fused"),
     "the division": ("division",),
     "log": ("log_ulps", "log_absolute"),
     "underflow": ("floor", "clamped"),
-    "the rounding of scaled q to {scaled_q_dtype}": ("scaled_q_dtype",),
-    "the rounding of scores to {scores_dtype}": ("scores_dtype",),
-    "the cast of probs to {probs_dtype}": ("probs_dtype",),
-    "the rounding of partial_O to {partials_dtype}": ("partials_dtype",),
-    "the rounding of out to {out_dtype}": ("out_dtype",),
+}
+#: site -> what is rounded there, in words
+_CASTS: Mapping[str, str] = {
+    "scaled_q": "the rounding of scaled q",
+    "scores": "the rounding of scores",
+    "probs": "the cast of probs",
+    "partials": "the rounding of partial_O",
+    "out": "the rounding of out",
 }
 
 
 def alone(losses: Losses) -> dict[str, Losses]:
     """Each source of error in words -> losses with nothing but that source, where there is one."""
-    found = {}
+    found, nothing = {}, without(losses)
     for words, names in _SOURCES.items():
         kept = {name: getattr(losses, name) for name in names}
-        if any(value not in (0.0, "float32") for value in kept.values()):
-            found[words.format(**{name: getattr(losses, name) for name in names})] = replace(
-                losses, **{**_NOTHING, **kept}
-            )
+        if any(kept.values()):
+            found[words] = replace(nothing, **kept)
+    for name, words in _CASTS.items():
+        if not (site := losses.site(name)).wide:
+            found[f"{words} to {site.dtype}"] = replace(nothing, sites={**nothing.sites, name: site})
     for name, error in losses.functions.items():
-        found[name] = replace(losses, **{**_NOTHING, "functions": {name: error}})
+        found[name] = replace(nothing, functions={name: error})
     return found
 
 
 def without(losses: Losses) -> Losses:
     """The losses of a kernel that loses nothing."""
-    return replace(losses, **_NOTHING)
-
-
-def cast_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
-    """Distance from `value`, known to `bound`, to what it may be after it is rounded to `dtype` as the contract says.
-
-    Rounding is monotone, so the ends of the interval decide; where it may be any rounding, it is within an ulp, and 0
-    stays 0. What is too large for the dtype is rounded as if it had more exponents: whether an infinity is right is not
-    for a bound to say.
-    """
-    if rounding == "any":
-        reach = abs(value) + bound
-        return bound + array_namespace(value).where(reach == 0, 0.0, ulp(reach, dtype))
-    up, down = (_rounded(value + end, dtype, rounding) for end in (bound, -bound))
-    return array_namespace(value).maximum(up - value, value - down)
-
-
-def flip_bound(value: np.ndarray, bound: np.ndarray | float, dtype: str, rounding: str) -> np.ndarray:
-    """As `cast_bound`, from the rounding of `value`: 0 unless the interval holds a rounding boundary."""
-    here, up, down = (_rounded(value + end, dtype, rounding) for end in (0.0, bound, -bound))
-    return array_namespace(value).maximum(up - here, here - down)
-
-
-def _rounded(x: np.ndarray, dtype: str, rounding: str) -> np.ndarray:
-    xp, spacing = array_namespace(x), ulp(x, dtype)
-    return (xp.trunc if rounding == "toward-zero" else xp.round)(x / spacing) * spacing
+    sums = {name: site for name, site in losses.sites.items() if name not in _CASTS}
+    return replace(losses, **_NOTHING, sites=sums)

@@ -69,7 +69,8 @@ class Problem:
     #: input -> its axes, a letter each; those of attention where h is the query head of q and the kv head of k and v
     axes: Mapping[str, str] = field(default_factory=lambda: OF_ATTENTION)
     sizes: Mapping[str, int] | None = None  #: of each axis; None: those of q, k and v
-    arithmetic: Mapping[str, Arithmetic] = field(default_factory=dict)  #: rounding site -> what is promised there
+    #: rounding site -> what is promised there; empty: what the contract says (`losses.sites_of`)
+    arithmetic: Mapping[str, Arithmetic] = field(default_factory=dict)
 
     def size_of(self, axis: str) -> int:
         """How long an axis of a stage is, by its letter."""

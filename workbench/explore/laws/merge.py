@@ -11,7 +11,7 @@ from workbench.explore.laws.compare import budgets, first, results, within
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.run import Bounded, Rows, Run, elements
 from workbench.explore.laws.subject import Subject
-from workbench.floats import largest, to_float64
+from workbench.floats import largest
 
 PARTIALS = ("partial_O", "partial_max", "partial_sum")
 #: where lse is made from: the largest score and the sum over all keys
@@ -94,7 +94,7 @@ def lse_of_sums(s: Subject) -> Verdict:
     sinks = of_heads(s.case.sink_logits, rows)
     if s.case.sinks is not None and promise.sinks == "first" and not promise.lse_includes_sink:
         return "the sums hold a sink, and lse does not"
-    m, l = natural(trace, names[0], trace.stages[names[0]]), to_float64(trace.stages[names[1]])
+    m, l = (natural(trace, name, trace.stages[name]) for name in names)
     if names[0] == "row_max":
         m, l = (_at_the_end(s.first, x) for x in (m, l))
     found = elements(trace, names)["lse"]

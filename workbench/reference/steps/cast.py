@@ -1,13 +1,13 @@
 """Casts: of probs to what meets the values, of a split's state to what is stored."""
 
 from dataclasses import dataclass
+from math import exp
 from typing import Any
 
 import numpy as np
 
 from workbench.floats import array_namespace
 from workbench.reference.bound import EXACT, Bound, root_of_squares
-from workbench.reference.losses import flip_bound
 from workbench.reference.stage import Bounded, Near, Ref
 
 
@@ -31,9 +31,8 @@ class Cast:
         probs = at(self.of)
         # what was lost before a normalisation is then as many times larger as row_sum is, a key 1 at most
         grown = at.p.keys if at.p.casts_normalised else 1
-        return Bounded(
-            cast_error(at, probs, at.error(self.of), "probs", grown), array_namespace(probs).maximum(probs, 1 - probs)
-        )
+        size = array_namespace(probs).maximum(probs, exp(at.contract.lag) - probs)
+        return Bounded(cast_error(at, probs, at.error(self.of), "probs", grown), size)
 
     words = "{of} rounded as the contract declares"
 
@@ -95,16 +94,14 @@ def cast_error(at: Any, value: np.ndarray, of: Bound, cast: str, grown: int = 1)
     """The bound of a value after the cast of `probs` or `partials`: of one that is predicted, 0 unless an error takes
     the value over a rounding boundary; of another, one rounding more, where what is lost to underflow may have `grown`.
     """
-    rounding = getattr(at.contract, f"{cast}_rounding")
-    if at.casts(cast):
+    if cast in at.predicted:
         if of is EXACT:
             return EXACT
-        dtype = getattr(at.contract, f"{cast}_dtype")
-        likely = flip_bound(value, at.likely(of), dtype, rounding) if at.statistics else 0.0
-        return Bound(flip_bound(value, of.worst, dtype, rounding), likely, 0.0)
-    if (dtype := getattr(at.losses, f"{cast}_dtype")) == "float32":
+        site = at.arithmetic(cast)
+        return Bound(site.flips(value, of.worst), site.flips(value, at.likely(of)) if at.statistics else 0.0, 0.0)
+    if (site := at.losses.site(cast)).wide:
         return of
-    relative, absolute = at.losses.cast(dtype, rounding)
+    relative, absolute = site.cast()
     size = abs(value) + of.worst
     own = array_namespace(value).where(size > 0, relative * size + absolute * grown, 0.0)
     return Bound(of.worst + own, root_of_squares(of.random, own), of.common + 0.0 * own)

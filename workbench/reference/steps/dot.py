@@ -1,13 +1,12 @@
 """Dot products."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from workbench.floats import array_namespace, round_to
 from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound
-from workbench.reference.losses import cast_bound
 from workbench.reference.stage import Bounded, Ref
 
 
@@ -49,7 +48,7 @@ class Dot:
         terms = losses.terms_of_product
         # a narrow accumulator rounds the first product as well
         additions = terms * head_dim - (not losses.narrow and terms == 1)
-        added = losses.sum_of_products(terms * head_dim, max(1, additions), losses.qk_accumulation)
+        added = losses.sum_of_products(terms * head_dim, max(1, additions), losses.site("qk").accumulation)
         of_operands = losses.operands(2) * (not at.p.exact_products)
         products = of_operands + losses.scaled_operands + (losses.product if inexact or losses.narrow else 0.0)
         floor = floor + xp.where(size > 0, 2 * terms * head_dim * losses.accumulator_floor, 0.0)
@@ -61,7 +60,7 @@ class Dot:
             moved = (e @ (abs(b) + f).swapaxes(-1, -2) + abs(a) @ f.swapaxes(-1, -2)) * (1 + 2 * (added + products))
         if not at.statistics:
             random, common = 0.0, 0.0
-        elif losses.qk_accumulation == "nearest":
+        elif losses.site("qk").accumulation == "nearest":
             a, b, total = at(self.a), at(self.b), at.own
             squares = (a * a) @ (b * b).swapaxes(-1, -2)
             sums = terms * head_dim * (squares / 2 + total * total / 3) * losses.accumulators**2
@@ -84,13 +83,12 @@ def maybe_stored(at: Any, bound: Bound, value: np.ndarray) -> Bound:
     Of a value beside a tie that its error all but surely does not rule out either neighbour is right: common is as far
     as the farther one.
     """
-    dtype = at.losses.scores_dtype
-    if dtype == "float32":
+    if (site := at.losses.site("scores")).wide:
         return bound
     xp = array_namespace(value)
-    rounding = "any" if "scores_dtype" in at.contract.assumed else "nearest"
-    worst = xp.maximum(bound.worst, cast_bound(value, bound.worst, dtype, rounding))
+    site = replace(site, rounding="any") if "scores_dtype" in at.contract.assumed else site
+    worst = xp.maximum(bound.worst, site.reach(value, bound.worst))
     common: np.ndarray | float = 0.0
     if at.statistics:
-        common = xp.maximum(xp.zeros_like(value) + bound.common, cast_bound(value, at.likely(bound), dtype, rounding))
+        common = xp.maximum(xp.zeros_like(value) + bound.common, site.reach(value, at.likely(bound)))
     return Bound(worst, bound.random, common)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import ulp, unit_roundoff
+from workbench.reference.arithmetic import Arithmetic
 from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound
 from workbench.reference.stage import Bounded, Ref
 
@@ -144,7 +144,8 @@ class CastTo:
     def bound(self, at: Any) -> Bounded:
         """Half an ulp of the dtype, and the error of what is read."""
         x, of = at(self.of), at.error(self.of)
-        own = unit_roundoff(self.dtype) * (abs(x) + of.worst) + ulp(np.zeros(()), self.dtype) / 2
+        relative, absolute = Arithmetic(self.dtype).cast()
+        own = relative * (abs(x) + of.worst) + absolute
         return Bounded(Bound(of.worst + own, np.sqrt(of.random**2 + own**2), of.common + 0.0 * own))
 
     @property

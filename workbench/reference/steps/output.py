@@ -7,7 +7,7 @@ import numpy as np
 
 from workbench.floats import array_namespace
 from workbench.reference.bound import Bound, part, root_of_squares, statistical, where
-from workbench.reference.losses import U, cast_bound
+from workbench.reference.losses import U
 from workbench.reference.normaliser import normaliser
 from workbench.reference.stage import Bounded, Ref
 
@@ -81,7 +81,7 @@ class LogSum:
     def control(self, at: Any) -> np.ndarray:
         """Larger by all that log may lose where the manner leans."""
         losses, total = at.losses, at(self.total)
-        log = np.where(total > 0, abs(np.log(total)), 0.0)
+        log = np.where(total > 0, abs(np.log(total)) + losses.offset_of_row_sum, 0.0)
         return (self.value(at) + 2 * U * losses.log_ulps * log + losses.log_absolute).astype(np.float32)
 
     def bound(self, at: Any) -> Bounded:
@@ -118,11 +118,10 @@ def quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def stored_out(p: Any, value: np.ndarray, bound: Bound) -> Bound:
     """The bound of out after its cast, which is certain and not predicted."""
-    dtype = p.losses.out_dtype
-    if dtype == "float32":
+    if (site := p.losses.site("out")).wide:
         return bound
     ends = [bound.worst, *([statistical(bound, p.elements_of("out"))] if p.statistics else [])]
-    ends = [cast_bound(value, end, dtype, p.contract.out_rounding) for end in ends]
+    ends = [site.reach(value, end) for end in ends]
     return Bound(ends[0], 0.0, ends[1] if p.statistics else 0.0)
 
 
@@ -137,6 +136,7 @@ def lse_own(p: Any, lse: np.ndarray, maximum: np.ndarray, total: np.ndarray) -> 
     for the scale and its product with the maximum, where there may be one.
     """
     losses, xp = p.losses, array_namespace(total)
-    log = abs(xp.log(total))
-    own = 2 * U * losses.log_ulps * log + 2 * losses.sums * abs(lse)
+    # a row_sum that is 2^n times as large has a longer log, from which n log(2) is taken again
+    log = abs(xp.log(total)) + losses.offset_of_row_sum
+    own = 2 * U * losses.log_ulps * log + 2 * losses.sums * (abs(lse) + losses.offset_of_row_sum)
     return own + losses.log_absolute + losses.floor + losses.units * abs(maximum)

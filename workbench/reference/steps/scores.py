@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import array_namespace, smallest_subnormal, unit_roundoff
+from workbench.floats import array_namespace
 from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound, root_of_squares, where
 from workbench.reference.stage import Bounded, Ref
 from workbench.reference.steps.dot import maybe_stored
@@ -62,7 +62,7 @@ class Scores:
         own = own + xp.where(((product != 0) & (roundings > 0)) | (own > 0), losses.floor, 0.0)
         factor = abs(scale) * (1 + 3 * losses.products)
         of_q: np.ndarray | float = 0.0
-        if self.scale and losses.scaled_q_dtype != "float32":
+        if self.scale and not losses.site("scaled_q").wide:
             of_q = of_scaled_q(at, self.of, scale, at(self.k))
         random = root_of_squares(factor * of.random, own) if at.statistics else 0.0
         visible = at.own != -np.inf
@@ -114,7 +114,7 @@ class SoftCap:
         xp = array_namespace(at.own)
         x = at(self.of) * scale
         argument = _roundings(at) * losses.products * abs(x) + losses.products * abs(x) + losses.floor
-        if losses.scaled_q_dtype != "float32":
+        if not losses.site("scaled_q").wide:
             argument = argument + of_scaled_q(at, self.of, scale, at(self.k))
         factor = abs(scale) * (1 + 4 * losses.products)
         if (of_scale := at.error(self.scale)) is not EXACT:
@@ -165,7 +165,7 @@ class Modified:
         scale = abs(at(self.scale)) if self.scale else 1.0
         rounded = (_roundings(at) if self.scale else 0) * losses.products * abs(x) + losses.floor
         off = scale * (1 + 3 * losses.products) * of.worst + rounded
-        if self.scale and losses.scaled_q_dtype != "float32":
+        if self.scale and not losses.site("scaled_q").wide:
             off = off + of_scaled_q(at, self.of, at(self.scale), at("k_rows"))
         moved = xp.zeros_like(own)
         for part in (-1.0, -0.5, 0.5, 1.0):
@@ -192,7 +192,7 @@ def of_scaled_q(at: Any, qk: str, scale: float, k: np.ndarray) -> np.ndarray:
     of an expression has the dtype of its tensor: scale [v sum|q k| + v |q k| + eta/2 sum|k|], v its unit roundoff, eta
     its smallest subnormal. All scores of a row lose it alike.
     """
-    v, eta = unit_roundoff(at.losses.scaled_q_dtype), smallest_subnormal(at.losses.scaled_q_dtype)
+    v, eta = (site := at.losses.site("scaled_q")).unit, 2 * site.floor
     size = at.magnitude(qk)
     xp = array_namespace(size)
     keys = xp.sum(abs(k), axis=-1)[..., None, :]

@@ -94,9 +94,10 @@ class LogSumSink:
 def of_exp(at: Any, sink: str, top: str) -> np.ndarray:
     """Relative error of exp(sink - top): of exp, of its argument, and of the units of both."""
     losses, length = at.losses, abs(_difference(at(sink), at(top)))
+    longer = length + losses.offset
     converted = array_namespace(length).where(length > 0, at.error(sink).worst + 0.0 * length, 0.0)
     found: np.ndarray = array_namespace(length).expm1(
-        losses.argument * length + losses.exp(length) + losses.argument_of_max * (length + abs(at(sink))) + converted
+        losses.argument * longer + losses.exp(longer) + losses.argument_of_max * (longer + abs(at(sink))) + converted
     )
     return array_namespace(length).where(length == np.inf, 0.0, found)
 

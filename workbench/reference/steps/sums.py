@@ -112,7 +112,7 @@ class RunningSum:
             moved = (abs(probs) + of.worst) @ of_v.worst
             incoming = incoming + moved
         terms = losses.terms_of_product
-        added = losses.sum_of_products(terms * n + 1, terms * n + 1, losses.acc_accumulation)
+        added = losses.sum_of_products(terms * n + 1, terms * n + 1, losses.site("acc").accumulation)
         of_products = at.p.products_error
         below = xp.where(total + incoming > 0, 2 * (terms * n + 2) * losses.accumulator_floor, 0.0)
         worst = bound_of_sum(at, total, incoming, added + of_products * (1 + added), n + 2) + below
@@ -127,7 +127,7 @@ class RunningSum:
             squares = squares + (of.random * of.random) @ (abs_v * abs_v)
         if of_v is not EXACT:
             common = common + moved
-        if losses.acc_accumulation == "nearest":
+        if losses.site("acc").accumulation == "nearest":
             products = probs @ v
             of_terms = (probs * probs) @ (abs_v * abs_v)
             squares = squares + losses.product**2 * (of_terms + c0 * c0)
@@ -153,7 +153,8 @@ class RunningSum:
         events = 2 * -(-scores.shape[-1] // SMALLEST_BLOCK_K)
         largest = xp.max(at.whole(self.maxima) if hidden else scores, axis=-1)
         smallest = xp.min(xp.where(scores == -np.inf, np.inf, scores), axis=-1)
-        extent = xp.where(largest >= smallest, largest - smallest, 0.0)
+        # a maximum that lags leaves its key, the last maximum and the largest score up to its lag apart each
+        extent = xp.where(largest >= smallest, largest - smallest, 0.0) + 3 * at.contract.lag
         return xp.expm1(losses.exp(extent, events) + losses.argument * extent) + losses.sum(2 * events)
 
     @property

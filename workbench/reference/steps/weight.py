@@ -1,6 +1,7 @@
 """Weights exp(x - maximum)."""
 
 from dataclasses import dataclass
+from math import exp
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,19 @@ class Weight:
         x = x - top
         length = np.where(np.isfinite(x), abs(x), 0.0)
         of_max = losses.argument_of_max * np.where(np.isfinite(top), abs(top), 0.0)
-        off = losses.argument * length + losses.exp(length) + of_max
-        return np.where((x == 0) & (of_max == 0), weight, weight * (1 + off)).astype(np.float32)
+        longer, _ = self._of_probs(losses)
+        off = losses.argument * (length + longer) + losses.exp(length + longer) + of_max
+        exact = (x == 0) & (of_max + longer == 0)
+        return np.where(exact, weight, weight * (1 + off)).astype(np.float32)
 
     def bound(self, at: Any) -> Bounded:
         """Error of exp(x) for x = of - top known to dx: exp(x) expm1(dx + u|x| + eE), the subtraction rounded, eE = 2u
         ulps of exp.
 
-        exp(0) = 1 and exp(-inf) = 0 are exact, but for fma, where 0 is max c - fl(max c). It is a weight in [0, 1], so
-        that a bound that reaches the farther end says nothing; where the dumped inputs themselves give x > 0, the range
-        is what exp gives.
+        exp(0) = 1 and exp(-inf) = 0 are exact, but for fma, where 0 is max c - fl(max c). It is a weight in [0, 1], or
+        up to what a maximum that lags leaves, so that a bound that reaches the farther end says nothing; where the
+        dumped inputs themselves give x > 0, the range is what exp gives. A polynomial errs alike for weights that are
+        alike.
         """
         top, losses = self._top(at), at.losses
         dx = added(at.error(self.of), part(at.error(self.top), _spread(self.axis)))
@@ -55,22 +59,24 @@ class Weight:
         hidden = x == -np.inf
         length = abs(xp.where(hidden, 0.0, x))
         value = xp.exp(x)
-        own = losses.argument * length + losses.exp(length)
+        longer, polynomial = self._of_probs(losses)
+        own = losses.argument * (length + longer) + losses.exp(length + longer)
         off_at_0, of_max = self._of_max(at, length, top)
+        of_max = of_max + polynomial
         own = own + of_max
         random: np.ndarray | float = 0.0
         common: np.ndarray | float = 0.0
         worst = value * xp.expm1(own + dx.worst) + losses.floor
         # exp(0) = 1 in hardware and in libraries; a polynomial of few terms need not hit it
-        at_0 = not off_at_0 and losses.exp_ulps <= FAST_EXP_ULPS
+        at_0 = not off_at_0 and losses.exp_ulps <= FAST_EXP_ULPS and not longer and not polynomial
         exact = hidden | ((x == 0) & (dx.worst == 0)) if at_0 else hidden
-        if dx is EXACT:
+        if dx is EXACT and not polynomial:
             random = worst
         elif at.statistics:
             # first order, with a margin for the second; where that is not enough the worst case is smaller
             random = 1.05 * value * root_of_squares(dx.random, own - of_max) + losses.floor
             common = 1.05 * value * (dx.common + of_max)
-        size = xp.maximum(value, 1 - value)
+        size = xp.maximum(value, (exp(at.contract.lag) if self.axis == -1 else 1.0) - value)
         # what is less than the clamp gives may be as much
         clamped = xp.where(value <= 2 * losses.clamped, losses.clamped, 0.0) if losses.clamped else 0.0
         worst = xp.where(exact, 0.0, xp.minimum(worst, size)) + clamped
@@ -88,6 +94,10 @@ class Weight:
         top = at(self.top)
         return top if self.axis is None else top[_spread(self.axis)]
 
+    def _of_probs(self, losses: Any) -> tuple[float, float]:
+        """What is added to the argument of exp, and its error, of probs alone."""
+        return (losses.offset, losses.polynomial) if self.axis == -1 else (0.0, 0.0)
+
     def _of_max(self, at: Any, length: np.ndarray, top: np.ndarray) -> tuple[bool, np.ndarray | float]:
         """Whether the argument of exp may be off by more than its own size, and by how much: for the rounding of
         max_scaled, and of each dumped stage that is read, of at most |top| + `length` and |top|. Dumped maxima in units
@@ -101,6 +111,8 @@ class Weight:
         if of_keys and seen_top and contract.base2 and contract.scores_scaled:
             rounded, seen_top = 0.0, False
         times = rounded + losses.fused * (seen + seen_top)
+        # of probs, max_scaled less their offset
+        size = size + (losses.offset if of_keys else 0.0)
         return times > 0, times * size + losses.fused * seen * length if times else 0.0
 
 
