@@ -1,0 +1,110 @@
+"""The backward kernels as the host knows them: their tiles, what a build binds capitals to, buffers, grids, contract."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.cuda.arrays import bits
+from workbench.cuda.device import CASTS, CONVERSIONS, LANES
+from workbench.cuda.kernel import Launch, padded
+from workbench.cuda.operation_kernel import Work
+from workbench.floats import DTYPES
+from workbench.refusal import Refusal
+from workbench.trace.trace import blank
+
+#: rows of a tile by padded head_dim: the most of which four tiles in float32, with those of P and dS, are in 48 KiB
+BLOCKS = {32: 32, 64: 32, 128: 16}
+#: what is dumped, in data-flow order; the casts where the inputs have 16 bits
+STAGES = ("qk", "scores", "probs", "probs_cast", "dprobs", "delta", "dscores", "dscores_cast")
+#: what is 0 where a query does not see a key, whether its tile is visited or not
+_ZERO_WHERE_HIDDEN = ("probs", "probs_cast", "dscores", "dscores_cast")
+#: conventions of the operation that they keep
+CONTRACT: Mapping[str, Any] = {
+    "delta": "out",
+    "qk_dtype": "float32",
+    "probs_dtype": "inputs",
+    "dprobs_dtype": "float32",
+    "dscores_of": "probs",
+    "dscores_dtype": "inputs",
+    "dk_sum_dtype": "float32",
+    "dv_sum_dtype": "float32",
+}
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of a build."""
+
+    block: int  #: queries and keys of a tile
+    head_dim: int  #: padded: one of BLOCKS
+    dtype: str  #: storage dtype
+    atomic: bool
+
+    @property
+    def threads(self) -> int:
+        """Threads in a block: LANES for each key, or each query."""
+        return self.block * LANES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory of a block: tiles of K, V, Q and dout, of P and dS, lse and delta, in float32."""
+        return 4 * (4 * self.block * (self.head_dim + 1) + 2 * self.block * (self.block + 1) + 2 * self.block)
+
+    def names(self) -> dict[str, Any]:
+        """Capital name in the kernel's source -> its value."""
+        load, store = CONVERSIONS[self.dtype]
+        return {
+            "BLOCK": self.block,
+            "HEAD_DIM": self.head_dim,
+            "PITCH": self.head_dim + 1,
+            "DIMS": self.head_dim // LANES,
+            "THREADS": self.threads,
+            "LOAD": load,
+            "STORE": store,
+            "CAST": CASTS[self.dtype],
+            "ATOMIC": self.atomic,
+        }
+
+
+def work(
+    inputs: Mapping[str, np.ndarray], numbers: Mapping[str, Any], wanted: Collection[str], *, atomic: bool = False
+) -> Work:
+    """A backward pass on q, k, v, out, lse and dout, as of the operation, that dumps the stages `wanted`.
+
+    Refusal for head dims above 128.
+    """
+    q, k, v = (inputs[name] for name in "qkv")
+    batch, heads, rows, head_dim = q.shape
+    kv_heads, keys = k.shape[1:3]
+    dims = max(head_dim, v.shape[3])
+    if dims > max(BLOCKS):
+        raise Refusal(f"backward kernels take dim and dim_v up to {max(BLOCKS)}; got {dims}")
+    constants = Constants(BLOCKS[padded(dims)], padded(dims), q.dtype.name, atomic)
+    diagonal = keys - rows
+    hidden = ~np.tri(rows, keys, diagonal, dtype=bool) if numbers["causal"] else np.zeros((rows, keys), bool)
+
+    results = {name: blank(x.shape, x.dtype) for name, x in (("dq", q), ("dk", k), ("dv", v))}
+    stages = {"delta": blank(q.shape[:3], DTYPES["float32"])}
+    for name in wanted:
+        if name not in stages:
+            stages[name] = blank((batch, heads, rows, keys), DTYPES["float32"])
+            stages[name][..., hidden if name in _ZERO_WHERE_HIDDEN else hidden & False] = 0
+    sums = {"dq_sum": np.zeros(q.shape, np.float32)} if atomic else {}
+    by_query, by_key = ((-(-n // constants.block), of, batch) for n, of in ((rows, heads), (keys, kv_heads)))
+    last = "backward_scale" if atomic else "backward_queries"
+    return Work(
+        constants=constants,
+        launches=(Launch("backward_delta", by_query), Launch("backward_keys", by_key), Launch(last, by_query)),
+        arrays={name: bits(np.ascontiguousarray(x)) for name, x in {**inputs, **sums, **results, **stages}.items()},
+        filled=(*inputs, *sums),
+        scalars={
+            "scale": np.float32(numbers["scale"]),
+            "causal": bool(numbers["causal"]),
+            "diagonal": np.int32(diagonal),
+        },
+        made={name: x for name, x in {**stages, **results}.items() if name in wanted or name in results},
+        open_={name: hidden for name in stages if name != "delta"},
+        any_order=("dq_sum", "dq") if atomic else (),
+    )
