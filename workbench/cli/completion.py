@@ -19,17 +19,18 @@ def _targets(ctx: click.Context) -> list[str]:
 
 
 def _kernels(ctx: click.Context) -> Iterable[str]:
-    from workbench.cuda.kernels import KERNELS
+    from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 
-    return KERNELS
+    return (*KERNELS, *OF_OPERATIONS)
 
 
 def _faults(ctx: click.Context) -> Iterable[str]:
     """Those of the TARGET, where it is a kernel of ours."""
-    from workbench.cuda.faults.catalogue import CATALOGUE
+    from workbench.cuda.faults.catalogue import CATALOGUE, OF_OPERATIONS
 
-    own = [fault.id for fault in CATALOGUE.values() if fault.kernel in _targets(ctx)]
-    return own or CATALOGUE
+    every = {**CATALOGUE, **OF_OPERATIONS}
+    own = [fault.id for fault in every.values() if fault.kernel in _targets(ctx)]
+    return own or every
 
 
 def _stages(ctx: click.Context) -> Iterable[str]:

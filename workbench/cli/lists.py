@@ -12,7 +12,7 @@ from workbench.cli.options import json_option
 @json_option
 def faults(as_json: bool) -> None:
     """List the faults that can be put into a kernel."""
-    from workbench.cuda.faults.catalogue import CATALOGUE, elsewhere
+    from workbench.cuda.faults.catalogue import CATALOGUE, OF_OPERATIONS, elsewhere
 
     entries = [
         {
@@ -27,14 +27,14 @@ def faults(as_json: bool) -> None:
             "before": fault.before,
             "after": fault.after,
         }
-        for fault in CATALOGUE.values()
+        for fault in (*CATALOGUE.values(), *OF_OPERATIONS.values())
     ]
     if as_json:
         return click.echo(json.dumps({"schema": "workbench.faults/1", "faults": entries}))
     from workbench.report.text import show
 
     show(entries, ("id", "kernel", "stages", "biased", "finding", "summary"))
-    if others := {*elsewhere()} - {*CATALOGUE}:
+    if others := {*elsewhere()} - {*CATALOGUE, *OF_OPERATIONS}:
         click.echo(f"{len(others)} more are in campaigns/faults/: `python -m campaigns.faults faults` lists all")
 
 
@@ -46,7 +46,7 @@ def kernels(as_json: bool) -> None:
     """
     from workbench.case.distributions import DISTRIBUTIONS
     from workbench.case.stages import ALGORITHMS, AXIS_NAMES
-    from workbench.cuda.kernels import KERNELS
+    from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
     from workbench.foreign.adapters import ADAPTERS
     from workbench.foreign.find import installed
     from workbench.reference.tables import definitions

@@ -1,4 +1,4 @@
-"""The command line's `diff --operation`: a function of an operation beside attention."""
+"""The command line's `diff --operation`: a function, or a kernel of ours, of an operation beside attention."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workbench.operations.judge import OperationDiff
 
 #: options of `diff` that an operation takes too; what a case may have several of is taken one at a time
-TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backend")
+TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backend", "faults", "probes")
 
 
 def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +48,7 @@ def diff_operation(
     if others := sorted(flag_of(name) for name in said - {*TAKEN, "axes", "numbers", "gradients"}):
         raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
     if target is None:
-        raise Refusal("TARGET is missing: FILE.py:FUNCTION")
+        raise Refusal("TARGET is missing: FILE.py:FUNCTION, or a kernel of ours")
     with shown():
         diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
         for n, one in enumerate(diffs):
@@ -77,9 +77,10 @@ def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any
         "contract": {key: next((x for x in known.get(key, ()) if str(x) == said), said) for key, said in told.items()},
     }
     shared |= {name: options[name] for name in ("arrays", "device", "backend") if options[name] is not None}
+    shared |= {name: options[name] for name in ("faults", "probes") if options[name]}
     if options["gradients"]:
         shared |= {"gradients": True, "arrays": shared.get("arrays", "torch")}
-    lists = [options["dtype"] or ("float32",), options["distribution"] or ("",), options["seed"] or (0,)]
+    lists = [options["dtype"] or (None,), options["distribution"] or ("",), options["seed"] or (0,)]
     for dtype, distribution, seed in itertools.product(*lists):
         yield {**shared, "dtype": dtype, "distribution": distribution, "seed": seed}
 

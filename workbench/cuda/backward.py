@@ -57,6 +57,24 @@ def visible(row, key, seqlen_q, seqlen_k, causal, diagonal):
     return row < seqlen_q and key < seqlen_k and not (causal and key > row + diagonal)
 
 
+@cuda.jit(device=True)
+def scaled(qk, scale):
+    """The score of a product, rounded here: a fused s - lse would differ from the probed s."""
+    return libdevice.fmul_rn(qk, scale)
+
+
+@cuda.jit(device=True)
+def weight(s, row_lse, sees):
+    """P of a score, again: 0 where the key is hidden, which is why a row without keys may have any lse."""
+    return math.exp(s - row_lse) if sees else float32(0)
+
+
+@cuda.jit(device=True)
+def dscore(p, dp, row_delta):
+    """dS of P and dP."""
+    return p * (dp - row_delta)
+
+
 def backward_delta(out, dout, delta):
     """delta[b, h, q], float32, the sum over d of dout * out; grid (query tiles, heads, batch)."""
     b, h, lane = cuda.blockIdx.z, cuda.blockIdx.y, cuda.threadIdx.x % LANES
@@ -113,11 +131,11 @@ def backward_keys(q, k, v, lse, dout, delta, dq_sum, dk, dv, scale, causal, diag
             for r in range(lane, BLOCK, LANES):
                 row = first_row + r
                 qk = dot(s_q, r, s_k, c, head_dim)
-                s = libdevice.fmul_rn(qk, scale)  # rounded here: a fused s - lse would differ from the probed s
+                s = scaled(qk, scale)
                 dp = dot(s_dout, r, s_v, c, head_dim_v)
                 sees = visible(row, key, seqlen_q, seqlen_k, causal, diagonal)
-                p = math.exp(s - s_lse[r]) if sees else float32(0)
-                ds = p * (dp - s_delta[r])
+                p = weight(s, s_lse[r], sees)
+                ds = dscore(p, dp, s_delta[r])
                 p_cast, ds_cast = CAST(p), CAST(ds)
                 s_p[r, c] = p_cast
                 s_ds[r, c] = ds_cast
@@ -184,11 +202,10 @@ def backward_queries(q, k, v, lse, dout, delta, dq, scale, causal, diagonal):
         cuda.syncthreads()  # Q, dout, K and V are complete before any thread reads them
 
         for c in range(lane, BLOCK, LANES):
-            s = libdevice.fmul_rn(dot(s_q, r, s_k, c, head_dim), scale)
+            s = scaled(dot(s_q, r, s_k, c, head_dim), scale)
             dp = dot(s_dout, r, s_v, c, head_dim_v)
             sees = visible(row, first_key + c, seqlen_q, seqlen_k, causal, diagonal)
-            p = math.exp(s - row_lse) if sees else float32(0)
-            s_ds[r, c] = CAST(p * (dp - row_delta))
+            s_ds[r, c] = CAST(dscore(weight(s, row_lse, sees), dp, row_delta))
         cuda.syncthreads()  # dS is complete before any thread reads it
 
         for c in range(BLOCK):
