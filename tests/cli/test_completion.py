@@ -34,6 +34,8 @@ def completed(*words):
         (("diff", "spl"), ["file", "split_k", "split_mma"]),
         (("check", "fl"), ["file", "flash", "flash_tensor", "flash_mma", "flash_wgmma"]),
         (("diff", "flash,"), ["file", *(f"flash,{name}" for name in KERNELS)]),
+        (("diff", "--operation", "attention_backward", ""), ["file", "backward", "backward_atomic"]),
+        (("check", "backward_atomic", "--fault", ""), ["atomic-dq-without-atomics"]),
         (("diff", "flash", "--dtype", ""), [*DTYPES]),
         (("diff", "flash", "--dtype", "float16,b"), ["float16,bfloat16"]),
         (("diff", "flash", "--distribution", "near"), ["near-cancelling"]),

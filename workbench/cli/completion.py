@@ -21,7 +21,7 @@ def _targets(ctx: click.Context) -> list[str]:
 def _kernels(ctx: click.Context) -> Iterable[str]:
     from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 
-    return (*KERNELS, *OF_OPERATIONS)
+    return OF_OPERATIONS if ctx.params.get("operation") else KERNELS
 
 
 def _faults(ctx: click.Context) -> Iterable[str]:
@@ -30,7 +30,7 @@ def _faults(ctx: click.Context) -> Iterable[str]:
 
     every = {**CATALOGUE, **OF_OPERATIONS}
     own = [fault.id for fault in every.values() if fault.kernel in _targets(ctx)]
-    return own or every
+    return own or CATALOGUE
 
 
 def _stages(ctx: click.Context) -> Iterable[str]:

@@ -55,6 +55,10 @@ def kernels(as_json: bool) -> None:
         {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
         for k in KERNELS.values()
     ]
+    of_operations = [
+        {"name": k.name, "operation": k.operation, "summary": k.summary, "stages": list(k.stages)}
+        for k in OF_OPERATIONS.values()
+    ]
     others = [
         {"name": k.name, "function": k.function, "package": k.package, "hidden": k.name in KERNELS}
         for k in installed().values()
@@ -68,11 +72,19 @@ def kernels(as_json: bool) -> None:
         for (name, axes, read, definition), of in definitions().items()
     ]
     if as_json:
-        found = {"kernels": entries, "installed": others, "packages": packages, "stages": stages, "axes": AXIS_NAMES}
+        found = {
+            "kernels": entries,
+            "of_operations": of_operations,
+            "installed": others,
+            "packages": packages,
+            "stages": stages,
+            "axes": AXIS_NAMES,
+        }
         return click.echo(json.dumps({"schema": "workbench.kernels/1", **found}))
     from workbench.report.text import show
 
     show(entries, ("name", "summary"))
+    show(of_operations, ("name", "operation", "summary"))
     show([one | {"axes": " ".join(one["axes"])} for one in stages], ("stage", "axes", "definition", "of"))
     click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
     if others:

@@ -9,10 +9,11 @@ Four threads (LANES) share a key, or a query where dQ is made: thread `lane` of 
 the block of their kv head, so that their sum has one order.
 
 Names in capitals are bound when the kernel is built (`backward_build.Constants`): BLOCK, queries and keys of a tile;
-HEAD_DIM, the larger head_dim rounded up; PITCH = HEAD_DIM + 1, which spreads the rows of a tile over the banks of
-shared memory; DIMS = HEAD_DIM / LANES; THREADS = BLOCK * LANES; LOAD, STORE and CAST as in `flash.py`. An `if` of a
-switch is absent where it is off, and so is a line `probe.<stage>[...] = value` in builds that do not ask for it. Stages
-of each query and key are those that dK and dV are made of; `backward_queries` computes them again.
+HEAD_DIM, the larger head_dim rounded up; PITCH = HEAD_DIM + 1 and WIDTH = BLOCK + 1, which spread the rows of a tile
+over the banks of shared memory; DIMS = HEAD_DIM / LANES; THREADS = BLOCK * LANES; LOAD, STORE and CAST as in
+`flash.py`. An `if` of a switch is absent where it is off, and so is a line `probe.<stage>[...] = value` in builds that
+do not ask for it. Stages of each query and key are those that dK and dV are made of; `backward_queries` computes them
+again.
 """
 
 import math
@@ -105,8 +106,8 @@ def backward_keys(q, k, v, lse, dout, delta, dq_sum, dk, dv, scale, causal, diag
     s_v = cuda.shared.array((BLOCK, PITCH), float32)
     s_q = cuda.shared.array((BLOCK, PITCH), float32)
     s_dout = cuda.shared.array((BLOCK, PITCH), float32)
-    s_p = cuda.shared.array((BLOCK, BLOCK + 1), float32)  # [query, key]
-    s_ds = cuda.shared.array((BLOCK, BLOCK + 1), float32)
+    s_p = cuda.shared.array((BLOCK, WIDTH), float32)  # [query, key]
+    s_ds = cuda.shared.array((BLOCK, WIDTH), float32)
     s_lse = cuda.shared.array(BLOCK, float32)
     s_delta = cuda.shared.array(BLOCK, float32)
     dk_acc = cuda.local.array(DIMS, float32)
@@ -184,7 +185,7 @@ def backward_queries(q, k, v, lse, dout, delta, dq, scale, causal, diagonal):
     s_v = cuda.shared.array((BLOCK, PITCH), float32)
     s_q = cuda.shared.array((BLOCK, PITCH), float32)
     s_dout = cuda.shared.array((BLOCK, PITCH), float32)
-    s_ds = cuda.shared.array((BLOCK, BLOCK + 1), float32)  # [query, key]
+    s_ds = cuda.shared.array((BLOCK, WIDTH), float32)  # [query, key]
     dq_acc = cuda.local.array(DIMS, float32)
 
     load_tile(s_q, q, b, h, first_row, head_dim)
@@ -214,8 +215,10 @@ def backward_queries(q, k, v, lse, dout, delta, dq, scale, causal, diagonal):
                 dq_acc[i] += ds * s_k[c, lane + i * LANES]
 
     if row < seqlen_q:
-        for d in range(lane, head_dim, LANES):
-            dq[b, h, row, d] = STORE(dq_acc[d // LANES] * scale)
+        for i in range(DIMS):
+            d = lane + i * LANES
+            if d < head_dim:
+                dq[b, h, row, d] = STORE(dq_acc[i] * scale)
 
 
 def backward_scale(dq_sum, dq, scale):

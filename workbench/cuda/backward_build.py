@@ -1,4 +1,4 @@
-"""The backward kernels as the host knows them: their tiles, what a build binds capitals to, buffers, grids, contract."""
+"""The backward kernels as the host knows them: tiles, what a build binds capitals to, buffers, grids and contract."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -59,6 +59,7 @@ class Constants:
             "BLOCK": self.block,
             "HEAD_DIM": self.head_dim,
             "PITCH": self.head_dim + 1,
+            "WIDTH": self.block + 1,
             "DIMS": self.head_dim // LANES,
             "THREADS": self.threads,
             "LOAD": load,

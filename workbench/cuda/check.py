@@ -15,7 +15,7 @@ from workbench.cuda.build import Build, build
 from workbench.cuda.emulator import Finding
 from workbench.cuda.faults.catalogue import chosen
 from workbench.cuda.faults.fault import applied
-from workbench.cuda.kernels import KERNELS
+from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 from workbench.cuda.plan import Plan, launches, plan, settle
 from workbench.cuda.run import leave_receipt, receipts
 from workbench.cuda.schedules import Schedule, schedules_of
@@ -37,7 +37,7 @@ class Checked:
 
     target: str
     faults: tuple[str, ...]
-    case: Case | None  #: with its tiles and splits; None of a function that takes none
+    case: Case | None  #: with its tiles and splits; None of a function that takes none, and of other operations
     schedules: tuple[Schedule, ...]
     launches: int  #: of kernel functions in one run
     blocks: int  #: that those launch
@@ -45,6 +45,7 @@ class Checked:
     tools: Mapping[str, str] = field(default_factory=dict)  #: on a GPU: tool that reported -> what it is limited to
     silent: Mapping[str, str] = field(default_factory=dict)  #: on a GPU: tool -> why it gave no whole report
     called_with: Options | None = None  #: of a foreign function: backend, arrays, device and layout
+    words: tuple[str, ...] = ()  #: the command line's, for the case of an operation beside attention
 
     @property
     def passed(self) -> bool:
@@ -56,9 +57,11 @@ class Checked:
         if not Path(file).is_file():
             return ""
         text = Path(file).read_text()
-        kernel = KERNELS.get(self.target)
+        kernel, own = KERNELS.get(self.target), OF_OPERATIONS.get(self.target)
         if kernel is not None and Path(file) in kernel.functions.values():
             text = applied(text, kernel.faults_of(Path(file), chosen(self.faults, self.target)), Path(file).name)
+        elif own is not None and Path(file) == own.file:
+            text = applied(text, chosen(self.faults, self.target), own.file.name)
         return text.splitlines()[number - 1].strip()
 
     def as_dict(self) -> dict[str, Any]:

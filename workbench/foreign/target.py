@@ -91,7 +91,7 @@ def target_of(target: str | Callable[..., Any]) -> Target:
     if (found := known(target)) is None:
         if isinstance(target, str) and target.endswith(".py"):
             raise Refusal(_of_file(Path(target)))
-        if target in OF_OPERATIONS:
+        if isinstance(target, str) and target in OF_OPERATIONS:
             name = OF_OPERATIONS[target].operation
             raise Refusal(f"{target} is a kernel of {name}: say --operation {name}")
         raise Refusal(

@@ -1,6 +1,7 @@
 """A function of an operation run and judged in one call."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.cuda.kernels import OF_OPERATIONS
@@ -10,7 +11,7 @@ from workbench.operations.every import OPERATIONS
 from workbench.operations.gradients import through_autograd
 from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.operation import Operation
-from workbench.operations.ours import case_for, function_of
+from workbench.operations.ours import case_for, function_of, words
 from workbench.operations.run import run_operation
 from workbench.refusal import Refusal
 
@@ -52,9 +53,13 @@ def diff_operation(
     of = _operation(operation)
     if isinstance(target, str) and target in OF_OPERATIONS:
         if gradients or contract or device is not None or arrays != "numpy":
-            raise Refusal(f"gradients, contract, arrays, device are for functions of yours; {target} is a kernel of ours")
+            raise Refusal(
+                f"gradients, contract, arrays, device are for functions of yours; {target} is a kernel of ours"
+            )
         case = case_for(target, of, faults, axes or {}, dtype, distribution, seed, numbers or {})
-        return judged(run_operation(function_of(target, of, faults, probes, backend), case, name=target, backend=backend))
+        return judged(
+            run_operation(function_of(target, of, faults, probes, backend), case, name=target, backend=backend)
+        )
     found = target_of(target)
     if not found.is_foreign:
         raise Refusal(f"a function of {of.name} is given as FILE.py:FUNCTION, or itself; got {found.name}")
@@ -91,7 +96,8 @@ def check_operation(
     if target not in OF_OPERATIONS:
         raise Refusal(f"kernels of ours of an operation are {', '.join(OF_OPERATIONS)}; got {target!r}")
     case = case_for(target, of, faults, axes or {}, dtype, distribution, seed, numbers or {})
-    return check(target, case.inputs(), case.numbers, faults=faults, probes=probes, schedules=schedules)
+    found = check(target, case.inputs(), case.numbers, faults=faults, probes=probes, schedules=schedules)
+    return replace(found, words=words(case))
 
 
 def _operation(operation: str | Operation) -> Operation:
