@@ -9,16 +9,18 @@ import pytest
 from tests.fault_rules import broken_rules
 from tests.refusals import refusal
 from workbench import diff_operation
-from workbench.cuda.faults.catalogue import OF_OPERATIONS as FAULTS
+from workbench.cuda.faults import backward
 from workbench.cuda.kernels import OF_OPERATIONS
 from workbench.operations.call import check_operation
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import OperationDiff, judged
 
 BACKWARD = OPERATIONS["attention_backward"]
+#: those of the package; where campaigns ran before in this process the catalogue has more
+FAULTS = {fault.id: fault for fault in backward.FAULTS}
 #: batches, groups of three heads, several tiles of which the last is not full, dims that fill no tile, v of others
 RAGGED = {"batch": 2, "heads": 6, "kv_heads": 2, "queries": 75, "keys": 70, "dim": 24, "dim_v": 16}
-#: faults that numbers show in some order of threads alone, in others not
+#: faults that numbers show in some orders of threads and blocks alone
 RACES = [id for id, fault in FAULTS.items() if fault.finding == "race"]
 
 
@@ -53,7 +55,8 @@ def test_edges_are_right(kernel: str, sizes: dict[str, int]) -> None:
     got = made(kernel, axes={"dim": 8, "dim_v": 8, "queries": 20, "keys": 37, **sizes}, numbers={"causal": 1})
     assert got.verdict in ("exact", "rounding"), str(got)
     if sizes.get("queries") == 50:
-        assert not got.run.stages["dq"][:, :, :47].any() and got.run.stages["dq"][:, :, 47:].all()
+        # row 47 sees one key, so that its dS is 0 but for rounding
+        assert not got.run.stages["dq"][:, :, :47].any() and got.run.stages["dq"][:, :, 48:].all()
 
 
 @pytest.mark.campaign(but=3)
@@ -91,7 +94,7 @@ def test_nothing_is_found_in_a_right_kernel(kernel: str) -> None:
 
 
 @pytest.mark.campaign(but=1)
-@pytest.mark.parametrize("id", sorted(RACES, reverse=False))
+@pytest.mark.parametrize("id", sorted(RACES))
 def test_a_race_is_found(id: str) -> None:
     """One that a GPU may never show: without atomics the numbers are right on the emulator, which runs block by block."""
     found = check_operation(FAULTS[id].kernel, "attention_backward", axes=SMALL, faults=[id])
