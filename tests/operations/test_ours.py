@@ -120,6 +120,13 @@ def test_probes_are_chosen() -> None:
     )
 
 
+def test_what_a_kernel_promises_is_not_assumed() -> None:
+    found = made("backward", axes={"dim": 8, "dim_v": 8}, probes="output")
+    assert {*found.run.told} == {*BACKWARD.conventions} and "assumed" not in str(found)
+    told = replace(found, run=replace(found.run, told=("delta",)))
+    assert "conventions that are assumed: qk_dtype=float32, probs_dtype=inputs" in str(told)
+
+
 def test_inputs_are_not_written() -> None:
     case = made("backward_atomic", axes={"dim": 8, "dim_v": 8}, probes="output").run
     for name, x in case.case.inputs().items():
