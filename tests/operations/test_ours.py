@@ -164,3 +164,20 @@ def test_kernels_are_of_their_operation() -> None:
     assert refusal(check_operation, "flash", "attention_backward") == (
         "kernels of ours of an operation are backward, backward_atomic; got 'flash'"
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16"])
+@pytest.mark.parametrize("kernel", OF_OPERATIONS)
+def test_right_kernels_are_right_on_a_gpu(kernel: str, dtype: str) -> None:
+    for n, distribution in enumerate(BACKWARD.distributions):
+        for causal in (False, True):
+            given = {"axes": {**RAGGED, "dim": 64 if n % 2 else 128}, "dtype": dtype, "distribution": distribution}
+            got = diff_operation(kernel, BACKWARD, **given, numbers={"causal": causal}, backend="cuda")
+            assert got.verdict in ("exact", "rounding"), str(got)
+            plain = diff_operation(
+                kernel, BACKWARD, **given, numbers={"causal": causal}, backend="cuda", probes="output"
+            )
+            assert plain.verdict in ("exact", "rounding"), str(plain)
+            for name in ("dk", "dv") if kernel == "backward_atomic" else BACKWARD.results:  # parts have any order
+                assert got.run.stages[name].tobytes() == plain.run.stages[name].tobytes()
