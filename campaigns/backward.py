@@ -99,8 +99,9 @@ def right_run(of: tuple[int, int]) -> dict[str, Any]:
     """What the right kernel of a random case is called; every other one without probes."""
     n, seed = of
     rng = np.random.default_rng([seed, n])
-    name, case = [*OF_OPERATIONS][n % 2], drawn(rng, {})
-    found = diff_operation(name, OPERATION, **case, probes=("all", "output")[n // 2 % 2], backend="emulator")
+    name = [*OF_OPERATIONS][n % len(OF_OPERATIONS)]
+    case = drawn(rng, {}) | {"dtype": str(rng.choice(OF_OPERATIONS[name].dtypes))}
+    found = diff_operation(name, OPERATION, **case, probes=("all", "output")[n % 2], backend="emulator")
     return {
         "of": f"{name}, {case['dtype']}",
         "verdict": found.verdict,
@@ -123,7 +124,9 @@ def _summed(of: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def fault_row(id: str, *, runs: int, seed: int) -> dict[str, Any]:
     """A row of `faults`."""
     fault, rng = FAULTS[id], np.random.default_rng([seed, len(id), *id.encode()])
-    dtype = {"dtype": fault.needs.get("dtype", str(rng.choice([*DTYPES])))}  # one, since each has builds of its own
+    dtype = {
+        "dtype": fault.needs.get("dtype", str(rng.choice(OF_OPERATIONS[fault.kernel].dtypes)))
+    }  # one, since each has builds of its own
     counts: Counter[str] = Counter(shown=0, at_stage=0, detected=0, visible=0, both=0)
     elsewhere = []
     for _ in range(runs):

@@ -56,16 +56,17 @@ def _of_one(fault: Fault) -> Iterator[str]:
 def _of_operation(fault: Fault) -> Iterator[str]:
     kernel = OF_OPERATIONS[fault.kernel]
     operation = OPERATIONS[kernel.operation]
+    file = next(file for file in kernel.functions.values() if kernel.faults_of(file, [fault]))
     try:
-        if tree(applied(kernel.file.read_text(), [fault], kernel.file.name)) == tree(kernel.file.read_text()):
+        if tree(applied(file.read_text(), [fault], file.name)) == tree(file.read_text()):
             yield "it changes comments alone"
         case = case_for(kernel.name, operation, [fault.id], {}, None, "", 0, {})
     except Refusal as refused:
         yield str(refused)
         return
     work = kernel.work(case.inputs(), case.numbers, ())
-    functions = [one.function for one in work.launches]
-    if not any(stands(kernel.file, one, fault, work.constants) for one in functions):
+    functions = [one.function for one in work.launches if kernel.functions[one.function] == file]
+    if not any(stands(file, one, fault, work.constants) for one in functions):
         yield "what it changes is not in what is built of the case that it needs"
     if unknown := {*fault.stages} - {*kernel.stages, *operation.results}:
         yield f"{kernel.name} has no stages {', '.join(sorted(unknown))}"

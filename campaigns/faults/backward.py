@@ -3,6 +3,8 @@
 from workbench.cuda.faults.backward import GROUPED
 from workbench.cuda.faults.fault import Fault
 
+ON_TENSOR_CORES = {"dtype": "float16"}
+
 FAULTS: tuple[Fault, ...] = (
     # ---- delta
     Fault(
@@ -346,5 +348,56 @@ FAULTS: tuple[Fault, ...] = (
         "cuda.atomic.add(dq_sum, (b, h, (first_row + c + 1) % seqlen_q, d), part)",
         ("dq",),
         source="synthetic",
+    ),
+    # ---- on tensor cores
+    Fault(
+        "backward-mma-upper-rows-twice",
+        "backward_mma",
+        "the registers of rows g + 8 of a left factor hold rows g",
+        "a = (x[row, w], x[row + 8, w], x[row, w + 4], x[row + 8, w + 4])",
+        "a = (x[row, w], x[row, w], x[row, w + 4], x[row, w + 4])",
+        ("qk",),
+        needs=ON_TENSOR_CORES,
+        source="synthetic",
+    ),
+    Fault(
+        "backward-mma-lse-of-other-column",
+        "backward_mma",
+        "lse is read by the number of a register, not by the query of its column",
+        "weight(score, s_lse[c], ",
+        "weight(score, s_lse[i], ",
+        ("probs",),
+        needs=ON_TENSOR_CORES,
+        source="synthetic",
+    ),
+    Fault(
+        "backward-mma-halves-swapped",
+        "backward_mma",
+        "of a register of a right factor the first of two rows is in the upper half",
+        "uint32(tile[row, word] >> half & 0xFFFF | (tile[row + 1, word] >> half & 0xFFFF) << 16)",
+        "uint32(tile[row + 1, word] >> half & 0xFFFF | (tile[row, word] >> half & 0xFFFF) << 16)",
+        ("dq",),
+        needs=ON_TENSOR_CORES,
+        source="synthetic",
+    ),
+    Fault(
+        "backward-mma-dk-of-probs",
+        "backward_mma",
+        "dK is made of the registers that hold P still: dS is not packed",
+        "            packed(left, dp)\n            add_products(dk_acc",
+        "            packed(left, s)\n            add_products(dk_acc",
+        ("dk",),
+        needs=ON_TENSOR_CORES,
+        source="flash-attention#2341",
+    ),
+    Fault(
+        "backward-mma-no-barrier-before-load",
+        "backward_mma",
+        "no barrier before K and V overwrite the tiles that other warps still multiply",
+        "        cuda.syncthreads()  # protects K and V of the tile before",
+        "        pass  # protects K and V of the tile before",
+        finding="race",
+        needs={**ON_TENSOR_CORES, "keys": 72},
+        source="flash-attention ea38d3d2",
     ),
 )

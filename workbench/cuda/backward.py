@@ -77,9 +77,9 @@ def dscore(p, dp, row_delta):
 
 
 def backward_delta(out, dout, delta):
-    """delta[b, h, q], float32, the sum over d of dout * out; grid (query tiles, heads, batch)."""
+    """delta[b, h, q], float32, the sum over d of dout * out; grid (tiles of THREADS / LANES queries, heads, batch)."""
     b, h, lane = cuda.blockIdx.z, cuda.blockIdx.y, cuda.threadIdx.x % LANES
-    row = cuda.blockIdx.x * BLOCK + cuda.threadIdx.x // LANES
+    row = (cuda.blockIdx.x * THREADS + cuda.threadIdx.x) // LANES
     part = float32(0)
     if row < out.shape[2]:
         for d in range(lane, out.shape[3], LANES):
@@ -236,7 +236,7 @@ KERNEL = OperationKernel(
     name="backward",
     operation="attention_backward",
     file=Path(__file__),
-    functions=("backward_delta", "backward_keys", "backward_queries"),
+    functions=dict.fromkeys(("backward_delta", "backward_keys", "backward_queries"), Path(__file__)),
     summary="Attention backward: delta, dK and dV by tiles of keys, dQ by tiles of queries",
     stages=STAGES,
     work=work,

@@ -9,7 +9,7 @@ from workbench.cuda.backward_build import work
 KERNEL = replace(
     backward.KERNEL,
     name="backward_atomic",
-    functions=("backward_delta", "backward_keys", "backward_scale"),
+    functions=dict.fromkeys(("backward_delta", "backward_keys", "backward_scale"), backward.KERNEL.file),
     summary="Attention backward: delta, then all by tiles of keys, dQ added up by float32 atomics",
     work=partial(work, atomic=True),
 )

@@ -1,8 +1,8 @@
 """The backward kernels as the host knows them: tiles, what a build binds capitals to, buffers, grids and contract."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -76,30 +76,82 @@ def work(
 
     Refusal for head dims above 128.
     """
-    q, k, v = (inputs[name] for name in "qkv")
-    batch, heads, rows, head_dim = q.shape
-    kv_heads, keys = k.shape[1:3]
-    dims = max(head_dim, v.shape[3])
+    dims = padded(largest_dim(inputs))
+    constants = Constants(BLOCKS[dims], dims, inputs["q"].dtype.name, atomic)
+    functions = "backward_keys", "backward_scale" if atomic else "backward_queries"
+    return laid(inputs, numbers, wanted, constants, functions, sums=atomic)
+
+
+def largest_dim(inputs: Mapping[str, np.ndarray]) -> int:
+    """The larger of dim and dim_v; Refusal above 128."""
+    dims = max(inputs["q"].shape[3], inputs["v"].shape[3])
     if dims > max(BLOCKS):
         raise Refusal(f"backward kernels take dim and dim_v up to {max(BLOCKS)}; got {dims}")
-    constants = Constants(BLOCKS[padded(dims)], padded(dims), q.dtype.name, atomic)
+    return dims
+
+
+class Tiled(Hashable, Protocol):
+    """Constants of a build whose blocks have a tile of keys or queries each."""
+
+    @property
+    def block(self) -> int:
+        """Keys or queries of a block."""
+
+    @property
+    def head_dim(self) -> int:
+        """What a row has room for."""
+
+    @property
+    def threads(self) -> int:
+        """Threads in a block."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+
+    def names(self) -> dict[str, Any]:
+        """Capital name in the kernel's source -> its value."""
+
+
+def laid(
+    inputs: Mapping[str, np.ndarray],
+    numbers: Mapping[str, Any],
+    wanted: Collection[str],
+    constants: Tiled,
+    functions: tuple[str, str],
+    *,
+    sums: bool = False,
+) -> Work:
+    """Buffers and launches of a backward pass: delta, then a function by tiles of keys and one by tiles of queries;
+    with `sums` of dQ in float32, which the first adds to in any order.
+    """
+    q, k, v = (inputs[name] for name in "qkv")
+    batch, heads, rows, _ = q.shape
+    kv_heads, keys = k.shape[1:3]
     diagonal = keys - rows
     hidden = ~np.tri(rows, keys, diagonal, dtype=bool) if numbers["causal"] else np.zeros((rows, keys), bool)
-
     results = {name: blank(x.shape, x.dtype) for name, x in (("dq", q), ("dk", k), ("dv", v))}
     stages = {"delta": blank(q.shape[:3], DTYPES["float32"])}
     for name in wanted:
         if name not in stages:
             stages[name] = blank((batch, heads, rows, keys), DTYPES["float32"])
-            stages[name][..., hidden if name in _ZERO_WHERE_HIDDEN else hidden & False] = 0
-    sums = {"dq_sum": np.zeros(q.shape, np.float32)} if atomic else {}
-    by_query, by_key = ((-(-n // constants.block), of, batch) for n, of in ((rows, heads), (keys, kv_heads)))
-    last = "backward_scale" if atomic else "backward_queries"
+            if name in _ZERO_WHERE_HIDDEN:
+                stages[name][..., hidden] = 0
+    own = {"dq_sum": np.zeros(q.shape, np.float32)} if sums else {}
+
+    def grid(count: int, of: int, tile: int) -> tuple[int, int, int]:
+        return -(-count // tile), of, batch
+
+    by_keys, by_queries = functions
     return Work(
         constants=constants,
-        launches=(Launch("backward_delta", by_query), Launch("backward_keys", by_key), Launch(last, by_query)),
-        arrays={name: bits(np.ascontiguousarray(x)) for name, x in {**inputs, **sums, **results, **stages}.items()},
-        filled=(*inputs, *sums),
+        launches=(
+            Launch("backward_delta", grid(rows, heads, constants.threads // LANES)),
+            Launch(by_keys, grid(keys, kv_heads, constants.block)),
+            Launch(by_queries, grid(rows, heads, constants.block)),
+        ),
+        arrays={name: bits(np.ascontiguousarray(x)) for name, x in {**inputs, **own, **results, **stages}.items()},
+        filled=(*inputs, *own),
         scalars={
             "scale": np.float32(numbers["scale"]),
             "causal": bool(numbers["causal"]),
@@ -107,5 +159,5 @@ def work(
         },
         made={name: x for name, x in {**stages, **results}.items() if name in wanted or name in results},
         open_={name: hidden for name in stages if name != "delta"},
-        any_order=("dq_sum", "dq") if atomic else (),
+        any_order=("dq_sum", "dq") if sums else (),
     )

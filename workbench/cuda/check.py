@@ -57,11 +57,9 @@ class Checked:
         if not Path(file).is_file():
             return ""
         text = Path(file).read_text()
-        kernel, own = KERNELS.get(self.target), OF_OPERATIONS.get(self.target)
+        kernel = KERNELS.get(self.target) or OF_OPERATIONS.get(self.target)
         if kernel is not None and Path(file) in kernel.functions.values():
             text = applied(text, kernel.faults_of(Path(file), chosen(self.faults, self.target)), Path(file).name)
-        elif own is not None and Path(file) == own.file:
-            text = applied(text, chosen(self.faults, self.target), own.file.name)
         return text.splitlines()[number - 1].strip()
 
     def as_dict(self) -> dict[str, Any]:

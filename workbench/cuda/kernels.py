@@ -40,4 +40,4 @@ KERNELS: Mapping[str, Kernel] = _Kernels(
     "flash", "flash_tensor", "flash_mma", "flash_wgmma", "split_k", "split_mma", "fp8", "fp8_mma", "fp8_wgmma"
 )
 #: those of operations beside attention
-OF_OPERATIONS: Mapping[str, OperationKernel] = _Kernels("backward", "backward_atomic")
+OF_OPERATIONS: Mapping[str, OperationKernel] = _Kernels("backward", "backward_atomic", "backward_mma")

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernel import Constants, Launch
+from workbench.floats import DTYPES
 
 
 @dataclass(frozen=True)
@@ -28,18 +30,24 @@ class Work:
 Works = Callable[[Mapping[str, np.ndarray], Mapping[str, Any], Sequence[str]], Work]
 
 
-@dataclass(frozen=True, eq=False)  # compared and hashed by identity: `contract` is a dict
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: `functions` is a dict
 class OperationKernel:
     """One kernel of an operation beside attention, written at the end of its own file."""
 
     name: str
     operation: str
-    file: Path  #: the source of its functions
-    functions: tuple[str, ...]  #: in launch order
+    file: Path  #: its own source
+    functions: Mapping[str, Path]  #: kernel function -> the source that defines it, in launch order
     summary: str
     stages: tuple[str, ...]  #: that it can dump beside its results; `_cast` where the inputs have 16 bits
     work: Works  #: Refusal for inputs that it cannot take
     contract: Mapping[str, Any]  #: conventions of the operation that it keeps
+    dtypes: tuple[str, ...] = (*DTYPES,)  #: of q, k and v, that random cases may have
+    dims: int = 1  #: that a load takes at once: sizes of dims are multiples of it
+
+    def faults_of(self, file: Path, faults: Sequence[Fault]) -> tuple[Fault, ...]:
+        """Those of its `faults` that change the source `file`."""
+        return tuple(fault for fault in faults if (fault.file or self.file.name) == file.name)
 
     def dumped(self, dtype: str) -> tuple[str, ...]:
         """The stages that it can dump of inputs of a dtype."""

@@ -37,7 +37,9 @@ def run(
     work = kernel.work(inputs, numbers, wanted)
     memory = Memory(backend, work.arrays, {}, work.filled, 0)
     for function, grid, _ in work.launches:
-        built, launch = launcher(kernel.file, function, work.constants, wanted, put_in, backend)
+        file = kernel.functions[function]
+        faulty = kernel.faults_of(file, put_in)
+        built, launch = launcher(file, function, work.constants, wanted, faulty, backend)
         launch(grid, work.constants.threads, _arguments(built, {**work.scalars, **memory.arguments}))
     memory.copy_back()
     return {**work.made, "contract": kernel.contract}
@@ -60,7 +62,8 @@ def check(
 
     def launches(work: Work) -> Iterator[WatchedLaunch]:
         for function, grid, _ in work.launches:
-            built = build(kernel.file, function, work.constants, wanted, put_in)
+            file = kernel.functions[function]
+            built = build(file, function, work.constants, wanted, kernel.faults_of(file, put_in))
             arguments = _arguments(built, {**work.scalars, **work.arrays})
             yield WatchedLaunch(built, grid, work.constants.threads, arguments)
 

@@ -4,6 +4,8 @@ operation, by the names that its command line has. Where a stage is stored in 16
 
 from workbench.cuda.faults.fault import Fault
 
+#: whose faults these may be
+KERNELS = ("backward", "backward_atomic", "backward_mma")
 GROUPED = {"heads": 4, "kv_heads": 2}
 
 FAULTS: tuple[Fault, ...] = (

@@ -18,7 +18,6 @@ FILES = (inputs, scores, softmax, results, memory, tensor_cores, codes)
 CATALOGUE: dict[str, Fault] = {fault.id: fault for file in FILES for fault in file.FAULTS}
 #: of kernels of operations beside attention, whose cases are not those of attention
 OF_OPERATIONS: dict[str, Fault] = {fault.id: fault for fault in backward.FAULTS}
-_KERNELS = {fault.kernel for fault in backward.FAULTS}
 
 
 def add(faults: Sequence[Fault]) -> None:
@@ -29,7 +28,7 @@ def add(faults: Sequence[Fault]) -> None:
             raise Refusal(f"the faults of a catalogue have an id each; {fault.id} is there already: choose another id")
         known.add(fault.id)
     for fault in faults:
-        (OF_OPERATIONS if fault.kernel in _KERNELS else CATALOGUE)[fault.id] = fault
+        (OF_OPERATIONS if fault.kernel in backward.KERNELS else CATALOGUE)[fault.id] = fault
 
 
 @cache
