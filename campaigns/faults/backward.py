@@ -1,9 +1,7 @@
 """More faults of the backward pass of attention."""
 
-from workbench.cuda.faults.backward import GROUPED
+from workbench.cuda.faults.backward import GROUPED, ON_TENSOR_CORES
 from workbench.cuda.faults.fault import Fault
-
-ON_TENSOR_CORES = {"dtype": "float16"}
 
 FAULTS: tuple[Fault, ...] = (
     # ---- delta
@@ -367,16 +365,6 @@ FAULTS: tuple[Fault, ...] = (
         "weight(score, s_lse[c], ",
         "weight(score, s_lse[i], ",
         ("probs",),
-        needs=ON_TENSOR_CORES,
-        source="synthetic",
-    ),
-    Fault(
-        "backward-mma-halves-swapped",
-        "backward_mma",
-        "of a register of a right factor the first of two rows is in the upper half",
-        "uint32(tile[row, word] >> half & 0xFFFF | (tile[row + 1, word] >> half & 0xFFFF) << 16)",
-        "uint32(tile[row + 1, word] >> half & 0xFFFF | (tile[row, word] >> half & 0xFFFF) << 16)",
-        ("dq",),
         needs=ON_TENSOR_CORES,
         source="synthetic",
     ),

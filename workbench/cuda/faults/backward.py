@@ -7,6 +7,7 @@ from workbench.cuda.faults.fault import Fault
 #: whose faults these may be
 KERNELS = ("backward", "backward_atomic", "backward_mma")
 GROUPED = {"heads": 4, "kv_heads": 2}
+ON_TENSOR_CORES = {"dtype": "float16"}
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -122,5 +123,15 @@ FAULTS: tuple[Fault, ...] = (
         "dq_sum[b, h, first_row + c, d] += part",
         finding="race",
         source="flash-attention#2549",
+    ),
+    Fault(
+        "backward-mma-halves-swapped",
+        "backward_mma",
+        "of a register of a right factor the first of two rows is in the upper half",
+        "uint32(tile[row, word] >> half & 0xFFFF | (tile[row + 1, word] >> half & 0xFFFF) << 16)",
+        "uint32(tile[row + 1, word] >> half & 0xFFFF | (tile[row, word] >> half & 0xFFFF) << 16)",
+        ("dq",),
+        needs=ON_TENSOR_CORES,
+        source="synthetic",
     ),
 )
